@@ -1,0 +1,83 @@
+"""One SQL database behind an async door: SQLite by default, PostgreSQL by URL.
+
+SQLAlchemy Core runs in a few threads of its own, one transaction a call, so that the event loop never waits for a disk.
+SQLite gets one thread: it has one writer anyway, and a queue in front of it beats its lock waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection, create_engine, event
+from sqlalchemy.engine import Engine, make_url
+from sqlalchemy.exc import ArgumentError
+from sqlalchemy.pool import StaticPool
+
+from icetower.errors import ConfigurationError
+
+T = TypeVar("T")
+
+BUSY_TIMEOUT_MS = 10_000
+SERVER_THREADS = 8
+
+
+def _sqlite_settings(connection: Any, _record: Any) -> None:
+    # The driver's own transaction handling begins too late to hold a lock over read-then-write; ours is explicit.
+    connection.isolation_level = None
+    cursor = connection.cursor()
+    cursor.execute(f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}")
+    cursor.execute("PRAGMA journal_mode=WAL")
+    cursor.execute("PRAGMA synchronous=FULL")
+    cursor.execute("PRAGMA foreign_keys=ON")
+    cursor.close()
+
+
+def _sqlite_begin(connection: Connection) -> None:
+    connection.exec_driver_sql("BEGIN")
+
+
+def open_engine(url: str) -> Engine:
+    """An engine for a SQLAlchemy URL. Raises `ConfigurationError` for a URL that cannot be understood."""
+    try:
+        parsed = make_url(url)
+    except ArgumentError as error:
+        raise ConfigurationError(
+            "the database URL cannot be understood; write it as sqlite:////absolute/path.db or "
+            "postgresql+psycopg://user:password@host/name",
+            rule="configuration.database",
+        ) from error
+    if parsed.get_backend_name() != "sqlite":
+        return create_engine(parsed, pool_size=SERVER_THREADS, max_overflow=0, pool_pre_ping=True)
+    in_memory = parsed.database in (None, "", ":memory:")
+    arguments: dict[str, Any] = {"connect_args": {"check_same_thread": False}}
+    if in_memory:
+        arguments["poolclass"] = StaticPool
+    engine = create_engine(parsed, **arguments)
+    event.listen(engine, "connect", _sqlite_settings)
+    event.listen(engine, "begin", _sqlite_begin)
+    return engine
+
+
+class Database:
+    """A database and the threads that talk to it."""
+
+    def __init__(self, url: str) -> None:
+        self.engine = open_engine(url)
+        self.is_sqlite = self.engine.dialect.name == "sqlite"
+        self._threads = ThreadPoolExecutor(1 if self.is_sqlite else SERVER_THREADS, thread_name_prefix="sql")
+
+    async def run(self, work: Callable[[Connection], T]) -> T:
+        """Run `work` in one transaction: committed when it returns, rolled back when it raises."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, self.run_now, work)
+
+    def run_now(self, work: Callable[[Connection], T]) -> T:
+        """As `run`, in the caller's thread; for start-up, migrations and the command line."""
+        with self.engine.begin() as connection:
+            return work(connection)
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=True)
+        self.engine.dispose()

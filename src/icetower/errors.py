@@ -1,0 +1,195 @@
+"""Every error that Icetower raises on purpose.
+
+    IcetowerError                      500  something of ours failed
+    ├── BadRequest                     400  the input breaks a rule; the message names the input and the rule
+    │   └── ValidationFailed           400  a commit that can never be valid (Iceberg: ValidationException)
+    ├── NotAuthenticated               401  no token, an unknown one, an expired one
+    ├── Forbidden                      403  known, but not allowed
+    │   └── ContractViolation          403  outside the isolation contract; carries the partitions
+    ├── NotFound                       404
+    │   ├── NoSuchNamespace            404
+    │   └── NoSuchTable                404
+    ├── NotSupported                   406  a request of the specification that is not offered here
+    ├── Conflict                       409
+    │   ├── AlreadyExists              409
+    │   ├── NamespaceNotEmpty          409
+    │   └── CommitConflict             409  stale: refresh and try again (Iceberg: CommitFailedException)
+    ├── BodyTooLarge                   413
+    ├── KeyMisused                     422  an idempotency key that stands for something else
+    ├── Throttled                      429  our own API only, never the Iceberg routes
+    ├── UpstreamFailed                 502  the catalog or the storage behind us failed; nothing was committed
+    ├── Unavailable                    503  not now: draining, or a store that must be asked is away
+    └── CommitStateUnknown             504  may or may not have landed (Iceberg: CommitStateUnknownException)
+
+    ConfigurationError and UsageError (exit status 2) are for people at a terminal.
+
+Each error says what happened, to what, and what to do next. `rule`, `partitions`, `snapshot` and `next_step` travel
+beside the message in the body of the answer, so that an agent can act without reading prose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+
+class IcetowerError(Exception):
+    """Root of the tree.
+
+    Attributes:
+        status: HTTP status.
+        kind: exception name in the error body, as Iceberg's clients know it.
+        rule: machine-readable id of the rule that was broken, such as ``contract.partitions`` or ``requirement.ref``.
+        partitions: human names of the partitions concerned, such as ``date=2017-01-02/bucket=3``.
+        snapshot: id of the snapshot that stands in the way, if one does.
+        next_step: one word for machines: ``refresh``, ``retry``, ``fix_request``, ``ask_owner``, ``new_key``, ``none``.
+    """
+
+    status: ClassVar[int] = 500
+    kind: ClassVar[str] = "InternalServerError"
+    default_rule: ClassVar[str] = "internal"
+    default_next_step: ClassVar[str] = "none"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        rule: str | None = None,
+        partitions: Sequence[str] = (),
+        snapshot: int | None = None,
+        next_step: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.rule = rule or self.default_rule
+        self.partitions = tuple(partitions)
+        self.snapshot = snapshot
+        self.next_step = next_step or self.default_next_step
+
+
+class BadRequest(IcetowerError):
+    status = 400
+    kind = "BadRequestException"
+    default_rule = "request"
+    default_next_step = "fix_request"
+
+
+class ValidationFailed(BadRequest):
+    kind = "ValidationException"
+    default_rule = "validation"
+
+
+class NotAuthenticated(IcetowerError):
+    status = 401
+    kind = "NotAuthorizedException"
+    default_rule = "authentication"
+    default_next_step = "authenticate"
+
+
+class Forbidden(IcetowerError):
+    status = 403
+    kind = "ForbiddenException"
+    default_rule = "permission"
+    default_next_step = "ask_owner"
+
+
+class ContractViolation(Forbidden):
+    default_rule = "contract"
+
+
+class NotFound(IcetowerError):
+    status = 404
+    kind = "NotFoundException"
+    default_rule = "exists"
+    default_next_step = "fix_request"
+
+
+class NoSuchNamespace(NotFound):
+    kind = "NoSuchNamespaceException"
+    default_rule = "namespace.exists"
+
+
+class NoSuchTable(NotFound):
+    kind = "NoSuchTableException"
+    default_rule = "table.exists"
+
+
+class NotSupported(IcetowerError):
+    status = 406
+    kind = "UnsupportedOperationException"
+    default_rule = "supported"
+    default_next_step = "fix_request"
+
+
+class Conflict(IcetowerError):
+    status = 409
+    kind = "ConflictException"
+    default_rule = "conflict"
+    default_next_step = "refresh"
+
+
+class AlreadyExists(Conflict):
+    kind = "AlreadyExistsException"
+    default_rule = "already-exists"
+    default_next_step = "fix_request"
+
+
+class NamespaceNotEmpty(Conflict):
+    kind = "NamespaceNotEmptyException"
+    default_rule = "namespace.empty"
+    default_next_step = "fix_request"
+
+
+class CommitConflict(Conflict):
+    kind = "CommitFailedException"
+    default_rule = "commit.stale"
+
+
+class BodyTooLarge(IcetowerError):
+    status = 413
+    kind = "RequestEntityTooLargeException"
+    default_rule = "limit.body"
+    default_next_step = "fix_request"
+
+
+class KeyMisused(IcetowerError):
+    status = 422
+    kind = "UnprocessableEntityException"
+    default_rule = "key"
+    default_next_step = "new_key"
+
+
+class Throttled(IcetowerError):
+    status = 429
+    kind = "TooManyRequestsException"
+    default_rule = "limit.rate"
+    default_next_step = "retry"
+
+
+class UpstreamFailed(IcetowerError):
+    status = 502
+    kind = "BadGatewayException"
+    default_rule = "upstream"
+    default_next_step = "retry"
+
+
+class Unavailable(IcetowerError):
+    status = 503
+    kind = "ServiceUnavailableException"
+    default_rule = "available"
+    default_next_step = "retry"
+
+
+class CommitStateUnknown(IcetowerError):
+    status = 504
+    kind = "CommitStateUnknownException"
+    default_rule = "commit.unknown"
+    default_next_step = "refresh"
+
+
+class ConfigurationError(IcetowerError):
+    default_rule = "configuration"
+
+
+class UsageError(IcetowerError):
+    default_rule = "usage"
