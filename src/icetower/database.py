@@ -22,6 +22,7 @@ T = TypeVar("T")
 
 BUSY_TIMEOUT_MS = 10_000
 SERVER_THREADS = 8
+WRITE_OPTION = "icetower_write"
 
 
 def _sqlite_settings(connection: Any, _record: Any) -> None:
@@ -36,7 +37,10 @@ def _sqlite_settings(connection: Any, _record: Any) -> None:
 
 
 def _sqlite_begin(connection: Connection) -> None:
-    connection.exec_driver_sql("BEGIN")
+    # A transaction that means to write takes the lock first: one that reads, then writes, can be refused halfway
+    # (SQLITE_BUSY without any wait) once another process has written in between.
+    immediate = connection.get_execution_options().get(WRITE_OPTION, False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if immediate else "BEGIN")
 
 
 def open_engine(url: str) -> Engine:
@@ -69,14 +73,19 @@ class Database:
         self.is_sqlite = self.engine.dialect.name == "sqlite"
         self._threads = ThreadPoolExecutor(1 if self.is_sqlite else SERVER_THREADS, thread_name_prefix="sql")
 
-    async def run(self, work: Callable[[Connection], T]) -> T:
-        """Run `work` in one transaction: committed when it returns, rolled back when it raises."""
-        return await asyncio.get_running_loop().run_in_executor(self._threads, self.run_now, work)
+    async def run(self, work: Callable[[Connection], T], *, write: bool = False) -> T:
+        """Run `work` in one transaction: committed when it returns, rolled back when it raises.
 
-    def run_now(self, work: Callable[[Connection], T]) -> T:
+        `write` takes SQLite's write lock before anything is read; say so whenever `work` writes.
+        """
+        return await asyncio.get_running_loop().run_in_executor(self._threads, lambda: self.run_now(work, write=write))
+
+    def run_now(self, work: Callable[[Connection], T], *, write: bool = False) -> T:
         """As `run`, in the caller's thread; for start-up, migrations and the command line."""
-        with self.engine.begin() as connection:
-            return work(connection)
+        with self.engine.connect() as connection:
+            connection.execution_options(**{WRITE_OPTION: write})
+            with connection.begin():
+                return work(connection)
 
     def close(self) -> None:
         self._threads.shutdown(wait=True)

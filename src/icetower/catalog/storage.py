@@ -1,0 +1,407 @@
+"""Storage through PyIceberg's FileIO, in a few threads, with a deadline on every call.
+
+Three ways to a file:
+
+- Local files are written by ourselves: to a hidden name, flushed to disk, then linked to the final name, so that no
+  reader and no crash ever shows half a file, and an existing one is never replaced. (PyIceberg's local FileIO writes in
+  place, flushes nothing, and looks before it creates.)
+- Where the FileIO is PyIceberg's fsspec one, its file system is asked directly: one request to read and one conditional
+  PUT to create (``If-None-Match``), instead of two to four. It is the default for S3.
+- Any other FileIO (``py-io-impl``, or PyIceberg's choice for the scheme) is used as it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+from pyiceberg.io import FSSPEC_FILE_IO, PY_IO_IMPL, SCHEMA_TO_FILE_IO, FileIO, load_file_io
+
+from icetower.catalog.ports import Storage
+from icetower.errors import AlreadyExists, BadRequest, IcetowerError, NotFound, UpstreamFailed
+
+T = TypeVar("T")
+
+THREADS = 16
+TIMEOUT_S = 60.0
+_S3_SCHEMES = frozenset({"s3", "s3a", "s3n"})
+# A conditional PUT finds the object there, or somebody else just creating it.
+_ALREADY_THERE = frozenset({"PreconditionFailed", "ConditionalRequestConflict", "412"})
+_NO_CONDITIONAL_WRITES = frozenset({"NotImplemented", "501"})
+_NO_HARD_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
+
+
+class FileIOStorage:
+    """Storage of whole files.
+
+    Args:
+        properties: as for PyIceberg's FileIO, such as ``s3.endpoint``; passed through.
+        threads: calls under way at once; the others wait, which counts against their deadline.
+        timeout_s: deadline of every call, in seconds.
+    """
+
+    def __init__(
+        self, properties: Mapping[str, str] | None = None, *, threads: int = THREADS, timeout_s: float = TIMEOUT_S
+    ) -> None:
+        # A thread whose caller has given up should come back too.
+        self._properties = {"s3.connect-timeout": "10", "s3.request-timeout": f"{timeout_s:g}", **(properties or {})}
+        self._timeout_s = timeout_s
+        self._threads_max = threads
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="storage")
+        self._doors: dict[str, _Door] = {}
+        self._lock = threading.Lock()
+
+    async def read(self, path: str) -> bytes:
+        return await self._call("read", path, lambda door, place: door.read(place))
+
+    async def write(self, path: str, data: bytes) -> None:
+        def work(door: _Door, place: str) -> None:
+            try:
+                door.write(place, data)
+            except FileExistsError:
+                # The same bytes: an earlier attempt landed and its answer was lost (clients of S3 repeat by themselves).
+                if door.read(place) != data:
+                    raise
+
+        await self._call("write", path, work)
+
+    async def delete(self, path: str) -> None:
+        await self._call("delete", path, lambda door, place: door.delete(place))
+
+    async def delete_many(self, paths: Iterable[str]) -> tuple[str, ...]:
+        waiting = iter(enumerate(paths))
+        failed: list[tuple[int, str]] = []
+
+        async def deleter() -> None:
+            for position, path in waiting:
+                try:
+                    await self.delete(path)
+                except IcetowerError:
+                    failed.append((position, path))
+
+        await asyncio.gather(*(deleter() for _ in range(self._threads_max)))
+        return tuple(path for _, path in sorted(failed))
+
+    async def exists(self, path: str) -> bool:
+        return await self._call("look for", path, lambda door, place: door.exists(place))
+
+    async def size(self, path: str) -> int:
+        return await self._call("measure", path, lambda door, place: door.size(place))
+
+    async def close(self) -> None:
+        """Take no more calls. Those under way end by themselves."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _call(self, verb: str, path: str, work: Callable[[_Door, str], T]) -> T:
+        scheme, place = _parsed(path)
+
+        def in_thread() -> T:
+            return work(self._door(scheme, path), place)
+
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return await asyncio.get_running_loop().run_in_executor(self._threads, in_thread)
+        except IcetowerError:
+            raise
+        except TimeoutError as error:
+            raise UpstreamFailed(
+                f"the storage did not {verb} {_shown(path)} in time (limit {self._timeout_s:g} s): try again",
+                rule="upstream.storage",
+            ) from error
+        except FileNotFoundError as error:
+            if verb == "write":
+                raise _failed(verb, path, error) from error
+            raise NotFound(f"File does not exist: {_shown(path)}", rule="file.exists", next_step="none") from error
+        except FileExistsError as error:
+            raise AlreadyExists(f"File already exists: {_shown(path)}", rule="file.exists") from error
+        except Exception as error:
+            # Every storage library has an error tree of its own.
+            raise _failed(verb, path, error) from error
+
+    def _door(self, scheme: str, path: str) -> _Door:
+        with self._lock:
+            door = self._doors.get(scheme)
+            if door is None:
+                door = self._doors[scheme] = _open(scheme, path, self._properties)
+            return door
+
+
+class CachedStorage:
+    """A storage whose files never change once written: manifest lists, manifests, metadata.
+
+    Keeps what was read and written last, up to `limit_bytes`; of concurrent readers of one path, one reads. A file
+    larger than an eighth of the limit is not kept, so that one cannot push out everything else.
+    """
+
+    def __init__(self, storage: Storage, limit_bytes: int) -> None:
+        self._storage = storage
+        self._limit_bytes = limit_bytes
+        self._kept: OrderedDict[str, bytes] = OrderedDict()
+        self._kept_bytes = 0
+        self._reading: dict[str, asyncio.Task[bytes]] = {}
+
+    @property
+    def kept_bytes(self) -> int:
+        """What the cache holds now, in bytes."""
+        return self._kept_bytes
+
+    async def read(self, path: str) -> bytes:
+        data = self._kept.get(path)
+        if data is not None:
+            self._kept.move_to_end(path)
+            return data
+        reading = self._reading.get(path)
+        if reading is None:
+            reading = self._reading[path] = asyncio.create_task(self._storage.read(path))
+            reading.add_done_callback(lambda done: self._done(path, done))
+        # One reader that gives up does not take the file from the others.
+        return await asyncio.shield(reading)
+
+    async def write(self, path: str, data: bytes) -> None:
+        await self._storage.write(path, data)
+        self._keep(path, data)
+
+    async def delete(self, path: str) -> None:
+        self._forget(path)
+        await self._storage.delete(path)
+
+    async def delete_many(self, paths: Iterable[str]) -> tuple[str, ...]:
+        doomed = tuple(paths)
+        for path in doomed:
+            self._forget(path)
+        return await self._storage.delete_many(doomed)
+
+    async def exists(self, path: str) -> bool:
+        return await self._storage.exists(path)
+
+    async def size(self, path: str) -> int:
+        return await self._storage.size(path)
+
+    def _done(self, path: str, reading: asyncio.Task[bytes]) -> None:
+        wanted = self._reading.get(path) is reading
+        if wanted:
+            del self._reading[path]
+        if not reading.cancelled() and reading.exception() is None and wanted:
+            self._keep(path, reading.result())
+
+    def _keep(self, path: str, data: bytes) -> None:
+        self._drop(path)
+        if len(data) > self._limit_bytes // 8:
+            return
+        self._kept[path] = data
+        self._kept_bytes += len(data)
+        while self._kept_bytes > self._limit_bytes:
+            _, oldest = self._kept.popitem(last=False)
+            self._kept_bytes -= len(oldest)
+
+    def _drop(self, path: str) -> None:
+        old = self._kept.pop(path, None)
+        if old is not None:
+            self._kept_bytes -= len(old)
+
+    def _forget(self, path: str) -> None:
+        # A read still under way must not bring a deleted file back.
+        self._reading.pop(path, None)
+        self._drop(path)
+
+
+class _Door:
+    """Files through any FileIO of PyIceberg. Raises what the FileIO raises."""
+
+    def __init__(self, io: FileIO) -> None:
+        self._io = io
+
+    def read(self, place: str) -> bytes:
+        with self._io.new_input(place).open(seekable=False) as stream:
+            return bytes(stream.read())
+
+    def write(self, place: str, data: bytes) -> None:
+        with self._io.new_output(place).create(overwrite=False) as stream:
+            stream.write(data)
+
+    def delete(self, place: str) -> None:
+        try:
+            self._io.delete(place)
+        except FileNotFoundError:
+            return
+
+    def exists(self, place: str) -> bool:
+        return self._io.new_input(place).exists()
+
+    def size(self, place: str) -> int:
+        return len(self._io.new_input(place))
+
+
+class _FsspecDoor(_Door):
+    """Objects through the fsspec file system inside PyIceberg's FsspecFileIO; one for all threads."""
+
+    def __init__(self, io: FileIO, file_system: Any) -> None:
+        super().__init__(io)
+        self._file_system = file_system
+
+    def read(self, place: str) -> bytes:
+        return bytes(self._file_system.cat_file(place))
+
+    def write(self, place: str, data: bytes) -> None:
+        try:
+            self._file_system.pipe_file(place, data, mode="create")
+        except (OSError, NotImplementedError) as error:
+            if isinstance(error, NotImplementedError) or _code_of(error) in _NO_CONDITIONAL_WRITES:
+                super().write(place, data)
+            elif _code_of(error) in _ALREADY_THERE:
+                raise FileExistsError(place) from error
+            else:
+                raise
+
+    def delete(self, place: str) -> None:
+        try:
+            self._file_system.rm_file(place)
+        except FileNotFoundError:
+            return
+
+    def exists(self, place: str) -> bool:
+        try:
+            self.size(place)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def size(self, place: str) -> int:
+        return int(self._file_system.info(place, refresh=True)["size"])
+
+
+class _LocalDoor(_Door):
+    """Files of this machine, by plain path."""
+
+    def __init__(self) -> None:
+        pass
+
+    def read(self, place: str) -> bytes:
+        with open(place, "rb") as file:
+            return file.read()
+
+    def write(self, place: str, data: bytes) -> None:
+        folder, name = os.path.split(place)
+        # No other live thread of this machine has this name; what a crash left under it may go.
+        hidden = os.path.join(folder, f".{name[:200]}.{os.getpid()}-{threading.get_native_id()}.tmp")
+        try:
+            _write_through(hidden, data, os.O_TRUNC)
+        except FileNotFoundError:
+            _make_folders(folder)
+            _write_through(hidden, data, os.O_TRUNC)
+        try:
+            os.link(hidden, place)
+        except OSError as error:
+            if error.errno not in _NO_HARD_LINKS:
+                raise
+            _write_through(place, data, os.O_EXCL)
+        finally:
+            os.unlink(hidden)
+        _sync_folder(folder)
+
+    def delete(self, place: str) -> None:
+        try:
+            os.unlink(place)
+        except FileNotFoundError:
+            return
+
+    def exists(self, place: str) -> bool:
+        return os.path.isfile(place)
+
+    def size(self, place: str) -> int:
+        return os.stat(place).st_size
+
+
+def _open(scheme: str, path: str, properties: Mapping[str, str]) -> _Door:
+    if scheme == "file":
+        return _LocalDoor()
+    chosen = dict(properties)
+    if scheme in _S3_SCHEMES:
+        chosen.setdefault(PY_IO_IMPL, FSSPEC_FILE_IO)
+    io = load_file_io(chosen, path)
+    get_fs = getattr(io, "get_fs", None)
+    return _Door(io) if get_fs is None or scheme not in _S3_SCHEMES else _FsspecDoor(io, get_fs(scheme))
+
+
+def _parsed(path: str) -> tuple[str, str]:
+    """Scheme, and the path as its door wants it: plain for local files, unchanged otherwise. Nothing is unquoted:
+    Hadoop and PyIceberg take the characters of a local URI literally."""
+    if "\x00" in path:
+        raise BadRequest(f"a path contains a NUL character: {path!r}", rule="request.path")
+    if path.startswith("/"):
+        return "file", path
+    if path.startswith("file:"):
+        place = re.sub(r"^file:(//(localhost)?(?=/))?", "", path)
+        if place.startswith("/") and not place.startswith("//"):
+            return "file", place
+        raise BadRequest(f"a local file is written file:///absolute/path, not {path!r}", rule="request.path")
+    scheme = urlsplit(path).scheme
+    if scheme not in SCHEMA_TO_FILE_IO:
+        known = ", ".join(sorted(SCHEMA_TO_FILE_IO))
+        raise BadRequest(
+            f"{_shown(path)!r} is neither an absolute path nor a URI of a known kind ({known})", rule="request.path"
+        )
+    return scheme, path
+
+
+def _shown(path: str) -> str:
+    """A path fit for a message: without what may be a credential."""
+    return re.sub(r"^([a-z0-9+.-]+://)[^/@]*@", r"\1", path.split("?", 1)[0] if "://" in path else path)
+
+
+def _failed(verb: str, path: str, error: Exception) -> UpstreamFailed:
+    # Only the kind of error: the texts of storage libraries may quote requests and keys.
+    kind = errno.errorcode.get(getattr(error, "errno", None) or 0) or type(error).__name__
+    return UpstreamFailed(
+        f"the storage failed to {verb} {_shown(path)} ({kind}): check that it can be reached and that Icetower may",
+        rule="upstream.storage",
+    )
+
+
+def _code_of(error: BaseException | None) -> str:
+    """S3's error code, from the client's error at the root of a translated one; empty if there is none."""
+    while error is not None:
+        response = getattr(error, "response", None)
+        if isinstance(response, dict):
+            return str(response.get("Error", {}).get("Code", ""))
+        error = error.__cause__
+    return ""
+
+
+def _write_through(place: str, data: bytes, flag: int) -> None:
+    """Create a file and wait until its bytes are on the disk; leave nothing behind if that fails."""
+    handle = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | flag, 0o666)
+    try:
+        with open(handle, "wb", buffering=0) as file:
+            view = memoryview(data)
+            while view:
+                view = view[file.write(view) :]
+            os.fsync(file.fileno())
+    except BaseException:
+        os.unlink(place)
+        raise
+
+
+def _make_folders(folder: str) -> None:
+    """Create a folder and its parents, each durable in its own parent."""
+    if not os.path.isdir(folder):
+        parent = os.path.dirname(folder)
+        _make_folders(parent)
+        os.makedirs(folder, exist_ok=True)
+        _sync_folder(parent)
+
+
+def _sync_folder(folder: str) -> None:
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

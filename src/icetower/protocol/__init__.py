@@ -1,0 +1,1 @@
+"""Wire models of the Iceberg REST specification and of the control API. Pure."""
