@@ -1,0 +1,158 @@
+"""Is what a commit touches within the contract? Clear, Violation, or Undecided where the contract cannot tell.
+
+A commit asks for all its operations at once: a partition is free where one rule of the contract grants every file
+operation of the commit on it. Undecided is no permission: the caller refuses, and says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from icetower.contracts.model import FILE_OPERATIONS, Contract, Operation, Region, Rule
+from icetower.contracts.values import Compiled, NotUnderstood, compile_extent
+from icetower.protocol.names import Identifier
+from icetower.table.partitions import PartitionSpec, partition_name
+
+NAMED_IN_MESSAGE = 5
+NAMED_IN_LIST = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Touch:
+    """Files that a commit adds to (`adds`) or removes from one partition. `content`: 0 data, 1 position, 2 equality deletes."""
+
+    spec: PartitionSpec
+    partition: tuple[Any, ...]
+    adds: bool
+    content: int
+    files: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Clear:
+    """Nothing stands against it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """Outside the contract. `rule` as in error bodies; `partitions` by their human names."""
+
+    rule: str
+    partitions: tuple[str, ...]
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Undecided:
+    """The contract's regions cannot be compared with these partitions."""
+
+    rule: str
+    partitions: tuple[str, ...]
+    message: str
+
+
+Verdict = Clear | Violation | Undecided
+
+
+def check(
+    contract: Contract, table: Identifier, touches: Sequence[Touch], operations: frozenset[Operation]
+) -> Verdict:
+    """The verdict on a commit to `table` that asks for `operations` and touches `touches`."""
+    if contract.administrator:
+        return Clear()
+    rules = contract.rules_for(table)
+    if not rules:
+        return Violation("contract.table", (), f"contract {contract.name} doesn't name the table {table}")
+    refused = sorted(operation for operation in operations if not any(rule.grants(operation) for rule in rules))
+    if refused:
+        held = sorted({operation for operation in Operation if any(rule.grants(operation) for rule in rules)})
+        return Violation(
+            "contract.operation",
+            (),
+            f"contract {contract.name} doesn't grant {', '.join(refused)} on {table}; it grants {', '.join(held)}",
+        )
+    wanted = operations & FILE_OPERATIONS
+    granting = tuple(rule for rule in rules if all(rule.grants(operation) for operation in wanted))
+    if any(rule.partitions is None for rule in granting) or not touches:
+        return Clear()
+    return _partitions(contract, table, granting, touches, wanted)
+
+
+def _partitions(
+    contract: Contract,
+    table: Identifier,
+    granting: Sequence[Rule],
+    touches: Sequence[Touch],
+    wanted: frozenset[Operation],
+) -> Verdict:
+    regions = tuple(region for rule in granting for region in rule.partitions or ())
+    outside: dict[str, None] = {}
+    unknown: dict[str, str] = {}
+    compiled: dict[PartitionSpec, _Regions] = {}
+    for touch in touches:
+        spec = touch.spec
+        if spec not in compiled:
+            compiled[spec] = _Regions(spec, regions)
+        owned = compiled[spec].owns(touch.partition)
+        if owned is None:
+            unknown.setdefault(partition_name(spec, touch.partition), compiled[spec].reason)
+        elif not owned:
+            outside.setdefault(partition_name(spec, touch.partition))
+    what = " and ".join(sorted(wanted)) or "write"
+    if outside:
+        named = tuple(outside)
+        return Violation(
+            "contract.partitions",
+            named[:NAMED_IN_LIST],
+            f"contract {contract.name} doesn't own {_list(named)} of {table} for {what}",
+        )
+    if unknown:
+        named = tuple(unknown)
+        return Undecided(
+            "contract.undecided",
+            named[:NAMED_IN_LIST],
+            f"contract {contract.name} can't tell whether it owns {_list(named)} of {table} for {what}: "
+            f"{unknown[named[0]]}",
+        )
+    return Clear()
+
+
+class _Regions:
+    """The regions of a contract, made ready for one partition spec."""
+
+    def __init__(self, spec: PartitionSpec, regions: Iterable[Region]) -> None:
+        self.reason = ""
+        self._regions = [self._compile(spec, region) for region in regions]
+
+    def _compile(self, spec: PartitionSpec, region: Region) -> list[tuple[int, Compiled | None]]:
+        """(position in the partition tuple, extent) of each field; None where the field cannot be judged."""
+        positions = {field.name: index for index, field in enumerate(spec.fields)}
+        extents: list[tuple[int, Compiled | None]] = []
+        for name, extent in region.fields:
+            try:
+                if name not in positions:
+                    raise NotUnderstood(f"partition spec {spec.spec_id} of these files has no field {name!r}")
+                extents.append((positions[name], compile_extent(spec.fields[positions[name]], extent)))
+            except NotUnderstood as problem:
+                self.reason = self.reason or str(problem)
+                extents.append((-1, None))
+        return extents
+
+    def owns(self, partition: tuple[Any, ...]) -> bool | None:
+        """Three-valued: a region holds if all its fields do, the union if one region does; None: cannot be told."""
+        undecided = False
+        for extents in self._regions:
+            if any(extent is not None and not extent.holds(partition[position]) for position, extent in extents):
+                continue
+            if all(extent is not None for _, extent in extents):
+                return True
+            undecided = True
+        return None if undecided else False
+
+
+def _list(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:NAMED_IN_MESSAGE])
+    more = len(names) - NAMED_IN_MESSAGE
+    return f"{shown} and {more} more partitions" if more > 0 else shown

@@ -1,0 +1,136 @@
+"""Strict reading of YAML: every value knows its line and its place, and nothing unexpected is passed over.
+
+The nodes of the document are walked as written, so that `2017-01-01`, `010` and `1.10` stay the text that their author
+saw instead of becoming a date, an octal number and a rounded one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from icetower.errors import BadRequest
+
+RULE = "contract.syntax"
+TEXT_CHARACTERS_MAX = 1_000_000
+DEPTH_MAX = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """One value of the document: its node, where it stands, and what the document is called."""
+
+    node: Any
+    place: str
+    source: str
+
+    def wrong(self, problem: str, *, line: int | None = None) -> BadRequest:
+        where = line if line is not None else self.node.start_mark.line + 1
+        return BadRequest(f"{self.source}, line {where}: {self.place} {problem}", rule=RULE)
+
+    def is_mapping(self) -> bool:
+        return isinstance(self.node, yaml.MappingNode)
+
+    def is_list(self) -> bool:
+        return isinstance(self.node, yaml.SequenceNode)
+
+    def is_text(self, text: str) -> bool:
+        return isinstance(self.node, yaml.ScalarNode) and self.node.value == text
+
+    def open_fields(self) -> dict[str, Reader]:
+        """The fields of a mapping whose names are free; each may stand there once."""
+        if not self.is_mapping():
+            raise self.wrong("must be a mapping of names to values")
+        fields: dict[str, Reader] = {}
+        for key, value in self.node.value:
+            line = key.start_mark.line + 1
+            if not isinstance(key, yaml.ScalarNode) or not key.value:
+                raise self.wrong("has a name that is not a plain word", line=line)
+            if key.value in fields:
+                raise self.wrong(f"has the field {key.value!r} twice; keep one", line=line)
+            inner = key.value if self.place == "the contract" else f"{self.place}.{key.value}"
+            fields[key.value] = Reader(value, inner, self.source)
+            if key.value == "<<":
+                raise self.wrong("uses '<<'; write the fields out", line=line)
+        return fields
+
+    def fields(self, *, required: Sequence[str], optional: Sequence[str]) -> Mapping[str, Reader]:
+        """The fields of a mapping whose names are fixed. Raises `BadRequest` for one unknown or missing."""
+        fields = self.open_fields()
+        allowed = ", ".join((*required, *optional))
+        for key, _ in self.node.value:
+            if key.value not in required and key.value not in optional:
+                raise self.wrong(
+                    f"has the unknown field {key.value!r}; allowed are: {allowed}", line=key.start_mark.line + 1
+                )
+        for name in required:
+            if name not in fields:
+                raise self.wrong(f"lacks the field {name!r}")
+        return fields
+
+    def items(self) -> list[Reader]:
+        if not self.is_list():
+            raise self.wrong("must be a list")
+        return [Reader(node, f"{self.place}[{index}]", self.source) for index, node in enumerate(self.node.value)]
+
+    def text_or_null(self) -> str | None:
+        if not isinstance(self.node, yaml.ScalarNode):
+            raise self.wrong("must be a single value")
+        return None if self.node.tag.endswith(":null") else str(self.node.value)
+
+    def text(self) -> str:
+        text = self.text_or_null()
+        if text is None:
+            raise self.wrong("is empty; give a value")
+        return text
+
+    def choice(self, choices: Sequence[str]) -> str:
+        text = self.text()
+        if text not in choices:
+            raise self.wrong(f"is {text!r}; allowed are: {', '.join(choices)}")
+        return text
+
+    def boolean(self) -> bool:
+        return self.choice(("true", "false")) == "true"
+
+
+def read_document(text: str, *, source: str) -> Reader:
+    """The one document in `text`. Raises `BadRequest` for what is not plain YAML."""
+    top = Reader(None, "the contract", source)
+    if len(text) > TEXT_CHARACTERS_MAX:
+        raise top.wrong(f"is longer than {TEXT_CHARACTERS_MAX} characters", line=1)
+    try:
+        _refuse_tricks(text, top)
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise top.wrong(f"is not YAML: {error.problem}", line=line) from None
+    except yaml.YAMLError as error:
+        raise top.wrong(f"is not YAML: {str(error).splitlines()[0]}", line=1) from None
+    if node is None:
+        raise top.wrong("is empty", line=1)
+    return Reader(node, top.place, source)
+
+
+def _refuse_tricks(text: str, top: Reader) -> None:
+    """Anchors can make a short text endless and deep nesting exhausts the stack; no contract needs either."""
+    depth = documents = 0
+    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+        line = event.start_mark.line + 1
+        if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
+            raise top.wrong("uses an anchor or alias; write the value out", line=line)
+        if getattr(event, "tag", None):
+            raise top.wrong(f"uses the tag {event.tag!r}; write a plain value", line=line)
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+            if depth > DEPTH_MAX:
+                raise top.wrong(f"is nested deeper than {DEPTH_MAX} levels", line=line)
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        elif isinstance(event, yaml.DocumentStartEvent):
+            documents += 1
+            if documents > 1:
+                raise top.wrong("is followed by a second document; keep one a file", line=line)

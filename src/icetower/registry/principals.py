@@ -1,0 +1,25 @@
+"""A principal: the name that acts, and the contract that bounds it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from icetower.contracts.model import ADMINISTRATOR, Contract
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """Somebody who has proven who they are. `contract_version` counts from 1; 0 for the built-in administrator contract."""
+
+    name: str
+    contract: Contract
+    contract_version: int
+
+    @property
+    def administrator(self) -> bool:
+        return self.contract.administrator
+
+
+def administrator(name: str) -> Principal:
+    """A principal that may do everything: bootstrap, tests, and a tower that is started open on loopback."""
+    return Principal(name, ADMINISTRATOR, 0)

@@ -1,0 +1,356 @@
+"""The registry: principals, their secrets and tokens, and the contracts in force with every version they had.
+
+Nothing is cached that can be revoked: each request reads its credential, so a revocation holds from the next one on. What
+is cached is the parsed form of a contract's version, which never changes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection, Row, and_, delete, func, insert, or_, select, update
+
+from icetower.ambient import Ambient
+from icetower.contracts.model import ADMINISTRATOR_NAME, NAME, Contract, dump, load
+from icetower.database import Database
+from icetower.errors import AlreadyExists, BadRequest, NotAuthenticated, NotFound
+from icetower.registry.principals import Principal, administrator
+from icetower.registry.schema import contracts, credentials, principals
+from icetower.registry.sql import migrate, take_write_lock
+
+T = TypeVar("T")
+
+TOKEN_TTL_S = 3600
+BEARER_CHARACTERS_MAX = 512
+SECRET_PREFIX, TOKEN_PREFIX = "ict_", "icat_"  # so that secret scanners can tell what they found
+
+
+@dataclass(frozen=True, slots=True)
+class PrincipalRecord:
+    """A principal as stored; `revoked_ms` None while it may act."""
+
+    name: str
+    contract: str
+    created_ms: int
+    revoked_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ContractVersion:
+    """One version of a contract: who applied it and when. `text` None: with this version it was revoked."""
+
+    name: str
+    version: int
+    applied_ms: int
+    applied_by: str
+    text: str | None
+
+
+def hash_of(secret: str) -> str:
+    """SHA-256 in hexadecimal. Enough for 256 random bits; slow hashes are for what people choose."""
+    return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+class Registry:
+    """Open it once; its tables are made or brought up to date then."""
+
+    def __init__(self, database: Database, ambient: Ambient) -> None:
+        self._database = database
+        self._ambient = ambient
+        migrate(database, Path(__file__).parent / "migrations", version_table="registry_version")
+
+    async def _write(self, work: Callable[[Connection], T]) -> T:
+        def locked(connection: Connection) -> T:
+            take_write_lock(connection)
+            return work(connection)
+
+        return await self._database.run(locked)
+
+    # -------------------------------------------------------------------------------------------------- principals
+
+    async def create_principal(self, name: str, contract: str) -> str:
+        """A new principal bound to a contract in force (or to ``administrator``); returns its secret, shown this once.
+
+        Raises `BadRequest` for a name that cannot be one, `AlreadyExists`, and `NotFound` for an unknown contract.
+        """
+        if not NAME.fullmatch(name):
+            raise BadRequest(
+                f"principal name {name!r}: write 1 to 128 letters, digits, '_', '-' or '.', beginning with a letter or digit",
+                rule="principal.name",
+            )
+        secret = SECRET_PREFIX + self._ambient.secret()
+        now = self._ambient.now_ms()
+
+        def work(connection: Connection) -> None:
+            if _principal(connection, name) is not None:
+                raise AlreadyExists(
+                    f"principal {name} exists, or did and was revoked; names are not given twice", rule="principal.exists"
+                )
+            _require_contract(connection, contract)
+            connection.execute(insert(principals).values(name=name, contract=contract, created_ms=now))
+            connection.execute(insert(credentials).values(hash=hash_of(secret), principal=name, created_ms=now))
+
+        await self._write(work)
+        return secret
+
+    async def bind(self, name: str, contract: str) -> None:
+        """Bind a principal to another contract. Raises `NotFound`."""
+
+        def work(connection: Connection) -> None:
+            _require_principal(connection, name)
+            _require_contract(connection, contract)
+            connection.execute(update(principals).where(principals.c.name == name).values(contract=contract))
+
+        await self._write(work)
+
+    async def rotate(self, name: str, *, grace_s: float = 0) -> str:
+        """A new secret for a principal; the old ones and their tokens end after `grace_s`. Raises `NotFound`."""
+        secret = SECRET_PREFIX + self._ambient.secret()
+        now = self._ambient.now_ms()
+        end = now + int(grace_s * 1000)
+
+        def work(connection: Connection) -> None:
+            _require_principal(connection, name)
+            connection.execute(
+                update(credentials)
+                .where(
+                    credentials.c.principal == name,
+                    or_(credentials.c.expires_ms.is_(None), credentials.c.expires_ms > end),
+                )
+                .values(expires_ms=end)
+            )
+            connection.execute(insert(credentials).values(hash=hash_of(secret), principal=name, created_ms=now))
+
+        await self._write(work)
+        return secret
+
+    async def revoke_principal(self, name: str) -> None:
+        """From the next request on the principal is unknown. Raises `NotFound`; revoking twice changes nothing."""
+        now = self._ambient.now_ms()
+
+        def work(connection: Connection) -> None:
+            row = _principal(connection, name)
+            if row is None:
+                raise _no_principal(name)
+            connection.execute(delete(credentials).where(credentials.c.principal == name))
+            if row.revoked_ms is None:
+                connection.execute(update(principals).where(principals.c.name == name).values(revoked_ms=now))
+
+        await self._write(work)
+
+    async def principals(self) -> list[PrincipalRecord]:
+        """All principals by name, the revoked ones included."""
+
+        def work(connection: Connection) -> list[PrincipalRecord]:
+            rows = connection.execute(select(principals).order_by(principals.c.name))
+            return [PrincipalRecord(row.name, row.contract, row.created_ms, row.revoked_ms) for row in rows]
+
+        return await self._database.run(work)
+
+    # ---------------------------------------------------------------------------------------------- authentication
+
+    async def authenticate(self, bearer: str) -> Principal:
+        """The principal of a secret or an access token. Raises `NotAuthenticated`, which never tells what was wrong."""
+        presented = hash_of(bearer[:BEARER_CHARACTERS_MAX])
+        now = self._ambient.now_ms()
+
+        def work(connection: Connection) -> Principal | None:
+            row = _credential(connection, presented, now)
+            return None if row is None else _bound(connection, row)
+
+        principal = await self._database.run(work)
+        if principal is None or len(bearer) > BEARER_CHARACTERS_MAX:
+            raise _not_authenticated()
+        return principal
+
+    async def issue_token(self, client_id: str, secret: str, ttl_s: int = TOKEN_TTL_S) -> tuple[str, int]:
+        """OAuth2 client credentials: an access token and its lifetime in seconds. Raises `NotAuthenticated`."""
+        return await self._issue(secret, ttl_s, client_id=client_id)
+
+    async def exchange(self, token: str, ttl_s: int = TOKEN_TTL_S) -> tuple[str, int]:
+        """A fresh token for one that is still good (RFC 8693). Raises `NotAuthenticated`."""
+        return await self._issue(token, ttl_s, client_id=None)
+
+    async def _issue(self, bearer: str, ttl_s: int, *, client_id: str | None) -> tuple[str, int]:
+        presented = hash_of(bearer[:BEARER_CHARACTERS_MAX])
+        token = TOKEN_PREFIX + self._ambient.secret()
+        now = self._ambient.now_ms()
+
+        def work(connection: Connection) -> bool:
+            row = _credential(connection, presented, now)
+            if row is None or _bound(connection, row) is None:
+                return False
+            if client_id is not None and (row.issued_from is not None or not _same(row.principal, client_id)):
+                return False
+            connection.execute(delete(credentials).where(credentials.c.expires_ms <= now))
+            connection.execute(
+                insert(credentials).values(
+                    hash=hash_of(token),
+                    principal=row.principal,
+                    issued_from=row.issued_from or row.hash,
+                    created_ms=now,
+                    expires_ms=_token_end(connection, row, now, ttl_s),
+                )
+            )
+            return True
+
+        if not await self._write(work) or len(bearer) > BEARER_CHARACTERS_MAX:
+            raise _not_authenticated()
+        return token, ttl_s
+
+    # --------------------------------------------------------------------------------------------------- contracts
+
+    async def apply_contract(self, contract: Contract, *, by: str, text: str | None = None) -> int:
+        """Put a contract in force and return its version; unchanged, it keeps the one it has.
+
+        `text` is the YAML as its author wrote it, kept with its comments; by default it is written anew.
+        Raises `BadRequest` if `text` is not that contract.
+        """
+        written = text if text is not None else dump(contract)
+        if contract.administrator or load(written, source=contract.name) != contract:
+            raise BadRequest(f"contract {contract.name}: its text says something else, or it is built in", rule="contract")
+
+        def work(connection: Connection) -> int:
+            latest = _latest(connection, contract.name)
+            if latest is not None and latest.text is not None and _parsed(contract.name, latest.text) == contract:
+                return latest.version
+            return _append_version(connection, contract.name, latest, by, self._ambient.now_ms(), written)
+
+        return await self._write(work)
+
+    async def revoke_contract(self, name: str, *, by: str) -> int:
+        """From the next request on its principals may do nothing. Returns the version that says so; raises `NotFound`."""
+
+        def work(connection: Connection) -> int:
+            latest = _latest(connection, name)
+            if latest is None:
+                raise _no_contract(name)
+            if latest.text is None:
+                return latest.version
+            return _append_version(connection, name, latest, by, self._ambient.now_ms(), None)
+
+        return await self._write(work)
+
+    async def contract(self, name: str) -> tuple[Contract, int]:
+        """A contract in force and its version. Raises `NotFound` for one unknown or revoked."""
+
+        def work(connection: Connection) -> tuple[Contract, int]:
+            latest = _latest(connection, name)
+            if latest is None or latest.text is None:
+                raise _no_contract(name)
+            return _parsed(name, latest.text), latest.version
+
+        return await self._database.run(work)
+
+    async def contracts(self) -> list[ContractVersion]:
+        """The newest version of every contract, by name; revoked ones have no text."""
+
+        def work(connection: Connection) -> list[ContractVersion]:
+            newest = select(contracts.c.name, func.max(contracts.c.version).label("v")).group_by(contracts.c.name).subquery()
+            matched = and_(contracts.c.name == newest.c.name, contracts.c.version == newest.c.v)
+            return _versions(connection.execute(select(contracts).join(newest, matched).order_by(contracts.c.name)))
+
+        return await self._database.run(work)
+
+    async def history(self, name: str) -> list[ContractVersion]:
+        """Every version of a contract, oldest first; empty for an unknown one."""
+
+        def work(connection: Connection) -> list[ContractVersion]:
+            query = select(contracts).where(contracts.c.name == name).order_by(contracts.c.version)
+            return _versions(connection.execute(query))
+
+        return await self._database.run(work)
+
+
+# ------------------------------------------------------------------------------------------------------------- queries
+
+
+def _same(left: str, right: str) -> bool:
+    return hmac.compare_digest(left.encode(), right.encode("utf-8", "surrogatepass"))
+
+
+def _credential(connection: Connection, presented: str, now_ms: int) -> Row[Any] | None:
+    """The live credential with this hash. Looking it up by hash tells an attacker nothing: they can't choose hashes."""
+    row = connection.execute(select(credentials).where(credentials.c.hash == presented)).one_or_none()
+    known = _same(row.hash if row is not None else "0" * 64, presented)
+    if row is None or not known or (row.expires_ms is not None and row.expires_ms <= now_ms):
+        return None
+    return row
+
+
+def _bound(connection: Connection, credential: Row[Any]) -> Principal | None:
+    """The principal of a credential with its contract as it is now; a revoked contract grants nothing."""
+    row = _principal(connection, credential.principal)
+    if row is None or row.revoked_ms is not None:
+        return None
+    if row.contract == ADMINISTRATOR_NAME:
+        return administrator(row.name)
+    latest = _latest(connection, row.contract)
+    if latest is None or latest.text is None:
+        return Principal(row.name, Contract(row.contract, description="revoked"), latest.version if latest else 0)
+    return Principal(row.name, _parsed(row.contract, latest.text), latest.version)
+
+
+def _token_end(connection: Connection, credential: Row[Any], now_ms: int, ttl_s: int) -> int:
+    """A token ends with the secret that it came from, where that is being rotated away."""
+    source = credential.issued_from or credential.hash
+    end = connection.execute(select(credentials.c.expires_ms).where(credentials.c.hash == source)).scalar_one_or_none()
+    wanted = now_ms + ttl_s * 1000
+    return wanted if end is None else min(wanted, end)
+
+
+def _principal(connection: Connection, name: str) -> Row[Any] | None:
+    return connection.execute(select(principals).where(principals.c.name == name)).one_or_none()
+
+
+def _require_principal(connection: Connection, name: str) -> None:
+    row = _principal(connection, name)
+    if row is None or row.revoked_ms is not None:
+        raise _no_principal(name)
+
+
+def _require_contract(connection: Connection, name: str) -> None:
+    latest = None if name == ADMINISTRATOR_NAME else _latest(connection, name)
+    if name != ADMINISTRATOR_NAME and (latest is None or latest.text is None):
+        raise _no_contract(name)
+
+
+def _latest(connection: Connection, name: str) -> Row[Any] | None:
+    query = select(contracts).where(contracts.c.name == name).order_by(contracts.c.version.desc()).limit(1)
+    return connection.execute(query).one_or_none()
+
+
+def _append_version(
+    connection: Connection, name: str, latest: Row[Any] | None, by: str, now_ms: int, text: str | None
+) -> int:
+    version = 1 if latest is None else latest.version + 1
+    row = {"name": name, "version": version, "applied_ms": now_ms, "applied_by": by, "text": text}
+    connection.execute(insert(contracts).values(**row))
+    return version
+
+
+def _versions(rows: Any) -> list[ContractVersion]:
+    return [ContractVersion(row.name, row.version, row.applied_ms, row.applied_by, row.text) for row in rows]
+
+
+@lru_cache(maxsize=1024)
+def _parsed(name: str, text: str) -> Contract:
+    return load(text, source=f"contract {name}")
+
+
+def _not_authenticated() -> NotAuthenticated:
+    return NotAuthenticated("the credential is unknown, expired or revoked; present a secret or a token that is in force")
+
+
+def _no_principal(name: str) -> NotFound:
+    return NotFound(f"there is no principal {name}, or it was revoked", rule="principal.exists")
+
+
+def _no_contract(name: str) -> NotFound:
+    return NotFound(f"there is no contract {name} in force; apply it first", rule="contract.exists")
