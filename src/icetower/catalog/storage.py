@@ -67,7 +67,7 @@ class FileIOStorage:
             try:
                 door.write(place, data)
             except FileExistsError:
-                # The same bytes: an earlier attempt landed and its answer was lost (clients of S3 repeat by themselves).
+                # The same bytes: an earlier attempt landed and only its answer was lost (S3 clients repeat unasked).
                 if door.read(place) != data:
                     raise
 
