@@ -1,0 +1,334 @@
+"""The storages that are offered, each through the whole behaviour suite, and what is particular to one."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+from behaviour_storage import StorageBehaviour
+from moto.server import ThreadedMotoServer
+from pyiceberg.io import load_file_io
+
+import icetower.catalog.storage as storage_module
+from icetower.catalog.storage import CachedStorage, FileIOStorage
+from icetower.errors import AlreadyExists, NotFound, UpstreamFailed
+
+SECRET = "wJalrXUtnFEMI-a-secret"
+
+
+@pytest.fixture(scope="session")
+def s3_properties() -> Iterator[dict[str, str]]:
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    properties = {
+        "s3.endpoint": f"http://{host}:{port}",
+        "s3.access-key-id": "test",
+        "s3.secret-access-key": SECRET,
+        "s3.region": "us-east-1",
+    }
+    yield properties
+    server.stop()
+
+
+@pytest.fixture
+def bucket(s3_properties: Mapping[str, str], request: pytest.FixtureRequest) -> Iterator[str]:
+    client = boto3.client(
+        "s3",
+        endpoint_url=s3_properties["s3.endpoint"],
+        aws_access_key_id="test",
+        aws_secret_access_key=SECRET,
+        region_name="us-east-1",
+    )
+    name = f"bucket-{abs(hash(request.node.nodeid))}"
+    client.create_bucket(Bucket=name)
+    yield name
+    client.close()
+
+
+class _Closing:
+    @pytest.fixture
+    def storage(self, properties: dict[str, str]) -> Iterator[FileIOStorage]:
+        storage = FileIOStorage(properties)
+        yield storage
+        asyncio.run(storage.close())
+
+
+@pytest.fixture
+def properties() -> dict[str, str]:
+    return {}
+
+
+class TestLocal(_Closing, StorageBehaviour):
+    @pytest.fixture(params=["file://{}", "file:{}", "file://localhost{}", "{}"])
+    def root(self, request: pytest.FixtureRequest, tmp_path: Path) -> str:
+        return request.param.format(tmp_path)
+
+
+class TestS3(_Closing, StorageBehaviour):
+    """Through s3fs, with conditional writes."""
+
+    @pytest.fixture
+    def properties(self, s3_properties: dict[str, str]) -> dict[str, str]:
+        return s3_properties
+
+    @pytest.fixture
+    def root(self, bucket: str) -> str:
+        return f"s3://{bucket}/wh"
+
+    async def test_of_concurrent_writers_one_creates(self, storage: FileIOStorage, root: str) -> None:
+        results = await asyncio.gather(
+            *(storage.write(f"{root}/f", f"writer {n}".encode()) for n in range(8)), return_exceptions=True
+        )
+        assert sorted(type(result).__name__ for result in results) == ["AlreadyExists"] * 7 + ["NoneType"]
+        assert await storage.read(f"{root}/f") == f"writer {results.index(None)}".encode()
+
+    async def test_pyiceberg_reads_what_we_write(
+        self, storage: FileIOStorage, root: str, properties: dict[str, str]
+    ) -> None:
+        await storage.write(f"{root}/f", b"data")
+        assert load_file_io(properties, root).new_input(f"{root}/f").open().read() == b"data"
+
+    async def test_a_missing_bucket_is_no_missing_file_to_a_writer(self, storage: FileIOStorage) -> None:
+        with pytest.raises(UpstreamFailed, match="s3://no-such-bucket/f"):
+            await storage.write("s3://no-such-bucket/f", b"data")
+        with pytest.raises(NotFound):
+            await storage.read("s3://no-such-bucket/f")
+
+
+class TestS3ThroughArrow(TestS3):
+    """As for a FileIO of the owner's choice; it looks before it creates, so of concurrent writers several may."""
+
+    @pytest.fixture
+    def properties(self, s3_properties: dict[str, str]) -> dict[str, str]:
+        return {**s3_properties, "py-io-impl": "pyiceberg.io.pyarrow.PyArrowFileIO"}
+
+    async def test_of_concurrent_writers_one_creates(self, storage: FileIOStorage, root: str) -> None:
+        await storage.write(f"{root}/f", b"first")
+        with pytest.raises(AlreadyExists):
+            await storage.write(f"{root}/f", b"second")
+
+
+class TestS3WithoutConditionalWrites(TestS3):
+    """A store that answers NotImplemented to If-None-Match."""
+
+    @pytest.fixture(autouse=True)
+    def _older_store(self, storage: FileIOStorage, root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        door: Any = storage._door("s3", root)
+
+        def refuse(*_: Any, **__: Any) -> None:
+            error = OSError(errno.EIO, "translated")
+            error.response = {"Error": {"Code": "NotImplemented"}}  # type: ignore[attr-defined]
+            raise error
+
+        monkeypatch.setattr(door._file_system, "pipe_file", refuse)
+
+    async def test_of_concurrent_writers_one_creates(self, storage: FileIOStorage, root: str) -> None:
+        await storage.write(f"{root}/f", b"first")
+        with pytest.raises(AlreadyExists):
+            await storage.write(f"{root}/f", b"second")
+
+
+class TestFailures:
+    def test_an_endpoint_that_is_not_there_fails_without_its_keys(self) -> None:
+        properties = {
+            "s3.endpoint": "http://127.0.0.1:9",
+            "s3.access-key-id": "AKIA-known",
+            "s3.secret-access-key": SECRET,
+            "s3.region": "us-east-1",
+            "py-io-impl": "pyiceberg.io.pyarrow.PyArrowFileIO",
+        }
+
+        async def work() -> str:
+            storage = FileIOStorage(properties, timeout_s=0.2)
+            with pytest.raises(UpstreamFailed) as failed:
+                await storage.read("s3://user:hush@bucket/f")
+            await storage.close()
+            return failed.value.message
+
+        message = asyncio.run(work())
+        assert "s3://bucket/f" in message
+        assert not any(secret in message for secret in (SECRET, "AKIA-known", "hush"))
+
+    def test_a_storage_that_hangs_is_given_up(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        release = threading.Event()
+        monkeypatch.setattr(storage_module._LocalDoor, "read", lambda *_: release.wait())
+
+        async def work() -> None:
+            storage = FileIOStorage(threads=2, timeout_s=0.05)
+            with pytest.raises(UpstreamFailed, match=f"{tmp_path}/f"):
+                await storage.read(f"{tmp_path}/f")
+            await storage.close()
+
+        asyncio.run(work())
+        release.set()
+
+    def test_a_failure_names_the_path_and_the_kind(self, tmp_path: Path) -> None:
+        (tmp_path / "file").write_bytes(b"")
+        with pytest.raises(UpstreamFailed, match=r"file/below \(ENOTDIR\)"):
+            asyncio.run(FileIOStorage().write(f"{tmp_path}/file/below", b""))
+
+
+class TestLocalWrites:
+    def test_a_crash_halfway_leaves_no_file(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        def full(_: int) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", full)
+            with pytest.raises(UpstreamFailed, match="ENOSPC"):
+                asyncio.run(FileIOStorage().write(f"{tmp_path}/f", b"data"))
+        assert os.listdir(tmp_path) == []
+        asyncio.run(FileIOStorage().write(f"{tmp_path}/f", b"data"))
+        assert os.listdir(tmp_path) == ["f"]
+
+    def test_the_name_appears_only_once_the_bytes_are_flushed(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        steps: list[str] = []
+        for name in ("fsync", "link"):
+            real: Callable[..., Any] = getattr(os, name)
+            monkeypatch.setattr(os, name, lambda *a, real=real, name=name: (steps.append(name), real(*a))[1])
+        asyncio.run(FileIOStorage().write(f"{tmp_path}/f", b"data"))
+        assert steps == ["fsync", "link", "fsync"]
+
+    def test_without_hard_links_a_file_is_still_never_replaced(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def refuse(*_: Any) -> None:
+            raise OSError(errno.EPERM, "Operation not permitted")
+
+        monkeypatch.setattr(os, "link", refuse)
+        asyncio.run(FileIOStorage().write(f"{tmp_path}/f", b"first"))
+        with pytest.raises(AlreadyExists):
+            asyncio.run(FileIOStorage().write(f"{tmp_path}/f", b"other"))
+        assert (tmp_path / "f").read_bytes() == b"first"
+        assert os.listdir(tmp_path) == ["f"]
+
+    def test_others_may_read_as_the_umask_says(self, tmp_path: Path) -> None:
+        before = os.umask(0o027)
+        try:
+            asyncio.run(FileIOStorage().write(f"{tmp_path}/f", b"data"))
+        finally:
+            os.umask(before)
+        assert (tmp_path / "f").stat().st_mode & 0o777 == 0o640
+
+
+class Counting:
+    """A storage in memory that counts its reads and answers when it is let."""
+
+    def __init__(self, files: dict[str, bytes]) -> None:
+        self.files = files
+        self.reads: list[str] = []
+        self.asked = asyncio.Event()
+        self.open = asyncio.Event()
+        self.open.set()
+
+    async def read(self, path: str) -> bytes:
+        self.reads.append(path)
+        self.asked.set()
+        await self.open.wait()
+        if path not in self.files:
+            raise NotFound(f"File does not exist: {path}")
+        return self.files[path]
+
+    async def write(self, path: str, data: bytes) -> None:
+        self.files[path] = data
+
+    async def delete(self, path: str) -> None:
+        self.files.pop(path, None)
+
+    async def delete_many(self, paths: Any) -> tuple[str, ...]:
+        for path in paths:
+            await self.delete(path)
+        return ()
+
+    async def exists(self, path: str) -> bool:
+        return path in self.files
+
+    async def size(self, path: str) -> int:
+        return len(self.files[path])
+
+
+@pytest.mark.anyio
+class TestCached:
+    @pytest.fixture
+    def anyio_backend(self) -> str:
+        return "asyncio"
+
+    async def test_a_file_is_read_once(self) -> None:
+        behind = Counting({"a": b"1"})
+        cached = CachedStorage(behind, 1000)
+        assert [await cached.read("a"), await cached.read("a")] == [b"1", b"1"]
+        assert behind.reads == ["a"]
+
+    async def test_what_was_written_need_not_be_read(self) -> None:
+        behind = Counting({})
+        cached = CachedStorage(behind, 1000)
+        await cached.write("a", b"1")
+        assert await cached.read("a") == b"1"
+        assert behind.reads == []
+
+    async def test_the_least_used_leave_first_and_the_limit_holds(self) -> None:
+        behind = Counting(dict.fromkeys("abcdefghijk", b"x" * 100))
+        cached = CachedStorage(behind, 1000)
+        for name in "abcdefghij":
+            await cached.read(name)
+        await cached.read("a")
+        await cached.read("k")
+        assert cached.kept_bytes == 1000
+        behind.reads.clear()
+        for name in "ab":
+            await cached.read(name)
+        assert behind.reads == ["b"]
+
+    async def test_one_large_file_does_not_push_out_the_rest(self) -> None:
+        behind = Counting({"a": b"1", "large": b"x" * 126})
+        cached = CachedStorage(behind, 1000)
+        for name in ("a", "large", "large"):
+            await cached.read(name)
+        assert behind.reads == ["a", "large", "large"]
+        assert cached.kept_bytes == 1
+
+    async def test_of_concurrent_readers_one_reads_though_it_gives_up(self) -> None:
+        behind = Counting({"a": b"1"})
+        behind.open.clear()
+        cached = CachedStorage(behind, 1000)
+        first, *others = [asyncio.create_task(cached.read("a")) for _ in range(5)]
+        await behind.asked.wait()
+        first.cancel()
+        behind.open.set()
+        assert await asyncio.gather(*others) == [b"1"] * 4
+        assert behind.reads == ["a"]
+        assert first.cancelled()
+
+    async def test_a_failure_is_everybody_s_and_not_kept(self) -> None:
+        behind = Counting({})
+        cached = CachedStorage(behind, 1000)
+        results = await asyncio.gather(cached.read("a"), cached.read("a"), return_exceptions=True)
+        assert [type(result) for result in results] == [NotFound, NotFound]
+        behind.files["a"] = b"1"
+        assert await cached.read("a") == b"1"
+
+    async def test_a_deleted_file_does_not_come_back_from_a_read_under_way(self) -> None:
+        behind = Counting({"a": b"1"})
+        behind.open.clear()
+        cached = CachedStorage(behind, 1000)
+        slow = asyncio.create_task(cached.read("a"))
+        await behind.asked.wait()
+        await cached.delete("a")
+        behind.files["a"] = b"kept by a race of the store"
+        behind.open.set()
+        await slow
+        assert cached.kept_bytes == 0
+        await cached.write("b", b"1")
+        await cached.delete_many(["b"])
+        with pytest.raises(NotFound):
+            await cached.read("b")
