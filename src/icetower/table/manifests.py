@@ -1,85 +1,180 @@
-"""Manifest lists and manifests: bytes ↔ records, format versions 1, 2 and 3."""
+"""Manifest lists and manifests: bytes ↔ records, format versions 1, 2 and 3.
+
+Reading takes files as Iceberg's Java library, PyIceberg and others write them: fields are known by field id, columns
+that an older format lacks become None (sequence numbers and content: 0).
+
+Sources: specification, "Manifests", "Manifest Lists", "Appendix A: Avro".
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import orjson
 
-@dataclass(frozen=True, slots=True)
-class FieldSummary:
-    contains_null: bool
-    contains_nan: bool | None
-    lower: bytes | None
-    upper: bytes | None
+from icetower.errors import ValidationFailed
+from icetower.table import avro_files
+from icetower.table.avro_schemas import AvroSchema, manifest_list_schema, manifest_schema, names_by_id
+from icetower.table.manifest_writing import assign_first_row_ids, manifest_row, write_manifest, write_manifest_list
+from icetower.table.partitions import FIRST_PARTITION_FIELD_ID
+from icetower.table.records import (
+    ADDED,
+    DATA,
+    DELETED,
+    EQUALITY_DELETES,
+    EXISTING,
+    POSITION_DELETES,
+    DataFile,
+    Entry,
+    FieldSummary,
+    Manifest,
+    ManifestFile,
+)
+
+__all__ = [
+    "ADDED",
+    "DATA",
+    "DELETED",
+    "EQUALITY_DELETES",
+    "EXISTING",
+    "POSITION_DELETES",
+    "DataFile",
+    "Entry",
+    "FieldSummary",
+    "Manifest",
+    "ManifestFile",
+    "assign_first_row_ids",
+    "manifest_row",
+    "read_manifest",
+    "read_manifest_list",
+    "write_manifest",
+    "write_manifest_list",
+]
+
+_NO_PARTITION: AvroSchema = {"type": "record", "name": "r102", "fields": []}
+_LIST_NAMES = names_by_id([manifest_list_schema(1), manifest_list_schema(3)])
+_ENTRY_NAMES = names_by_id([manifest_schema(1, _NO_PARTITION), manifest_schema(3, _NO_PARTITION)])
 
 
-@dataclass(frozen=True, slots=True)
-class ManifestFile:
-    """One row of a manifest list (specification: "Manifest Lists"). `content`: 0 data, 1 deletes."""
+def read_manifest_list(data: bytes) -> tuple[ManifestFile, ...]:
+    """The rows of a manifest list, in the file's order.
 
-    path: str
-    length_bytes: int
-    spec_id: int
-    content: int
-    sequence_number: int
-    min_sequence_number: int
-    added_snapshot_id: int
-    added_files: int | None
-    existing_files: int | None
-    deleted_files: int | None
-    added_rows: int | None
-    existing_rows: int | None
-    deleted_rows: int | None
-    partitions: tuple[FieldSummary, ...] | None
-    key_metadata: bytes | None
-    first_row_id: int | None
-
-
-EXISTING, ADDED, DELETED = 0, 1, 2
-DATA, POSITION_DELETES, EQUALITY_DELETES = 0, 1, 2
-
-
-@dataclass(frozen=True, slots=True)
-class DataFile:
-    """A data or delete file as a manifest names it.
-
-    `partition` holds one value per field of the manifest's spec, in the spec's order, in Avro's native Python form with
-    logical types left as the raw integers that Iceberg's transforms give (days, hours, microseconds, unscaled decimal
-    bytes turned into `Decimal`, UUID as 16 bytes).
-    `record` is the whole `data_file` Avro record as read, for writing back without loss.
+    Raises:
+        ValidationFailed: not a readable manifest list.
     """
-
-    content: int
-    path: str
-    file_format: str
-    partition: tuple[Any, ...]
-    record_count: int
-    size_bytes: int
-    first_row_id: int | None
-    referenced_data_file: str | None
-    record: Mapping[str, Any]
+    file = avro_files.read(
+        data, rename=lambda field_id, name: _LIST_NAMES.get(field_id, name), what="the manifest list"
+    )
+    try:
+        return tuple(_manifest_file(row) for row in file.records)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise _malformed("the manifest list", error) from error
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One row of a manifest. `sequence_number` and `file_sequence_number` are None where they are inherited."""
+def read_manifest(data: bytes) -> Manifest:
+    """A manifest with all its entries, in the file's order, as written: nothing is inherited yet.
 
-    status: int
-    snapshot_id: int | None
-    sequence_number: int | None
-    file_sequence_number: int | None
-    file: DataFile
+    Raises:
+        ValidationFailed: not a readable manifest.
+    """
+    file = avro_files.read(data, rename=_entry_name, what="the manifest")
+    try:
+        fields = _spec_fields(file.header.get("partition-spec", "[]"))
+        decode = [_decoder(file.schema, field["field-id"]) for field in fields]
+        return Manifest(
+            entries=tuple(_entry(record, decode) for record in file.records),
+            spec_id=int(file.header.get("partition-spec-id", "0")),
+            spec_fields=fields,
+            schema=orjson.loads(file.header.get("schema", "{}")),
+            content=1 if file.header.get("content", "data") == "deletes" else 0,
+            format_version=int(file.header.get("format-version", "1")),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise _malformed("the manifest", error) from error
 
 
-@dataclass(frozen=True, slots=True)
-class Manifest:
-    """A manifest as read. `spec_fields` are the partition fields (JSON) that its header names; `schema` its JSON schema."""
+def _malformed(what: str, error: Exception) -> ValidationFailed:
+    message = f"{what} lacks what the specification requires ({type(error).__name__}: {error}); write it again"
+    return ValidationFailed(message, rule="manifest.readable")
 
-    entries: tuple[Entry, ...]
-    spec_id: int
-    spec_fields: tuple[Mapping[str, Any], ...]
-    schema: Mapping[str, Any]
-    content: int
-    format_version: int
+
+def _entry_name(field_id: int, name: str) -> str:
+    # Names of partition fields are free, and may be any other field's name after sanitising.
+    return f"partition_{field_id}" if field_id >= FIRST_PARTITION_FIELD_ID else _ENTRY_NAMES.get(field_id, name)
+
+
+def _manifest_file(row: Mapping[str, Any]) -> ManifestFile:
+    summaries = row.get("partitions")
+    return ManifestFile(
+        path=row["manifest_path"],
+        length_bytes=row["manifest_length"],
+        spec_id=row["partition_spec_id"],
+        content=row.get("content") or 0,
+        sequence_number=row.get("sequence_number") or 0,
+        min_sequence_number=row.get("min_sequence_number") or 0,
+        added_snapshot_id=row["added_snapshot_id"],
+        added_files=row.get("added_files_count"),
+        existing_files=row.get("existing_files_count"),
+        deleted_files=row.get("deleted_files_count"),
+        added_rows=row.get("added_rows_count"),
+        existing_rows=row.get("existing_rows_count"),
+        deleted_rows=row.get("deleted_rows_count"),
+        partitions=None if summaries is None else tuple(_summary(summary) for summary in summaries),
+        key_metadata=row.get("key_metadata"),
+        first_row_id=row.get("first_row_id"),
+    )
+
+
+def _summary(summary: Mapping[str, Any]) -> FieldSummary:
+    return FieldSummary(
+        contains_null=summary["contains_null"],
+        contains_nan=summary.get("contains_nan"),
+        lower=summary.get("lower_bound"),
+        upper=summary.get("upper_bound"),
+    )
+
+
+def _spec_fields(header: str) -> tuple[Mapping[str, Any], ...]:
+    """The header's partition fields, each with its field id (version 1 may leave it out)."""
+    parsed = orjson.loads(header)
+    fields: list[dict[str, Any]] = parsed["fields"] if isinstance(parsed, dict) else parsed
+    return tuple({"field-id": FIRST_PARTITION_FIELD_ID + at, **field} for at, field in enumerate(fields))
+
+
+def _decoder(schema: AvroSchema, field_id: int) -> tuple[str, AvroSchema]:
+    """The name that a partition field was read by, and its Avro type as written."""
+    return f"partition_{field_id}", avro_files.field_schema(schema, 2, 102, field_id)
+
+
+def _entry(record: Mapping[str, Any], decode: Sequence[tuple[str, AvroSchema]]) -> Entry:
+    file = dict(record["data_file"])
+    partition = file.pop("partition", {})
+    if record["status"] not in (EXISTING, ADDED, DELETED):
+        raise ValueError(f"an entry has status {record['status']}")
+    return Entry(
+        status=record["status"],
+        snapshot_id=record.get("snapshot_id"),
+        sequence_number=record.get("sequence_number"),
+        file_sequence_number=record.get("file_sequence_number"),
+        file=DataFile(
+            content=file.get("content") or DATA,
+            path=file["file_path"],
+            file_format=file["file_format"],
+            partition=tuple(_partition_value(partition.get(name), schema) for name, schema in decode),
+            record_count=file["record_count"],
+            size_bytes=file["file_size_in_bytes"],
+            first_row_id=file.get("first_row_id"),
+            referenced_data_file=file.get("referenced_data_file"),
+            record=file,
+        ),
+    )
+
+
+def _partition_value(raw: Any, schema: AvroSchema) -> Any:
+    logical = schema.get("logicalType") if isinstance(schema, dict) else None
+    if raw is None or logical not in ("decimal", "uuid"):
+        return raw
+    if logical == "decimal":
+        return avro_files.decimal_of(raw, schema)
+    return raw if isinstance(raw, bytes) else bytes.fromhex(raw.replace("-", ""))

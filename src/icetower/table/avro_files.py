@@ -1,0 +1,152 @@
+"""Avro object container files, as Iceberg uses them: fields are known by their `field-id`, not by their name.
+
+fastavro does the work on the records. What it will not do is done on the file's header, before it reads and after it
+wrote: fields get the names that this package uses, and logical types are taken away, so that a date stays the number
+of days that it is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import struct
+import zlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from decimal import Context, Decimal
+from typing import Any, cast
+
+import fastavro
+import orjson
+from fastavro.schema import SchemaParseException
+
+from icetower.errors import ValidationFailed
+
+AvroSchema = Any
+Rename = Callable[[int, str], str]
+_MAGIC = b"Obj\x01"
+_HEADER_SCHEMA = fastavro.parse_schema(
+    {
+        "type": "record",
+        "name": "org.apache.avro.file.Header",
+        "fields": [
+            {"name": "magic", "type": {"type": "fixed", "name": "Magic", "size": 4}},
+            {"name": "meta", "type": {"type": "map", "values": "bytes"}},
+            {"name": "sync", "type": {"type": "fixed", "name": "Sync", "size": 16}},
+        ],
+    }
+)
+_WIDE = Context(prec=60)  # Iceberg's decimals have up to 38 digits, Python's default context 28
+# What damaged or hostile bytes make fastavro, zlib and orjson raise.
+_UNREADABLE = (ValueError, KeyError, IndexError, TypeError, EOFError, OverflowError, AttributeError, MemoryError)
+_UNREADABLE_TOO = (struct.error, zlib.error, RecursionError, SchemaParseException)
+
+
+@dataclass(frozen=True, slots=True)
+class AvroFile:
+    """A file as read: header values by key, its own writer's schema, and records by canonical field names."""
+
+    header: Mapping[str, str]
+    schema: AvroSchema
+    records: list[dict[str, Any]]
+
+
+def read(data: bytes, *, rename: Rename, what: str) -> AvroFile:
+    """Read a container file; `rename` gives each field that has an id its name, logical types are left raw.
+
+    Raises:
+        ValidationFailed: not a readable Avro file; the message starts with `what`.
+    """
+    try:
+        header, body = _split(data)
+        schema = orjson.loads(header["meta"]["avro.schema"])
+        header["meta"]["avro.schema"] = orjson.dumps(_plain(schema, rename))
+        records = cast("list[dict[str, Any]]", list(fastavro.reader(io.BytesIO(_joined(header, body)))))
+        values = {key: value.decode() for key, value in header["meta"].items() if key != "avro.schema"}
+    except (*_UNREADABLE, *_UNREADABLE_TOO) as error:
+        message = f"{what} is not a readable Avro file ({type(error).__name__}: {error}); write it again"
+        raise ValidationFailed(message, rule="manifest.readable") from error
+    return AvroFile(header=values, schema=schema, records=records)
+
+
+def write(schema: AvroSchema, records: Iterable[Mapping[str, Any]], header: Mapping[str, str]) -> bytes:
+    """Write a container file, deflated. Values go in raw: a date as days, a decimal as its fixed bytes.
+
+    The same input gives the same bytes: the sync marker is a digest, not a random number.
+
+    Raises:
+        ValidationFailed: a record doesn't fit the schema.
+    """
+    out = io.BytesIO()
+    marker = hashlib.blake2b(orjson.dumps([schema, dict(header)]), digest_size=16).digest()
+    try:
+        plain = fastavro.parse_schema(_plain(schema, _keep))
+        fastavro.writer(out, plain, records, codec="deflate", sync_marker=marker, metadata=dict(header))
+    except (*_UNREADABLE, *_UNREADABLE_TOO) as error:
+        message = f"a record doesn't fit the Avro schema of {schema.get('name')} ({type(error).__name__}: {error})"
+        raise ValidationFailed(message, rule="manifest.writable") from error
+    parts, body = _split(out.getvalue())
+    parts["meta"]["avro.schema"] = orjson.dumps(schema)
+    return _joined(parts, body)
+
+
+def field_schema(schema: AvroSchema, *path: int) -> AvroSchema:
+    """The schema found by following field ids down a record schema (options stripped), or None."""
+    for field_id in path:
+        fields = schema.get("fields", ()) if isinstance(schema, dict) else ()
+        found = next((field["type"] for field in fields if field.get("field-id") == field_id), None)
+        schema = _required(found)
+    return schema
+
+
+def decimal_of(raw: bytes, schema: AvroSchema) -> Decimal:
+    """The number that the bytes of an Avro decimal stand for."""
+    return Decimal(int.from_bytes(raw, "big", signed=True)).scaleb(-schema.get("scale", 0), _WIDE)
+
+
+def _split(data: bytes) -> tuple[dict[str, Any], bytes]:
+    if not data.startswith(_MAGIC):
+        raise ValueError("it doesn't start with Avro's magic bytes")
+    stream = io.BytesIO(data)
+    header = cast("dict[str, Any]", fastavro.schemaless_reader(stream, _HEADER_SCHEMA, None))
+    return header, data[stream.tell() :]
+
+
+def _joined(header: Mapping[str, Any], body: bytes) -> bytes:
+    stream = io.BytesIO()
+    fastavro.schemaless_writer(stream, _HEADER_SCHEMA, header)
+    return stream.getvalue() + body
+
+
+def _keep(_field_id: int, name: str) -> str:
+    return name
+
+
+def _plain(schema: AvroSchema, rename: Rename) -> AvroSchema:
+    """The schema without logical types, and with its fields renamed."""
+    if isinstance(schema, list):
+        return [_plain(part, rename) for part in cast("list[Any]", schema)]
+    if not isinstance(schema, dict):
+        return schema
+    plain = {key: value for key, value in cast("dict[str, Any]", schema).items() if key != "logicalType"}
+    for key in ("type", "items", "values"):
+        if key in plain:
+            plain[key] = _plain(plain[key], rename)
+    if "fields" in plain:
+        plain["fields"] = [_plain_field(field, rename) for field in plain["fields"]]
+        names = [field["name"] for field in plain["fields"]]
+        if len(set(names)) < len(names):
+            # Two fields of one id: which one counts would depend on the reader.
+            raise ValueError(f"a record has two fields for one of {sorted(names)}")
+    return plain
+
+
+def _plain_field(field: Mapping[str, Any], rename: Rename) -> dict[str, Any]:
+    name, field_id = field["name"], field.get("field-id")
+    return {"name": name if field_id is None else rename(field_id, name), "type": _plain(field["type"], rename)}
+
+
+def _required(schema: AvroSchema) -> AvroSchema:
+    if isinstance(schema, list):
+        return next((part for part in cast("list[Any]", schema) if part != "null"), None)
+    return schema

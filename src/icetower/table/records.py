@@ -1,0 +1,87 @@
+"""What manifest lists and manifests hold, as records. `manifests` is the door to them; import from there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+EXISTING, ADDED, DELETED = 0, 1, 2
+DATA, POSITION_DELETES, EQUALITY_DELETES = 0, 1, 2
+
+
+@dataclass(frozen=True, slots=True)
+class FieldSummary:
+    """What a manifest list says of one partition field; bounds in Iceberg's single-value serialisation."""
+
+    contains_null: bool
+    contains_nan: bool | None
+    lower: bytes | None
+    upper: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestFile:
+    """One row of a manifest list (specification: "Manifest Lists"). `content`: 0 data, 1 deletes."""
+
+    path: str
+    length_bytes: int
+    spec_id: int
+    content: int
+    sequence_number: int
+    min_sequence_number: int
+    added_snapshot_id: int
+    added_files: int | None
+    existing_files: int | None
+    deleted_files: int | None
+    added_rows: int | None
+    existing_rows: int | None
+    deleted_rows: int | None
+    partitions: tuple[FieldSummary, ...] | None
+    key_metadata: bytes | None
+    first_row_id: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """A data or delete file as a manifest names it.
+
+    `partition` holds one value per field of the manifest's spec, in the spec's order, in Avro's native Python form with
+    logical types left as the raw integers that Iceberg's transforms give (days, hours, microseconds, unscaled decimal
+    bytes turned into `Decimal`, UUID as 16 bytes).
+    `record` is the whole `data_file` Avro record but for its partition, by the specification's field names whatever
+    the file called them, for writing back without loss.
+    """
+
+    content: int
+    path: str
+    file_format: str
+    partition: tuple[Any, ...]
+    record_count: int
+    size_bytes: int
+    first_row_id: int | None
+    referenced_data_file: str | None
+    record: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One row of a manifest. `sequence_number` and `file_sequence_number` are None where they are inherited."""
+
+    status: int
+    snapshot_id: int | None
+    sequence_number: int | None
+    file_sequence_number: int | None
+    file: DataFile
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """A manifest as read. `spec_fields`: the partition fields (JSON) of its header; `schema`: its JSON schema."""
+
+    entries: tuple[Entry, ...]
+    spec_id: int
+    spec_fields: tuple[Mapping[str, Any], ...]
+    schema: Mapping[str, Any]
+    content: int
+    format_version: int
