@@ -1,30 +1,65 @@
-"""Names of namespaces and tables."""
+"""Names of namespaces and tables, as people write them and as they travel in URLs."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from urllib.parse import quote, unquote
 
 from icetower.errors import BadRequest
 
 Namespace = tuple[str, ...]
 
 NAMESPACE_SEPARATOR = "\x1f"
+"""Between the levels of a namespace in a URL, written `%1F` (REST specification, parameter `namespace`)."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Identifier:
-    """The full name of a table: its namespace and its own name."""
+    """A table's full name: its namespace's levels, then its own name."""
 
     namespace: Namespace
     name: str
 
-    @classmethod
-    def parse(cls, text: str) -> Identifier:
-        """Read ``a.b.t``. Raises `BadRequest` where a level is empty or the namespace is missing."""
-        *namespace, name = text.split(".")
-        if not namespace or not name or not all(namespace):
-            raise BadRequest(f"{text!r} is not the name of a table: write namespace.table", rule="request.name")
-        return cls(tuple(namespace), name)
-
     def __str__(self) -> str:
         return ".".join((*self.namespace, self.name))
+
+    @classmethod
+    def parse(cls, text: str) -> Identifier:
+        """Read `a.b.t`. Levels that contain a dot can't be written so; they travel as lists.
+
+        Raises:
+            BadRequest: no namespace, or an empty level.
+        """
+        *levels, name = text.split(".")
+        if not levels or not name or not all(levels):
+            raise BadRequest(
+                f"Not a table name: {text!r}; write namespace.table, as in sales.orders", rule="request.name"
+            )
+        return cls(tuple(levels), name)
+
+
+def namespace_from_path(segment: str) -> Namespace:
+    """The namespace that a URL's (still percent-encoded) path segment or query value names.
+
+    Raises:
+        BadRequest: empty, or a level is empty.
+    """
+    return checked_namespace(tuple(unquote(segment).split(NAMESPACE_SEPARATOR)))
+
+
+def namespace_to_path(namespace: Namespace) -> str:
+    """The path segment for a namespace, percent-encoded."""
+    return quote(NAMESPACE_SEPARATOR.join(namespace), safe="")
+
+
+def checked_namespace(namespace: Namespace) -> Namespace:
+    """The same namespace.
+
+    Raises:
+        BadRequest: it has no level, an empty one, or one that contains the separator or a null byte.
+    """
+    if not namespace or not all(namespace):
+        raise BadRequest(f"Invalid namespace {list(namespace)}: it needs levels, none of them empty", rule="namespace")
+    if any(NAMESPACE_SEPARATOR in level or "\x00" in level for level in namespace):
+        raise BadRequest(f"Invalid namespace {list(namespace)}: a level holds a control character", rule="namespace")
+    return namespace

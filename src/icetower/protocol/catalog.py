@@ -1,0 +1,117 @@
+"""Requests of the Iceberg REST specification other than commits, and the body of an error.
+
+Source: rest-catalog-open-api.yaml, the schemas named in each class.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field, model_validator
+
+from icetower.errors import BadRequest, IcetowerError, KeyMisused
+from icetower.protocol.commits import table_identifier
+from icetower.protocol.names import Identifier, Namespace, checked_namespace
+from icetower.protocol.wire import JSON, Model, Wire, read, read_object
+
+
+class CreateNamespace(Wire):
+    """`CreateNamespaceRequest`."""
+
+    namespace: list[str]
+    properties: dict[str, str] = Field(default_factory=dict)
+
+    def levels(self) -> Namespace:
+        """The namespace.
+
+        Raises:
+            BadRequest: no level, or an empty one.
+        """
+        return checked_namespace(tuple(self.namespace))
+
+
+class UpdateProperties(Wire):
+    """`UpdateNamespacePropertiesRequest`."""
+
+    removals: list[str] = Field(default_factory=list)
+    updates: dict[str, str] = Field(default_factory=dict)
+
+
+class CreateTable(Wire):
+    """`CreateTableRequest`. Schema, spec and order stay JSON: `table.metadata.new_table` reads them."""
+
+    name: str = Field(min_length=1)
+    location: str | None = None
+    schema_: JSON = Field(alias="schema")
+    partition_spec: JSON | None = None
+    write_order: JSON | None = None
+    stage_create: bool = False
+    properties: dict[str, str] = Field(default_factory=dict)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _null_means_absent(cls, value: Any) -> Any:
+        """PyIceberg and others write null for what they leave out."""
+        if isinstance(value, dict):
+            return {key: entry for key, entry in value.items() if entry is not None}
+        return value
+
+
+class RenameTable(Wire):
+    """`RenameTableRequest`."""
+
+    source: JSON
+    destination: JSON
+
+    def identifiers(self) -> tuple[Identifier, Identifier]:
+        """Source and destination.
+
+        Raises:
+            BadRequest: one of them is no table identifier.
+        """
+        return table_identifier(self.source, "source"), table_identifier(self.destination, "destination")
+
+
+class RegisterTable(Wire):
+    """`RegisterTableRequest`."""
+
+    name: str = Field(min_length=1)
+    metadata_location: str = Field(min_length=1)
+    overwrite: bool = False
+
+
+def parse_request(model: type[Model], data: bytes) -> Model:
+    """Read a request's body.
+
+    Raises:
+        BadRequest: bad JSON or a bad shape; the message names the field.
+        KeyMisused: 422, as the specification asks, for a property that is both set and removed.
+    """
+    what = f"{model.__name__} request"
+    request = read(model, read_object(data, what), what)
+    if isinstance(request, UpdateProperties):
+        both = sorted(set(request.removals) & set(request.updates))
+        if both:
+            raise KeyMisused(
+                f"Invalid namespace update: cannot simultaneously set and remove keys: {both}",
+                rule="properties.disjoint",
+                next_step="fix_request",
+            )
+    if isinstance(request, CreateTable) and not request.schema_:
+        raise BadRequest("Cannot parse CreateTable request: schema: a struct type is required", rule="shape")
+    return request
+
+
+def error_body(error: IcetowerError) -> JSON:
+    """The body of an error: `IcebergErrorResponse`, with what a machine needs to act beside the message."""
+    return {
+        "error": {
+            "message": error.message,
+            "type": error.kind,
+            "code": error.status,
+            "rule": error.rule,
+            "partitions": list(error.partitions),
+            "snapshot": error.snapshot,
+            "next_step": error.next_step,
+        }
+    }
