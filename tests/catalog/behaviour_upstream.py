@@ -94,6 +94,11 @@ class UpstreamBehaviour:
         await upstream.update_namespace(DB, ["only"], {})
         assert await upstream.namespace_exists(DB)
 
+    async def test_concurrent_updates_of_properties_all_arrive(self, upstream: Upstream) -> None:
+        await upstream.create_namespace(DB, {"shared": "0"})
+        await asyncio.gather(*(upstream.update_namespace(DB, [], {"shared": "1", f"k{n}": "1"}) for n in range(8)))
+        assert await upstream.namespace_properties(DB) == {"shared": "1", **{f"k{n}": "1" for n in range(8)}}
+
     async def test_a_key_both_set_and_removed_changes_nothing(self, upstream: Upstream) -> None:
         await upstream.create_namespace(DB, {"a": "1"})
         with pytest.raises(BadRequest, match="a"):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing
+import os
 import sqlite3
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, TableAlreadyExistsError
 from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField
+from sqlalchemy.engine import make_url
 
 from icetower.catalog.ports import Swap, SwapLost, SwapUnknown
 from icetower.catalog.sql import SqlUpstream
@@ -28,6 +31,7 @@ from icetower.errors import (
 )
 from icetower.protocol.names import Identifier
 
+POSTGRES_URL = os.environ.get("ICETOWER_TEST_POSTGRES_URL", "")
 SCHEMA = Schema(NestedField(1, "id", LongType()))
 T = Identifier(("db",), "t")
 V0 = """CREATE TABLE iceberg_tables(catalog_name VARCHAR(255) NOT NULL, table_namespace VARCHAR(255) NOT NULL,
@@ -35,9 +39,25 @@ V0 = """CREATE TABLE iceberg_tables(catalog_name VARCHAR(255) NOT NULL, table_na
     PRIMARY KEY (catalog_name, table_namespace, table_name))"""
 
 
-@pytest.fixture
-def url(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path}/catalog.db"
+@pytest.fixture(
+    params=[
+        "sqlite",
+        pytest.param(
+            "postgres", marks=pytest.mark.skipif(not POSTGRES_URL, reason="ICETOWER_TEST_POSTGRES_URL not set")
+        ),
+    ]
+)
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """An empty database: a SQLite file, or a PostgreSQL schema of its own."""
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path}/catalog.db"
+        return
+    schema = f"test_{uuid.uuid4().hex}"
+    owner = Database(POSTGRES_URL)
+    execute(owner, f"CREATE SCHEMA {schema}")
+    yield make_url(POSTGRES_URL).update_query_dict({"options": f"-csearch_path={schema}"}).render_as_string(False)
+    execute(owner, f"DROP SCHEMA {schema} CASCADE")
+    owner.close()
 
 
 @pytest.fixture
@@ -59,9 +79,9 @@ def theirs(url: str, upstream: SqlUpstream, tmp_path: Path) -> Iterator[SqlCatal
     catalog.engine.dispose()
 
 
-def execute(database: Database, statement: str, *values: str) -> list[Any]:
+def execute(database: Database, statement: str) -> list[Any]:
     def work(connection: Any) -> list[Any]:
-        result = connection.exec_driver_sql(statement, values)
+        result = connection.exec_driver_sql(statement)
         return list(result) if result.returns_rows else []
 
     return database.run_now(work, write=True)
@@ -218,6 +238,10 @@ class TestLayout:
 
 
 class TestUncertainEnds:
+    @pytest.fixture
+    def url(self, tmp_path: Path) -> str:
+        return f"sqlite:///{tmp_path}/catalog.db"
+
     @pytest.fixture
     def table(self, upstream: SqlUpstream) -> SqlUpstream:
         asyncio.run(upstream.create_namespace(("db",), {}))

@@ -15,7 +15,7 @@ Source: core/src/main/java/org/apache/iceberg/jdbc/JdbcUtil.java, pyiceberg/cata
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from sqlalchemy import Column, ColumnElement, Connection, MetaData, String, Table, and_, func, inspect, or_, text
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
@@ -132,7 +132,7 @@ class SqlUpstream:
             raise BadRequest(f"a property cannot be both set and removed: {', '.join(both)}", rule="request.properties")
 
         def work(connection: Connection) -> PropertiesUpdate:
-            self._require_namespace(connection, namespace)
+            self._require_namespace(connection, namespace, "update")
             before = self._properties_of(connection, name)
             removed = sorted((removals & before.keys()) - {MARKER})
             gone = [key for key in (*removed, *updates) if key in before]
@@ -190,7 +190,7 @@ class SqlUpstream:
         _check(metadata_location, VALUE_LENGTH_MAX, "the metadata location")
 
         def work(connection: Connection) -> None:
-            self._require_namespace(connection, identifier.namespace)
+            self._require_namespace(connection, identifier.namespace, "share")
             self._require_free(connection, identifier)
             row = {**self._key(identifier), "metadata_location": metadata_location, "iceberg_type": "TABLE"}
             try:
@@ -225,7 +225,7 @@ class SqlUpstream:
                 raise _no_such_table(source)
             if source == target:
                 return
-            self._require_namespace(connection, target.namespace)
+            self._require_namespace(connection, target.namespace, "share")
             self._require_free(connection, target)
             statement = _tables.update().where(self._is_row(source), _is_table).values(self._key(target))
             try:
@@ -315,11 +315,16 @@ class SqlUpstream:
         if row is not None:
             raise _taken(identifier, "View" if row.iceberg_type == "VIEW" else "Table")
 
-    def _require_namespace(self, connection: Connection, namespace: Namespace) -> None:
+    def _require_namespace(
+        self, connection: Connection, namespace: Namespace, hold: Literal["", "share", "update"] = ""
+    ) -> None:
+        """Raise unless it exists. Where rows can be locked (not SQLite, whose writers wait for each other anyway),
+        `hold` keeps its own until the end: shared against being dropped under a new table, or for an update."""
         name = _joined(namespace)
-        # Where rows can be locked, they are held until the end: nobody drops the namespace under a new table.
-        held = _properties.select().where(self._is_namespace(name)).with_for_update(read=True)
-        if connection.execute(held).first() is None and not self._namespace_exists(connection, name):
+        rows = _properties.select().where(self._is_namespace(name))
+        if hold:
+            rows = rows.with_for_update(read=hold == "share")
+        if connection.execute(rows).first() is None and not self._namespace_exists(connection, name):
             raise NoSuchNamespace(f"Namespace does not exist: {name}")
 
     def _namespace_exists(self, connection: Connection, name: str) -> bool:
