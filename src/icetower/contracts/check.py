@@ -21,7 +21,10 @@ NAMED_IN_LIST = 100
 
 @dataclass(frozen=True, slots=True)
 class Touch:
-    """Files that a commit adds to (`adds`) or removes from one partition. `content`: 0 data, 1 position, 2 equality deletes."""
+    """Files that a commit adds to (`adds`) or removes from one partition.
+
+    `content` as in manifests: 0 data, 1 position deletes, 2 equality deletes.
+    """
 
     spec: PartitionSpec
     partition: tuple[Any, ...]
@@ -56,9 +59,7 @@ class Undecided:
 Verdict = Clear | Violation | Undecided
 
 
-def check(
-    contract: Contract, table: Identifier, touches: Sequence[Touch], operations: frozenset[Operation]
-) -> Verdict:
+def check(contract: Contract, table: Identifier, touches: Sequence[Touch], operations: frozenset[Operation]) -> Verdict:
     """The verdict on a commit to `table` that asks for `operations` and touches `touches`."""
     if contract.administrator:
         return Clear()
@@ -97,9 +98,9 @@ def _partitions(
             compiled[spec] = _Regions(spec, regions)
         owned = compiled[spec].owns(touch.partition)
         if owned is None:
-            unknown.setdefault(partition_name(spec, touch.partition), compiled[spec].reason)
+            unknown.setdefault(_name(touch), compiled[spec].reason)
         elif not owned:
-            outside.setdefault(partition_name(spec, touch.partition))
+            outside.setdefault(_name(touch))
     what = " and ".join(sorted(wanted)) or "write"
     if outside:
         named = tuple(outside)
@@ -124,6 +125,7 @@ class _Regions:
 
     def __init__(self, spec: PartitionSpec, regions: Iterable[Region]) -> None:
         self.reason = ""
+        self._width = len(spec.fields)
         self._regions = [self._compile(spec, region) for region in regions]
 
     def _compile(self, spec: PartitionSpec, region: Region) -> list[tuple[int, Compiled | None]]:
@@ -142,6 +144,9 @@ class _Regions:
 
     def owns(self, partition: tuple[Any, ...]) -> bool | None:
         """Three-valued: a region holds if all its fields do, the union if one region does; None: cannot be told."""
+        if len(partition) != self._width:
+            self.reason = self.reason or "the partition has another number of values than its spec has fields"
+            return None
         undecided = False
         for extents in self._regions:
             if any(extent is not None and not extent.holds(partition[position]) for position, extent in extents):
@@ -150,6 +155,14 @@ class _Regions:
                 return True
             undecided = True
         return None if undecided else False
+
+
+def _name(touch: Touch) -> str:
+    """The partition by its human name, also where a manifest holds values that are none of its fields'."""
+    try:
+        return partition_name(touch.spec, touch.partition)
+    except (TypeError, ValueError, OverflowError, AttributeError):
+        return repr(touch.partition)[:200]
 
 
 def _list(names: Sequence[str]) -> str:

@@ -5,7 +5,7 @@
     description: hourly prices               # optional
     owner: pricing-team@example.com          # optional
     tables:
-      - table: pricing.product_prices        # or `inventory.*` (its tables), `inventory.**` (and everything under), `**`
+      - table: pricing.product_prices        # or `inventory.*` (its tables), `inventory.**` (all under it), `**`
         operations: [read, append, overwrite]
         partitions:                          # regions, as a union; absent: no partition; `all`: every one
           - date_day: {from: 2017-01-01, to: 2017-02-01}      # half open
@@ -59,8 +59,8 @@ FILE_OPERATIONS = frozenset({Operation.APPEND, Operation.OVERWRITE, Operation.DE
 """Operations that are granted partition by partition; the others concern the whole table."""
 
 _READ = frozenset({Operation.READ})
-# Who may overwrite a partition can append to it, empty it and rewrite it by overwriting, so refusing the weaker operation
-# would protect nothing. A writer must load the table that it writes to; creating or dropping one needs no look inside.
+# Who may overwrite a partition can append to it, empty it and rewrite it by overwriting, so refusing the weaker
+# operation would protect nothing. A writer must load the table that it writes to; creating one needs no look inside.
 IMPLIED: Mapping[Operation, frozenset[Operation]] = {
     Operation.OVERWRITE: FILE_OPERATIONS | _READ,
     Operation.APPEND: _READ,
@@ -73,7 +73,7 @@ IMPLIED: Mapping[Operation, frozenset[Operation]] = {
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """Tables by name. `last` is a table's name, ``*`` for every table of the namespace, ``**`` for those under it too."""
+    """Tables by name. `last`: a table's name, ``*`` for every table of the namespace, ``**`` for those under it too."""
 
     namespace: Namespace
     last: str
@@ -139,7 +139,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Contract:
-    """A contract as read. `reads` are the patterns of the shorthand; `administrator` is true of the built-in one only."""
+    """A contract as read. `reads`: patterns of the shorthand; `administrator`: the built-in one that admits all."""
 
     name: str
     tables: tuple[Rule, ...] = ()

@@ -119,11 +119,11 @@ def _refuse_tricks(text: str, top: Reader) -> None:
     """Anchors can make a short text endless and deep nesting exhausts the stack; no contract needs either."""
     depth = documents = 0
     for event in yaml.parse(text, Loader=yaml.SafeLoader):
-        line = event.start_mark.line + 1
+        line = event.start_mark.line + 1 if event.start_mark else 1
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
             raise top.wrong("uses an anchor or alias; write the value out", line=line)
-        if getattr(event, "tag", None):
-            raise top.wrong(f"uses the tag {event.tag!r}; write a plain value", line=line)
+        if tag := getattr(event, "tag", None):
+            raise top.wrong(f"uses the tag {tag!r}; write a plain value", line=line)
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
             if depth > DEPTH_MAX:

@@ -39,7 +39,10 @@ class Compiled:
             return raw in self.values
         if raw is None:
             return False
-        return (self.start is None or raw >= self.start) and (self.end is None or raw < self.end)
+        try:
+            return bool((self.start is None or raw >= self.start) and (self.end is None or raw < self.end))
+        except TypeError:
+            return False  # not a value of this field, whatever the manifest says
 
 
 def compile_extent(field: PartitionField, extent: Extent) -> Compiled:
@@ -72,7 +75,7 @@ def _type_of(field: PartitionField) -> str:
 
 
 def _parser(field: PartitionField, *, exact: bool) -> Callable[[str], Any]:
-    """How texts for `field` are read. A bound of a range may be coarser than the field (`exact` false): its beginning."""
+    """How texts for `field` are read; a bound of a range (not `exact`) may be coarser than the field: its beginning."""
     transform = field.transform
     if transform in _CALENDAR:
         return lambda text: _calendar(text, transform, exact=exact)
@@ -99,7 +102,9 @@ def _calendar(text: str, unit: str, *, exact: bool) -> int:
     wanted = _CALENDAR.index(unit) + 1
     if given > wanted or (exact and given < wanted):
         raise ValueError(text)
-    year, month, day, hour = (int(part) if part is not None else least for part, least in zip(match.groups(), (1, 1, 1, 0), strict=True))
+    year, month, day, hour = (
+        int(part) if part is not None else least for part, least in zip(match.groups(), (1, 1, 1, 0), strict=True)
+    )
     date = dt.date(year, month, day)
     if hour > 23:
         raise ValueError(text)

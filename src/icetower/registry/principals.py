@@ -9,7 +9,7 @@ from icetower.contracts.model import ADMINISTRATOR, Contract
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Somebody who has proven who they are. `contract_version` counts from 1; 0 for the built-in administrator contract."""
+    """Somebody who has proven who they are. `contract_version` counts from 1; 0: the built-in contract."""
 
     name: str
     contract: Contract
@@ -21,5 +21,5 @@ class Principal:
 
 
 def administrator(name: str) -> Principal:
-    """A principal that may do everything: bootstrap, tests, and a tower that is started open on loopback."""
+    """A principal that may do everything: a tower that is started open on loopback, or the first one of all."""
     return Principal(name, ADMINISTRATOR, 0)

@@ -1,14 +1,14 @@
 """The registry: principals, their secrets and tokens, and the contracts in force with every version they had.
 
-Nothing is cached that can be revoked: each request reads its credential, so a revocation holds from the next one on. What
-is cached is the parsed form of a contract's version, which never changes.
+Nothing is cached that can be revoked: each request reads its credential, so a revocation holds from the next one on.
+What is cached is the parsed form of a contract's text, which never changes.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -81,7 +81,7 @@ class Registry:
         """
         if not NAME.fullmatch(name):
             raise BadRequest(
-                f"principal name {name!r}: write 1 to 128 letters, digits, '_', '-' or '.', beginning with a letter or digit",
+                f"principal name {name!r}: write 1 to 128 letters, digits, '_', '-' or '.', a letter or digit first",
                 rule="principal.name",
             )
         secret = SECRET_PREFIX + self._ambient.secret()
@@ -90,7 +90,8 @@ class Registry:
         def work(connection: Connection) -> None:
             if _principal(connection, name) is not None:
                 raise AlreadyExists(
-                    f"principal {name} exists, or did and was revoked; names are not given twice", rule="principal.exists"
+                    f"principal {name} exists, or did and was revoked; names are not given twice",
+                    rule="principal.exists",
                 )
             _require_contract(connection, contract)
             connection.execute(insert(principals).values(name=name, contract=contract, created_ms=now))
@@ -150,6 +151,20 @@ class Registry:
         def work(connection: Connection) -> list[PrincipalRecord]:
             rows = connection.execute(select(principals).order_by(principals.c.name))
             return [PrincipalRecord(row.name, row.contract, row.created_ms, row.revoked_ms) for row in rows]
+
+        return await self._database.run(work)
+
+    async def standings(self, names: Sequence[str]) -> dict[str, tuple[str, int]]:
+        """Principal → its contract and that contract's version, as they stand now; the revoked ones are left out."""
+
+        def work(connection: Connection) -> dict[str, tuple[str, int]]:
+            found: dict[str, tuple[str, int]] = {}
+            for name in names:
+                row = _principal(connection, name)
+                latest = None if row is None or row.revoked_ms is not None else _latest(connection, row.contract)
+                if row is not None and latest is not None and latest.text is not None:
+                    found[name] = (row.contract, latest.version)
+            return found
 
         return await self._database.run(work)
 
@@ -214,7 +229,9 @@ class Registry:
         """
         written = text if text is not None else dump(contract)
         if contract.administrator or load(written, source=contract.name) != contract:
-            raise BadRequest(f"contract {contract.name}: its text says something else, or it is built in", rule="contract")
+            raise BadRequest(
+                f"contract {contract.name}: its text says something else, or it is built in", rule="contract"
+            )
 
         def work(connection: Connection) -> int:
             latest = _latest(connection, contract.name)
@@ -225,7 +242,7 @@ class Registry:
         return await self._write(work)
 
     async def revoke_contract(self, name: str, *, by: str) -> int:
-        """From the next request on its principals may do nothing. Returns the version that says so; raises `NotFound`."""
+        """From the next request on its principals may do nothing. Returns that version; raises `NotFound`."""
 
         def work(connection: Connection) -> int:
             latest = _latest(connection, name)
@@ -252,7 +269,9 @@ class Registry:
         """The newest version of every contract, by name; revoked ones have no text."""
 
         def work(connection: Connection) -> list[ContractVersion]:
-            newest = select(contracts.c.name, func.max(contracts.c.version).label("v")).group_by(contracts.c.name).subquery()
+            newest = (
+                select(contracts.c.name, func.max(contracts.c.version).label("v")).group_by(contracts.c.name).subquery()
+            )
             matched = and_(contracts.c.name == newest.c.name, contracts.c.version == newest.c.v)
             return _versions(connection.execute(select(contracts).join(newest, matched).order_by(contracts.c.name)))
 
@@ -345,7 +364,9 @@ def _parsed(name: str, text: str) -> Contract:
 
 
 def _not_authenticated() -> NotAuthenticated:
-    return NotAuthenticated("the credential is unknown, expired or revoked; present a secret or a token that is in force")
+    return NotAuthenticated(
+        "the credential is unknown, expired or revoked; present a secret or a token that is in force"
+    )
 
 
 def _no_principal(name: str) -> NotFound:

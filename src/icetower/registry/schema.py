@@ -15,7 +15,7 @@ principals = Table(
     Column("revoked_ms", BigInteger),
 )
 
-# Secrets and the access tokens issued from them. Only hashes: a secret has 256 random bits, so a plain hash can't be guessed.
+# Secrets and the access tokens issued from them. Only hashes: nobody can guess the 256 random bits behind one.
 credentials = Table(
     "registry_credentials",
     metadata,

@@ -20,8 +20,8 @@ _ONE_AT_A_TIME = threading.Lock()  # Alembic's `op` is one for the process
 def take_write_lock(connection: Connection) -> None:
     """Make this transaction the writer before it reads, so that what it read still holds when it writes.
 
-    Must be the transaction's first statement. SQLite would otherwise refuse to turn a reader into a writer after another
-    process wrote; PostgreSQL serialises the callers.
+    Must be the transaction's first statement. SQLite would otherwise refuse to turn a reader into a writer after
+    another process wrote; PostgreSQL serialises the callers.
     """
     if connection.dialect.name == "sqlite":
         connection.exec_driver_sql("ROLLBACK")
@@ -31,7 +31,7 @@ def take_write_lock(connection: Connection) -> None:
 
 
 def migrate(database: Database, scripts: Path, *, version_table: str) -> None:
-    """Bring the tables of one room to the newest version, in one transaction. Safe when several processes start at once.
+    """Bring the tables of one room to the newest version, in one transaction; several processes may start at once.
 
     `scripts` is the room's `migrations` directory; `version_table` keeps the room's version, so that rooms move alone.
     """

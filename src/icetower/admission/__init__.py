@@ -1,0 +1,1 @@
+"""One question, asked once: may this request go on? `admit` for commits, `permissions` for everything else."""

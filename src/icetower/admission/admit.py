@@ -1,0 +1,316 @@
+"""May this commit go on? Asked once, answered with an `Admitted` or an error that names the rule and the way out.
+
+contract.manifest    R5: what the manifests claim isn't so (400, for administrators too)
+contract.table       the contract doesn't name the table
+contract.operation   it doesn't grant what the commit does
+contract.partitions  it doesn't own a partition that the commit adds to or removes from
+contract.undecided   it can't tell whether it does
+contract.ref         the commit would move a branch without asserting where it stands, so that others' data may go
+contract.location    files outside the table's locations, or a change of these
+contract.summary     a summary key that only the tower writes
+contract.key         the contract requires an idempotency key
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from icetower.admission.admitted import Admitted
+from icetower.admission.operations import operations_of, target_of
+from icetower.admission.targets import Place, known_places
+from icetower.catalog.changes import is_under
+from icetower.contracts.check import Clear, Touch, Verdict, check
+from icetower.contracts.model import FILE_OPERATIONS, Operation
+from icetower.errors import BadRequest, ContractViolation, KeyMisused, ValidationFailed
+from icetower.protocol.names import Identifier
+from icetower.registry.principals import Principal
+from icetower.table import metadata as table_metadata
+from icetower.table.change import Change
+from icetower.table.partitions import PartitionSpec, spec_of
+
+JSON = Mapping[str, Any]
+
+KEY = "icetower.idempotency-key"
+KEY_CHARACTERS_MAX = 255
+OURS = "icetower."
+OPEN_SUMMARY_KEYS = (KEY, "icetower.blind")
+OPEN_SUMMARY_PREFIXES = ("icetower.read-", "icetower.filter", "icetower.isolation")
+DATA_PATHS = ("write.data.path", "write.object-storage.path", "write.folder-storage.path")
+PATHS = (*DATA_PATHS, "write.metadata.path")
+_SNAPSHOT_ACTIONS = frozenset({"add-snapshot", "set-snapshot-ref", "remove-snapshot-ref", "remove-snapshots"})
+
+
+def admit(
+    principal: Principal,
+    identifier: Identifier,
+    metadata: JSON | None,
+    changes: Sequence[Change],
+    *,
+    requirements: Sequence[JSON],
+    updates: Sequence[JSON],
+    key: str | None = None,
+    places: Mapping[str, Place] | None = None,
+    location: str | None = None,
+) -> Admitted:
+    """The commit with all that the engine needs to know of its permission.
+
+    Args:
+        metadata: the table as it stands, or None where the commit creates it.
+        changes: what its snapshots add and remove, in order.
+        key: the request's idempotency key (header), if any; one in the snapshots' summaries goes before it.
+        places: where data files lie that added delete files reach into, as `targets.locate` found them.
+        location: for a table being created, where the catalog wants it; None: wherever the commit says.
+
+    Raises:
+        ValidationFailed: the manifests lie (``contract.manifest``), or name a partition spec that isn't there.
+        ContractViolation: outside the principal's contract.
+        KeyMisused: snapshots of one commit carry different keys.
+    """
+    _check_manifests(changes)
+    operations = operations_of(metadata, requirements, updates, changes)
+    key = _key(changes, key)
+    rules = principal.contract.rules_for(identifier)
+    if not principal.administrator:
+        asked = _Asked(principal, identifier, metadata, changes, requirements, updates)
+        asked.check_summaries()
+        asked.check_partitions(operations, places or {})
+        asked.check_refs()
+        asked.check_locations(location)
+        if key is None and any(rule.require_key for rule in rules):
+            raise ContractViolation(
+                f"contract {principal.contract.name} requires an idempotency key for every commit to {identifier}; "
+                f"send the header Idempotency-Key or the snapshot property {KEY}",
+                rule="contract.key",
+                next_step="new_key",
+            )
+    return Admitted(
+        principal=principal.name,
+        identifier=identifier,
+        requirements=tuple(requirements),
+        updates=tuple(updates),
+        changes=tuple(changes),
+        key=key,
+        contract=principal.contract.name,
+        contract_version=principal.contract_version,
+        blind_appends=any(rule.blind_appends for rule in rules),
+        strict=any(rule.strict for rule in rules),
+        operations=operations,
+        fingerprint=fingerprint(updates, changes),
+        application_id=_application(changes),
+    )
+
+
+def fingerprint(updates: Sequence[JSON], changes: Sequence[Change]) -> str:
+    """Stands for a commit's content: the files it adds and removes, and its other updates.
+
+    A client that tries again on a newer base sends another snapshot id, parent and manifests with the same files.
+    """
+    files = [sorted({t.file.path for t in side}) for change in changes for side in (change.added, change.removed)]
+    rest = [update for update in updates if update["action"] not in ("add-snapshot", "set-snapshot-ref")]
+    if not changes:
+        rest = list(updates)
+    content = json.dumps([files, rest], sort_keys=True, separators=(",", ":"), default=str)
+    return hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _summary(change: Change) -> Mapping[str, str]:
+    return change.snapshot.get("summary") or {}
+
+
+def _check_manifests(changes: Sequence[Change]) -> None:
+    problems = [problem for change in changes for problem in change.problems]
+    if problems:
+        shown = "; ".join(problems[:3])
+        more = f" (and {len(problems) - 3} more)" if len(problems) > 3 else ""
+        raise ValidationFailed(
+            f"the commit's manifests don't say what it does: {shown}{more}; write the commit again",
+            rule="contract.manifest",
+        )
+
+
+def _key(changes: Sequence[Change], requested: str | None) -> str | None:
+    keys = {str(_summary(change)[KEY]) for change in changes if KEY in _summary(change)}
+    if len(keys) > 1:
+        raise KeyMisused(f"the snapshots of one commit carry different values of {KEY}; give them one", rule="key")
+    key = keys.pop() if keys else requested
+    if key is not None and not (0 < len(key) <= KEY_CHARACTERS_MAX and key.isprintable()):
+        raise BadRequest(
+            f"the idempotency key is empty, has unprintable characters or more than {KEY_CHARACTERS_MAX}; "
+            "a UUID does well",
+            rule="key",
+            next_step="new_key",
+        )
+    return key
+
+
+def _application(changes: Sequence[Change]) -> str | None:
+    for change in changes:
+        application = _summary(change).get("spark.app.id") or _summary(change).get("app-id")
+        if application:
+            return str(application)
+    return None
+
+
+def touches_of(metadata: JSON, changes: Sequence[Change], places: Mapping[str, Place]) -> tuple[list[Touch], list[str]]:
+    """The partitions that changes touch, and the paths of data files that deletes reach into and nobody can place."""
+    specs: dict[int, PartitionSpec] = {}
+    counted: Counter[tuple[int, tuple[Any, ...], bool, int]] = Counter()
+    lost: dict[str, None] = {}
+    known = known_places(changes) | dict(places)
+    for change in changes:
+        for files, adds in ((change.added, True), (change.removed, False)):
+            for touched in files:
+                counted[touched.spec_id, touched.file.partition, adds, touched.file.content] += 1
+                target = target_of(touched.file) if adds else None
+                if target is not None and target in known:
+                    counted[*known[target], adds, touched.file.content] += 1
+                elif target is not None:
+                    lost.setdefault(target)
+    touches: list[Touch] = []
+    for (spec_id, partition, adds, content), files_count in counted.items():
+        if spec_id not in specs:
+            specs[spec_id] = spec_of(metadata, spec_id)
+        touches.append(Touch(specs[spec_id], partition, adds, content, files_count))
+    return touches, list(lost)
+
+
+class _Asked:
+    """One commit by one principal that is bound by a contract."""
+
+    def __init__(
+        self,
+        principal: Principal,
+        identifier: Identifier,
+        metadata: JSON | None,
+        changes: Sequence[Change],
+        requirements: Sequence[JSON],
+        updates: Sequence[JSON],
+    ) -> None:
+        self.principal = principal
+        self.contract = principal.contract
+        self.identifier = identifier
+        self.base = metadata
+        self.changes = changes
+        self.requirements = requirements
+        self.updates = updates
+
+    def refuse(self, rule: str, message: str, partitions: Sequence[str] = ()) -> ContractViolation:
+        return ContractViolation(
+            f"{self.principal.name} may not commit to {self.identifier}: {message}", rule=rule, partitions=partitions
+        )
+
+    def after(self) -> JSON:
+        """The table with the commit's schemas, specs and properties, which its own files may use already."""
+        own = [update for update in self.updates if update["action"] not in _SNAPSHOT_ACTIONS]
+        if not own and self.base is not None:
+            return self.base
+        return table_metadata.apply(self.base, own, now_ms=0)
+
+    # -- contract.table, contract.operation, contract.partitions, contract.undecided
+
+    def check_partitions(self, operations: frozenset[Operation], places: Mapping[str, Place]) -> None:
+        # First without files: a commit that isn't granted at all shall not depend on its own metadata making sense.
+        self._raise_unless_clear(check(self.contract, self.identifier, (), operations))
+        if not self.changes:
+            return
+        touches, lost = touches_of(self.after(), self.changes, places)
+        self._raise_unless_clear(check(self.contract, self.identifier, touches, operations))
+        if lost and not self.contract.grants_everywhere(operations & FILE_OPERATIONS, self.identifier):
+            raise self.refuse(
+                "contract.undecided",
+                f"its delete files reach into data file {lost[0]}"
+                + (f" and {len(lost) - 1} more" if len(lost) > 1 else "")
+                + ", which is not in the snapshot that it was written on, so its partition can't be told",
+            )
+
+    def _raise_unless_clear(self, verdict: Verdict) -> None:
+        if not isinstance(verdict, Clear):
+            raise self.refuse(verdict.rule, verdict.message, verdict.partitions)
+
+    # -- contract.ref
+
+    def check_refs(self) -> None:
+        """Moving a branch in any other way than forward from where it is known to stand may drop others' data."""
+        if self.base is None or self.contract.grants_everywhere(frozenset({Operation.REFS}), self.identifier):
+            return
+        refs = self.base.get("refs") or {}
+        parents = {change.snapshot["snapshot-id"]: change.snapshot.get("parent-snapshot-id") for change in self.changes}
+        for update in self.updates:
+            ref = str(update.get("ref-name"))
+            stands = ref in refs and refs[ref].get("type") == "branch"
+            if update["action"] == "remove-snapshot-ref" and stands:
+                raise self._loses(f"it removes the branch {ref}")
+            if update["action"] != "set-snapshot-ref" or not (stands or ref == "main"):
+                continue
+            if update["snapshot-id"] not in parents:
+                raise self._loses(f"it moves the branch {ref} to snapshot {update['snapshot-id']}, not one of its own")
+            base: int | None = update["snapshot-id"]
+            for _ in range(len(parents)):
+                base = parents.get(base, base) if base is not None else None
+            if not self._asserted(ref, None if base == -1 else base):
+                raise self._loses(
+                    f"it moves the branch {ref} without asserting (assert-ref-snapshot-id) that it stands at the "
+                    f"snapshot that the commit is written on, {base}"
+                )
+
+    def _asserted(self, ref: str, snapshot_id: int | None) -> bool:
+        return any(
+            requirement["type"] == "assert-ref-snapshot-id"
+            and requirement["ref"] == ref
+            and requirement.get("snapshot-id") == snapshot_id
+            for requirement in self.requirements
+        )
+
+    def _loses(self, what: str) -> ContractViolation:
+        return self.refuse(
+            "contract.ref",
+            f"{what}, which could drop what others have written; "
+            "that needs the operation refs and 'partitions: all' in the contract",
+        )
+
+    # -- contract.location
+
+    def check_locations(self, wanted: str | None) -> None:
+        for update in self.updates:
+            if update["action"] == "set-location" and not self._location_is_fine(update["location"], wanted):
+                raise self.refuse("contract.location", "it sets the table's location; only an administrator may")
+            changed = sorted({*update.get("updates", ()), *update.get("removals", ())} & set(PATHS))
+            if changed:
+                raise self.refuse(
+                    "contract.location",
+                    f"it changes {', '.join(changed)}, where files are written; only an administrator may",
+                )
+        if not self.changes:
+            return
+        table = self.after()
+        properties = table.get("properties") or {}
+        roots = [table["location"], *(properties[name] for name in DATA_PATHS if properties.get(name))]
+        for change in self.changes:
+            for touched in change.added:
+                if not any(is_under(touched.file.path, root) for root in roots):
+                    raise self.refuse(
+                        "contract.location",
+                        f"the file {touched.file.path} doesn't lie under the table's location {' or '.join(roots)}",
+                    )
+
+    def _location_is_fine(self, location: str, wanted: str | None) -> bool:
+        given = location.rstrip("/")
+        if self.base is None:
+            return wanted is None or given == wanted.rstrip("/")
+        # Java sends it unchanged when it replaces a table.
+        return given == str(self.base.get("location", "")).rstrip("/")
+
+    # -- contract.summary
+
+    def check_summaries(self) -> None:
+        for change in self.changes:
+            for name in _summary(change):
+                open_to_all = name in OPEN_SUMMARY_KEYS or name.startswith(OPEN_SUMMARY_PREFIXES)
+                if name.startswith(OURS) and not open_to_all:
+                    raise self.refuse(
+                        "contract.summary", f"the snapshot property {name} is written by the tower alone; leave it out"
+                    )

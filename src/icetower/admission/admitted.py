@@ -1,0 +1,45 @@
+"""What admission hands to the commit engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from icetower.contracts.model import Operation
+from icetower.protocol.names import Identifier
+from icetower.table.change import Change
+
+JSON = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """A commit that may go on.
+
+    Attributes:
+        principal: who commits.
+        requirements, updates: as sent.
+        changes: one for each snapshot that the commit adds, in order.
+        key: the idempotency key that the table is to carry: the snapshot summary's, else the request's.
+        contract, contract_version: what was in force when the question was asked.
+        blind_appends: the contract's word that every append of this principal to this table is blind (trap R1).
+        strict: the contract's wish that nothing is rebased (trap R9).
+        operations: what the commit does, as its manifests and updates say.
+        fingerprint: stands for the commit's content: equal for a retry, different for other files (trap K3).
+        application_id: the running application, as the snapshot summary names it.
+    """
+
+    principal: str
+    identifier: Identifier
+    requirements: tuple[JSON, ...]
+    updates: tuple[JSON, ...]
+    changes: tuple[Change, ...]
+    key: str | None
+    contract: str
+    contract_version: int
+    blind_appends: bool
+    strict: bool
+    operations: frozenset[Operation]
+    fingerprint: str
+    application_id: str | None

@@ -1,0 +1,105 @@
+"""What a commit does: its updates and changes, named as the operations that contracts grant."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from icetower.contracts.model import Operation
+from icetower.table.change import Change
+from icetower.table.manifests import DATA, POSITION_DELETES, DataFile
+
+JSON = Mapping[str, Any]
+
+_PATH_FIELD_ID = 2147483546
+"""Column `file_path` of position delete files (specification: "Reserved Field IDs")."""
+
+# Updates that go with a snapshot or with the table's own identity, and ask for nothing by themselves.
+_NEUTRAL = frozenset({"assign-uuid", "add-snapshot", "set-snapshot-ref"})
+_REFS = frozenset({"remove-snapshot-ref", "remove-snapshots"})
+_RETENTION = ("min-snapshots-to-keep", "max-snapshot-age-ms", "max-ref-age-ms")
+
+
+def target_of(file: DataFile) -> str | None:
+    """The one data file that a position delete file or deletion vector applies to, as readers find it.
+
+    Iceberg's readers take `referenced_data_file`, or equal bounds of the column `file_path`, and then look at no
+    partition (`ContentFileUtil`, `DeleteFileIndex`).
+    """
+    if file.content != POSITION_DELETES:
+        return None
+    if file.referenced_data_file is not None:
+        return file.referenced_data_file
+    lower, upper = (_bound(file.record.get(name)) for name in ("lower_bounds", "upper_bounds"))
+    return lower.decode("utf-8", "replace") if lower is not None and lower == upper else None
+
+
+def _bound(bounds: Any) -> bytes | None:
+    """Avro's maps with whole numbers as keys are lists of records."""
+    if isinstance(bounds, Mapping):
+        return bounds.get(_PATH_FIELD_ID)
+    return next((item["value"] for item in bounds or () if item["key"] == _PATH_FIELD_ID), None)
+
+
+def operation_of(change: Change) -> Operation:
+    """What one snapshot does, from its files; its own word is believed only where the files bear it out."""
+    claim = (change.snapshot.get("summary") or {}).get("operation")
+    if claim == "replace" and _preserves_rows(change):
+        return Operation.REPLACE
+    adds_data = any(touched.file.content == DATA for touched in change.added)
+    adds_deletes = len(change.added) > sum(touched.file.content == DATA for touched in change.added)
+    if not change.removed and not adds_deletes:
+        # An empty snapshot does what it says: nothing, under a name.
+        empty = not adds_data and claim in (Operation.OVERWRITE, Operation.DELETE)
+        return Operation(claim) if empty else Operation.APPEND
+    if adds_data or _revives_rows(change):
+        return Operation.OVERWRITE
+    return Operation.DELETE
+
+
+def _preserves_rows(change: Change) -> bool:
+    """Whether rows balance: data rows less deleted positions, on both sides. Equality deletes can't be counted."""
+    balance = 0
+    for files, sign in ((change.added, 1), (change.removed, -1)):
+        for touched in files:
+            if touched.file.content not in (DATA, POSITION_DELETES):
+                return False
+            balance += sign * touched.file.record_count * (1 if touched.file.content == DATA else -1)
+    return balance == 0
+
+
+def _revives_rows(change: Change) -> bool:
+    """Whether rows come back: delete files go, without a successor for their data file and without that data file."""
+    settled = {target_of(touched.file) for touched in change.added}
+    settled |= {touched.file.path for touched in change.removed if touched.file.content == DATA}
+    settled.discard(None)
+    return any(touched.file.content != DATA and target_of(touched.file) not in settled for touched in change.removed)
+
+
+def operations_of(
+    metadata: JSON | None, requirements: Sequence[JSON], updates: Sequence[JSON], changes: Sequence[Change]
+) -> frozenset[Operation]:
+    """Everything that a commit does to a table; `metadata` None: it creates the table."""
+    found = {operation_of(change) for change in changes}
+    if metadata is None or any(requirement["type"] == "assert-create" for requirement in requirements):
+        return frozenset(found | {Operation.CREATE})
+    own = {change.snapshot["snapshot-id"] for change in changes}
+    for update in updates:
+        action = update["action"]
+        if action in _REFS or (action == "set-snapshot-ref" and not _advances(metadata, update, own)):
+            found.add(Operation.REFS)
+        elif action not in _NEUTRAL | _REFS:
+            found.add(Operation.ALTER)
+    return frozenset(found)
+
+
+def _advances(metadata: JSON, update: JSON, own: set[int]) -> bool:
+    """Whether an update moves a branch that is there to a snapshot of the same commit, and does nothing else."""
+    refs = metadata.get("refs") or {}
+    name = update["ref-name"]
+    current = refs.get(name, {"type": "branch"} if name == "main" else None)
+    if current is None or update["snapshot-id"] not in own or update.get("type") != "branch":
+        return False
+    return current.get("type") == "branch" and all(
+        update.get(setting) is None or update.get(setting) == current.get(setting) for setting in _RETENTION
+    )

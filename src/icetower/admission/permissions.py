@@ -1,0 +1,69 @@
+"""What a principal may see and do, apart from commits."""
+
+from __future__ import annotations
+
+from icetower.contracts.model import Operation
+from icetower.errors import ContractViolation
+from icetower.protocol.names import Identifier, Namespace
+from icetower.registry.principals import Principal
+
+
+def may(principal: Principal, operation: Operation, table: Identifier) -> bool:
+    """Whether a principal may do something to a table, some partition of it included."""
+    return principal.contract.grants(operation, table)
+
+
+def require(principal: Principal, operation: Operation, table: Identifier) -> None:
+    """Raises `ContractViolation` unless `may`."""
+    if may(principal, operation, table):
+        return
+    named = bool(principal.contract.rules_for(table))
+    raise ContractViolation(
+        f"{principal.name} may not {operation} {table}: contract {principal.contract.name} "
+        + (f"doesn't grant {operation} on it" if named else "doesn't name the table"),
+        rule="contract.operation" if named else "contract.table",
+    )
+
+
+def require_rename(principal: Principal, source: Identifier, target: Identifier) -> None:
+    """A rename needs `rename` on the old name and `create` on the new one. Raises `ContractViolation`."""
+    require(principal, Operation.RENAME, source)
+    require(principal, Operation.CREATE, target)
+
+
+def visible(principal: Principal, what: Identifier | Namespace) -> bool:
+    """Whether a listing shows a table, or a namespace (if any table in it or under it may be)."""
+    contract = principal.contract
+    if contract.administrator:
+        return True
+    if isinstance(what, Identifier):
+        return bool(contract.rules_for(what))
+    return any(rule.pattern.reaches(what) for rule in contract.rules)
+
+
+def require_visible(principal: Principal, namespace: Namespace) -> None:
+    """Raises `ContractViolation` for a namespace in which a principal may see nothing."""
+    if not visible(principal, namespace):
+        raise ContractViolation(
+            f"{principal.name} may see nothing in the namespace {'.'.join(namespace)}: "
+            f"contract {principal.contract.name} names no table in it",
+            rule="contract.namespace",
+        )
+
+
+def require_namespace_change(principal: Principal, namespace: Namespace) -> None:
+    """Creating, dropping and describing a namespace: administrators, or who may create every table in it.
+
+    Raises `ContractViolation`.
+    """
+    contract = principal.contract
+    if contract.administrator or any(
+        rule.pattern.covers_namespace(namespace) and rule.grants(Operation.CREATE) for rule in contract.rules
+    ):
+        return
+    name = ".".join(namespace)
+    raise ContractViolation(
+        f"{principal.name} may not create, drop or change the namespace {name}: contract {contract.name} "
+        f"doesn't grant create on {name}.* or {name}.**",
+        rule="contract.namespace",
+    )

@@ -1,0 +1,199 @@
+"""Reading and writing contracts."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from icetower.contracts.model import (
+    ADMINISTRATOR,
+    Contract,
+    Operation,
+    Pattern,
+    Range,
+    Region,
+    Rule,
+    Values,
+    dump,
+    from_json,
+    load,
+    parse_pattern,
+    to_json,
+)
+from icetower.errors import BadRequest
+from icetower.protocol.names import Identifier
+
+FULL = """\
+version: 1
+agent: pricing_agent
+description: hourly prices
+owner: pricing-team@example.com
+tables:
+  - table: pricing.product_prices
+    operations: [read, append, overwrite, delete]
+    partitions:
+      - date_day: {from: 2017-01-01, to: 2017-02-01}
+        product_id_bucket: [0, 010, null, "null"]
+    blind_appends: false
+    strict: true
+    require_key: true
+  - {table: wal.*, operations: [append], partitions: all}
+reads: [inventory.*]
+"""
+
+
+def test_everything_a_contract_can_say() -> None:
+    contract = load(FULL, source="pricing.yaml")
+    region = Region(
+        (
+            ("date_day", Range("2017-01-01", "2017-02-01")),
+            # Text as its author saw it: no dates, no octal numbers; a quoted null is a word.
+            ("product_id_bucket", Values(("0", "010", None, "null"))),
+        )
+    )
+    read, append, overwrite, delete = Operation.READ, Operation.APPEND, Operation.OVERWRITE, Operation.DELETE
+    assert contract == Contract(
+        name="pricing_agent",
+        description="hourly prices",
+        owner="pricing-team@example.com",
+        tables=(
+            Rule(
+                Pattern(("pricing",), "product_prices"),
+                frozenset({read, append, overwrite, delete}),
+                (region,),
+                strict=True,
+                require_key=True,
+            ),
+            Rule(Pattern(("wal",), "*"), frozenset({append}), None),
+        ),
+        reads=(Pattern(("inventory",), "*"),),
+    )
+
+
+HEAD = "version: 1\nagent: a\n"
+REFUSED = [
+    # text, line, words of the message
+    ("", 1, "is empty"),
+    ("- 1", 1, "mapping"),
+    ("version: 2\nagent: a", 1, "reads version 1"),
+    ("version: 1", 1, "lacks the field 'agent'"),
+    ("version: 1\nagent: administrator", 2, "other than 'administrator'"),
+    ("version: 1\nagent: 'a b'", 2, "letters"),
+    ("version: 1\nagent:", 2, "is empty"),
+    (HEAD + "agent: b", 3, "'agent' twice"),
+    (HEAD + "quota: 3", 3, "unknown field 'quota'; allowed are: version, agent, description, owner, tables, reads"),
+    (HEAD + "reads: inventory.*", 3, "reads must be a list"),
+    (HEAD + "reads: ['*']", 3, "reads[0] is '*'"),
+    (HEAD + "reads: [a.*.b]", 3, "reads[0] is 'a.*.b'"),
+    (HEAD + "reads: [orders]", 3, "with its namespace"),
+    (HEAD + "tables:\n- table: a.b", 4, "tables[0] lacks the field 'operations'"),
+    (HEAD + "tables:\n- {table: a.b, operations: []}", 4, "grant nothing"),
+    (HEAD + "tables:\n- {table: a.b, operations: [write]}", 4, "tables[0].operations[0] is 'write'; allowed are: read"),
+    (HEAD + "tables:\n- {table: a.b, operations: [read], strict: yes}", 4, "tables[0].strict is 'yes'; allowed"),
+    (HEAD + "tables:\n- {table: a.b, operations: [read], partitions: everything}", 4, "must be a list"),
+    (HEAD + "tables:\n- table: a.b\n  operations: [append]\n  partitions:\n  - {}", 7, "names no partition field"),
+    (HEAD + "tables:\n- table: a.b\n  operations: [append]\n  partitions:\n  - {d: {}}", 7, "empty range"),
+    (HEAD + "tables:\n- table: a.b\n  operations: [append]\n  partitions:\n  - {d: []}", 7, "empty list"),
+    (HEAD + "tables:\n- table: a.b\n  operations: [append]\n  partitions:\n  - {d: {until: 3}}", 7, "from, to"),
+    (
+        HEAD
+        + "tables:\n- table: a.b\n  operations: [append]\n  partitions:\n  - {d: {from: 2017-02-01, to: 2017-02-01}}",
+        7,
+        "holds nothing",
+    ),
+    (
+        HEAD + "tables:\n- table: a.b\n  operations: [append]\n  partitions:\n  - {d: {from: 10, to: 9}}",
+        7,
+        "holds nothing",
+    ),
+    (HEAD + "owner: &x y\ndescription: *x", 3, "anchor"),
+    (HEAD + "owner: !!python/name:os.system x", 3, "tag"),
+    (HEAD + "<<: {owner: x}", 3, "<<"),
+    (HEAD + "---\nversion: 1", 3, "second document"),
+    (HEAD + "owner: [", 3, "not YAML"),
+    (HEAD + "owner: \x00", 1, "not YAML"),
+    (HEAD + "owner: " + "[" * 100_000, 3, "nested deeper"),
+    (HEAD + "owner: " + "x" * 1_000_001, 1, "longer"),
+]
+
+
+@pytest.mark.parametrize(("text", "line", "words"), REFUSED, ids=[words for _, _, words in REFUSED])
+def test_a_mistake_is_refused_with_its_line_and_field(text: str, line: int, words: str) -> None:
+    with pytest.raises(BadRequest) as caught:
+        load(text, source="agent.yaml")
+    assert caught.value.rule == "contract.syntax"
+    assert caught.value.message.startswith(f"agent.yaml, line {line}: ")
+    assert words in caught.value.message
+
+
+PATTERNS = """\
+a.b     a.b     yes
+a.b     a.c     no
+a.b     a.b.b   no
+a.*     a.b     yes
+a.*     a.x.b   no
+a.**    a.b     yes
+a.**    a.x.b   yes
+a.**    ab.c    no
+**      a.b.c   yes
+a.b.*   a.b     no
+"""
+
+
+@pytest.mark.parametrize("line", PATTERNS.splitlines())
+def test_patterns(line: str) -> None:
+    text, table, expected = line.split()
+    pattern = parse_pattern(text)
+    assert pattern is not None
+    assert pattern.matches(Identifier.parse(table)) is (expected == "yes")
+    assert str(pattern) == text
+
+
+def test_what_is_not_granted_is_refused_and_what_a_grant_implies() -> None:
+    rule = Rule(Pattern(("a",), "b"), frozenset({Operation.OVERWRITE}))
+    granted = {operation.value for operation in Operation if rule.grants(operation)}
+    assert granted == {"read", "append", "overwrite", "delete", "replace"}
+    creator = Rule(Pattern(("a",), "b"), frozenset({Operation.CREATE}))
+    assert [operation for operation in Operation if creator.grants(operation)] == [Operation.CREATE]
+    assert all(ADMINISTRATOR.grants(operation, Identifier(("x",), "y")) for operation in Operation)
+    assert not any(Contract("nobody").grants(operation, Identifier(("x",), "y")) for operation in Operation)
+
+
+WORDS = st.text(st.characters(codec="utf-8", exclude_categories=("Cs", "Cc", "Cn")), min_size=1, max_size=8)
+NAMES = st.text("abcxyz_019", min_size=1, max_size=6)
+PATTERN = st.builds(
+    Pattern, st.lists(NAMES, min_size=1, max_size=3).map(tuple), st.one_of(NAMES, st.just("*"), st.just("**"))
+)
+EXTENT = st.one_of(
+    st.builds(Range, st.none(), WORDS),
+    st.builds(Range, WORDS, st.none()),
+    st.builds(Range, st.just("2017-01-01"), st.just("2017-01-02")),
+    st.builds(Values, st.lists(st.none() | WORDS, min_size=1, max_size=4).map(tuple)),
+)
+REGION = st.dictionaries(WORDS.filter(lambda w: w != "<<"), EXTENT, min_size=1, max_size=3).map(
+    lambda fields: Region(tuple(sorted(fields.items())))
+)
+RULE = st.builds(
+    Rule,
+    PATTERN,
+    st.frozensets(st.sampled_from(Operation), min_size=1),
+    st.none() | st.lists(REGION, max_size=3).map(tuple),
+    st.booleans(),
+    st.booleans(),
+    st.booleans(),
+)
+CONTRACTS = st.builds(
+    Contract,
+    NAMES.filter(lambda name: not name.startswith("_")),
+    st.lists(RULE, max_size=3).map(tuple),
+    st.lists(PATTERN, max_size=2).map(tuple),
+    WORDS,
+    st.none() | WORDS,
+)
+
+
+@given(CONTRACTS)
+def test_a_contract_survives_being_written_as_yaml_and_as_json(contract: Contract) -> None:
+    assert load(dump(contract), source="again") == contract
+    assert from_json(to_json(contract), source="again") == contract
