@@ -202,10 +202,10 @@ def _unscaled(value: Decimal, scale: int) -> int:
 
 
 def manifest_row(
+    path: str,
     data: bytes,
     entries: Sequence[Entry],
     *,
-    path: str,
     spec_fields: Sequence[Mapping[str, Any]],
     spec_id: int,
     schema: Mapping[str, Any],

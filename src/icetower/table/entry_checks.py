@@ -1,0 +1,242 @@
+"""Cross-checks of what manifests claim against what was live (R5). Each problem is one sentence for the client.
+
+Real clients pass: Iceberg's Java library and PyIceberg write ADDED entries that inherit their numbers and row ids,
+EXISTING and DELETED ones with the numbers that the file had. One exception is theirs: compaction (operation
+``replace``) adds files under the older data sequence number of those they replace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+from icetower.table.records import ADDED, DATA, DELETED, EXISTING, DataFile, Entry, Manifest, ManifestFile
+
+FileKey = tuple[bool, str, int | None, str | None]
+_STATISTICS = ("value_counts", "null_value_counts", "nan_value_counts", "lower_bounds", "upper_bounds")
+
+
+@dataclass(frozen=True, slots=True)
+class LiveEntry:
+    """A live entry with what it inherits from its manifest's row (specification: "Sequence Number Inheritance")."""
+
+    entry: Entry
+    row: ManifestFile
+    snapshot_id: int
+    sequence_number: int | None
+    file_sequence_number: int | None
+    first_row_id: int | None
+
+
+def key_of(file: DataFile) -> FileKey:
+    """What makes a file one file: its path; for deletion vectors, many to a file, also where it lies and its target."""
+    if file.content == DATA:
+        return (True, file.path, None, None)
+    return (False, file.path, file.record.get("content_offset"), file.referenced_data_file)
+
+
+def live_entries(rows: Sequence[ManifestFile], manifests: Mapping[str, Manifest]) -> dict[FileKey, LiveEntry]:
+    """The live files of manifests; where one is named twice, the first entry."""
+    found: dict[FileKey, LiveEntry] = {}
+    for row in rows:
+        for live in _live_of(row, manifests[row.path]):
+            found.setdefault(key_of(live.entry.file), live)
+    return found
+
+
+def _live_of(row: ManifestFile, manifest: Manifest) -> Iterator[LiveEntry]:
+    next_row_id = row.first_row_id if row.content == 0 else None
+    for entry in manifest.entries:
+        if entry.status == DELETED:
+            continue
+        own = entry.file.first_row_id
+        if next_row_id is None:
+            own = None  # a manifest without row ids of its own has none inside (specification: "Row Lineage")
+        elif own is None:
+            own, next_row_id = next_row_id, next_row_id + entry.file.record_count
+        inherits = entry.status == ADDED or row.sequence_number == 0
+        yield LiveEntry(
+            entry=entry,
+            row=row,
+            snapshot_id=row.added_snapshot_id if entry.snapshot_id is None else entry.snapshot_id,
+            sequence_number=_or(entry.sequence_number, row.sequence_number if inherits else None),
+            file_sequence_number=_or(entry.file_sequence_number, row.sequence_number if inherits else None),
+            first_row_id=own,
+        )
+
+
+def _or(value: int | None, inherited_value: int | None) -> int | None:
+    return inherited_value if value is None else value
+
+
+def inherited(live: LiveEntry) -> Entry:
+    """The entry with everything that it inherits written out."""
+    return replace(
+        live.entry,
+        snapshot_id=live.snapshot_id,
+        sequence_number=live.sequence_number,
+        file_sequence_number=live.file_sequence_number,
+        file=replace(live.entry.file, first_row_id=live.first_row_id),
+    )
+
+
+# ── Rows of the manifest list ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def check_rows(
+    snapshot: Mapping[str, Any], added: Sequence[ManifestFile], manifests: Mapping[str, Manifest]
+) -> Iterator[str]:
+    """What the manifest list says of new manifests, against the snapshot and the manifests themselves."""
+    for row in added:
+        for problem in (*_row_problems(snapshot, row, manifests[row.path]), *_count_problems(row, manifests[row.path])):
+            yield f"manifest {row.path} {problem}"
+    yield from _row_id_problems(snapshot, added)
+
+
+def _row_problems(snapshot: Mapping[str, Any], row: ManifestFile, manifest: Manifest) -> Iterator[str]:
+    number = snapshot.get("sequence-number") or 0
+    if row.added_snapshot_id != snapshot["snapshot-id"]:
+        yield f"is new, but listed as added by snapshot {row.added_snapshot_id}"
+    if row.sequence_number != number:
+        yield f"is new, but listed with sequence number {row.sequence_number}, not the snapshot's {number}"
+    if manifest.spec_id != row.spec_id:
+        yield f"was written with partition spec {manifest.spec_id}, but is listed under {row.spec_id}"
+    if manifest.content != row.content:
+        yield f"holds content {manifest.content}, but is listed as {row.content}"
+    for entry in manifest.entries:
+        if min(entry.file.content, 1) != row.content or entry.file.content not in (0, 1, 2):
+            yield f"of content {row.content} holds {entry.file.path} of content {entry.file.content}"
+        if entry.file.record_count < 0 or entry.file.size_bytes < 0:
+            yield f"gives {entry.file.path} a negative count or size"
+    lowest = min((_or(live.sequence_number, 0) or 0 for live in _live_of(row, manifest)), default=number)
+    if row.min_sequence_number > lowest:
+        yield f"is listed with minimum sequence number {row.min_sequence_number}, but has an entry of {lowest}"
+
+
+def _count_problems(row: ManifestFile, manifest: Manifest) -> Iterator[str]:
+    listed = {
+        ADDED: ("added", row.added_files, row.added_rows),
+        EXISTING: ("existing", row.existing_files, row.existing_rows),
+        DELETED: ("deleted", row.deleted_files, row.deleted_rows),
+    }
+    for status, (name, files, rows) in listed.items():
+        sizes = [entry.file.record_count for entry in manifest.entries if entry.status == status]
+        if files is not None and files != len(sizes):  # version 1 may leave counts out
+            yield f"is listed with {files} {name} files, but has {len(sizes)}"
+        if rows is not None and rows != sum(sizes):
+            yield f"is listed with {rows} {name} rows, but has {sum(sizes)}"
+
+
+def _row_id_problems(snapshot: Mapping[str, Any], added: Sequence[ManifestFile]) -> Iterator[str]:
+    """Row ids of new manifests lie in the range that the snapshot claims, and do not overlap (version 3)."""
+    first = snapshot.get("first-row-id")
+    end = None if first is None else first + (snapshot.get("added-rows") or 0)
+    taken: list[tuple[int, int, str]] = []
+    for row in added:
+        if row.first_row_id is None:
+            continue
+        stop = row.first_row_id + (row.existing_rows or 0) + (row.added_rows or 0)
+        if row.content != 0 or first is None or end is None or row.first_row_id < first or stop > end:
+            yield (
+                f"manifest {row.path} is listed with first row id {row.first_row_id}, outside of the snapshot's own "
+                f"(first-row-id {first}, added-rows {snapshot.get('added-rows')})"
+            )
+        taken.append((row.first_row_id, stop, row.path))
+    taken.sort()
+    for (_, stop, path), (start, _, other) in pairwise(taken):
+        if start < stop:
+            yield f"manifests {path} and {other} are listed with overlapping row ids"
+
+
+# ── Entries ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def check_entries(
+    snapshot: Mapping[str, Any],
+    added: Sequence[ManifestFile],
+    manifests: Mapping[str, Manifest],
+    before: Mapping[FileKey, LiveEntry],
+    after: Mapping[FileKey, LiveEntry],
+) -> Iterator[str]:
+    """The status of each entry of a new manifest, against the files that were and are live."""
+    own_id = snapshot["snapshot-id"]
+    marked: set[FileKey] = set()
+    seen: set[FileKey] = set()
+    for row in added:
+        for live in _live_of(row, manifests[row.path]):
+            key, was = key_of(live.entry.file), before.get(key_of(live.entry.file))
+            if key in seen:
+                yield f"file {live.entry.file.path} is named twice as live"
+            seen.add(key)
+            problems = _added(snapshot, live, was) if live.entry.status == ADDED else _existing(live, was)
+            yield from (f"file {live.entry.file.path} {problem}" for problem in problems)
+        for entry in manifests[row.path].entries:
+            # A tombstone of an older snapshot says nothing about this one: some writers keep them.
+            if entry.status == DELETED and entry.snapshot_id in (None, own_id):
+                marked.add(key_of(entry.file))
+                problems = _deleted(entry, before, after)
+                yield from (f"file {entry.file.path} {problem}" for problem in problems)
+    for key, live in before.items():
+        if key not in after and key not in marked:
+            yield f"file {live.entry.file.path} was live in {live.row.path} and is left out without a DELETED entry"
+
+
+def _added(snapshot: Mapping[str, Any], live: LiveEntry, was: LiveEntry | None) -> Iterator[str]:
+    entry, number = live.entry, snapshot.get("sequence-number") or 0
+    if was is not None:
+        yield "is marked ADDED, but was live before"
+    if entry.snapshot_id not in (None, snapshot["snapshot-id"]):
+        yield f"is marked ADDED by another snapshot, {entry.snapshot_id}"
+    compacts = (snapshot.get("summary") or {}).get("operation") == "replace"
+    own = entry.sequence_number
+    # Version 1 has no sequence numbers: there, 0 is the snapshot's.
+    inherits = own is None or own == number == 0
+    if not inherits and not (compacts and 0 <= (own or 0) <= number):
+        yield f"is marked ADDED with sequence number {own} of its own instead of inheriting the snapshot's"
+    if entry.file_sequence_number not in ((None, 0) if number == 0 else (None,)):
+        yield f"is marked ADDED with file sequence number {entry.file_sequence_number} instead of inheriting it"
+    if entry.file.first_row_id is not None:
+        yield f"is marked ADDED with first row id {entry.file.first_row_id} instead of inheriting it"
+
+
+def _existing(live: LiveEntry, was: LiveEntry | None) -> Iterator[str]:
+    if was is None:
+        yield "is marked EXISTING, but was not live in the manifests that this commit replaces"
+        return
+    claims = {
+        "partition spec": (live.row.spec_id, was.row.spec_id),
+        "snapshot": (live.snapshot_id, was.snapshot_id),
+        "sequence number": (live.sequence_number, was.sequence_number),
+        "file sequence number": (live.file_sequence_number, was.file_sequence_number),
+        "content": (live.entry.file.content, was.entry.file.content),
+        "record count": (live.entry.file.record_count, was.entry.file.record_count),
+        "size": (live.entry.file.size_bytes, was.entry.file.size_bytes),
+        # By their text: a NaN is not equal to itself.
+        "partition": (repr(live.entry.file.partition), repr(was.entry.file.partition)),
+        "equality ids": (live.entry.file.record.get("equality_ids"), was.entry.file.record.get("equality_ids")),
+        "key metadata": (live.entry.file.record.get("key_metadata"), was.entry.file.record.get("key_metadata")),
+    }
+    if was.first_row_id is not None:  # before version 3 there was none, and the new list gives one
+        claims["first row id"] = (live.entry.file.first_row_id, was.first_row_id)
+    for name, (claimed, real) in claims.items():
+        if claimed != real:
+            yield f"is marked EXISTING with {name} {claimed}, but had {real}"
+    for name in _STATISTICS:
+        if _pairs(live.entry.file, name) != _pairs(was.entry.file, name):
+            yield f"is marked EXISTING with other {name} than it had"
+
+
+def _pairs(file: DataFile, name: str) -> dict[int, Any]:
+    return {pair["key"]: pair["value"] for pair in file.record.get(name) or ()}
+
+
+def _deleted(entry: Entry, before: Mapping[FileKey, LiveEntry], after: Mapping[FileKey, LiveEntry]) -> Iterator[str]:
+    was = before.get(key_of(entry.file))
+    if was is None:
+        yield "is marked DELETED, but was not live in the manifests that this commit replaces"
+    elif (entry.sequence_number or 0) != (was.sequence_number or 0):
+        yield f"is marked DELETED with sequence number {entry.sequence_number}, but had {was.sequence_number}"
+    if key_of(entry.file) in after:
+        yield "is marked DELETED and live at once"
