@@ -1,0 +1,499 @@
+"""May a commit go on? Every rule with a case that it refuses and one beside it that passes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from icetower.admission.admit import admit, fingerprint
+from icetower.admission.admitted import Admitted
+from icetower.admission.operations import operation_of, operations_of, target_of
+from icetower.admission.targets import Place, unknown_targets
+from icetower.contracts.model import Contract, Operation, load
+from icetower.errors import BadRequest, ContractViolation, IcetowerError, KeyMisused, ValidationFailed
+from icetower.protocol.names import Identifier
+from icetower.registry.principals import Principal, administrator
+from icetower.table.change import Change, ListDiff, Touched
+from icetower.table.manifests import DATA, EQUALITY_DELETES, POSITION_DELETES, DataFile
+
+TABLE = Identifier(("pricing",), "prices")
+LOCATION = "file:///w/pricing/prices"
+METADATA: Mapping[str, Any] = {
+    "format-version": 2,
+    "table-uuid": "9c12d441-03fe-4693-9a96-a0705ddf69c1",
+    "location": LOCATION,
+    "last-sequence-number": 3,
+    "last-updated-ms": 1_500_000_000_000,
+    "last-column-id": 2,
+    "current-schema-id": 0,
+    "schemas": [
+        {
+            "type": "struct",
+            "schema-id": 0,
+            "fields": [
+                {"id": 1, "name": "id", "type": "long", "required": False},
+                {"id": 2, "name": "day", "type": "date", "required": False},
+            ],
+        }
+    ],
+    "default-spec-id": 0,
+    "partition-specs": [
+        {"spec-id": 0, "fields": [{"name": "day", "transform": "identity", "source-id": 2, "field-id": 1000}]},
+        {"spec-id": 1, "fields": []},
+    ],
+    "last-partition-id": 1000,
+    "default-sort-order-id": 0,
+    "sort-orders": [{"order-id": 0, "fields": []}],
+    "properties": {"write.data.path": "file:///data/prices"},
+    "current-snapshot-id": 7,
+    "snapshots": [
+        {"snapshot-id": 6, "sequence-number": 1, "timestamp-ms": 1, "manifest-list": f"{LOCATION}/metadata/6.avro"},
+        {
+            "snapshot-id": 7,
+            "parent-snapshot-id": 6,
+            "sequence-number": 3,
+            "timestamp-ms": 2,
+            "manifest-list": f"{LOCATION}/metadata/7.avro",
+        },
+    ],
+    "refs": {
+        "main": {"type": "branch", "snapshot-id": 7},
+        "v1": {"type": "tag", "snapshot-id": 6},
+        "wap": {"type": "branch", "snapshot-id": 7, "max-ref-age-ms": 5},
+    },
+    "snapshot-log": [],
+    "metadata-log": [],
+}
+
+
+def file(
+    name: str,
+    day: int | None = 0,
+    *,
+    content: int = DATA,
+    rows: int = 10,
+    target: str | None = None,
+    bounds: tuple[bytes, bytes] | None = None,
+    spec_id: int = 0,
+) -> Touched:
+    record: dict[str, Any] = {}
+    if bounds is not None:
+        sides = zip(("lower_bounds", "upper_bounds"), bounds, strict=True)
+        record = {side: [{"key": 2147483546, "value": bound}] for side, bound in sides}
+    path = name if ":" in name else f"{LOCATION}/data/{name}.parquet"
+    partition = (day,) if spec_id == 0 else ()
+    return Touched(DataFile(content, path, "PARQUET", partition, rows, 100, None, target, record), spec_id, None)
+
+
+def dv(name: str, target: Touched, day: int = 0, rows: int = 2) -> Touched:
+    return file(name, day, content=POSITION_DELETES, rows=rows, target=target.file.path)
+
+
+def change(
+    added: Sequence[Touched] = (),
+    removed: Sequence[Touched] = (),
+    *,
+    claim: str = "append",
+    snapshot_id: int = 8,
+    parent: int | None = 7,
+    problems: tuple[str, ...] = (),
+    **summary: str,
+) -> Change:
+    snapshot = {
+        "snapshot-id": snapshot_id,
+        "sequence-number": 4,
+        "timestamp-ms": 3,
+        "manifest-list": f"{LOCATION}/metadata/{snapshot_id}.avro",
+        "summary": {"operation": claim} | summary,
+    }
+    if parent is not None:
+        snapshot["parent-snapshot-id"] = parent
+    return Change(
+        snapshot=snapshot,
+        diff=ListDiff((), (), (), ()),
+        added=tuple(added),
+        removed=tuple(removed),
+        entries_added={},
+        problems=problems,
+        names_sibling=False,
+    )
+
+
+def updates_of(*changes: Change, ref: str | None = "main", to: int | None = None) -> list[dict[str, Any]]:
+    updates: list[dict[str, Any]] = [{"action": "add-snapshot", "snapshot": dict(c.snapshot)} for c in changes]
+    if ref is not None:
+        target = to if to is not None else changes[-1].snapshot["snapshot-id"]
+        updates.append({"action": "set-snapshot-ref", "ref-name": ref, "type": "branch", "snapshot-id": target})
+    return updates
+
+
+def asserts(snapshot_id: int | None = 7, ref: str = "main") -> list[dict[str, Any]]:
+    return [{"type": "assert-ref-snapshot-id", "ref": ref, "snapshot-id": snapshot_id}]
+
+
+def contract(
+    operations: str = "append", partitions: str = "[{day: [1970-01-01, 1970-01-02]}]", extra: str = ""
+) -> Contract:
+    text = f"version: 1\nagent: pricing\ntables:\n- table: pricing.*\n  operations: [{operations}]\n"
+    return load(text + f"  partitions: {partitions}\n{extra}", source="test")
+
+
+def ask(
+    *changes: Change,
+    by: Contract | Principal | None = None,
+    requirements: list[dict[str, Any]] | None = None,
+    updates: list[dict[str, Any]] | None = None,
+    metadata: Mapping[str, Any] | None = METADATA,
+    key: str | None = None,
+    places: Mapping[str, Place] | None = None,
+    location: str | None = None,
+) -> Admitted:
+    bound = by if isinstance(by, Principal) else Principal("agent-1", by or contract(), 3)
+    return admit(
+        bound,
+        TABLE,
+        metadata,
+        changes,
+        requirements=asserts() if requirements is None else requirements,
+        updates=updates_of(*changes) if updates is None else updates,
+        key=key,
+        places=places,
+        location=location,
+    )
+
+
+def refused(*changes: Change, **arguments: Any) -> IcetowerError:
+    with pytest.raises(IcetowerError) as caught:
+        ask(*changes, **arguments)
+    return caught.value
+
+
+A, B = file("a"), file("b", 1)
+FOREIGN = file("f", 2)
+
+
+# --------------------------------------------------------------------------------------------- what a snapshot does
+
+POSITIONS = file("p", content=POSITION_DELETES, rows=2)
+OPERATIONS = [
+    # what, claim, added, removed, operation
+    ("adds data", "append", [A], [], "append"),
+    ("says overwrite and only adds", "overwrite", [A], [], "append"),
+    ("says append and removes", "append", [A], [B], "overwrite"),
+    ("removes data", "delete", [], [A], "delete"),
+    ("says append and removes data only", "append", [], [A], "delete"),
+    ("adds positions", "delete", [POSITIONS], [], "delete"),
+    ("adds equality deletes", "overwrite", [file("e", content=EQUALITY_DELETES)], [], "delete"),
+    ("adds rows and deletes", "overwrite", [A, POSITIONS], [], "overwrite"),
+    ("grows a deletion vector", "delete", [dv("d2", A, rows=3)], [dv("d1", A)], "delete"),
+    ("drops a deletion vector", "delete", [], [dv("d1", A)], "overwrite"),
+    ("drops position deletes", "replace", [], [POSITIONS], "overwrite"),
+    ("removes a file with its deletion vector", "delete", [], [A, dv("d1", A)], "delete"),
+    ("compacts", "replace", [file("ab", rows=20)], [A, B], "replace"),
+    ("compacts and applies deletes", "replace", [file("a2", rows=8)], [A, dv("d1", A)], "replace"),
+    ("rewrites manifests", "replace", [], [], "replace"),
+    ("says compaction and loses rows", "replace", [file("ab", rows=19)], [A, B], "overwrite"),
+    ("says compaction and removes", "replace", [], [A], "delete"),
+    ("says compaction of equality deletes", "replace", [A], [A, file("e", content=EQUALITY_DELETES)], "overwrite"),
+    ("is empty", "append", [], [], "append"),
+    ("is an empty delete", "delete", [], [], "delete"),
+    ("says nothing known", "merge", [A], [], "append"),
+]
+
+
+@pytest.mark.parametrize(("what", "claim", "added", "removed", "expected"), OPERATIONS, ids=[o[0] for o in OPERATIONS])
+def test_what_a_snapshot_does(
+    what: str, claim: str, added: list[Touched], removed: list[Touched], expected: str
+) -> None:
+    assert operation_of(change(added, removed, claim=claim)).value == expected, what
+
+
+def ref_update(name: str, to: int, kind: str = "branch", **settings: int) -> dict[str, Any]:
+    return {"action": "set-snapshot-ref", "ref-name": name, "type": kind, "snapshot-id": to} | settings
+
+
+ADD = {"action": "add-snapshot", "snapshot": {}}
+UPDATES = [
+    # updates, operations of a commit that adds snapshot 8 with data
+    ([ADD, ref_update("main", 8)], "append"),
+    ([ADD], "append"),
+    ([ADD, ref_update("wap", 8, **{"max-ref-age-ms": 5})], "append"),
+    ([ADD, ref_update("wap", 8, **{"max-ref-age-ms": 6})], "append refs"),
+    ([ADD, ref_update("new", 8)], "append refs"),
+    ([ADD, ref_update("v1", 8, "tag")], "append refs"),
+    ([ADD, ref_update("main", 8), ref_update("v2", 8, "tag")], "append refs"),
+    ([ADD, ref_update("main", 6)], "append refs"),
+    ([ADD, {"action": "remove-snapshot-ref", "ref-name": "v1"}], "append refs"),
+    ([ADD, {"action": "remove-snapshots", "snapshot-ids": [6]}], "append refs"),
+    ([ADD, {"action": "set-properties", "updates": {"a": "b"}}, ref_update("main", 8)], "append alter"),
+    ([ADD, {"action": "upgrade-format-version", "format-version": 3}], "append alter"),
+    ([ADD, {"action": "something-new"}], "append alter"),
+]
+
+
+@pytest.mark.parametrize(("updates", "expected"), UPDATES)
+def test_what_updates_ask_for(updates: list[dict[str, Any]], expected: str) -> None:
+    assert operations_of(METADATA, asserts(), updates, [change([A])]) == {Operation(o) for o in expected.split()}
+
+
+def test_creating_a_table_is_create_and_what_its_snapshots_do() -> None:
+    created = [{"action": "add-schema"}, {"action": "set-location", "location": "x"}]
+    assert operations_of(None, [{"type": "assert-create"}], created, []) == {Operation.CREATE}
+    assert operations_of(None, [], created, [change([A])]) == {Operation.CREATE, Operation.APPEND}
+
+
+# ------------------------------------------------------------------------------------------------- the contract's rules
+
+
+def test_an_owned_append_is_admitted_with_all_that_the_engine_needs() -> None:
+    flags = contract(extra="  blind_appends: true\n  strict: true\n")
+    written = change([A, B], **{"spark.app.id": "app-1", "icetower.blind": "true"})
+    admitted = ask(written, by=flags, key="k-1")
+    assert admitted == Admitted(
+        principal="agent-1",
+        identifier=TABLE,
+        requirements=tuple(asserts()),
+        updates=tuple(updates_of(written)),
+        changes=(written,),
+        key="k-1",
+        contract="pricing",
+        contract_version=3,
+        blind_appends=True,
+        strict=True,
+        operations=frozenset({Operation.APPEND}),
+        fingerprint=fingerprint(updates_of(written), [written]),
+        application_id="app-1",
+    )
+
+
+def test_a_foreign_partition_is_refused_by_name_whatever_is_done_there() -> None:
+    free = contract("overwrite")
+    for touched in (
+        change([A, FOREIGN]),
+        change([A], [FOREIGN], claim="overwrite"),
+        change([file("d", 2, content=POSITION_DELETES)], claim="delete"),
+        change([file("e", 2, content=EQUALITY_DELETES)], claim="delete"),
+    ):
+        error = refused(touched, by=free)
+        assert isinstance(error, ContractViolation)
+        assert (error.rule, error.partitions, error.next_step) == (
+            "contract.partitions",
+            ("day=1970-01-03",),
+            "ask_owner",
+        )
+        assert "day=1970-01-03" in error.message
+    assert ask(change([A], [B], claim="overwrite"), by=free).operations == {Operation.OVERWRITE}
+
+
+def test_every_snapshot_of_a_commit_counts() -> None:
+    first, second = change([A]), change([FOREIGN], snapshot_id=9, parent=8)
+    assert refused(first, second).rule == "contract.partitions"
+    assert len(ask(first, change([B], snapshot_id=9, parent=8)).changes) == 2
+
+
+def test_tables_and_operations_are_denied_by_default() -> None:
+    elsewhere = load("version: 1\nagent: x\nreads: [other.*]", source="test")
+    assert refused(change([A]), by=elsewhere).rule == "contract.table"
+    assert refused(change([A], [B]), by=contract("append")).rule == "contract.operation"
+    properties = [{"action": "set-properties", "updates": {"a": "b"}}]
+    assert refused(updates=properties, by=contract("append")).rule == "contract.operation"
+    assert ask(updates=properties, by=contract("alter")).operations == {Operation.ALTER}
+
+
+def test_r5_unpartitioned_files_of_a_partitioned_owner_are_undecided() -> None:
+    """R5: a new spec may be unpartitioned; a global equality delete reaches every partition."""
+    everything = contract("overwrite", "all")
+    for content in (DATA, EQUALITY_DELETES):
+        touched = change([file("u", spec_id=1, content=content)])
+        error = refused(touched, by=contract("overwrite"))
+        assert (error.status, error.rule, error.partitions) == (403, "contract.undecided", ("(unpartitioned)",))
+        assert ask(touched, by=everything)
+
+
+def test_r5_manifests_that_lie_are_refused_to_administrators_too() -> None:
+    lie = change([A], problems=("EXISTING entry x was not live",))
+    for by in (contract(), administrator("chief")):
+        error = refused(lie, by=by)
+        assert isinstance(error, ValidationFailed)
+        assert error.rule == "contract.manifest"
+        assert "EXISTING entry x" in error.message
+
+
+def test_r5_a_deletion_vector_labelled_as_mine_may_reach_into_yours() -> None:
+    mine = contract("overwrite")
+    theirs = f"{LOCATION}/data/theirs.parquet"
+    by_reference = file("d", 0, content=POSITION_DELETES, target=theirs)
+    by_bounds = file("d", 0, content=POSITION_DELETES, bounds=(theirs.encode(), theirs.encode()))
+    many = file("d", 0, content=POSITION_DELETES, bounds=(b"a", b"b"))
+    for deletes in (by_reference, by_bounds):
+        written = change([deletes], claim="delete")
+        assert unknown_targets([written]) == {theirs}
+        assert refused(written, by=mine, places={theirs: (0, (2,))}).partitions == ("day=1970-01-03",)
+        assert refused(written, by=mine).rule == "contract.undecided"
+        assert ask(written, by=mine, places={theirs: (0, (1,))})
+        assert ask(written, by=contract("overwrite", "all"))
+    assert (target_of(many.file), target_of(A.file)) == (None, None)
+    # Files that the commit itself adds or removes need no looking up.
+    assert unknown_targets([change([A, dv("d", A)])]) == frozenset()
+
+
+def test_a_key_may_be_required() -> None:
+    strict = contract(extra="  require_key: true\n")
+    error = refused(change([A]), by=strict)
+    assert (error.rule, error.next_step) == ("contract.key", "new_key")
+    assert ask(change([A]), by=strict, key="k").key == "k"
+    assert ask(change([A], **{"icetower.idempotency-key": "s"}), by=strict, key="k").key == "s"
+
+
+def test_one_commit_has_one_key() -> None:
+    keyed = {"icetower.idempotency-key": "one"}
+    other = {"icetower.idempotency-key": "two"}
+    two = change([A], **keyed), change([B], snapshot_id=9, parent=8, **other)
+    assert isinstance(refused(*two), KeyMisused)
+    assert ask(change([A], **keyed), change([B], snapshot_id=9, parent=8, **keyed)).key == "one"
+    for bad in ("", "x" * 256, "a\nb"):
+        assert isinstance(refused(change([A]), key=bad), BadRequest)
+
+
+REFS = [
+    # what, requirements, updates, rule where refs are not granted on all partitions
+    ("asserted", asserts(7), updates_of(change([A])), None),
+    ("not asserted", [], updates_of(change([A])), "contract.ref"),
+    ("another ref asserted", asserts(7, "wap"), updates_of(change([A])), "contract.ref"),
+    ("another snapshot asserted than its parent", asserts(6), updates_of(change([A])), "contract.ref"),
+    ("staged only", [], updates_of(change([A]), ref=None), None),
+]
+
+
+@pytest.mark.parametrize(("what", "requirements", "updates", "rule"), REFS, ids=[r[0] for r in REFS])
+def test_a_branch_moves_only_from_where_it_is_asserted_to_stand(
+    what: str, requirements: list[dict[str, Any]], updates: list[dict[str, Any]], rule: str | None
+) -> None:
+    arguments: dict[str, Any] = {"requirements": requirements, "updates": updates}
+    if rule is None:
+        assert ask(change([A]), **arguments)
+    else:
+        assert refused(change([A]), **arguments).rule == rule, what
+        assert refused(change([A]), by=contract("append, refs"), **arguments).rule == rule
+    assert ask(change([A]), by=contract("append, refs", "all"), **arguments)
+    assert ask(change([A]), by=administrator("chief"), **arguments)
+
+
+def test_a_parent_older_than_the_asserted_head_would_drop_what_came_between() -> None:
+    """The head is asserted truthfully, but the snapshot is written on its grandparent: snapshot 7 would be gone."""
+    assert refused(change([A], parent=6), requirements=asserts(7)).rule == "contract.ref"
+    assert refused(change([A], parent=None), requirements=asserts(7)).rule == "contract.ref"
+
+
+def test_the_first_snapshot_of_a_table_asserts_that_there_is_none() -> None:
+    empty = {key: value for key, value in METADATA.items() if key != "current-snapshot-id"} | {
+        "refs": {},
+        "snapshots": [],
+    }
+    for parent in (None, -1):
+        assert ask(change([A], parent=parent), requirements=asserts(None), metadata=empty)
+    assert refused(change([A], parent=None), requirements=[], metadata=empty).rule == "contract.ref"
+
+
+def test_rolling_back_and_removing_a_branch_need_refs_on_everything() -> None:
+    rollback = updates_of(to=6)
+    remove: list[dict[str, Any]] = [{"action": "remove-snapshot-ref", "ref-name": "wap"}]
+    for updates in (rollback, remove):
+        assert refused(updates=updates).rule == "contract.operation"
+        assert refused(updates=updates, by=contract("refs")).rule == "contract.ref"
+        assert ask(updates=updates, by=contract("refs", "all")).operations == {Operation.REFS}
+    for harmless in ([ref_update("v2", 7, "tag")], [{"action": "remove-snapshot-ref", "ref-name": "v1"}]):
+        assert ask(updates=harmless, by=contract("refs"))
+
+
+PATHS = """\
+file:///w/pricing/prices/data/x.parquet              yes
+file:/w/pricing/prices/data/x.parquet                yes
+file:///data/prices/x.parquet                        yes
+file:///w/pricing/prices2/x.parquet                  no
+file:///w/pricing/other/x.parquet                    no
+file:///w/pricing/prices/../other/x.parquet          no
+file:///w/pricing/prices/%2e%2e/other/x.parquet      no
+s3://w/pricing/prices/data/x.parquet                 no
+"""
+
+
+@pytest.mark.parametrize("line", PATHS.splitlines())
+def test_files_lie_under_the_tables_locations(line: str) -> None:
+    path, fine = line.split()
+    if fine == "yes":
+        assert ask(change([file(path)]))
+    else:
+        assert refused(change([file(path)])).rule == "contract.location"
+        assert path in refused(change([file(path)])).message
+
+
+def test_only_administrators_move_a_table() -> None:
+    alter = contract("alter")
+    moves: list[dict[str, Any]] = [
+        {"action": "set-location", "location": "file:///elsewhere"},
+        {"action": "set-properties", "updates": {"write.data.path": "file:///elsewhere"}},
+        {"action": "remove-properties", "removals": ["write.metadata.path"]},
+    ]
+    for move in moves:
+        assert refused(updates=[move], by=alter).rule == "contract.location"
+        assert ask(updates=[move], by=administrator("chief"))
+    assert ask(updates=[{"action": "set-location", "location": LOCATION + "/"}], by=alter)
+
+
+def test_a_new_table_lies_where_the_catalog_puts_it() -> None:
+    creator = contract("create")
+    created = [{"action": "set-location", "location": LOCATION}]
+    arguments: dict[str, Any] = {"metadata": None, "requirements": [{"type": "assert-create"}], "by": creator}
+    assert ask(updates=created, location=LOCATION, **arguments).operations == {Operation.CREATE}
+    assert refused(updates=created, location="file:///w/elsewhere", **arguments).rule == "contract.location"
+    assert refused(updates=created, **(arguments | {"by": contract("append")})).rule == "contract.operation"
+
+
+SUMMARY = """\
+icetower.principal              no
+icetower.client-manifest-list   no
+icetower.anything               no
+icetower.blind                  yes
+icetower.read-snapshot          yes
+icetower.filter                 yes
+icetower.isolation-level        yes
+added-records                   yes
+"""
+
+
+@pytest.mark.parametrize("line", SUMMARY.splitlines())
+def test_summary_keys_of_the_tower_are_the_towers(line: str) -> None:
+    name, fine = line.split()
+    written = change([A], **{name: "x"})
+    if fine == "yes":
+        assert ask(written)
+    else:
+        assert refused(written).rule == "contract.summary"
+        assert name in refused(written).message
+
+
+def test_a_commit_may_use_the_spec_that_it_adds() -> None:
+    spec = {"action": "add-spec", "spec": {"spec-id": 2, "fields": [
+        {"name": "day_2", "transform": "day", "source-id": 2, "field-id": 1001}]}}  # fmt: skip
+    written = change([Touched(file("n", 1).file, 2, None)])
+    updates = [spec, *updates_of(written)]
+    assert refused(written, updates=updates).rule == "contract.operation"
+    # Its own field means nothing to a contract that names another one.
+    assert refused(written, updates=updates, by=contract("append, alter")).rule == "contract.undecided"
+    owner = contract("append, alter", "[{day_2: [1970-01-02]}]")
+    assert ask(written, updates=updates, by=owner).operations == {Operation.APPEND, Operation.ALTER}
+    assert isinstance(refused(written), ValidationFailed)  # without it the spec is unknown
+
+
+def test_k3_a_fingerprint_is_of_content_not_of_a_try() -> None:
+    """K3: a retry on a newer base writes other manifests and another snapshot for the same files."""
+    first, again = change([A, B]), change([B, A], snapshot_id=99, parent=98)
+    assert fingerprint(updates_of(first), [first]) == fingerprint(updates_of(again), [again])
+    for other in (change([A]), change([A], [B]), change([A, FOREIGN])):
+        assert fingerprint(updates_of(other), [other]) != fingerprint(updates_of(first), [first])
+    alters = [{"action": "set-properties", "updates": {"a": value}} for value in "bc"]
+    assert fingerprint(alters[:1], []) != fingerprint(alters[1:], [])
+    assert fingerprint(updates_of(to=6), []) != fingerprint(updates_of(to=7), [])

@@ -1,0 +1,113 @@
+"""What a principal may see and do, apart from commits."""
+
+from __future__ import annotations
+
+import pytest
+
+from icetower.admission.permissions import (
+    may,
+    require,
+    require_namespace_change,
+    require_rename,
+    require_visible,
+    visible,
+)
+from icetower.contracts.model import Operation, load
+from icetower.errors import ContractViolation
+from icetower.protocol.names import Identifier
+from icetower.registry.principals import Principal, administrator
+
+AGENT = Principal(
+    "agent-1",
+    load(
+        """
+version: 1
+agent: a
+tables:
+- {table: pricing.prices, operations: [append]}
+- {table: lab.**, operations: [create, drop]}
+- {table: lab.old, operations: [rename]}
+- {table: flat.*, operations: [create]}
+- {table: one.table, operations: [create]}
+reads: [a.b.*]
+""",
+        source="test",
+    ),
+    1,
+)
+CHIEF = administrator("chief")
+
+TABLES = """\
+read      pricing.prices  yes
+append    pricing.prices  yes
+drop      pricing.prices  contract.operation
+read      pricing.other   contract.table
+read      a.b.c           yes
+append    a.b.c           contract.operation
+read      a.c             contract.table
+create    lab.x           yes
+drop      lab.x.y.z       yes
+read      lab.x           contract.operation
+register  lab.x           contract.operation
+"""
+
+
+@pytest.mark.parametrize("line", TABLES.splitlines())
+def test_tables(line: str) -> None:
+    operation, name, expected = line.split()
+    table = Identifier.parse(name)
+    assert may(AGENT, Operation(operation), table) is (expected == "yes")
+    assert may(CHIEF, Operation(operation), table)
+    require(CHIEF, Operation(operation), table)
+    if expected == "yes":
+        require(AGENT, Operation(operation), table)
+    else:
+        with pytest.raises(ContractViolation) as caught:
+            require(AGENT, Operation(operation), table)
+        assert caught.value.rule == expected
+        assert name in caught.value.message
+
+
+def test_a_rename_needs_rename_here_and_create_there() -> None:
+    require_rename(AGENT, Identifier.parse("lab.old"), Identifier.parse("lab.new"))
+    for source, target in (("lab.new", "lab.old"), ("lab.old", "pricing.prices")):
+        with pytest.raises(ContractViolation):
+            require_rename(AGENT, Identifier.parse(source), Identifier.parse(target))
+
+
+NAMESPACES = """\
+namespace  seen  changed
+pricing    yes   no
+lab        yes   yes
+lab.x.y    yes   yes
+flat       yes   yes
+flat.x     no    no
+one        yes   no
+a          yes   no
+a.b        yes   no
+a.b.c      no    no
+other      no    no
+"""
+
+
+@pytest.mark.parametrize("line", NAMESPACES.splitlines()[1:])
+def test_namespaces(line: str) -> None:
+    name, seen, changed = line.split()
+    namespace = tuple(name.split("."))
+    assert visible(AGENT, namespace) is (seen == "yes")
+    assert visible(CHIEF, namespace)
+    require_visible(CHIEF, namespace)
+    require_namespace_change(CHIEF, namespace)
+    for expected, ask in ((seen, require_visible), (changed, require_namespace_change)):
+        if expected == "yes":
+            ask(AGENT, namespace)
+        else:
+            with pytest.raises(ContractViolation) as caught:
+                ask(AGENT, namespace)
+            assert caught.value.rule == "contract.namespace"
+
+
+def test_listings_show_tables_that_the_contract_names() -> None:
+    assert visible(AGENT, Identifier.parse("lab.x"))
+    assert not visible(AGENT, Identifier.parse("pricing.secret"))
+    assert visible(CHIEF, Identifier.parse("pricing.secret"))
