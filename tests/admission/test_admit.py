@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,13 +11,24 @@ import pytest
 from icetower.admission.admit import admit, fingerprint
 from icetower.admission.admitted import Admitted
 from icetower.admission.operations import operation_of, operations_of, target_of
-from icetower.admission.targets import Place, unknown_targets
+from icetower.admission.targets import Place, locate, unknown_targets
 from icetower.contracts.model import Contract, Operation, load
 from icetower.errors import BadRequest, ContractViolation, IcetowerError, KeyMisused, ValidationFailed
 from icetower.protocol.names import Identifier
 from icetower.registry.principals import Principal, administrator
 from icetower.table.change import Change, ListDiff, Touched
-from icetower.table.manifests import DATA, EQUALITY_DELETES, POSITION_DELETES, DataFile
+from icetower.table.manifests import (
+    ADDED,
+    DATA,
+    DELETED,
+    EQUALITY_DELETES,
+    EXISTING,
+    POSITION_DELETES,
+    DataFile,
+    Entry,
+    Manifest,
+    ManifestFile,
+)
 
 TABLE = Identifier(("pricing",), "prices")
 LOCATION = "file:///w/pricing/prices"
@@ -116,6 +128,7 @@ def change(
         added=tuple(added),
         removed=tuple(removed),
         entries_added={},
+        entries_removed={},
         problems=problems,
         names_sibling=False,
     )
@@ -339,6 +352,45 @@ def test_r5_a_deletion_vector_labelled_as_mine_may_reach_into_yours() -> None:
     assert unknown_targets([change([A, dv("d", A)])]) == frozenset()
 
 
+class Stored:
+    """Manifests of a parent snapshot, by path; remembers which were read."""
+
+    def __init__(self, *manifests: tuple[ManifestFile, Manifest]) -> None:
+        self.rows = tuple(row for row, _ in manifests)
+        self.manifests = {row.path: manifest for row, manifest in manifests}
+        self.read: list[str] = []
+
+    async def list_at(self, path: str) -> tuple[ManifestFile, ...]:
+        assert path == f"{LOCATION}/metadata/7.avro"
+        return self.rows
+
+    async def manifest_at(self, path: str) -> Manifest:
+        self.read.append(path)
+        return self.manifests[path]
+
+
+def manifest(path: str, *entries: tuple[int, Touched], content: int = DATA) -> tuple[ManifestFile, Manifest]:
+    row = ManifestFile(path, 1, 0, content, 1, 1, 6, 1, 0, 0, 1, 0, 0, None, None, None)
+    rows = tuple(Entry(status, 6, 1, 1, touched.file) for status, touched in entries)
+    return row, Manifest(rows, 0, (), {}, content, 2)
+
+
+def test_r5_targets_are_found_in_the_parents_live_data() -> None:
+    stored = Stored(
+        manifest("deletes", content=1),
+        manifest("m1", (ADDED, A), (DELETED, FOREIGN)),
+        manifest("m2", (EXISTING, B)),
+        manifest("m3"),
+    )
+    written = change([dv("d1", A), dv("d2", B)], claim="delete")
+    found = asyncio.run(locate(stored, METADATA, [written]))
+    assert found == {A.file.path: (0, (0,)), B.file.path: (0, (1,))}
+    assert stored.read == ["m1", "m2"]  # deletes are not looked at, and nothing once all is found
+    dead = change([dv("d3", FOREIGN)], claim="delete")
+    assert asyncio.run(locate(stored, METADATA, [dead])) == {}
+    assert asyncio.run(locate(stored, METADATA, [change([A])])) == {}
+
+
 def test_a_key_may_be_required() -> None:
     strict = contract(extra="  require_key: true\n")
     error = refused(change([A]), by=strict)
@@ -450,6 +502,29 @@ def test_a_new_table_lies_where_the_catalog_puts_it() -> None:
     assert ask(updates=created, location=LOCATION, **arguments).operations == {Operation.CREATE}
     assert refused(updates=created, location="file:///w/elsewhere", **arguments).rule == "contract.location"
     assert refused(updates=created, **(arguments | {"by": contract("append")})).rule == "contract.operation"
+
+
+def test_a_table_created_with_data_is_judged_by_its_own_spec_and_location() -> None:
+    created: list[dict[str, Any]] = [
+        {"action": "assign-uuid", "uuid": METADATA["table-uuid"]},
+        {"action": "upgrade-format-version", "format-version": 2},
+        {"action": "add-schema", "schema": METADATA["schemas"][0]},
+        {"action": "set-current-schema", "schema-id": -1},
+        {"action": "add-spec", "spec": METADATA["partition-specs"][0]},
+        {"action": "set-default-spec", "spec-id": -1},
+        {"action": "add-sort-order", "sort-order": {"order-id": 0, "fields": []}},
+        {"action": "set-default-sort-order", "sort-order-id": -1},
+        {"action": "set-location", "location": LOCATION},
+    ]
+    creator = contract("create, append")
+    arguments: dict[str, Any] = {"metadata": None, "requirements": [{"type": "assert-create"}], "by": creator}
+    mine, foreign, outside = (change([f], parent=None) for f in (A, FOREIGN, file("file:///w/other/x.parquet")))
+    admitted = ask(mine, updates=[*created, *updates_of(mine)], **arguments)
+    assert admitted.operations == {Operation.CREATE, Operation.APPEND}
+    assert refused(foreign, updates=[*created, *updates_of(foreign)], **arguments).rule == "contract.partitions"
+    assert refused(outside, updates=[*created, *updates_of(outside)], **arguments).rule == "contract.location"
+    only = arguments | {"by": contract("create")}
+    assert refused(mine, updates=[*created, *updates_of(mine)], **only).rule == "contract.operation"
 
 
 SUMMARY = """\

@@ -41,7 +41,22 @@ OPEN_SUMMARY_KEYS = (KEY, "icetower.blind")
 OPEN_SUMMARY_PREFIXES = ("icetower.read-", "icetower.filter", "icetower.isolation")
 DATA_PATHS = ("write.data.path", "write.object-storage.path", "write.folder-storage.path")
 PATHS = (*DATA_PATHS, "write.metadata.path")
-_SNAPSHOT_ACTIONS = frozenset({"add-snapshot", "set-snapshot-ref", "remove-snapshot-ref", "remove-snapshots"})
+_SHAPING = frozenset(
+    {
+        "assign-uuid",
+        "upgrade-format-version",
+        "add-schema",
+        "set-current-schema",
+        "add-spec",
+        "set-default-spec",
+        "add-sort-order",
+        "set-default-sort-order",
+        "set-location",
+        "set-properties",
+        "remove-properties",
+    }
+)
+"""Updates that a table's schemas, specs and locations come from; they stand for themselves, without the snapshots."""
 
 
 def admit(
@@ -205,7 +220,7 @@ class _Asked:
 
     def after(self) -> JSON:
         """The table with the commit's schemas, specs and properties, which its own files may use already."""
-        own = [update for update in self.updates if update["action"] not in _SNAPSHOT_ACTIONS]
+        own = [update for update in self.updates if update["action"] in _SHAPING]
         if not own and self.base is not None:
             return self.base
         return table_metadata.apply(self.base, own, now_ms=0)

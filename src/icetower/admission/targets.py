@@ -7,16 +7,23 @@ data file itself is looked up, and its partition counts as touched.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from icetower.admission.operations import target_of
-from icetower.catalog.changes import MANIFESTS_PER_COMMIT_MAX, Manifests
+from icetower.catalog.changes import MANIFESTS_PER_COMMIT_MAX
 from icetower.table import metadata as table_metadata
 from icetower.table.change import Change
-from icetower.table.manifests import DATA, DELETED
+from icetower.table.manifests import DATA, DELETED, Manifest, ManifestFile
 
 Place = tuple[int, tuple[Any, ...]]
 """Where a data file lies: partition spec id and partition."""
+
+
+class ReadsManifests(Protocol):
+    """What is needed of `catalog.changes.Manifests`."""
+
+    async def list_at(self, path: str) -> tuple[ManifestFile, ...]: ...
+    async def manifest_at(self, path: str) -> Manifest: ...
 
 
 def known_places(changes: Sequence[Change]) -> dict[str, Place]:
@@ -36,14 +43,15 @@ def unknown_targets(changes: Sequence[Change]) -> frozenset[str]:
 
 
 async def locate(
-    manifests: Manifests, metadata: Mapping[str, Any] | None, changes: Sequence[Change]
+    manifests: ReadsManifests, metadata: Mapping[str, Any] | None, changes: Sequence[Change]
 ) -> dict[str, Place]:
     """Look up the unknown targets in the parents' manifests. What isn't found there is left out of the answer."""
     missing = set(unknown_targets(changes))
     found: dict[str, Place] = {}
     read: set[str] = set()
     for change in changes:
-        parent = table_metadata.snapshot(metadata, change.snapshot.get("parent-snapshot-id")) if metadata else None
+        parent_id = change.snapshot.get("parent-snapshot-id")
+        parent = table_metadata.snapshot(metadata, parent_id) if metadata is not None and parent_id else None
         rows = () if parent is None or not missing else await manifests.list_at(parent["manifest-list"])
         for row in rows:
             if not missing or len(read) >= MANIFESTS_PER_COMMIT_MAX:

@@ -12,7 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from sqlalchemy import Connection, Row, Select, delete, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Row, delete, func, insert, select, update
 
 from icetower.ambient import Ambient
 from icetower.database import Database
@@ -233,7 +233,7 @@ class Ledger:
         self, *, limit: int = 100, table: str | None = None, principal: str | None = None
     ) -> list[Attempt]:
         """The newest attempts, newest first."""
-        query = _filtered(select(attempts), table, principal).order_by(attempts.c.id.desc()).limit(limit)
+        query = select(attempts).where(*_of(table, principal)).order_by(attempts.c.id.desc()).limit(limit)
 
         def work(connection: Connection) -> list[Attempt]:
             return [_attempt(row) for row in connection.execute(query)]
@@ -244,8 +244,8 @@ class Ledger:
         self, *, since_ms: int = 0, table: str | None = None, principal: str | None = None
     ) -> dict[Outcome, int]:
         """How many attempts ended how, since a time."""
-        columns: Select[Any] = select(attempts.c.outcome, func.count().label("n"))
-        query = _filtered(columns.where(attempts.c.at_ms >= since_ms), table, principal).group_by(attempts.c.outcome)
+        wanted = (attempts.c.at_ms >= since_ms, *_of(table, principal))
+        query = select(attempts.c.outcome, func.count().label("n")).where(*wanted).group_by(attempts.c.outcome)
 
         def work(connection: Connection) -> dict[Outcome, int]:
             return {Outcome(row.outcome): row.n for row in connection.execute(query)}
@@ -308,10 +308,9 @@ def _prune(connection: Connection, now_ms: int) -> None:
             connection.execute(delete(table).where(table.c.expires_ms <= last[-1]))
 
 
-def _filtered(query: Select[Any], table: str | None, principal: str | None) -> Select[Any]:
-    if table is not None:
-        query = query.where(attempts.c.table_name == table)
-    return query if principal is None else query.where(attempts.c.principal == principal)
+def _of(table: str | None, principal: str | None) -> list[ColumnElement[bool]]:
+    wanted = ((attempts.c.table_name, table), (attempts.c.principal, principal))
+    return [column == value for column, value in wanted if value is not None]
 
 
 def _commit(owner: CommitKey, row: Row[Any]) -> Commit:
