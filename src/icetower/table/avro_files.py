@@ -11,7 +11,7 @@ import hashlib
 import io
 import struct
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Context, Decimal
 from typing import Any, cast
@@ -91,12 +91,25 @@ def write(schema: AvroSchema, records: Iterable[Mapping[str, Any]], header: Mapp
 
 
 def field_schema(schema: AvroSchema, *path: int) -> AvroSchema:
-    """The schema found by following field ids down a record schema (options stripped), or None."""
+    """The schema found by following field ids down a record schema (options stripped, names resolved), or None."""
+    named = dict(_named_types(schema))
     for field_id in path:
         fields = schema.get("fields", ()) if isinstance(schema, dict) else ()
-        found = next((field["type"] for field in fields if field.get("field-id") == field_id), None)
-        schema = _required(found)
+        found = _required(next((field["type"] for field in fields if field.get("field-id") == field_id), None))
+        # Java defines a type once, and then refers to it by name: two decimals of one precision share theirs.
+        schema = named.get(found, found) if isinstance(found, str) else found
     return schema
+
+
+def _named_types(schema: AvroSchema) -> Iterator[tuple[str, AvroSchema]]:
+    if isinstance(schema, list):
+        for part in cast("list[Any]", schema):
+            yield from _named_types(part)
+    elif isinstance(schema, dict):
+        if "name" in schema and schema.get("type") in ("fixed", "record", "enum"):
+            yield schema["name"], schema
+        for key in ("type", "items", "values", "fields"):
+            yield from _named_types(cast("AvroSchema", schema.get(key)))
 
 
 def decimal_of(raw: bytes, schema: AvroSchema) -> Decimal:

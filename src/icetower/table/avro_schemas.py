@@ -178,10 +178,10 @@ def _primitive(kind: str, named: set[str]) -> AvroSchema:
 
 
 def _fixed(name: str, size: int, named: set[str], extra: dict[str, Any]) -> AvroSchema:
-    if name in named:  # Avro defines a named type once, then refers to it
-        return name
-    named.add(name)
-    return {"type": "fixed", "name": name, "size": size, **extra}
+    # Avro would have a repeated type refer to the first by name, but PyIceberg cannot read references.
+    unique = name if name not in named else f"{name}_{len(named)}"
+    named.add(unique)
+    return {"type": "fixed", "name": unique, "size": size, **extra}
 
 
 def parse_decimal(kind: str) -> tuple[int, int] | None:

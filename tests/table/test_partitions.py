@@ -1,0 +1,101 @@
+"""Partition specs and the names of partitions."""
+
+from __future__ import annotations
+
+from datetime import date, timedelta
+from decimal import Decimal
+from typing import Any
+from urllib.parse import unquote_plus
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from manifest_fixtures import JAVA, java_table
+
+from icetower.errors import ValidationFailed
+from icetower.table.partitions import PartitionField, PartitionSpec, human_value, partition_name, spec_of
+
+
+def field(transform: str, kind: str) -> PartitionField:
+    return PartitionField(1000, "p", transform, "s", kind, kind)
+
+
+@pytest.mark.parametrize(
+    ("transform", "kind", "raw", "expected"),
+    [
+        ("year", "int", 47, "2017"),
+        ("year", "int", -1, "1969"),
+        ("month", "int", 566, "2017-03"),
+        ("month", "int", -1, "1969-12"),
+        ("day", "date", 17226, "2017-03-01"),
+        ("day", "date", -1, "1969-12-31"),
+        ("hour", "int", 17226 * 24 + 5, "2017-03-01-05"),
+        ("hour", "int", -1, "1969-12-31-23"),
+        ("bucket[16]", "int", 3, "3"),
+        ("truncate[10]", "decimal(9, 2)", Decimal("12.30"), "12.30"),
+        ("truncate[2]", "binary", b"\x00\xff", "AP8="),
+        ("identity", "fixed[2]", b"\x00\xff", "AP8="),
+        ("identity", "string", "a/b c%", "a/b c%"),
+        ("identity", "boolean", False, "false"),
+        ("identity", "long", -7, "-7"),
+        ("identity", "date", 17226, "2017-03-01"),
+        ("identity", "time", 3_600_000_000, "01:00"),
+        ("identity", "time", 3_600_500_000, "01:00:00.500"),
+        ("identity", "timestamp", 0, "1970-01-01T00:00:00"),
+        ("identity", "timestamp", -1, "1969-12-31T23:59:59.999999"),
+        ("identity", "timestamptz", 1_500_000, "1970-01-01T00:00:01.5+00:00"),
+        ("identity", "timestamp_ns", 1, "1970-01-01T00:00:00.000000001"),
+        ("identity", "uuid", bytes(range(16)), "00010203-0405-0607-0809-0a0b0c0d0e0f"),
+        ("identity", "double", 1.5, "1.5"),
+        ("identity", "double", 100.0, "100.0"),
+        ("identity", "double", 1e7, "1.0E7"),
+        ("identity", "double", 1.25e-5, "1.25E-5"),
+        ("identity", "double", -0.0, "-0.0"),
+        ("identity", "double", float("nan"), "NaN"),
+        ("identity", "float", 0.10000000149011612, "0.1"),
+        ("identity", "string", None, "null"),
+        ("void", "string", None, "null"),
+    ],
+)
+def test_values_read_as_iceberg_prints_them(transform: str, kind: str, raw: Any, expected: str) -> None:
+    assert human_value(field(transform, kind), raw) == expected
+
+
+@given(st.dates())
+def test_days_are_civil_dates(day: date) -> None:
+    days = (day - date(1970, 1, 1)) // timedelta(days=1)
+    assert human_value(field("day", "date"), days) == day.isoformat()
+
+
+@pytest.mark.parametrize("name", JAVA)
+def test_names_equal_the_directories_that_java_wrote_to(name: str) -> None:
+    table = java_table(name)
+    checked = 0
+    for row in table.rows(table.metadata["snapshots"][-1]):
+        manifest = table.manifest(row)
+        for entry in manifest.entries:
+            directory = entry.file.path.split("/data/")[1].rpartition("/")[0]
+            if directory and entry.file.file_format != "PUFFIN":
+                spec = spec_of(table.metadata, manifest.spec_id)
+                assert partition_name(spec, entry.file.partition) == unquote_plus(directory)
+                checked += 1
+    assert checked
+
+
+def test_a_source_that_the_current_schema_dropped_is_found_in_an_older_one() -> None:
+    metadata = {
+        "current-schema-id": 1,
+        "schemas": [
+            {"schema-id": 0, "fields": [{"id": 1, "name": "a", "type": {"type": "struct", "fields": [
+                {"id": 2, "name": "day", "type": "date", "required": False}]}, "required": False}]},
+            {"schema-id": 1, "fields": []},
+        ],
+        "partition-specs": [
+            {"spec-id": 0, "fields": []},
+            {"spec-id": 2, "fields": [{"name": "m", "transform": "month", "source-id": 2, "field-id": 1007}]},
+        ],
+    }  # fmt: skip
+    assert spec_of(metadata, 2) == PartitionSpec(2, (PartitionField(1007, "m", "month", "a.day", "date", "int"),))
+    assert partition_name(spec_of(metadata, 0), ()) == "(unpartitioned)"
+    with pytest.raises(ValidationFailed, match="partition spec 9 is unknown"):
+        spec_of(metadata, 9)
