@@ -1,0 +1,13 @@
+"""The Python SDK for agents and their keepers: light, over HTTP, without the server's dependencies.
+
+from icetower.agent import Tower, new_key, keyed
+
+tower = Tower("http://127.0.0.1:8181", token=secret)
+catalog = pyiceberg.catalog.load_catalog("tower", **tower.pyiceberg_properties())
+catalog.load_table("sales.orders").append(rows, snapshot_properties=keyed(new_key(), blind=True))
+"""
+
+from icetower.agent.client import Tower
+from icetower.agent.keys import keyed, new_key
+
+__all__ = ["Tower", "keyed", "new_key"]

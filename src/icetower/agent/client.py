@@ -1,0 +1,133 @@
+"""`Tower`: the control API of a tower, and how to point PyIceberg and Spark at it."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any
+
+import httpx2
+
+from icetower import errors
+from icetower.errors import IcetowerError
+
+TIMEOUT_S = 30.0
+
+
+def _tree(root: type[IcetowerError]) -> list[type[IcetowerError]]:
+    return [root, *(leaf for branch in root.__subclasses__() for leaf in _tree(branch))]
+
+
+class Tower:
+    """A tower's control API.
+
+    Args:
+        uri: as `icetower serve` prints it.
+        token: a principal's secret or access token; None for a tower that is open.
+        timeout_s: of every call, in seconds.
+
+    Every method raises the `IcetowerError` that the server answered with, and `Unavailable` where there is no answer.
+    """
+
+    def __init__(self, uri: str, token: str | None = None, *, timeout_s: float = TIMEOUT_S) -> None:
+        self.uri = uri.rstrip("/")
+        self._token = token
+        headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        self._http = httpx2.Client(base_url=self.uri, headers=headers, timeout=timeout_s)
+
+    def __enter__(self) -> Tower:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._http.close()
+
+    # -- clients of the same tower --------------------------------------------------------------------------------
+
+    def pyiceberg_properties(self) -> dict[str, str]:
+        """For `pyiceberg.catalog.load_catalog(name, **…)`."""
+        properties = {"type": "rest", "uri": self.uri}
+        return properties if self._token is None else properties | {"token": self._token}
+
+    def spark_properties(self, catalog: str = "tower") -> dict[str, str]:
+        """Spark configuration of a catalog of that name; the Iceberg runtime must be on Spark's class path."""
+        base = f"spark.sql.catalog.{catalog}"
+        properties = {base: "org.apache.iceberg.spark.SparkCatalog", f"{base}.type": "rest", f"{base}.uri": self.uri}
+        return properties if self._token is None else properties | {f"{base}.token": self._token}
+
+    # -- contracts and principals ---------------------------------------------------------------------------------
+
+    def me(self) -> dict[str, Any]:
+        """Who the token belongs to, and the contract it is bound by (`text`: YAML; None for administrators)."""
+        return self._json("GET", "/me")
+
+    def contracts(self) -> list[dict[str, Any]]:
+        """The newest version of every contract."""
+        return self._json("GET", "/contracts")["contracts"]
+
+    def contract(self, name: str) -> dict[str, Any]:
+        """One contract in force: `contract`, `version`, `text`."""
+        return self._json("GET", f"/contracts/{name}")
+
+    def apply_contract(self, text: str) -> dict[str, Any]:
+        """Put a contract (YAML) in force: `contract`, `version`."""
+        return self._json("POST", "/contracts", content=text.encode())
+
+    def revoke_contract(self, name: str) -> dict[str, Any]:
+        """End a contract: its principals may do nothing from the next request on."""
+        return self._json("DELETE", f"/contracts/{name}")
+
+    def principals(self) -> list[dict[str, Any]]:
+        return self._json("GET", "/principals")["principals"]
+
+    def create_principal(self, name: str, contract: str) -> str:
+        """A new principal under a contract (or ``administrator``). Returns its secret, which is shown this once."""
+        return self._json("POST", "/principals", json={"name": name, "contract": contract})["secret"]
+
+    def rotate_principal(self, name: str) -> str:
+        """A new secret for a principal; the old one ends now."""
+        return self._json("POST", f"/principals/{name}/rotate")["secret"]
+
+    def revoke_principal(self, name: str) -> None:
+        """End a principal: it is unknown from the next request on."""
+        self._json("DELETE", f"/principals/{name}")
+
+    def commits(self, *, limit: int = 100, table: str | None = None) -> list[dict[str, Any]]:
+        """The newest attempts to commit, newest first; an agent sees its own."""
+        wanted = {"limit": str(limit)} | ({"table": table} if table else {})
+        return self._json("GET", "/commits", params=wanted)["attempts"]
+
+    def commits_summary(self) -> dict[str, Any]:
+        """How commits ended and how long they took, by table and principal."""
+        return self._json("GET", "/commits/summary")
+
+    def _json(self, method: str, path: str, **options: Any) -> Any:
+        try:
+            response = self._http.request(method, "/icetower/v1" + path, **options)
+        except httpx2.HTTPError as error:
+            raise errors.Unavailable(
+                f"no tower answers at {self.uri}: {type(error).__name__}; is it running?", rule="client.connection"
+            ) from error
+        if response.is_success:
+            return response.json() if response.content else None
+        raise _error_of(response)
+
+
+def _error_of(response: httpx2.Response) -> IcetowerError:
+    """The server's error, as the class that it was raised as."""
+    try:
+        said = response.json()["error"]
+        message, kind = str(said["message"]), str(said["type"])
+    except (ValueError, KeyError, TypeError):
+        said, message, kind = {}, f"HTTP status {response.status_code} without an explanation", ""
+    matching = [leaf for leaf in _tree(IcetowerError) if leaf.status == response.status_code]
+    exact = [leaf for leaf in matching if leaf.kind == kind]
+    chosen = (exact or matching or [IcetowerError])[0]
+    return chosen(
+        message,
+        rule=said.get("rule"),
+        partitions=said.get("partitions") or (),
+        snapshot=said.get("snapshot"),
+        next_step=said.get("next_step"),
+    )

@@ -1,0 +1,182 @@
+"""From a commit's updates to its `Change`s: the only reader of manifests on the way of a commit."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import unquote
+
+from icetower.catalog.ports import Storage
+from icetower.errors import CommitConflict, NotFound, ValidationFailed
+from icetower.recent import Recent
+from icetower.table import metadata as table_metadata
+from icetower.table.change import Change, change_of, diff_lists, manifests_to_read
+from icetower.table.manifests import Manifest, ManifestFile, read_manifest, read_manifest_list
+
+MANIFESTS_PER_COMMIT_MAX = 2_000
+"""A commit that touches more manifests than this is refused: reading them would starve the others."""
+
+
+class Manifests:
+    """Parsed manifest lists and manifests, cached: both are immutable once a snapshot names them."""
+
+    def __init__(self, storage: Storage, *, rows_max: int = 400_000) -> None:
+        self._storage = storage
+        self._lists: Recent[tuple[ManifestFile, ...]] = Recent(rows_max)
+        self._manifests: Recent[Manifest] = Recent(rows_max)
+
+    async def list_at(self, path: str) -> tuple[ManifestFile, ...]:
+        """The rows of the manifest list at `path`. Raises `NotFound` when it is not there."""
+        found = self._lists.get(path)
+        if found is None:
+            found = read_manifest_list(await self._storage.read(path))
+            self.remember(path, found)
+        return found
+
+    def remember(self, path: str, rows: tuple[ManifestFile, ...]) -> None:
+        """Keep a list that was just written, so that nobody reads it back."""
+        self._lists.put(path, rows, len(rows) + 1)
+
+    async def manifest_at(self, path: str) -> Manifest:
+        found = self._manifests.get(path)
+        if found is None:
+            found = read_manifest(await self._storage.read(path))
+            self._manifests.put(path, found, len(found.entries) + 1)
+        return found
+
+    async def manifests_at(self, paths: Sequence[str]) -> dict[str, Manifest]:
+        return dict(zip(paths, await asyncio.gather(*(self.manifest_at(path) for path in paths)), strict=True))
+
+
+async def read_changes(
+    manifests: Manifests,
+    metadata: Mapping[str, Any] | None,
+    updates: Sequence[Mapping[str, Any]],
+    *,
+    confined: bool = True,
+) -> tuple[Change, ...]:
+    """What a commit adds and removes: one `Change` for each snapshot that it adds, in order.
+
+    Args:
+        metadata: the table as it stands, or None for a table that the commit creates.
+        updates: the commit's updates as sent.
+        confined: whether manifest lists and manifests must lie under the table's own locations. A server that reads
+            any path it is told to would read for its callers what they may not read themselves.
+
+    Raises:
+        CommitConflict: a snapshot's parent is not (or no longer) in the table.
+        ValidationFailed: a manifest list or manifest is missing, unreadable or lies elsewhere.
+    """
+    snapshots = [update["snapshot"] for update in updates if update["action"] == "add-snapshot"]
+    if not snapshots:
+        return ()
+    roots = _roots(metadata, updates) if confined else None
+    siblings = frozenset(int(snapshot["snapshot-id"]) for snapshot in snapshots)
+    own_lists: dict[int, tuple[ManifestFile, ...]] = {}
+    changes: list[Change] = []
+    for snapshot in snapshots:
+        rows = await _own_list(manifests, snapshot, roots)
+        base = await _parent_list(manifests, metadata, snapshot, own_lists)
+        own_lists[int(snapshot["snapshot-id"])] = rows
+        diff = diff_lists(base, rows)
+        wanted = [row.path for row in manifests_to_read(diff)]
+        if len(wanted) > MANIFESTS_PER_COMMIT_MAX:
+            raise ValidationFailed(
+                f"the commit touches {len(wanted)} manifests; at most {MANIFESTS_PER_COMMIT_MAX} are read for one "
+                "commit. Split it, or rewrite manifests in steps",
+                rule="limit.manifests",
+            )
+        for path in wanted if roots is not None else ():
+            if path in {row.path for row in diff.added}:
+                _check_confined(path, roots or (), "manifest")
+        try:
+            read = await manifests.manifests_at(wanted)
+        except NotFound as error:
+            raise ValidationFailed(
+                f"snapshot {snapshot['snapshot-id']} names a manifest that cannot be read: {error.message}",
+                rule="manifest.exists",
+            ) from error
+        changes.append(change_of(snapshot, diff, read, siblings=siblings))
+    return tuple(changes)
+
+
+async def _own_list(
+    manifests: Manifests, snapshot: Mapping[str, Any], roots: Sequence[str] | None
+) -> tuple[ManifestFile, ...]:
+    path = snapshot.get("manifest-list")
+    if not isinstance(path, str):
+        raise ValidationFailed(
+            f"snapshot {snapshot['snapshot-id']} has no manifest-list; snapshots that list manifests inside the "
+            "metadata (format version 1, before 2019) cannot be committed here",
+            rule="snapshot.manifest-list",
+        )
+    if roots is not None:
+        _check_confined(path, roots, "manifest list")
+    try:
+        return await manifests.list_at(path)
+    except NotFound as error:
+        raise ValidationFailed(
+            f"snapshot {snapshot['snapshot-id']} names a manifest list that cannot be read: {error.message}",
+            rule="manifest-list.exists",
+        ) from error
+
+
+async def _parent_list(
+    manifests: Manifests,
+    metadata: Mapping[str, Any] | None,
+    snapshot: Mapping[str, Any],
+    own_lists: Mapping[int, tuple[ManifestFile, ...]],
+) -> tuple[ManifestFile, ...]:
+    parent_id = snapshot.get("parent-snapshot-id")
+    if parent_id is None or parent_id == -1:
+        return ()
+    if parent_id in own_lists:
+        return own_lists[parent_id]
+    parent = table_metadata.snapshot(metadata, parent_id) if metadata is not None else None
+    if parent is None:
+        raise CommitConflict(
+            f"the parent of snapshot {snapshot['snapshot-id']}, snapshot {parent_id}, is not in the table "
+            "(expired, or never there); refresh and write again",
+            rule="commit.parent",
+            snapshot=parent_id,
+        )
+    return await manifests.list_at(parent["manifest-list"])
+
+
+def _roots(metadata: Mapping[str, Any] | None, updates: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """Where a table keeps its metadata: its location, and `write.metadata.path` where it is set."""
+    roots: list[str] = []
+    if metadata is not None:
+        roots.append(metadata["location"])
+        path = metadata.get("properties", {}).get("write.metadata.path")
+        if path:
+            roots.append(path)
+    else:
+        roots += [update["location"] for update in updates if update["action"] == "set-location"]
+        for update in updates:
+            if update["action"] == "set-properties" and "write.metadata.path" in update["updates"]:
+                roots.append(update["updates"]["write.metadata.path"])
+    return tuple(roots)
+
+
+def is_under(path: str, root: str) -> bool:
+    """Whether `path` lies under the directory `root`, with `..`, doubled slashes and file URI forms seen through."""
+    if ".." in unquote(path).split("/"):
+        return False
+    return _plain(path).startswith(_plain(root).rstrip("/") + "/")
+
+
+def _plain(path: str) -> str:
+    if path.startswith("file:"):
+        path = "/" + path.removeprefix("file:").lstrip("/")
+    return path
+
+
+def _check_confined(path: str, roots: Sequence[str], what: str) -> None:
+    if not any(is_under(path, root) for root in roots):
+        raise ValidationFailed(
+            f"the {what} {path} does not lie under the table's location {roots[0] if roots else '(none)'}; "
+            "write metadata under the table's location or its write.metadata.path",
+            rule="manifest.location",
+        )

@@ -1,0 +1,51 @@
+"""The program: its commands, and how errors become exit statuses."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from icetower import __version__
+from icetower.cli import registry
+from icetower.cli import serve as serve_command
+from icetower.cli.terminal import fail, say
+from icetower.errors import ConfigurationError, IcetowerError, UsageError
+
+app = typer.Typer(
+    name="icetower",
+    help="The control tower for agents that write to Apache Iceberg.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        say(f"icetower {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Say the version.")
+    ] = False,
+) -> None:
+    del version
+
+
+app.command("serve")(serve_command.serve)
+app.add_typer(registry.contracts, name="contracts")
+app.add_typer(registry.principals, name="principals")
+
+
+def main() -> None:
+    """Exit status: 0 done, 1 failed or refused, 2 used wrongly."""
+    try:
+        app()
+    except IcetowerError as error:
+        fail(error.message)
+        sys.exit(2 if isinstance(error, ConfigurationError | UsageError) else 1)

@@ -1,0 +1,128 @@
+"""`icetower contracts …` and `icetower principals …`: thin, over the control API of a running tower."""
+
+from __future__ import annotations
+
+import json
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from icetower.agent import Tower
+from icetower.cli.terminal import say
+from icetower.errors import UsageError
+
+contracts = typer.Typer(help="Isolation contracts: who may write what.", no_args_is_help=True)
+principals = typer.Typer(help="Principals: who acts, and under which contract.", no_args_is_help=True)
+
+Uri = Annotated[str, typer.Option(envvar="ICETOWER_URI", help="Where the tower serves.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
+DEFAULT_URI = "http://127.0.0.1:8181"
+SECRET_FILE = Path(".icetower/admin.token")
+
+
+def connect(uri: str) -> Tower:
+    """A tower, as whoever ICETOWER_TOKEN belongs to; without it, as the administrator of ./.icetower."""
+    token = os.environ.get("ICETOWER_TOKEN")
+    if token is None and SECRET_FILE.exists():
+        token = SECRET_FILE.read_text().strip()
+    return Tower(uri, token)
+
+
+@contracts.command("apply")
+def apply_contract(
+    files: Annotated[list[Path], typer.Argument(help="Contracts in YAML.")],
+    uri: Uri = DEFAULT_URI,
+    as_json: Json = False,
+) -> None:
+    """Put contracts in force; an unchanged one keeps its version."""
+    with connect(uri) as tower:
+        for file in files:
+            try:
+                text = file.read_text()
+            except OSError as error:
+                raise UsageError(f"{file} cannot be read: {error.strerror}") from error
+            done = tower.apply_contract(text)
+            say(json.dumps(done) if as_json else f"{done['contract']}: version {done['version']} is in force")
+
+
+@contracts.command("list")
+def list_contracts(uri: Uri = DEFAULT_URI, as_json: Json = False) -> None:
+    """The contracts in force."""
+    with connect(uri) as tower:
+        rows = tower.contracts()
+    _print(rows, ("name", "version", "applied_ms", "applied_by"), as_json)
+
+
+@contracts.command("show")
+def show_contract(name: str, uri: Uri = DEFAULT_URI, as_json: Json = False) -> None:
+    """One contract in force, as YAML."""
+    with connect(uri) as tower:
+        found = tower.contract(name)
+    say(json.dumps(found) if as_json else found["text"])
+
+
+@contracts.command("revoke")
+def revoke_contract(name: str, uri: Uri = DEFAULT_URI, as_json: Json = False) -> None:
+    """End a contract; its principals may do nothing from their next request on."""
+    with connect(uri) as tower:
+        done = tower.revoke_contract(name)
+    say(json.dumps(done) if as_json else f"{name} is revoked")
+
+
+@principals.command("create")
+def create_principal(
+    name: str,
+    contract: Annotated[str, typer.Option(help="The contract it is bound to, or `administrator`.")],
+    uri: Uri = DEFAULT_URI,
+    as_json: Json = False,
+) -> None:
+    """A new principal. Its secret is printed this once, and kept as a hash only."""
+    with connect(uri) as tower:
+        secret = tower.create_principal(name, contract)
+    say(json.dumps({"name": name, "contract": contract, "secret": secret}) if as_json else secret)
+
+
+@principals.command("list")
+def list_principals(uri: Uri = DEFAULT_URI, as_json: Json = False) -> None:
+    """All principals, the revoked ones included."""
+    with connect(uri) as tower:
+        rows = tower.principals()
+    _print(rows, ("name", "contract", "created_ms", "revoked_ms"), as_json)
+
+
+@principals.command("rotate")
+def rotate_principal(name: str, uri: Uri = DEFAULT_URI) -> None:
+    """A new secret for a principal, printed this once; the old one ends now."""
+    with connect(uri) as tower:
+        say(tower.rotate_principal(name))
+
+
+@principals.command("revoke")
+def revoke_principal(name: str, uri: Uri = DEFAULT_URI) -> None:
+    """End a principal; nobody else is affected."""
+    with connect(uri) as tower:
+        tower.revoke_principal(name)
+    say(f"{name} is revoked")
+
+
+def _print(rows: list[dict[str, Any]], columns: tuple[str, ...], as_json: bool) -> None:
+    if as_json:
+        say(json.dumps(rows))
+        return
+    table = Table(*(column.removesuffix("_ms").replace("_", " ") for column in columns))
+    for row in rows:
+        table.add_row(*(_cell(column, row[column]) for column in columns))
+    Console().print(table)
+
+
+def _cell(column: str, value: Any) -> str:
+    if value is None:
+        return ""
+    if column.endswith("_ms"):
+        return datetime.fromtimestamp(value / 1000, UTC).isoformat(sep=" ", timespec="seconds")
+    return str(value)

@@ -1,0 +1,44 @@
+"""`icetower serve`."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from icetower.ambient import SystemAmbient
+from icetower.cli.terminal import say, warn
+
+
+def serve(
+    host: Annotated[str | None, typer.Option(help="Address to listen on.  [default: 127.0.0.1]")] = None,
+    port: Annotated[int | None, typer.Option(help="Port to listen on; 0 takes any free one.  [default: 8181]")] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(help="Directory of the embedded catalog, the control database and the warehouse."),
+    ] = None,
+    config: Annotated[Path | None, typer.Option(help="Settings in TOML; the options here go before it.")] = None,
+    open_: Annotated[
+        bool, typer.Option("--open", help="Let callers without credentials in, as administrators. Loopback only.")
+    ] = False,
+) -> None:
+    """Serve the Iceberg REST catalog.
+
+    Without any option: an embedded catalog under ./.icetower, on port 8181. The first start writes the secret of the
+    administrator to admin.token in the data directory.
+    """
+    from icetower.gateway.app import serve as run
+    from icetower.gateway.settings import load_settings
+
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    settings = load_settings(config, host=host, port=port, data=None if data is None else str(data))
+    if open_:
+        warn("--open: everybody who can reach this machine's loopback is an administrator")
+    run(
+        settings,
+        SystemAmbient(),
+        open_to_all=open_,
+        ready=lambda uri: say(f"icetower: serving {uri} (data in {settings.server.data})"),
+    )

@@ -1,0 +1,186 @@
+"""A table's life outside its commits: created, staged, registered, renamed, dropped, purged."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from icetower.admission.admitted import Admitted
+from icetower.ambient import Ambient
+from icetower.catalog.changes import Manifests
+from icetower.catalog.ports import Storage, Swap, SwapLost, SwapUnknown, Upstream
+from icetower.commit.head import Heads, HeadState
+from icetower.commit.plan import plan_creation
+from icetower.errors import (
+    AlreadyExists,
+    BadRequest,
+    CommitConflict,
+    CommitStateUnknown,
+    IcetowerError,
+    NoSuchNamespace,
+    NoSuchTable,
+    NotFound,
+)
+from icetower.protocol.names import Identifier, Namespace
+from icetower.table import metadata as table_metadata
+from icetower.table.metadata import Metadata
+
+PURGE_BATCH = 1_000
+
+
+class Tables:
+    def __init__(
+        self,
+        upstream: Upstream,
+        storage: Storage,
+        heads: Heads,
+        manifests: Manifests,
+        ambient: Ambient,
+        *,
+        warehouse: str,
+    ) -> None:
+        self._upstream = upstream
+        self._storage = storage
+        self._heads = heads
+        self._manifests = manifests
+        self._ambient = ambient
+        self._warehouse = warehouse.rstrip("/")
+
+    async def new_metadata(
+        self,
+        identifier: Identifier,
+        *,
+        schema: Mapping[str, Any],
+        spec: Mapping[str, Any] | None,
+        sort_order: Mapping[str, Any] | None,
+        location: str | None,
+        properties: Mapping[str, str],
+    ) -> Metadata:
+        """The metadata of a table that does not exist yet. Raises `AlreadyExists`, `NoSuchNamespace`."""
+        await self._check_free(identifier)
+        return table_metadata.new_table(
+            uuid=self._ambient.uuid4(),
+            location=(location or await self.default_location(identifier)).rstrip("/"),
+            schema=schema,
+            spec=spec,
+            sort_order=sort_order,
+            properties=properties,
+            now_ms=self._ambient.now_ms(),
+        )
+
+    async def create(self, identifier: Identifier, metadata: Metadata) -> HeadState:
+        """Write a new table's first metadata file and point the catalog at it.
+
+        Raises `AlreadyExists`, `NoSuchNamespace`; `CommitStateUnknown` where the catalog did not say.
+        """
+        location = table_metadata.metadata_path(metadata, 0, self._ambient.uuid4())
+        head = HeadState(location, metadata)
+        await self._storage.write(location, head.file_bytes)
+        try:
+            await self._upstream.create_table(identifier, location)
+        except CommitStateUnknown:
+            if await self._location(identifier) != location:
+                raise
+        except IcetowerError:
+            await self._storage.delete_many([location])
+            raise
+        self._heads.remember(head, len(head.json_bytes))
+        return head
+
+    async def create_by_commit(self, admitted: Admitted) -> HeadState:
+        """The second half of a staged creation: a commit that asserts that there is no table yet."""
+        await self._check_free(admitted.identifier)
+        metadata, files = plan_creation(admitted, now_ms=self._ambient.now_ms(), new_name=self._ambient.uuid4)
+        for path, data in files.items():
+            await self._storage.write(path, data)
+        try:
+            return await self.create(admitted.identifier, metadata)
+        except AlreadyExists:
+            await self._storage.delete_many(list(files))
+            raise
+
+    async def register(self, identifier: Identifier, location: str, *, overwrite: bool) -> HeadState:
+        """Point the catalog at a metadata file that exists already. Raises `BadRequest` where it is none."""
+        try:
+            head = await self._heads.at(location)
+        except IcetowerError as error:
+            raise BadRequest(
+                f"{location} cannot be read as the metadata file of a table: {error.message}", rule="register.metadata"
+            ) from error
+        current = await self._location(identifier) if overwrite else None
+        if current is None:
+            await self._upstream.create_table(identifier, location)
+            return head
+        try:
+            await self._upstream.swap([Swap(identifier, current, location)])
+        except SwapLost as error:
+            raise CommitConflict(f"{identifier} was changed meanwhile; look again", rule="swap.lost") from error
+        except SwapUnknown as error:
+            raise CommitStateUnknown(f"the catalog did not say whether {identifier} was registered anew") from error
+        return head
+
+    async def rename(self, source: Identifier, target: Identifier) -> None:
+        await self._upstream.rename_table(source, target)
+
+    async def drop(self, identifier: Identifier, *, purge: bool) -> None:
+        """Forget a table; with `purge`, delete every file that its metadata reaches (unless `gc.enabled` is false)."""
+        if not purge:
+            await self._upstream.drop_table(identifier)
+            return
+        head = await self._heads.load(identifier)
+        if head.metadata.get("properties", {}).get("gc.enabled", "true").lower() == "false":
+            raise BadRequest(
+                f"{identifier} has gc.enabled=false, since its files may belong to another table too; "
+                "drop it without purging",
+                rule="purge.gc-enabled",
+            )
+        # The pointer goes first: a crash half-way leaves files without a table, never a table without files.
+        await self._upstream.drop_table(identifier, head.location)
+        await self._purge(head)
+
+    async def _purge(self, head: HeadState) -> None:
+        listed: set[str] = set()
+        manifests: set[str] = set()
+        for snapshot in head.metadata.get("snapshots", ()):
+            path = snapshot.get("manifest-list")
+            if path is None:
+                continue
+            listed.add(path)
+            try:
+                manifests |= {row.path for row in await self._manifests.list_at(path)}
+            except NotFound:
+                continue
+        deleted: set[str] = set()
+        for path in manifests:
+            try:
+                files = {entry.file.path for entry in (await self._manifests.manifest_at(path)).entries}
+            except NotFound:
+                continue
+            await self._storage.delete_many(sorted(files - deleted))
+            deleted |= files
+        statistics = {s["statistics-path"] for s in head.metadata.get("statistics", ())}
+        statistics |= {s["statistics-path"] for s in head.metadata.get("partition-statistics", ())}
+        log = {entry["metadata-file"] for entry in head.metadata.get("metadata-log", ())}
+        await self._storage.delete_many(sorted(manifests | listed | statistics | log | {head.location}))
+
+    async def _check_free(self, identifier: Identifier) -> None:
+        if not await self._upstream.namespace_exists(identifier.namespace):
+            raise NoSuchNamespace(f"Namespace does not exist: {'.'.join(identifier.namespace)}")
+        if await self._location(identifier) is not None:
+            raise AlreadyExists(f"Table already exists: {identifier}")
+
+    async def _location(self, identifier: Identifier) -> str | None:
+        try:
+            return await self._upstream.location(identifier)
+        except NoSuchTable:
+            return None
+
+    async def default_location(self, identifier: Identifier) -> str:
+        """Where a table goes whose creator does not say."""
+        return f"{await self._namespace_location(identifier.namespace)}/{identifier.name}"
+
+    async def _namespace_location(self, namespace: Namespace) -> str:
+        properties = await self._upstream.namespace_properties(namespace)
+        if "location" in properties:
+            return properties["location"].rstrip("/")
+        return "/".join((self._warehouse, *namespace))

@@ -1,0 +1,48 @@
+"""Is an append blind? A blind append has read nothing that it depends on, so it may be rebased without checks.
+
+The summary's word "append" is not enough: a MERGE that only inserts, an overwrite whose filter matched nothing and a
+cherry-picked snapshot are all recorded as `append`, and rebasing them unchecked doubles rows (trap R1). So an append
+counts as blind only where it is *known* to be.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+DECLARED_PROPERTY = "icetower.blind-appends"
+"""Table property: its owner's word that every append to the table is blind."""
+
+MARK = "icetower.blind"
+"""Snapshot summary: this writer's word for this append."""
+
+# What Spark leaves in the summary of an append that came from reading the table, or from elsewhere.
+_READING_MARKS = ("spark.merge-into.", "source-snapshot-id", "published-wap-id")
+_SPARK_WITH_MARKS = (4, 1)
+
+
+def known_blind(summary: Mapping[str, Any], *, declared: bool) -> bool:
+    """Whether an append with this snapshot summary is known to be blind.
+
+    Args:
+        summary: the snapshot's summary as the client sent it.
+        declared: the owner's word for every append: the table property or the principal's contract.
+
+    The caller has made sure from the manifests that the change only adds data files; this decides the rest.
+    """
+    if summary.get("operation") != "append":
+        return False
+    if any(key.startswith("kafka.connect.") for key in summary):
+        return False  # its appends validate consumer offsets: a stale one must fail, whatever anyone declares
+    return declared or str(summary.get(MARK, "")).lower() == "true" or _spark_says_so(summary)
+
+
+def _spark_says_so(summary: Mapping[str, Any]) -> bool:
+    """Spark 4.1 marks its MERGEs; the modules for 3.5 and 4.0 don't, so their silence proves nothing."""
+    if summary.get("engine-name") != "spark":
+        return False
+    version = re.match(r"(\d+)\.(\d+)", str(summary.get("engine-version", "")))
+    if version is None or (int(version[1]), int(version[2])) < _SPARK_WITH_MARKS:
+        return False
+    return not any(key.startswith(_READING_MARKS) for key in summary)

@@ -1,0 +1,1 @@
+"""The HTTP face: Iceberg's REST catalog protocol, the control API, authentication."""

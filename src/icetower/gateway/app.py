@@ -1,0 +1,103 @@
+"""The application: routes, and a server that says when it is ready and drains when it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from icetower.ambient import Ambient
+from icetower.errors import BadRequest, ConfigurationError, NotFound
+from icetower.gateway import control, iceberg, oauth
+from icetower.gateway.http import error_response
+from icetower.gateway.settings import Settings
+from icetower.gateway.tower import Tower
+
+DRAIN_S = 30
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+def build(tower: Tower) -> Starlette:
+    """The application around a tower; the tower is closed when the application stops."""
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncGenerator[None]:
+        await tower.ensure_administrator()
+        yield
+        await tower.close()
+
+    async def unknown(request: Request, error: Exception) -> Response:
+        status = error.status_code if isinstance(error, HTTPException) else 500
+        if status == 404:
+            return error_response(NotFound(f"there is no route {request.url.path}; GET /v1/config lists them"))
+        return error_response(BadRequest(f"{request.method} is not offered on {request.url.path}"))
+
+    return Starlette(
+        routes=[*oauth.routes(tower), *iceberg.routes(tower), *control.routes(tower)],
+        exception_handlers={404: unknown, 405: unknown},
+        lifespan=lifespan,
+    )
+
+
+class _Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config, ready: Callable[[int], None]) -> None:
+        super().__init__(config)
+        self._ready = ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started and sockets:
+            self._ready(sockets[0].getsockname()[1])
+
+
+def serve(settings: Settings, ambient: Ambient, *, open_to_all: bool, ready: Callable[[str], None]) -> None:
+    """Serve until SIGTERM or SIGINT, then finish what waits. `ready` gets the URI once requests are answered.
+
+    Raises `ConfigurationError` where the port is taken, or where an open tower would listen beyond loopback.
+    """
+    host = settings.server.host
+    if open_to_all and host not in LOOPBACK:
+        raise ConfigurationError(
+            f"--open lets anybody in as an administrator, so it serves loopback only; {host} is not. "
+            "Leave --open out, and create principals",
+            rule="configuration.open",
+        )
+    listener = _listen(host, settings.server.port)
+    tower = Tower(settings, ambient, open_to_all=open_to_all)
+    config = uvicorn.Config(
+        build(tower),
+        access_log=False,
+        log_level="warning",
+        lifespan="on",
+        server_header=False,
+        timeout_graceful_shutdown=DRAIN_S,
+        timeout_keep_alive=75,
+        backlog=2048,
+    )
+    shown = f"[{host}]" if ":" in host else host
+    server = _Server(config, lambda port: ready(f"http://{shown}:{port}"))
+    asyncio.run(server.serve(sockets=[listener]))
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    # Accepted connections inherit it; without it small answers wait 40 ms for the client's delayed ACK (trap A7).
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        raise ConfigurationError(
+            f"cannot listen on {host}:{port}: {error.strerror}; choose another with --port (0: any free one)",
+            rule="configuration.port",
+        ) from error
+    return listener

@@ -1,0 +1,194 @@
+"""From a request to a `Call` and from an error to an answer: what every route shares."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from icetower.errors import (
+    BadRequest,
+    BodyTooLarge,
+    CommitConflict,
+    IcetowerError,
+    KeyMisused,
+    NotAuthenticated,
+)
+from icetower.gateway.tower import Tower
+from icetower.ledger.ledger import Answer
+from icetower.protocol.catalog import error_body
+from icetower.protocol.names import NAMESPACE_SEPARATOR, Identifier, Namespace
+from icetower.registry.principals import Principal, administrator
+
+log = logging.getLogger("icetower")
+
+OPEN_PRINCIPAL = "open"
+NO_CREDENTIAL = "Bearer None"
+"""What PyIceberg 0.12 sends where it was given no token."""
+
+_KEY = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One authenticated request."""
+
+    request: Request
+    tower: Tower
+    principal: Principal
+    body: bytes
+
+    @property
+    def namespace(self) -> Namespace:
+        """The namespace in the path; its levels come separated by the unit separator (trap A7)."""
+        return namespace_of(self.request.path_params["namespace"])
+
+    @property
+    def table(self) -> Identifier:
+        return Identifier(self.namespace, self.request.path_params["table"])
+
+    def query(self, name: str) -> str | None:
+        return self.request.query_params.get(name)
+
+    def flag(self, name: str) -> bool:
+        """A boolean of the query. Raises `BadRequest` for anything but true and false."""
+        value = (self.query(name) or "false").lower()
+        if value not in ("true", "false"):
+            raise BadRequest(f"query parameter {name} is {value!r}; write true or false")
+        return value == "true"
+
+
+Handler = Callable[[Call], Awaitable[Response]]
+
+
+def namespace_of(text: str) -> Namespace:
+    levels = tuple(text.split(NAMESPACE_SEPARATOR))
+    if not all(levels):
+        raise BadRequest(f"namespace {text!r} has an empty level", rule="request.name")
+    return levels
+
+
+def json_response(content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(orjson.dumps(content), status, dict(headers or {}), "application/json")
+
+
+def no_content() -> Response:
+    return Response(status_code=204)
+
+
+def error_response(error: IcetowerError) -> Response:
+    headers: dict[str, str] = {}
+    if isinstance(error, NotAuthenticated):
+        headers["WWW-Authenticate"] = 'Bearer realm="icetower"'
+    return json_response(error_body(error), error.status, headers)
+
+
+def route(tower: Tower, method: str, path: str, handler: Handler, *, mutates: bool = False) -> Route:
+    """A route for authenticated callers. With `mutates`, `Idempotency-Key` replays the answer that was given before."""
+
+    async def endpoint(request: Request) -> Response:
+        try:
+            principal = await _authenticate(tower, request)
+            call = Call(request, tower, principal, await read_body(request, tower.settings.server.body_max_bytes))
+            if mutates and (key := idempotency_key(request)) is not None:
+                return await once(call, key, handler)
+            return await handler(call)
+        except IcetowerError as error:
+            if error.status >= 500:
+                log.warning("%s %s: %s (%s)", method, request.url.path, error.message, error.rule)
+            return error_response(error)
+        except ClientDisconnect:
+            return Response(status_code=400)
+        except Exception:
+            # What went wrong is for the log; it may hold what the caller must not see.
+            log.exception("%s %s failed", method, request.url.path)
+            return error_response(IcetowerError("the server failed; its log says how"))
+
+    return Route(path, endpoint, methods=[method])
+
+
+async def _authenticate(tower: Tower, request: Request) -> Principal:
+    header = request.headers.get("authorization")
+    if header is None or header == NO_CREDENTIAL:
+        if tower.open:
+            return administrator(OPEN_PRINCIPAL)
+        raise NotAuthenticated(
+            "no credential was sent; send 'Authorization: Bearer TOKEN', or configure the client's credential"
+        )
+    scheme, _, token = header.partition(" ")
+    if scheme.lower() != "bearer" or not token:
+        raise NotAuthenticated("the Authorization header is not of the form 'Bearer TOKEN'")
+    return await tower.registry.authenticate(token.strip())
+
+
+async def read_body(request: Request, max_bytes: int) -> bytes:
+    """The body, refused as soon as it is known to be too long. Raises `BodyTooLarge`."""
+    too_large = BodyTooLarge(f"the body is longer than {max_bytes} bytes (server.body_max_bytes); send less at once")
+    declared = request.headers.get("content-length", "0")
+    if declared.isdigit() and int(declared) > max_bytes:
+        raise too_large
+    chunks: list[bytes] = []
+    size = 0
+    async for chunk in request.stream():
+        size += len(chunk)
+        if size > max_bytes:
+            raise too_large
+        chunks.append(chunk)
+    return b"".join(chunks)
+
+
+def idempotency_key(request: Request) -> str | None:
+    """The request's `Idempotency-Key`. Raises `BadRequest` where it is no UUID of version 7 (specification)."""
+    key = request.headers.get("idempotency-key")
+    if key is not None and not _KEY.fullmatch(key):
+        raise BadRequest(
+            "the header Idempotency-Key must be a UUID of version 7, 36 characters",
+            rule="key.form",
+            next_step="new_key",
+        )
+    return key
+
+
+async def once(call: Call, key: str, handler: Handler, *, replay: Handler | None = None) -> Response:
+    """Run a mutation at most once for a key: a known key gets its first answer again, a duplicate in flight waits.
+
+    With `replay`, success is answered by it (the specification allows a newer state), and its body is not kept.
+    """
+    endpoint = f"{call.request.method} {call.request.url.path}"
+    fingerprint = hashlib.sha256(call.body + b"\n" + call.request.url.query.encode()).hexdigest()
+    name = (call.principal.name, key)
+    turn = call.tower.keys_in_flight.setdefault(name, asyncio.Lock())
+    try:
+        async with turn:
+            found = await call.tower.ledger.find(call.principal.name, key, endpoint, fingerprint)
+            if found is not None and replay is not None and found.status < 300:
+                return await replay(call)
+            if found is not None:
+                return Response(found.body, found.status, media_type="application/json" if found.body else None)
+            try:
+                response = await handler(call)
+                status, body = response.status_code, b"" if replay else bytes(response.body)
+            except IcetowerError as error:
+                # A stale commit may succeed later, and a grant may be given: only what stays wrong is final.
+                if (
+                    error.status in (401, 403, 429)
+                    or error.status >= 500
+                    or isinstance(error, CommitConflict | KeyMisused)
+                ):
+                    raise
+                status, body = error.status, orjson.dumps(error_body(error))
+                response = error_response(error)
+            await call.tower.ledger.remember(call.principal.name, key, Answer(endpoint, status, body, fingerprint))
+            return response
+    finally:
+        if not turn.locked():
+            call.tower.keys_in_flight.pop(name, None)

@@ -1,0 +1,297 @@
+"""Iceberg's REST catalog protocol: namespaces, tables, commits (specification: rest-catalog-open-api.yaml)."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+import orjson
+from starlette.responses import Response
+from starlette.routing import Route
+
+from icetower.admission import permissions
+from icetower.commit.head import HeadState
+from icetower.contracts.model import Operation
+from icetower.errors import BadRequest, ContractViolation, NoSuchNamespace
+from icetower.gateway.http import Call, idempotency_key, json_response, namespace_of, no_content, once, route
+from icetower.gateway.tower import Tower
+from icetower.ledger.ledger import Answer
+from icetower.protocol import catalog as wire
+from icetower.protocol.commits import parse_commit, parse_transaction
+from icetower.protocol.names import NAMESPACE_SEPARATOR, Identifier, Namespace
+from icetower.protocol.wire import read_object
+from icetower.table.metadata import Metadata
+
+Item = TypeVar("Item", Identifier, Namespace)
+
+COMPRESS_FROM_BYTES = 16 * 1024
+PAGE_MAX = 1_000
+
+ENDPOINTS = (
+    "GET /v1/{prefix}/namespaces",
+    "POST /v1/{prefix}/namespaces",
+    "GET /v1/{prefix}/namespaces/{namespace}",
+    "HEAD /v1/{prefix}/namespaces/{namespace}",
+    "DELETE /v1/{prefix}/namespaces/{namespace}",
+    "POST /v1/{prefix}/namespaces/{namespace}/properties",
+    "GET /v1/{prefix}/namespaces/{namespace}/tables",
+    "POST /v1/{prefix}/namespaces/{namespace}/tables",
+    "GET /v1/{prefix}/namespaces/{namespace}/tables/{table}",
+    "HEAD /v1/{prefix}/namespaces/{namespace}/tables/{table}",
+    "POST /v1/{prefix}/namespaces/{namespace}/tables/{table}",
+    "DELETE /v1/{prefix}/namespaces/{namespace}/tables/{table}",
+    "POST /v1/{prefix}/namespaces/{namespace}/register",
+    "POST /v1/{prefix}/namespaces/{namespace}/tables/{table}/metrics",
+    "POST /v1/{prefix}/tables/rename",
+    "POST /v1/{prefix}/transactions/commit",
+)
+
+
+def routes(tower: Tower) -> list[Route]:
+    namespaces, tables = "/v1/namespaces", "/v1/namespaces/{namespace}/tables"
+    return [
+        route(tower, "GET", "/v1/config", config),
+        route(tower, "GET", namespaces, list_namespaces),
+        route(tower, "POST", namespaces, create_namespace, mutates=True),
+        route(tower, "HEAD", namespaces + "/{namespace}", namespace_exists),
+        route(tower, "GET", namespaces + "/{namespace}", load_namespace),
+        route(tower, "DELETE", namespaces + "/{namespace}", drop_namespace, mutates=True),
+        route(tower, "POST", namespaces + "/{namespace}/properties", update_namespace, mutates=True),
+        route(tower, "POST", namespaces + "/{namespace}/register", register_table, mutates=True),
+        route(tower, "GET", tables, list_tables),
+        route(tower, "POST", tables, create_table, mutates=True),
+        route(tower, "HEAD", tables + "/{table}", table_exists),
+        route(tower, "GET", tables + "/{table}", load_table),
+        route(tower, "POST", tables + "/{table}", commit_table),
+        route(tower, "DELETE", tables + "/{table}", drop_table, mutates=True),
+        route(tower, "POST", tables + "/{table}/metrics", report_metrics),
+        route(tower, "POST", "/v1/tables/rename", rename_table, mutates=True),
+        route(tower, "POST", "/v1/transactions/commit", commit_transaction, mutates=True),
+    ]
+
+
+# -- configuration ----------------------------------------------------------------------------------------------------
+
+
+async def config(call: Call) -> Response:
+    settings = call.tower.settings
+    return json_response(
+        {
+            "defaults": settings.defaults,
+            "overrides": settings.overrides,
+            "endpoints": ENDPOINTS,
+            "idempotency-key-lifetime": f"PT{settings.server.key_lifetime_s}S",
+        }
+    )
+
+
+# -- namespaces -------------------------------------------------------------------------------------------------------
+
+
+async def list_namespaces(call: Call) -> Response:
+    parent = namespace_of(call.query("parent") or "") if call.query("parent") else ()
+    found = await call.tower.upstream.list_namespaces(parent)
+    seen = [namespace for namespace in found if permissions.visible(call.principal, namespace)]
+    page, token = _page(call, seen)
+    return json_response({"namespaces": page, "next-page-token": token})
+
+
+async def create_namespace(call: Call) -> Response:
+    wanted = wire.parse_request(wire.CreateNamespace, call.body)
+    namespace = wanted.levels()
+    permissions.require_namespace_change(call.principal, namespace)
+    await call.tower.upstream.create_namespace(namespace, wanted.properties)
+    return json_response({"namespace": namespace, "properties": wanted.properties})
+
+
+async def load_namespace(call: Call) -> Response:
+    permissions.require_visible(call.principal, call.namespace)
+    properties = await call.tower.upstream.namespace_properties(call.namespace)
+    return json_response({"namespace": call.namespace, "properties": properties})
+
+
+async def namespace_exists(call: Call) -> Response:
+    permissions.require_visible(call.principal, call.namespace)
+    if not await call.tower.upstream.namespace_exists(call.namespace):
+        raise NoSuchNamespace(f"Namespace does not exist: {'.'.join(call.namespace)}")
+    return no_content()
+
+
+async def drop_namespace(call: Call) -> Response:
+    permissions.require_namespace_change(call.principal, call.namespace)
+    await call.tower.upstream.drop_namespace(call.namespace)
+    return no_content()
+
+
+async def update_namespace(call: Call) -> Response:
+    wanted = wire.parse_request(wire.UpdateProperties, call.body)
+    permissions.require_namespace_change(call.principal, call.namespace)
+    done = await call.tower.upstream.update_namespace(call.namespace, wanted.removals, wanted.updates)
+    return json_response({"updated": done.updated, "removed": done.removed, "missing": done.missing})
+
+
+# -- tables -----------------------------------------------------------------------------------------------------------
+
+
+async def list_tables(call: Call) -> Response:
+    permissions.require_visible(call.principal, call.namespace)
+    found = await call.tower.upstream.list_tables(call.namespace)
+    seen = [identifier for identifier in found if permissions.visible(call.principal, identifier)]
+    page, token = _page(call, seen)
+    rows = [{"namespace": identifier.namespace, "name": identifier.name} for identifier in page]
+    return json_response({"identifiers": rows, "next-page-token": token})
+
+
+async def create_table(call: Call) -> Response:
+    wanted = wire.parse_request(wire.CreateTable, call.body)
+    identifier = Identifier(call.namespace, wanted.name)
+    permissions.require(call.principal, Operation.CREATE, identifier)
+    if wanted.location is not None and not call.principal.administrator:
+        raise ContractViolation(
+            f"{call.principal.name} may not choose where {identifier} lies; leave the location out",
+            rule="contract.location",
+            next_step="fix_request",
+        )
+    metadata = await call.tower.tables.new_metadata(
+        identifier,
+        schema=wanted.schema_,
+        spec=wanted.partition_spec,
+        sort_order=wanted.write_order,
+        location=wanted.location,
+        properties=wanted.properties,
+    )
+    if wanted.stage_create:
+        return json_response({"metadata": metadata, "config": call.tower.settings.table_config})
+    return _table_response(call, await call.tower.tables.create(identifier, metadata))
+
+
+async def register_table(call: Call) -> Response:
+    wanted = wire.parse_request(wire.RegisterTable, call.body)
+    identifier = Identifier(call.namespace, wanted.name)
+    permissions.require(call.principal, Operation.REGISTER, identifier)
+    head = await call.tower.tables.register(identifier, wanted.metadata_location, overwrite=wanted.overwrite)
+    return _table_response(call, head)
+
+
+async def load_table(call: Call) -> Response:
+    permissions.require(call.principal, Operation.READ, call.table)
+    mode = call.query("snapshots") or "all"
+    if mode not in ("all", "refs"):
+        raise BadRequest(f"query parameter snapshots is {mode!r}; write all or refs")
+    return _table_response(call, await call.tower.heads.load(call.table), mode=mode)
+
+
+async def table_exists(call: Call) -> Response:
+    permissions.require(call.principal, Operation.READ, call.table)
+    await call.tower.upstream.location(call.table)
+    return no_content()
+
+
+async def drop_table(call: Call) -> Response:
+    permissions.require(call.principal, Operation.DROP, call.table)
+    await call.tower.tables.drop(call.table, purge=call.flag("purgeRequested"))
+    return no_content()
+
+
+async def rename_table(call: Call) -> Response:
+    source, target = wire.parse_request(wire.RenameTable, call.body).identifiers()
+    permissions.require_rename(call.principal, source, target)
+    await call.tower.tables.rename(source, target)
+    return no_content()
+
+
+async def report_metrics(call: Call) -> Response:
+    permissions.require(call.principal, Operation.READ, call.table)
+    read_object(call.body, "metrics report")
+    return no_content()
+
+
+# -- commits ----------------------------------------------------------------------------------------------------------
+
+
+async def commit_table(call: Call) -> Response:
+    request = parse_commit(call.body)
+    if request.identifier is not None and request.identifier != call.table:
+        raise BadRequest(f"the commit names table {request.identifier}, its path {call.table}", rule="request.name")
+    request = replace(request, identifier=call.table)
+    key = idempotency_key(call.request)
+
+    async def commit(call: Call) -> Response:
+        return _table_response(call, await call.tower.commit(call.principal, request, key))
+
+    if key is None:
+        return await commit(call)
+    if any(update["action"] == "add-snapshot" for update in request.updates):
+        # The key lives in the snapshot, under the same swap; the ledger only sees that it serves one endpoint.
+        endpoint = f"POST {call.request.url.path}"
+        await call.tower.ledger.find(call.principal.name, key, endpoint)
+        response = await commit(call)
+        call.tower.remember_answer(call.principal.name, key, Answer(endpoint, 200, b""))
+        return response
+    return await once(call, key, commit, replay=load_after_commit)
+
+
+async def load_after_commit(call: Call) -> Response:
+    return _table_response(call, await call.tower.heads.load(call.table))
+
+
+async def commit_transaction(call: Call) -> Response:
+    requests = parse_transaction(call.body)
+    await call.tower.commit_together(call.principal, requests, idempotency_key(call.request))
+    return no_content()
+
+
+# -- answers ----------------------------------------------------------------------------------------------------------
+
+
+def _table_response(call: Call, head: HeadState, *, mode: str = "all") -> Response:
+    """A `LoadTableResult`, or 304 where the caller has it (trap A6: the ETag is the caller's own)."""
+    config_bytes = orjson.dumps(call.tower.settings.table_config)
+    etag = head.etag(f"{mode}\n{call.principal.name}\n{config_bytes.decode()}")
+    if etag in (call.request.headers.get("if-none-match") or "").split(", "):
+        return Response(status_code=304, headers={"ETag": etag})
+    headers = {"ETag": etag}
+    if mode == "refs":
+        head = HeadState(head.location, _only_refs(head.metadata))
+    compressed = (
+        "gzip" in call.request.headers.get("accept-encoding", "") and len(head.json_bytes) > COMPRESS_FROM_BYTES
+    )
+    if compressed:
+        headers |= {"Content-Encoding": "gzip", "Vary": "Accept-Encoding"}
+    return Response(head.answer(config_bytes, compressed=compressed), 200, headers, "application/json")
+
+
+def _only_refs(metadata: Metadata) -> Metadata:
+    named = {ref["snapshot-id"] for ref in metadata.get("refs", {}).values()}
+    return {**metadata, "snapshots": [s for s in metadata.get("snapshots", ()) if s["snapshot-id"] in named]}
+
+
+def _page(call: Call, items: Sequence[Item]) -> tuple[list[Item], str | None]:
+    """One page of a sorted listing. The token names the last item given, so that a page stays right while names come
+    and go."""
+    size_text, token = call.query("pageSize"), call.query("pageToken")
+    if size_text is None and not token:
+        return list(items), None
+    try:
+        size = min(int(size_text or PAGE_MAX), PAGE_MAX)
+    except ValueError:
+        size = 0
+    if size < 1:
+        raise BadRequest(f"query parameter pageSize is {size_text!r}; write a number from 1")
+    start = 0
+    if token:
+        try:
+            after = base64.urlsafe_b64decode(token.encode()).decode()
+        except (binascii.Error, UnicodeDecodeError, ValueError) as error:
+            raise BadRequest("query parameter pageToken was not given out by this server") from error
+        start = sum(1 for item in items if _name(item) <= after)
+    page = list(items[start : start + size])
+    more = start + size < len(items)
+    return page, base64.urlsafe_b64encode(_name(page[-1]).encode()).decode() if more else None
+
+
+def _name(item: Identifier | Namespace) -> str:
+    return item.name if isinstance(item, Identifier) else NAMESPACE_SEPARATOR.join(item)
