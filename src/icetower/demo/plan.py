@@ -1,0 +1,155 @@
+"""Who writes what: ten agents, the partitions that their contracts give them, and the batches they send in time order.
+
+Pricing is split by bucket of the product, stock movements by spans of time (a partition scheduler's slots), interactions
+by household, each into its own partition of the write-ahead log. Four agents misbehave, each in one way.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import dataclass
+from enum import StrEnum
+from importlib import resources
+from string import Template
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.transforms import BucketTransform
+from pyiceberg.types import LongType
+
+from icetower.demo import data, tables
+
+BATCHES_MAX = 28
+BATCHES_MIN = 4
+MEDIATOR = "interactions-mediator"
+AUDITOR = "auditor"
+_HOUR = dt.timedelta(hours=1)
+
+
+class Engine(StrEnum):
+    PYICEBERG = "PyIceberg"
+    SPARK = "PySpark"
+
+
+class Conduct(StrEnum):
+    """How an agent behaves."""
+
+    ORDINARY = "ordinary"
+    STRAYS = "writes outside its contract"
+    REPEATS = "sends its commits twice"
+    DIES = "is killed before committing"
+    STALE = "holds a stale base"
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """One agent process. It writes to one table; `share` says which of the table's partitions or rows are its own.
+
+    `share` means buckets of the product for prices, the slot (index of `STOCK_SLOTS`) for stock movements and the
+    remainder of the household's number for interactions.
+    """
+
+    name: str
+    table: str
+    engine: Engine
+    share: tuple[int, ...]
+    conduct: Conduct = Conduct.ORDINARY
+
+    def batches(self, days: int) -> int:
+        """How many commits the agent makes of `days` days. A Spark job is no trickle: it commits half as often."""
+        per_day = 2 if self.engine is Engine.PYICEBERG else 1
+        return max(BATCHES_MIN, min(per_day * days, BATCHES_MAX * per_day // 2))
+
+    @property
+    def contract_file(self) -> str:
+        return f"{self.name}.yaml"
+
+
+STOCK_SLOTS = 3
+INTERACTION_SHARES = 3
+
+AGENTS: tuple[Agent, ...] = (
+    Agent("pricing-grocery", tables.PRICES, Engine.PYICEBERG, (0, 1)),
+    Agent("pricing-produce", tables.PRICES, Engine.PYICEBERG, (2, 3), Conduct.STRAYS),
+    Agent("pricing-bakery", tables.PRICES, Engine.PYICEBERG, (4, 5), Conduct.STALE),
+    Agent("pricing-household", tables.PRICES, Engine.SPARK, (6, 7)),
+    Agent("inventory-early", tables.STOCK, Engine.PYICEBERG, (0,), Conduct.DIES),
+    Agent("inventory-middle", tables.STOCK, Engine.PYICEBERG, (1,)),
+    Agent("inventory-late", tables.STOCK, Engine.SPARK, (2,)),
+    Agent("interactions-app", tables.INTERACTIONS_WAL, Engine.PYICEBERG, (0,), Conduct.REPEATS),
+    Agent("interactions-till", tables.INTERACTIONS_WAL, Engine.PYICEBERG, (1,)),
+    Agent("interactions-web", tables.INTERACTIONS_WAL, Engine.PYICEBERG, (2,)),
+)
+
+
+def agent_named(name: str) -> Agent:
+    return next(agent for agent in AGENTS if agent.name == name)
+
+
+def agents_of(table: str) -> tuple[Agent, ...]:
+    return tuple(agent for agent in AGENTS if agent.table == table)
+
+
+def slot(index: int, days: int) -> tuple[dt.datetime, dt.datetime]:
+    """The half-open span of whole hours that is slot `index` of the stock movements."""
+    start, end = data.horizon(days)
+    hours = (end - start) // _HOUR
+    return start + index * hours // STOCK_SLOTS * _HOUR, start + (index + 1) * hours // STOCK_SLOTS * _HOUR
+
+
+def rows_of(agent: Agent, source: pa.Table, days: int) -> pa.Table:
+    """The rows of the source, in time order, that `agent` has to write."""
+    if agent.table == tables.PRICES:
+        bucket = BucketTransform[int](tables.BUCKETS).pyarrow_transform(LongType())
+        buckets = bucket(source["product_id"].combine_chunks())
+        mine = pc.is_in(buckets, pa.array(agent.share, pa.int32()))
+    elif agent.table == tables.STOCK:
+        start, end = (pa.scalar(bound, data.TIME) for bound in slot(agent.share[0], days))
+        mine = pc.and_(pc.greater_equal(source["sold_at"], start), pc.less(source["sold_at"], end))
+    else:
+        mine = pa.array(np.isin(source["household_id"].to_numpy() % INTERACTION_SHARES, agent.share))
+    return source.filter(mine)
+
+
+def batch(rows: pa.Table, number: int, batches: int) -> pa.Table:
+    """Batch `number` of `batches` nearly equal ones, in time order."""
+    first, end = number * rows.num_rows // batches, (number + 1) * rows.num_rows // batches
+    return rows.slice(first, end - first)
+
+
+def table_rows(agent: Agent, rows: pa.Table) -> pa.Table:
+    """Rows of the source as rows of the agent's table."""
+    if agent.table == tables.PRICES:
+        return data.product_prices(rows)
+    if agent.table == tables.STOCK:
+        return data.stock_movements(rows)
+    return data.user_interactions(rows, agent.name)
+
+
+def batch_key(agent: Agent, number: int, seed: int) -> str:
+    """The idempotency key of a batch: the same when the agent is started again."""
+    return f"{agent.name}-{seed}-{number:04d}"
+
+
+def stray_rows(agent: Agent, source: pa.Table, days: int) -> pa.Table:
+    """Rows that belong to the next agent of the same table."""
+    others = agents_of(agent.table)
+    neighbour = others[(others.index(agent) + 1) % len(others)]
+    return batch(rows_of(neighbour, source, days), 0, neighbour.batches(days))
+
+
+def contract_text(name: str, days: int) -> str:
+    """The contract of an agent, the mediator or the auditor, as YAML.
+
+    The files are shipped with the package. The slots of the stock movements depend on how many days are replayed: their
+    bounds are `$from` and `$to` in the file.
+    """
+    text = resources.files("icetower.demo").joinpath(f"contracts/{name}.yaml").read_text(encoding="utf-8")
+    bounds: dict[str, Any] = {}
+    owner = next((agent for agent in agents_of(tables.STOCK) if agent.name == name), None)
+    if owner is not None:
+        start, end = slot(owner.share[0], days)
+        bounds = {"from": f"{start:%Y-%m-%dT%H}", "to": f"{end:%Y-%m-%dT%H}"}
+    return Template(text).substitute(bounds)
