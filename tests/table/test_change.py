@@ -99,6 +99,8 @@ def test_pyicebergs_own_commits_have_no_problems(version: int, merges: str, tmp_
 # ── Lies ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 SNAPSHOT = {"snapshot-id": 20, "sequence-number": 5, "summary": {"operation": "append"}}
+COMPACTION = {**SNAPSHOT, "summary": {"operation": "replace"}}
+FORGED_BOUNDS = {"lower_bounds": [{"key": 1, "value": b"z"}]}
 
 
 def data_file(path: str, **other: Any) -> DataFile:
@@ -162,7 +164,7 @@ LIES: dict[str, tuple[Callable[[], Change], str]] = {
     "deleted elsewhere": (
         lambda: committed(*KEPT, entry(DELETED, "else")), "file else is marked DELETED, but was not live"),
     "deleted under another number": (
-        lambda: committed(KEPT[0], entry(DELETED, "old-2", sequence_number=4)), "is marked DELETED with sequence number"),
+        lambda: committed(KEPT[0], entry(DELETED, "old-2", sequence_number=4)), "marked DELETED with sequence number"),
     "deleted and kept": (
         lambda: committed(*KEPT, entry(DELETED, "old-2")), "file old-2 is marked DELETED and live at once"),
     "named twice": (lambda: committed(*KEPT, NEW, NEW), "file new is named twice as live"),
@@ -180,13 +182,13 @@ LIES: dict[str, tuple[Callable[[], Change], str]] = {
         lambda: committed(KEPT[0], entry(EXISTING, "old-2", file={"record_count": 11}), existing_rows=21),
         "with record count 11, but had 10"),
     "forged bounds": (
-        lambda: committed(KEPT[0], entry(EXISTING, "old-2", file={"record": {"lower_bounds": [{"key": 1, "value": b"z"}]}})),
+        lambda: committed(KEPT[0], entry(EXISTING, "old-2", file={"record": FORGED_BOUNDS})),
         "is marked EXISTING with other lower_bounds than it had"),
     "number of its own": (
         lambda: committed(*KEPT, entry(ADDED, "new", sequence_number=1), min_sequence_number=1),
         "file new is marked ADDED with sequence number 1 of its own"),
     "compaction from the future": (
-        lambda: committed(*KEPT, entry(ADDED, "new", sequence_number=6), snapshot={**SNAPSHOT, "summary": {"operation": "replace"}}),
+        lambda: committed(*KEPT, entry(ADDED, "new", sequence_number=6), snapshot=COMPACTION),
         "file new is marked ADDED with sequence number 6 of its own"),
     "file sequence number of its own": (
         lambda: committed(*KEPT, entry(ADDED, "new", file_sequence_number=1)), "with file sequence number 1 instead"),
@@ -214,8 +216,7 @@ def test_r5_a_manifest_that_lies_is_found_out(lie: str) -> None:
 
 def test_compaction_may_keep_the_sequence_number_of_what_it_replaces() -> None:
     gone = (entry(DELETED, "old-1"), entry(DELETED, "old-2"))
-    snapshot = {**SNAPSHOT, "summary": {"operation": "replace"}}
-    assert committed(*gone, entry(ADDED, "new", sequence_number=2), snapshot=snapshot).problems == ()
+    assert committed(*gone, entry(ADDED, "new", sequence_number=2), snapshot=COMPACTION).problems == ()
 
 
 def test_r5_a_deletion_vector_is_told_from_its_neighbours_in_one_file() -> None:

@@ -47,8 +47,15 @@ SCHEMA = {
 SPEC = tuple(
     {"name": name, "transform": transform, "source-id": source, "field-id": 1000 + at}
     for at, (name, transform, source) in enumerate(
-        [("day", "identity", 2), ("1 amount", "identity", 3), ("key", "identity", 4), ("at", "identity", 5)]
-        + [("größe 1", "truncate[3]", 6), ("other amount", "truncate[10]", 3), ("id_bucket", "bucket[8]", 1)]
+        [
+            ("day", "identity", 2),
+            ("1 amount", "identity", 3),
+            ("key", "identity", 4),
+            ("at", "identity", 5),
+            ("größe 1", "truncate[3]", 6),
+            ("other amount", "truncate[10]", 3),
+            ("id_bucket", "bucket[8]", 1),
+        ]
     )
 )
 LONG = st.integers(-(2**63), 2**63 - 1)
@@ -228,7 +235,10 @@ def test_damaged_bytes_are_refused_as_invalid_and_nothing_else(cut: int, flip: i
         try:
             read(damaged)
         except ValidationFailed as error:
-            assert error.rule == "manifest.readable"
+            refusal = error.rule
+        else:
+            refusal = "manifest.readable"  # the damage may hit what no reader looks at
+        assert refusal == "manifest.readable"
 
 
 @pytest.mark.parametrize(
