@@ -216,8 +216,9 @@ VIEW_UPDATES = frozenset({"add-view-version", "set-current-view-version"})
 
 class _Commit(Wire):
     identifier: JSON | None = None
-    requirements: list[JSON]
-    updates: list[JSON]
+    # Both required by the specification; Iceberg's own server takes a commit without.
+    requirements: list[JSON] | None = None
+    updates: list[JSON] | None = None
 
 
 class _Transaction(Wire):
@@ -258,17 +259,18 @@ def parse_transaction(data: bytes) -> tuple[CommitRequest, ...]:
 
 def _commit(body: Mapping[str, Any], what: str) -> CommitRequest:
     shape = read(_Commit, body, what)
+    requirements, updates = shape.requirements or [], shape.updates or []
     kinds = [
         _checked(requirement, "type", "requirement", REQUIREMENTS, f"{what}.requirements[{i}]")
-        for i, requirement in enumerate(shape.requirements)
+        for i, requirement in enumerate(requirements)
     ]
-    for i, update in enumerate(shape.updates):
+    for i, update in enumerate(updates):
         _checked(update, "action", "update", UPDATES, f"{what}.updates[{i}]")
     if "assert-create" in kinds and len(set(kinds)) > 1:
         others = sorted(set(kinds) - {"assert-create"})
         raise BadRequest(f"Invalid create requirements: {others} say nothing about a table that must not exist")
     identifier = None if shape.identifier is None else table_identifier(shape.identifier, f"{what}.identifier")
-    return CommitRequest(identifier, tuple(shape.requirements), tuple(shape.updates))
+    return CommitRequest(identifier, tuple(requirements), tuple(updates))
 
 
 def table_identifier(value: Mapping[str, Any], what: str) -> Identifier:

@@ -17,16 +17,9 @@ import orjson
 
 from icetower.errors import BadRequest, ValidationFailed
 from icetower.table import schemas, specs
+from icetower.table.builder import MAIN, Metadata, checked_version, no_snapshot, with_legacy_fields
 from icetower.table.shapes import JSON, integer, mapping, objects, optional_integer, text, text_map
-from icetower.table.updates import (
-    DEFAULT_FORMAT_VERSION,
-    MAIN,
-    Metadata,
-    apply,
-    checked_version,
-    no_snapshot,
-    with_legacy_fields,
-)
+from icetower.table.updates import DEFAULT_FORMAT_VERSION, apply
 
 __all__ = [
     "MAIN",

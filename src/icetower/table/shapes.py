@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NoReturn, cast
 
 from icetower.errors import BadRequest
@@ -117,11 +117,6 @@ def text_map(value: Mapping[str, Any], field: str, where: str) -> dict[str, str]
 def without_nulls(value: Mapping[str, Any]) -> JSON:
     """A copy without the fields that are null: to Iceberg they are absent."""
     return {key: entry for key, entry in value.items() if entry is not None}
-
-
-def sequence_of(value: Mapping[str, Any], field: str) -> Sequence[Any]:
-    """The list in a field that earlier reading has checked; empty where absent."""
-    return cast("Sequence[Any]", value.get(field) or ())
 
 
 def _refuse(found: object, field: str, where: str, wanted: str) -> NoReturn:

@@ -1,0 +1,346 @@
+"""A table's metadata under construction: one method an update.
+
+Follows Iceberg's `TableMetadata.Builder`, its messages included, since clients' own test suites compare them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+from icetower.errors import BadRequest, CommitConflict, ValidationFailed
+from icetower.table import specs
+from icetower.table.shapes import JSON, integer, optional_integer, text, without_nulls
+from icetower.table.structure import Structure, by_id
+
+Metadata = Mapping[str, Any]
+
+MAIN = "main"
+LATEST_FORMAT_VERSION = 3
+ONE_MINUTE_MS = 60_000
+
+
+class Builder(Structure):
+    """Metadata under construction. Nothing of the base is changed."""
+
+    def __init__(self, base: Metadata | None, now_ms: int, format_version: int) -> None:
+        super().__init__(dict(base) if base is not None else _nothing(format_version))
+        self.base = base
+        self.now_ms = now_ms if base is None else max(now_ms, int(base["last-updated-ms"]))
+        self._added_snapshots: set[int] = set()
+        self._main_moves: list[int] = []
+        self._removed_snapshots = False
+        self._snapshots_by_id: dict[int, JSON] | None = None
+
+    def snapshot(self, snapshot_id: int) -> JSON | None:
+        """A snapshot by id. The index is made once: histories hold thousands."""
+        if self._snapshots_by_id is None:
+            self._snapshots_by_id = {snapshot["snapshot-id"]: snapshot for snapshot in self.state.get("snapshots", ())}
+        return self._snapshots_by_id.get(snapshot_id)
+
+    def add_snapshot(self, sent: Mapping[str, Any]) -> None:
+        """Add a snapshot; no ref points at it yet."""
+        snapshot = without_nulls(sent)
+        snapshot_id = integer(snapshot, "snapshot-id", "snapshot")
+        integer(snapshot, "timestamp-ms", "snapshot")
+        for part, noun in (("schemas", "schema"), ("partition-specs", "partition spec"), ("sort-orders", "sort order")):
+            if not self.state[part]:
+                raise ValidationFailed(f"Attempting to add a snapshot before a {noun} is added", rule="snapshot.early")
+        if "manifest-list" not in snapshot and (self.format_version > 1 or "manifests" not in snapshot):
+            raise BadRequest("Cannot parse snapshot: missing field manifest-list (a string)", rule="shape")
+        if self.snapshot(snapshot_id) is not None:
+            raise ValidationFailed(
+                f"Snapshot already exists for id: {snapshot_id}", rule="snapshot.known", snapshot=snapshot_id
+            )
+        self._take_sequence_number(snapshot)
+        if self.format_version >= 3:
+            self._take_row_ids(snapshot)
+        self.append("snapshots", snapshot)
+        assert self._snapshots_by_id is not None
+        self._snapshots_by_id[snapshot_id] = snapshot
+        self._added_snapshots.add(snapshot_id)
+
+    def _take_sequence_number(self, snapshot: JSON) -> None:
+        number = optional_integer(snapshot, "sequence-number", "snapshot") or 0
+        if self.format_version == 1:
+            if number:
+                raise ValidationFailed(f"Sequence number must be 0 in v1: {number}", rule="snapshot.sequence-number")
+            snapshot.pop("sequence-number", None)
+            return
+        last = self.state["last-sequence-number"]
+        # A snapshot without parent replaces the table; Iceberg lets concurrent replacements carry one number.
+        if number <= last and "parent-snapshot-id" in snapshot:
+            raise CommitConflict(
+                "Validation failed, please retry: Cannot add snapshot with sequence number"
+                f" {number} older than last sequence number {last}",
+                rule="snapshot.sequence-number",
+            )
+        # Iceberg would go back to a lower number and then refuse its own metadata.
+        self.state["last-sequence-number"] = max(last, number)
+
+    def _take_row_ids(self, snapshot: JSON) -> None:
+        first = optional_integer(snapshot, "first-row-id", "snapshot")
+        added = optional_integer(snapshot, "added-rows", "snapshot")
+        if first is None:
+            raise ValidationFailed("Cannot add a snapshot: first-row-id is null", rule="snapshot.row-ids")
+        if added is None or added < 0:
+            raise ValidationFailed(
+                f"Cannot add a snapshot: added-rows must be set with first-row-id, not {added}", rule="snapshot.row-ids"
+            )
+        next_row_id = self.state["next-row-id"]
+        if first < next_row_id:
+            raise CommitConflict(
+                "Validation failed, please retry: Cannot add a snapshot, first-row-id is behind table next-row-id:"
+                f" {first} < {next_row_id}",
+                rule="snapshot.row-ids",
+            )
+        # Iceberg adds the rows to its own next-row-id, which would hand ids out twice after a gap.
+        self.state["next-row-id"] = first + added
+
+    def set_ref(self, name: str, ref: JSON) -> None:
+        """Point a branch or tag at a snapshot; `main` is also the current snapshot and is logged."""
+        if self.state["refs"].get(name) == ref:
+            return
+        snapshot_id = ref["snapshot-id"]
+        snapshot = self.snapshot(snapshot_id)
+        if snapshot is None:
+            raise ValidationFailed(f"Cannot set {name} to unknown snapshot: {snapshot_id}", rule="ref.snapshot")
+        if name == MAIN:
+            if ref["type"] != "branch":
+                raise ValidationFailed(f"Cannot set {MAIN} to a tag, it must be a branch", rule="ref.main")
+            self.state["current-snapshot-id"] = snapshot_id
+            # Going back to an older snapshot happens now, not when that snapshot was made.
+            time_ms = snapshot["timestamp-ms"] if snapshot_id in self._added_snapshots else self.now_ms
+            self.append("snapshot-log", {"timestamp-ms": time_ms, "snapshot-id": snapshot_id})
+            self._main_moves.append(snapshot_id)
+        self.put("refs", {**self.state["refs"], name: ref})
+
+    def remove_ref(self, name: str) -> None:
+        """Drop a ref, if it is there. Without `main` the table has no current snapshot; its log stays."""
+        if name == MAIN:
+            self.state["current-snapshot-id"] = no_snapshot(self.format_version)
+        if name in self.state["refs"]:
+            self.put("refs", {key: ref for key, ref in self.state["refs"].items() if key != name})
+
+    def remove_snapshots(self, ids: Sequence[int]) -> None:
+        """Drop snapshots, with their statistics and the refs that point at them."""
+        gone = {snapshot_id for snapshot_id in ids if self.snapshot(snapshot_id) is not None}
+        if not gone:
+            return
+        assert self._snapshots_by_id is not None
+        for snapshot_id in gone:
+            del self._snapshots_by_id[snapshot_id]
+        self._removed_snapshots = True
+        self.put("snapshots", [s for s in self.state["snapshots"] if s["snapshot-id"] not in gone])
+        for part in ("statistics", "partition-statistics"):
+            self.remove_statistics(part, gone)
+        for name in [name for name, ref in self.state["refs"].items() if self.snapshot(ref["snapshot-id"]) is None]:
+            self.remove_ref(name)
+
+    def set_statistics(self, part: str, file: Mapping[str, Any]) -> None:
+        """Put a statistics file in the place of those of its snapshot."""
+        snapshot_id = integer(file, "snapshot-id", part)
+        text(file, "statistics-path", part)
+        integer(file, "file-size-in-bytes", part)
+        kept = [entry for entry in self.state.get(part, ()) if entry["snapshot-id"] != snapshot_id]
+        self.put(part, [*kept, dict(file)])
+
+    def remove_statistics(self, part: str, snapshot_ids: set[int]) -> None:
+        """Drop the statistics files of snapshots."""
+        files = self.state.get(part) or []
+        kept = [file for file in files if file["snapshot-id"] not in snapshot_ids]
+        if len(kept) != len(files):
+            self.put(part, kept)
+
+    def assign_uuid(self, uuid: str) -> None:
+        """Give a new table its UUID. That of a table that exists never changes: keys and clients count on it."""
+        had = self.state.get("table-uuid")
+        if had is not None and had.lower() == uuid.lower():
+            return
+        if had is not None and self.base is not None:
+            raise ValidationFailed(f"Cannot assign uuid {uuid}: the table has {had}", rule="uuid")
+        self.put("table-uuid", uuid)
+
+    def upgrade(self, version: int) -> None:
+        """Go to a later format version."""
+        had = self.format_version
+        if version > LATEST_FORMAT_VERSION:
+            raise BadRequest(
+                f"Cannot upgrade table to unsupported format version: v{version} (supported: v{LATEST_FORMAT_VERSION})",
+                rule="format-version",
+            )
+        if version < had:
+            raise BadRequest(f"Cannot downgrade v{had} table to v{version}", rule="format-version")
+        if version == had:
+            return
+        if had == 1:
+            self.state["last-sequence-number"] = 0
+        if version >= 3:
+            self.state["next-row-id"] = self.state.get("next-row-id", 0)
+        if not _has_current(self.state):
+            self.state["current-snapshot-id"] = no_snapshot(version)
+        self.put("format-version", version)
+
+    def set_properties(self, updates: Mapping[str, str]) -> None:
+        """Set table properties."""
+        if updates:
+            self.put("properties", {**self.state["properties"], **updates})
+
+    def remove_properties(self, removals: Sequence[str]) -> None:
+        """Drop table properties, whether or not they are there."""
+        if removals:
+            gone = set(removals)
+            self.put("properties", {key: v for key, v in self.state["properties"].items() if key not in gone})
+
+    def set_location(self, location: str) -> None:
+        """Move the place of new files."""
+        location = location.rstrip("/")
+        if not location:
+            raise BadRequest("Cannot set location: it is empty", rule="location")
+        if location != self.state.get("location"):
+            self.put("location", location)
+
+    def add_key(self, key: Mapping[str, Any]) -> None:
+        """Add an encryption key, unless its id is there."""
+        key_id = text(key, "key-id", "encryption-key")
+        text(key, "encrypted-key-metadata", "encryption-key")
+        if all(known["key-id"] != key_id for known in self.state.get("encryption-keys", ())):
+            self.put("encryption-keys", [*self.state.get("encryption-keys", ()), dict(key)])
+
+    def remove_key(self, key_id: str) -> None:
+        """Drop an encryption key, if it is there."""
+        known = self.state.get("encryption-keys", ())
+        kept = [key for key in known if key["key-id"] != key_id]
+        if len(kept) != len(known):
+            self.put("encryption-keys", kept)
+
+    def check_row_lineage(self) -> None:
+        """Early v3 clients switch row lineage on; it always is."""
+        if self.format_version < 3:
+            raise ValidationFailed(f"Cannot use row lineage with format version {self.format_version}: it came with v3")
+
+    def build(self) -> Metadata:
+        """The finished metadata; the base itself where nothing changed."""
+        if self.base is not None and not self.changed:
+            return self.base
+        state = self.state
+        self._check_complete()
+        state["snapshot-log"] = self._corrected_log()
+        last_log_ms = state["snapshot-log"][-1]["timestamp-ms"] if state["snapshot-log"] else 0
+        # Iceberg refuses to read a table whose log runs more than a minute ahead of it.
+        state["last-updated-ms"] = max(self.now_ms, last_log_ms)
+        if self._main_moves:
+            _check_log_order(state["snapshot-log"][-len(self._main_moves) - 1 :])
+        return with_legacy_fields(state)
+
+    def _check_complete(self) -> None:
+        state = self.state
+        if state.get("table-uuid") is None and self.format_version > 1:
+            raise BadRequest(f"UUID is required in format v{self.format_version}: send assign-uuid", rule="uuid")
+        if state.get("location") is None:
+            raise BadRequest("Table location is required: send set-location", rule="location")
+        schema = self.schema_for("table")
+        spec = by_id(state["partition-specs"], "spec-id", state["default-spec-id"])
+        if spec is None:
+            raise BadRequest("Partition specs cannot be null or empty: send add-spec", rule="spec.missing")
+        order = by_id(state["sort-orders"], "order-id", state["default-sort-order-id"])
+        if order is None:
+            raise BadRequest("Sort orders cannot be null or empty: send add-sort-order", rule="order.missing")
+        unbroken = self.base is not None and all(
+            self.base.get(key) == state[key]
+            for key in ("current-schema-id", "default-spec-id", "default-sort-order-id")
+        )
+        if not unbroken:
+            specs.check_spec(spec, schema)
+            specs.check_order(order, schema)
+
+    def _corrected_log(self) -> list[JSON]:
+        """The snapshot log without snapshots that were `main` only within this commit, cut where history has a hole."""
+        log: list[JSON] = self.state["snapshot-log"]
+        current = self.state["current-snapshot-id"]
+        passing = {i for i in self._main_moves if i in self._added_snapshots and i != current}
+        if not passing and not self._removed_snapshots:
+            return log
+        kept: list[JSON] = []
+        for entry in log:
+            if self.snapshot(entry["snapshot-id"]) is not None:
+                if entry["snapshot-id"] not in passing:
+                    kept.append(entry)
+            elif self._removed_snapshots:
+                # Else the snapshot before the hole would seem to have been current all through it.
+                kept = []
+        if log and _has_current(self.state) and (not kept or kept[-1]["snapshot-id"] != current):
+            raise ValidationFailed(
+                "Cannot set invalid snapshot log: latest entry is not the current snapshot", rule="snapshot-log"
+            )
+        return kept
+
+
+def checked_version(version: int) -> int:
+    """A format version that is written here.
+
+    Raises:
+        BadRequest: it isn't 1, 2 or 3.
+    """
+    if not 1 <= version <= LATEST_FORMAT_VERSION:
+        raise BadRequest(
+            f"Unsupported format version: v{version} (supported: v{LATEST_FORMAT_VERSION})", rule="format-version"
+        )
+    return version
+
+
+def with_legacy_fields(metadata: JSON) -> JSON:
+    """The metadata with `schema` and `partition-spec` as readers of v1 want them, and without them after v1."""
+    if metadata["format-version"] > 1:
+        metadata.pop("schema", None)
+        metadata.pop("partition-spec", None)
+        return metadata
+    schema = by_id(metadata["schemas"], "schema-id", metadata["current-schema-id"])
+    spec = by_id(metadata["partition-specs"], "spec-id", metadata["default-spec-id"])
+    assert schema is not None
+    assert spec is not None
+    return {**metadata, "schema": schema, "partition-spec": spec["fields"]}
+
+
+def no_snapshot(format_version: int) -> int | None:
+    """What `current-snapshot-id` holds for an empty table: null since v3, -1 before."""
+    return None if format_version >= 3 else -1
+
+
+def _nothing(format_version: int) -> JSON:
+    return {
+        "format-version": format_version,
+        "last-column-id": 0,
+        "current-schema-id": 0,
+        "schemas": [],
+        "default-spec-id": 0,
+        "partition-specs": [],
+        "last-partition-id": 0,
+        "default-sort-order-id": 0,
+        "sort-orders": [],
+        "properties": {},
+        "current-snapshot-id": no_snapshot(format_version),
+        "refs": {},
+        "snapshots": [],
+        "statistics": [],
+        "partition-statistics": [],
+        "snapshot-log": [],
+        "metadata-log": [],
+        **({"last-sequence-number": 0} if format_version > 1 else {}),
+        **({"next-row-id": 0} if format_version > 2 else {}),
+    }
+
+
+def _has_current(state: Mapping[str, Any]) -> bool:
+    return state.get("current-snapshot-id") not in (None, -1)
+
+
+def _check_log_order(log: Sequence[JSON]) -> None:
+    for before, after in pairwise(log):
+        if after["timestamp-ms"] < before["timestamp-ms"] - ONE_MINUTE_MS:
+            raise ValidationFailed(
+                f"Invalid snapshot timestamp {after['timestamp-ms']}: more than a minute before the log's entry"
+                f" at {before['timestamp-ms']}; check the writer's clock",
+                rule="snapshot.timestamp",
+            )
