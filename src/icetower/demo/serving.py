@@ -1,0 +1,78 @@
+"""A tower of the demo's own: `icetower serve` as a process, with the demo's contracts in force."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from icetower.agent import Tower
+from icetower.demo import plan
+from icetower.errors import IcetowerError
+
+START_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 20.0
+_SERVING = re.compile(r"icetower: serving (\S+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """A running tower; `token` is the administrator's secret."""
+
+    uri: str
+    token: str
+
+    def catalog(self, secret: str) -> dict[str, str]:
+        """Properties of a catalog, for PyIceberg, of the principal with that secret."""
+        return {"type": "rest", "uri": self.uri, "token": secret}
+
+
+@contextmanager
+def tower_process(folder: Path) -> Iterator[Serving]:
+    """A tower on a free port that keeps its data under `folder`; it is told to drain at the end.
+
+    Raises `IcetowerError` when it does not say that it serves within `START_TIMEOUT_S`.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    log = folder / "serve.log"
+    command = [sys.executable, "-c", "from icetower.cli import main; main()", "serve", "--port", "0"]
+    with log.open("wb") as stream:
+        process = subprocess.Popen(  # noqa: S603 - our own program
+            [*command, "--data", str(folder / "tower")], stdout=stream, stderr=subprocess.STDOUT
+        )
+    try:
+        uri = _await_line(process, log)
+        yield Serving(uri, (folder / "tower" / "admin.token").read_text(encoding="utf-8").strip())
+    finally:
+        process.terminate()
+        try:
+            process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _await_line(process: subprocess.Popen[bytes], log: Path) -> str:
+    pause = threading.Event()
+    for _ in range(int(START_TIMEOUT_S / 0.1)):
+        said = log.read_text(encoding="utf-8", errors="replace")
+        if found := _SERVING.search(said):
+            return found[1]
+        if process.poll() is not None:
+            break
+        pause.wait(0.1)
+    raise IcetowerError(f"`icetower serve` did not come up; {log} ends with:\n{log.read_text(errors='replace')[-2000:]}")
+
+
+def hire(tower: Tower, days: int) -> Mapping[str, str]:
+    """Put every contract of the demo in force and make a principal of each; their secrets by name."""
+    secrets: dict[str, str] = {}
+    for name in (*(agent.name for agent in plan.AGENTS), plan.MEDIATOR, plan.AUDITOR):
+        tower.apply_contract(plan.contract_text(name, days))
+        secrets[name] = tower.create_principal(name, name)
+    return secrets
