@@ -18,6 +18,7 @@ from icetower.table.change import COUNTED, Change, own_added_entries, summary_to
 from icetower.table.manifest_writing import assign_first_row_ids, manifest_row, write_manifest, write_manifest_list
 from icetower.table.manifests import ManifestFile
 from icetower.table.metadata import Metadata
+from icetower.table.schemas import columns_by_id
 
 JSON = dict[str, Any]
 Lists = Mapping[str, tuple[ManifestFile, ...]]
@@ -171,7 +172,7 @@ class Draft:
         snapshot_id = change.snapshot["snapshot-id"]
         for (spec_id, content), entries in own_added_entries(change).items():
             spec = next(s for s in self._metadata["partition-specs"] if s["spec-id"] == spec_id)
-            schema = _current_schema(self._metadata)
+            schema = _schema_of(self._metadata, spec)
             # Data of its own: every entry is ADDED and inherits the snapshot's number and row ids.
             data = write_manifest(
                 entries,
@@ -249,8 +250,15 @@ def _parent_id(snapshot: Mapping[str, Any]) -> int | None:
     return None if parent in (None, -1) else parent
 
 
-def _current_schema(metadata: Metadata) -> Mapping[str, Any]:
-    return next(s for s in metadata["schemas"] if s["schema-id"] == metadata["current-schema-id"])
+def _schema_of(metadata: Metadata, spec: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The newest schema that has every source column of a spec; the current one may have dropped some."""
+    sources = {field["source-id"] for field in spec["fields"]}
+    current = metadata["current-schema-id"]
+    newest_first = sorted(metadata["schemas"], key=lambda s: (s["schema-id"] == current, s["schema-id"]), reverse=True)
+    for schema in newest_first:
+        if sources <= columns_by_id(schema).keys():
+            return schema
+    return newest_first[0]
 
 
 def _check_base(metadata: Metadata, member: Admitted, ref: str) -> None:

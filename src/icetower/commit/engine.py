@@ -262,7 +262,7 @@ class Engine:
         refused = [refusal.error for draft in drafts for refusal in draft.plan.refused]
         if all_or_nothing and refused:
             raise refused[0]
-        changed = [draft for draft in drafts if draft.plan.accepted]
+        changed = [draft for draft in drafts if draft.new is not draft.old]
         if changed:
             try:
                 await self._write(changed)
@@ -300,7 +300,7 @@ class Engine:
                 lists[path] = await self._manifests.list_at(path)
         else:
             raise IcetowerError(f"a plan for {identifier} kept asking for manifest lists")
-        if not planned.accepted:
+        if planned.metadata is head.metadata:  # nobody was accepted, or nothing changes by it
             return _Draft(identifier, group, head, head, planned, ())
         logged, expired = table_metadata.with_log(
             planned.metadata, previous=head.metadata, previous_location=head.location

@@ -1,0 +1,406 @@
+"""A whole tower in memory: the real engine, plan, SQL upstream and manifests, with faults on request.
+
+`Writer` stands for an Iceberg client: it reads a head, writes manifests and a manifest list of its own into the
+storage, and sends a commit. So every case here is bytes in, bytes out, as over the wire.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+from icetower.admission.admit import admit
+from icetower.admission.admitted import Admitted
+from icetower.catalog.changes import Manifests, read_changes
+from icetower.catalog.ports import Swap, SwapLost, SwapUnknown
+from icetower.catalog.sql import SqlUpstream
+from icetower.commit.engine import Committed, Engine, Limits
+from icetower.commit.head import Heads, HeadState
+from icetower.commit.tables import Tables
+from icetower.database import Database
+from icetower.errors import IcetowerError, NotFound
+from icetower.protocol.names import Identifier
+from icetower.registry.principals import administrator
+from icetower.table.manifest_writing import assign_first_row_ids, manifest_row, write_manifest, write_manifest_list
+from icetower.table.manifests import ADDED, DELETED, EXISTING, DataFile, Entry, ManifestFile, read_manifest
+
+T = TypeVar("T")
+TABLE = Identifier(("db",), "t")
+SCHEMA = {"type": "struct", "fields": [{"id": 1, "name": "id", "type": "long", "required": False}]}
+
+
+class Clock:
+    """Time that stands still until it is told to go on; everything random is counted."""
+
+    def __init__(self) -> None:
+        self.time_ms = 1_700_000_000_000
+        self.counter = itertools.count(1)
+        self.slept_s: list[float] = []
+
+    def now_ms(self) -> int:
+        return self.time_ms
+
+    def monotonic_s(self) -> float:
+        return self.time_ms / 1000
+
+    def uuid4(self) -> str:
+        return f"{next(self.counter):08d}-0000-4000-8000-000000000000"
+
+    uuid7 = uuid4
+
+    def snapshot_id(self) -> int:
+        return 1_000 + next(self.counter)
+
+    def secret(self) -> str:
+        return "secret"
+
+    def uniform(self) -> float:
+        return 0.5
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept_s.append(seconds)
+        self.time_ms += int(seconds * 1000)
+        await asyncio.sleep(0)
+
+
+class MemoryStorage:
+    def __init__(self) -> None:
+        self.files: dict[str, bytes] = {}
+        self.fail_write: Callable[[str], IcetowerError | None] = lambda _: None
+
+    async def read(self, path: str) -> bytes:
+        if path not in self.files:
+            raise NotFound(f"{path} is not there")
+        return self.files[path]
+
+    async def write(self, path: str, data: bytes) -> None:
+        error = self.fail_write(path)
+        if error is not None:
+            raise error
+        assert path not in self.files, f"{path} was written twice"
+        self.files[path] = data
+
+    async def delete(self, path: str) -> None:
+        self.files.pop(path, None)
+
+    async def delete_many(self, paths: Iterable[str]) -> tuple[str, ...]:
+        for path in paths:
+            self.files.pop(path, None)
+        return ()
+
+    async def exists(self, path: str) -> bool:
+        return path in self.files
+
+    async def size(self, path: str) -> int:
+        return len(self.files[path])
+
+
+class FaultyUpstream:
+    """The real SQL upstream, with one thing that may happen to each swap: an entry of `script` is taken by each."""
+
+    def __init__(self, inner: SqlUpstream) -> None:
+        self.inner = inner
+        self.script: list[Callable[[Sequence[Swap]], Awaitable[None]]] = []
+        self.swaps = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    async def swap(self, swaps: Sequence[Swap]) -> None:
+        self.swaps += 1
+        if self.script:
+            await self.script.pop(0)(swaps)
+            return
+        await self.inner.swap(swaps)
+
+    async def landed_but_unknown(self, swaps: Sequence[Swap]) -> None:
+        await self.inner.swap(swaps)
+        raise SwapUnknown
+
+    async def lost_on_the_way(self, swaps: Sequence[Swap]) -> None:
+        del swaps
+        raise SwapUnknown
+
+    async def plain(self, swaps: Sequence[Swap]) -> None:
+        await self.inner.swap(swaps)
+
+
+class Gate:
+    """A gatekeeper that refuses whom it is told to, at the last moment."""
+
+    def __init__(self) -> None:
+        self.revoked: dict[str, IcetowerError] = {}
+        self.asked = 0
+
+    async def still_admits(self, members: Sequence[Admitted]) -> Mapping[int, IcetowerError]:
+        self.asked += 1
+        return {i: self.revoked[m.principal] for i, m in enumerate(members) if m.principal in self.revoked}
+
+
+@dataclass
+class World:
+    clock: Clock = field(default_factory=Clock)
+    storage: MemoryStorage = field(default_factory=MemoryStorage)
+    gate: Gate = field(default_factory=Gate)
+    limits: Limits = field(default_factory=lambda: Limits(deadline_s=5, settle_s=1))
+
+    def __post_init__(self) -> None:
+        self.database = Database("sqlite://")
+        self.upstream = FaultyUpstream(SqlUpstream(self.database, "test"))
+        self.restart()
+
+    def restart(self) -> None:
+        """A new engine that remembers nothing, over the same catalog and storage: what a crash leaves."""
+        self.heads = Heads(self.upstream, self.storage)
+        self.manifests = Manifests(self.storage)
+        self.engine = Engine(
+            self.upstream, self.storage, self.heads, self.manifests, self.clock, self.gate, self.limits
+        )
+        self.tables = Tables(self.upstream, self.storage, self.heads, self.manifests, self.clock, warehouse="file:///w")
+
+    async def create(self, version: int = 2, table: Identifier = TABLE, **properties: str) -> HeadState:
+        """An empty table of a format version."""
+        if not await self.upstream.namespace_exists(table.namespace):
+            await self.upstream.create_namespace(table.namespace, {})
+        metadata = await self.tables.new_metadata(
+            table,
+            schema=SCHEMA,
+            spec=None,
+            sort_order=None,
+            location=None,
+            properties={"format-version": str(version), **properties},
+        )
+        return await self.tables.create(table, metadata)
+
+    async def head(self, table: Identifier = TABLE) -> HeadState:
+        return await self.heads.load(table)
+
+    def writer(self, name: str = "ann") -> Writer:
+        return Writer(self, name)
+
+    async def live(self, table: Identifier = TABLE, ref: str = "main") -> list[str]:
+        """The names of the live data files, as a stranger reads them from storage, sorted."""
+        head = await Heads(self.upstream, self.storage).load(table)
+        entries = await self.live_entries(head, ref)
+        return sorted(entry.file.path.rsplit("/", 1)[-1] for entry in entries)
+
+    async def live_entries(self, head: HeadState, ref: str = "main") -> list[Entry]:
+        ids = {name: r["snapshot-id"] for name, r in head.metadata["refs"].items()}
+        if ref not in ids:
+            return []
+        rows = await Manifests(self.storage).list_at(head.snapshots[ids[ref]]["manifest-list"])
+        read = [read_manifest(self.storage.files[row.path]) for row in rows]
+        return [entry for manifest in read for entry in manifest.entries if entry.status != DELETED]
+
+    async def rows(self, snapshot: Mapping[str, Any]) -> tuple[ManifestFile, ...]:
+        return await Manifests(self.storage).list_at(snapshot["manifest-list"])
+
+
+@dataclass
+class Writer:
+    """An Iceberg client. `base`: the head that it has read; its commits are written on it until it refreshes."""
+
+    world: World
+    name: str
+    base: HeadState | None = None
+
+    async def refresh(self, table: Identifier = TABLE) -> Writer:
+        self.base = await self.world.head(table)
+        return self
+
+    def data_file(self, name: str, rows: int = 1) -> DataFile:
+        assert self.base is not None
+        path = f"{self.base.metadata['location']}/data/{name}"
+        record = {
+            "content": 0,
+            "file_path": path,
+            "file_format": "PARQUET",
+            "record_count": rows,
+            "file_size_in_bytes": 100,
+        }
+        return DataFile(0, path, "PARQUET", (), rows, 100, None, None, record)
+
+    async def append(self, *names: str, **options: Any) -> Request:
+        """An append of one-row files, prepared on the base."""
+        return await self.snapshot(add=names, **options)
+
+    async def snapshot(
+        self,
+        *,
+        add: Sequence[str] = (),
+        remove: Sequence[str] = (),
+        merge: bool = False,
+        operation: str = "append",
+        summary: Mapping[str, str] | None = None,
+        ref: str | None = "main",
+        assert_ref: bool = True,
+        table: Identifier = TABLE,
+        parent: dict[str, Any] | None = None,
+        parent_rows: tuple[ManifestFile, ...] | None = None,
+        key: str | None = None,
+        sequence_number: int | None = None,
+    ) -> Request:
+        """One snapshot on the base (or on `parent`, a snapshot of the same commit).
+
+        `merge`: all older manifests are folded into the new one, as a merge append does.
+        """
+        base = self.base or await self.world.head(table)
+        self.base = base
+        metadata, version = base.metadata, base.metadata["format-version"]
+        head_id = metadata["refs"].get(ref or "main", {}).get("snapshot-id")
+        if parent is None and head_id is not None:
+            parent = dict(base.snapshots[head_id])
+        old = parent_rows if parent_rows is not None else (await self.world.rows(parent) if parent else ())
+        number = sequence_number or metadata.get("last-sequence-number", 0) + 1
+        snapshot_id = self.world.clock.snapshot_id()
+        entries = [Entry(ADDED, None, None, None, self.data_file(name)) for name in add]
+        kept: list[ManifestFile] = []
+        for row in old:
+            read = [e for e in read_manifest(self.world.storage.files[row.path]).entries if e.status != DELETED]
+            gone = [e for e in read if e.file.path.rsplit("/", 1)[-1] in remove]
+            if not gone and not merge:
+                kept.append(row)
+                continue
+            row_id = row.first_row_id
+            for entry in read:
+                file = entry.file
+                if row_id is not None:  # version 3: what a manifest's entries inherit goes with them
+                    file = replace(file, first_row_id=row_id if file.first_row_id is None else file.first_row_id)
+                    row_id += file.record_count
+                seq = row.sequence_number if entry.sequence_number is None else entry.sequence_number
+                entries.append(
+                    replace(
+                        entry,
+                        status=DELETED if entry in gone else EXISTING,
+                        snapshot_id=entry.snapshot_id or row.added_snapshot_id,
+                        sequence_number=seq,
+                        file_sequence_number=seq,
+                        file=file,
+                    )
+                )
+        new = self._manifest(entries, snapshot_id, number, base) if entries else ()
+        rows: tuple[ManifestFile, ...] = (*new, *kept)
+        first_row_id = metadata.get("next-row-id") if version >= 3 else None
+        extra: dict[str, Any] = {}
+        if first_row_id is not None:
+            rows, after = assign_first_row_ids(rows, first_row_id)
+            extra = {"first-row-id": first_row_id, "added-rows": after - first_row_id}
+        path = f"{metadata['location']}/metadata/snap-{snapshot_id}-client.avro"
+        parent_id = parent["snapshot-id"] if parent else None
+        self.world.storage.files[path] = write_manifest_list(
+            rows,
+            format_version=version,
+            snapshot_id=snapshot_id,
+            parent_id=parent_id,
+            sequence_number=number,
+            first_row_id=first_row_id,
+        )
+        snapshot: dict[str, Any] = {
+            "snapshot-id": snapshot_id,
+            "timestamp-ms": self.world.clock.now_ms(),
+            "manifest-list": path,
+            "summary": {"operation": operation, "total-records": "12", **(summary or {})},
+            "schema-id": 0,
+            **extra,
+        }
+        if version > 1:
+            snapshot["sequence-number"] = number
+        if parent_id is not None:
+            snapshot["parent-snapshot-id"] = parent_id
+        updates: list[dict[str, Any]] = [{"action": "add-snapshot", "snapshot": snapshot}]
+        requirements: list[dict[str, Any]] = [{"type": "assert-table-uuid", "uuid": metadata["table-uuid"]}]
+        if ref is not None:
+            updates.append(
+                {"action": "set-snapshot-ref", "ref-name": ref, "type": "branch", "snapshot-id": snapshot_id}
+            )
+            if assert_ref:
+                requirements.append({"type": "assert-ref-snapshot-id", "ref": ref, "snapshot-id": head_id})
+        return Request(self, table, requirements, updates, rows, key)
+
+    def _manifest(
+        self, entries: Sequence[Entry], snapshot_id: int, number: int, base: HeadState
+    ) -> tuple[ManifestFile, ...]:
+        path = f"{base.metadata['location']}/metadata/{snapshot_id}-m0.avro"
+        shape: dict[str, Any] = {"spec_fields": (), "spec_id": 0, "schema": base.metadata["schemas"][0], "content": 0}
+        data = write_manifest(entries, format_version=base.metadata["format-version"], snapshot_id=snapshot_id, **shape)
+        self.world.storage.files[path] = data
+        seq = number if base.metadata["format-version"] > 1 else 0
+        return (manifest_row(path, data, entries, snapshot_id=snapshot_id, sequence_number=seq, **shape),)
+
+
+@dataclass
+class Request:
+    """A commit, ready to be sent, as often as one likes."""
+
+    writer: Writer
+    table: Identifier
+    requirements: list[dict[str, Any]]
+    updates: list[dict[str, Any]]
+    rows: tuple[ManifestFile, ...]
+    key: str | None = None
+
+    @property
+    def snapshot(self) -> dict[str, Any]:
+        return next(u["snapshot"] for u in reversed(self.updates) if u["action"] == "add-snapshot")
+
+    @property
+    def snapshot_id(self) -> int:
+        return self.snapshot["snapshot-id"]
+
+    async def admitted(self) -> Admitted:
+        world = self.writer.world
+        head = await world.head(self.table)
+        changes = await read_changes(world.manifests, head.metadata, self.updates)
+        return admit(
+            administrator(self.writer.name),
+            self.table,
+            head.metadata,
+            changes,
+            requirements=self.requirements,
+            updates=self.updates,
+            key=self.key,
+        )
+
+    async def send(self) -> Committed:
+        return await self.writer.world.engine.submit(await self.admitted())
+
+    def then(self, other: Request) -> Request:
+        """This commit and another's snapshots in one."""
+        return Request(
+            self.writer, self.table, self.requirements, [*self.updates, *other.updates], other.rows, self.key
+        )
+
+
+def run(story: Awaitable[T]) -> T:
+    """Run one story to its end."""
+
+    async def inner() -> T:
+        return await story
+
+    return asyncio.run(inner())
+
+
+async def outcomes(*requests: Request) -> list[str]:
+    """Send all at once, in this order; what became of each: an outcome, or the error's status and rule."""
+    admitted = [await request.admitted() for request in requests]
+    results = await asyncio.gather(
+        *(request.writer.world.engine.submit(a) for request, a in zip(requests, admitted, strict=True)),
+        return_exceptions=True,
+    )
+    return [told(result) for result in results]
+
+
+def told(result: object) -> str:
+    if isinstance(result, IcetowerError):
+        return f"{result.status} {result.rule}"
+    if isinstance(result, Committed):
+        return result.outcome
+    if isinstance(result, BaseException):
+        raise result
+    raise AssertionError(result)
+
+
+__all__ = ["TABLE", "SwapLost", "World", "outcomes", "run", "told"]
