@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import socket
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
+from types import FrameType
 
 import uvicorn
 from starlette.applications import Starlette
@@ -55,6 +57,12 @@ class _Server(uvicorn.Server):
         await super().startup(sockets)
         if self.started and sockets:
             self._ready(sockets[0].getsockname()[1])
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        # uvicorn's own also notes the signal and raises it again once all is drained: the exit status would not be 0.
+        if self.should_exit and sig == signal.SIGINT:
+            self.force_exit = True
+        self.should_exit = True
 
 
 def serve(settings: Settings, ambient: Ambient, *, open_to_all: bool, ready: Callable[[str], None]) -> None:

@@ -284,7 +284,7 @@ def _page(call: Call, items: Sequence[Item]) -> tuple[list[Item], str | None]:
     start = 0
     if token:
         try:
-            after = base64.urlsafe_b64decode(token.encode()).decode()
+            after = base64.b64decode(token, altchars=b"-_", validate=True).decode()
         except (binascii.Error, UnicodeDecodeError, ValueError) as error:
             raise BadRequest("query parameter pageToken was not given out by this server") from error
         start = sum(1 for item in items if _name(item) <= after)

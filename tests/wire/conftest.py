@@ -1,0 +1,46 @@
+"""One tower for the whole session of tests; every test works in a namespace of its own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from pyiceberg.catalog import Catalog
+from tower_process import TowerProcess
+
+
+@pytest.fixture(scope="session")
+def tower(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TowerProcess]:
+    tower = TowerProcess(tmp_path_factory.mktemp("tower") / "data")
+    try:
+        yield tower
+    finally:
+        status = tower.stop()
+    assert status == 0, tower.log.read_text()
+
+
+@pytest.fixture
+def start_tower(tmp_path: Path) -> Iterator[Callable[..., TowerProcess]]:
+    """Starts more towers; they are stopped, and must exit with 0."""
+    running: list[TowerProcess] = []
+
+    def start(*arguments: str, data: str = "data") -> TowerProcess:
+        running.append(TowerProcess(tmp_path / data, *arguments))
+        return running[-1]
+
+    yield start
+    assert [tower.stop() for tower in running] == [0] * len(running)
+
+
+@pytest.fixture(scope="session")
+def catalog(tower: TowerProcess) -> Catalog:
+    return tower.catalog()
+
+
+@pytest.fixture
+def namespace(request: pytest.FixtureRequest, catalog: Catalog) -> str:
+    name = re.sub(r"\W+", "_", request.node.name).strip("_").lower()
+    catalog.create_namespace(name)
+    return name
