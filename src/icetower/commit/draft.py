@@ -64,7 +64,7 @@ class Draft:
     def apply(self) -> Metadata:
         """The table after this member."""
         ref = target_ref(self._member.updates)
-        if not self._rebase and ref is not None:
+        if self._start is not None and not self._rebase and ref is not None:
             _check_base(self._metadata, self._member, ref)
         parent_id = table_metadata.ref_head(self._metadata, ref) if self._rebase and ref is not None else None
         updates = self.final_updates

@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 
 from icetower.catalog.ports import Storage, Upstream
-from icetower.errors import NotFound, UpstreamFailed
+from icetower.errors import NotFound
 from icetower.protocol.names import Identifier
 from icetower.recent import Recent
 from icetower.table import metadata as table_metadata
@@ -89,9 +89,20 @@ class Heads:
         self._recent: Recent[HeadState] = Recent(bytes_max)
         self._reading: dict[str, asyncio.Task[HeadState]] = {}
 
-    async def load(self, identifier: Identifier) -> HeadState:
-        """The table as it stands now. Raises `NoSuchTable`; `UpstreamFailed` where its metadata file is missing."""
-        return await self.at(await self._upstream.location(identifier))
+    async def load(self, identifier: Identifier, *, verify: bool = False) -> HeadState:
+        """The table as it stands now.
+
+        Args:
+            verify: look whether the metadata file is still there, though its content is known. Readers want to hear it.
+
+        Raises:
+            NoSuchTable: there is no such table.
+            NotFound: its metadata file is not there.
+        """
+        location = await self._upstream.location(identifier)
+        if verify and self._recent.get(location) is not None and not await self._storage.exists(location):
+            raise _missing(location)
+        return await self.at(location)
 
     async def at(self, location: str) -> HeadState:
         """The table at one metadata file."""
@@ -109,11 +120,7 @@ class Heads:
         try:
             data = await self._storage.read(location)
         except NotFound as error:
-            raise UpstreamFailed(
-                f"the catalog points at the metadata file {location}, which is not there; restore it, or register the "
-                "table again at an older one",
-                rule="upstream.metadata",
-            ) from error
+            raise _missing(location) from error
         head = HeadState(location, table_metadata.parse(data))
         self.remember(head, len(data))
         return head
@@ -121,3 +128,12 @@ class Heads:
     def remember(self, head: HeadState, size_bytes: int) -> None:
         """Keep a head that was just written, so that nobody reads it back."""
         self._recent.put(head.location, head, size_bytes)
+
+
+def _missing(location: str) -> NotFound:
+    return NotFound(
+        f"Failed to open input stream for file: {location}. The catalog points at it, but it is not there; restore it, "
+        "or register the table again at an older one",
+        rule="upstream.metadata",
+        next_step="none",
+    )

@@ -27,6 +27,10 @@ from icetower.table.metadata import Metadata
 
 Item = TypeVar("Item", Identifier, Namespace)
 
+TOLD_TO_CLIENTS = {"rck.requires-namespace-create": "true"}
+"""Iceberg's compatibility kit asks the catalog itself whether tables need their namespace first; here they do, as the
+specification has it. Its reference server creates them on the way."""
+
 COMPRESS_FROM_BYTES = 16 * 1024
 PAGE_MAX = 1_000
 
@@ -80,7 +84,7 @@ async def config(call: Call) -> Response:
     settings = call.tower.settings
     return json_response(
         {
-            "defaults": settings.defaults,
+            "defaults": TOLD_TO_CLIENTS | settings.defaults,
             "overrides": settings.overrides,
             "endpoints": ENDPOINTS,
             "idempotency-key-lifetime": f"PT{settings.server.key_lifetime_s}S",
@@ -181,7 +185,7 @@ async def load_table(call: Call) -> Response:
     mode = call.query("snapshots") or "all"
     if mode not in ("all", "refs"):
         raise BadRequest(f"query parameter snapshots is {mode!r}; write all or refs")
-    return _table_response(call, await call.tower.heads.load(call.table), mode=mode)
+    return _table_response(call, await call.tower.heads.load(call.table, verify=True), mode=mode)
 
 
 async def table_exists(call: Call) -> Response:
