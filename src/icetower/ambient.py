@@ -78,7 +78,7 @@ class SystemAmbient:
         return secrets.token_urlsafe(32)
 
     def uniform(self) -> float:
-        return random.random()  # noqa: TID251
+        return random.random()  # noqa: TID251, S311 - jitter is no secret
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)  # noqa: TID251

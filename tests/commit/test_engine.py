@@ -545,6 +545,64 @@ def test_a_failed_write_commits_nothing_and_leaves_nothing() -> None:
     run(story())
 
 
+POISON = [
+    ("a lone surrogate", lambda snapshot: snapshot["summary"].update({"note": "\ud800"})),
+    ("a number beyond 64 bits", lambda snapshot: snapshot.update({"extra": 2**70})),
+    ("a summary that is none", lambda snapshot: snapshot.update({"summary": ["append"]})),
+]
+
+
+@pytest.mark.parametrize(("what", "spoil"), POISON, ids=[what for what, _ in POISON])
+def test_one_commits_oddity_does_not_fail_its_group(what: str, spoil: Any) -> None:
+    async def story() -> None:
+        world = World()
+        await world.create()
+        writers = [await world.writer(name).refresh() for name in ("ann", "bob", "cid")]
+        requests = [await w.append(w.name, summary=BLIND) for w in writers]
+        admitted = [await request.admitted() for request in requests]
+        spoil(requests[1].snapshot)
+        results = await asyncio.gather(*(world.engine.submit(a) for a in admitted), return_exceptions=True)
+        assert [told(r).split()[0] for r in results] == ["direct", "400", "rebased"], what
+        assert await world.live() == ["ann", "cid"]
+
+    run(story())
+
+
+def test_an_error_while_writing_is_traced_to_the_commit_that_causes_it() -> None:
+    async def story() -> None:
+        world = World()
+        await world.create()
+        ann, bob = await world.writer("ann").refresh(), await world.writer("bob").refresh()
+        settings = await bob.append()
+        settings.updates = [{"action": "set-properties", "updates": {"write.metadata.compression-codec": "snappy"}}]
+        settings.requirements = []
+        assert await outcomes(settings, await ann.append("a", summary=BLIND)) == ["400 property", "direct"]
+        assert await world.live() == ["a"]
+
+    run(story())
+
+
+def test_what_fails_after_the_swap_fails_nobody() -> None:
+    async def story() -> None:
+        world = World()
+        properties = {
+            "write.metadata.delete-after-commit.enabled": "true",
+            "write.metadata.previous-versions-max": "1",
+        }
+        await world.create(**properties)
+        await (await (await world.writer("ann").refresh()).append("a", summary=BLIND)).send()
+
+        async def broken(paths: object) -> tuple[str, ...]:
+            raise UpstreamFailed("the storage is away")
+
+        world.storage.delete_many = broken  # type: ignore[method-assign, assignment]
+        request = await (await world.writer("bob").refresh()).append("b", summary=BLIND)
+        assert await outcomes(request) == ["direct"]
+        assert await world.live() == ["a", "b"]
+
+    run(story())
+
+
 # -- the queue --------------------------------------------------------------------------------------------------------
 
 

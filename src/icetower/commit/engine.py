@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -26,7 +27,15 @@ from icetower.catalog.changes import Manifests
 from icetower.catalog.ports import Storage, Swap, SwapLost, SwapUnknown, Upstream
 from icetower.commit.head import Heads, HeadState
 from icetower.commit.plan import Plan, plan
-from icetower.errors import AlreadyExists, CommitConflict, CommitStateUnknown, IcetowerError, NotFound, Unavailable
+from icetower.errors import (
+    AlreadyExists,
+    CommitConflict,
+    CommitStateUnknown,
+    IcetowerError,
+    NotFound,
+    Unavailable,
+    UpstreamFailed,
+)
 from icetower.protocol.names import Identifier
 from icetower.table import metadata as table_metadata
 
@@ -243,6 +252,12 @@ class Engine:
         except Exception as raised:  # noqa: BLE001 - a worker that dies would leave its clients waiting for ever
             error = CommitStateUnknown(f"the commit engine failed: {type(raised).__name__}")
             error.__cause__ = raised
+        if len(everybody) > 1 and not all_or_nothing and not isinstance(error, CommitStateUnknown | UpstreamFailed):
+            # Something about one of them spoils the group; alone, it spoils nobody else's commit.
+            for waiting in everybody:
+                if not waiting.answer.done():
+                    await self._commit([(waiting.member.identifier, (waiting,))], all_or_nothing=False)
+            return
         for waiting in everybody:
             waiting.settle(error)
 
@@ -283,9 +298,11 @@ class Engine:
                 return False
             for draft in changed:
                 self._remember(draft)
-            await self._storage.delete_many([path for draft in changed for path in draft.expired_metadata])
         for draft in drafts:
             self._settle(draft)
+        # Everybody has been answered: nothing from here on may turn a commit that landed into a failure.
+        with suppress(IcetowerError):
+            await self._storage.delete_many([path for draft in changed for path in draft.expired_metadata])
         return True
 
     async def _draft(self, identifier: Identifier, group: tuple[_Waiting, ...], head: HeadState) -> _Draft:
@@ -337,8 +354,11 @@ class Engine:
         return errors
 
     async def _discard(self, drafts: Sequence[_Draft]) -> None:
-        """Delete the files of a swap that certainly did not happen."""
-        await self._storage.delete_many([path for draft in drafts for path in (*draft.plan.files, draft.new.location)])
+        """Delete the files of a swap that certainly did not happen. What cannot be deleted is an orphan."""
+        with suppress(IcetowerError):
+            await self._storage.delete_many(
+                [path for draft in drafts for path in (*draft.plan.files, draft.new.location)]
+            )
 
     def _remember(self, draft: _Draft) -> None:
         for path, rows in draft.plan.lists.items():

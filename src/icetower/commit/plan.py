@@ -18,6 +18,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import orjson
+
 from icetower.admission.admitted import Admitted
 from icetower.commit.draft import Draft, NeedsList, target_ref
 from icetower.commit.head import CLIENT_LIST, HeadState
@@ -153,8 +155,20 @@ class _Planner:
                 new_name=self._new_name,
             )
             metadata = draft.apply()
+            # What cannot be written back as JSON (a lone surrogate, a number beyond 64 bits) must not reach the file
+            # that the whole group shares.
+            orjson.dumps(draft.final_updates)
+        except NeedsList:
+            raise
         except IcetowerError as error:
             self.refused.append(Refused(member, error))
+            return
+        except Exception as error:  # noqa: BLE001 - one commit's oddity must not fail its whole group
+            refusal = ValidationFailed(
+                f"the commit cannot be applied: {type(error).__name__} in what it says", rule="commit.content"
+            )
+            refusal.__cause__ = error
+            self.refused.append(Refused(member, refusal))
             return
         # Only now does anything of this member become part of the plan: a refusal half-way leaves no trace.
         self.metadata = metadata

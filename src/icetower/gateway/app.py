@@ -18,12 +18,11 @@ from starlette.responses import Response
 from icetower.ambient import Ambient
 from icetower.errors import BadRequest, ConfigurationError, NotFound
 from icetower.gateway import control, iceberg, oauth
-from icetower.gateway.http import error_response
+from icetower.gateway.http import LOOPBACK, error_response
 from icetower.gateway.settings import Settings
 from icetower.gateway.tower import Tower
 
 DRAIN_S = 30
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 def build(tower: Tower) -> Starlette:
