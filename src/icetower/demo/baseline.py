@@ -35,7 +35,5 @@ def run_baseline(
     (folder / "warehouse").mkdir()
     tables.create_tables(load_catalog("tower", **properties))
     catalogs = {agent.name: properties for agent in plan.AGENTS}
-    jobs = make_jobs(
-        folder, source, days=days, seed=seed, catalogs=catalogs, baseline=True, deadline_s=deadline_s
-    )
+    jobs = make_jobs(folder, source, days=days, seed=seed, catalogs=catalogs, baseline=True, deadline_s=deadline_s)
     return Crew(folder, spark=False).run(jobs, progress)

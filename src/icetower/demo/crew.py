@@ -28,10 +28,24 @@ _MODULES: Mapping[Engine, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What the ledgers of a run say together. `span_s` is from the common start to the last acknowledgement."""
+    """What the ledgers of a run say together.
+
+    Attributes:
+        commits: batches acknowledged; each counts once.
+        failed: batches that were never acknowledged though they were sent.
+        resent: batches that were acknowledged, but only when their agent sent them anew after an error.
+        refused: commits refused by contract.
+        repeated: commits that were sent again on purpose, with the key of one that had been acknowledged.
+        retries: of PyIceberg's own commit loop.
+        landed: acknowledged commits by how they landed; see `Landing`, and `after retries`.
+        span_s: from the common start to the last acknowledgement.
+        killed: agents that were killed and started again.
+        unfinished: batches that were not begun.
+    """
 
     commits: int
     failed: int
+    resent: int
     refused: int
     repeated: int
     retries: int
@@ -44,12 +58,6 @@ class Outcome:
     @property
     def commits_per_s(self) -> float:
         return self.commits / self.span_s if self.span_s > 0 else 0.0
-
-    @property
-    def first_try(self) -> float:
-        """Commits that landed at the first attempt, of all that were sent in good faith (refusals are counted apart)."""
-        sent = self.commits + self.failed
-        return self.landed.get("at once", 0) / sent if sent else 0.0
 
 
 class Crew:
@@ -147,38 +155,48 @@ def outcome_of(jobs: Sequence[Job], go_ms: int, killed: tuple[str, ...] = ()) ->
     events: Counter[str] = Counter()
     landed: Counter[str] = Counter()
     latencies: list[float] = []
-    retries, last_ms, planned = 0, go_ms, 0
+    retries, resent, failed, planned, last_ms = 0, 0, 0, 0, go_ms
     for job in jobs:
         planned += plan.agent_named(job.agent).batches(job.days)
-        failed: set[int] = set()
+        stumbled: set[int] = set()
         for entry in journal.entries(Path(job.journal)):
             events[entry["event"]] += 1
             if entry["event"] == journal.FAILED:
-                failed.add(entry["batch"])
+                stumbled.add(entry["batch"])
             if entry["event"] != journal.ACKNOWLEDGED:
                 continue
+            resent += entry["batch"] in stumbled
+            stumbled.discard(entry["batch"])
             latencies.append(entry["latency_ms"])
             retries += entry["retries"]
             last_ms = max(last_ms, entry["at_ms"])
             landed["after retries" if entry["retries"] else entry["landed"]] += 1
-            landed["at once"] += not entry["retries"] and entry["batch"] not in failed
+        failed += len(stumbled)
     return Outcome(
         commits=events[journal.ACKNOWLEDGED],
-        failed=events[journal.FAILED],
+        failed=failed,
+        resent=resent,
         refused=events[journal.REFUSED],
         repeated=events[journal.REPEATED],
         retries=retries,
-        landed=landed,
+        landed=dict(landed),
         latencies_ms=tuple(latencies),
         span_s=(last_ms - go_ms) / 1000,
         killed=killed,
-        unfinished=planned - events[journal.ACKNOWLEDGED] - events[journal.FAILED],
+        unfinished=max(0, planned - events[journal.ACKNOWLEDGED] - failed),
     )
 
 
 def make_jobs(
-    folder: Path, source: Path, *, days: int, seed: int, catalogs: Mapping[str, Mapping[str, str]], baseline: bool = False,
-    deadline_s: float | None = None, agents: Sequence[Agent] = plan.AGENTS,
+    folder: Path,
+    source: Path,
+    *,
+    days: int,
+    seed: int,
+    catalogs: Mapping[str, Mapping[str, str]],
+    baseline: bool = False,
+    deadline_s: float | None = None,
+    agents: Sequence[Agent] = plan.AGENTS,
 ) -> tuple[Job, ...]:
     """One job an agent; `catalogs` maps an agent's name to the properties of its catalog, credential included."""
     return tuple(

@@ -96,7 +96,9 @@ def cents_of(column: pa.ChunkedArray | pa.Array) -> Any:
 
 def totals(source: pa.Table) -> Totals:
     """What the rows of the source add up to."""
-    return Totals(source.num_rows, int(pc.sum(source["quantity"]).as_py() or 0), int(cents_of(source["sales_value"]).sum()))
+    return Totals(
+        source.num_rows, int(pc.sum(source["quantity"]).as_py() or 0), int(cents_of(source["sales_value"]).sum())
+    )
 
 
 # ------------------------------------------------------------------------------------------------- the three tables

@@ -66,7 +66,9 @@ def _await_line(process: subprocess.Popen[bytes], log: Path) -> str:
         if process.poll() is not None:
             break
         pause.wait(0.1)
-    raise IcetowerError(f"`icetower serve` did not come up; {log} ends with:\n{log.read_text(errors='replace')[-2000:]}")
+    raise IcetowerError(
+        f"`icetower serve` did not come up; {log} ends with:\n{log.read_text(errors='replace')[-2000:]}"
+    )
 
 
 def hire(tower: Tower, days: int) -> Mapping[str, str]:
