@@ -550,6 +550,12 @@ def test_summary_keys_of_the_tower_are_the_towers(line: str) -> None:
         assert name in refused(written).message
 
 
+def test_only_who_may_write_everywhere_tells_a_mediators_progress() -> None:
+    written = change([A], **{"icetower.wal.through-snapshot": "1"})
+    assert refused(written).rule == "contract.summary"
+    assert ask(written, by=contract("append", "all"))
+
+
 def test_a_commit_may_use_the_spec_that_it_adds() -> None:
     spec = {"action": "add-spec", "spec": {"spec-id": 2, "fields": [
         {"name": "day_2", "transform": "day", "source-id": 2, "field-id": 1001}]}}  # fmt: skip

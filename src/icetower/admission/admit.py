@@ -39,6 +39,7 @@ KEY_CHARACTERS_MAX = 255
 OURS = "icetower."
 OPEN_SUMMARY_KEYS = (KEY, "icetower.blind")
 OPEN_SUMMARY_PREFIXES = ("icetower.read-", "icetower.filter", "icetower.isolation")
+MEDIATOR_PREFIX = "icetower.wal."
 DATA_PATHS = ("write.data.path", "write.object-storage.path", "write.folder-storage.path")
 PATHS = (*DATA_PATHS, "write.metadata.path")
 _SHAPING = frozenset(
@@ -322,9 +323,12 @@ class _Asked:
     # -- contract.summary
 
     def check_summaries(self) -> None:
+        # A mediator's progress makes rows of its write-ahead log count as done: only who may write everywhere says so.
+        mediates = self.contract.grants_everywhere(frozenset({Operation.APPEND}), self.identifier)
+        prefixes = (*OPEN_SUMMARY_PREFIXES, MEDIATOR_PREFIX) if mediates else OPEN_SUMMARY_PREFIXES
         for change in self.changes:
             for name in _summary(change):
-                open_to_all = name in OPEN_SUMMARY_KEYS or name.startswith(OPEN_SUMMARY_PREFIXES)
+                open_to_all = name in OPEN_SUMMARY_KEYS or name.startswith(prefixes)
                 if name.startswith(OURS) and not open_to_all:
                     raise self.refuse(
                         "contract.summary", f"the snapshot property {name} is written by the tower alone; leave it out"
