@@ -1,0 +1,47 @@
+# Everything that a person or CI does here. The logic is in tools/; `make` alone lists the targets.
+.DEFAULT_GOAL := help
+SHELL := /bin/sh
+BIN := .venv/bin
+READY := .venv/ready
+
+.PHONY: help setup java jars demo check test rck lock format clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(READY) ## a virtual environment in .venv with exactly what requirements.lock names
+
+$(READY): requirements.lock pyproject.toml tools/setup.sh
+	@tools/setup.sh
+
+java: $(READY) ## Java 17 or later: found, or installed on Debian as root
+	@$(BIN)/python tools/java.py --install
+
+jars: java ## Iceberg's runtime for Spark, into Spark's jar cache
+	@$(BIN)/python tools/jars.py
+
+demo: jars ## the main job on real retail data: ten agents, one tower, every cent reconciled
+	@$(BIN)/icetower demo
+
+check: $(READY) ## formatting, lint, types, and which room may import which
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+
+test: check jars ## the checks, then the tests: real servers and real clients
+	$(BIN)/pytest
+
+rck: java ## Iceberg's own REST Compatibility Kit against `icetower serve`
+	@$(BIN)/python tools/rck/run.py
+
+lock: $(READY) ## choose newer versions within pyproject.toml: rewrites requirements.lock
+	$(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11 --all-extras --group dev \
+		--generate-hashes --no-header --upgrade --quiet --output-file requirements.lock
+
+format: $(READY) ## format the code and mend what ruff can mend
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean: ## remove what was built here, the virtual environment included
+	rm -rf .venv .cache build dist .icetower .ruff_cache .import_linter_cache .hypothesis spark-warehouse metastore_db derby.log
