@@ -716,6 +716,32 @@ def test_transactions_that_name_tables_in_any_order_never_wait_for_each_other() 
     run(story())
 
 
+def test_a_key_of_another_transaction_is_no_half_replay() -> None:
+    async def story() -> None:
+        world = World()
+        tables = [Identifier(("db",), name) for name in "tuv"]
+        for table in tables:
+            await world.create(table=table)
+
+        async def send(*names: int) -> list[str]:
+            requests = []
+            for i in names:
+                writer = await world.writer("ann").refresh(tables[i])
+                requests.append(await writer.append(f"{i}{len(names)}", key="k", summary=BLIND, table=tables[i]))
+            try:
+                done = await world.engine.submit_together([await r.admitted() for r in requests])
+            except IcetowerError as error:
+                return [told(error)]
+            return [told(result) for result in done]
+
+        assert await send(0, 1) == ["direct", "direct"]
+        assert await send(0, 1) == ["replayed", "replayed"]
+        assert await send(1, 2) == ["422 key.transaction"]
+        assert [len(await world.live(table)) for table in tables] == [1, 1, 0]
+
+    run(story())
+
+
 def test_an_unknown_transaction_settles_as_one() -> None:
     async def story() -> None:
         world = World()

@@ -32,6 +32,7 @@ from icetower.errors import (
     CommitConflict,
     CommitStateUnknown,
     IcetowerError,
+    KeyMisused,
     NotFound,
     Unavailable,
     UpstreamFailed,
@@ -277,6 +278,12 @@ class Engine:
         refused = [refusal.error for draft in drafts for refusal in draft.plan.refused]
         if all_or_nothing and refused:
             raise refused[0]
+        if all_or_nothing and len({bool(draft.plan.replayed) for draft in drafts}) > 1:
+            raise KeyMisused(
+                "the idempotency key is in some tables of the transaction and not in others: it stands for another "
+                "transaction; use a new key",
+                rule="key.transaction",
+            )
         changed = [draft for draft in drafts if draft.new is not draft.old]
         if changed:
             try:

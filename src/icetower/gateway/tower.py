@@ -29,7 +29,7 @@ from icetower.errors import (
     Conflict,
     Forbidden,
     IcetowerError,
-    NoSuchTable,
+    KeyMisused,
     NotSupported,
 )
 from icetower.gateway.settings import Settings
@@ -145,15 +145,21 @@ class Tower:
         started_s = self.ambient.monotonic_s()
         admitted: list[Admitted] = []
         try:
-            replays = 0
+            known: list[Committed] = []
             for request in requests:
-                member, known = await self._admit(principal, request, key)
                 if _creates(request):
-                    raise NotSupported(f"a transaction cannot create a table ({member.identifier}); create it first")
-                replays += known is not None
+                    raise NotSupported(f"a transaction cannot create a table ({request.identifier}); create it first")
+                member, before = await self._admit(principal, request, key)
                 admitted.append(member)
-            if replays == len(requests):
+                known += [before] if before is not None else []
+            if len(known) == len(requests):
                 return
+            if known:
+                raise KeyMisused(
+                    "the idempotency key is known for some tables of the transaction and not for others; "
+                    "look whether it landed, and use a new key",
+                    rule="key.transaction",
+                )
             committed = await self.engine.submit_together(admitted)
             self._remember(list(zip(admitted, committed, strict=True)))
         except IcetowerError as error:
@@ -170,16 +176,7 @@ class Tower:
         """Read what the commit does and ask whether it may; with the answer that its key has got before, if any."""
         identifier = request.identifier
         assert identifier is not None
-        creates = _creates(request)
-        head: HeadState | None = None
-        if not creates:
-            try:
-                head = await self.heads.load(identifier)
-            except NoSuchTable:
-                if any(r["type"] == "assert-create" for r in request.requirements):
-                    creates = True
-                else:
-                    raise
+        head = None if _creates(request) else await self.heads.load(identifier)
         metadata = None if head is None else head.metadata
         changes = await read_changes(self.manifests, metadata, request.updates, confined=not principal.administrator)
         bound = not principal.administrator
