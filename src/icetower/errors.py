@@ -16,9 +16,8 @@
     │   └── CommitConflict             409  stale: refresh and try again (Iceberg: CommitFailedException)
     ├── BodyTooLarge                   413
     ├── KeyMisused                     422  an idempotency key that stands for something else
-    ├── Throttled                      429  our own API only, never the Iceberg routes
     ├── UpstreamFailed                 502  the catalog or the storage behind us failed; nothing was committed
-    ├── Unavailable                    503  not now: draining, or a store that must be asked is away
+    ├── Unavailable                    503  not now: nobody answers, or a store that must be asked is away
     └── CommitStateUnknown             504  may or may not have landed (Iceberg: CommitStateUnknownException)
 
     ConfigurationError and UsageError (exit status 2) are for people at a terminal.
@@ -157,13 +156,6 @@ class KeyMisused(IcetowerError):
     kind = "UnprocessableEntityException"
     default_rule = "key"
     default_next_step = "new_key"
-
-
-class Throttled(IcetowerError):
-    status = 429
-    kind = "TooManyRequestsException"
-    default_rule = "limit.rate"
-    default_next_step = "retry"
 
 
 class UpstreamFailed(IcetowerError):

@@ -661,7 +661,7 @@ def test_a_draining_engine_finishes_what_waits_and_takes_nothing_new() -> None:
         await world.engine.drain()
         assert (await waiting).outcome == "direct"
         late = await (await world.writer("bob").refresh()).append("b", summary=BLIND)
-        with pytest.raises(IcetowerError, match="shutting down"):
+        with pytest.raises(CommitConflict, match="shutting down"):
             await late.send()
 
     run(story())

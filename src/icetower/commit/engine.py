@@ -34,7 +34,6 @@ from icetower.errors import (
     IcetowerError,
     KeyMisused,
     NotFound,
-    Unavailable,
     UpstreamFailed,
 )
 from icetower.protocol.names import Identifier
@@ -444,7 +443,12 @@ class Engine:
 
     def _check_open(self) -> None:
         if self._draining:
-            raise Unavailable("the server is shutting down; nothing of the commit was committed", rule="draining")
+            # Not 503: that ends a PyIceberg job, and leaves Java wondering whether it landed (trap A4).
+            raise CommitConflict(
+                "the server is shutting down; nothing of the commit was committed; try again",
+                rule="queue.draining",
+                next_step="retry",
+            )
 
 
 def _withdrawn(deadline_s: float, identifier: Identifier) -> CommitConflict:

@@ -1,0 +1,75 @@
+"""What can be set, called or refused is in the documentation, or a test here fails."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from icetower import errors
+from icetower.contracts.model import load
+from icetower.gateway.app import build
+from icetower.gateway.settings import Server, Settings, UpstreamSettings
+from icetower.gateway.tower import Tower
+
+ROOT = Path(__file__).parent.parent
+README, OPERATIONS, PROTOCOL, ARCHITECTURE = (
+    (ROOT / name).read_text() for name in ("README.md", "docs/operations.md", "docs/protocol.md", "ARCHITECTURE.md")
+)
+
+
+@pytest.mark.parametrize("model", [Server, UpstreamSettings])
+def test_every_setting_is_documented(model: type[Server | UpstreamSettings]) -> None:
+    for name in model.model_fields:
+        assert f"`{name}`" in OPERATIONS, name
+
+
+def test_every_section_of_the_settings_is_documented() -> None:
+    for name, field in Settings.model_fields.items():
+        assert f"`[{field.alias or name}]`" in OPERATIONS, name
+
+
+def test_every_control_route_is_documented(tmp_path: Path) -> None:
+    settings = Settings.model_validate({"server": {"data": str(tmp_path)}})
+    routes = {getattr(route, "path", "") for route in build(_Unstarted(settings)).routes}
+    control = {path.removeprefix("/icetower/v1") for path in routes if path.startswith("/icetower/v1")}
+    assert control
+    for path in control:
+        assert f"{path}`" in PROTOCOL, path
+
+
+def _Unstarted(settings: Settings) -> Tower:  # noqa: N802 - it stands for a class
+    tower = Tower.__new__(Tower)
+    tower.settings = settings
+    return tower
+
+
+def test_every_status_is_documented() -> None:
+    def tree(root: type[errors.IcetowerError]) -> list[type[errors.IcetowerError]]:
+        return [root, *(leaf for branch in root.__subclasses__() for leaf in tree(branch))]
+
+    for error in tree(errors.IcetowerError):
+        if error.status not in (500,):
+            assert f"| {error.status}" in PROTOCOL or f"{error.status}, " in PROTOCOL or f", {error.status}" in PROTOCOL
+        assert f"`{error.default_next_step}`" in PROTOCOL, error.default_next_step
+
+
+def test_the_contract_in_the_readme_is_one() -> None:
+    text = next(block for block in re.findall(r"```yaml\n(.*?)```", README, re.DOTALL) if "agent:" in block)
+    contract = load(text, source="README.md")
+    assert contract.name == yaml.safe_load(text)["agent"]
+    assert contract.tables[0].blind_appends
+
+
+def test_every_room_is_in_the_architecture() -> None:
+    rooms = {path.parent.name for path in (ROOT / "src/icetower").glob("*/__init__.py")}
+    for room in rooms:
+        assert f"`{room}/`" in ARCHITECTURE, room
+
+
+def test_every_target_that_the_readme_names_is_in_the_makefile() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    for target in set(re.findall(r"^make (\w+)", README, re.MULTILINE)):
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
