@@ -54,7 +54,14 @@ def open_engine(url: str) -> Engine:
             rule="configuration.database",
         ) from error
     if parsed.get_backend_name() != "sqlite":
-        return create_engine(parsed, pool_size=SERVER_THREADS, max_overflow=0, pool_pre_ping=True)
+        try:
+            return create_engine(parsed, pool_size=SERVER_THREADS, max_overflow=0, pool_pre_ping=True)
+        except (ImportError, ArgumentError) as error:
+            raise ConfigurationError(
+                f"no driver for {parsed.drivername} is installed; for PostgreSQL install icetower[postgres] and write "
+                "the URL as postgresql+psycopg://user:password@host/name",
+                rule="configuration.database",
+            ) from error
     in_memory = parsed.database in (None, "", ":memory:")
     arguments: dict[str, Any] = {"connect_args": {"check_same_thread": False}}
     if in_memory:

@@ -181,11 +181,7 @@ async def once(call: Call, key: str, handler: Handler, *, replay: Handler | None
                 status, body = response.status_code, b"" if replay else bytes(response.body)
             except IcetowerError as error:
                 # A stale commit may succeed later, and a grant may be given: only what stays wrong is final.
-                if (
-                    error.status in (401, 403, 429)
-                    or error.status >= 500
-                    or isinstance(error, CommitConflict | KeyMisused)
-                ):
+                if error.status in (401, 403) or error.status >= 500 or isinstance(error, CommitConflict | KeyMisused):
                     raise
                 status, body = error.status, orjson.dumps(error_body(error))
                 response = error_response(error)
