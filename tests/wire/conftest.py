@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import re
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
+import pyiceberg_writers
 import pytest
 from pyiceberg.catalog import Catalog
 from tower_process import TowerProcess
+
+CREW = 8
 
 
 @pytest.fixture(scope="session")
@@ -44,3 +49,14 @@ def namespace(request: pytest.FixtureRequest, catalog: Catalog) -> str:
     name = re.sub(r"\W+", "_", request.node.name).strip("_").lower()
     catalog.create_namespace(name)
     return name
+
+
+@pytest.fixture(scope="session")
+def crew() -> Iterator[ProcessPoolExecutor]:
+    """Eight writers, each a process of its own."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["pyarrow.parquet", "pyiceberg.catalog.rest", "pyiceberg.io.pyarrow"])
+    with ProcessPoolExecutor(
+        CREW, mp_context=context, initializer=pyiceberg_writers.initialise, initargs=(context.Barrier(CREW),)
+    ) as processes:
+        yield processes

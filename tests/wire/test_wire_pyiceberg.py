@@ -1,0 +1,290 @@
+"""PyIceberg through the tower, in processes of its own: nothing lost, nothing twice, by row identity."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from pathlib import Path
+from threading import Barrier
+from typing import Any
+
+import boto3
+import pyarrow as pa
+import pyiceberg_writers as writers
+import pytest
+from moto.server import ThreadedMotoServer
+from pyiceberg.catalog import Catalog
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.table import Table
+from pyiceberg.types import StringType
+from tower_process import TowerProcess
+
+from icetower.agent import keyed, new_key
+
+SCHEMA = pa.schema([("id", pa.int64()), ("owner", pa.string()), ("value", pa.int64())])
+BLIND = {"icetower.blind-appends": "true"}
+
+
+def rows(*ids: int, owner: str = "me", value: int = 0) -> pa.Table:
+    return pa.table({"id": ids, "owner": [owner] * len(ids), "value": [value] * len(ids)}, schema=SCHEMA)
+
+
+def ids(table: Table, **scan: Any) -> list[int]:
+    return sorted(table.refresh().scan(**scan).to_arrow()["id"].to_pylist())
+
+
+@pytest.fixture
+def table(catalog: Catalog, namespace: str) -> Table:
+    return catalog.create_table(f"{namespace}.t", schema=SCHEMA, properties=BLIND)
+
+
+def name_of(table: Table) -> str:
+    return ".".join(table.name())
+
+
+# -- many writers -----------------------------------------------------------------------------------------------------
+
+
+def test_eight_processes_append_without_a_retry(
+    tower: TowerProcess, catalog: Catalog, table: Table, crew: ProcessPoolExecutor
+) -> None:
+    """All of them start on one base and keep their own handle: what would conflict elsewhere is rebased."""
+    table.append(rows(1))
+    name = name_of(table)
+    started = [crew.submit(writers.append, tower.uri, tower.secret, name, n, 6) for n in range(1, 9)]
+    done = [future.result(120) for future in started]
+    assert [work.statuses for work in done] == [[200] * 6] * 8
+    assert ids(table) == sorted([1, *(row for work in done for row in work.acknowledged)])
+    outcomes = Counter(tower.outcomes(name))
+    assert set(outcomes) == {"direct", "rebased"}
+    assert outcomes["rebased"] >= 7
+    history = table.metadata.snapshots
+    assert len(history) == 49
+    totals = [int(snapshot.summary["total-records"]) for snapshot in history if snapshot.summary]
+    assert totals == list(range(1, 99, 2))  # trap S3: each from its real parent
+
+
+def test_the_first_append_of_eight_to_an_empty_table(
+    tower: TowerProcess, table: Table, crew: ProcessPoolExecutor
+) -> None:
+    name = name_of(table)
+    started = [crew.submit(writers.append, tower.uri, tower.secret, name, n, 1) for n in range(1, 9)]
+    done = [future.result(120) for future in started]
+    assert [work.statuses for work in done] == [[200]] * 8
+    assert ids(table) == sorted(row for work in done for row in work.acknowledged)
+    assert Counter(tower.outcomes(name)) == {"direct": 1, "rebased": 7}
+
+
+def test_overwrites_and_upserts_of_own_keys_are_exact(
+    tower: TowerProcess, catalog: Catalog, namespace: str, crew: ProcessPoolExecutor
+) -> None:
+    """Several snapshots a commit, on a table that declares nothing: compared and swapped strictly, never half."""
+    table = catalog.create_table(f"{namespace}.t", schema=SCHEMA)
+    table.append(rows(7, owner="nobody"))
+    name = name_of(table)
+    kinds = [writers.overwrite, writers.upsert] * 4
+    started = [crew.submit(kind, tower.uri, tower.secret, name, n, 2) for n, kind in enumerate(kinds, 1)]
+    done = [future.result(240) for future in started]
+    expected = {7: 0} | {key: value for work in done for key, value in work.acknowledged.items()}
+    found = table.refresh().scan().to_arrow().to_pylist()
+    assert sorted((row["id"], row["value"]) for row in found) == sorted(expected.items())
+    assert set(tower.outcomes(name)) == {"direct", "conflict"}
+    assert {status for work in done for status in work.statuses} == {200, 409}
+
+
+# -- keys -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_key_that_is_sent_twice_is_in_the_table_once(tower: TowerProcess, catalog: Catalog, table: Table) -> None:
+    """Trap K3: the second time with other file names, on a handle of its own, as a scheduler's rerun does."""
+    key = keyed(new_key())
+    catalog.load_table(name_of(table)).append(rows(1, 2), snapshot_properties=key)
+    table.append(rows(3))
+    catalog.load_table(name_of(table)).append(rows(1, 2), snapshot_properties=key)
+    assert ids(table) == [1, 2, 3]
+    assert tower.outcomes(name_of(table))[:3] == ["replayed", "rebased", "direct"]
+
+
+def test_one_key_raced_by_twenty_is_one_snapshot(tower: TowerProcess, table: Table) -> None:
+    key = keyed("nightly load of 2017-01-02", blind=True)
+    start = Barrier(20)
+
+    def write(_: int) -> None:
+        own = tower.catalog().load_table(name_of(table))
+        start.wait(60)
+        own.append(rows(1, 2, 3), snapshot_properties=key)
+
+    with ThreadPoolExecutor(20) as threads:
+        list(threads.map(write, range(20)))
+    assert ids(table) == [1, 2, 3]
+    assert len(table.metadata.snapshots) == 1
+    assert Counter(tower.outcomes(name_of(table))) == {"direct": 1, "replayed": 19}
+
+
+def test_a_key_whose_snapshot_was_rolled_back_is_refused(tower: TowerProcess, catalog: Catalog, table: Table) -> None:
+    """Trap K2: never "done" for what is not in the branch."""
+    table.append(rows(1))
+    first = table.metadata.current_snapshot_id
+    assert first is not None
+    key = keyed(new_key())
+    table.append(rows(2), snapshot_properties=key)
+    table.manage_snapshots().rollback_to_snapshot(first).commit()
+    with pytest.raises(Exception, match="rolled back"):
+        catalog.load_table(name_of(table)).append(rows(2), snapshot_properties=key)
+    assert tower.admin.commits(table=name_of(table))[0]["rule"] == "key.rolled-back"
+    assert ids(table) == [1]
+
+
+def test_one_application_cannot_write_two_things_under_a_key(tower: TowerProcess, table: Table) -> None:
+    """Trap K3: a key set for a whole session would turn later writes into silent no-ops."""
+    session = keyed(new_key()) | {"app-id": "session-1"}
+    table.append(rows(1), snapshot_properties=session)
+    with pytest.raises(Exception, match="per write"):
+        table.append(rows(2), snapshot_properties=session)
+    assert tower.admin.commits(table=name_of(table))[0]["rule"] == "key.per-write"
+    assert ids(table) == [1]
+
+
+def test_a_key_belongs_to_its_principal_and_branch(tower: TowerProcess, catalog: Catalog, table: Table) -> None:
+    """Trap K2."""
+    name = name_of(table)
+    key = keyed(new_key())
+    table.append(rows(1), snapshot_properties=key)
+    head = table.metadata.current_snapshot_id
+    assert head is not None
+    table.manage_snapshots().create_branch(head, "audit").commit()
+    table.append(rows(2), snapshot_properties=key, branch="audit")
+    table.append(rows(2), snapshot_properties=key, branch="audit")
+    secret = tower.principal("key-sharer", f"tables:\n  - {{table: {name}, operations: [append], partitions: all}}\n")
+    tower.catalog(secret).load_table(name).append(rows(3), snapshot_properties=key)
+    assert ids(table) == [1, 3]
+    audit = table.metadata.refs["audit"].snapshot_id
+    assert ids(table, snapshot_id=audit) == [1, 2]
+
+
+def test_a_table_that_is_dropped_and_created_again_starts_afresh(catalog: Catalog, table: Table) -> None:
+    """Trap K2: the key belongs to the table, not to its name."""
+    key = keyed(new_key())
+    table.append(rows(1), snapshot_properties=key)
+    catalog.drop_table(name_of(table))
+    again = catalog.create_table(name_of(table), schema=SCHEMA)
+    assert ids(again) == []
+    again.append(rows(1), snapshot_properties=key)
+    assert ids(again) == [1]
+
+
+# -- what else a table lives through ----------------------------------------------------------------------------------
+
+
+def test_branches_and_time_travel(catalog: Catalog, table: Table) -> None:
+    table.append(rows(1))
+    first = table.metadata.current_snapshot_id
+    assert first is not None
+    table.manage_snapshots().create_branch(first, "audit").create_tag(first, "start").commit()
+    stale = catalog.load_table(name_of(table))
+    table.append(rows(2), branch="audit")
+    stale.append(rows(3), branch="audit")  # rebased on the branch that it is for
+    table.append(rows(4))
+    assert ids(table) == [1, 4]
+    assert ids(table, snapshot_id=table.metadata.refs["audit"].snapshot_id) == [1, 2, 3]
+    assert ids(table, snapshot_id=table.metadata.refs["start"].snapshot_id) == [1]
+    assert [entry.snapshot_id for entry in table.metadata.snapshot_log] == [
+        first,
+        table.metadata.current_snapshot_id,
+    ]
+
+
+def test_the_schema_evolves_under_a_writer(catalog: Catalog, table: Table) -> None:
+    stale = catalog.load_table(name_of(table))
+    with table.update_schema() as update:
+        update.add_column("note", StringType())
+    table.append(rows(1).append_column("note", pa.array(["new"])))
+    stale.append(rows(2))
+    found = table.refresh().scan().to_arrow().sort_by("id").to_pylist()
+    assert [(row["id"], row["note"]) for row in found] == [(1, "new"), (2, None)]
+    head = table.current_snapshot()
+    assert head is not None
+    assert head.schema_id == table.metadata.current_schema_id
+
+
+def test_a_purge_leaves_no_file(catalog: Catalog, table: Table) -> None:
+    table.append(rows(1))
+    table.overwrite(rows(2))
+    root = Path(table.location().removeprefix("file://"))
+    assert any(path.is_file() for path in root.rglob("*"))
+    catalog.purge_table(name_of(table))
+    assert [path for path in root.rglob("*") if path.is_file()] == []
+
+
+# -- other places -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def s3_properties() -> Iterator[dict[str, str]]:
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield {
+        "s3.endpoint": f"http://{host}:{port}",
+        "s3.access-key-id": "test",
+        "s3.secret-access-key": "test",
+        "s3.region": "us-east-1",
+    }
+    server.stop()
+
+
+def test_a_warehouse_on_s3(
+    start_tower: Callable[..., TowerProcess], s3_properties: dict[str, str], tmp_path: Path
+) -> None:
+    """The tower hands the clients what they need to reach the files."""
+    s3 = boto3.client(
+        "s3",
+        endpoint_url=s3_properties["s3.endpoint"],
+        aws_access_key_id="test",
+        aws_secret_access_key="test",
+        region_name="us-east-1",
+    )
+    s3.create_bucket(Bucket="lake")
+    properties = "\n".join(f'"{key}" = {json.dumps(value)}' for key, value in s3_properties.items())
+    config = tmp_path / "tower.toml"
+    config.write_text(
+        f'[upstream]\nwarehouse = "s3://lake/warehouse"\n[storage]\n{properties}\n[table-config]\n{properties}\n'
+    )
+    catalog = start_tower("--config", str(config)).catalog()
+    catalog.create_namespace("sales")
+    table = catalog.create_table("sales.orders", schema=SCHEMA, properties=BLIND)
+    assert table.location() == "s3://lake/warehouse/sales/orders"
+    stale = catalog.load_table("sales.orders")
+    table.append(rows(1))
+    stale.append(rows(2))
+    table.refresh().overwrite(rows(3), "id == 1")
+    assert ids(catalog.load_table("sales.orders")) == [2, 3]
+    names = [item["Key"] for item in s3.list_objects_v2(Bucket="lake")["Contents"]]
+    assert all(name.startswith("warehouse/sales/orders/") for name in names)
+    s3.close()
+
+
+def test_an_existing_sql_catalog_is_opened_and_written_side_by_side(
+    start_tower: Callable[..., TowerProcess], tmp_path: Path
+) -> None:
+    uri = f"sqlite:///{tmp_path / 'existing.db'}"
+    old = SqlCatalog("legacy", uri=uri, warehouse=(tmp_path / "lake").as_uri())
+    old.create_namespace("sales")
+    direct = old.create_table("sales.orders", schema=SCHEMA, properties=BLIND)
+    direct.append(rows(1))
+    config = tmp_path / "tower.toml"
+    config.write_text(f'[upstream]\nuri = "{uri}"\ncatalog = "legacy"\nwarehouse = "{(tmp_path / "lake").as_uri()}"\n')
+    catalog = start_tower("--config", str(config)).catalog()
+    assert catalog.list_tables("sales") == [("sales", "orders")]
+    through = catalog.load_table("sales.orders")
+    through.append(rows(2))
+    direct.refresh().append(rows(3))  # behind the tower's back
+    through.append(rows(4))  # stale for both: the head that the tower has, and the client's
+    assert ids(through) == ids(direct) == [1, 2, 3, 4]
+    catalog.create_table("sales.returns", schema=SCHEMA).append(rows(9))
+    assert ids(old.load_table("sales.returns")) == [9]
+    old.drop_table("sales.returns")
+    assert not catalog.table_exists("sales.returns")
+    old.close()
