@@ -52,7 +52,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Landing:
-    """How an acknowledged commit landed: on the snapshot it was based on, on a later one, or not (it was there before)."""
+    """How an acknowledged commit landed: `direct` on its base, `rebased` on a later snapshot, or `absent`: a replay."""
 
     landed: str
     retries: int

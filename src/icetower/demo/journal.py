@@ -64,6 +64,6 @@ def acknowledged_batches(path: Path) -> frozenset[int]:
 
 
 def acknowledged_rows(paths: list[Path]) -> Any:
-    """Row ids (int64, sorted) of all acknowledged batches of some journals; one that was acknowledged twice is here twice."""
+    """Row ids (int64, sorted) of all acknowledged batches of some journals, as often as they were acknowledged."""
     parts = [ids_of(entry["rows"]) for path in paths for entry in entries(path) if entry["event"] == ACKNOWLEDGED]
     return np.sort(np.concatenate(parts)) if parts else np.empty(0, dtype=np.int64)

@@ -1,7 +1,7 @@
 """Who writes what: ten agents, the partitions that their contracts give them, and the batches they send in time order.
 
-Pricing is split by bucket of the product, stock movements by spans of time (a partition scheduler's slots), interactions
-by household, each into its own partition of the write-ahead log. Four agents misbehave, each in one way.
+Pricing is split by bucket of the product, stock movements by spans of time (a partition scheduler's slots),
+interactions by household, each into its own partition of the write-ahead log. Four agents misbehave, each in one way.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyiceberg.transforms import BucketTransform
 from pyiceberg.types import LongType
 
 from icetower.demo import data, tables
+from icetower.demo.data import pc
 
 BATCHES_MAX = 28
 BATCHES_MIN = 4

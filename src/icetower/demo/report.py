@@ -73,7 +73,7 @@ def percentile(values: Sequence[float], percent: int) -> float:
 
 
 def count_commits(outcome: Outcome, attempts: Sequence[Mapping[str, Any]] = ()) -> CommitCounts:
-    """How commits landed: by the ledgers of PyIceberg's agents, and for Spark's, who are not told, by the server's attempts.
+    """How commits landed: by the ledgers of PyIceberg's agents; of Spark's, who are not told, by the server's attempts.
 
     A Spark client retries a conflict (409) by itself: as many of its commits landed after retries as it met conflicts.
     """
@@ -217,8 +217,16 @@ def _commits(findings: Findings) -> Table:
         ("not begun in time", str(with_us.unfinished), str(without.unfinished)),
         ("first try", f"{first_try(with_us, ours):.1%}", f"{first_try(without, theirs):.1%}"),
         ("commits a second", f"{with_us.commits_per_s:.1f}", f"{without.commits_per_s:.1f}"),
-        ("latency p50, ms", *(f"{percentile(one.latencies_ms, 50):,.0f}" for one in (with_us, without))),
-        ("latency p99, ms", *(f"{percentile(one.latencies_ms, 99):,.0f}" for one in (with_us, without))),
+        (
+            "latency p50, ms",
+            f"{percentile(with_us.latencies_ms, 50):,.0f}",
+            f"{percentile(without.latencies_ms, 50):,.0f}",
+        ),
+        (
+            "latency p99, ms",
+            f"{percentile(with_us.latencies_ms, 99):,.0f}",
+            f"{percentile(without.latencies_ms, 99):,.0f}",
+        ),
         ("queue wait p50, ms", f"{percentile(findings.queue_waits_ms, 50):.1f}", "—"),
         ("queue wait p99, ms", f"{percentile(findings.queue_waits_ms, 99):.1f}", "—"),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,7 +35,7 @@ class Show:
     seconds: dict[str, float] = field(default_factory=dict[str, float])
 
     @contextmanager
-    def step(self, name: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
+    def step(self, name: str, total: int | None = None) -> Generator[Callable[[int], None]]:
         """A bar for one step; what it gives is called with how much is done."""
         clock = SystemAmbient()
         start_s = clock.monotonic_s()
@@ -47,7 +47,7 @@ class Show:
         self.seconds[name] = clock.monotonic_s() - start_s
 
     @contextmanager
-    def agents(self, name: str, days: int) -> Iterator[Callable[[Mapping[str, int]], None]]:
+    def agents(self, name: str, days: int) -> Generator[Callable[[Mapping[str, int]], None]]:
         """A bar for each agent; what it gives is called with the commits acknowledged, by agent."""
         clock = SystemAmbient()
         start_s = clock.monotonic_s()
@@ -85,7 +85,7 @@ def run_demo(folder: Path, *, days: int, seed: int, console: Console) -> Finding
             secrets = hire(tower, days)
         outcome, journals = _run_agents(folder / "agents", source_path, serving, secrets, days, seed, show)
         with show.step("mediate, look for orphans, recount"):
-            after = aftermath.run(folder, serving, secrets)
+            after = aftermath.run(folder, serving, secrets, days)
         attempts = tower.commits(limit=ATTEMPTS_MAX)
         with show.step("reconcile"):
             catalog = load_catalog("tower", **serving.catalog(secrets[plan.AUDITOR]))
@@ -176,7 +176,9 @@ def _killed(outcome: Outcome, journals: Mapping[str, Path], after: Aftermath) ->
     missing = {_path(file) for file in left} - {_path(file) for file in after.orphans}
     evidence = f"{name}: {len(left)} data files left behind, {len(missing)} of them not reported"
     return Promise(
-        "A killed writer's files are reported as orphans", name in outcome.killed and bool(left) and not missing, evidence
+        "A killed writer's files are reported as orphans",
+        name in outcome.killed and bool(left) and not missing,
+        evidence,
     )
 
 

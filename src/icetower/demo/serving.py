@@ -6,7 +6,7 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +33,7 @@ class Serving:
 
 
 @contextmanager
-def tower_process(folder: Path) -> Iterator[Serving]:
+def tower_process(folder: Path) -> Generator[Serving]:
     """A tower on a free port that keeps its data under `folder`; it is told to drain at the end.
 
     Raises `IcetowerError` when it does not say that it serves within `START_TIMEOUT_S`.

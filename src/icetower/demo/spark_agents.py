@@ -1,4 +1,4 @@
-"""One agent process that writes with PySpark: `python -m icetower.demo.spark_agents`, its job as JSON on standard input.
+"""One agent process that writes with PySpark: `python -m icetower.demo.spark_agents`, its job as JSON on stdin.
 
 It knows what its PyIceberg colleagues know, URI and credential, and leaves retrying to Iceberg's own Java client.
 """
@@ -15,9 +15,10 @@ from icetower.demo import journal, plan
 from icetower.demo.agents import KEY_PROPERTY, RESENDS_MAX, Job, await_go, read_job, read_source
 from icetower.demo.journal import Journal
 from icetower.demo.plan import Agent
-from icetower.demo.spark_session import tower_session
+from icetower.pipelines.session import CATALOG, spark_session
 
-CATALOG = "tower"
+# Ten processes share the machine: one core's worth of Spark each, and a small heap.
+SETTINGS = {"spark.master": "local[1]", "spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "1"}
 
 
 class SparkAgent:
@@ -33,12 +34,18 @@ class SparkAgent:
     def run(self) -> None:
         """Write what has not been acknowledged before."""
         acknowledged = journal.acknowledged_batches(Path(self._job.journal))
-        self._spark.table(self._table).limit(0).collect()  # loads classes and the catalog before the common start
+        self._warm_up()
         await_go(self._job, self._ledger)
         for number in range(self._batches):
             if number not in acknowledged:
                 self._write(number)
         self._ledger.write(journal.DONE)
+
+    def _warm_up(self) -> None:
+        """Have Java load its classes before the common start: reach the catalog, and write a batch to nowhere."""
+        self._spark.table(self._table).limit(0).collect()
+        frame = self._spark.createDataFrame(plan.table_rows(self._agent, plan.batch(self._rows, 0, self._batches)))
+        frame.write.format("noop").mode("overwrite").save()
 
     def _write(self, number: int) -> None:
         rows = plan.batch(self._rows, number, self._batches)
@@ -73,7 +80,7 @@ class SparkAgent:
 def main() -> None:
     job = read_job()
     ledger = Journal(Path(job.journal))
-    spark = tower_session(job.agent, job.catalog)
+    spark = spark_session(job.agent, catalog=job.catalog, settings=SETTINGS)
     try:
         SparkAgent(job, plan.agent_named(job.agent), spark, ledger, read_source(job.source)).run()
     finally:

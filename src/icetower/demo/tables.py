@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.partitioning import PartitionField, PartitionSpec
@@ -33,7 +34,7 @@ class Shape:
 
     name: str
     columns: tuple[tuple[str, IcebergType], ...]
-    partitions: tuple[tuple[str, Transform[object, object], str], ...]
+    partitions: tuple[tuple[str, Transform[Any, Any], str], ...]
     blind_appends: bool
 
     def schema(self) -> Schema:

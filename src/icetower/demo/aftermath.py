@@ -1,0 +1,89 @@
+"""What happens when the agents are done: the log is mediated, orphans are looked for, and Spark counts everything.
+
+One process with one Spark session: `python -m icetower.demo.aftermath`, its task as JSON on standard input, its result
+as the last line of standard output.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from icetower.contracts.model import load
+from icetower.demo import plan, tables
+from icetower.demo.data import Totals
+from icetower.demo.serving import Serving
+from icetower.errors import IcetowerError
+
+RECONCILED = (tables.PRICES, tables.STOCK, tables.INTERACTIONS)
+
+
+@dataclass(frozen=True, slots=True)
+class Aftermath:
+    """`orphans`: locations of unreferenced data files; `recounted`: totals by table, quantities as sold."""
+
+    orphans: tuple[str, ...]
+    recounted: Mapping[str, Totals]
+    merged_rows: int
+
+
+def run(folder: Path, serving: Serving, secrets: Mapping[str, str], days: int) -> Aftermath:
+    """Do it all in a process of its own; its log is `aftermath.log` in `folder`. Raises `IcetowerError` if it fails."""
+    task = {"uri": serving.uri, "token": secrets[plan.MEDIATOR], "days": days}
+    log = folder / "aftermath.log"
+    with log.open("wb") as stream:
+        done = subprocess.run(
+            [sys.executable, "-m", "icetower.demo.aftermath"],
+            input=json.dumps(task).encode(),
+            stdout=subprocess.PIPE,
+            stderr=stream,
+            check=False,
+        )
+    if done.returncode != 0:
+        tail = log.read_text(encoding="utf-8", errors="replace")[-2000:]
+        raise IcetowerError(f"what follows the agents failed with status {done.returncode}; {log} ends with:\n{tail}")
+    said = json.loads(done.stdout.splitlines()[-1])
+    recounted = {name: Totals(**totals) for name, totals in said["recounted"].items()}
+    return Aftermath(tuple(said["orphans"]), recounted, said["merged_rows"])
+
+
+def _recount(spark: Any, catalog: str) -> dict[str, Totals]:
+    found: dict[str, Totals] = {}
+    for name in RECONCILED:
+        row = spark.sql(
+            f"SELECT count(*), coalesce(sum(quantity), 0), coalesce(sum(sales_value), 0) * 100 FROM {catalog}.{name}"  # noqa: S608 - names of ours
+        ).collect()[0]
+        found[name] = Totals(row[0], -row[1] if name == tables.STOCK else row[1], int(row[2]))
+    return found
+
+
+def main() -> None:
+    # Imported here: the parent process needs this module, but no Spark.
+    from icetower.pipelines.session import CATALOG, spark_session
+    from icetower.pipelines.wal_mediator import Job, mediate
+
+    task = json.loads(sys.stdin.read())
+    contracts = {
+        agent.name: load(plan.contract_text(agent.name, task["days"]), source=agent.contract_file)
+        for agent in plan.agents_of(tables.INTERACTIONS_WAL)
+    }
+    job = Job(f"{CATALOG}.{tables.INTERACTIONS_WAL}", f"{CATALOG}.{tables.INTERACTIONS}", contracts)
+    spark = spark_session("icetower-demo", catalog_uri=task["uri"], token=task["token"])
+    try:
+        merged = 0
+        while (mediation := mediate(spark, job)).status != "idle":
+            merged += mediation.applied
+        orphans: list[str] = []
+        recounted = {name: asdict(totals) for name, totals in _recount(spark, CATALOG).items()}
+    finally:
+        spark.stop()
+    sys.stdout.write(json.dumps({"orphans": orphans, "recounted": recounted, "merged_rows": merged}) + "\n")
+
+
+if __name__ == "__main__":
+    main()
