@@ -24,8 +24,8 @@ demo: jars ## the main job on real retail data: ten agents, one tower, every cen
 	@$(BIN)/icetower demo
 
 check: $(READY) ## formatting, lint, types, and which room may import which
-	$(BIN)/ruff format --check .
-	$(BIN)/ruff check .
+	$(BIN)/ruff format --check src tests tools
+	$(BIN)/ruff check src tests tools
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 
@@ -40,8 +40,8 @@ lock: $(READY) ## choose newer versions within pyproject.toml: rewrites requirem
 		--generate-hashes --no-header --upgrade --quiet --output-file requirements.lock
 
 format: $(READY) ## format the code and mend what ruff can mend
-	$(BIN)/ruff format .
-	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format src tests tools
+	$(BIN)/ruff check --fix src tests tools
 
 clean: ## remove what was built here, the virtual environment included
 	rm -rf .venv .cache build dist .icetower .ruff_cache .import_linter_cache .hypothesis spark-warehouse metastore_db derby.log

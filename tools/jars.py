@@ -6,6 +6,8 @@ where the jar is there already.
 
 from __future__ import annotations
 
+import os
+import pwd
 import sys
 from pathlib import Path
 
@@ -13,8 +15,10 @@ PACKAGE = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"
 
 
 def cached() -> bool:
+    """Is the jar in Spark's cache? Java's idea of a home directory is the password database's, not HOME."""
     group, artifact, version = PACKAGE.split(":")
-    return any(Path.home().glob(f".ivy2*/jars/{group}_{artifact}-{version}.jar"))
+    homes = {Path.home(), Path(pwd.getpwuid(os.getuid()).pw_dir)}
+    return any(any(home.glob(f".ivy2*/jars/{group}_{artifact}-{version}.jar")) for home in homes)
 
 
 def main() -> int:
@@ -23,12 +27,10 @@ def main() -> int:
     print(f"fetching {PACKAGE}", flush=True)
     from pyspark.sql import SparkSession
 
+    # Spark fails here, naming the package, if it cannot be had.
     builder = SparkSession.builder.master("local[1]").appName("jars")
     builder.config("spark.jars.packages", PACKAGE).config("spark.ui.enabled", "false").getOrCreate().stop()
-    if cached():
-        return 0
-    print("Spark started, but the jar is not where it keeps its jars: is spark.jars.ivy set?", file=sys.stderr)
-    return 1
+    return 0
 
 
 if __name__ == "__main__":
