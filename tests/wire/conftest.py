@@ -13,7 +13,8 @@ import pytest
 from pyiceberg.catalog import Catalog
 from tower_process import TowerProcess
 
-CREW = 8
+CREW = 10
+ALIGNED = 8
 
 
 @pytest.fixture(scope="session")
@@ -53,10 +54,10 @@ def namespace(request: pytest.FixtureRequest, catalog: Catalog) -> str:
 
 @pytest.fixture(scope="session")
 def crew() -> Iterator[ProcessPoolExecutor]:
-    """Eight writers, each a process of its own."""
+    """Ten writers, each a process of its own; the eight of them that start together wait for each other."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["pyarrow.parquet", "pyiceberg.catalog.rest", "pyiceberg.io.pyarrow"])
     with ProcessPoolExecutor(
-        CREW, mp_context=context, initializer=pyiceberg_writers.initialise, initargs=(context.Barrier(CREW),)
+        CREW, mp_context=context, initializer=pyiceberg_writers.initialise, initargs=(context.Barrier(ALIGNED),)
     ) as processes:
         yield processes
