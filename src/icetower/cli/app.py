@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from icetower import __version__
-from icetower.cli import registry
+from icetower.cli import demo as demo_command
+from icetower.cli import pipelines, registry
 from icetower.cli import serve as serve_command
 from icetower.cli.terminal import fail, say
 from icetower.errors import ConfigurationError, IcetowerError, UsageError
@@ -38,6 +39,8 @@ def root(
 
 
 app.command("serve")(serve_command.serve)
+app.command("demo")(demo_command.demo)
+app.command("mediate")(pipelines.mediate)
 app.add_typer(registry.contracts, name="contracts")
 app.add_typer(registry.principals, name="principals")
 
