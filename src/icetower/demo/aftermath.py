@@ -20,6 +20,7 @@ from icetower.demo.data import Totals
 from icetower.demo.serving import Serving
 from icetower.errors import IcetowerError
 
+_AUDITED = "audited"
 RECONCILED = (tables.PRICES, tables.STOCK, tables.INTERACTIONS)
 
 
@@ -34,12 +35,12 @@ class Aftermath:
 
 def run(folder: Path, serving: Serving, secrets: Mapping[str, str], days: int) -> Aftermath:
     """Do it all in a process of its own; its log is `aftermath.log` in `folder`. Raises `IcetowerError` if it fails."""
-    task = {"uri": serving.uri, "token": secrets[plan.MEDIATOR], "days": days}
+    task = {"mediator": serving.catalog(secrets[plan.MEDIATOR]), "auditor": serving.catalog(secrets[plan.AUDITOR])}
     log = folder / "aftermath.log"
     with log.open("wb") as stream:
         done = subprocess.run(
             [sys.executable, "-m", "icetower.demo.aftermath"],
-            input=json.dumps(task).encode(),
+            input=json.dumps({**task, "days": days}).encode(),
             stdout=subprocess.PIPE,
             stderr=stream,
             check=False,
@@ -64,7 +65,7 @@ def _recount(spark: Any, catalog: str) -> dict[str, Totals]:
 
 def main() -> None:
     # Imported here: the parent process needs this module, but no Spark.
-    from icetower.pipelines.session import CATALOG, spark_session
+    from icetower.pipelines.session import CATALOG, catalog_settings, spark_session
     from icetower.pipelines.wal_mediator import Job, mediate
 
     task = json.loads(sys.stdin.read())
@@ -73,13 +74,15 @@ def main() -> None:
         for agent in plan.agents_of(tables.INTERACTIONS_WAL)
     }
     job = Job(f"{CATALOG}.{tables.INTERACTIONS_WAL}", f"{CATALOG}.{tables.INTERACTIONS}", contracts)
-    spark = spark_session("icetower-demo", catalog_uri=task["uri"], token=task["token"])
+    # One session, two principals: who merges need not see prices, and who counts must not write.
+    auditor = catalog_settings(_AUDITED, task["auditor"])
+    spark = spark_session("icetower-demo", catalog=task["mediator"], settings=auditor)
     try:
         merged = 0
         while (mediation := mediate(spark, job)).status != "idle":
             merged += mediation.applied
         orphans: list[str] = []
-        recounted = {name: asdict(totals) for name, totals in _recount(spark, CATALOG).items()}
+        recounted = {name: asdict(totals) for name, totals in _recount(spark, _AUDITED).items()}
     finally:
         spark.stop()
     sys.stdout.write(json.dumps({"orphans": orphans, "recounted": recounted, "merged_rows": merged}) + "\n")
