@@ -1,0 +1,6 @@
+"""PySpark jobs: the only room that imports pyspark. DataFrame in, DataFrame out; jobs own the Spark session.
+
+`session` starts Spark, `wal_mediator` is pattern 1 of the isolation document, `orphans` reports files that nothing
+refers to. `tables` is what they know of Iceberg's tables; `wal_plan`, `wal_rows` and `wal_logs` are parts of the
+mediator.
+"""

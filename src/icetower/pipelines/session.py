@@ -1,0 +1,79 @@
+"""The Spark session of a job: versions that were started together, one catalog, small settings for one machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pyspark.sql import SparkSession
+
+ICEBERG_RUNTIME = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"
+CATALOG = "tower"
+_CATALOG_CLASS = "org.apache.iceberg.spark.SparkCatalog"
+_EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
+
+LOCAL_SETTINGS: Mapping[str, str] = {
+    "spark.master": "local[2]",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.ansi.enabled": "true",
+}
+
+
+def catalog_settings(catalog_name: str, properties: Mapping[str, str]) -> dict[str, str]:
+    """Spark settings of an Iceberg catalog. `properties` are Iceberg's own: ``type``, ``uri``, ``token``, …"""
+    prefix = f"spark.sql.catalog.{catalog_name}"
+    # A cached table is a stale base: every statement of ours looks at the head.
+    settings = {prefix: _CATALOG_CLASS, f"{prefix}.cache-enabled": "false"}
+    return settings | {f"{prefix}.{name}": value for name, value in properties.items()}
+
+
+def spark_session(
+    app_name: str,
+    *,
+    catalog_uri: str | None = None,
+    catalog_name: str = CATALOG,
+    token: str | None = None,
+    credential: str | None = None,
+    catalog: Mapping[str, str] | None = None,
+    settings: Mapping[str, str] | None = None,
+) -> SparkSession:
+    """A session whose catalog `catalog_name` is the REST catalog at `catalog_uri`.
+
+    Args:
+        app_name: told to the catalog in every snapshot (``app-name``).
+        catalog_uri: of the tower; None where `catalog` says it all.
+        catalog_name: the first part of table names in SQL.
+        token: a bearer token, where the catalog wants one; or
+        credential: ``id:secret`` for the token endpoint.
+        catalog: further properties of the catalog, Iceberg's names; they win.
+        settings: further settings of Spark; they win, over ``local[2]`` too.
+
+    Under ``spark-submit`` the session that it started is taken, with these settings on top.
+    """
+    properties: dict[str, str] = {}
+    if catalog_uri is not None:
+        properties |= {"type": "rest", "uri": catalog_uri}
+    if token is not None:
+        properties["token"] = token
+    if credential is not None:
+        properties["credential"] = credential
+    properties |= catalog or {}
+    chosen = {
+        **LOCAL_SETTINGS,
+        "spark.jars.packages": ICEBERG_RUNTIME,
+        "spark.sql.extensions": _EXTENSIONS,
+        **catalog_settings(catalog_name, properties),
+        **(settings or {}),
+    }
+    session = SparkSession.builder.appName(app_name).config(map=dict(chosen)).getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    return session
+
+
+def tower_session(app_name: str, catalog: Mapping[str, str]) -> SparkSession:
+    """A session whose catalog `tower` has the properties that PyIceberg's `load_catalog` takes too."""
+    return spark_session(app_name, catalog=catalog)

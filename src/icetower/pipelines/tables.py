@@ -1,0 +1,204 @@
+"""What the jobs know of Iceberg tables beyond SQL: their metadata, and inserts that no race can double.
+
+Spark turns a MERGE that can only insert into a plain append, and Iceberg validates appends against nothing: two of
+them, started side by side, both land. A clause for matched rows, even one that never holds, makes it a row-level
+operation with serializable isolation: the later of two commits is refused if data was added since it read.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from icetower.errors import BadRequest, CommitConflict, CommitStateUnknown, NoSuchTable, UpstreamFailed
+from icetower.protocol.names import Identifier
+from icetower.table.metadata import current_snapshot_id
+
+T = TypeVar("T")
+
+Metadata = Mapping[str, Any]
+
+SNAPSHOT_PROPERTY = "spark.sql.iceberg.snapshot-property."
+MOVED = "icetower: the progress of the log moved"
+_STALE = (
+    MOVED,
+    "org.apache.iceberg.exceptions.ValidationException",
+    "org.apache.iceberg.exceptions.CommitFailedException",
+)
+_MISSING = ("org.apache.iceberg.exceptions.NoSuchTableException", "org.apache.iceberg.exceptions.NoSuchNamespace")
+_UNKNOWN = "org.apache.iceberg.exceptions.CommitStateUnknownException"
+_REASON_CHARACTERS = 500
+
+
+def quoted(name: str) -> str:
+    """A name of one or more levels, quoted for Spark SQL."""
+    return ".".join(f"`{part.replace('`', '``')}`" for part in name.split("."))
+
+
+def literal(text: str) -> str:
+    """A string literal of Spark SQL."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def identifier(name: str) -> Identifier:
+    """The table of a Spark name ``catalog.namespace.table``. Raises `BadRequest` for a name without catalog."""
+    _, _, rest = name.partition(".")
+    if "." not in rest:
+        raise BadRequest(f"{name!r} is not a table of a catalog: write catalog.namespace.table", rule="request.name")
+    return Identifier.parse(rest)
+
+
+def private_session(spark: SparkSession) -> SparkSession:
+    """A session of its own over the same context: its settings and views are seen by nobody else.
+
+    So a snapshot property set around one statement cannot be caught by another one (trap K3).
+    """
+    session = spark.newSession()
+    for name, value in spark.conf.getAll.items():
+        if name.startswith("spark.sql.catalog."):
+            session.conf.set(name, value)
+    session.conf.set("spark.sql.session.timeZone", "UTC")
+    session.conf.set("spark.sql.ansi.enabled", "true")
+    return session
+
+
+def iceberg_table(spark: SparkSession, name: str) -> Any:
+    """Iceberg's own Java table, freshly loaded. Raises `NoSuchTable`."""
+
+    def load() -> Any:
+        found = _jvm(spark).org.apache.iceberg.spark.Spark3Util.loadIcebergTable(_java_session(spark), name)
+        found.refresh()
+        return found
+
+    return told(f"loading {name}", load)
+
+
+def load_metadata(spark: SparkSession, name: str) -> Metadata:
+    """The table's current metadata as JSON (specification: "Table Metadata Fields"). Raises `NoSuchTable`."""
+    table = iceberg_table(spark, name)
+    return json.loads(_jvm(spark).org.apache.iceberg.TableMetadataParser.toJson(table.operations().current()))
+
+
+def commit_nothing(spark: SparkSession, name: str, base: Metadata, properties: Mapping[str, str]) -> None:
+    """A snapshot without changes that carries `properties`, refused if data was added since `base`.
+
+    Raises:
+        CommitConflict: data was added; read again.
+    """
+    overwrite = iceberg_table(spark, name).newOverwrite()
+    head = current_snapshot_id(base)
+    if head is not None:
+        overwrite = overwrite.validateFromSnapshot(head)
+    everything = _jvm(spark).org.apache.iceberg.expressions.Expressions.alwaysTrue()
+    overwrite = overwrite.conflictDetectionFilter(everything).validateNoConflictingData()
+    for key, value in properties.items():
+        overwrite = overwrite.set(key, value)
+    told(f"recording progress in {name}", overwrite.commit)
+
+
+def merge(
+    spark: SparkSession,
+    target: str,
+    rows: DataFrame,
+    on: Sequence[str],
+    *,
+    update: bool = False,
+    where_target: str = "",
+    guard: str = "",
+    properties: Mapping[str, str] | None = None,
+) -> None:
+    """One MERGE of `rows` into `target`, validated against all that was committed since it read.
+
+    Args:
+        spark: a private session.
+        target: as Spark names it.
+        rows: of the columns to write, no two alike in `on`, none null there. Not read from tables (a local checkpoint
+            is not): Spark 4.1 looks tables behind a view up anew, and cannot plan them inside a MERGE.
+        on: the columns that tell rows apart.
+        update: write over rows that are there already; else they stay as they are.
+        where_target: condition on the target `t`, which bounds what is read and what conflicts.
+        guard: condition of SQL, evaluated after the target was read, that must hold or nothing is committed. What it
+            reads is loaded after the target: Spark resolves the source of a MERGE behind its target.
+        properties: of the snapshot.
+
+    Raises:
+        CommitConflict: somebody else was faster; read again.
+        CommitStateUnknown: look before you try again.
+    """
+    view = "icetower_merge_source"
+    rows.createOrReplaceTempView(view)
+    condition = " AND ".join(f"t.{quoted(name)} = s.{quoted(name)}" for name in on)
+    if where_target:
+        condition += f" AND {where_target}"
+    filtered = f" WHERE ({guard}) OR raise_error({literal(MOVED)})" if guard else ""
+    matched = "WHEN MATCHED THEN UPDATE SET " + ", ".join(f"t.{quoted(c)} = s.{quoted(c)}" for c in rows.columns)
+    if not update:  # never holds, see the top of the module
+        matched = f"WHEN MATCHED AND s.{quoted(on[0])} IS NULL THEN DELETE"
+    columns = ", ".join(quoted(name) for name in rows.columns)
+    values = ", ".join(f"s.{quoted(name)}" for name in rows.columns)
+    statement = (
+        f"MERGE INTO {quoted(target)} t USING (SELECT * FROM {view}{filtered}) s ON {condition} {matched} "  # noqa: S608 - names are quoted
+        f"WHEN NOT MATCHED THEN INSERT ({columns}) VALUES ({values})"
+    )
+    for name, value in (properties or {}).items():
+        spark.conf.set(SNAPSHOT_PROPERTY + name, value)
+    try:
+        told(f"merging into {target}", lambda: spark.sql(statement))
+    finally:
+        for name in properties or {}:
+            spark.conf.unset(SNAPSHOT_PROPERTY + name)
+        spark.catalog.dropTempView(view)
+
+
+def require_serializable(metadata: Metadata, name: str) -> None:
+    """Raises `BadRequest` where MERGE into the table would not see what others inserted meanwhile."""
+    level = metadata.get("properties", {}).get("write.merge.isolation-level", "serializable")
+    if level != "serializable":
+        raise BadRequest(
+            f"{name} has write.merge.isolation-level = {level}, under which two mediators could both insert one row; "
+            "set it to serializable",
+            rule="wal.isolation",
+        )
+
+
+def told(what: str, work: Callable[[], T]) -> T:
+    """The result of `work`; its failure, Spark's or Java's, told in our own errors."""
+    try:
+        return work()
+    except (PySparkException, Py4JError) as error:
+        story = _story(error)
+        reason = story.splitlines()[0][:_REASON_CHARACTERS] if story else type(error).__name__
+        if _UNKNOWN in story:
+            raise CommitStateUnknown(f"{what}: the catalog could not say whether it was committed") from error
+        if any(mark in story for mark in _STALE):
+            raise CommitConflict(f"{what}: the table moved meanwhile: {reason}") from error
+        if any(mark in story for mark in _MISSING):
+            raise NoSuchTable(f"{what}: there is no such table; create it first") from error
+        raise UpstreamFailed(f"{what}: {reason}") from error
+
+
+def _story(error: BaseException) -> str:
+    """The message and every cause, with Java's class names: Spark wraps what Iceberg threw several times."""
+    origin: Any = getattr(error, "_origin", None)
+    if isinstance(error, Py4JJavaError):
+        origin = error.java_exception
+    parts = [] if isinstance(error, Py4JJavaError) else [str(error)]
+    for _ in range(10):
+        if origin is None:
+            break
+        parts.append(str(origin.toString()))
+        origin = origin.getCause()
+    return "\n".join(parts)
+
+
+def _jvm(spark: SparkSession) -> Any:
+    return spark._jvm  # pyright: ignore[reportPrivateUsage]
+
+
+def _java_session(spark: SparkSession) -> Any:
+    return spark._jsparkSession  # pyright: ignore[reportPrivateUsage]

@@ -1,0 +1,429 @@
+"""The write-ahead log mediator, pattern 1 of the isolation document: many agents append, one job merges.
+
+A run takes what the log has gained since the target's own history says it was read, judges every row by the contract of
+the agent that wrote it, drops what was applied before by its key, and commits the rest as ONE snapshot that says how
+far the log has been read. A crash at any point loses nothing and doubles nothing:
+
+    planned ─▶ rejections written ─▶ COMMITTED ─▶ keys logged ─▶ batch closed
+    └──── start over: nothing was done ────┘   └─ next run makes up for it ─┘
+
+Two mediators may run at once: the commit is refused if the target gained data since it was read, and if another
+snapshot told of progress of this log. The slower one plans again.
+
+    python -m icetower.pipelines.wal_mediator --uri http://127.0.0.1:8181 --contracts contracts/ \\
+        --wal recommendations.user_interactions_wal --target recommendations.user_interactions
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from icetower.ambient import Ambient, SystemAmbient
+from icetower.contracts.model import Contract, Operation, load
+from icetower.errors import BadRequest, CommitConflict, IcetowerError, UsageError
+from icetower.pipelines.session import CATALOG, spark_session
+from icetower.pipelines.tables import (
+    commit_nothing,
+    identifier,
+    literal,
+    load_metadata,
+    merge,
+    private_session,
+    quoted,
+    require_serializable,
+)
+from icetower.pipelines.wal_logs import Logs
+from icetower.pipelines.wal_plan import SEQUENCE, WAL, Batch, Counts, Done, Metadata, history, next_batch, readable
+from icetower.pipelines.wal_rows import (
+    APPLIED,
+    KEY_COLUMN,
+    OUTCOME,
+    Rules,
+    agree,
+    classify,
+    judge,
+    proven_specs,
+    read_batch,
+)
+from icetower.table.metadata import current_snapshot_id
+from icetower.table.partitions import spec_of
+
+SNAPSHOTS_MAX = 10_000
+TRIES = 5
+SETTLED_LOOK_BACK = 100
+TOKEN_VARIABLE = "ICETOWER_TOKEN"  # noqa: S105 - the name of a variable
+CREDENTIAL_VARIABLE = "ICETOWER_CREDENTIAL"
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """How far back keys are looked for: rows of the target whose `column` (a timestamp) is at least the batch's
+    earliest minus `length_s`, and keys logged in the last `length_s`. A row that is sent again has its old time."""
+
+    column: str
+    length_s: int
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One mediation.
+
+    Attributes:
+        wal: the log, ``catalog.namespace.table``.
+        target: the table that it goes to, likewise, in the same catalog.
+        contracts: those in force, by agent.
+        system: namespace of the three logs of `wal_logs`; None: ``system`` in the target's catalog.
+        merge_keys: columns that tell rows apart, for upserts: the last row wins. They must hold every source of the
+            target's partitions, so that no row moves out of a partition its writer doesn't own. Empty: rows are only
+            inserted.
+        window: None looks for keys everywhere.
+        snapshots_max: of the log, that one run takes.
+        reread: take the whole log where it can't be read on from where it was left.
+    """
+
+    wal: str
+    target: str
+    contracts: Mapping[str, Contract]
+    system: str | None = None
+    merge_keys: tuple[str, ...] = ()
+    window: Window | None = None
+    snapshots_max: int = SNAPSHOTS_MAX
+    reread: bool = False
+
+    @property
+    def catalog(self) -> str:
+        return self.target.partition(".")[0]
+
+    @property
+    def table_name(self) -> str:
+        return str(identifier(self.target))
+
+
+@dataclass(frozen=True, slots=True)
+class Mediation:
+    """What a run did. `status`: ``applied`` (a batch was committed, even one without a sound row) or ``idle``.
+
+    `settled` are batches of earlier runs whose logs this one completed. `attempts` counts commits tried, the lost ones
+    included.
+    """
+
+    status: str
+    target: str
+    wal: str
+    batch: str | None = None
+    from_snapshot: int | None = None
+    through_snapshot: int | None = None
+    read: int = 0
+    applied: int = 0
+    superseded: int = 0
+    duplicates: int = 0
+    rejected: int = 0
+    committed_snapshot: int | None = None
+    committed_at_ms: int | None = None
+    attempts: int = 0
+    settled: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def _nothing(_step: str) -> None:
+    return
+
+
+def mediate(
+    spark: SparkSession,
+    job: Job,
+    *,
+    ambient: Ambient | None = None,
+    after: Callable[[str], None] = _nothing,
+) -> Mediation:
+    """Apply the next batch of the log.
+
+    Args:
+        spark: its settings and views are left alone.
+        job: what to do.
+        ambient: the clock.
+        after: called behind each step: ``planned``, ``rejections``, ``committed``, ``keys``, ``closed``.
+
+    Raises:
+        BadRequest: the tables don't fit each other, or the log can't be read on; the message says the way out.
+        CommitConflict: others were faster `TRIES` times.
+        CommitStateUnknown: run again, it finds out.
+        UpstreamFailed: Spark or the catalog failed; run again.
+    """
+    run = _Run(private_session(spark), job, ambient or SystemAmbient(), after)
+    run.logs.create()
+    settled: tuple[str, ...] = ()
+    for attempt in range(1, TRIES + 1):
+        try:
+            mediation = run.once()
+        except CommitConflict:
+            settled += tuple(run.settled)
+            if attempt == TRIES:
+                raise
+        else:
+            lost = attempt - 1
+            return replace(mediation, attempts=mediation.attempts + lost, settled=settled + mediation.settled)
+    raise AssertionError("unreachable")
+
+
+class _Run:
+    """The attempts of one mediation."""
+
+    def __init__(self, spark: SparkSession, job: Job, ambient: Ambient, after: Callable[[str], None]) -> None:
+        self.spark, self.job, self.ambient, self.after = spark, job, ambient, after
+        self.logs = Logs(spark, job.system or f"{job.catalog}.system")
+        self.settled: list[str] = []
+
+    def once(self) -> Mediation:
+        """One attempt, from a fresh look at both tables. Raises `CommitConflict` if another was faster."""
+        self.settled = []
+        job = self.job
+        target, wal = load_metadata(self.spark, job.target), load_metadata(self.spark, job.wal)
+        rules = self._rules(target, wal)
+        self._settle(target, wal)
+        batch = next_batch(target, wal, snapshots_max=job.snapshots_max, reread=job.reread)
+        if batch is None:
+            return Mediation("idle", job.target, job.wal, settled=tuple(self.settled))
+        columns = self.spark.table(job.target).columns
+        # Cut off from the tables it was read from: what is counted is what is merged, whatever they become meanwhile.
+        rows = self._classified(batch, target, rules).localCheckpoint()
+        found = {row[0]: row[1] for row in rows.groupBy(OUTCOME).count().collect()}
+        counts = Counts(sum(found.values()), **found)
+        self.after("planned")
+        if counts.rejected or self.logs.has_rejections(batch):
+            self.logs.write_rejections(batch, job.table_name, rows, _columns(rows), self.ambient.now_ms())
+        self.after("rejections")
+        sound = rows.where(f.col(OUTCOME) == APPLIED).select(*(f.col(quoted(name)) for name in columns))
+        done = self._commit(batch, counts, target, sound)
+        self.after("committed")
+        self._close(done, rows)
+        return Mediation(
+            "applied",
+            job.target,
+            job.wal,
+            batch=done.batch,
+            from_snapshot=done.start,
+            through_snapshot=done.through,
+            **asdict(done.counts),
+            committed_snapshot=done.snapshot,
+            committed_at_ms=done.committed_at_ms,
+            attempts=1,
+            settled=tuple(self.settled),
+        )
+
+    # -- before the commit
+
+    def _rules(self, target: Metadata, wal: Metadata) -> Rules:
+        """What rows are judged by. Raises `BadRequest` where the two tables don't fit or races could not be seen."""
+        job = self.job
+        require_serializable(target, job.target)
+        schema = self.spark.table(job.target).schema
+        agree(job.wal, self.spark.table(job.wal).schema, job.target, schema)
+        spec = spec_of(target, target["default-spec-id"])
+        if job.merge_keys:
+            unknown = sorted(set(job.merge_keys) - set(schema.names))
+            loose = sorted({field.source_name for field in spec.fields} - set(job.merge_keys))
+            if unknown or loose:
+                wrong = f"{', '.join(unknown)} is not there" if unknown else f"{', '.join(loose)} must be among them"
+                raise BadRequest(
+                    f"merge keys {', '.join(job.merge_keys)} of {job.target}: {wrong}; an upsert names existing "
+                    "columns and every source of the partitions, else a row could leave a partition that its writer "
+                    "doesn't own",
+                    rule="wal.merge-keys",
+                )
+        current = next(s for s in target["schemas"] if s["schema-id"] == target["current-schema-id"])
+        required = {field["name"] for field in current["fields"] if field["required"]}
+        return Rules(
+            table=identifier(job.target),
+            catalog=job.catalog,
+            spec=spec,
+            required=tuple(sorted((required | set(job.merge_keys)) - {KEY_COLUMN})),
+            proven_specs=proven_specs(wal, job.wal),
+            contracts=job.contracts,
+            operation=Operation.OVERWRITE if job.merge_keys else Operation.APPEND,
+        )
+
+    def _classified(self, batch: Batch, target: Metadata, rules: Rules) -> DataFrame:
+        judged = judge(read_batch(self.spark, self.job.wal, batch), rules)
+        window = self._window(batch)
+        since_ms = None if window is None else self.ambient.now_ms() - window.length_s * 1000
+        known = [self.logs.known_keys(self.job.table_name, since_ms)]
+        head = current_snapshot_id(target)
+        if head is not None:
+            rows = self.spark.read.format("iceberg").option("versionAsOf", head).load(self.job.target)
+            condition = self._bound(judged, window, "")
+            known.append(rows.where(condition) if condition else rows)
+        return classify(judged, known, self.job.merge_keys)
+
+    def _window(self, batch: Batch) -> Window | None:
+        # A log that is taken whole holds rows of any age, and the target may have them all.
+        return None if batch.whole else self.job.window
+
+    def _bound(self, rows: DataFrame, window: Window | None, prefix: str) -> str:
+        """The condition on the target that the window makes of the earliest time among `rows`; empty without one."""
+        if window is None:
+            return ""
+        column = quoted(window.column)
+        earliest = rows.select(f.unix_micros(f.min(f.col(column)).cast("timestamp"))).collect()[0][0]
+        if earliest is None:
+            return ""
+        bound = f"timestamp_micros({earliest - window.length_s * 1_000_000})"
+        # A row without a time could be anywhere: those are looked through always.
+        return f"({prefix}{column} >= {bound} OR {prefix}{column} IS NULL)"
+
+    # -- the commit
+
+    def _commit(self, batch: Batch, counts: Counts, target: Metadata, rows: DataFrame) -> Done:
+        properties = batch.properties(counts)
+        try:
+            if counts.applied:
+                merge(
+                    self.spark,
+                    self.job.target,
+                    rows,
+                    self.job.merge_keys or (KEY_COLUMN,),
+                    update=bool(self.job.merge_keys),
+                    where_target="" if self.job.merge_keys else self._bound(rows, self._window(batch), "t."),
+                    guard=self._guard(batch),
+                    properties=properties,
+                )
+            else:
+                commit_nothing(self.spark, self.job.target, target, properties)
+        except CommitConflict:
+            if self._landed(batch) is None:  # else they are, word for word, the rejections of who was faster
+                self.logs.forget_rejections(batch)
+            raise
+        except IcetowerError:
+            done = self._landed(batch)
+            if done is None:
+                raise
+            return done
+        done = self._landed(batch)
+        if done is None:
+            raise CommitConflict(f"batch {batch.id} was committed to {self.job.target} and rolled back since")
+        return done
+
+    def _guard(self, batch: Batch) -> str:
+        """True as long as no snapshot of the target tells of a batch of this log that was not known when planning."""
+        snapshots = f"{quoted(self.job.target)}.snapshots"
+        return (
+            f"(SELECT coalesce(max(cast(summary[{literal(SEQUENCE)}] AS BIGINT)), 0) FROM {snapshots} "  # noqa: S608
+            f"WHERE summary[{literal(WAL)}] = {literal(batch.wal_uuid)}) < {batch.sequence}"
+        )
+
+    def _landed(self, batch: Batch) -> Done | None:
+        target = load_metadata(self.spark, self.job.target)
+        return next((done for done in history(target, batch.wal_uuid) if done.batch == batch.id), None)
+
+    # -- after the commit
+
+    def _settle(self, target: Metadata, wal: Metadata) -> None:
+        """Complete the logs of batches whose mediator did not live to do it."""
+        recent = list(islice(history(target, wal["table-uuid"]), SETTLED_LOOK_BACK))
+        for done in self.logs.open_batches(recent):
+            batch = Batch(target["table-uuid"], wal["table-uuid"], done.sequence, done.start, done.through)
+            rows = read_batch(self.spark, self.job.wal, batch) if readable(wal, batch) else None
+            if rows is None:
+                _log.warning("batch %s: its part of the log has expired, its keys are in the target only", done.batch)
+            self._close(done, rows)
+            self.settled.append(done.batch)
+
+    def _close(self, done: Done, rows: DataFrame | None) -> None:
+        if rows is not None and done.counts.applied:
+            self.logs.write_keys(done, self.job.table_name, rows)
+        self.after("keys")
+        self.logs.write_mediation(done, self.job.table_name, str(identifier(self.job.wal)))
+        self.after("closed")
+
+
+def _columns(rows: DataFrame) -> list[str]:
+    """The log's own columns."""
+    return [name for name in rows.columns if not name.startswith("__")]
+
+
+# ----------------------------------------------------------------------------------------------------- command line
+
+
+def load_contracts(folder: Path) -> dict[str, Contract]:
+    """The contracts in a folder's ``*.yaml`` files, by agent. Raises `BadRequest` for one that can't be read."""
+    contracts: dict[str, Contract] = {}
+    for path in sorted(folder.glob("*.y*ml")):
+        contract = load(path.read_text(encoding="utf-8"), source=path.name)
+        if contract.name in contracts:
+            raise BadRequest(f"{path.name}: there is a second contract of {contract.name}; keep one", rule="contract")
+        contracts[contract.name] = contract
+    return contracts
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Apply batches until the log is read, print each as one line of JSON. Exit status 2 for a wrong call."""
+    parser = argparse.ArgumentParser(prog="icetower.pipelines.wal_mediator", description="Apply a write-ahead log")
+    parser.add_argument(
+        "--uri",
+        required=True,
+        help=f"of the catalog; secrets come from ${TOKEN_VARIABLE}, or as id:secret from ${CREDENTIAL_VARIABLE}",
+    )
+    parser.add_argument("--wal", required=True, help="the log, namespace.table")
+    parser.add_argument("--target", required=True, help="the table it goes to, namespace.table")
+    parser.add_argument("--contracts", required=True, type=Path, help="folder of the agents' contracts, YAML")
+    parser.add_argument("--system", default="system", help="namespace of the mediator's logs")
+    parser.add_argument("--merge-keys", default="", help="columns, by commas: upsert instead of insert")
+    parser.add_argument("--window-column", help="timestamp column that bounds where keys are looked for")
+    parser.add_argument("--window-s", type=int, default=24 * 3600, help="how far back, in seconds")
+    parser.add_argument("--snapshots-max", type=int, default=SNAPSHOTS_MAX, help="of the log, in one batch")
+    parser.add_argument("--reread", action="store_true", help="take the whole log where it can't be read on")
+    given = parser.parse_args(arguments)
+    try:
+        if not given.contracts.is_dir():
+            raise UsageError(f"--contracts {given.contracts} is no folder; name the one with the agents' YAML files")
+        job = Job(
+            wal=f"{CATALOG}.{given.wal}",
+            target=f"{CATALOG}.{given.target}",
+            contracts=load_contracts(given.contracts),
+            system=f"{CATALOG}.{given.system}",
+            merge_keys=tuple(name for name in given.merge_keys.split(",") if name),
+            window=Window(given.window_column, given.window_s) if given.window_column else None,
+            snapshots_max=given.snapshots_max,
+            reread=given.reread,
+        )
+        spark = spark_session(
+            "icetower-wal-mediator",
+            catalog_uri=given.uri,
+            token=os.environ.get(TOKEN_VARIABLE),
+            credential=os.environ.get(CREDENTIAL_VARIABLE),
+        )
+        try:
+            return _drain(spark, job)
+        finally:
+            spark.stop()
+    except IcetowerError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2 if isinstance(error, UsageError | BadRequest) else 1
+
+
+def _drain(spark: SparkSession, job: Job) -> int:
+    while True:
+        mediation = mediate(spark, job)
+        sys.stdout.write(json.dumps(mediation.to_json()) + "\n")
+        sys.stdout.flush()
+        if mediation.status == "idle":
+            return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,222 @@
+"""Which part of the write-ahead log comes next, and what a target's own history says has been done. Pure.
+
+Progress is no table of its own: the snapshot that applies a batch says so in its summary, so both are committed or
+neither is. The newest such snapshot in the target's line of ancestors is the progress; after a rollback of the target
+the log is therefore read again from where the target stands.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from icetower.errors import BadRequest
+from icetower.table.metadata import ancestors, current_snapshot_id
+
+Metadata = Mapping[str, Any]
+Snapshot = Mapping[str, Any]
+
+KEY = "icetower.idempotency-key"
+PREFIX = "icetower.wal."
+WAL = PREFIX + "table-uuid"
+SEQUENCE = PREFIX + "sequence"
+FROM = PREFIX + "from-snapshot"
+THROUGH = PREFIX + "through-snapshot"
+BATCH = PREFIX + "batch"
+COUNTS = ("read", "applied", "superseded", "duplicates", "rejected")
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Rows of a batch. `read` is the sum of the others.
+
+    Attributes:
+        applied: inserted, or written over their older versions.
+        superseded: sound, but followed by a newer row of the same merge key in the batch.
+        duplicates: their key was there before.
+        rejected: refused, with a reason in the log of rejections.
+    """
+
+    read: int = 0
+    applied: int = 0
+    superseded: int = 0
+    duplicates: int = 0
+    rejected: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Snapshots of the log from `start` (not included) to `through`; `start` None: the whole log as of `through`.
+
+    `compacted`: files of the batch may have been replaced since, by a compaction of the log.
+    """
+
+    target_uuid: str
+    wal_uuid: str
+    sequence: int
+    start: int | None
+    through: int
+    compacted: bool = True
+
+    @property
+    def whole(self) -> bool:
+        return self.start is None
+
+    @property
+    def id(self) -> str:
+        """The same for the same rows, so that a batch sent again is recognised."""
+        return str(uuid.uuid5(uuid.UUID(self.wal_uuid), f"{self.target_uuid}/{self.start}/{self.through}"))
+
+    def properties(self, counts: Counts) -> dict[str, str]:
+        """Of the snapshot that applies the batch; `Done` reads them back."""
+        return {
+            KEY: self.id,
+            WAL: self.wal_uuid,
+            SEQUENCE: str(self.sequence),
+            FROM: "none" if self.start is None else str(self.start),
+            THROUGH: str(self.through),
+            BATCH: self.id,
+            **{PREFIX + name: str(getattr(counts, name)) for name in COUNTS},
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A batch that the target's history says was applied."""
+
+    batch: str
+    sequence: int
+    start: int | None
+    through: int
+    counts: Counts
+    snapshot: int
+    committed_at_ms: int
+
+
+def history(target: Metadata, wal_uuid: str) -> Iterator[Done]:
+    """The batches of a log that were applied to the target, newest first, as far as the target still has them."""
+    head = current_snapshot_id(target)
+    if head is None:
+        return
+    for snapshot in ancestors(target, head):
+        summary = snapshot.get("summary", {})
+        if summary.get(WAL) == wal_uuid:
+            yield _done(snapshot, summary)
+
+
+def _done(snapshot: Snapshot, summary: Mapping[str, str]) -> Done:
+    try:
+        start = summary[FROM]
+        return Done(
+            batch=summary[BATCH],
+            sequence=int(summary[SEQUENCE]),
+            start=None if start == "none" else int(start),
+            through=int(summary[THROUGH]),
+            counts=Counts(*(int(summary[PREFIX + name]) for name in COUNTS)),
+            snapshot=snapshot["snapshot-id"],
+            committed_at_ms=snapshot["timestamp-ms"],
+        )
+    except (KeyError, ValueError) as error:
+        raise BadRequest(
+            f"snapshot {snapshot['snapshot-id']} of the target claims progress of a log but lacks or garbles {error}; "
+            "roll the target back to before it",
+            rule="wal.progress",
+            snapshot=snapshot["snapshot-id"],
+        ) from error
+
+
+def latest(target: Metadata, wal_uuid: str) -> Done | None:
+    """The progress: the batch with the highest sequence; of two (an empty one may race), the newest."""
+    return max(history(target, wal_uuid), key=lambda done: done.sequence, default=None)
+
+
+def last_sequence(target: Metadata, wal_uuid: str) -> int:
+    """The highest sequence in any snapshot of the target, ancestors or not; 0 if there is none."""
+    summaries = (snapshot.get("summary", {}) for snapshot in target["snapshots"])
+    return max((int(s[SEQUENCE]) for s in summaries if s.get(WAL) == wal_uuid and SEQUENCE in s), default=0)
+
+
+def next_batch(target: Metadata, wal: Metadata, *, snapshots_max: int, reread: bool) -> Batch | None:
+    """What to apply now; None if there is nothing new.
+
+    Args:
+        snapshots_max: of the log, that one batch takes; the rest is left for the next one.
+        reread: where the log can no longer be read from where the progress ends, take it whole. Rows that were
+            applied before are dropped by their keys.
+
+    Raises:
+        BadRequest: the log can't be read on: expired, rolled back, or rows were deleted from it.
+    """
+    done = latest(target, wal["table-uuid"])
+    head = current_snapshot_id(wal)
+    if head is None or (done is not None and done.through == head):
+        return None
+    start = None if done is None else done.through
+    fresh = None if start is None else _fresh(wal, start, head, reread=reread)
+    sequence = last_sequence(target, wal["table-uuid"]) + 1
+    if fresh is None:
+        return Batch(target["table-uuid"], wal["table-uuid"], sequence, None, head, compacted=False)
+    through = fresh[:snapshots_max][-1]["snapshot-id"]
+    compacted = any(_operation(snapshot) == "replace" for snapshot in fresh)
+    return Batch(target["table-uuid"], wal["table-uuid"], sequence, start, through, compacted)
+
+
+def _fresh(wal: Metadata, start: int, head: int, *, reread: bool) -> list[Snapshot] | None:
+    """What `between` finds; None where it finds fault and the whole log is to be taken then."""
+    try:
+        return between(wal, start, head)
+    except BadRequest:
+        if reread:
+            return None
+        raise
+
+
+def readable(wal: Metadata, batch: Batch) -> bool:
+    """Whether the log still has what the batch was read from."""
+    if not any(snapshot["snapshot-id"] == batch.through for snapshot in wal["snapshots"]):
+        return False
+    try:
+        return batch.start is None or bool(between(wal, batch.start, batch.through))
+    except BadRequest:
+        return False
+
+
+def between(wal: Metadata, start: int, through: int) -> list[Snapshot]:
+    """The log's snapshots after `start` up to `through`, oldest first.
+
+    `start` itself may have expired, as long as its child is there. Raises `BadRequest` where a snapshot in between is
+    missing or did anything but append or compact.
+    """
+    found: list[Snapshot] = []
+    reached = False
+    for snapshot in ancestors(wal, through):
+        if snapshot["snapshot-id"] == start:
+            reached = True
+            break
+        found.append(snapshot)
+        if snapshot.get("parent-snapshot-id") == start:
+            reached = True
+            break
+    if not reached:
+        raise BadRequest(
+            f"the log can't be read from snapshot {start}, where the progress ends: its history no longer has the "
+            "snapshots after it (expired, or rolled back). Run once with `reread` to take the whole log, rows applied "
+            "before are dropped by their keys; and let the log keep its snapshots longer than a mediator may rest",
+            rule="wal.expired",
+            snapshot=start,
+        )
+    for snapshot in found:
+        if _operation(snapshot) not in ("append", "replace"):
+            raise BadRequest(
+                f"snapshot {snapshot['snapshot-id']} of the log is a {_operation(snapshot)}: a log is only appended to "
+                "and compacted. Run once with `reread` to take the log as it stands now",
+                rule="wal.append-only",
+                snapshot=snapshot["snapshot-id"],
+            )
+    return found[::-1]
+
+
+def _operation(snapshot: Snapshot) -> str:
+    return str(snapshot.get("summary", {}).get("operation", "append"))

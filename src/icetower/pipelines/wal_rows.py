@@ -1,0 +1,277 @@
+"""The rows of a batch: read in the log's order, judged by contract, freed of duplicates. DataFrame in, DataFrame out.
+
+A judged row is a row of the log with `__rule` and `__reason` (null where nothing stands against it) and `__outcome`.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import functions as f
+from pyspark.sql.types import DataType, DecimalType, StringType, StructField, StructType
+
+from icetower.contracts.check import Clear, Touch, check
+from icetower.contracts.model import Contract, Operation
+from icetower.errors import BadRequest
+from icetower.pipelines.tables import quoted
+from icetower.pipelines.wal_plan import Batch, Metadata
+from icetower.protocol.names import Identifier
+from icetower.table.partitions import PartitionField, PartitionSpec, spec_of
+
+KEY_COLUMN = "_idempotency_key"
+AGENT_COLUMN = "_agent"
+WRITTEN_COLUMN = "_written_at"
+FILE, POSITION, SEQUENCE = "__file", "__position", "__sequence"
+RULE, REASON, OUTCOME = "__rule", "__reason", "__outcome"
+ORDER = (SEQUENCE, FILE, POSITION)
+APPLIED, SUPERSEDED, DUPLICATE, REJECTED = "applied", "superseded", "duplicates", "rejected"
+PARTITIONS_MAX = 10_000
+_PART = "__part_{}"
+_SPEC = "__spec"
+_WIDENS = {("int", "bigint"), ("float", "double")}
+_FUNCTIONS = {"year": "years", "month": "months", "day": "days", "hour": "hours"}
+
+
+# ---------------------------------------------------------------------------------------------------------- columns
+
+
+def agree(wal: str, wal_schema: StructType, target: str, target_schema: StructType) -> None:
+    """Raises `BadRequest` unless the log has the target's columns, by name, and `_agent` and `_idempotency_key`."""
+    given = {field.name: field.dataType for field in wal_schema.fields}
+    wanted = {field.name: field.dataType for field in target_schema.fields}
+    if KEY_COLUMN not in wanted:
+        raise _unlike(f"{target} has no column {KEY_COLUMN}; add it, a string")
+    missing = sorted({*wanted, AGENT_COLUMN, KEY_COLUMN} - set(given))
+    if missing:
+        raise _unlike(f"{wal} lacks {', '.join(missing)}, which rows for {target} need; add what is missing")
+    extra = sorted(set(given) - {*wanted, AGENT_COLUMN, WRITTEN_COLUMN})
+    if extra:
+        raise _unlike(f"{wal} has {', '.join(extra)}, which {target} lacks; add it there or drop it here")
+    for name, kind in wanted.items():
+        if not _fits(given[name], kind):
+            raise _unlike(f"{name} is {given[name].simpleString()} in {wal} and {kind.simpleString()} in {target}")
+    for name in (AGENT_COLUMN, KEY_COLUMN):
+        if not isinstance(given[name], StringType):
+            raise _unlike(f"{name} is {given[name].simpleString()} in {wal}; it must be a string")
+
+
+def _unlike(problem: str) -> BadRequest:
+    return BadRequest(f"the log and its target don't fit: {problem}", rule="wal.columns")
+
+
+def _fits(given: DataType, wanted: DataType) -> bool:
+    """Whether every value of `given` is one of `wanted`: nothing is rounded, nothing can overflow."""
+    if isinstance(given, DecimalType) and isinstance(wanted, DecimalType):
+        return given.scale == wanted.scale and given.precision <= wanted.precision
+    pair = (given.simpleString(), wanted.simpleString())
+    return pair[0] == pair[1] or pair in _WIDENS
+
+
+def proven_specs(wal: Metadata, name: str) -> list[int]:
+    """Partition specs of the log under which the partition says who wrote a row.
+
+    The gate proves a partition by contract; the column is read from there. Raises `BadRequest` if the log's own spec
+    is none of them.
+    """
+    specs = [spec_of(wal, entry["spec-id"]) for entry in wal["partition-specs"]]
+    proven = [spec.spec_id for spec in specs if _holds_agent(spec)]
+    if wal["default-spec-id"] not in proven:
+        raise BadRequest(
+            f"{name} isn't partitioned by {AGENT_COLUMN}, so nothing proves who wrote a row; "
+            f"ALTER TABLE … ADD PARTITION FIELD {AGENT_COLUMN}",
+            rule="wal.partitioning",
+        )
+    return proven
+
+
+def _holds_agent(spec: PartitionSpec) -> bool:
+    return any(field.source_name == AGENT_COLUMN and field.transform == "identity" for field in spec.fields)
+
+
+# ---------------------------------------------------------------------------------------------------------- reading
+
+
+def read_batch(spark: SparkSession, wal: str, batch: Batch) -> DataFrame:
+    """The rows of a batch with their place in the log. Compactions of the log add no rows."""
+    reader = spark.read.format("iceberg")
+    if batch.whole:
+        reader = reader.option("versionAsOf", batch.through)
+    else:
+        reader = reader.option("start-snapshot-id", str(batch.start)).option("end-snapshot-id", batch.through)
+    rows = reader.load(wal)
+    columns = [f.col(quoted(name)) for name in rows.columns]
+    rows = rows.select(
+        *columns, f.col("_file").alias(FILE), f.col("_pos").alias(POSITION), f.col("_spec_id").alias(_SPEC)
+    )
+    # Files that a compaction has replaced since are in no list of live files; the history of all files has them.
+    entries = spark.read.format("iceberg")
+    if batch.compacted:
+        entries = entries.load(f"{wal}.all_entries")
+    else:
+        entries = entries.option("versionAsOf", batch.through).load(f"{wal}.entries")
+    files = (
+        entries.where("status < 2")
+        .groupBy(f.col("data_file.file_path").alias(FILE))
+        .agg(f.min("sequence_number").alias(SEQUENCE))
+    )
+    return rows.join(files, FILE, "left")
+
+
+# ---------------------------------------------------------------------------------------------------------- judging
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What rows are judged by. `contracts` by agent; `operation` is what the mediator will do for them."""
+
+    table: Identifier
+    catalog: str
+    spec: PartitionSpec
+    required: tuple[str, ...]
+    proven_specs: Sequence[int]
+    contracts: Mapping[str, Contract]
+    operation: Operation
+
+
+def judge(rows: DataFrame, rules: Rules) -> DataFrame:
+    """The rows with `__rule` and `__reason`, both null for those that may go on."""
+    parts = [_PART.format(index) for index, _ in enumerate(rules.spec.fields)]
+    expressions = [f.expr(partition_expression(field, rules.catalog)) for field in rules.spec.fields]
+    rows = rows.select("*", *(e.alias(name) for e, name in zip(expressions, parts, strict=True)))
+    places = rows.select(f.col(AGENT_COLUMN).alias("__writer"), *parts).distinct()
+    refused = _verdicts(places, rules)
+    same = f.col(AGENT_COLUMN).eqNullSafe(f.col("__writer"))
+    for name in parts:
+        same &= rows[name].eqNullSafe(refused[name])
+    rows = rows.join(f.broadcast(refused), same, "left").drop("__writer", *(refused[name] for name in parts))
+    rule, reason = f.col("__contract_rule"), f.col("__contract_reason")
+    checks: list[tuple[Column, Any, Any]] = [
+        (
+            ~f.col(_SPEC).isin(list(rules.proven_specs)),
+            "wal.agent",
+            f"written when the log was not partitioned by {AGENT_COLUMN}: nothing proves who wrote it",
+        ),
+        (
+            f.coalesce(f.trim(f.col(KEY_COLUMN)), f.lit("")) == "",
+            "wal.key",
+            f"{KEY_COLUMN} is null or empty; write a UUID that stays the same when the row is sent again",
+        ),
+        *(
+            (f.col(quoted(name)).isNull(), "wal.null", f"{name} is null; the target requires a value")
+            for name in rules.required
+        ),
+        (rule.isNotNull(), rule, reason),
+    ]
+    return (
+        rows.withColumn(RULE, _first(checks, 1))
+        .withColumn(REASON, _first(checks, 2))
+        .drop("__contract_rule", "__contract_reason", *parts)
+    )
+
+
+def _first(checks: Sequence[tuple[Column, Any, Any]], part: int) -> Column:
+    """What the first check that fails says."""
+    values = ((check[0], check[part]) for check in checks)
+    return f.coalesce(*(f.when(fails, v if isinstance(v, Column) else f.lit(v)) for fails, v in values))
+
+
+def _verdicts(places: DataFrame, rules: Rules) -> DataFrame:
+    """Of each pair of agent and partition that is refused: the rule and the reason, as `check` gives them."""
+    found = places.limit(PARTITIONS_MAX + 1).collect()
+    if len(found) > PARTITIONS_MAX:
+        raise BadRequest(
+            f"the batch touches more than {PARTITIONS_MAX} partitions of {rules.table}; take fewer snapshots at once",
+            rule="wal.partitions",
+        )
+    refused = [(*place, *said) for place in found if (said := _verdict(place[0], tuple(place)[1:], rules)) is not None]
+    schema = StructType([*places.schema.fields, *(_text(f"__contract_{name}") for name in ("rule", "reason"))])
+    return places.sparkSession.createDataFrame(refused, schema)
+
+
+def _text(name: str) -> StructField:
+    return StructField(name, StringType())
+
+
+def _verdict(agent: str | None, values: Sequence[Any], rules: Rules) -> tuple[str, str] | None:
+    contract = None if agent is None else rules.contracts.get(agent)
+    if contract is None:
+        return "wal.agent", f"no contract is in force for the agent {agent!r}"
+    raw = tuple(raw_value(field, value) for field, value in zip(rules.spec.fields, values, strict=True))
+    touch = Touch(rules.spec, raw, adds=True, content=0, files=1)
+    verdict = check(contract, rules.table, (touch,), frozenset({rules.operation}))
+    return None if isinstance(verdict, Clear) else (verdict.rule, verdict.message)
+
+
+def partition_expression(field: PartitionField, catalog: str) -> str:
+    """The SQL that computes a partition field, by Iceberg's own functions; times become counts since 1970."""
+    column = quoted(field.source_name)
+    name, _, argument = field.transform.partition("[")
+    match name:
+        case "identity":
+            if field.source_type == "date":
+                return f"unix_date({column})"
+            if field.source_type.startswith("timestamp"):
+                return f"unix_micros(cast({column} AS timestamp))"
+            return column
+        case "bucket" | "truncate":
+            return f"{quoted(catalog)}.system.{name}({argument.rstrip(']')}, {column})"
+        case "year" | "month" | "hour":
+            return f"{quoted(catalog)}.system.{_FUNCTIONS[name]}({column})"
+        case "day":
+            return f"unix_date({quoted(catalog)}.system.days({column}))"
+        case "void":
+            return "cast(NULL AS string)"
+        case _:
+            raise BadRequest(
+                f"partition field {field.name} has the transform {field.transform!r}, which Spark can't compute",
+                rule="wal.partitioning",
+            )
+
+
+def raw_value(field: PartitionField, value: Any) -> Any:
+    """A partition value from Spark as manifests hold it."""
+    if isinstance(value, bytearray):
+        return bytes(value)
+    if field.result_type == "uuid" and isinstance(value, str):
+        return uuid.UUID(value).bytes
+    return value
+
+
+# ------------------------------------------------------------------------------------------------------- duplicates
+
+
+def classify(judged: DataFrame, known: Sequence[DataFrame], merge_keys: Sequence[str]) -> DataFrame:
+    """The judged rows with their `__outcome`.
+
+    Of rows with one key the first in the log's order counts; none does if the key is among `known` (DataFrames of one
+    column, the keys applied before). With `merge_keys`, the last of those that would be applied to one row wins.
+    """
+    order = [f.col(name) for name in ORDER]
+    by_key = Window.partitionBy(KEY_COLUMN, f.col(RULE).isNull()).orderBy(*order)
+    rows = judged.withColumn("__nth", f.row_number().over(by_key))
+    keys = judged.where(f.col(RULE).isNull()).select(KEY_COLUMN).distinct()
+    seen: DataFrame | None = None
+    for frame in known:
+        met = frame.select(KEY_COLUMN).join(keys, KEY_COLUMN, "left_semi")
+        seen = met if seen is None else seen.unionByName(met)
+    if seen is None:
+        rows = rows.withColumn("__seen", f.lit(False))
+    else:
+        rows = rows.join(seen.distinct().withColumn("__seen", f.lit(True)), KEY_COLUMN, "left")
+    outcome = (
+        f.when(f.col(RULE).isNotNull(), REJECTED)
+        .when((f.col("__nth") > 1) | f.coalesce(f.col("__seen"), f.lit(False)), DUPLICATE)
+        .otherwise(APPLIED)
+    )
+    rows = rows.withColumn(OUTCOME, outcome).drop("__nth", "__seen")
+    if not merge_keys:
+        return rows
+    by_row = Window.partitionBy(*(f.col(quoted(name)) for name in merge_keys), OUTCOME)
+    newest = f.row_number().over(by_row.orderBy(*(column.desc() for column in order)))
+    rows = rows.withColumn("__newest", newest)
+    superseded = (f.col(OUTCOME) == APPLIED) & (f.col("__newest") > 1)
+    return rows.withColumn(OUTCOME, f.when(superseded, SUPERSEDED).otherwise(f.col(OUTCOME))).drop("__newest")

@@ -1,0 +1,31 @@
+"""One Spark session for all tests of this room, over a catalog in a temporary folder."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from icetower.pipelines.session import spark_session
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    warehouse = tmp_path_factory.mktemp("warehouse")
+    session = spark_session(
+        "icetower-tests",
+        catalog={"type": "hadoop", "warehouse": str(warehouse)},
+        settings={"spark.sql.adaptive.enabled": "false", "spark.sql.warehouse.dir": str(warehouse / "spark")},
+    )
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="session")
+def fresh() -> Callable[[], str]:
+    """Names of namespaces that nobody has used."""
+    numbers: Any = itertools.count(1)
+    return lambda: f"tower.n{next(numbers)}"
