@@ -11,7 +11,7 @@ import pytest
 from icetower.admission.admit import admit, fingerprint
 from icetower.admission.admitted import Admitted
 from icetower.admission.operations import operation_of, operations_of, target_of
-from icetower.admission.targets import Place, locate, unknown_targets
+from icetower.admission.targets import Places, locate, targets_of
 from icetower.contracts.model import Contract, Operation, load
 from icetower.errors import BadRequest, ContractViolation, IcetowerError, KeyMisused, ValidationFailed
 from icetower.protocol.names import Identifier
@@ -160,7 +160,7 @@ def ask(
     updates: list[dict[str, Any]] | None = None,
     metadata: Mapping[str, Any] | None = METADATA,
     key: str | None = None,
-    places: Mapping[str, Place] | None = None,
+    places: Places | None = None,
     location: str | None = None,
 ) -> Admitted:
     bound = by if isinstance(by, Principal) else Principal("agent-1", by or contract(), 3)
@@ -342,14 +342,14 @@ def test_r5_a_deletion_vector_labelled_as_mine_may_reach_into_yours() -> None:
     many = file("d", 0, content=POSITION_DELETES, bounds=(b"a", b"b"))
     for deletes in (by_reference, by_bounds):
         written = change([deletes], claim="delete")
-        assert unknown_targets([written]) == {theirs}
-        assert refused(written, by=mine, places={theirs: (0, (2,))}).partitions == ("day=1970-01-03",)
+        assert targets_of([written]) == {theirs}
+        assert refused(written, by=mine, places={theirs: ((0, (2,)),)}).partitions == ("day=1970-01-03",)
         assert refused(written, by=mine).rule == "contract.undecided"
-        assert ask(written, by=mine, places={theirs: (0, (1,))})
+        assert ask(written, by=mine, places={theirs: ((0, (1,)),)})
         assert ask(written, by=contract("overwrite", "all"))
     assert (target_of(many.file), target_of(A.file)) == (None, None)
-    # Files that the commit itself adds or removes need no looking up.
-    assert unknown_targets([change([A, dv("d", A)])]) == frozenset()
+    # Files that the commit itself names are looked up too: they may be somebody else's already.
+    assert targets_of([change([A, dv("d", A)])]) == {A.file.path}
 
 
 class Stored:
@@ -384,8 +384,12 @@ def test_r5_targets_are_found_in_the_parents_live_data() -> None:
     )
     written = change([dv("d1", A), dv("d2", B)], claim="delete")
     found = asyncio.run(locate(stored, METADATA, [written]))
-    assert found == {A.file.path: (0, (0,)), B.file.path: (0, (1,))}
-    assert stored.read == ["m1", "m2"]  # deletes are not looked at, and nothing once all is found
+    assert found == {A.file.path: ((0, (0,)),), B.file.path: ((0, (1,)),)}
+    assert stored.read == [
+        "m1",
+        "m2",
+        "m3",
+    ]  # deletes are not looked at; data to the end, since a file may have two places
     dead = change([dv("d3", FOREIGN)], claim="delete")
     assert asyncio.run(locate(stored, METADATA, [dead])) == {}
     assert asyncio.run(locate(stored, METADATA, [change([A])])) == {}

@@ -21,7 +21,7 @@ from typing import Any
 
 from icetower.admission.admitted import Admitted
 from icetower.admission.operations import operations_of, target_of
-from icetower.admission.targets import Place, known_places
+from icetower.admission.targets import Places, known_places
 from icetower.catalog.changes import is_under
 from icetower.contracts.check import Clear, Touch, Verdict, check
 from icetower.contracts.model import FILE_OPERATIONS, Operation
@@ -69,7 +69,7 @@ def admit(
     requirements: Sequence[JSON],
     updates: Sequence[JSON],
     key: str | None = None,
-    places: Mapping[str, Place] | None = None,
+    places: Places | None = None,
     location: str | None = None,
 ) -> Admitted:
     """The commit with all that the engine needs to know of its permission.
@@ -87,6 +87,7 @@ def admit(
         KeyMisused: snapshots of one commit carry different keys.
     """
     _check_manifests(changes)
+    _check_headers(metadata, changes, updates)
     operations = operations_of(metadata, requirements, updates, changes)
     key = _key(changes, key)
     rules = principal.contract.rules_for(identifier)
@@ -148,6 +149,32 @@ def _check_manifests(changes: Sequence[Change]) -> None:
         )
 
 
+def _check_headers(metadata: JSON | None, changes: Sequence[Change], updates: Sequence[JSON]) -> None:
+    """A manifest's own idea of its spec must be the table's: else engines find its files in other partitions (R5)."""
+    headers = [header for change in changes for header in change.headers]
+    if not headers:
+        return
+    specs: dict[int, tuple[int, ...]] = {}
+    for path, spec_id, claimed in headers:
+        if spec_id not in specs:
+            fields = spec_of(_after(metadata, updates), spec_id).fields
+            specs[spec_id] = tuple(field.field_id for field in fields)
+        if claimed != specs[spec_id]:
+            raise ValidationFailed(
+                f"manifest {path} has partition fields {list(claimed)} in its header, but spec {spec_id} of the table "
+                f"has {list(specs[spec_id])}; write it with the table's spec",
+                rule="contract.manifest",
+            )
+
+
+def _after(metadata: JSON | None, updates: Sequence[JSON]) -> JSON:
+    """The table with the commit's schemas, specs and properties, which its own files may use already."""
+    own = [update for update in updates if update["action"] in _SHAPING]
+    if not own and metadata is not None:
+        return metadata
+    return table_metadata.apply(metadata, own, now_ms=0)
+
+
 def _key(changes: Sequence[Change], requested: str | None) -> str | None:
     keys = {str(_summary(change)[KEY]) for change in changes if KEY in _summary(change)}
     if len(keys) > 1:
@@ -171,20 +198,23 @@ def _application(changes: Sequence[Change]) -> str | None:
     return None
 
 
-def touches_of(metadata: JSON, changes: Sequence[Change], places: Mapping[str, Place]) -> tuple[list[Touch], list[str]]:
+def touches_of(metadata: JSON, changes: Sequence[Change], places: Places) -> tuple[list[Touch], list[str]]:
     """The partitions that changes touch, and the paths of data files that deletes reach into and nobody can place."""
     specs: dict[int, PartitionSpec] = {}
     counted: Counter[tuple[int, tuple[Any, ...], bool, int]] = Counter()
     lost: dict[str, None] = {}
-    known = known_places(changes) | dict(places)
+    own = known_places(changes)
     for change in changes:
         for files, adds in ((change.added, True), (change.removed, False)):
             for touched in files:
                 counted[touched.spec_id, touched.file.partition, adds, touched.file.content] += 1
                 target = target_of(touched.file) if adds else None
-                if target is not None and target in known:
-                    counted[*known[target], adds, touched.file.content] += 1
-                elif target is not None:
+                if target is None:
+                    continue
+                reached = {*own.get(target, ()), *places.get(target, ())}
+                for place in reached:
+                    counted[*place, adds, touched.file.content] += 1
+                if not reached:
                     lost.setdefault(target)
     touches: list[Touch] = []
     for (spec_id, partition, adds, content), files_count in counted.items():
@@ -220,15 +250,11 @@ class _Asked:
         )
 
     def after(self) -> JSON:
-        """The table with the commit's schemas, specs and properties, which its own files may use already."""
-        own = [update for update in self.updates if update["action"] in _SHAPING]
-        if not own and self.base is not None:
-            return self.base
-        return table_metadata.apply(self.base, own, now_ms=0)
+        return _after(self.base, self.updates)
 
     # -- contract.table, contract.operation, contract.partitions, contract.undecided
 
-    def check_partitions(self, operations: frozenset[Operation], places: Mapping[str, Place]) -> None:
+    def check_partitions(self, operations: frozenset[Operation], places: Places) -> None:
         # First without files: a commit that isn't granted at all shall not depend on its own metadata making sense.
         self._raise_unless_clear(check(self.contract, self.identifier, (), operations))
         if not self.changes:
@@ -294,17 +320,28 @@ class _Asked:
         for update in self.updates:
             if update["action"] == "set-location" and not self._location_is_fine(update["location"], wanted):
                 raise self.refuse("contract.location", "it sets the table's location; only an administrator may")
-            changed = sorted({*update.get("updates", ()), *update.get("removals", ())} & set(PATHS))
+            # Early clients' names of the two lists count as well: the table takes them.
+            named = [update.get(part) or () for part in ("updates", "updated", "removals", "removed")]
+            changed = sorted({name for part in named for name in part} & set(PATHS))
             if changed:
                 raise self.refuse(
                     "contract.location",
                     f"it changes {', '.join(changed)}, where files are written; only an administrator may",
                 )
-        if not self.changes:
+        statistics = [
+            str(update[part].get("statistics-path"))
+            for update in self.updates
+            for part in ("statistics", "partition-statistics")
+            if update["action"] == f"set-{part}"
+        ]
+        if not self.changes and not statistics:
             return
         table = self.after()
         properties = table.get("properties") or {}
         roots = [table["location"], *(properties[name] for name in DATA_PATHS if properties.get(name))]
+        for path in statistics:  # a purge deletes them
+            if not any(is_under(path, root) for root in roots):
+                raise self.refuse("contract.location", f"the statistics file {path} doesn't lie under {roots[0]}")
         for change in self.changes:
             for touched in change.added:
                 if not any(is_under(touched.file.path, root) for root in roots):

@@ -18,6 +18,9 @@ from icetower.table.manifests import DATA, DELETED, Manifest, ManifestFile
 Place = tuple[int, tuple[Any, ...]]
 """Where a data file lies: partition spec id and partition."""
 
+Places = Mapping[str, tuple[Place, ...]]
+"""Data files by path. One path may be named in several partitions, and a deletion vector reaches all of them."""
+
 
 class ReadsManifests(Protocol):
     """What is needed of `catalog.changes.Manifests`."""
@@ -26,42 +29,46 @@ class ReadsManifests(Protocol):
     async def manifest_at(self, path: str) -> Manifest: ...
 
 
-def known_places(changes: Sequence[Change]) -> dict[str, Place]:
+def known_places(changes: Sequence[Change]) -> dict[str, tuple[Place, ...]]:
     """The data files that the commit itself adds or removes."""
-    return {
-        touched.file.path: (touched.spec_id, touched.file.partition)
-        for change in changes
-        for touched in (*change.added, *change.removed)
-        if touched.file.content == DATA
-    }
+    found: dict[str, tuple[Place, ...]] = {}
+    for change in changes:
+        for touched in (*change.added, *change.removed):
+            if touched.file.content == DATA:
+                path = touched.file.path
+                found[path] = (*found.get(path, ()), (touched.spec_id, touched.file.partition))
+    return found
 
 
-def unknown_targets(changes: Sequence[Change]) -> frozenset[str]:
-    """Data files that added delete files reach into and that the commit doesn't name otherwise."""
+def targets_of(changes: Sequence[Change]) -> frozenset[str]:
+    """Data files that added delete files reach into."""
     targets = {target_of(touched.file) for change in changes for touched in change.added}
-    return frozenset(target for target in targets - known_places(changes).keys() if target is not None)
+    return frozenset(target for target in targets if target is not None)
 
 
 async def locate(
     manifests: ReadsManifests, metadata: Mapping[str, Any] | None, changes: Sequence[Change]
-) -> dict[str, Place]:
-    """Look up the unknown targets in the parents' manifests. What isn't found there is left out of the answer."""
-    missing = set(unknown_targets(changes))
-    found: dict[str, Place] = {}
+) -> dict[str, tuple[Place, ...]]:
+    """Every place of the targets in the parents' manifests; targets that the commit names itself are looked up too.
+
+    A file that somebody names once more in a partition of their own stays the file of whom it belonged to: so all
+    manifests are read. Where they are too many, nothing is found.
+    """
+    targets = targets_of(changes)
+    found: dict[str, dict[Place, None]] = {}
     read: set[str] = set()
     for change in changes:
         parent_id = change.snapshot.get("parent-snapshot-id")
         parent = table_metadata.snapshot(metadata, parent_id) if metadata is not None and parent_id else None
-        rows = () if parent is None or not missing else await manifests.list_at(parent["manifest-list"])
+        rows = () if parent is None or not targets else await manifests.list_at(parent["manifest-list"])
         for row in rows:
-            if not missing or len(read) >= MANIFESTS_PER_COMMIT_MAX:
-                break
             if row.content != DATA or row.path in read:
                 continue
+            if len(read) >= MANIFESTS_PER_COMMIT_MAX:
+                return {}
             read.add(row.path)
             manifest = await manifests.manifest_at(row.path)
             for entry in manifest.entries:
-                if entry.status != DELETED and entry.file.path in missing:
-                    found[entry.file.path] = (manifest.spec_id, entry.file.partition)
-                    missing.discard(entry.file.path)
-    return found
+                if entry.status != DELETED and entry.file.path in targets:
+                    found.setdefault(entry.file.path, {})[(manifest.spec_id, entry.file.partition)] = None
+    return {path: tuple(places) for path, places in found.items()}

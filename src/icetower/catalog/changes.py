@@ -155,8 +155,9 @@ def _roots(metadata: Mapping[str, Any] | None, updates: Sequence[Mapping[str, An
     else:
         roots += [update["location"] for update in updates if update["action"] == "set-location"]
         for update in updates:
-            if update["action"] == "set-properties" and "write.metadata.path" in update["updates"]:
-                roots.append(update["updates"]["write.metadata.path"])
+            if update["action"] == "set-properties":
+                path = (update.get("updates") or update.get("updated") or {}).get("write.metadata.path")
+                roots += [path] if path else []
     return tuple(roots)
 
 

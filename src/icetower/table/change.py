@@ -67,6 +67,8 @@ class Change:
             and row ids that were inherited are filled in.
         problems: what the manifests claim but is not so, one sentence each (R5).
         names_sibling: a replaced entry belongs to another new snapshot of the same commit (S1).
+        headers: of each new manifest its path, its spec id, and the partition field ids that its own header claims, by
+            which its partitions were read here. Engines read them by the table's spec.
     """
 
     snapshot: JSON
@@ -77,6 +79,7 @@ class Change:
     entries_removed: Mapping[str, tuple[Entry, ...]]
     problems: tuple[str, ...]
     names_sibling: bool
+    headers: tuple[tuple[str, int, tuple[int, ...]], ...] = ()
 
     @property
     def is_pure_append(self) -> bool:
@@ -157,6 +160,10 @@ def change_of(
         entries_removed=_by_path((live.row.path, inherited(live)) for live in truly_removed),
         problems=tuple(dict.fromkeys(problems)),
         names_sibling=bool(others) and _names_any(others, diff.added, manifests, before),
+        headers=tuple(
+            (row.path, row.spec_id, tuple(field["field-id"] for field in manifests[row.path].spec_fields))
+            for row in diff.added
+        ),
     )
 
 

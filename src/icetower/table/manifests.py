@@ -144,7 +144,10 @@ def _spec_fields(header: str) -> tuple[Mapping[str, Any], ...]:
 
 def _decoder(schema: AvroSchema, field_id: int) -> tuple[str, AvroSchema]:
     """The name that a partition field was read by, and its Avro type as written."""
-    return f"partition_{field_id}", avro_files.field_schema(schema, 2, 102, field_id)
+    found = avro_files.field_schema(schema, 2, 102, field_id)
+    if found is None:  # what has no id is no value of that field to any reader, whatever it is called
+        raise ValueError(f"there is no partition field {field_id}")
+    return f"partition_{field_id}", found
 
 
 def _entry(record: Mapping[str, Any], decode: Sequence[tuple[str, AvroSchema]]) -> Entry:
