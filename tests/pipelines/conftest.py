@@ -18,7 +18,14 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session = spark_session(
         "icetower-tests",
         catalog={"type": "hadoop", "warehouse": str(warehouse)},
-        settings={"spark.sql.adaptive.enabled": "false", "spark.sql.warehouse.dir": str(warehouse / "spark")},
+        settings={
+            # A handful of rows: compiling queries would take longer than answering them.
+            "spark.sql.adaptive.enabled": "false",
+            "spark.sql.codegen.wholeStage": "false",
+            "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+            "spark.sql.shuffle.partitions": "1",
+            "spark.sql.warehouse.dir": str(warehouse / "spark"),
+        },
     )
     yield session
     session.stop()

@@ -8,6 +8,9 @@ from pyspark.sql import SparkSession
 
 ICEBERG_RUNTIME = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"
 CATALOG = "tower"
+# Secrets come from the environment: arguments can be seen by every user of the machine.
+TOKEN_VARIABLE = "ICETOWER_TOKEN"  # noqa: S105 - the name of a variable
+CREDENTIAL_VARIABLE = "ICETOWER_CREDENTIAL"
 _CATALOG_CLASS = "org.apache.iceberg.spark.SparkCatalog"
 _EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
 

@@ -30,7 +30,11 @@ _STALE = (
     "org.apache.iceberg.exceptions.ValidationException",
     "org.apache.iceberg.exceptions.CommitFailedException",
 )
-_MISSING = ("org.apache.iceberg.exceptions.NoSuchTableException", "org.apache.iceberg.exceptions.NoSuchNamespace")
+_MISSING = (
+    "TABLE_OR_VIEW_NOT_FOUND",
+    "org.apache.iceberg.exceptions.NoSuchTableException",
+    "org.apache.iceberg.exceptions.NoSuchNamespaceException",
+)
 _UNKNOWN = "org.apache.iceberg.exceptions.CommitStateUnknownException"
 _REASON_CHARACTERS = 500
 
@@ -80,7 +84,11 @@ def iceberg_table(spark: SparkSession, name: str) -> Any:
 
 def load_metadata(spark: SparkSession, name: str) -> Metadata:
     """The table's current metadata as JSON (specification: "Table Metadata Fields"). Raises `NoSuchTable`."""
-    table = iceberg_table(spark, name)
+    return metadata_of(spark, iceberg_table(spark, name))
+
+
+def metadata_of(spark: SparkSession, table: Any) -> Metadata:
+    """The metadata that a Java table holds, as JSON."""
     return json.loads(_jvm(spark).org.apache.iceberg.TableMetadataParser.toJson(table.operations().current()))
 
 

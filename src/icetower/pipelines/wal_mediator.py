@@ -33,7 +33,7 @@ from pyspark.sql import functions as f
 from icetower.ambient import Ambient, SystemAmbient
 from icetower.contracts.model import Contract, Operation, load
 from icetower.errors import BadRequest, CommitConflict, IcetowerError, UsageError
-from icetower.pipelines.session import CATALOG, spark_session
+from icetower.pipelines.session import CATALOG, CREDENTIAL_VARIABLE, TOKEN_VARIABLE, spark_session
 from icetower.pipelines.tables import (
     commit_nothing,
     identifier,
@@ -63,8 +63,6 @@ from icetower.table.partitions import spec_of
 SNAPSHOTS_MAX = 10_000
 TRIES = 5
 SETTLED_LOOK_BACK = 100
-TOKEN_VARIABLE = "ICETOWER_TOKEN"  # noqa: S105 - the name of a variable
-CREDENTIAL_VARIABLE = "ICETOWER_CREDENTIAL"
 _log = logging.getLogger(__name__)
 
 

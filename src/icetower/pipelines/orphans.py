@@ -1,0 +1,138 @@
+"""Files under a table's location that no snapshot and no metadata refers to. Reported, never deleted here.
+
+The files are listed first and the references read afterwards, so that what is committed in between is known. A writer
+that is still at work has files that nothing refers to yet: the cut-off must be older than the longest write.
+
+Iceberg's own procedure `remove_orphan_files` refuses a cut-off of less than 24 hours (trap L2), and its report names
+paths only; this one lists through the table's own FileIO, so it needs no other access to the storage than Iceberg has.
+
+    python -m icetower.pipelines.orphans --uri http://127.0.0.1:8181 --older-than-s 86400 pricing.product_prices
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from icetower.ambient import Ambient, SystemAmbient
+from icetower.errors import IcetowerError
+from icetower.pipelines.session import CATALOG, CREDENTIAL_VARIABLE, TOKEN_VARIABLE, spark_session
+from icetower.pipelines.tables import Metadata, iceberg_table, metadata_of, told
+
+DAY_S = 24 * 3600
+WRITER = r"/_?agent=([^/]+)/"
+_LISTED = "path STRING, size_bytes BIGINT, modified_ms BIGINT"
+
+
+def find_orphans(
+    spark: SparkSession, table: str, *, older_than_s: float = DAY_S, ambient: Ambient | None = None
+) -> DataFrame:
+    """The orphans of `table` (``catalog.namespace.table``).
+
+    Args:
+        spark: a session with the catalog.
+        table: its location must be its own: files of a table that lies below it would be reported.
+        older_than_s: files modified later than this many seconds ago are left out.
+        ambient: the clock.
+
+    Returns:
+        ``path``, ``size_bytes``, ``modified_at`` (timestamp) and ``agent``: the writer that the path names in a
+        segment ``agent=NAME`` or ``_agent=NAME``, else null.
+
+    Raises:
+        NoSuchTable: there is no such table.
+        UpstreamFailed: the catalog or the storage failed.
+    """
+    before_ms = int((ambient or SystemAmbient()).now_ms() - older_than_s * 1000)
+    handle = iceberg_table(spark, table)
+    listed = _listed(spark, table, handle, before_ms)
+    handle.refresh()  # only now: see the top of the module
+    referenced = _referenced(spark, table, metadata_of(spark, handle), _metadata_location(handle))
+    agent = f.regexp_extract("path", WRITER, 1)
+    return listed.join(referenced, _same_place(f.col("path")) == f.col("place"), "left_anti").select(
+        "path",
+        "size_bytes",
+        f.timestamp_millis("modified_ms").alias("modified_at"),
+        f.when(agent != "", f.url_decode(agent)).alias("agent"),
+    )
+
+
+def _listed(spark: SparkSession, table: str, handle: Any, before_ms: int) -> DataFrame:
+    """What lies under the table's location and was last modified before `before_ms`."""
+
+    def walk() -> list[tuple[str, int, int]]:
+        found: list[tuple[str, int, int]] = []
+        # The slash keeps a neighbour out whose name begins like ours: storages list by prefix.
+        files = handle.io().listPrefix(handle.location().rstrip("/") + "/").iterator()
+        while files.hasNext():
+            file = files.next()
+            modified_ms = file.createdAtMillis()
+            if modified_ms < before_ms:
+                found.append((file.location(), file.size(), modified_ms))
+        return found
+
+    return spark.createDataFrame(told(f"listing the files of {table}", walk), _LISTED)
+
+
+def _referenced(spark: SparkSession, table: str, metadata: Metadata, metadata_location: str) -> DataFrame:
+    """Every path that the table names, as a column `place`: of all its snapshots, on whatever branch."""
+    location = metadata["location"].rstrip("/")
+    named = [
+        metadata_location,
+        f"{location}/metadata/version-hint.text",
+        *(entry["metadata-file"] for entry in metadata.get("metadata-log", [])),
+        *(entry["statistics-path"] for entry in metadata.get("statistics", [])),
+        *(entry["statistics-path"] for entry in metadata.get("partition-statistics", [])),
+        *(snapshot["manifest-list"] for snapshot in metadata["snapshots"] if "manifest-list" in snapshot),
+    ]
+    paths = spark.createDataFrame([(path,) for path in named], "place STRING")
+    for name, column in (("all_manifests", "path"), ("all_files", "file_path")):
+        paths = paths.unionByName(spark.table(f"{table}.{name}").select(f.col(column).alias("place")))
+    return paths.select(_same_place(f.col("place")).alias("place")).distinct()
+
+
+def _same_place(path: Column) -> Column:
+    """One spelling for paths that differ in the scheme only; a checksum beside a file goes with it."""
+    path = f.regexp_replace(path, r"^file:/+", "/")
+    path = f.regexp_replace(path, r"^s3[an]:", "s3:")
+    return f.regexp_replace(path, r"/\.([^/]+)\.crc$", "/$1")
+
+
+def _metadata_location(handle: Any) -> str:
+    return str(handle.operations().current().metadataFileLocation())
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the orphans of the tables named, one JSON object a line."""
+    parser = argparse.ArgumentParser(prog="icetower.pipelines.orphans", description="Report unreferenced files")
+    parser.add_argument("--uri", required=True, help=f"of the catalog; secrets come from ${TOKEN_VARIABLE}")
+    parser.add_argument("--older-than-s", type=float, default=DAY_S, help="leave younger files out; default one day")
+    parser.add_argument("tables", nargs="+", help="namespace.table")
+    given = parser.parse_args(arguments)
+    spark = spark_session(
+        "icetower-orphans",
+        catalog_uri=given.uri,
+        token=os.environ.get(TOKEN_VARIABLE),
+        credential=os.environ.get(CREDENTIAL_VARIABLE),
+    )
+    try:
+        for table in given.tables:
+            for row in find_orphans(spark, f"{CATALOG}.{table}", older_than_s=given.older_than_s).toLocalIterator():
+                sys.stdout.write(json.dumps({"table": table, **row.asDict()}, default=str) + "\n")
+    except IcetowerError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    finally:
+        spark.stop()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

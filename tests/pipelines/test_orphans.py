@@ -1,0 +1,71 @@
+"""Orphans: what nothing refers to is reported, with its writer; what anything refers to is not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import urlparse
+
+import pytest
+from pyspark.sql import SparkSession
+
+from icetower.ambient import SystemAmbient
+from icetower.errors import NoSuchTable
+from icetower.pipelines.orphans import find_orphans
+from icetower.pipelines.tables import load_metadata
+
+pytestmark = pytest.mark.spark
+
+
+class Later(SystemAmbient):
+    """A clock that is ahead, so that files just written are old."""
+
+    def __init__(self, ahead_s: int) -> None:
+        self._ahead_ms = ahead_s * 1000
+
+    def now_ms(self) -> int:
+        return super().now_ms() + self._ahead_ms
+
+
+def test_l2_orphans_younger_than_a_day_are_found_and_everything_referenced_is_kept(
+    spark: SparkSession, fresh: Callable[[], str]
+) -> None:
+    table = f"{fresh()}.t"
+    spark.sql(
+        f"CREATE TABLE {table} (id BIGINT, _agent STRING) USING iceberg PARTITIONED BY (_agent) "
+        "TBLPROPERTIES ('format-version' = '2', 'write.delete.mode' = 'merge-on-read')"
+    )
+    spark.sql(f"INSERT INTO {table} SELECT id, 'web' FROM range(10)")
+    spark.sql(f"ALTER TABLE {table} CREATE BRANCH aside")
+    spark.sql(f"INSERT INTO {table}.branch_aside SELECT id, 'aside' FROM range(10, 20)")
+    spark.sql(f"DELETE FROM {table} WHERE id = 3")
+    spark.sql(f"CALL tower.system.compute_table_stats(table => '{table}')")
+    spark.sql(f"CALL tower.system.rewrite_data_files(table => '{table}', options => map('rewrite-all', 'true'))")
+    hour_s = 3600
+    assert find_orphans(spark, table, older_than_s=hour_s, ambient=Later(2 * hour_s)).collect() == []
+
+    location = Path(urlparse(load_metadata(spark, table)["location"]).path)
+    left = {
+        location / "data" / "_agent=web" / "killed.parquet": "web",
+        location / "data" / "agent=night%20shift" / "id_bucket=1" / "killed.parquet": "night shift",
+        location / "data" / "nobody.parquet": None,
+        location / "metadata" / "lost-m0.avro": None,
+    }
+    for path in left:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"12345")
+    neighbour = location.parent / f"{location.name}2" / "data" / "theirs.parquet"
+    neighbour.parent.mkdir(parents=True)
+    neighbour.write_bytes(b"1")
+
+    found = find_orphans(spark, table, older_than_s=hour_s, ambient=Later(2 * hour_s)).collect()
+    assert {Path(urlparse(row.path).path): row.agent for row in found} == left
+    assert {row.size_bytes for row in found} == {5}
+    assert all(row.modified_at is not None for row in found)
+    assert find_orphans(spark, table, older_than_s=hour_s).collect() == []  # a write under way
+    assert all(path.exists() for path in left)  # reported, not deleted
+
+
+def test_a_table_that_is_not_there_is_named(spark: SparkSession, fresh: Callable[[], str]) -> None:
+    with pytest.raises(NoSuchTable, match="no such table"):
+        find_orphans(spark, f"{fresh()}.missing")
