@@ -278,6 +278,7 @@ def test_an_owned_append_is_admitted_with_all_that_the_engine_needs() -> None:
         operations=frozenset({Operation.APPEND}),
         fingerprint=fingerprint(updates_of(written), [written]),
         application_id="app-1",
+        table_uuid=METADATA["table-uuid"],
     )
 
 

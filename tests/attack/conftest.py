@@ -9,7 +9,11 @@ from pathlib import Path
 
 import pytest
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent / "wire")]
+sys.path[:0] = [
+    str(Path(__file__).parent),
+    str(Path(__file__).parent.parent / "wire"),
+    str(Path(__file__).parent.parent / "commit"),
+]
 
 from forger import Forger  # noqa: E402
 from tower_process import TowerProcess  # noqa: E402

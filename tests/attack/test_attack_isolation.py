@@ -87,3 +87,95 @@ def test_a_purge_deletes_no_statistics_that_lie_elsewhere(forge: Forge, tmp_path
     for part in ("statistics", "partition-statistics"):
         answer = agent.commit([], [{"action": f"set-{part}", part: file}])
         assert error_of(answer)["rule"] == "contract.location"
+
+
+def test_a_tables_place_is_not_an_agents_to_choose(forge: Forge, tower: TowerProcess, tmp_path: Path) -> None:
+    agent = forge(EVERYTHING)
+    tables, place = f"/v1/namespaces/{agent.namespace}/tables", f"file://{tmp_path}/evil"
+    for choice in ({"location": place}, {"properties": {"write.metadata.path": place}}):
+        for staged in (False, True):
+            answer = agent.http.post(tables, json={"name": "t", "schema": SCHEMA, "stage-create": staged, **choice})
+            assert error_of(answer)["rule"] == "contract.location"
+    for change in ({"updates": {"location": place}}, {"removals": ["location"]}):
+        answer = agent.http.post(f"/v1/namespaces/{agent.namespace}/properties", json=change)
+        assert error_of(answer)["rule"] == "contract.location"
+    for name in ("../../../evil", "..", ".", "a/b"):
+        answer = agent.http.post(tables, json={"name": name, "schema": SCHEMA})
+        assert error_of(answer)["rule"] == "request.name"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_who_may_register_reads_and_purges_no_other_table(forge: Forge, tmp_path: Path) -> None:
+    admin = forge()
+    base = admin.create()
+    admin.send(admin.append("theirs.parquet")).raise_for_status()
+    theirs = admin.http.get(admin.url).json()["metadata-location"]
+    agent = forge("tables:\n  - {table: NS.mine, operations: [register, drop]}\n")
+    agent.table = "mine"
+    register = f"/v1/namespaces/{agent.namespace}/register"
+    answer = agent.http.post(register, json={"name": "mine", "metadata-location": theirs})
+    assert error_of(answer)["rule"] == "register.location"
+    assert base["table-uuid"] not in answer.text
+    copy = plain(base["location"]).parent / "mine" / "v1.metadata.json"
+    copy.parent.mkdir()
+    copy.write_bytes(plain(theirs).read_bytes())  # under my own place, but it says that the table lies at theirs
+    answer = agent.http.post(register, json={"name": "mine", "metadata-location": f"file://{copy}"})
+    assert error_of(answer)["rule"] == "register.location"
+
+
+def test_a_purge_by_an_agent_stays_where_the_table_lies(forge: Forge, tmp_path: Path) -> None:
+    admin, precious = forge(), tmp_path / "precious.parquet"
+    admin.create()
+    precious.write_bytes(b"x")
+    admin.send(admin.snapshot([(0, [added(f"file://{precious}", MINE)])])).raise_for_status()
+    agent = forge("tables:\n  - {table: NS.t, operations: [drop]}\n")
+    assert agent.http.delete(f"{agent.url}?purgeRequested=true").status_code == 204
+    assert precious.exists()
+
+
+def test_an_empty_commit_is_no_way_to_read_a_table(forge: Forge) -> None:
+    base = forge().create()
+    agent = forge("tables:\n  - {table: NS.*, operations: [create, drop, rename]}\n")
+    for answer in (agent.commit([], []), agent.commit([{"type": "assert-table-uuid", "uuid": "x"}], [])):
+        assert error_of(answer)["rule"] == "contract.operation"
+        assert base["table-uuid"] not in answer.text
+    stranger = forge("tables:\n  - {table: NS.other, operations: [append]}\n")
+    there = stranger.commit([], [])
+    stranger.table = "nowhere"
+    assert error_of(there)["rule"] == error_of(stranger.commit([], []))["rule"] == "contract.table"
+
+
+def test_a_key_replays_nothing_to_who_may_no_longer_read(forge: Forge, tower: TowerProcess) -> None:
+    forge().create()
+    agent = forge("tables:\n  - {table: NS.t, operations: [alter], partitions: all}\n")
+    key = {"Idempotency-Key": new_key()}
+    update = {"action": "set-properties", "updates": {"a": "b"}}
+    assert agent.commit([], [update], **key).status_code == 200
+    assert agent.commit([], [update], **key).status_code == 200
+    name = agent.http.get("/icetower/v1/me").json()["contract"]
+    tower.admin.apply_contract(f"version: 1\nagent: {name}\ntables: []\n")
+    assert error_of(agent.commit([], [update], **key))["rule"] == "contract.table"
+
+
+@pytest.mark.parametrize(("field", "value"), [("snapshot-id", 2**63), ("schema-id", 2**31), ("timestamp-ms", 2**63)])
+def test_no_number_goes_into_metadata_that_java_could_not_read_again(forge: Forge, field: str, value: int) -> None:
+    forge().create()
+    agent = forge(OWNER)
+    requirements, updates = agent.snapshot([])
+    updates[0]["snapshot"][field] = value
+    if field == "snapshot-id":
+        updates[1][field] = value
+    assert error_of(agent.commit(requirements, updates))["rule"] == "shape"
+
+
+def test_who_may_move_refs_cannot_empty_a_table_by_removing_its_head(forge: Forge) -> None:
+    admin = forge()
+    admin.create()
+    admin.send(admin.append("theirs.parquet", partition=(9, 9))).raise_for_status()
+    head = admin.load()["refs"]["main"]["snapshot-id"]
+    agent = forge(OWNER.replace("delete]", "delete, refs]"))
+    remove = {"action": "remove-snapshots", "snapshot-ids": [head]}
+    unref = {"action": "remove-snapshot-ref", "ref-name": "main"}
+    assert error_of(agent.commit([], [remove]))["rule"] == "commit.refs"
+    assert error_of(agent.commit([], [unref, remove]))["rule"] == "contract.ref"
+    assert admin.live() == ["theirs.parquet"]

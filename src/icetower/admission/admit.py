@@ -118,6 +118,7 @@ def admit(
         operations=operations,
         fingerprint=fingerprint(updates, changes),
         application_id=_application(changes),
+        table_uuid=None if metadata is None else metadata.get("table-uuid"),
     )
 
 

@@ -27,6 +27,7 @@ class Admitted:
         strict: the contract's wish that nothing is rebased (trap R9).
         operations: what the commit does, as its manifests and updates say.
         fingerprint: stands for the commit's content: equal for a retry, different for other files (trap K3).
+        table_uuid: of the table that the question was asked of; another of the same name may stand there by now.
         application_id: the running application, as the snapshot summary names it.
     """
 
@@ -43,3 +44,4 @@ class Admitted:
     operations: frozenset[Operation]
     fingerprint: str
     application_id: str | None
+    table_uuid: str | None = None

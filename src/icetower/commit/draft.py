@@ -12,7 +12,7 @@ from typing import Any
 
 from icetower.admission.admitted import Admitted
 from icetower.commit.head import CLIENT_LIST, KEY, PRINCIPAL, REF
-from icetower.errors import CommitConflict
+from icetower.errors import CommitConflict, KeyMisused
 from icetower.table import metadata as table_metadata
 from icetower.table.change import COUNTED, Change, own_added_entries, summary_totals
 from icetower.table.manifest_writing import assign_first_row_ids, manifest_row, write_manifest, write_manifest_list
@@ -64,6 +64,8 @@ class Draft:
     def apply(self) -> Metadata:
         """The table after this member."""
         ref = target_ref(self._member.updates)
+        if self._start is not None:
+            _check_refs_kept(self._metadata, self._member)
         if self._start is not None and not self._rebase and ref is not None:
             _check_base(self._metadata, self._member, ref)
         parent_id = table_metadata.ref_head(self._metadata, ref) if self._rebase and ref is not None else None
@@ -156,6 +158,14 @@ class Draft:
         """
         gone = {row.path for row in change.diff.removed}
         kept = tuple(row for row in parent_rows if row.path not in gone)
+        again = {row.path for row in change.diff.added} & {row.path for row in kept}
+        if again:  # not 409: its client would clean up what the table lives on (trap A3)
+            raise KeyMisused(
+                f"manifest {min(again)} is in the table already, by another snapshot; a manifest belongs to one "
+                "snapshot: look whether the commit landed, and write new manifests",
+                rule="manifest.reused",
+                next_step="refresh",
+            )
         in_place = len(parent_rows) - len(kept) == len(gone)
         if in_place and not change.names_sibling:
             return (*(_renumbered(row, sequence_number) for row in change.diff.added), *kept)
@@ -279,6 +289,24 @@ def _check_base(metadata: Metadata, member: Admitted, ref: str) -> None:
                 "again",
                 rule="commit.base",
                 snapshot=head_id,
+            )
+
+
+def _check_refs_kept(metadata: Metadata, member: Admitted) -> None:
+    """Removing a snapshot removes the refs at it, and with `main` all content: only where the commit says so itself.
+
+    Whoever expires snapshots has looked at the refs before; one may have been rolled back or tagged since (trap H1).
+    """
+    removals = [u["snapshot-ids"] for u in member.updates if u["action"] == "remove-snapshots"]
+    gone = {snapshot_id for ids in removals for snapshot_id in ids}
+    named = {u["ref-name"] for u in member.updates if u["action"] in ("remove-snapshot-ref", "set-snapshot-ref")}
+    for name, ref in metadata.get("refs", {}).items() if gone else ():
+        if ref["snapshot-id"] in gone and name not in named:
+            raise CommitConflict(
+                f"the commit removes snapshot {ref['snapshot-id']}, at which {ref['type']} {name} stands; refresh, and "
+                "keep the snapshot or remove the ref in the same commit",
+                rule="commit.refs",
+                snapshot=ref["snapshot-id"],
             )
 
 

@@ -34,6 +34,7 @@ from icetower.errors import (
     IcetowerError,
     KeyMisused,
     NotFound,
+    Unavailable,
     UpstreamFailed,
 )
 from icetower.protocol.names import Identifier
@@ -398,12 +399,19 @@ class Engine:
             except SwapLost as lost:
                 if not in_doubt:
                     return "lost"
-                return await self._landed_before(drafts, lost)
+                # While the head cannot be read, nobody knows: what may be in the table must not be cleaned up.
+                with suppress(UpstreamFailed, NotFound, Unavailable):
+                    return await self._landed_before(drafts, lost)
             except SwapUnknown:
                 in_doubt = True
             except IcetowerError:  # certainly nothing was changed, this time
                 if not in_doubt:
                     raise
+            except Exception as error:
+                raise CommitStateUnknown(
+                    f"the swap of {', '.join(str(swap.identifier) for swap in swaps)} failed in a way that does not "
+                    f"tell whether it landed ({type(error).__name__}); look for its snapshot before writing again"
+                ) from error
             else:
                 return "landed"
             if self._ambient.monotonic_s() >= until_s:

@@ -205,7 +205,25 @@ class _Planner:
                     rule="snapshot.id",
                     snapshot=present[0],
                 )
+        self._check_still_there(member, own)
         return own
+
+    def _check_still_there(self, member: Admitted, own: tuple[int, ...]) -> None:
+        """A snapshot that is in the table, but not on the branch it is sent for, is not done (trap K2)."""
+        for update in member.updates:
+            if update["action"] != "set-snapshot-ref" or update["snapshot-id"] not in own:
+                continue
+            head_id = table_metadata.ref_head(self.metadata, update["ref-name"])
+            if head_id is None or not table_metadata.is_ancestor(self.metadata, update["snapshot-id"], head_id):
+                # Not 409: its client would delete the manifests of a snapshot that the table still has (trap A3).
+                raise KeyMisused(
+                    f"snapshot {update['snapshot-id']} is in the table, but not in the history of "
+                    f"{update['ref-name']} (staged, or rolled back); point the ref at it without adding it again, or "
+                    "write a new snapshot",
+                    rule="snapshot.rolled-back",
+                    snapshot=update["snapshot-id"],
+                    next_step="refresh",
+                )
 
     def _snapshot(self, snapshot_id: int) -> Mapping[str, Any] | None:
         """A snapshot of the head or of this group, without a walk through the table's history."""
@@ -239,6 +257,12 @@ class _Planner:
 
     def _check_requirements(self, member: Admitted) -> bool:
         """Whether the commit must be rebased. Raises `CommitConflict` where it may not."""
+        if member.table_uuid is not None and member.table_uuid != self.metadata.get("table-uuid"):
+            raise CommitConflict(
+                f"{member.identifier} was dropped and created again, or renamed, while the commit was under way; "
+                "refresh and write again",
+                rule="requirement.assert-table-uuid",
+            )
         failed = table_metadata.failed_requirements(self.metadata, member.requirements)
         if not failed:
             return False

@@ -7,7 +7,7 @@ from typing import Any
 
 from icetower.admission.admitted import Admitted
 from icetower.ambient import Ambient
-from icetower.catalog.changes import Manifests
+from icetower.catalog.changes import Manifests, is_under
 from icetower.catalog.ports import Storage, Swap, SwapLost, SwapUnknown, Upstream
 from icetower.commit.head import Heads, HeadState
 from icetower.commit.plan import plan_creation
@@ -25,7 +25,12 @@ from icetower.protocol.names import Identifier, Namespace
 from icetower.table import metadata as table_metadata
 from icetower.table.metadata import Metadata
 
-PURGE_BATCH = 1_000
+PLACE_PROPERTIES = (
+    "write.data.path",
+    "write.object-storage.path",
+    "write.folder-storage.path",
+    "write.metadata.path",
+)
 
 
 class Tables:
@@ -92,7 +97,7 @@ class Tables:
         try:
             await self._check_free(admitted.identifier)
         except AlreadyExists as error:
-            raise _created_meanwhile(admitted.identifier) from error
+            return await self._created_before(admitted, error)
         metadata, files = plan_creation(admitted, now_ms=self._ambient.now_ms(), new_name=self._ambient.uuid4)
         for path, data in files.items():
             await self._storage.write(path, data)
@@ -100,16 +105,35 @@ class Tables:
             return await self.create(admitted.identifier, metadata)
         except AlreadyExists as error:
             await self._storage.delete_many(list(files))
-            raise _created_meanwhile(admitted.identifier) from error
+            return await self._created_before(admitted, error)
 
-    async def register(self, identifier: Identifier, location: str, *, overwrite: bool) -> HeadState:
-        """Point the catalog at a metadata file that exists already. Raises `BadRequest` where it is none."""
+    async def _created_before(self, admitted: Admitted, error: AlreadyExists) -> HeadState:
+        """The table, where this very commit has created it: told 409, its client would delete its files (trap A3)."""
+        head = await self._heads.load(admitted.identifier)
+        uuids = {str(update["uuid"]).lower() for update in admitted.updates if update["action"] == "assign-uuid"}
+        same = uuids == {str(head.metadata.get("table-uuid")).lower()}
+        if same and all(change.snapshot["snapshot-id"] in head.snapshots for change in admitted.changes):
+            return head
+        raise _created_meanwhile(admitted.identifier) from error
+
+    async def register(
+        self, identifier: Identifier, location: str, *, overwrite: bool, within: str | None = None
+    ) -> HeadState:
+        """Point the catalog at a metadata file that exists already. Raises `BadRequest` where it is none.
+
+        With `within`, the file, and what it says of where the table lies, must be under that directory.
+        """
+        if within is not None and not is_under(location, within):
+            raise _outside(location, within)
         try:
             head = await self._heads.at(location)
         except IcetowerError as error:
             raise BadRequest(
                 f"{location} cannot be read as the metadata file of a table: {error.message}", rule="register.metadata"
             ) from error
+        roots = {head.metadata["location"], *places_of(head.metadata)}
+        if within is not None and not all(is_under(f"{root}/", within) for root in roots):
+            raise _outside(f"the table of {location}", within)
         current = await self._location(identifier) if overwrite else None
         if current is None:
             await self._upstream.create_table(identifier, location)
@@ -125,8 +149,11 @@ class Tables:
     async def rename(self, source: Identifier, target: Identifier) -> None:
         await self._upstream.rename_table(source, target)
 
-    async def drop(self, identifier: Identifier, *, purge: bool) -> None:
-        """Forget a table; with `purge`, delete every file that its metadata reaches (unless `gc.enabled` is false)."""
+    async def drop(self, identifier: Identifier, *, purge: bool, confined: bool = False) -> None:
+        """Forget a table; with `purge`, delete every file that its metadata reaches (unless `gc.enabled` is false).
+
+        `confined`: only files that lie where the table does.
+        """
         if not purge:
             await self._upstream.drop_table(identifier)
             return
@@ -139,9 +166,15 @@ class Tables:
             )
         # The pointer goes first: a crash half-way leaves files without a table, never a table without files.
         await self._upstream.drop_table(identifier, head.location)
-        await self._purge(head)
+        await self._purge(head, confined=confined)
 
-    async def _purge(self, head: HeadState) -> None:
+    async def _purge(self, head: HeadState, *, confined: bool) -> None:
+        roots = (head.metadata["location"], *places_of(head.metadata))
+
+        async def delete(paths: set[str]) -> None:
+            mine = [path for path in paths if not confined or any(is_under(path, root) for root in roots)]
+            await self._storage.delete_many(sorted(mine))
+
         listed: set[str] = set()
         manifests: set[str] = set()
         for snapshot in head.metadata.get("snapshots", ()):
@@ -159,12 +192,12 @@ class Tables:
                 files = {entry.file.path for entry in (await self._manifests.manifest_at(path)).entries}
             except NotFound:
                 continue
-            await self._storage.delete_many(sorted(files - deleted))
+            await delete(files - deleted)
             deleted |= files
         statistics = {s["statistics-path"] for s in head.metadata.get("statistics", ())}
         statistics |= {s["statistics-path"] for s in head.metadata.get("partition-statistics", ())}
         log = {entry["metadata-file"] for entry in head.metadata.get("metadata-log", ())}
-        await self._storage.delete_many(sorted(manifests | listed | statistics | log | {head.location}))
+        await delete(manifests | listed | statistics | log | {head.location})
 
     async def _check_free(self, identifier: Identifier) -> None:
         if not await self._upstream.namespace_exists(identifier.namespace):
@@ -179,7 +212,13 @@ class Tables:
             return None
 
     async def default_location(self, identifier: Identifier) -> str:
-        """Where a table goes whose creator does not say."""
+        """Where a table goes whose creator does not say. Raises `BadRequest` for names that lead elsewhere."""
+        for level in (*identifier.namespace, identifier.name):
+            if "/" in level or level in (".", ".."):
+                raise BadRequest(
+                    f"{level!r} cannot be a part of a table's name whose location is made from it; choose another",
+                    rule="request.name",
+                )
         return f"{await self._namespace_location(identifier.namespace)}/{identifier.name}"
 
     async def _namespace_location(self, namespace: Namespace) -> str:
@@ -187,6 +226,19 @@ class Tables:
         if "location" in properties:
             return properties["location"].rstrip("/")
         return "/".join((self._warehouse, *namespace))
+
+
+def places_of(metadata: Metadata) -> tuple[str, ...]:
+    """Directories beside a table's location where its properties have files written."""
+    properties = metadata.get("properties", {})
+    return tuple(properties[name] for name in PLACE_PROPERTIES if properties.get(name))
+
+
+def _outside(what: str, within: str) -> BadRequest:
+    return BadRequest(
+        f"{what} does not lie under {within}, where the table belongs; an administrator may register it",
+        rule="register.location",
+    )
 
 
 def _created_meanwhile(identifier: Identifier) -> AlreadyExists:

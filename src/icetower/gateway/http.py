@@ -168,7 +168,8 @@ async def once(call: Call, key: str, handler: Handler, *, replay: Handler | None
     endpoint = f"{call.request.method} {call.request.url.path}"
     fingerprint = hashlib.sha256(call.body + b"\n" + call.request.url.query.encode()).hexdigest()
     name = (call.principal.name, key)
-    turn = call.tower.keys_in_flight.setdefault(name, asyncio.Lock())
+    turn, users = call.tower.keys_in_flight.get(name, (asyncio.Lock(), 0))
+    call.tower.keys_in_flight[name] = turn, users + 1
     try:
         async with turn:
             found = await call.tower.ledger.find(call.principal.name, key, endpoint, fingerprint)
@@ -188,5 +189,6 @@ async def once(call: Call, key: str, handler: Handler, *, replay: Handler | None
             await call.tower.ledger.remember(call.principal.name, key, Answer(endpoint, status, body, fingerprint))
             return response
     finally:
-        if not turn.locked():
-            call.tower.keys_in_flight.pop(name, None)
+        _, users = call.tower.keys_in_flight.pop(name)
+        if users > 1:  # a lock that is free for a moment may have somebody waiting for it
+            call.tower.keys_in_flight[name] = turn, users - 1

@@ -13,6 +13,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from icetower.admission import permissions
+from icetower.admission.admit import PATHS
 from icetower.commit.head import HeadState
 from icetower.contracts.model import Operation
 from icetower.errors import BadRequest, ContractViolation, NoSuchNamespace
@@ -107,6 +108,7 @@ async def create_namespace(call: Call) -> Response:
     wanted = wire.parse_request(wire.CreateNamespace, call.body)
     namespace = wanted.levels()
     permissions.require_namespace_change(call.principal, namespace)
+    _require_no_location(call, ["location"] if "location" in wanted.properties else [], ".".join(namespace))
     await call.tower.upstream.create_namespace(namespace, wanted.properties)
     return json_response({"namespace": namespace, "properties": wanted.properties})
 
@@ -133,6 +135,8 @@ async def drop_namespace(call: Call) -> Response:
 async def update_namespace(call: Call) -> Response:
     wanted = wire.parse_request(wire.UpdateProperties, call.body)
     permissions.require_namespace_change(call.principal, call.namespace)
+    changed = {*wanted.removals, *wanted.updates} & {"location"}
+    _require_no_location(call, sorted(changed), ".".join(call.namespace))
     done = await call.tower.upstream.update_namespace(call.namespace, wanted.removals, wanted.updates)
     return json_response({"updated": done.updated, "removed": done.removed, "missing": done.missing})
 
@@ -153,12 +157,8 @@ async def create_table(call: Call) -> Response:
     wanted = wire.parse_request(wire.CreateTable, call.body)
     identifier = Identifier(call.namespace, wanted.name)
     permissions.require(call.principal, Operation.CREATE, identifier)
-    if wanted.location is not None and not call.principal.administrator:
-        raise ContractViolation(
-            f"{call.principal.name} may not choose where {identifier} lies; leave the location out",
-            rule="contract.location",
-            next_step="fix_request",
-        )
+    chosen = [name for name in PATHS if name in wanted.properties] + (["location"] if wanted.location else [])
+    _require_no_location(call, chosen, str(identifier))
     metadata = await call.tower.tables.new_metadata(
         identifier,
         schema=wanted.schema_,
@@ -172,11 +172,23 @@ async def create_table(call: Call) -> Response:
     return _table_response(call, await call.tower.tables.create(identifier, metadata))
 
 
+def _require_no_location(call: Call, chosen: Sequence[str], what: str) -> None:
+    """Where things lie is for administrators to say: two tables at one place could write, and purge, each other."""
+    if chosen and not call.principal.administrator:
+        raise ContractViolation(
+            f"{call.principal.name} may not choose where {what} lies; leave out: {', '.join(chosen)}",
+            rule="contract.location",
+            next_step="fix_request",
+        )
+
+
 async def register_table(call: Call) -> Response:
     wanted = wire.parse_request(wire.RegisterTable, call.body)
     identifier = Identifier(call.namespace, wanted.name)
     permissions.require(call.principal, Operation.REGISTER, identifier)
-    head = await call.tower.tables.register(identifier, wanted.metadata_location, overwrite=wanted.overwrite)
+    tables = call.tower.tables
+    within = None if call.principal.administrator else await tables.default_location(identifier)
+    head = await tables.register(identifier, wanted.metadata_location, overwrite=wanted.overwrite, within=within)
     return _table_response(call, head)
 
 
@@ -196,7 +208,8 @@ async def table_exists(call: Call) -> Response:
 
 async def drop_table(call: Call) -> Response:
     permissions.require(call.principal, Operation.DROP, call.table)
-    await call.tower.tables.drop(call.table, purge=call.flag("purgeRequested"))
+    confined = not call.principal.administrator
+    await call.tower.tables.drop(call.table, purge=call.flag("purgeRequested"), confined=confined)
     return no_content()
 
 
@@ -239,6 +252,7 @@ async def commit_table(call: Call) -> Response:
 
 
 async def load_after_commit(call: Call) -> Response:
+    permissions.require(call.principal, Operation.READ, call.table)  # the contract may have changed since the commit
     return _table_response(call, await call.tower.heads.load(call.table))
 
 

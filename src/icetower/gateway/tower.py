@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from icetower.admission import permissions
 from icetower.admission.admit import admit
 from icetower.admission.admitted import Admitted
 from icetower.admission.targets import locate
@@ -21,7 +22,7 @@ from icetower.commit.draft import target_ref
 from icetower.commit.engine import Committed, Engine, Limits
 from icetower.commit.head import Heads, HeadState
 from icetower.commit.tables import Tables
-from icetower.contracts.model import ADMINISTRATOR_NAME
+from icetower.contracts.model import ADMINISTRATOR_NAME, Operation
 from icetower.database import Database
 from icetower.errors import (
     CommitConflict,
@@ -38,6 +39,7 @@ from icetower.protocol.commits import CommitRequest
 from icetower.protocol.names import Identifier
 from icetower.registry.principals import Principal
 from icetower.registry.registry import Registry
+from icetower.table import metadata as table_metadata
 
 ADMIN_NAME = "admin"
 ADMIN_SECRET_FILE = "admin.token"  # noqa: S105 - the name of a file
@@ -88,7 +90,7 @@ class Tower:
             _Gatekeeper(self.registry),
             Limits(deadline_s=settings.server.queue_deadline_s),
         )
-        self.keys_in_flight: dict[tuple[str, str], asyncio.Lock] = {}
+        self.keys_in_flight: dict[tuple[str, str], tuple[asyncio.Lock, int]] = {}
         self._aftermath: deque[Attempt | Commit | tuple[str, str, Answer]] = deque(maxlen=AFTERMATH_MAX)
         self._flushing: asyncio.Task[None] | None = None
 
@@ -176,6 +178,8 @@ class Tower:
         """Read what the commit does and ask whether it may; with the answer that its key has got before, if any."""
         identifier = request.identifier
         assert identifier is not None
+        # Before anything of the table is read, or told by an error: who commits to a table may see it.
+        permissions.require(principal, Operation.CREATE if _creates(request) else Operation.READ, identifier)
         head = None if _creates(request) else await self.heads.load(identifier)
         metadata = None if head is None else head.metadata
         changes = await read_changes(self.manifests, metadata, request.updates, confined=not principal.administrator)
@@ -191,6 +195,8 @@ class Tower:
             places=await locate(self.manifests, metadata, changes) if bound else None,
             location=await self.tables.default_location(identifier) if bound and head is None else None,
         )
+        if head is not None:
+            await self._keep_keys(head, request)
         if head is None or admitted.key is None or not changes:
             return admitted, None
         owner = _owner(admitted, head)
@@ -203,6 +209,30 @@ class Tower:
         if any(snapshot_id in head.snapshots for snapshot_id in found.snapshots):
             return admitted, None
         return admitted, Committed("replayed", head, found.snapshots, 0.0, 1)
+
+    async def _keep_keys(self, head: HeadState, request: CommitRequest) -> None:
+        """Before snapshots with keys are removed: what the ledger may have missed, by a crash or another tower (K1).
+
+        A key whose snapshot was rolled back is forgotten instead: nothing of it will be left to call done (K2).
+        """
+        removals = [u["snapshot-ids"] for u in request.updates if u["action"] == "remove-snapshots"]
+        gone = {snapshot_id for ids in removals for snapshot_id in ids}
+        keys = [item for item in head.keys.items() if gone & set(item[1])] if gone else []
+        if not keys:
+            return
+        await self.flush()
+        uuid = str(head.metadata["table-uuid"])
+        kept: list[Commit] = []
+        lost: list[CommitKey] = []
+        for (principal, ref, key), snapshots in keys:
+            owner = CommitKey(uuid, ref, principal, key)
+            head_id = table_metadata.ref_head(head.metadata, ref) if ref else snapshots[-1]
+            if head_id is not None and table_metadata.is_ancestor(head.metadata, snapshots[-1], head_id):
+                kept.append(Commit(owner, snapshots, None, ""))
+            else:
+                lost.append(owner)
+        await self.ledger.remember_commits(kept)
+        await self.ledger.forget_commits(lost)
 
     def _remember(self, results: Sequence[tuple[Admitted, Committed]]) -> None:
         """Keys for the time after their snapshots expire. The table has them already: this is a cache (trap K1)."""

@@ -165,6 +165,16 @@ class Ledger:
         if commits:
             await self._write(work)
 
+    async def forget_commits(self, owners: Sequence[CommitKey]) -> None:
+        """Let go of keys whose commits are no longer part of their branch."""
+
+        def work(connection: Connection) -> None:
+            for owner in owners:
+                connection.execute(delete(keys).where(_is(owner)))
+
+        if owners:
+            await self._write(work)
+
     # ----------------------------------------------------------------------------------------- answers of other routes
 
     async def find(self, principal: str, key: str, endpoint: str, fingerprint: str | None = None) -> Answer | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -26,8 +26,13 @@ class CommitRequest:
     updates: tuple[JSON, ...]
 
 
+Int32 = Annotated[int, Field(ge=-(2**31), lt=2**31)]
+Int64 = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+"""As wide as Iceberg's own: what is wider, no Java client could read again, and the table would be lost to it."""
+
+
 class _Id(Wire):
-    snapshot_id: int
+    snapshot_id: Int64
 
 
 class _AssertUuid(Wire):
@@ -37,27 +42,27 @@ class _AssertUuid(Wire):
 class _AssertRef(Wire):
     ref: str
     # Required by the specification, though null; PyIceberg leaves a null one out.
-    snapshot_id: int | None = None
+    snapshot_id: Int64 | None = None
 
 
 class _AssertFieldId(Wire):
-    last_assigned_field_id: int
+    last_assigned_field_id: Int32
 
 
 class _AssertSchemaId(Wire):
-    current_schema_id: int
+    current_schema_id: Int32
 
 
 class _AssertPartitionId(Wire):
-    last_assigned_partition_id: int
+    last_assigned_partition_id: Int32
 
 
 class _AssertSpecId(Wire):
-    default_spec_id: int
+    default_spec_id: Int32
 
 
 class _AssertSortOrderId(Wire):
-    default_sort_order_id: int
+    default_sort_order_id: Int32
 
 
 REQUIREMENTS: Mapping[str, type[Wire]] = {
@@ -73,7 +78,7 @@ REQUIREMENTS: Mapping[str, type[Wire]] = {
 
 
 class _UpgradeFormatVersion(Wire):
-    format_version: int
+    format_version: Int32
 
 
 class _AddSchema(Wire):
@@ -82,7 +87,7 @@ class _AddSchema(Wire):
 
 
 class _SetCurrentSchema(Wire):
-    schema_id: int
+    schema_id: Int32
 
 
 class _SpecShape(Wire):
@@ -94,7 +99,7 @@ class _AddSpec(Wire):
 
 
 class _SetDefaultSpec(Wire):
-    spec_id: int
+    spec_id: Int32
 
 
 class _AddSortOrder(Wire):
@@ -102,20 +107,20 @@ class _AddSortOrder(Wire):
 
 
 class _SetDefaultSortOrder(Wire):
-    sort_order_id: int
+    sort_order_id: Int32
 
 
 class _Snapshot(Wire):
-    snapshot_id: int
-    parent_snapshot_id: int | None = None
-    sequence_number: int = Field(default=0, ge=0)
-    timestamp_ms: int
+    snapshot_id: Int64
+    parent_snapshot_id: Int64 | None = None
+    sequence_number: Int64 = Field(default=0, ge=0)
+    timestamp_ms: Int64
     manifest_list: str | None = None
     manifests: list[str] | None = None
     summary: dict[str, str] | None = None
-    schema_id: int | None = None
-    first_row_id: int | None = Field(default=None, ge=0)
-    added_rows: int | None = Field(default=None, ge=0)
+    schema_id: Int32 | None = None
+    first_row_id: Int64 | None = Field(default=None, ge=0)
+    added_rows: Int64 | None = Field(default=None, ge=0)
     key_id: str | None = None
 
 
@@ -125,11 +130,11 @@ class _AddSnapshot(Wire):
 
 class _SetSnapshotRef(Wire):
     ref_name: str = Field(min_length=1)
-    snapshot_id: int
+    snapshot_id: Int64
     type: Literal["branch", "tag"]
-    min_snapshots_to_keep: int | None = None
-    max_snapshot_age_ms: int | None = None
-    max_ref_age_ms: int | None = None
+    min_snapshots_to_keep: Int32 | None = None
+    max_snapshot_age_ms: Int64 | None = None
+    max_ref_age_ms: Int64 | None = None
 
 
 class _RemoveSnapshotRef(Wire):
@@ -137,7 +142,7 @@ class _RemoveSnapshotRef(Wire):
 
 
 class _RemoveSnapshots(Wire):
-    snapshot_ids: list[int]
+    snapshot_ids: list[Int64]
 
 
 class _SetLocation(Wire):
@@ -164,11 +169,11 @@ class _SetPartitionStatistics(Wire):
 
 
 class _RemoveSpecs(Wire):
-    spec_ids: list[int]
+    spec_ids: list[Int32]
 
 
 class _RemoveSchemas(Wire):
-    schema_ids: list[int]
+    schema_ids: list[Int32]
 
 
 class _EncryptionKey(Wire):

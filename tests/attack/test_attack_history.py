@@ -1,0 +1,128 @@
+"""Resends, rollbacks, expiry and creation, over the wire: nothing is called done that is not in the table."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from typing import Any
+
+from forger import SCHEMA, Forger, plain
+from tower_process import TowerProcess, error_of
+
+from icetower.agent import new_key
+
+Forge = Callable[..., Forger]
+BLIND = {"icetower.blind": "true"}
+
+
+def head_of(request: tuple[list[Any], list[dict[str, Any]]]) -> int:
+    return request[1][0]["snapshot"]["snapshot-id"]
+
+
+def point_main_at(snapshot_id: int) -> dict[str, Any]:
+    return {"action": "set-snapshot-ref", "ref-name": "main", "type": "branch", "snapshot-id": snapshot_id}
+
+
+def test_a_staged_snapshot_that_is_sent_for_main_is_not_called_done(forge: Forge) -> None:
+    admin = forge()
+    admin.create()
+    request = admin.append("a.parquet")
+    assert admin.commit([], request[1][:1]).status_code == 200
+    answer = admin.send(request)
+    assert (answer.status_code, error_of(answer)["rule"]) == (422, "snapshot.rolled-back")
+    assert admin.commit([], [request[1][1]]).status_code == 200
+    assert admin.send(request).status_code == 200
+    assert admin.live() == ["a.parquet"]
+
+
+def test_a_snapshot_sent_again_after_a_rollback_is_not_called_done(forge: Forge) -> None:
+    admin = forge()
+    admin.create()
+    first, second = admin.append("a.parquet"), None
+    assert admin.send(first).status_code == 200
+    second = admin.append("b.parquet")
+    assert admin.send(second).status_code == 200
+    assert admin.send(first).status_code == 200  # an ancestor: a replay
+    assert admin.commit([], [point_main_at(head_of(first))]).status_code == 200
+    assert error_of(admin.send(second))["rule"] == "snapshot.rolled-back"
+    assert admin.live() == ["a.parquet"]
+
+
+def test_h1_expiry_that_has_not_seen_a_rollback_or_a_tag_removes_neither(forge: Forge) -> None:
+    admin = forge()
+    admin.create()
+    requests = []
+    for name in ("a", "b", "c"):
+        requests.append(admin.append(f"{name}.parquet"))
+        admin.send(requests[-1]).raise_for_status()
+    one, two, _ = map(head_of, requests)
+    expire = {"action": "remove-snapshots", "snapshot-ids": [one, two]}  # as computed while main stood at the third
+    tag = {"action": "set-snapshot-ref", "ref-name": "keep", "type": "tag", "snapshot-id": one}
+    for meanwhile in (point_main_at(two), tag):
+        assert admin.commit([], [meanwhile]).status_code == 200
+        assert error_of(admin.commit([], [expire]))["rule"] == "commit.refs"
+    assert admin.live() == ["a.parquet", "b.parquet"]
+    unref = {"action": "remove-snapshot-ref", "ref-name": "keep"}
+    assert admin.commit([], [unref, {**expire, "snapshot-ids": [one]}]).status_code == 200
+
+
+def test_k1_a_key_outlives_its_expired_snapshot_though_the_ledger_never_heard_of_it(
+    forge: Forge, tower: TowerProcess
+) -> None:
+    """The ledger may have missed a key: by a crash, or because another tower committed it."""
+    admin = forge()
+    admin.create()
+    first = admin.append("a.parquet", summary={"icetower.idempotency-key": "k1", **BLIND})
+    admin.send(first).raise_for_status()
+    admin.send(admin.append("b.parquet")).raise_for_status()
+    tower.admin.commits()  # writes what waits for the ledger
+    with sqlite3.connect(tower.data / "control.db") as ledger:
+        assert ledger.execute("DELETE FROM ledger_keys").rowcount
+    expire = {"action": "remove-snapshots", "snapshot-ids": [head_of(first)]}
+    admin.commit([], [expire]).raise_for_status()
+    again = admin.append("again.parquet", summary={"icetower.idempotency-key": "k1", **BLIND})
+    assert admin.send(again).status_code == 200
+    assert admin.live() == ["a.parquet", "b.parquet"]
+
+
+def test_k2_a_key_whose_snapshot_was_rolled_back_and_expired_is_not_called_done(forge: Forge) -> None:
+    admin = forge()
+    admin.create()
+    first = admin.append("a.parquet")
+    admin.send(first).raise_for_status()
+    keyed = admin.append("b.parquet", summary={"icetower.idempotency-key": "k2"})
+    admin.send(keyed).raise_for_status()
+    admin.commit([], [point_main_at(head_of(first))]).raise_for_status()
+    admin.commit([], [{"action": "remove-snapshots", "snapshot-ids": [head_of(keyed)]}]).raise_for_status()
+    again = admin.append("b2.parquet", summary={"icetower.idempotency-key": "k2"})
+    assert admin.send(again).status_code == 200
+    assert admin.live() == ["a.parquet", "b2.parquet"]
+
+
+def test_a3_a_creation_sent_again_is_answered_as_the_first_and_not_by_409(forge: Forge) -> None:
+    """A client that hears 409 deletes the manifests of a table that stands."""
+    admin = forge()
+    body = {"name": "t", "schema": SCHEMA, "stage-create": True}
+    staged = admin.http.post(f"/v1/namespaces/{admin.namespace}/tables", json=body).json()["metadata"]
+    plain(staged["location"]).joinpath("metadata").mkdir(parents=True)
+    _, snapshot = admin.append("a.parquet", base=staged, partition=())
+    updates = [
+        {"action": "assign-uuid", "uuid": staged["table-uuid"]},
+        {"action": "upgrade-format-version", "format-version": 2},
+        {"action": "add-schema", "schema": staged["schemas"][0]},
+        {"action": "set-current-schema", "schema-id": -1},
+        {"action": "add-spec", "spec": staged["partition-specs"][0]},
+        {"action": "set-default-spec", "spec-id": -1},
+        {"action": "add-sort-order", "sort-order": staged["sort-orders"][0]},
+        {"action": "set-default-sort-order", "sort-order-id": -1},
+        {"action": "set-location", "location": staged["location"]},
+        *snapshot,
+    ]
+    create = [{"type": "assert-create"}]
+    key = {"Idempotency-Key": new_key()}
+    assert admin.commit(create, updates, **key).status_code == 200
+    assert admin.commit(create, updates, **key).status_code == 200
+    assert admin.commit(create, updates).status_code == 200
+    assert admin.live() == ["a.parquet"]
+    other = [{**updates[0], "uuid": "12345678-0000-4000-8000-000000000000"}, *updates[1:]]
+    assert error_of(admin.commit(create, other))["rule"] == "requirement.assert-create"
