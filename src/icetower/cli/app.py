@@ -41,6 +41,7 @@ def root(
 app.command("serve")(serve_command.serve)
 app.command("demo")(demo_command.demo)
 app.command("mediate")(pipelines.mediate)
+app.command("orphans")(pipelines.orphans)
 app.add_typer(registry.contracts, name="contracts")
 app.add_typer(registry.principals, name="principals")
 

@@ -85,3 +85,35 @@ def _waiting(what: str) -> Progress:
     )
     progress.add_task(what, total=None)
     return progress
+
+
+def orphans(
+    tables: Annotated[list[str], typer.Argument(help="Tables, namespace.table.")],
+    uri: Uri = DEFAULT_URI,
+    older_than_s: Annotated[
+        float, typer.Option(help="Leave younger files out: a writer may still be at work.")
+    ] = 86400,
+    as_json: Json = False,
+) -> None:
+    """Report the files of tables that no snapshot and no metadata names, and who wrote them. Nothing is deleted."""
+    from icetower.pipelines.orphans import find_orphans
+    from icetower.pipelines.session import CATALOG
+
+    spark = _session("icetower-orphans", uri)
+    shown = Table("table", "file", "bytes", "modified", "agent")
+    count = size_bytes = 0
+    try:
+        for name in tables:
+            with _waiting(f"looking through {name}"):
+                found = find_orphans(spark, f"{CATALOG}.{name}", older_than_s=older_than_s).collect()
+            for row in found:
+                count, size_bytes = count + 1, size_bytes + row.size_bytes
+                if as_json:
+                    say(json.dumps({"table": name, **row.asDict()}, default=str))
+                shown.add_row(name, row.path, f"{row.size_bytes:,}", str(row.modified_at), row.agent or "")
+    finally:
+        spark.stop()
+    if not as_json:
+        if count:
+            Console().print(shown)
+        say(f"{count} orphaned files, {size_bytes:,} bytes, in {len(tables)} tables")
