@@ -36,6 +36,13 @@ _HEADER_SCHEMA = fastavro.parse_schema(
         ],
     }
 )
+_LONG = fastavro.parse_schema({"type": "long"})
+_BYTES = fastavro.parse_schema({"type": "bytes"})
+_MARKER_BYTES = 16
+UNPACKED_MAX_BYTES = 256 * 1024 * 1024
+ROWS_MAX = 2_000_000
+"""Bounds of one file. Iceberg's writers begin a new manifest at 8 MiB, packed."""
+
 _WIDE = Context(prec=60)  # Iceberg's decimals have up to 38 digits, Python's default context 28
 # What damaged or hostile bytes make fastavro, zlib and orjson raise.
 _UNREADABLE = (ValueError, KeyError, IndexError, TypeError, EOFError, OverflowError, AttributeError, MemoryError)
@@ -60,6 +67,7 @@ def read(data: bytes, *, rename: Rename, what: str) -> AvroFile:
     try:
         header, body = _split(data)
         schema = orjson.loads(header["meta"]["avro.schema"])
+        _check_bounds(schema, header["meta"].get("avro.codec", b"null").decode(), body)
         header["meta"]["avro.schema"] = orjson.dumps(_plain(schema, rename))
         records = cast("list[dict[str, Any]]", list(fastavro.reader(io.BytesIO(_joined(header, body)))))
         values = {key: value.decode() for key, value in header["meta"].items() if key != "avro.schema"}
@@ -123,6 +131,59 @@ def _split(data: bytes) -> tuple[dict[str, Any], bytes]:
     stream = io.BytesIO(data)
     header = cast("dict[str, Any]", fastavro.schemaless_reader(stream, _HEADER_SCHEMA, None))
     return header, data[stream.tell() :]
+
+
+def _check_bounds(schema: AvroSchema, codec: str, body: bytes) -> None:
+    """Refuse what would not fit into memory, before anything of it is made: a few bytes may claim anything.
+
+    Raises `ValueError`.
+    """
+    _check_widths(schema, dict(_named_types(schema)))
+    stream, left, rows = io.BytesIO(body), UNPACKED_MAX_BYTES, 0
+    while stream.tell() < len(body):
+        count = cast("int", fastavro.schemaless_reader(stream, _LONG, None))
+        block = cast("bytes", fastavro.schemaless_reader(stream, _BYTES, None))
+        stream.seek(_MARKER_BYTES, io.SEEK_CUR)
+        rows += count
+        left -= _unpacked_bytes(codec, block, left)
+        if count < 0 or left < 0 or rows > ROWS_MAX:
+            raise ValueError(f"it has more than {UNPACKED_MAX_BYTES} bytes unpacked, or more than {ROWS_MAX} rows")
+
+
+def _unpacked_bytes(codec: str, block: bytes, most: int) -> int:
+    """How long a block is unpacked, at least as far as one byte beyond `most`."""
+    if codec == "null":
+        return len(block)
+    if codec == "deflate":
+        return len(zlib.decompressobj(-zlib.MAX_WBITS).decompress(block, most + 1))
+    raise ValueError(f"its codec {codec!r} is not known; write deflate or null")
+
+
+def _check_widths(schema: AvroSchema, named: Mapping[str, AvroSchema]) -> None:
+    """Items that take no bytes could be claimed by the thousand million."""
+    if isinstance(schema, list):
+        for part in cast("list[Any]", schema):
+            _check_widths(part, named)
+    elif isinstance(schema, dict):
+        for key in ("items", "values"):
+            if key in schema and not _takes_bytes(schema[key], named, frozenset()):
+                raise ValueError("it has a list of values that take no bytes")
+        for key in ("type", "items", "values"):
+            _check_widths(cast("AvroSchema", schema.get(key)), named)
+        for field in cast("list[Any]", schema.get("fields") or []):
+            _check_widths(field["type"], named)
+
+
+def _takes_bytes(schema: AvroSchema, named: Mapping[str, AvroSchema], seen: frozenset[str]) -> bool:
+    if isinstance(schema, str) and schema in named and schema not in seen:
+        return _takes_bytes(named[schema], named, seen | {schema})
+    if not isinstance(schema, dict):
+        return schema != "null" and schema not in seen
+    if schema.get("type") == "record":
+        return any(_takes_bytes(field["type"], named, seen) for field in schema["fields"])
+    if schema.get("type") == "fixed":
+        return schema["size"] > 0
+    return _takes_bytes(schema["type"], named, seen)
 
 
 def _joined(header: Mapping[str, Any], body: bytes) -> bytes:
