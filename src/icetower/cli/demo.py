@@ -14,6 +14,8 @@ from rich.console import Console
 from icetower.cli.terminal import say
 from icetower.errors import UsageError
 
+LOG_COLUMNS = 140
+
 
 def demo(
     days: Annotated[int, typer.Option(min=1, help="Days of 2017 to replay; 365 is everything.")] = 14,
@@ -29,6 +31,8 @@ def demo(
     from icetower.demo.run import run_demo
 
     console = Console(stderr=as_json)
+    if not console.is_terminal:  # a log has no width of its own
+        console = Console(stderr=as_json, width=LOG_COLUMNS)
     with ExitStack() as stack:
         folder = keep or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="icetower-demo-")))
         folder.mkdir(parents=True, exist_ok=True)

@@ -26,9 +26,17 @@ RECONCILED = (tables.PRICES, tables.STOCK, tables.INTERACTIONS)
 
 @dataclass(frozen=True, slots=True)
 class Aftermath:
-    """`orphans`: locations of unreferenced data files; `recounted`: totals by table, quantities as sold."""
+    """What was found.
+
+    Attributes:
+        orphans: locations of data files that no table refers to.
+        orphaned_metadata: how many manifests and manifest lists nothing refers to: what clients leave who were rebased.
+        recounted: totals by table, quantities as sold.
+        merged_rows: that the mediator applied.
+    """
 
     orphans: tuple[str, ...]
+    orphaned_metadata: int
     recounted: Mapping[str, Totals]
     merged_rows: int
 
@@ -50,7 +58,7 @@ def run(folder: Path, serving: Serving, secrets: Mapping[str, str], days: int) -
         raise IcetowerError(f"what follows the agents failed with status {done.returncode}; {log} ends with:\n{tail}")
     said = json.loads(done.stdout.splitlines()[-1])
     recounted = {name: Totals(**totals) for name, totals in said["recounted"].items()}
-    return Aftermath(tuple(said["orphans"]), recounted, said["merged_rows"])
+    return Aftermath(tuple(said["orphans"]), said["orphaned_metadata"], recounted, said["merged_rows"])
 
 
 def _recount(spark: Any, catalog: str) -> dict[str, Totals]:
@@ -61,6 +69,17 @@ def _recount(spark: Any, catalog: str) -> dict[str, Totals]:
         ).collect()[0]
         found[name] = Totals(row[0], -row[1] if name == tables.STOCK else row[1], int(row[2]))
     return found
+
+
+def _orphans(spark: Any, catalog: str) -> list[str]:
+    from icetower.pipelines.orphans import find_orphans
+
+    # Every agent has ended, so nothing is in flight: no age is asked for.
+    return sorted(
+        row["path"]
+        for shape in tables.SHAPES
+        for row in find_orphans(spark, f"{catalog}.{shape.name}", older_than_s=0).select("path").collect()
+    )
 
 
 def main() -> None:
@@ -81,11 +100,18 @@ def main() -> None:
         merged = 0
         while (mediation := mediate(spark, job)).status != "idle":
             merged += mediation.applied
-        orphans: list[str] = []
+        orphans = _orphans(spark, _AUDITED)
         recounted = {name: asdict(totals) for name, totals in _recount(spark, _AUDITED).items()}
     finally:
         spark.stop()
-    sys.stdout.write(json.dumps({"orphans": orphans, "recounted": recounted, "merged_rows": merged}) + "\n")
+    data_files = [path for path in orphans if path.endswith(".parquet")]
+    result = {
+        "orphans": data_files,
+        "orphaned_metadata": len(orphans) - len(data_files),
+        "recounted": recounted,
+        "merged_rows": merged,
+    }
+    sys.stdout.write(json.dumps(result) + "\n")
 
 
 if __name__ == "__main__":

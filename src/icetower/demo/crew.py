@@ -100,6 +100,11 @@ class Crew:
             self._end()
         return outcome_of(jobs, self._go_ms, tuple(killed))
 
+    @property
+    def go_ms(self) -> int:
+        """When the last run's common start was, milliseconds since 1970."""
+        return self._go_ms
+
     def _start(self, job: Job) -> None:
         agent = plan.agent_named(job.agent)
         engine = agent.engine if self._spark else Engine.PYICEBERG

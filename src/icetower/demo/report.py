@@ -47,13 +47,18 @@ class Promise:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """All that a run of the demo found out. `recounted`: totals by table, counted by Spark."""
+    """All that a run of the demo found out. `recounted`: totals by table, counted by Spark.
+
+    `by_engine` splits `outcome`: Spark's commits are few and slow, and the baseline has none.
+    """
 
     days: int
     verdicts: tuple[Verdict, ...]
     recounted: Mapping[str, Totals]
     orphans: tuple[str, ...]
+    orphaned_metadata: int
     outcome: Outcome
+    by_engine: Mapping[Engine, Outcome]
     counts: CommitCounts
     queue_waits_ms: tuple[float, ...]
     baseline: Outcome
@@ -124,6 +129,7 @@ def to_json(findings: Findings) -> dict[str, Any]:
         "altered": sum(verdict.altered for verdict in findings.verdicts),
         "refused": counts.refused,
         "orphans_reported": len(findings.orphans),
+        "orphaned_metadata_files": findings.orphaned_metadata,
         "commits": outcome.commits,
         "commits_direct": counts.direct,
         "commits_rebased": counts.rebased,
@@ -131,6 +137,8 @@ def to_json(findings: Findings) -> dict[str, Any]:
         "commits_repeated": counts.repeated,
         "commits_failed": counts.failed,
         "commits_per_s": round(outcome.commits_per_s, 2),
+        "pyiceberg_commits_per_s": round(findings.by_engine[Engine.PYICEBERG].commits_per_s, 2),
+        "spark_commits_per_s": round(findings.by_engine[Engine.SPARK].commits_per_s, 2),
         "first_try_success": round(first_try(outcome, counts), 4),
         "latency_p50_ms": percentile(outcome.latencies_ms, 50),
         "latency_p99_ms": percentile(outcome.latencies_ms, 99),
@@ -200,43 +208,40 @@ def _none(count: int) -> str:
 
 
 def _commits(findings: Findings) -> Table:
+    """Columns: all agents of the tower, its agents by engine where that can be told apart, and the baseline."""
     table = Table(title="Commits", title_justify="left")
     table.add_column("")
-    table.add_column("with Icetower", justify="right")
-    table.add_column("PyIceberg straight to SQL", justify="right")
+    for name in ("with Icetower", "its PyIceberg agents", "its Spark agents", "PyIceberg straight to SQL"):
+        table.add_column(name, justify="right")
     ours, theirs = findings.counts, findings.baseline_counts
-    with_us, without = findings.outcome, findings.baseline
-    rows: tuple[tuple[str, str, str], ...] = (
-        ("landed", str(ours.landed), str(theirs.landed)),
-        ("  direct", str(ours.direct), str(theirs.direct)),
-        ("  rebased by the server", str(ours.rebased), "—"),
-        ("  retried by the client", str(ours.after_retries), str(theirs.after_retries)),
-        ("sent twice, in the table once", str(ours.repeated), "—"),
-        ("refused by contract", str(ours.refused), "—"),
-        ("failed", str(ours.failed), str(theirs.failed)),
-        ("not begun in time", str(with_us.unfinished), str(without.unfinished)),
-        ("first try", f"{first_try(with_us, ours):.1%}", f"{first_try(without, theirs):.1%}"),
-        ("commits a second", f"{with_us.commits_per_s:.1f}", f"{without.commits_per_s:.1f}"),
-        (
-            "latency p50, ms",
-            f"{percentile(with_us.latencies_ms, 50):,.0f}",
-            f"{percentile(without.latencies_ms, 50):,.0f}",
-        ),
-        (
-            "latency p99, ms",
-            f"{percentile(with_us.latencies_ms, 99):,.0f}",
-            f"{percentile(without.latencies_ms, 99):,.0f}",
-        ),
-        ("queue wait p50, ms", f"{percentile(findings.queue_waits_ms, 50):.1f}", "—"),
-        ("queue wait p99, ms", f"{percentile(findings.queue_waits_ms, 99):.1f}", "—"),
+    runs = (findings.outcome, *(findings.by_engine[engine] for engine in Engine), findings.baseline)
+    counted: tuple[tuple[str, int, str], ...] = (
+        ("landed", ours.landed, str(theirs.landed)),
+        ("  direct", ours.direct, str(theirs.direct)),
+        ("  rebased by the server", ours.rebased, "—"),
+        ("  retried by the client", ours.after_retries, str(theirs.after_retries)),
+        ("sent twice, in the table once", ours.repeated, "—"),
+        ("refused by contract", ours.refused, "—"),
+        ("failed", ours.failed, str(theirs.failed)),
+        ("not begun in time", findings.outcome.unfinished, str(findings.baseline.unfinished)),
     )
-    for row in rows:
-        table.add_row(*row)
+    for name, here, there in counted:
+        table.add_row(name, str(here), "", "", there)
+    first = (first_try(findings.outcome, ours), first_try(findings.baseline, theirs))
+    table.add_row("first try", f"{first[0]:.1%}", "", "", f"{first[1]:.1%}")
+    table.add_row("commits a second", *(f"{run.commits_per_s:.1f}" for run in runs))
+    for percent in (50, 99):
+        latencies = (f"{percentile(run.latencies_ms, percent):,.0f}" for run in runs)
+        table.add_row(f"write and commit p{percent}, ms", *latencies)
+    for percent in (50, 99):
+        table.add_row(f"queue wait p{percent}, ms", f"{percentile(findings.queue_waits_ms, percent):.1f}", "", "", "—")
     return table
 
 
 def _promises(findings: Findings) -> Table:
     table = Table(title="Promises", title_justify="left", show_header=False)
+    for _ in range(3):
+        table.add_column(overflow="fold")
     for promise in findings.promises:
         table.add_row("[green]kept" if promise.kept else "[red]broken", promise.text, promise.evidence)
     return table

@@ -18,8 +18,8 @@ from icetower.ambient import SystemAmbient
 from icetower.demo import aftermath, data, journal, plan, tables
 from icetower.demo.aftermath import Aftermath
 from icetower.demo.baseline import run_baseline
-from icetower.demo.crew import Crew, Outcome, make_jobs
-from icetower.demo.plan import Conduct
+from icetower.demo.crew import Crew, Outcome, make_jobs, outcome_of
+from icetower.demo.plan import Conduct, Engine
 from icetower.demo.reconcile import Verdict, read_table, reconcile
 from icetower.demo.report import Findings, Promise, count_commits, queue_waits
 from icetower.demo.serving import Serving, hire, tower_process
@@ -83,7 +83,7 @@ def run_demo(folder: Path, *, days: int, seed: int, console: Console) -> Finding
         with show.step("raise the tower, hire the agents"):
             tables.create_tables(load_catalog("tower", **serving.catalog(serving.token)))
             secrets = hire(tower, days)
-        outcome, journals = _run_agents(folder / "agents", source_path, serving, secrets, days, seed, show)
+        outcome, by_engine, journals = _run_agents(folder / "agents", source_path, serving, secrets, days, seed, show)
         with show.step("mediate, look for orphans, recount"):
             after = aftermath.run(folder, serving, secrets, days)
         attempts = tower.commits(limit=ATTEMPTS_MAX)
@@ -104,7 +104,9 @@ def run_demo(folder: Path, *, days: int, seed: int, console: Console) -> Finding
         verdicts=verdicts,
         recounted=after.recounted,
         orphans=after.orphans,
+        orphaned_metadata=after.orphaned_metadata,
         outcome=outcome,
+        by_engine=by_engine,
         counts=count_commits(outcome, attempts),
         queue_waits_ms=queue_waits(attempts),
         baseline=baseline,
@@ -124,13 +126,18 @@ _WRITTEN: Mapping[str, str] = {
 
 def _run_agents(
     folder: Path, source: Path, serving: Serving, secrets: Mapping[str, str], days: int, seed: int, show: Show
-) -> tuple[Outcome, Mapping[str, Path]]:
+) -> tuple[Outcome, Mapping[Engine, Outcome], Mapping[str, Path]]:
     folder.mkdir()
     catalogs = {agent.name: serving.catalog(secrets[agent.name]) for agent in plan.AGENTS}
     jobs = make_jobs(folder, source, days=days, seed=seed, catalogs=catalogs)
     with show.agents(f"{len(jobs)} agents write", days) as progress:
-        outcome = Crew(folder, spark=True).run(jobs, progress)
-    return outcome, {job.agent: Path(job.journal) for job in jobs}
+        crew = Crew(folder, spark=True)
+        outcome = crew.run(jobs, progress)
+    by_engine = {
+        engine: outcome_of([job for job in jobs if plan.agent_named(job.agent).engine is engine], crew.go_ms)
+        for engine in Engine
+    }
+    return outcome, by_engine, {job.agent: Path(job.journal) for job in jobs}
 
 
 def _promises(
