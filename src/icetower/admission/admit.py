@@ -36,6 +36,7 @@ JSON = Mapping[str, Any]
 
 KEY = "icetower.idempotency-key"
 KEY_CHARACTERS_MAX = 255
+SUMMARY_CHARACTERS_MAX = 1_048_576
 OURS = "icetower."
 OPEN_SUMMARY_KEYS = (KEY, "icetower.blind")
 OPEN_SUMMARY_PREFIXES = ("icetower.read-", "icetower.filter", "icetower.isolation")
@@ -365,6 +366,12 @@ class _Asked:
         mediates = self.contract.grants_everywhere(frozenset({Operation.APPEND}), self.identifier)
         prefixes = (*OPEN_SUMMARY_PREFIXES, MEDIATOR_PREFIX) if mediates else OPEN_SUMMARY_PREFIXES
         for change in self.changes:
+            size = sum(len(name) + len(text) for name, text in _summary(change).items())
+            if size > SUMMARY_CHARACTERS_MAX:  # every commit after it would write it again, every reader read it
+                raise self.refuse(
+                    "contract.summary",
+                    f"a snapshot's summary has {size} characters, and at most {SUMMARY_CHARACTERS_MAX} are kept",
+                )
             for name in _summary(change):
                 open_to_all = name in OPEN_SUMMARY_KEYS or name.startswith(prefixes)
                 if name.startswith(OURS) and not open_to_all:

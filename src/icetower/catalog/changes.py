@@ -17,6 +17,9 @@ from icetower.table.manifests import Manifest, ManifestFile, read_manifest, read
 MANIFESTS_PER_COMMIT_MAX = 2_000
 """A commit that touches more manifests than this is refused: reading them would starve the others."""
 
+SNAPSHOTS_PER_COMMIT_MAX = 100
+"""Likewise for snapshots, each of which is planned on what the ones before it leave. Clients send one to three."""
+
 
 class Manifests:
     """Parsed manifest lists and manifests, cached: both are immutable once a snapshot names them."""
@@ -71,6 +74,11 @@ async def read_changes(
     snapshots = [update["snapshot"] for update in updates if update["action"] == "add-snapshot"]
     if not snapshots:
         return ()
+    if len(snapshots) > SNAPSHOTS_PER_COMMIT_MAX:
+        raise ValidationFailed(
+            f"the commit adds {len(snapshots)} snapshots; at most {SNAPSHOTS_PER_COMMIT_MAX} go into one. Split it",
+            rule="limit.snapshots",
+        )
     roots = _roots(metadata, updates) if confined else None
     siblings = frozenset(int(snapshot["snapshot-id"]) for snapshot in snapshots)
     own_lists: dict[int, tuple[ManifestFile, ...]] = {}

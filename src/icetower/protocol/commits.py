@@ -216,6 +216,9 @@ UPDATES: Mapping[str, type[Wire]] = {
     "remove-encryption-key": _RemoveEncryptionKey,
 }
 
+PARTS_MAX = 10_000
+"""Requirements, or updates, of one commit: reading more would keep everybody else waiting."""
+
 VIEW_UPDATES = frozenset({"add-view-version", "set-current-view-version"})
 
 
@@ -265,6 +268,11 @@ def parse_transaction(data: bytes) -> tuple[CommitRequest, ...]:
 def _commit(body: Mapping[str, Any], what: str) -> CommitRequest:
     shape = read(_Commit, body, what)
     requirements, updates = shape.requirements or [], shape.updates or []
+    if max(len(requirements), len(updates)) > PARTS_MAX:
+        raise BadRequest(
+            f"Cannot parse {what}: more than {PARTS_MAX} requirements or updates; send them in several commits",
+            rule="limit.updates",
+        )
     kinds = [
         _checked(requirement, "type", "requirement", REQUIREMENTS, f"{what}.requirements[{i}]")
         for i, requirement in enumerate(requirements)
