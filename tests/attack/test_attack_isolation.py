@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from tower_process import TowerProcess, error_of
 
 from icetower.agent import new_key
 from icetower.table.avro_files import _joined, _split  # pyright: ignore[reportPrivateUsage]
+from icetower.table.manifest_writing import write_manifest_list
+from icetower.table.manifests import DELETED, EXISTING, read_manifest_list
 
 Forge = Callable[..., Forger]
 MINE, THEIRS = (1, 2), (2, 1)
@@ -179,3 +182,40 @@ def test_who_may_move_refs_cannot_empty_a_table_by_removing_its_head(forge: Forg
     assert error_of(agent.commit([], [remove]))["rule"] == "commit.refs"
     assert error_of(agent.commit([], [unref, remove]))["rule"] == "contract.ref"
     assert admin.live() == ["theirs.parquet"]
+
+
+@pytest.mark.parametrize("lie", [{"lower": b"\x01\0\0\0", "upper": b"\x01\0\0\0"}, {"lower": None, "upper": None}])
+def test_r5_who_rewrites_a_manifest_cannot_hide_the_files_of_others_in_it(forge: Forge, lie: dict[str, Any]) -> None:
+    """Readers skip manifests by the partition bounds in the list: too narrow ones make rows vanish."""
+    admin = forge()
+    admin.create()
+    base = admin.load()
+    both = [added(admin.path(base, "theirs.parquet"), (9, 9)), added(admin.path(base, "mine.parquet"), MINE)]
+    admin.send(admin.snapshot([(0, both)])).raise_for_status()
+    agent = forge(OWNER)
+    before = agent.load()
+    (old,) = agent.rows(before, before["refs"]["main"]["snapshot-id"])
+    kept, gone = (
+        replace(e, status=status, snapshot_id=old.added_snapshot_id, sequence_number=1, file_sequence_number=1)
+        for e, status in zip(both, (EXISTING, DELETED), strict=True)
+    )
+    request = agent.snapshot([(0, [kept, gone])], drop=[old.path], operation="delete")
+    listing = plain(request[1][0]["snapshot"]["manifest-list"])
+    honest = listing.read_bytes()
+    (row,) = read_manifest_list(honest)
+    assert row.partitions is not None
+    forged = replace(row, partitions=(replace(row.partitions[0], **lie), row.partitions[1]))
+    head = before["refs"]["main"]["snapshot-id"]
+    listing.write_bytes(
+        write_manifest_list(
+            [forged],
+            format_version=2,
+            snapshot_id=row.added_snapshot_id,
+            parent_id=head,
+            sequence_number=2,
+            first_row_id=None,
+        )
+    )
+    assert error_of(agent.send(request))["rule"] == "contract.manifest"
+    assert agent.send(agent.snapshot([(0, [kept, gone])], drop=[old.path], operation="delete")).status_code == 200
+    assert agent.live() == ["theirs.parquet"]

@@ -29,6 +29,7 @@ from icetower.errors import BadRequest, ContractViolation, KeyMisused, Validatio
 from icetower.protocol.names import Identifier
 from icetower.registry.principals import Principal
 from icetower.table import metadata as table_metadata
+from icetower.table.bounds import bound_problems
 from icetower.table.change import Change
 from icetower.table.partitions import PartitionSpec, spec_of
 
@@ -156,15 +157,20 @@ def _check_headers(metadata: JSON | None, changes: Sequence[Change], updates: Se
     headers = [header for change in changes for header in change.headers]
     if not headers:
         return
-    specs: dict[int, tuple[int, ...]] = {}
-    for path, spec_id, claimed in headers:
-        if spec_id not in specs:
-            fields = spec_of(_after(metadata, updates), spec_id).fields
-            specs[spec_id] = tuple(field.field_id for field in fields)
-        if claimed != specs[spec_id]:
+    table = _after(metadata, updates)
+    for header in headers:
+        spec = spec_of(table, header.row.spec_id)
+        known = tuple(field.field_id for field in spec.fields)
+        if header.field_ids != known:
             raise ValidationFailed(
-                f"manifest {path} has partition fields {list(claimed)} in its header, but spec {spec_id} of the table "
-                f"has {list(specs[spec_id])}; write it with the table's spec",
+                f"manifest {header.row.path} has partition fields {list(header.field_ids)} in its header, but spec "
+                f"{spec.spec_id} of the table has {list(known)}; write it with the table's spec",
+                rule="contract.manifest",
+            )
+        for problem in bound_problems(header, spec):
+            raise ValidationFailed(
+                f"manifest {header.row.path} is listed with bounds of its partitions that hide files from readers: "
+                f"{problem}; write its row anew",
                 rule="contract.manifest",
             )
 

@@ -56,6 +56,20 @@ class Touched:
 
 
 @dataclass(frozen=True, slots=True)
+class Header:
+    """What a new manifest says of its partitions, and its row in the manifest list of it.
+
+    Attributes:
+        field_ids: of its own header's spec, by which its partitions were read here. Engines go by the table's spec.
+        partitions: those of its live entries, each once.
+    """
+
+    row: ManifestFile
+    field_ids: tuple[int, ...]
+    partitions: frozenset[tuple[Any, ...]]
+
+
+@dataclass(frozen=True, slots=True)
 class Change:
     """What one snapshot does to the table.
 
@@ -67,8 +81,7 @@ class Change:
             and row ids that were inherited are filled in.
         problems: what the manifests claim but is not so, one sentence each (R5).
         names_sibling: a replaced entry belongs to another new snapshot of the same commit (S1).
-        headers: of each new manifest its path, its spec id, and the partition field ids that its own header claims, by
-            which its partitions were read here. Engines read them by the table's spec.
+        headers: what each new manifest and its row say of partitions, to be held against the table's spec.
     """
 
     snapshot: JSON
@@ -79,7 +92,7 @@ class Change:
     entries_removed: Mapping[str, tuple[Entry, ...]]
     problems: tuple[str, ...]
     names_sibling: bool
-    headers: tuple[tuple[str, int, tuple[int, ...]], ...] = ()
+    headers: tuple[Header, ...] = ()
 
     @property
     def is_pure_append(self) -> bool:
@@ -161,7 +174,11 @@ def change_of(
         problems=tuple(dict.fromkeys(problems)),
         names_sibling=bool(others) and _names_any(others, diff.added, manifests, before),
         headers=tuple(
-            (row.path, row.spec_id, tuple(field["field-id"] for field in manifests[row.path].spec_fields))
+            Header(
+                row,
+                tuple(field["field-id"] for field in manifests[row.path].spec_fields),
+                frozenset(e.file.partition for e in manifests[row.path].entries if e.status != DELETED),
+            )
             for row in diff.added
         ),
     )

@@ -1,0 +1,77 @@
+"""Do the partition bounds in a manifest list hold what the manifest holds?
+
+Readers skip a manifest by them without opening it. Bounds that are too narrow hide files, those of others included:
+whoever rewrites a manifest writes its row too (R5). Bounds that are too wide hide nothing.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+from icetower.table.avro_files import decimal_of
+from icetower.table.avro_schemas import parse_decimal
+from icetower.table.change import Header
+from icetower.table.partitions import PartitionSpec
+from icetower.table.records import FieldSummary
+
+
+def bound_problems(header: Header, spec: PartitionSpec) -> Iterator[str]:
+    """What is wrong with the bounds, one sentence each. No bounds at all are fine."""
+    listed = header.row.partitions
+    if listed is None or not header.partitions:
+        return
+    if len(listed) != len(spec.fields):
+        yield f"{len(listed)} fields instead of {len(spec.fields)}"
+        return
+    for at, field in enumerate(spec.fields):
+        problem = _problem(listed[at], [partition[at] for partition in header.partitions], field.result_type)
+        if problem is not None:
+            yield f"{field.name} {problem}"
+
+
+def _problem(listed: FieldSummary, values: list[Any], kind: str) -> str | None:
+    known = [value for value in values if value is not None]
+    numbers = [value for value in known if not (isinstance(value, float) and math.isnan(value))]
+    if len(known) < len(values) and not listed.contains_null:
+        return "is said to hold no null"
+    if len(numbers) < len(known) and listed.contains_nan is False:
+        return "is said to hold no NaN"
+    if not numbers:
+        return None
+    if listed.lower is None or listed.upper is None:
+        return "has values and no bounds"
+    if kind == "uuid":  # Java orders them as two signed numbers, others as bytes
+        return None
+    try:
+        lower, upper = _value(listed.lower, kind), _value(listed.upper, kind)
+        if min(numbers) < lower or max(numbers) > upper:
+            return f"goes from {min(numbers)} to {max(numbers)}, and is listed from {lower} to {upper}"
+    except (struct.error, UnicodeDecodeError, TypeError):
+        return f"has bounds or values that are no {kind}"
+    return None
+
+
+def _value(data: bytes, kind: str) -> Any:
+    """A value from Iceberg's binary form (specification, Appendix D: "Binary single-value serialization")."""
+    match kind:
+        case "boolean":
+            return data != b"\x00"
+        case "int" | "date":
+            return struct.unpack("<i", data)[0]
+        case "float":
+            return struct.unpack("<f", data)[0]
+        case "double":
+            return struct.unpack("<d", data)[0]
+        case "string":
+            return data.decode()
+        case "binary":
+            return data
+        case _ if kind.startswith("fixed"):
+            return data
+        case _ if decimal := parse_decimal(kind):
+            return decimal_of(data, {"scale": decimal[1]})
+        case _:
+            return struct.unpack("<q", data)[0]
