@@ -531,3 +531,13 @@ def test_open_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="loopback"):
         app.serve(settings, SystemAmbient(), open_to_all=True, ready=lambda _: None)
     assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.usefixtures("table")
+def test_a_metadata_table_is_looked_for_before_it_is_refused(tower: TowerProcess, namespace: str) -> None:
+    """Spark asks for table `entries` in namespace `ns.t`, and goes on to the real table after a 404 only."""
+    with tower.client(tower.principal("metadata-reader", f"reads: [{namespace}.t]\n")) as reader:
+        seen = reader.get(f"/v1/namespaces/{namespace}%1Ft/tables/entries")
+        assert (seen.status_code, error_of(seen)["rule"]) == (404, "table.exists")
+        other = reader.get(f"/v1/namespaces/{namespace}%1Fother/tables/entries")
+        assert (other.status_code, error_of(other)["rule"]) == (403, "contract.table")

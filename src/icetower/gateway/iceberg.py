@@ -16,7 +16,7 @@ from icetower.admission import permissions
 from icetower.admission.admit import PATHS
 from icetower.commit.head import HeadState
 from icetower.contracts.model import Operation
-from icetower.errors import BadRequest, ContractViolation, NoSuchNamespace
+from icetower.errors import BadRequest, ContractViolation, NoSuchNamespace, NoSuchTable
 from icetower.gateway.http import Call, idempotency_key, json_response, namespace_of, no_content, once, route
 from icetower.gateway.tower import Tower
 from icetower.ledger.ledger import Answer
@@ -172,6 +172,22 @@ async def create_table(call: Call) -> Response:
     return _table_response(call, await call.tower.tables.create(identifier, metadata))
 
 
+async def _require_read(call: Call) -> None:
+    """Raises `ContractViolation`; `NoSuchTable` where Spark looks for the metadata table of a table that may be read.
+
+    For `ns.t.entries` it asks for table `entries` in namespace `ns.t`, and goes on to the real table after a 404 only.
+    """
+    *parents, last = call.namespace
+    asked_for = Identifier(tuple(parents), last) if parents else None
+    if (
+        asked_for is not None
+        and permissions.may(call.principal, Operation.READ, asked_for)
+        and not await call.tower.upstream.namespace_exists(call.namespace)
+    ):
+        raise NoSuchTable(f"Table does not exist: {call.table}")
+    permissions.require(call.principal, Operation.READ, call.table)
+
+
 def _require_no_location(call: Call, chosen: Sequence[str], what: str) -> None:
     """Where things lie is for administrators to say: two tables at one place could write, and purge, each other."""
     if chosen and not call.principal.administrator:
@@ -193,7 +209,7 @@ async def register_table(call: Call) -> Response:
 
 
 async def load_table(call: Call) -> Response:
-    permissions.require(call.principal, Operation.READ, call.table)
+    await _require_read(call)
     mode = call.query("snapshots") or "all"
     if mode not in ("all", "refs"):
         raise BadRequest(f"query parameter snapshots is {mode!r}; write all or refs")
@@ -201,7 +217,7 @@ async def load_table(call: Call) -> Response:
 
 
 async def table_exists(call: Call) -> Response:
-    permissions.require(call.principal, Operation.READ, call.table)
+    await _require_read(call)
     await call.tower.upstream.location(call.table)
     return no_content()
 
