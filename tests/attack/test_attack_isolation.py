@@ -118,8 +118,8 @@ def test_who_may_register_reads_and_purges_no_other_table(forge: Forge, tmp_path
     register = f"/v1/namespaces/{agent.namespace}/register"
     answer = agent.http.post(register, json={"name": "mine", "metadata-location": theirs})
     assert error_of(answer)["rule"] == "register.location"
-    assert base["table-uuid"] not in answer.text
-    copy = plain(base["location"]).parent / "mine" / "v1.metadata.json"
+    assert base["table-uuid"] not in answer.text.replace(theirs, "")
+    copy = plain(base["location"]).parent / "mine-1" / "v1.metadata.json"
     copy.parent.mkdir()
     copy.write_bytes(plain(theirs).read_bytes())  # under my own place, but it says that the table lies at theirs
     answer = agent.http.post(register, json={"name": "mine", "metadata-location": f"file://{copy}"})

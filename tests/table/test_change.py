@@ -155,7 +155,14 @@ def test_an_honest_commit_has_no_problems() -> None:
     assert not change.is_pure_append
 
 
+def listed_shorter_than_it_is() -> Change:
+    own = replace(manifest(*KEPT, NEW), length_bytes=7_000)
+    diff = diff_lists([BASE_ROW], [row("own", own)])
+    return change_of(SNAPSHOT, diff, {"base": BASE, "own": own})
+
+
 LIES: dict[str, tuple[Callable[[], Change], str]] = {
+    "listed shorter than it is": (listed_shorter_than_it_is, "manifest own is 7000 bytes long, but listed with"),
     "live before, marked as added": (
         lambda: committed(KEPT[0], entry(ADDED, "old-2"), NEW), "file old-2 is marked ADDED, but was live before"),
     "left out": (lambda: committed(KEPT[0], NEW), "file old-2 was live in base and is left out without a DELETED"),

@@ -173,10 +173,11 @@ def is_under(path: str, root: str) -> bool:
     """Whether `path` lies under the directory `root`, with `..`, doubled slashes and file URI forms seen through."""
     if ".." in unquote(path).split("/"):
         return False
-    return _plain(path).startswith(_plain(root).rstrip("/") + "/")
+    return plain_path(path).startswith(plain_path(root).rstrip("/") + "/")
 
 
-def _plain(path: str) -> str:
+def plain_path(path: str) -> str:
+    """One spelling for the forms of a local file's URI."""
     if path.startswith("file:"):
         path = "/" + path.removeprefix("file:").lstrip("/")
     return path

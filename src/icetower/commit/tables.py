@@ -7,7 +7,7 @@ from typing import Any
 
 from icetower.admission.admitted import Admitted
 from icetower.ambient import Ambient
-from icetower.catalog.changes import Manifests, is_under
+from icetower.catalog.changes import Manifests, is_under, plain_path
 from icetower.catalog.ports import Storage, Swap, SwapLost, SwapUnknown, Upstream
 from icetower.commit.head import Heads, HeadState
 from icetower.commit.plan import plan_creation
@@ -63,9 +63,10 @@ class Tables:
     ) -> Metadata:
         """The metadata of a table that does not exist yet. Raises `AlreadyExists`, `NoSuchNamespace`."""
         await self._check_free(identifier)
+        uuid = self._ambient.uuid4()
         return table_metadata.new_table(
-            uuid=self._ambient.uuid4(),
-            location=(location or await self.default_location(identifier)).rstrip("/"),
+            uuid=uuid,
+            location=(location or await self.default_location(identifier, uuid)).rstrip("/"),
             schema=schema,
             spec=spec,
             sort_order=sort_order,
@@ -117,14 +118,13 @@ class Tables:
         raise _created_meanwhile(admitted.identifier) from error
 
     async def register(
-        self, identifier: Identifier, location: str, *, overwrite: bool, within: str | None = None
+        self, identifier: Identifier, location: str, *, overwrite: bool, confined: bool = False
     ) -> HeadState:
         """Point the catalog at a metadata file that exists already. Raises `BadRequest` where it is none.
 
-        With `within`, the file, and what it says of where the table lies, must be under that directory.
+        `confined`: the file, and what it says of where the table lies, must be where a table of this name would be.
         """
-        if within is not None and not is_under(location, within):
-            raise _outside(location, within)
+        place = await self._own_place(identifier, location) if confined else None
         try:
             head = await self._heads.at(location)
         except IcetowerError as error:
@@ -132,8 +132,8 @@ class Tables:
                 f"{location} cannot be read as the metadata file of a table: {error.message}", rule="register.metadata"
             ) from error
         roots = {head.metadata["location"], *places_of(head.metadata)}
-        if within is not None and not all(is_under(f"{root}/", within) for root in roots):
-            raise _outside(f"the table of {location}", within)
+        if place is not None and not all(is_under(f"{root}/", place) for root in roots):
+            raise _outside(f"the table of {location}", identifier)
         current = await self._location(identifier) if overwrite else None
         if current is None:
             await self._upstream.create_table(identifier, location)
@@ -211,15 +211,30 @@ class Tables:
         except NoSuchTable:
             return None
 
-    async def default_location(self, identifier: Identifier) -> str:
-        """Where a table goes whose creator does not say. Raises `BadRequest` for names that lead elsewhere."""
+    async def default_location(self, identifier: Identifier, uuid: str) -> str:
+        """Where a table goes whose creator does not say. Raises `BadRequest` for names that lead elsewhere.
+
+        The table's uuid is part of it: no table lies where one of the same name did before it was dropped or renamed,
+        and none lies above the tables of a namespace.
+        """
         for level in (*identifier.namespace, identifier.name):
             if "/" in level or level in (".", ".."):
                 raise BadRequest(
                     f"{level!r} cannot be a part of a table's name whose location is made from it; choose another",
                     rule="request.name",
                 )
-        return f"{await self._namespace_location(identifier.namespace)}/{identifier.name}"
+        return f"{await self._namespace_location(identifier.namespace)}/{identifier.name}-{uuid}"
+
+    async def _own_place(self, identifier: Identifier, path: str) -> str:
+        """The directory of a table of this name that `path` lies in. Raises `BadRequest` where it lies in none."""
+        beginning = plain_path(await self.default_location(identifier, ""))
+        inside = plain_path(path)
+        if not inside.startswith(beginning):
+            raise _outside(path, identifier)
+        place = beginning + inside.removeprefix(beginning).split("/")[0]
+        if not is_under(inside, place):
+            raise _outside(path, identifier)
+        return place
 
     async def _namespace_location(self, namespace: Namespace) -> str:
         properties = await self._upstream.namespace_properties(namespace)
@@ -234,9 +249,9 @@ def places_of(metadata: Metadata) -> tuple[str, ...]:
     return tuple(properties[name] for name in PLACE_PROPERTIES if properties.get(name))
 
 
-def _outside(what: str, within: str) -> BadRequest:
+def _outside(what: str, identifier: Identifier) -> BadRequest:
     return BadRequest(
-        f"{what} does not lie under {within}, where the table belongs; an administrator may register it",
+        f"{what} does not lie where a table named {identifier} belongs; an administrator may register it",
         rule="register.location",
     )
 

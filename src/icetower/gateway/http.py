@@ -28,10 +28,10 @@ from icetower.ledger.ledger import Answer
 from icetower.protocol.catalog import error_body
 from icetower.protocol.names import NAMESPACE_SEPARATOR, Identifier, Namespace
 from icetower.registry.principals import Principal, administrator
+from icetower.registry.registry import RESERVED_NAME
 
 log = logging.getLogger("icetower")
 
-OPEN_PRINCIPAL = "open"
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 NO_CREDENTIAL = "Bearer None"
 """What PyIceberg 0.12 sends where it was given no token."""
@@ -122,7 +122,7 @@ async def _authenticate(tower: Tower, request: Request) -> Principal:
     if header is None or header == NO_CREDENTIAL:
         # The name in the request must be loopback's, too: a page in a browser here can make another name resolve to it.
         if tower.open and request.url.hostname in LOOPBACK:
-            return administrator(OPEN_PRINCIPAL)
+            return administrator(RESERVED_NAME)
         raise NotAuthenticated(
             "no credential was sent; send 'Authorization: Bearer TOKEN', or configure the client's credential"
         )

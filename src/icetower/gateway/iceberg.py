@@ -203,8 +203,8 @@ async def register_table(call: Call) -> Response:
     identifier = Identifier(call.namespace, wanted.name)
     permissions.require(call.principal, Operation.REGISTER, identifier)
     tables = call.tower.tables
-    within = None if call.principal.administrator else await tables.default_location(identifier)
-    head = await tables.register(identifier, wanted.metadata_location, overwrite=wanted.overwrite, within=within)
+    confined = not call.principal.administrator
+    head = await tables.register(identifier, wanted.metadata_location, overwrite=wanted.overwrite, confined=confined)
     return _table_response(call, head)
 
 

@@ -38,7 +38,7 @@ from icetower.ledger.ledger import Answer, Attempt, Commit, CommitKey, Ledger, O
 from icetower.protocol.commits import CommitRequest
 from icetower.protocol.names import Identifier
 from icetower.registry.principals import Principal
-from icetower.registry.registry import Registry
+from icetower.registry.registry import RESERVED_NAME, Registry
 from icetower.table import metadata as table_metadata
 
 ADMIN_NAME = "admin"
@@ -81,13 +81,14 @@ class Tower:
             ambient,
             warehouse=settings.upstream.warehouse or (data / "warehouse").as_uri(),
         )
+        self.gatekeeper = _Gatekeeper(self.registry)
         self.engine = Engine(
             self.upstream,
             self.storage,
             self.heads,
             self.manifests,
             ambient,
-            _Gatekeeper(self.registry),
+            self.gatekeeper,
             Limits(deadline_s=settings.server.queue_deadline_s),
         )
         self.keys_in_flight: dict[tuple[str, str], tuple[asyncio.Lock, int]] = {}
@@ -126,6 +127,8 @@ class Tower:
                 self._log(admitted.principal, request.identifier, operation, started_s, known, key=admitted.key)
                 return known.head
             if _creates(request):
+                for error in (await self.gatekeeper.still_admits([admitted])).values():
+                    raise error
                 head = await self.tables.create_by_commit(admitted)
                 committed = Committed("direct", head, (), 0.0, 1)
             else:
@@ -193,7 +196,7 @@ class Tower:
             updates=request.updates,
             key=key,
             places=await locate(self.manifests, metadata, changes) if bound else None,
-            location=await self.tables.default_location(identifier) if bound and head is None else None,
+            location=await self.tables.default_location(identifier, _uuid(request)) if bound and head is None else None,
         )
         if head is not None:
             await self._keep_keys(head, request)
@@ -309,7 +312,8 @@ class _Gatekeeper:
         self._registry = registry
 
     async def still_admits(self, members: Sequence[Admitted]) -> Mapping[int, IcetowerError]:
-        bound = {member.principal for member in members if member.contract != ADMINISTRATOR_NAME}
+        # Whom an open tower let in is nobody that could be revoked.
+        bound = {member.principal for member in members if member.principal != RESERVED_NAME}
         standings = await self._registry.standings(sorted(bound))
         found: dict[int, IcetowerError] = {}
         for position, member in enumerate(members):
@@ -333,6 +337,11 @@ class _Gatekeeper:
 
 def _creates(request: CommitRequest) -> bool:
     return any(requirement["type"] == "assert-create" for requirement in request.requirements)
+
+
+def _uuid(request: CommitRequest) -> str:
+    """The uuid that a commit gives to the table that it creates."""
+    return next((str(u["uuid"]) for u in request.updates if u["action"] == "assign-uuid"), "")
 
 
 def _owner(admitted: Admitted, head: HeadState) -> CommitKey:

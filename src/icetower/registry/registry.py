@@ -27,6 +27,8 @@ from icetower.registry.sql import migrate, take_write_lock
 T = TypeVar("T")
 
 TOKEN_TTL_S = 3600
+RESERVED_NAME = "open"
+"""Who comes without a credential to a tower that is open; nobody in the registry may be taken for it."""
 BEARER_CHARACTERS_MAX = 512
 SECRET_PREFIX, TOKEN_PREFIX = "ict_", "icat_"  # so that secret scanners can tell what they found
 
@@ -79,9 +81,10 @@ class Registry:
 
         Raises `BadRequest` for a name that cannot be one, `AlreadyExists`, and `NotFound` for an unknown contract.
         """
-        if not NAME.fullmatch(name):
+        if not NAME.fullmatch(name) or name == RESERVED_NAME:
             raise BadRequest(
-                f"principal name {name!r}: write 1 to 128 letters, digits, '_', '-' or '.', a letter or digit first",
+                f"principal name {name!r}: write 1 to 128 letters, digits, '_', '-' or '.', beginning with a letter or "
+                f"digit; {RESERVED_NAME!r} is taken",
                 rule="principal.name",
             )
         secret = SECRET_PREFIX + self._ambient.secret()
@@ -161,6 +164,9 @@ class Registry:
             found: dict[str, tuple[str, int]] = {}
             for name in names:
                 row = _principal(connection, name)
+                if row is not None and row.revoked_ms is None and row.contract == ADMINISTRATOR_NAME:
+                    found[name] = (ADMINISTRATOR_NAME, 0)
+                    continue
                 latest = None if row is None or row.revoked_ms is not None else _latest(connection, row.contract)
                 if row is not None and latest is not None and latest.text is not None:
                     found[name] = (row.contract, latest.version)

@@ -101,6 +101,8 @@ def _row_problems(snapshot: Mapping[str, Any], row: ManifestFile, manifest: Mani
         yield f"is new, but listed as added by snapshot {row.added_snapshot_id}"
     if row.sequence_number != number:
         yield f"is new, but listed with sequence number {row.sequence_number}, not the snapshot's {number}"
+    if manifest.length_bytes not in (None, row.length_bytes):  # readers stop where the list says that it ends
+        yield f"is {manifest.length_bytes} bytes long, but listed with {row.length_bytes}"
     if manifest.spec_id != row.spec_id:
         yield f"was written with partition spec {manifest.spec_id}, but is listed under {row.spec_id}"
     if manifest.content != row.content:

@@ -89,6 +89,7 @@ def read_manifest(data: bytes) -> Manifest:
             schema=orjson.loads(file.header.get("schema", "{}")),
             content=1 if file.header.get("content", "data") == "deletes" else 0,
             format_version=int(file.header.get("format-version", "1")),
+            length_bytes=len(data),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise _malformed("the manifest", error) from error

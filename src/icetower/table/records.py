@@ -77,7 +77,10 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """A manifest as read. `spec_fields`: the partition fields (JSON) of its header; `schema`: its JSON schema."""
+    """A manifest as read. `spec_fields`: the partition fields (JSON) of its header; `schema`: its JSON schema.
+
+    `length_bytes`: how long the file is; None where it was not read from one.
+    """
 
     entries: tuple[Entry, ...]
     spec_id: int
@@ -85,3 +88,4 @@ class Manifest:
     schema: Mapping[str, Any]
     content: int
     format_version: int
+    length_bytes: int | None = None
