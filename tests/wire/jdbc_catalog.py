@@ -1,0 +1,39 @@
+"""Java's own `JdbcCatalog` on a tower's SQLite file, in a Spark of its own (it needs another driver on its class path).
+
+python jdbc_catalog.py CATALOG_DB WAREHOUSE: runs the statements on standard input, one a line, with `java`
+for the catalog; prints the rows of each as one line of JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from icetower.pipelines.session import ICEBERG_RUNTIME, spark_session
+
+SQLITE_DRIVER = "org.xerial:sqlite-jdbc:3.53.0.0"
+
+
+def main() -> None:
+    database, warehouse = sys.argv[1:]
+    spark = spark_session(
+        "java-jdbc-catalog",
+        catalog_name="java",
+        catalog={
+            "type": "jdbc",
+            "uri": f"jdbc:sqlite:{database}",
+            "jdbc.schema-version": "V1",
+            "warehouse": warehouse,
+        },
+        settings={"spark.jars.packages": f"{ICEBERG_RUNTIME},{SQLITE_DRIVER}", "spark.master": "local[1]"},
+    )
+    try:
+        for line in sys.stdin:
+            rows = [list(row) for row in spark.sql(line.strip()).collect()]
+            sys.stdout.write(json.dumps(rows, default=str) + "\n")
+    finally:
+        spark.stop()
+
+
+if __name__ == "__main__":
+    main()
