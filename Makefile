@@ -4,7 +4,7 @@ SHELL := /bin/sh
 BIN := .venv/bin
 READY := .venv/ready
 
-.PHONY: help setup java jars demo check test rck lock format clean
+.PHONY: help setup java jars postgres demo check test rck lock format clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -20,6 +20,9 @@ java: $(READY) ## Java 17 or later: found, or installed on Debian as root
 jars: java ## Iceberg's runtime for Spark, into Spark's jar cache
 	@$(BIN)/python tools/jars.py
 
+postgres: $(READY) ## PostgreSQL for the tests: found, or installed on Debian as root
+	@$(BIN)/python tools/postgres.py --install
+
 demo: jars ## the main job on real retail data: ten agents, one tower, every cent reconciled
 	@$(BIN)/icetower demo
 
@@ -29,7 +32,7 @@ check: $(READY) ## formatting, lint, types, and which room may import which
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 
-test: check jars ## the checks, then the tests: real servers and real clients
+test: check jars postgres ## the checks, then the tests: real servers and real clients
 	$(BIN)/pytest
 
 rck: java ## Iceberg's own REST Compatibility Kit against `icetower serve`
