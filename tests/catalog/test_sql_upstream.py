@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing
-import os
 import sqlite3
 import uuid
 from collections.abc import Iterator
@@ -31,7 +30,6 @@ from icetower.errors import (
 )
 from icetower.protocol.names import Identifier
 
-POSTGRES_URL = os.environ.get("ICETOWER_TEST_POSTGRES_URL", "")
 SCHEMA = Schema(NestedField(1, "id", LongType()))
 T = Identifier(("db",), "t")
 V0 = """CREATE TABLE iceberg_tables(catalog_name VARCHAR(255) NOT NULL, table_namespace VARCHAR(255) NOT NULL,
@@ -39,23 +37,17 @@ V0 = """CREATE TABLE iceberg_tables(catalog_name VARCHAR(255) NOT NULL, table_na
     PRIMARY KEY (catalog_name, table_namespace, table_name))"""
 
 
-@pytest.fixture(
-    params=[
-        "sqlite",
-        pytest.param(
-            "postgres", marks=pytest.mark.skipif(not POSTGRES_URL, reason="ICETOWER_TEST_POSTGRES_URL not set")
-        ),
-    ]
-)
+@pytest.fixture(params=["sqlite", "postgres"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """An empty database: a SQLite file, or a PostgreSQL schema of its own."""
     if request.param == "sqlite":
         yield f"sqlite:///{tmp_path}/catalog.db"
         return
+    postgres: str = request.getfixturevalue("postgres_url")
     schema = f"test_{uuid.uuid4().hex}"
-    owner = Database(POSTGRES_URL)
+    owner = Database(postgres)
     execute(owner, f"CREATE SCHEMA {schema}")
-    yield make_url(POSTGRES_URL).update_query_dict({"options": f"-csearch_path={schema}"}).render_as_string(False)
+    yield make_url(postgres).update_query_dict({"options": f"-csearch_path={schema}"}).render_as_string(False)
     execute(owner, f"DROP SCHEMA {schema} CASCADE")
     owner.close()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,8 +12,6 @@ from behaviour_upstream import UpstreamBehaviour
 from icetower.catalog.sql import SqlUpstream
 from icetower.database import Database
 
-POSTGRES_URL = os.environ.get("ICETOWER_TEST_POSTGRES_URL", "")
-
 
 class TestSqlite(UpstreamBehaviour):
     @pytest.fixture
@@ -24,10 +21,9 @@ class TestSqlite(UpstreamBehaviour):
         database.close()
 
 
-@pytest.mark.skipif(not POSTGRES_URL, reason="ICETOWER_TEST_POSTGRES_URL is not set")
 class TestPostgres(UpstreamBehaviour):
     @pytest.fixture
-    def upstream(self) -> Iterator[SqlUpstream]:
-        database = Database(POSTGRES_URL)
+    def upstream(self, postgres_url: str) -> Iterator[SqlUpstream]:
+        database = Database(postgres_url)
         yield SqlUpstream(database, f"test-{uuid.uuid4()}")
         database.close()

@@ -1,0 +1,50 @@
+"""What tests of several rooms share: a PostgreSQL server, and a database in it for each module.
+
+It is started when the first test asks for it. `ICETOWER_TEST_POSTGRES_URL` names a database to be used instead: then
+all modules share that one, and keep apart by the names of their catalogs and schemas.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import uuid
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from sqlalchemy import URL
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import postgres_cluster
+
+GIVEN = os.environ.get("ICETOWER_TEST_POSTGRES_URL", "")
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[URL]:
+    """Where there is no PostgreSQL, its tests are skipped; in CI they fail."""
+    with ExitStack() as stack:
+        try:
+            server = stack.enter_context(postgres_cluster.running())
+        except postgres_cluster.NoPostgres as error:
+            missing = str(error)
+        else:
+            yield server
+            return
+    if os.environ.get("CI") == "true":
+        pytest.fail(missing, pytrace=False)
+    pytest.skip(missing)
+
+
+@pytest.fixture(scope="module")
+def postgres_url(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The SQLAlchemy URL of a PostgreSQL database."""
+    if GIVEN:
+        yield GIVEN
+        return
+    server: URL = request.getfixturevalue("postgres_server")
+    with postgres_cluster.database(server, f"test_{uuid.uuid4().hex}") as url:
+        yield url.render_as_string(hide_password=False)
