@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
+import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -355,6 +358,71 @@ def test_r7_a_commit_without_assertion_whose_base_left_the_branch_is_refused() -
         ]
         assert await outcomes(back, request) == ["direct", "409 commit.base"]
         assert await world.live() == ["x"]
+
+    run(story())
+
+
+R8_CASES = [
+    # what the stale append names                    rule
+    ("a spec that is gone", "commit.spec"),
+    ("position deletes of version 2", "commit.delete-format"),
+    ("an encrypted manifest list", "rebase.encrypted"),
+]
+
+
+@pytest.mark.parametrize(("what", "rule"), R8_CASES)
+def test_r8_what_has_vanished_meanwhile_is_409(what: str, rule: str) -> None:
+    async def story() -> None:
+        world = World()
+        await world.create(3)
+        first, second = await world.writer("ann").refresh(), await world.writer("bob").refresh()
+        stale = await second.append("b", summary=BLIND)
+        await (await first.append("a", summary=BLIND)).send()
+        admitted = await stale.admitted()
+        change = admitted.changes[0]
+        if what == "a spec that is gone":
+            change = replace(change, added=tuple(replace(t, spec_id=7) for t in change.added))
+        elif what == "position deletes of version 2":
+            deletes = [replace(t, file=replace(t.file, content=1, file_format="parquet")) for t in change.added]
+            # On the head, so that nothing else can refuse it.
+            change = replace(change, added=tuple(deletes))
+            admitted = replace(admitted, requirements=(), updates=admitted.updates[:1])
+        else:
+            change = replace(change, snapshot={**change.snapshot, "key-id": "k"})
+        with pytest.raises(CommitConflict) as caught:
+            await world.engine.submit(replace(admitted, changes=(change,)))
+        assert caught.value.rule == rule
+        assert await world.live() == ["a"]
+
+    run(story())
+
+
+def test_a5_a_groups_answer_is_serialised_once() -> None:
+    async def story() -> None:
+        world = World()
+        await world.create()
+        writers = [await world.writer(f"w{i}").refresh() for i in range(3)]
+        requests = [await w.append(w.name, summary=BLIND) for w in writers]
+        done = await asyncio.gather(*[world.engine.submit(await r.admitted()) for r in requests])
+        for compressed in (False, True):
+            answers = {id(result.head.answer(b"{}", compressed=compressed)) for result in done}
+            assert len(answers) == 1
+        body = json.loads(done[0].head.answer(b"{}", compressed=False))
+        assert body["metadata"]["current-snapshot-id"] == requests[-1].snapshot_id
+        assert json.loads(gzip.decompress(done[0].head.answer(b"{}", compressed=True))) == body
+
+    run(story())
+
+
+def test_a6_an_etag_is_of_one_version_and_one_variant() -> None:
+    async def story() -> None:
+        world = World()
+        head = await world.create()
+        await (await world.writer().append("a", summary=BLIND)).send()
+        after = await world.head()
+        etags = {h.etag(variant) for h in (head, after) for variant in ("all ann", "all bob", "refs ann")}
+        assert len(etags) == 6
+        assert after.etag("all ann") == (await world.head()).etag("all ann")
 
     run(story())
 
