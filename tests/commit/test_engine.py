@@ -694,6 +694,7 @@ def test_a4_a_commit_past_its_deadline_is_withdrawn_before_it_hears_409() -> Non
         assert (caught.value.rule, caught.value.next_step) == ("queue.deadline", "retry")
         go_on.set()
         assert (await first).outcome == "direct"  # it was on its way: only its outcome answers, however late
+        await world.engine.drain()
         assert await world.live() == ["a"]
 
     run(story())
