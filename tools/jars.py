@@ -11,12 +11,12 @@ import pwd
 import sys
 from pathlib import Path
 
-PACKAGE = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"
+from icetower.pipelines.session import ICEBERG_RUNTIME
 
 
 def cached() -> bool:
     """Is the jar in Spark's cache? Java's idea of a home directory is the password database's, not HOME."""
-    group, artifact, version = PACKAGE.split(":")
+    group, artifact, version = ICEBERG_RUNTIME.split(":")
     homes = {Path.home(), Path(pwd.getpwuid(os.getuid()).pw_dir)}
     return any(any(home.glob(f".ivy2*/jars/{group}_{artifact}-{version}.jar")) for home in homes)
 
@@ -24,12 +24,12 @@ def cached() -> bool:
 def main() -> int:
     if cached():
         return 0
-    print(f"fetching {PACKAGE}", flush=True)
+    print(f"fetching {ICEBERG_RUNTIME}", flush=True)
     from pyspark.sql import SparkSession
 
     # Spark fails here, naming the package, if it cannot be had.
     builder = SparkSession.builder.master("local[1]").appName("jars")
-    builder.config("spark.jars.packages", PACKAGE).config("spark.ui.enabled", "false").getOrCreate().stop()
+    builder.config("spark.jars.packages", ICEBERG_RUNTIME).config("spark.ui.enabled", "false").getOrCreate().stop()
     return 0
 
 
