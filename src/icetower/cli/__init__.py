@@ -1,5 +1,17 @@
 """The command line: one file a group of commands."""
 
-from icetower.cli.app import main
+from __future__ import annotations
 
-__all__ = ["main"]
+import sys
+
+
+def main() -> None:
+    """The program `icetower`. The bare install is the SDK alone; its commands come with the extra `server`."""
+    try:
+        from icetower.cli.app import main as run
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("icetower"):
+            raise
+        sys.stderr.write(f"icetower: the commands need more than the SDK ({error.name}): install icetower[server]\n")
+        sys.exit(2)
+    run()
