@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -98,6 +99,13 @@ def test_what_is_wrong_is_said_without_a_traceback(run: Run, words: tuple[str, .
     assert done.returncode == status
     assert said in " ".join(done.stderr.split())
     assert "Traceback" not in done.stderr
+
+
+def test_the_bare_install_says_what_its_program_needs() -> None:
+    without = "import sys; sys.modules['typer'] = None; from icetower.cli import main; main()"
+    done = subprocess.run([sys.executable, "-c", without], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert "install icetower[server]" in done.stderr
 
 
 @pytest.mark.spark
