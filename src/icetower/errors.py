@@ -9,6 +9,7 @@
     ├── NotFound                       404
     │   ├── NoSuchNamespace            404
     │   └── NoSuchTable                404
+    ├── MethodNotAllowed               405  the route is there, but not for this method
     ├── NotSupported                   406  a request of the specification that is not offered here
     ├── Conflict                       409
     │   ├── AlreadyExists              409
@@ -111,6 +112,13 @@ class NoSuchNamespace(NotFound):
 class NoSuchTable(NotFound):
     kind = "NoSuchTableException"
     default_rule = "table.exists"
+
+
+class MethodNotAllowed(IcetowerError):
+    status = 405
+    kind = "MethodNotAllowedException"
+    default_rule = "request.method"
+    default_next_step = "fix_request"
 
 
 class NotSupported(IcetowerError):

@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from icetower.ambient import Ambient
-from icetower.errors import BadRequest, ConfigurationError, NotFound
+from icetower.errors import ConfigurationError, MethodNotAllowed, NotFound
 from icetower.gateway import control, iceberg, oauth
 from icetower.gateway.http import LOOPBACK, error_response
 from icetower.gateway.settings import Settings
@@ -38,7 +38,10 @@ def build(tower: Tower) -> Starlette:
         status = error.status_code if isinstance(error, HTTPException) else 500
         if status == 404:
             return error_response(NotFound(f"there is no route {request.url.path}; GET /v1/config lists them"))
-        return error_response(BadRequest(f"{request.method} is not offered on {request.url.path}"))
+        refusal = error_response(MethodNotAllowed(f"{request.method} is not offered on {request.url.path}"))
+        if isinstance(error, HTTPException) and error.headers and "Allow" in error.headers:
+            refusal.headers["Allow"] = error.headers["Allow"]
+        return refusal
 
     return Starlette(
         routes=[*oauth.routes(tower), *iceberg.routes(tower), *control.routes(tower)],
