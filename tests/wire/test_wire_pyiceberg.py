@@ -255,14 +255,15 @@ def test_a_warehouse_on_s3(
     catalog = start_tower("--config", str(config)).catalog()
     catalog.create_namespace("sales")
     table = catalog.create_table("sales.orders", schema=SCHEMA, properties=BLIND)
-    assert table.location() == "s3://lake/warehouse/sales/orders"
+    place = f"warehouse/sales/orders-{table.metadata.table_uuid}"
+    assert table.location() == f"s3://lake/{place}"
     stale = catalog.load_table("sales.orders")
     table.append(rows(1))
     stale.append(rows(2))
     table.refresh().overwrite(rows(3), "id == 1")
     assert ids(catalog.load_table("sales.orders")) == [2, 3]
     names = [item["Key"] for item in s3.list_objects_v2(Bucket="lake")["Contents"]]
-    assert all(name.startswith("warehouse/sales/orders/") for name in names)
+    assert all(name.startswith(f"{place}/") for name in names)
     s3.close()
 
 
