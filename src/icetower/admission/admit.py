@@ -26,6 +26,7 @@ from icetower.catalog.changes import is_under
 from icetower.contracts.check import Clear, Touch, Verdict, check
 from icetower.contracts.model import FILE_OPERATIONS, Operation
 from icetower.errors import BadRequest, ContractViolation, KeyMisused, ValidationFailed
+from icetower.protocol.marks import BLIND, KEY, MEDIATOR, OURS
 from icetower.protocol.names import Identifier
 from icetower.registry.principals import Principal
 from icetower.table import metadata as table_metadata
@@ -35,13 +36,10 @@ from icetower.table.partitions import PartitionSpec, spec_of
 
 JSON = Mapping[str, Any]
 
-KEY = "icetower.idempotency-key"
 KEY_CHARACTERS_MAX = 255
 SUMMARY_CHARACTERS_MAX = 1_048_576
-OURS = "icetower."
-OPEN_SUMMARY_KEYS = (KEY, "icetower.blind")
+OPEN_SUMMARY_KEYS = (KEY, BLIND)
 OPEN_SUMMARY_PREFIXES = ("icetower.read-", "icetower.filter", "icetower.isolation")
-MEDIATOR_PREFIX = "icetower.wal."
 DATA_PATHS = ("write.data.path", "write.object-storage.path", "write.folder-storage.path")
 PATHS = (*DATA_PATHS, "write.metadata.path")
 _SHAPING = frozenset(
@@ -200,10 +198,16 @@ def _key(changes: Sequence[Change], requested: str | None) -> str | None:
 
 def _application(changes: Sequence[Change]) -> str | None:
     for change in changes:
-        application = _summary(change).get("spark.app.id") or _summary(change).get("app-id")
-        if application:
-            return str(application)
+        application = application_of(_summary(change))
+        if application is not None:
+            return application
     return None
+
+
+def application_of(summary: Mapping[str, Any]) -> str | None:
+    """The running application that a snapshot's summary names (trap K3)."""
+    application = summary.get("spark.app.id") or summary.get("app-id")
+    return str(application) if application else None
 
 
 def touches_of(metadata: JSON, changes: Sequence[Change], places: Places) -> tuple[list[Touch], list[str]]:
@@ -370,7 +374,7 @@ class _Asked:
     def check_summaries(self) -> None:
         # A mediator's progress makes rows of its write-ahead log count as done: only who may write everywhere says so.
         mediates = self.contract.grants_everywhere(frozenset({Operation.APPEND}), self.identifier)
-        prefixes = (*OPEN_SUMMARY_PREFIXES, MEDIATOR_PREFIX) if mediates else OPEN_SUMMARY_PREFIXES
+        prefixes = (*OPEN_SUMMARY_PREFIXES, MEDIATOR) if mediates else OPEN_SUMMARY_PREFIXES
         for change in self.changes:
             size = sum(len(name) + len(text) for name, text in _summary(change).items())
             if size > SUMMARY_CHARACTERS_MAX:  # every commit after it would write it again, every reader read it

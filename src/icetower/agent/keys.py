@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from icetower.ambient import Ambient, SystemAmbient
-
-KEY_PROPERTY = "icetower.idempotency-key"
-BLIND_PROPERTY = "icetower.blind"
+from icetower.protocol.marks import BLIND, KEY
 
 
 def new_key(ambient: Ambient | None = None) -> str:
@@ -24,7 +22,7 @@ def keyed(key: str, *, blind: bool = False) -> dict[str, str]:
         blind: this append depends on nothing that was read from the table, so the server may rebase it. The writer's
             word: an append that replaces rows it has looked up is not blind.
     """
-    properties = {KEY_PROPERTY: key}
+    properties = {KEY: key}
     if blind:
-        properties[BLIND_PROPERTY] = "true"
+        properties[BLIND] = "true"
     return properties

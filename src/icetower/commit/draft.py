@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import Any
 
 from icetower.admission.admitted import Admitted
-from icetower.commit.head import CLIENT_LIST, KEY, PRINCIPAL, REF
 from icetower.errors import CommitConflict, KeyMisused
+from icetower.protocol.marks import CLIENT_LIST, KEY, PRINCIPAL, REF
 from icetower.table import metadata as table_metadata
 from icetower.table.change import COUNTED, Change, own_added_entries, summary_totals
 from icetower.table.manifest_writing import assign_first_row_ids, manifest_row, write_manifest, write_manifest_list

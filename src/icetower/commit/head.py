@@ -14,22 +14,11 @@ import orjson
 
 from icetower.catalog.ports import Storage, Upstream
 from icetower.errors import NotFound
+from icetower.protocol.marks import KEY, PRINCIPAL, REF
 from icetower.protocol.names import Identifier
 from icetower.recent import Recent
 from icetower.table import metadata as table_metadata
 from icetower.table.metadata import Metadata
-
-KEY = "icetower.idempotency-key"
-"""Snapshot summary: the idempotency key under which the snapshot was committed (trap K1)."""
-
-REF = "icetower.ref"
-"""Snapshot summary, beside a key: the branch for which the key stands (trap K2)."""
-
-PRINCIPAL = "icetower.principal"
-"""Snapshot summary: who committed it."""
-
-CLIENT_LIST = "icetower.client-manifest-list"
-"""Snapshot summary: the manifest list that the client wrote, where the tower wrote another in its place."""
 
 
 @dataclass(frozen=True)

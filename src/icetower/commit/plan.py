@@ -20,16 +20,16 @@ from typing import Any
 
 import orjson
 
+from icetower.admission.admit import application_of
 from icetower.admission.admitted import Admitted
 from icetower.commit.draft import Draft, NeedsList, target_ref
-from icetower.commit.head import CLIENT_LIST, HeadState
-from icetower.conflicts.blindness import DECLARED_PROPERTY, known_blind
+from icetower.commit.head import HeadState
+from icetower.conflicts.blindness import known_blind
 from icetower.errors import CommitConflict, IcetowerError, KeyMisused, ValidationFailed
+from icetower.protocol.marks import BLIND_APPENDS, CLIENT_LIST, STRICT
 from icetower.table import metadata as table_metadata
 from icetower.table.manifests import ManifestFile
 from icetower.table.metadata import Metadata
-
-STRICT_PROPERTY = "icetower.strict"
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +244,7 @@ class _Planner:
         if own == landed:
             return
         saved = self._snapshot(landed[-1]) or {}
-        application = _application(saved.get("summary") or {})
+        application = application_of(saved.get("summary") or {})
         if application is not None and application == member.application_id:
             raise KeyMisused(
                 f"application {application} has already committed snapshot {landed[-1]} under idempotency key "
@@ -280,7 +280,7 @@ class _Planner:
 
     def _why_not_rebased(self, member: Admitted) -> tuple[str, str] | None:
         properties = self.metadata.get("properties", {})
-        if member.strict or properties.get(STRICT_PROPERTY, "").lower() == "true":
+        if member.strict or properties.get(STRICT, "").lower() == "true":
             return "rebase.strict", "the table or the contract is strict (icetower.strict)"
         if not member.changes:
             return "rebase.no-snapshot", "the commit adds no snapshot"
@@ -292,20 +292,16 @@ class _Planner:
             return "rebase.chain", "its snapshots do not follow one another"
         if {update["action"] for update in member.updates} - {"add-snapshot", "set-snapshot-ref"}:
             return "rebase.other-updates", "the commit changes more than the table's content"
-        declared = member.blind_appends or properties.get(DECLARED_PROPERTY, "").lower() == "true"
+        declared = member.blind_appends or properties.get(BLIND_APPENDS, "").lower() == "true"
         for change in member.changes:
             if not change.is_pure_append:
                 return "rebase.reads", "only appends are rebased, and this commit removes or deletes"
             if not known_blind(change.snapshot.get("summary") or {}, declared=declared):
                 why = (
                     "nothing says that this append is blind. Where it is, set the table property "
-                    f"{DECLARED_PROPERTY}=true, blind_appends in the contract, or icetower.blind=true in its summary"
+                    f"{BLIND_APPENDS}=true, blind_appends in the contract, or icetower.blind=true in its summary"
                 )
                 return "rebase.not-blind", why
             if change.snapshot.get("key-id") is not None:
                 return "rebase.encrypted", "its manifest list is encrypted"
         return None
-
-
-def _application(summary: Mapping[str, Any]) -> str | None:
-    return summary.get("spark.app.id") or summary.get("app-id")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from icetower.admission.admit import PATHS
 from icetower.admission.admitted import Admitted
 from icetower.ambient import Ambient
 from icetower.catalog.changes import Manifests, is_under, plain_path
@@ -24,13 +25,6 @@ from icetower.errors import (
 from icetower.protocol.names import Identifier, Namespace
 from icetower.table import metadata as table_metadata
 from icetower.table.metadata import Metadata
-
-PLACE_PROPERTIES = (
-    "write.data.path",
-    "write.object-storage.path",
-    "write.folder-storage.path",
-    "write.metadata.path",
-)
 
 
 class Tables:
@@ -246,7 +240,7 @@ class Tables:
 def places_of(metadata: Metadata) -> tuple[str, ...]:
     """Directories beside a table's location where its properties have files written."""
     properties = metadata.get("properties", {})
-    return tuple(properties[name] for name in PLACE_PROPERTIES if properties.get(name))
+    return tuple(properties[name] for name in PATHS if properties.get(name))
 
 
 def _outside(what: str, identifier: Identifier) -> BadRequest:

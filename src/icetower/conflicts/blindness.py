@@ -11,11 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-DECLARED_PROPERTY = "icetower.blind-appends"
-"""Table property: its owner's word that every append to the table is blind."""
-
-MARK = "icetower.blind"
-"""Snapshot summary: this writer's word for this append."""
+from icetower.protocol.marks import BLIND
 
 # What Spark leaves in the summary of an append that came from reading the table, or from elsewhere.
 _READING_MARKS = ("spark.merge-into.", "source-snapshot-id", "published-wap-id")
@@ -35,7 +31,7 @@ def known_blind(summary: Mapping[str, Any], *, declared: bool) -> bool:
         return False
     if any(key.startswith("kafka.connect.") for key in summary):
         return False  # its appends validate consumer offsets: a stale one must fail, whatever anyone declares
-    return declared or str(summary.get(MARK, "")).lower() == "true" or _spark_says_so(summary)
+    return declared or str(summary.get(BLIND, "")).lower() == "true" or _spark_says_so(summary)
 
 
 def _spark_says_so(summary: Mapping[str, Any]) -> bool:

@@ -21,12 +21,12 @@ from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import CommitFailedException, ForbiddenError
 from pyiceberg.table import Table, Transaction
 
+from icetower.agent import keyed
 from icetower.ambient import SystemAmbient
 from icetower.demo import journal, plan
 from icetower.demo.journal import Journal
 from icetower.demo.plan import Agent, Conduct
 
-KEY_PROPERTY = "icetower.idempotency-key"
 RESENDS_MAX = 3
 _POLL_S = 0.05
 _OTHERS_WAIT_S = 20.0
@@ -178,7 +178,7 @@ class PyIcebergAgent:
     def _stage(self, table: Table, number: int, rows: pa.Table) -> Transaction:
         """Data files and manifests are written; nothing is committed."""
         transaction = table.transaction()
-        properties = {} if self._job.baseline else {KEY_PROPERTY: plan.batch_key(self._agent, number, self._job.seed)}
+        properties = {} if self._job.baseline else keyed(plan.batch_key(self._agent, number, self._job.seed))
         transaction.append(plan.table_rows(self._agent, rows), snapshot_properties=properties)
         return transaction
 

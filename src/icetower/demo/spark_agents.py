@@ -12,10 +12,11 @@ import pyarrow as pa
 
 from icetower.ambient import SystemAmbient
 from icetower.demo import journal, plan
-from icetower.demo.agents import KEY_PROPERTY, RESENDS_MAX, Job, await_go, read_job, read_source
+from icetower.demo.agents import RESENDS_MAX, Job, await_go, read_job, read_source
 from icetower.demo.journal import Journal
 from icetower.demo.plan import Agent
 from icetower.pipelines.session import CATALOG, spark_session
+from icetower.protocol.marks import KEY
 
 # Ten processes share the machine: one core's worth of Spark each, and a small heap.
 SETTINGS = {"spark.master": "local[1]", "spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "1"}
@@ -74,7 +75,7 @@ class SparkAgent:
     def _append(self, number: int, rows: pa.Table) -> None:
         frame = self._spark.createDataFrame(plan.table_rows(self._agent, rows))
         key = plan.batch_key(self._agent, number, self._job.seed)
-        frame.writeTo(self._table).option(f"snapshot-property.{KEY_PROPERTY}", key).append()
+        frame.writeTo(self._table).option(f"snapshot-property.{KEY}", key).append()
 
 
 def main() -> None:

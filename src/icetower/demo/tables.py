@@ -12,6 +12,8 @@ from pyiceberg.schema import Schema
 from pyiceberg.transforms import BucketTransform, DayTransform, HourTransform, IdentityTransform, Transform
 from pyiceberg.types import DecimalType, IcebergType, LongType, NestedField, StringType, TimestamptzType
 
+from icetower.protocol import marks
+
 PRICES = "pricing.product_prices"
 STOCK = "inventory.stock_movements"
 INTERACTIONS = "recommendations.user_interactions"
@@ -25,7 +27,7 @@ WRITER_SETTINGS: Mapping[str, str] = {
     "commit.retry.max-wait-ms": "5000",
     "write.distribution-mode": "hash",
 }
-BLIND_APPENDS = {"icetower.blind-appends": "true"}
+BLIND_APPENDS = {marks.BLIND_APPENDS: "true"}
 
 
 @dataclass(frozen=True, slots=True)

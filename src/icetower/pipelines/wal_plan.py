@@ -13,18 +13,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from icetower.errors import BadRequest
+from icetower.protocol.marks import KEY, MEDIATOR
 from icetower.table.metadata import ancestors, current_snapshot_id
 
 Metadata = Mapping[str, Any]
 Snapshot = Mapping[str, Any]
 
-KEY = "icetower.idempotency-key"
-PREFIX = "icetower.wal."
-WAL = PREFIX + "table-uuid"
-SEQUENCE = PREFIX + "sequence"
-FROM = PREFIX + "from-snapshot"
-THROUGH = PREFIX + "through-snapshot"
-BATCH = PREFIX + "batch"
+WAL = MEDIATOR + "table-uuid"
+SEQUENCE = MEDIATOR + "sequence"
+FROM = MEDIATOR + "from-snapshot"
+THROUGH = MEDIATOR + "through-snapshot"
+BATCH = MEDIATOR + "batch"
 COUNTS = ("read", "applied", "superseded", "duplicates", "rejected")
 
 
@@ -78,7 +77,7 @@ class Batch:
             FROM: "none" if self.start is None else str(self.start),
             THROUGH: str(self.through),
             BATCH: self.id,
-            **{PREFIX + name: str(getattr(counts, name)) for name in COUNTS},
+            **{MEDIATOR + name: str(getattr(counts, name)) for name in COUNTS},
         }
 
 
@@ -114,7 +113,7 @@ def _done(snapshot: Snapshot, summary: Mapping[str, str]) -> Done:
             sequence=int(summary[SEQUENCE]),
             start=None if start == "none" else int(start),
             through=int(summary[THROUGH]),
-            counts=Counts(*(int(summary[PREFIX + name]) for name in COUNTS)),
+            counts=Counts(*(int(summary[MEDIATOR + name]) for name in COUNTS)),
             snapshot=snapshot["snapshot-id"],
             committed_at_ms=snapshot["timestamp-ms"],
         )

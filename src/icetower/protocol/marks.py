@@ -1,0 +1,33 @@
+"""Icetower's own words in snapshot summaries and table properties: what clients set, and what the tower writes."""
+
+from __future__ import annotations
+
+OURS = "icetower."
+"""How all of them begin."""
+
+# Set by clients, in a snapshot's summary.
+KEY = "icetower.idempotency-key"
+"""The idempotency key under which the snapshot was committed (trap K1)."""
+
+BLIND = "icetower.blind"
+"""This writer's word that this append depends on nothing that it has read."""
+
+MEDIATOR = "icetower.wal."
+"""How the words begin by which a mediator tells how far it has read a write-ahead log."""
+
+# Written by the tower, in a snapshot's summary.
+REF = "icetower.ref"
+"""Beside a key: the branch for which the key stands (trap K2)."""
+
+PRINCIPAL = "icetower.principal"
+"""Who committed it."""
+
+CLIENT_LIST = "icetower.client-manifest-list"
+"""The manifest list that the client wrote, where the tower wrote another in its place."""
+
+# Table properties.
+BLIND_APPENDS = "icetower.blind-appends"
+"""Its owner's word that every append to the table is blind (trap R1)."""
+
+STRICT = "icetower.strict"
+"""Nothing is rebased (trap R9)."""
