@@ -18,12 +18,13 @@ from icetower.catalog.changes import Manifests, read_changes
 from icetower.catalog.ports import Swap, SwapLost, SwapUnknown
 from icetower.catalog.sql import SqlUpstream
 from icetower.commit.engine import Committed, Engine, Limits
-from icetower.commit.head import Heads, HeadState
+from icetower.commit.head import Heads
 from icetower.commit.tables import Tables
 from icetower.database import Database
 from icetower.errors import IcetowerError, NotFound
 from icetower.protocol.names import Identifier
 from icetower.registry.principals import administrator
+from icetower.table.head import HeadState
 from icetower.table.manifest_writing import assign_first_row_ids, manifest_row, write_manifest, write_manifest_list
 from icetower.table.manifests import ADDED, DELETED, EXISTING, DataFile, Entry, ManifestFile, read_manifest
 

@@ -25,7 +25,7 @@ from icetower.admission.admitted import Admitted
 from icetower.ambient import Ambient
 from icetower.catalog.changes import Manifests
 from icetower.catalog.ports import Storage, Swap, SwapLost, SwapUnknown, Upstream
-from icetower.commit.head import Heads, HeadState
+from icetower.commit.head import Heads
 from icetower.commit.plan import Plan, plan
 from icetower.errors import (
     AlreadyExists,
@@ -39,6 +39,7 @@ from icetower.errors import (
 )
 from icetower.protocol.names import Identifier
 from icetower.table import metadata as table_metadata
+from icetower.table.head import HeadState
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,11 +23,11 @@ import orjson
 from icetower.admission.admit import application_of
 from icetower.admission.admitted import Admitted
 from icetower.commit.draft import Draft, NeedsList, target_ref
-from icetower.commit.head import HeadState
 from icetower.conflicts.blindness import known_blind
 from icetower.errors import CommitConflict, IcetowerError, KeyMisused, ValidationFailed
 from icetower.protocol.marks import BLIND_APPENDS, CLIENT_LIST, STRICT
 from icetower.table import metadata as table_metadata
+from icetower.table.head import HeadState
 from icetower.table.manifests import ManifestFile
 from icetower.table.metadata import Metadata
 

@@ -10,7 +10,7 @@ from icetower.admission.admitted import Admitted
 from icetower.ambient import Ambient
 from icetower.catalog.changes import Manifests, is_under, plain_path
 from icetower.catalog.ports import Storage, Swap, SwapLost, SwapUnknown, Upstream
-from icetower.commit.head import Heads, HeadState
+from icetower.commit.head import Heads
 from icetower.commit.plan import plan_creation
 from icetower.errors import (
     AlreadyExists,
@@ -24,6 +24,7 @@ from icetower.errors import (
 )
 from icetower.protocol.names import Identifier, Namespace
 from icetower.table import metadata as table_metadata
+from icetower.table.head import HeadState
 from icetower.table.metadata import Metadata
 
 

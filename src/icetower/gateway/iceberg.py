@@ -14,7 +14,6 @@ from starlette.routing import Route
 
 from icetower.admission import permissions
 from icetower.admission.admit import PATHS
-from icetower.commit.head import HeadState
 from icetower.contracts.model import Operation
 from icetower.errors import BadRequest, ContractViolation, NoSuchNamespace, NoSuchTable
 from icetower.gateway.http import Call, idempotency_key, json_response, namespace_of, no_content, once, route
@@ -24,6 +23,7 @@ from icetower.protocol import catalog as wire
 from icetower.protocol.commits import parse_commit, parse_transaction
 from icetower.protocol.names import NAMESPACE_SEPARATOR, Identifier, Namespace
 from icetower.protocol.wire import read_object
+from icetower.table.head import HeadState
 from icetower.table.metadata import Metadata
 
 Item = TypeVar("Item", Identifier, Namespace)

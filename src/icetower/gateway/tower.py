@@ -20,7 +20,7 @@ from icetower.catalog.sql import SqlUpstream
 from icetower.catalog.storage import FileIOStorage
 from icetower.commit.draft import target_ref
 from icetower.commit.engine import Committed, Engine, Limits
-from icetower.commit.head import Heads, HeadState
+from icetower.commit.head import Heads
 from icetower.commit.tables import Tables
 from icetower.contracts.model import ADMINISTRATOR_NAME, Operation
 from icetower.database import Database
@@ -40,6 +40,7 @@ from icetower.protocol.names import Identifier
 from icetower.registry.principals import Principal
 from icetower.registry.registry import RESERVED_NAME, Registry
 from icetower.table import metadata as table_metadata
+from icetower.table.head import HeadState
 
 ADMIN_NAME = "admin"
 ADMIN_SECRET_FILE = "admin.token"  # noqa: S105 - the name of a file

@@ -1,0 +1,83 @@
+"""`HeadState`: one version of a table, and what is derived from it once. The commit engine plans on it, the conflict
+model judges by it.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import orjson
+
+from icetower.protocol.marks import KEY, PRINCIPAL, REF
+from icetower.table.metadata import Metadata
+from icetower.table.partitions import PartitionSpec, spec_of
+
+
+@dataclass(frozen=True)
+class HeadState:
+    """One version of a table: its metadata file, and what was derived from it once. Never changed, only replaced."""
+
+    location: str
+    metadata: Metadata
+    _answers: dict[str, bytes] = field(default_factory=dict, compare=False, repr=False)
+    _specs: dict[int, PartitionSpec] = field(default_factory=dict, compare=False, repr=False)
+
+    @cached_property
+    def snapshots(self) -> Mapping[int, Mapping[str, Any]]:
+        """Snapshots by id."""
+        return {snapshot["snapshot-id"]: snapshot for snapshot in self.metadata.get("snapshots", ())}
+
+    @property
+    def format_version(self) -> int:
+        """1, 2 or 3."""
+        return self.metadata["format-version"]
+
+    def ref(self, name: str) -> int | None:
+        """The snapshot that a branch or tag points at; None if there is no such ref."""
+        found = (self.metadata.get("refs") or {}).get(name)
+        return None if found is None else found["snapshot-id"]
+
+    def spec(self, spec_id: int) -> PartitionSpec:
+        """A partition spec of the table. Raises `ValidationFailed` if it has no such spec."""
+        if spec_id not in self._specs:
+            self._specs[spec_id] = spec_of(self.metadata, spec_id)
+        return self._specs[spec_id]
+
+    @cached_property
+    def keys(self) -> Mapping[tuple[str, str, str], tuple[int, ...]]:
+        """(principal, ref, idempotency key) → the snapshots committed under it. One scan of all snapshots a version."""
+        found: dict[tuple[str, str, str], tuple[int, ...]] = {}
+        for snapshot_id, snapshot in self.snapshots.items():
+            summary = snapshot.get("summary") or {}
+            if KEY in summary:
+                owner = (str(summary.get(PRINCIPAL, "")), str(summary.get(REF, "")), str(summary[KEY]))
+                found[owner] = (*found.get(owner, ()), snapshot_id)
+        return found
+
+    @cached_property
+    def json_bytes(self) -> bytes:
+        """The metadata as it goes over the wire; serialised once for everybody who waits (trap A5)."""
+        return orjson.dumps(self.metadata)
+
+    @property
+    def file_bytes(self) -> bytes:
+        """The metadata as its file holds it: compressed where its name says so."""
+        return gzip.compress(self.json_bytes, mtime=0) if ".gz." in self.location else self.json_bytes
+
+    def answer(self, config: bytes, *, compressed: bool) -> bytes:
+        """A load or commit answer of the specification (`LoadTableResult`), built and compressed once a version."""
+        name = f"{compressed}:{config.decode()}"
+        if name not in self._answers:
+            body = b'{"metadata-location":' + orjson.dumps(self.location)
+            body += b',"metadata":' + self.json_bytes + b',"config":' + config + b"}"
+            self._answers[name] = gzip.compress(body, compresslevel=1) if compressed else body
+        return self._answers[name]
+
+    def etag(self, variant: str) -> str:
+        """A strong ETag of this version; `variant` tells apart answers that differ by caller (trap A6)."""
+        return '"' + hashlib.sha256(f"{self.location}\n{variant}".encode()).hexdigest()[:32] + '"'
