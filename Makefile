@@ -4,7 +4,7 @@ SHELL := /bin/sh
 BIN := .venv/bin
 READY := .venv/ready
 
-.PHONY: help setup java jars postgres demo check test rck lock format clean
+.PHONY: help setup java jdk jars postgres demo check test rck lock format clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -16,6 +16,9 @@ $(READY): requirements.lock pyproject.toml tools/setup.sh
 
 java: $(READY) ## Java 17 or later: found, or installed on Debian as root
 	@$(BIN)/python tools/java.py --install
+
+jdk: $(READY) ## the same with its compiler, for the differential test
+	@$(BIN)/python tools/java.py --install --jdk
 
 jars: java ## Iceberg's runtime for Spark, into Spark's jar cache
 	@$(BIN)/python tools/jars.py
@@ -32,7 +35,7 @@ check: $(READY) ## formatting, lint, types, and which room may import which
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 
-test: check jars postgres ## the checks, then the tests: real servers and real clients
+test: check jdk jars postgres ## the checks, then the tests: real servers and real clients
 	$(BIN)/pytest
 
 rck: java ## Iceberg's own REST Compatibility Kit against `icetower serve`

@@ -14,15 +14,16 @@ from pathlib import Path
 from icetower.pipelines.session import ICEBERG_RUNTIME
 
 
-def cached() -> bool:
-    """Is the jar in Spark's cache? Java's idea of a home directory is the password database's, not HOME."""
+def find() -> Path | None:
+    """The jar in Spark's cache; None if it is not there. Java takes the home from the password database, not HOME."""
     group, artifact, version = ICEBERG_RUNTIME.split(":")
     homes = {Path.home(), Path(pwd.getpwuid(os.getuid()).pw_dir)}
-    return any(any(home.glob(f".ivy2*/jars/{group}_{artifact}-{version}.jar")) for home in homes)
+    found = (jar for home in homes for jar in home.glob(f".ivy2*/jars/{group}_{artifact}-{version}.jar"))
+    return next(found, None)
 
 
 def main() -> int:
-    if cached():
+    if find():
         return 0
     print(f"fetching {ICEBERG_RUNTIME}", flush=True)
     from pyspark.sql import SparkSession
