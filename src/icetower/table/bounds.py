@@ -46,7 +46,7 @@ def _problem(listed: FieldSummary, values: list[Any], kind: str) -> str | None:
     if kind == "uuid":  # Java orders them as two signed numbers, others as bytes
         return None
     try:
-        lower, upper = _value(listed.lower, kind), _value(listed.upper, kind)
+        lower, upper = from_single_value(listed.lower, kind), from_single_value(listed.upper, kind)
         if min(numbers) < lower or max(numbers) > upper:
             return f"goes from {min(numbers)} to {max(numbers)}, and is listed from {lower} to {upper}"
     except (struct.error, UnicodeDecodeError, TypeError):
@@ -54,8 +54,16 @@ def _problem(listed: FieldSummary, values: list[Any], kind: str) -> str | None:
     return None
 
 
-def _value(data: bytes, kind: str) -> Any:
-    """A value from Iceberg's binary form (specification, Appendix D: "Binary single-value serialization")."""
+def from_single_value(data: bytes, kind: str) -> Any:
+    """A value of the type `kind` from Iceberg's binary form, as partition tuples hold it.
+
+    Types that were widened since are read as they were written: a long from four bytes, a double from a float's.
+    Source: specification, Appendix D ("Binary single-value serialization"), and Iceberg's `Conversions`.
+
+    Raises:
+        struct.error: the number of bytes is not the type's.
+        UnicodeDecodeError: a string that is no UTF-8.
+    """
     match kind:
         case "boolean":
             return data != b"\x00"
@@ -64,14 +72,16 @@ def _value(data: bytes, kind: str) -> Any:
         case "float":
             return struct.unpack("<f", data)[0]
         case "double":
-            return struct.unpack("<d", data)[0]
+            return struct.unpack("<f" if len(data) == 4 else "<d", data)[0]
         case "string":
             return data.decode()
-        case "binary":
+        case "binary" | "uuid":
             return data
+        case "unknown":
+            return None
         case _ if kind.startswith("fixed"):
             return data
         case _ if decimal := parse_decimal(kind):
             return decimal_of(data, {"scale": decimal[1]})
         case _:
-            return struct.unpack("<q", data)[0]
+            return struct.unpack("<i" if len(data) == 4 else "<q", data)[0]
