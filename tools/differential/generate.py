@@ -1,0 +1,268 @@
+"""Random cases: small tables with several writers at once, reproducible from a seed.
+
+A case begins with a few commits that set the table up. Then two to four writers plan, begin and commit in random order;
+what others do between an attempt and its swap is nested under the commit. Around them the table is rolled back,
+expired, repartitioned and upgraded. About half of the concurrent writers are refused.
+
+Only what real Iceberg does not decide by itself is left out: two deletion vectors for one data file in one operation
+(it would open the files), and two missing manifests in one rewrite of manifests (it names either).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from differential.material import SPEC_WEIGHTS, SPECS, Material, chance, pick, some
+from differential.writers import STARTED, Operation, Planner, Table, View, writer
+
+Step = dict[str, Any]
+Case = dict[str, Any]
+
+FORMATS = {"1": 3, "2": 9, "3": 8}
+WRITERS_MAX = 5
+DEPTH_MAX = 2
+"""How deep commits nest between the attempts of others."""
+DEFAULT_RETRIES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A case, and what went into it: counts of `engine:…`, `spec:…`, `step:…`, `start:…` and so on."""
+
+    case: Case
+    notes: Counter[str]
+
+
+@dataclass
+class _Writer:
+    """One concurrent writer on its way: planned, begun, committed."""
+
+    id: int
+    op: Operation | None = None
+    begun: bool = False
+    done: bool = False
+    notes: list[str] = field(default_factory=list)
+
+
+def case(seed: int) -> Case:
+    """The case of a seed: the same on every machine and every run."""
+    return make(seed).case
+
+
+def make(seed: int) -> Made:
+    """The case of a seed, with what went into it."""
+    return _Generator(Random(f"icetower differential case {seed}"), seed).make()
+
+
+class _Generator:
+    def __init__(self, rng: Random, seed: int) -> None:
+        self.rng = rng
+        self.seed = seed
+        self.notes: Counter[str] = Counter()
+        self.specs = self._specs()
+        self.properties = self._properties()
+        self.material = Material(rng, self.specs)
+        self.table = Table(int(pick(rng, FORMATS)), self.material)
+        self.planner = Planner(rng, self.table, self.material)
+        self.writers: list[_Writer] = []
+        self.ids = 0
+        self.format = self.table.format
+
+    def make(self) -> Made:
+        """Set-up, concurrent writers, and now and then a last word."""
+        steps: list[Step] = []
+        self._set_up(steps)
+        live = self.table.view().data
+        self.planner.hot = some(self.rng, live, 2)
+        self._concurrently(steps)
+        if chance(self.rng, 0.2):
+            self._write(writer(self.rng, self.table), steps)
+        self.notes.update(self.material.notes)
+        self.notes[f"format:{self.format}"] += 1
+        case: Case = {"name": f"random-{self.seed}", "format": self.format, "specs": self.specs}
+        case |= {"properties": self.properties, "files": self.material.files, "steps": steps}
+        return Made(case, self.notes)
+
+    # --- the table ---------------------------------------------------------------------------------------------
+
+    def _specs(self) -> list[list[dict[str, str]]]:
+        """One spec, or up to three different ones for a table that evolves."""
+        out: list[list[dict[str, str]]] = []
+        for _ in range(self.rng.choice((1, 1, 1, 2, 2, 3))):
+            kind = pick(self.rng, SPEC_WEIGHTS)
+            spec = self.rng.choice(SPECS[kind])
+            if spec not in out:
+                out.append(spec)
+                self.notes[f"spec:{kind}"] += 1
+        return out
+
+    def _properties(self) -> dict[str, str]:
+        rng, out = self.rng, {}
+        if chance(rng, 0.4):
+            out["commit.manifest-merge.enabled"] = "false"
+        else:
+            if chance(rng, 0.8):
+                out["commit.manifest.min-count-to-merge"] = str(rng.randint(2, 4))
+            if chance(rng, 0.15):
+                out["commit.manifest.target-size-bytes"] = "1"
+        if chance(rng, 0.2):
+            out["commit.retry.num-retries"] = str(rng.randint(0, 2))
+        return out
+
+    def _id(self) -> int:
+        self.ids += 1
+        return self.ids
+
+    def _set_up(self, out: list[Step]) -> None:
+        """One to four commits, and the table's evolution between them."""
+        kinds = ["append", "append", "append", "flink", "spark merge-on-read delete", "spark copy-on-write"]
+        first = self.planner.append(self.table.view())
+        first["add"] = self.planner.added(self.rng.choice((2, 2, 3, 4)))
+        self._committed(self._id(), first, out)
+        for _ in range(self.rng.randint(0, 3)):
+            if chance(self.rng, 0.3):
+                self._evolve(out)
+            if chance(self.rng, 0.08):
+                self._table_step(out)
+            kind = self.rng.choice(kinds)
+            if self.table.format == 1 and kind.startswith(("flink", "spark merge")):
+                kind = "append"
+            op = self.planner.plan(kind, self.table.view())
+            for key in ("start", "conflict_filter", "validate", "branch"):
+                op.pop(key, None)
+            self._committed(self._id(), op, out)
+        if chance(self.rng, 0.1):
+            self._evolve(out)
+
+    def _committed(self, writes: int, op: Operation, out: list[Step]) -> None:
+        out.append({"do": "write", "id": writes, "op": op})
+        self.notes[f"kind:{op['kind']}"] += 1
+        self.table.commit(writes, op)
+
+    def _evolve(self, out: list[Step]) -> None:
+        """The next spec, or a higher format, if there is one left."""
+        if self.table.specs < len(self.specs) and chance(self.rng, 0.75):
+            self.table.default_spec = self.table.specs
+            self.table.specs += 1
+            out.append({"do": "spec", "spec": self.table.default_spec})
+        elif self.table.format < 3 and chance(self.rng, 0.5):
+            self.table.format += 1
+            out.append({"do": "upgrade", "format": self.table.format})
+        else:
+            return
+        self.notes[f"step:{out[-1]['do']}"] += 1
+
+    def _table_step(self, out: list[Step]) -> None:
+        """Something that is not a write: rollback, expiry, other properties, evolution, an old spec again."""
+        table, ancestors = self.table, self.table.ancestors()
+        which = pick(self.rng, {"rollback": 4, "expire": 3, "set": 1.5, "evolve": 4, "spec": 1})
+        if which == "evolve":
+            return self._evolve(out)
+        if which == "rollback" and len(ancestors) > 1:
+            to = self.rng.choice(ancestors[1:3])
+            table.gone += ancestors[: ancestors.index(to)]
+            table.head = to
+            out.append({"do": "rollback", "to": to})
+        elif which == "expire" and len(ancestors) > 1:
+            # From the old end, mostly: that is what expiry does. A hole in the middle is nastier.
+            old = ancestors[-self.rng.randint(1, 2) :] if chance(self.rng, 0.8) else some(self.rng, ancestors[1:], 1)
+            old = [each for each in old if each not in (table.head, table.branch)]
+            if not old:
+                return None
+            for each in old:
+                del table.views[each]
+            table.gone += old
+            out.append({"do": "expire", "ids": sorted(old)})
+        elif which == "set":
+            out.append({"do": "set", "properties": self._properties() or {"commit.retry.num-retries": "1"}})
+        elif which == "spec" and table.specs > 1:
+            table.default_spec = self.rng.randrange(table.specs)
+            out.append({"do": "spec", "spec": table.default_spec})
+        else:
+            return None
+        self.notes[f"step:{out[-1]['do']}"] += 1
+        return None
+
+    # --- writers -----------------------------------------------------------------------------------------------
+
+    def _concurrently(self, out: list[Step]) -> None:
+        """Writers advance in random order until all have committed."""
+        for _ in range(self.rng.choice((2, 2, 2, 3, 3, 4))):
+            self.writers.append(_Writer(self._id()))
+        while waiting := [writer for writer in self.writers if not writer.done]:
+            if chance(self.rng, 0.05):
+                self._table_step(out)
+            self._advance(self.rng.choice(waiting), out, 0)
+
+    def _advance(self, which: _Writer, out: list[Step], depth: int) -> None:
+        if which.op is None:
+            self._plan(which)
+        elif not which.begun:
+            which.begun = True
+            out.append({"do": "begin", "id": which.id, "op": which.op})
+        else:
+            self._commit(which, out, depth)
+
+    def _plan(self, which: _Writer, view: View | None = None) -> None:
+        profile = writer(self.rng, self.table)
+        which.op = self.planner.plan(profile, view or self.table.view())
+        self.notes[f"engine:{profile}"] += 1
+        self.notes[f"kind:{which.op['kind']}"] += 1
+
+    def _finish(self, which: _Writer, out: list[Step], depth: int) -> None:
+        """All that is left for a writer to do, in one place."""
+        while not which.done:
+            self._advance(which, out, depth)
+
+    def _commit(self, which: _Writer, out: list[Step], depth: int) -> None:
+        """A commit, with what comes between its attempts and their swaps."""
+        which.done = True  # nobody commits it again from within
+        op = which.op or {}
+        if op["kind"] in STARTED and self.table.head is not None and chance(self.rng, 0.04):
+            op["start"] = self.table.head
+            self.notes["start:head at commit"] += 1
+        slots = self._slots(depth)
+        between: list[list[Step]] = []
+        for _ in range(slots):
+            between.append([])
+            self._meanwhile(between[-1], depth + 1)
+        step: Step = {"do": "commit", "id": which.id}
+        if between:
+            step["between"] = between
+            self.notes[f"attempts deep:{len(between)}"] += 1
+            self.notes[f"nested:{depth + 1}"] += 1
+        last = out[-1] if out else {}
+        if last.get("do") == "begin" and last["id"] == which.id and not between:
+            out[-1] = {"do": "write", "id": which.id, "op": op}
+        else:
+            out.append(step)
+        if slots <= int(self.properties.get("commit.retry.num-retries", DEFAULT_RETRIES)):
+            self.table.commit(which.id, op)
+
+    def _slots(self, depth: int) -> int:
+        """How many attempts something comes between."""
+        weights = {0: {"0": 52, "1": 30, "2": 12, "3": 5, "5": 1}, 1: {"0": 75, "1": 22, "2": 3}}
+        return int(pick(self.rng, weights.get(depth, {"0": 1})))
+
+    def _meanwhile(self, out: list[Step], depth: int) -> None:
+        """What happens between one attempt and its swap."""
+        kind = pick(self.rng, {"writer": 10, "fail": 2.5, "table": 1.5})
+        if kind == "table":
+            self._table_step(out)
+        waiting = [writer for writer in self.writers if not writer.done]
+        if kind == "writer" and not waiting and len(self.writers) < WRITERS_MAX:
+            waiting = [_Writer(self._id())]
+            self.writers += waiting
+        if kind == "writer" and waiting:
+            self._finish(self.rng.choice(waiting), out, depth)
+        if not out:
+            out.append({"do": "fail"})
+            self.notes["step:fail"] += 1
+
+    def _write(self, profile: str, out: list[Step]) -> None:
+        op = self.planner.plan(profile, self.table.view())
+        self.notes[f"engine:{profile}"] += 1
+        self._committed(self._id(), op, out)
