@@ -25,7 +25,6 @@ class HeadState:
     location: str
     metadata: Metadata
     _answers: dict[str, bytes] = field(default_factory=dict, compare=False, repr=False)
-    _specs: dict[int, PartitionSpec] = field(default_factory=dict, compare=False, repr=False)
 
     @cached_property
     def snapshots(self) -> Mapping[int, Mapping[str, Any]]:
@@ -42,11 +41,18 @@ class HeadState:
         found = (self.metadata.get("refs") or {}).get(name)
         return None if found is None else found["snapshot-id"]
 
-    def spec(self, spec_id: int) -> PartitionSpec:
-        """A partition spec of the table. Raises `ValidationFailed` if it has no such spec."""
-        if spec_id not in self._specs:
-            self._specs[spec_id] = spec_of(self.metadata, spec_id)
-        return self._specs[spec_id]
+    @cached_property
+    def schema(self) -> Mapping[str, Any]:
+        """The current schema (JSON)."""
+        current = self.metadata.get("current-schema-id", 0)
+        schemas = self.metadata.get("schemas") or [self.metadata["schema"]]
+        return next((schema for schema in schemas if schema.get("schema-id", 0) == current), schemas[-1])
+
+    @cached_property
+    def specs(self) -> Mapping[int, PartitionSpec]:
+        """All partition specs by id."""
+        known = self.metadata.get("partition-specs") or [{"spec-id": 0}]
+        return {spec["spec-id"]: spec_of(self.metadata, spec["spec-id"]) for spec in known}
 
     @cached_property
     def keys(self) -> Mapping[tuple[str, str, str], tuple[int, ...]]:

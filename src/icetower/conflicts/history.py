@@ -1,0 +1,220 @@
+"""What happened on a branch since a writer read it: the manifests and entries that the checks look at.
+
+Source: Apache Iceberg 1.12, `MergingSnapshotProducer.validationHistory`, `SnapshotUtil.ancestorsBetween`,
+`InheritableMetadataFactory`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from icetower.table.head import HeadState
+from icetower.table.records import ADDED, DATA, DELETED, Entry, Manifest, ManifestFile
+
+JSON = Mapping[str, Any]
+UNASSIGNED = -1
+"""The sequence number of a manifest that no snapshot in the table names yet."""
+
+
+class NeedsFile(Exception):
+    """A manifest list or manifest must be read before the question can be answered.
+
+    Attributes:
+        path: of the file.
+        is_list: whether it is a manifest list.
+    """
+
+    def __init__(self, path: str, *, is_list: bool) -> None:
+        super().__init__(path)
+        self.path = path
+        self.is_list = is_list
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """An entry of a manifest with everything that it inherits filled in, deleted ones included.
+
+    `sequence_number` and `file_sequence_number` are `UNASSIGNED` in a manifest that is not committed yet.
+    """
+
+    status: int
+    snapshot_id: int
+    sequence_number: int | None
+    file_sequence_number: int | None
+    entry: Entry
+    row: ManifestFile
+
+    @property
+    def is_live(self) -> bool:
+        return self.status != DELETED
+
+    @property
+    def path(self) -> str:
+        return self.entry.file.path
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """Manifest lists and manifests by path: all that a check may look at. What is missing is asked for."""
+
+    lists: Mapping[str, tuple[ManifestFile, ...]]
+    manifests: Mapping[str, Manifest]
+    _entries: dict[tuple[str, int], tuple[Live, ...]] = field(
+        default_factory=dict[tuple[str, int], tuple[Live, ...]], compare=False, repr=False
+    )
+
+    def rows(self, snapshot: JSON, *, content: int | None = None) -> tuple[ManifestFile, ...]:
+        """The manifest list of a snapshot; of one content (0 data, 1 deletes) where asked.
+
+        Raises:
+            NeedsFile: the list was not given.
+        """
+        path: str = snapshot["manifest-list"]
+        if path not in self.lists:
+            raise NeedsFile(path, is_list=True)
+        rows = self.lists[path]
+        return rows if content is None else tuple(row for row in rows if row.content == content)
+
+    def entries(self, row: ManifestFile) -> tuple[Live, ...]:
+        """All entries of a manifest, in its order. Raises `NeedsFile` if it was not given."""
+        key = (row.path, row.sequence_number)
+        if key not in self._entries:
+            if row.path not in self.manifests:
+                raise NeedsFile(row.path, is_list=False)
+            self._entries[key] = tuple(inherit(row, self.manifests[row.path]))
+        return self._entries[key]
+
+    def live(self, row: ManifestFile) -> Iterator[Live]:
+        """The entries of a manifest that are not deleted."""
+        return (entry for entry in self.entries(row) if entry.status != DELETED)
+
+
+def inherit(row: ManifestFile, manifest: Manifest) -> Iterator[Live]:
+    """The entries of a manifest, with what they inherit (specification: "Sequence Number Inheritance", "Row Lineage").
+
+    Entries of a committed manifest that has no row ids have none either, whatever is written in them; one that is not
+    committed yet keeps them.
+    """
+    number = row.sequence_number
+    next_row_id = row.first_row_id if row.content == DATA else None
+    for entry in manifest.entries:
+        inherits = entry.status == ADDED or number == 0
+        file = entry.file
+        if next_row_id is None:
+            row_id = file.first_row_id if number == UNASSIGNED else None
+        elif file.first_row_id is None and entry.status != DELETED:
+            row_id, next_row_id = next_row_id, next_row_id + file.record_count
+        else:
+            row_id = file.first_row_id
+        if row_id != file.first_row_id:
+            entry = replace(entry, file=replace(file, first_row_id=row_id))
+        yield Live(
+            status=entry.status,
+            snapshot_id=row.added_snapshot_id if entry.snapshot_id is None else entry.snapshot_id,
+            sequence_number=number if entry.sequence_number is None and inherits else entry.sequence_number,
+            file_sequence_number=number
+            if entry.file_sequence_number is None and inherits
+            else entry.file_sequence_number,
+            entry=entry,
+            row=row,
+        )
+
+
+# ── Snapshots ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def parent_of(snapshot: JSON) -> int | None:
+    """The id of a snapshot's parent; None for the first one. Old metadata writes -1 for none."""
+    parent_id = snapshot.get("parent-snapshot-id")
+    return None if parent_id in (None, -1) else parent_id
+
+
+def operation_name(snapshot: JSON) -> str | None:
+    """What the snapshot was recorded as: ``append``, ``overwrite``, ``replace`` or ``delete``."""
+    return (snapshot.get("summary") or {}).get("operation")
+
+
+def sequence_number_of(snapshot: JSON) -> int:
+    """0 in format version 1."""
+    return snapshot.get("sequence-number") or 0
+
+
+def branch_head(head: HeadState, branch: str) -> JSON | None:
+    """The snapshot that a commit to `branch` is based on: the branch's, or the current one for a branch that is new."""
+    found = head.ref(branch)
+    if found is None:
+        found = head.metadata.get("current-snapshot-id")
+    return None if found in (None, -1) else head.snapshots[found]
+
+
+def is_ancestor(head: HeadState, snapshot_id: int, of: int) -> bool:
+    """Whether `snapshot_id` is `of` or one of its ancestors, as far as the table still knows them."""
+    return any(snapshot["snapshot-id"] == snapshot_id for snapshot in _line(head, of, until=None))
+
+
+def since(head: HeadState, parent: JSON, start: int | None) -> tuple[JSON, ...]:
+    """The snapshots after `start` up to `parent`, newest first; all that are known if the walk never meets it."""
+    return tuple(_line(head, parent["snapshot-id"], until=start))
+
+
+def _line(head: HeadState, snapshot_id: int, *, until: int | None) -> Iterator[JSON]:
+    wanted: int | None = snapshot_id
+    while wanted is not None and wanted != until:
+        snapshot = head.snapshots.get(wanted)
+        if snapshot is None:
+            return
+        yield snapshot
+        wanted = parent_of(snapshot)
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """H(operations, content): what snapshots of some operations brought since the start.
+
+    Attributes:
+        rows: the manifests of one content that these snapshots added themselves, newest snapshot first.
+        snapshot_ids: of these snapshots.
+    """
+
+    rows: tuple[ManifestFile, ...]
+    snapshot_ids: frozenset[int]
+
+
+class UnknownHistory(Exception):
+    """The walk back from the head did not end at the starting snapshot.
+
+    Attributes:
+        last_id: the last snapshot that it met.
+    """
+
+    def __init__(self, last_id: int) -> None:
+        super().__init__(last_id)
+        self.last_id = last_id
+
+
+def history(
+    head: HeadState, files: Files, parent: JSON, start: int | None, operations: Collection[str], content: int
+) -> History:
+    """What snapshots recorded as one of `operations` added between `start` and `parent`.
+
+    A start that has expired is good enough if it is the parent of the oldest snapshot that is left. A start of None
+    walks to the root, and fails once the root has expired.
+
+    Raises:
+        UnknownHistory: the start was not met.
+        NeedsFile: a manifest list is wanted.
+    """
+    rows: list[ManifestFile] = []
+    ids: set[int] = set()
+    last: JSON | None = None
+    for snapshot in since(head, parent, start):
+        last = snapshot
+        if operation_name(snapshot) in operations:
+            snapshot_id = snapshot["snapshot-id"]
+            ids.add(snapshot_id)
+            rows += (row for row in files.rows(snapshot, content=content) if row.added_snapshot_id == snapshot_id)
+    if last is not None and parent_of(last) != start:
+        raise UnknownHistory(last["snapshot-id"])
+    return History(tuple(rows), frozenset(ids))

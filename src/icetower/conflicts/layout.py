@@ -1,0 +1,75 @@
+"""Rewriting of manifests: the same entries, laid out anew. Nothing that a reader sees changes.
+
+Source: Apache Iceberg 1.12, `BaseRewriteManifests`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from icetower.conflicts.checks import Attempt, Conflict
+from icetower.conflicts.filtering import Note, Refused, Write, entry_as
+from icetower.conflicts.history import Files
+from icetower.conflicts.operations import ManifestRewrite
+from icetower.table.records import DATA, EXISTING, Entry, ManifestFile
+
+
+class Layout:
+    """One writer's rewriting of manifests, over all its attempts.
+
+    If every manifest that it has read is still in the head, a retry keeps what it wrote; else it starts again. It
+    always looks at the table's current snapshot.
+    """
+
+    def __init__(self, asked: ManifestRewrite) -> None:
+        self._asked = asked
+        self._rewritten: dict[str, ManifestFile] = {}
+        self._new: tuple[ManifestFile, ...] = ()
+        self._added: ManifestFile | None = None
+        self._order: dict[tuple[Any, int], int] = {}  # of the clusters, as they were first met in any attempt
+
+    def apply(self, attempt: Attempt, files: Files, write: Write, note: Note) -> tuple[ManifestFile, ...]:
+        """The head's manifests after the rewrite, new ones first.
+
+        Raises:
+            Refused: a manifest that was to go is not there any more.
+            NeedsFile: a manifest list or manifest is wanted.
+        """
+        asked, head = self._asked, attempt.head
+        current = head.snapshots.get(head.metadata.get("current-snapshot-id") or -1)
+        if current is None:
+            raise Refused(Conflict("arguments", "NullPointerException", "an empty table has no manifests to rewrite"))
+        rows = files.rows(current)
+        present = {row.path for row in rows}
+        for row in asked.deleted:
+            if row.path not in present:
+                said = f"Deleted manifest {row.path} could not be found in the latest snapshot {current['snapshot-id']}"
+                raise Refused(Conflict("missing-manifest", "ValidationException", said, (row.path,)))
+        if self._added is None and asked.deleted:
+            self._added = write(asked.added, asked.deleted[0].spec_id, DATA)
+        if asked.cluster is not None and (not self._rewritten or not present.issuperset(self._rewritten)):
+            self._rewrite(files, rows, write, note)
+        elif self._rewritten:
+            note("rewrite-reused")
+        gone = {*self._rewritten, *(row.path for row in asked.deleted)}
+        added = () if self._added is None else (self._added,)
+        return (*self._new, *added, *(row for row in rows if row.path not in gone))
+
+    def _rewrite(self, files: Files, rows: Sequence[ManifestFile], write: Write, note: Note) -> None:
+        note("manifests-rewritten")
+        deleted = {row.path for row in self._asked.deleted}
+        self._rewritten = {row.path: row for row in rows if row.path not in deleted and self._takes(row)}
+        groups: dict[tuple[Any, int], list[Entry]] = {}
+        for row in self._rewritten.values():
+            for live in files.live(row):
+                file = live.entry.file
+                keys: dict[str | None, Any] = {"partition": file.partition, "file": file.path}
+                cluster = (keys.get(self._asked.cluster), row.spec_id)
+                self._order.setdefault(cluster, len(self._order))
+                groups.setdefault(cluster, []).append(entry_as(live, EXISTING))
+        in_order = sorted(groups, key=lambda cluster: self._order[cluster])
+        self._new = tuple(write(groups[cluster], cluster[1], DATA) for cluster in in_order)
+
+    def _takes(self, row: ManifestFile) -> bool:
+        return row.content == DATA and self._asked.only_spec in (None, row.spec_id)
