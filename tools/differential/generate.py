@@ -11,7 +11,7 @@ Only what real Iceberg does not decide by itself is left out: two deletion vecto
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
@@ -63,9 +63,11 @@ class _Generator:
         self.seed = seed
         self.notes: Counter[str] = Counter()
         self.specs = self._specs()
-        self.properties = self._properties()
         self.material = Material(rng, self.specs)
         self.table = Table(int(pick(rng, FORMATS)), self.material)
+        self.properties = self._properties()
+        if self.table.format == 1 and chance(rng, 0.15):
+            self.properties["compatibility.snapshot-id-inheritance.enabled"] = "true"
         self.planner = Planner(rng, self.table, self.material)
         self.writers: list[_Writer] = []
         self.ids = 0
@@ -100,6 +102,7 @@ class _Generator:
         return out
 
     def _properties(self) -> dict[str, str]:
+        """How manifests merge, and how often a lost swap is retried."""
         rng, out = self.rng, {}
         if chance(rng, 0.4):
             out["commit.manifest-merge.enabled"] = "false"
@@ -125,7 +128,7 @@ class _Generator:
         for _ in range(self.rng.randint(0, 3)):
             if chance(self.rng, 0.3):
                 self._evolve(out)
-            if chance(self.rng, 0.08):
+            if chance(self.rng, 0.1):
                 self._table_step(out)
             kind = self.rng.choice(kinds)
             if self.table.format == 1 and kind.startswith(("flink", "spark merge")):
@@ -165,6 +168,7 @@ class _Generator:
             to = self.rng.choice(ancestors[1:3])
             table.gone += ancestors[: ancestors.index(to)]
             table.head = to
+            table.views[to] = replace(table.views[to], manifests=min(1, table.views[to].manifests))
             out.append({"do": "rollback", "to": to})
         elif which == "expire" and len(ancestors) > 1:
             # From the old end, mostly: that is what expiry does. A hole in the middle is nastier.
@@ -195,7 +199,17 @@ class _Generator:
         while waiting := [writer for writer in self.writers if not writer.done]:
             if chance(self.rng, 0.05):
                 self._table_step(out)
+            self._upgrade_under(out)
             self._advance(self.rng.choice(waiting), out, 0)
+
+    def _upgrade_under(self, out: list[Step]) -> None:
+        """Now and then, a table of format 2 is upgraded while a writer holds position deletes for it."""
+        for waiting in self.writers:
+            deletes = (waiting.op or {}).get("add_deletes", ()) if waiting.begun and not waiting.done else ()
+            if self.table.format == 2 and any(name.startswith("P") for name in deletes) and chance(self.rng, 0.06):
+                self.table.format = 3
+                out.append({"do": "upgrade", "format": 3})
+                self.notes["step:upgrade under deletes"] += 1
 
     def _advance(self, which: _Writer, out: list[Step], depth: int) -> None:
         if which.op is None:
@@ -224,6 +238,8 @@ class _Generator:
         if op["kind"] in STARTED and self.table.head is not None and chance(self.rng, 0.04):
             op["start"] = self.table.head
             self.notes["start:head at commit"] += 1
+        if op.get("start") in self.table.gone:
+            self.notes["start:gone at commit"] += 1
         slots = self._slots(depth)
         between: list[list[Step]] = []
         for _ in range(slots):
@@ -240,7 +256,7 @@ class _Generator:
         else:
             out.append(step)
         if slots <= int(self.properties.get("commit.retry.num-retries", DEFAULT_RETRIES)):
-            self.table.commit(which.id, op)
+            self.table.commit(which.id, op, sure=not slots)
 
     def _slots(self, depth: int) -> int:
         """How many attempts something comes between."""
@@ -250,6 +266,7 @@ class _Generator:
     def _meanwhile(self, out: list[Step], depth: int) -> None:
         """What happens between one attempt and its swap."""
         kind = pick(self.rng, {"writer": 10, "fail": 2.5, "table": 1.5})
+        self._upgrade_under(out)
         if kind == "table":
             self._table_step(out)
         waiting = [writer for writer in self.writers if not writer.done]

@@ -21,6 +21,7 @@ import traceback
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -30,16 +31,16 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 if __package__ in {None, ""}:
     sys.path.insert(0, str(ROOT / "tools"))
 
-from icetower.conflicts.replay import Trace, replay  # noqa: E402
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: E402
 
 from differential import generate  # noqa: E402
 from differential.compare import difference, live  # noqa: E402
-from differential.oracle import Oracle, OracleFailed  # noqa: E402
+from differential.oracle import Oracle  # noqa: E402
 from differential.shrink import shrink  # noqa: E402
 from icetower.conflicts.checks import RULES  # noqa: E402
 from icetower.conflicts.figures import LISTED  # noqa: E402
 from icetower.conflicts.producer import EFFECTS  # noqa: E402
+from icetower.conflicts.replay import Trace, replay  # noqa: E402
 
 Case = dict[str, Any]
 
@@ -103,11 +104,13 @@ def _kinds(steps: Iterable[Mapping[str, Any]]) -> Iterator[tuple[int, str]]:
 
 def judge(name: str, case: Case, outcome: Mapping[str, Any], coverage: Coverage | None = None) -> Answer:
     """Ask the model, and compare its answer with Iceberg's."""
+    if "error" in outcome:
+        return Answer(name, case, outcome, f"Iceberg cannot be asked: {outcome['error']}")
     trace = Trace()
     try:
         actual = replay(case, trace=trace)
     except Exception:  # noqa: BLE001  a model that fails is a finding, whatever it fails with
-        return Answer(name, case, outcome, f"the model failed:\n{traceback.format_exc()}", crashed=True)
+        return Answer(name, case, outcome, f"the model failed:\n{traceback.format_exc(limit=-3)}", crashed=True)
     if coverage is not None:
         coverage.add(trace)
         coverage.count(case, outcome)
@@ -136,12 +139,14 @@ def smallest(oracle: Oracle, answer: Answer) -> Answer:
     """The divergence, shrunk to a minimal case that both can still read."""
 
     def diverges(case: Case) -> bool:
-        try:
-            again = judge(answer.name, case, oracle.run(case))
-        except OracleFailed:
+        outcome = oracle.run(case)
+        if "error" in outcome:
             return False
+        again = judge(answer.name, case, outcome)
         return again.problem is not None and again.crashed == answer.crashed
 
+    if "error" in answer.outcome:
+        return answer
     case = shrink(answer.case, diverges)
     return judge(answer.name, case, oracle.run(case))
 
@@ -154,8 +159,8 @@ def random_cases(seed: int, start: int, count: int) -> Iterator[tuple[str, Case]
 
 def listed_cases() -> Iterator[tuple[str, Case]]:
     """The interleavings that have names."""
-    for name, case in LISTED.items():
-        yield name, dict(case)
+    for name, listed in LISTED.items():
+        yield name, dict(listed.case)
 
 
 def save(answer: Answer, folder: Path) -> Path:
@@ -168,6 +173,8 @@ def save(answer: Answer, folder: Path) -> Path:
 
 def told(answer: Answer) -> str:
     """A divergence for people: the case, what Iceberg says, what differs."""
+    if "error" in answer.outcome:
+        return f"{answer.name}: {answer.problem}\n{json.dumps(answer.case)}"
     data, deletes = live(answer.outcome)
     verdicts = "\n".join(f"  {number}: {json.dumps(verdict)}" for number, verdict in answer.outcome["verdicts"].items())
     return (
@@ -221,7 +228,8 @@ def main(given: list[str] | None = None) -> int:
     """Run, report, and answer with the exit status."""
     arguments = _arguments(given)
     count = 0 if arguments.listed_only else arguments.count
-    coverage, found, began_s = Coverage(), [], time.monotonic()
+    coverage, began_s = Coverage(), time.monotonic()
+    found: list[Answer] = []
 
     def cases() -> Iterator[tuple[str, Case]]:
         yield from listed_cases()
@@ -229,16 +237,19 @@ def main(given: list[str] | None = None) -> int:
 
     done = 0
     with Oracle() as oracle:
-        for answer in _shown(answers(oracle, cases(), coverage), len(LISTED) + count, arguments.json):
-            done += 1
-            if answer.problem is not None:
-                least = smallest(oracle, answer)
-                found.append(least)
-                saved = save(least, arguments.save)
-                if not arguments.json:
-                    print(f"{told(least)}\nsaved as {saved}\n", flush=True)
-            if len(found) == DIVERGENCES_MAX:
-                break
+        # Closed before anything is shrunk: until then a thread of its own asks the oracle.
+        with closing(answers(oracle, cases(), coverage)) as answered:
+            for answer in _shown(answered, len(LISTED) + count, arguments.json):
+                done += 1
+                if answer.problem is not None:
+                    found.append(answer)
+                if len(found) == DIVERGENCES_MAX:
+                    break
+        for number, answer in enumerate(found):
+            found[number] = least = smallest(oracle, answer)
+            saved = save(least, arguments.save)
+            if not arguments.json:
+                print(f"{told(least)}\nsaved as {saved}\n", flush=True)
     unreached = coverage.unreached() if count >= COUNT and not found else []
     _report(arguments, coverage, found, unreached, done, time.monotonic() - began_s)
     return 1 if found or unreached else 0

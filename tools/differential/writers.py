@@ -37,9 +37,11 @@ class View:
     sequence_number: int
     data: tuple[str, ...]
     deletes: tuple[str, ...]
+    manifests: int
+    """It has at least so many data manifests."""
 
 
-EMPTY = View(0, None, 0, (), ())
+EMPTY = View(0, None, 0, (), (), 0)
 
 
 @dataclass
@@ -72,8 +74,8 @@ class Table:
             at = self.views[at].parent
         return out
 
-    def commit(self, snapshot_id: int, op: Operation) -> None:
-        """Take the operation as committed with this snapshot id."""
+    def commit(self, snapshot_id: int, op: Operation, sure: bool = True) -> None:
+        """Take the operation as committed with this snapshot id; not `sure`, its retries may be used up."""
         material, view = self.material, self.view(op.get("branch"))
         removed = {_name(item) for item in (*op.get("remove", ()), *op.get("remove_paths", ()))}
         dropped = {_name(item) for item in op.get("remove_deletes", ())}
@@ -95,12 +97,16 @@ class Table:
         }
         if self.format > 1:
             self.last_sequence_number += 1
+        data = tuple(name for name in view.data if name not in removed) + tuple(op.get("add", ()))
+        # A fast append touches nothing else; all others may merge manifests, or drop some.
+        manifests = view.manifests + 1 if op["kind"] == "fast-append" and sure else min(1, len(data))
         self.views[snapshot_id] = View(
             snapshot_id,
             view.id or None,
             self.last_sequence_number if self.format > 1 else 0,
-            tuple(name for name in view.data if name not in removed) + tuple(op.get("add", ())),
+            data,
             tuple(name for name in view.deletes if name not in dropped) + tuple(op.get("add_deletes", ())),
+            manifests,
         )
         if op.get("branch"):
             self.branch = snapshot_id
@@ -162,14 +168,20 @@ class Planner:
             return [self.rng.choice(old)]
         near = like if like is not None and chance(self.rng, 0.8) else None
         spec = self.material.files[near]["spec"] if near and chance(self.rng, 0.6) else self.spec()
-        return [self.material.data(spec, near) for _ in range(count)]
+        new = [self.material.data(spec, near) for _ in range(count)]
+        if old and chance(self.rng, 0.015):  # the path of another file, which may have another partition
+            self.material.files[new[0]]["path"] = f"mem://t/data/{self.rng.choice(old)}.parquet"
+        return new
 
     def row_deletes(self, targets: list[str]) -> list[str]:
         """Position deletes or deletion vectors, whichever the format wants; rarely the other ones."""
         others = [None, *targets]
         vectors = (self.table.format >= 3) != chance(self.rng, 0.02)
         if vectors:
-            return [self.material.vector(target) for target in dict.fromkeys(targets)]
+            vectors = [self.material.vector(target) for target in dict.fromkeys(targets)]
+            if len(vectors) > 1 and chance(self.rng, 0.1):  # one Puffin file with several of them
+                self.material.files[vectors[1]]["path"] = f"mem://t/data/{vectors[0]}.puffin"
+            return vectors
         return [self.material.position_deletes(target, self.rng.choice(others)) for target in targets]
 
     def start(self, view: View) -> int | None:
@@ -215,7 +227,7 @@ class Planner:
         targets = self.targets(view)
         op: Operation = {"kind": "row-delta", "add_deletes": self.row_deletes(targets)}
         superseded = self.deletes_of(view, targets)
-        if superseded and chance(self.rng, 0.75 if self.table.format >= 3 else 0.35):
+        if superseded and chance(self.rng, 0.65 if self.table.format >= 3 else 0.35):
             op["remove_deletes"] = self.removed(superseded)
         if chance(self.rng, rows):
             op["add"] = self.added(1, targets[0] if targets else None)
@@ -346,8 +358,10 @@ class Planner:
     def rewrite_manifests(self, view: View) -> Operation:
         """Manifests clustered anew, or one put in the place of others."""
         op: Operation = {"kind": "rewrite-manifests"}
-        if chance(self.rng, 0.35) and view.data:
-            op["merge_manifests"] = [0]
+        if chance(self.rng, 0.4) and view.manifests:
+            # Those of one spec only; which spec a manifest has is only sure where there is one.
+            several = view.manifests > 1 and self.table.specs == 1
+            op["merge_manifests"] = [0, 1] if several and chance(self.rng, 0.6) else [0]
             return op
         op["cluster_by"] = self.rng.choice(("partition", "all", "file"))
         if chance(self.rng, 0.3):
