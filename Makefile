@@ -3,11 +3,13 @@
 SHELL := /bin/sh
 BIN := .venv/bin
 READY := .venv/ready
+COUNT := 1000
+SEED := 20261121
 
-.PHONY: help setup java jdk jars postgres demo check test rck lock format clean
+.PHONY: help setup java jdk jars postgres demo check test differential rck lock format clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(READY) ## a virtual environment in .venv with exactly what requirements.lock names
 
@@ -37,6 +39,9 @@ check: $(READY) ## formatting, lint, types, and which room may import which
 
 test: check jdk jars postgres ## the checks, then the tests: real servers and real clients
 	$(BIN)/pytest
+
+differential: jars jdk ## the conflict model against Iceberg itself: listed and random interleavings; COUNT, SEED
+	@$(BIN)/python tools/differential/run.py --count $(COUNT) --seed $(SEED)
 
 rck: java ## Iceberg's own REST Compatibility Kit against `icetower serve`
 	@$(BIN)/python tools/rck/run.py
