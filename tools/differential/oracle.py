@@ -126,6 +126,7 @@ class Oracle:
         self._lines: queue.Queue[str | None] = queue.Queue()
         self._answers: queue.Queue[str | None] = queue.Queue()
         self._log: deque[str] = deque(maxlen=LOG_LINES_KEPT)
+        self._logger: threading.Thread | None = None
         self._command: list[str] = []
 
     def start(self) -> None:
@@ -141,6 +142,7 @@ class Oracle:
         self._spawn()
         self._send({"name": "start", "specs": [[]], "steps": []})
         if "error" in (said := self._receive("start", START_TIMEOUT_S)):
+            self.close()
             raise OracleError(f"the oracle does not work: {said['error']}\n{self._last_words()}")
 
     def run(self, case: Case) -> Outcome:
@@ -222,10 +224,15 @@ class Oracle:
             self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8"
         )
         self._process = process
-        for target, other in ((_feed, self._lines), (_take, self._answers), (_keep, self._log)):
+        for target, other in ((_feed, self._lines), (_take, self._answers)):
             threading.Thread(target=target, args=(process, other), daemon=True).start()
+        self._logger = threading.Thread(target=_keep, args=(process, self._log), daemon=True)
+        self._logger.start()
 
     def _last_words(self) -> str:
+        """What the process wrote last on standard error, once it has ended."""
+        if self._logger is not None:
+            self._logger.join(timeout=1)
         return "".join(self._log) or "it wrote nothing on standard error"
 
 

@@ -189,8 +189,8 @@ final class CaseFiles {
     Map<Integer, T> values = new TreeMap<>();
     metrics
         .get(field)
-        .fields()
-        .forEachRemaining(
+        .properties()
+        .forEach(
             entry -> {
               int id = Integer.parseInt(entry.getKey());
               values.put(id, read.apply(id, entry.getValue()));

@@ -1,7 +1,6 @@
 package org.apache.iceberg;
 
-import java.io.IOException;
-import java.io.UncheckedIOException;
+import java.util.List;
 import org.apache.iceberg.io.FileIO;
 import org.apache.iceberg.shaded.com.fasterxml.jackson.databind.node.ArrayNode;
 import org.apache.iceberg.shaded.com.fasterxml.jackson.databind.node.JsonNodeFactory;
@@ -12,7 +11,7 @@ final class Outcome {
   private Outcome() {}
 
   /** Adds the table to an outcome that holds the verdicts and failures. */
-  static void addTable(ObjectNode outcome, TableMetadata metadata, FileIO io) {
+  static void addTable(ObjectNode outcome, TableMetadata metadata, FileIO io, Manifests manifests) {
     ArrayNode snapshots = outcome.putArray("snapshots");
     for (Snapshot snapshot : metadata.snapshots()) {
       ObjectNode shown = snapshots.addObject();
@@ -20,9 +19,9 @@ final class Outcome {
       shown.put("parent", snapshot.parentId());
       shown.put("sequence_number", snapshot.sequenceNumber());
       shown.put("operation", snapshot.operation());
-      ArrayNode manifests = shown.putArray("manifests");
+      ArrayNode list = shown.putArray("manifests");
       for (ManifestFile manifest : snapshot.allManifests(io)) {
-        addManifest(manifests.addObject(), manifest, metadata, io);
+        addManifest(list.addObject(), manifest, manifests.entries(manifest, io, metadata.specsById()));
       }
     }
     SnapshotRef main = metadata.ref(SnapshotRef.MAIN_BRANCH);
@@ -35,7 +34,7 @@ final class Outcome {
     outcome.put("last_sequence_number", metadata.lastSequenceNumber());
   }
 
-  private static void addManifest(ObjectNode shown, ManifestFile manifest, TableMetadata metadata, FileIO io) {
+  private static void addManifest(ObjectNode shown, ManifestFile manifest, List<ManifestEntry<?>> entries) {
     shown.put("content", manifest.content().id());
     shown.put("spec", manifest.partitionSpecId());
     shown.put("sequence_number", manifest.sequenceNumber());
@@ -46,14 +45,8 @@ final class Outcome {
     counts.add(manifest.existingFilesCount());
     counts.add(manifest.deletedFilesCount());
     shown.put("first_row_id", manifest.firstRowId());
-    ArrayNode entries = shown.putArray("entries");
-    try (ManifestReader<?> reader = ManifestFiles.open(manifest, io, metadata.specsById())) {
-      for (ManifestEntry<?> entry : reader.entries()) {
-        entries.add(entry(entry));
-      }
-    } catch (IOException failure) {
-      throw new UncheckedIOException(failure);
-    }
+    ArrayNode list = shown.putArray("entries");
+    entries.forEach(entry -> list.add(entry(entry)));
   }
 
   private static ArrayNode entry(ManifestEntry<?> entry) {

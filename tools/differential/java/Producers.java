@@ -40,13 +40,15 @@ final class Producers {
           "rewrite-manifests", Set.of("cluster_by", "rewrite_if_spec", "merge_manifests"));
 
   private final CaseFiles files;
+  private final Manifests manifests;
   private final long id;
   private final BaseTable table;
   private final JsonNode op;
   private final Map<String, ContentFile<?>> scanned = new HashMap<>();
 
-  Producers(CaseFiles files, WriterTable operations, JsonNode op) {
+  Producers(CaseFiles files, Manifests manifests, WriterTable operations, JsonNode op) {
     this.files = files;
+    this.manifests = manifests;
     this.id = operations.id();
     this.table = new BaseTable(operations, "t", report -> {});
     this.op = op;
@@ -83,8 +85,8 @@ final class Producers {
     if (known == null) {
       throw new MalformedCase("there is no operation %s; there are %s", kind, KNOWN.keySet());
     }
-    op.fields()
-        .forEachRemaining(
+    op.properties()
+        .forEach(
             field -> {
               JsonNode value = field.getValue();
               boolean empty = value.isNull() || (value.isArray() && value.isEmpty());
@@ -223,12 +225,12 @@ final class Producers {
     List<Long> indexes = Fields.numbers(op, "merge_manifests");
     if (!indexes.isEmpty()) {
       List<ManifestFile> merged = new ArrayList<>();
-      List<ManifestFile> manifests = head() == null ? List.of() : head().dataManifests(table.io());
+      List<ManifestFile> present = head() == null ? List.of() : head().dataManifests(table.io());
       for (long index : indexes) {
-        if (index < 0 || index >= manifests.size()) {
-          throw new MalformedCase("merge_manifests: the head has %d data manifests, not %d", manifests.size(), index);
+        if (index < 0 || index >= present.size()) {
+          throw new MalformedCase("merge_manifests: the head has %d data manifests, none at %d", present.size(), index);
         }
-        merged.add(manifests.get((int) index));
+        merged.add(present.get((int) index));
       }
       merged.forEach(rewrite::deleteManifest);
       rewrite.addManifest(merge(merged));
@@ -276,7 +278,8 @@ final class Producers {
   /** The file as the writer's scan found it; null if it is to be built afresh, or was not there. */
   private ContentFile<?> fromScan(JsonNode removed) {
     boolean built = removed.isObject() && Fields.text(removed, "from", "scan").equals("built");
-    return built ? null : scanned.get(key(files.file(name(removed))));
+    ContentFile<?> file = built ? null : scanned.get(key(files.file(name(removed))));
+    return file == null ? null : (ContentFile<?>) file.copy();
   }
 
   private static String name(JsonNode removed) {
@@ -297,15 +300,11 @@ final class Producers {
     if (!removes || head() == null) {
       return;
     }
-    Map<Integer, PartitionSpec> specs = table.specs();
     for (ManifestFile manifest : head().allManifests(table.io())) {
-      try (ManifestReader<?> reader = ManifestFiles.open(manifest, table.io(), specs)) {
-        for (ManifestEntry<?> entry : reader.liveEntries()) {
-          ContentFile<?> file = entry.copy().file();
-          scanned.putIfAbsent(key(file), file);
+      for (ManifestEntry<?> entry : manifests.entries(manifest, table.io(), table.specs())) {
+        if (entry.isLive()) {
+          scanned.putIfAbsent(key(entry.file()), entry.file());
         }
-      } catch (IOException failure) {
-        throw new UncheckedIOException(failure);
       }
     }
   }
@@ -317,14 +316,14 @@ final class Producers {
   }
 
   /** One new manifest with all live entries of these, as existing ones. */
-  private ManifestFile merge(List<ManifestFile> manifests) {
+  private ManifestFile merge(List<ManifestFile> merged) {
     TableMetadata metadata = table.operations().current();
-    PartitionSpec spec = metadata.spec(manifests.get(0).partitionSpecId());
+    PartitionSpec spec = metadata.spec(merged.get(0).partitionSpecId());
     String path = table.operations().metadataFileLocation("w" + id + "-merged.avro");
     ManifestWriter<DataFile> writer =
         ManifestFiles.write(metadata.formatVersion(), spec, table.io().newOutputFile(path), null);
     try (writer) {
-      for (ManifestFile manifest : manifests) {
+      for (ManifestFile manifest : merged) {
         if (manifest.partitionSpecId() != spec.specId()) {
           throw new MalformedCase("merge_manifests: these manifests are of several specs");
         }

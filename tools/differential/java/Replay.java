@@ -1,5 +1,6 @@
 package org.apache.iceberg;
 
+import java.io.IOException;
 import java.lang.reflect.Field;
 import java.util.HashMap;
 import java.util.List;
@@ -41,6 +42,7 @@ final class Replay implements AutoCloseable {
   private final InMemoryCatalog catalog = new InMemoryCatalog();
   private final JsonNode given;
   private final CaseFiles files;
+  private final Manifests manifests = new Manifests();
   private final Map<Long, Writer> writers = new HashMap<>();
   private final Map<Long, ObjectNode> verdicts = new TreeMap<>();
   private final ArrayNode failures = JsonNodeFactory.instance.arrayNode();
@@ -75,12 +77,12 @@ final class Replay implements AutoCloseable {
     verdicts.forEach((id, verdict) -> shown.set(String.valueOf(id), verdict));
     outcome.set("failures", failures);
     TableOperations table = open();
-    Outcome.addTable(outcome, table.current(), table.io());
+    Outcome.addTable(outcome, table.current(), table.io(), manifests);
     return outcome;
   }
 
   @Override
-  public void close() throws Exception {
+  public void close() throws IOException, ReflectiveOperationException {
     catalog.close();
     // All files in memory stand in one map of the class; the next case begins without any.
     Field contents = InMemoryFileIO.class.getDeclaredField("IN_MEMORY_FILES");
@@ -122,7 +124,7 @@ final class Replay implements AutoCloseable {
     WriterTable table = new WriterTable(open(), id);
     SnapshotUpdate<?> update = null;
     try {
-      update = new Producers(files, table, Fields.required(step, "op")).build();
+      update = new Producers(files, manifests, table, Fields.required(step, "op")).build();
     } catch (MalformedCase wrong) {
       throw wrong;
     } catch (RuntimeException refusal) {
@@ -148,7 +150,7 @@ final class Replay implements AutoCloseable {
     try {
       writer.update().commit();
       verdict = JsonNodeFactory.instance.objectNode().put("verdict", "committed");
-      verdict.put("operation", open().current().snapshot(id).operation());
+      verdict.put("operation", writer.table().current().snapshot(id).operation());
       verdict.put("attempts", writer.table().swaps());
     } catch (MalformedCase wrong) {
       throw wrong;
@@ -227,8 +229,8 @@ final class Replay implements AutoCloseable {
     Map<String, String> properties = new HashMap<>();
     object
         .path("properties")
-        .fields()
-        .forEachRemaining(entry -> properties.put(entry.getKey(), entry.getValue().asText()));
+        .properties()
+        .forEach(entry -> properties.put(entry.getKey(), entry.getValue().asText()));
     return properties;
   }
 
