@@ -7,7 +7,7 @@ Source: Iceberg 1.12, `Expressions`, `UnboundPredicate`, `Binder`, `RewriteNot` 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, cast
 
 from icetower.conflicts.literals import (
@@ -325,6 +325,29 @@ def _predicate_json(op: str, column: str, literals: tuple[Value, ...]) -> dict[s
 
 def _plain(value: Value) -> str:
     return value.hex().upper() if isinstance(value, bytes) else str(value)
+
+
+def typed(expr: Expression, columns: Mapping[str, Column]) -> Expression:
+    """The filter with every literal as its column's type holds it, where that can be: dates as days since 1970.
+
+    This is what Iceberg makes of a filter in JSON that it reads with a schema, and what its messages print then.
+
+    Raises:
+        ValidationFailed: a text that is no value of its column's type.
+    """
+
+    def leaf(predicate: Predicate | Bound) -> Expression:
+        column = columns.get(predicate.column) if isinstance(predicate, Predicate) else None
+        if column is None:
+            return predicate
+        values = (convert(value, column.type) for value in predicate.literals)
+        held = [
+            kept if isinstance(old, Range) or old is None else old
+            for old, kept in zip(values, predicate.literals, strict=True)
+        ]
+        return replace(predicate, literals=tuple(held))
+
+    return rebuild(expr, leaf, Not)
 
 
 def columns_of(schema: Mapping[str, Any]) -> dict[str, Column]:

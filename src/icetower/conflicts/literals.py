@@ -154,7 +154,7 @@ def _from_int(value: int, kind: str) -> Value | Range | None:
         case "timestamp_ns" | "timestamptz_ns":  # a bare number counts as microseconds here too
             return _in_long(value * 1000, value, kind)
         case "float":
-            return _single(float(value))
+            return _single_of_whole(value)
         case "double":
             return float(value)
         case _:
@@ -177,9 +177,20 @@ def _single(value: float) -> float:
     return struct.unpack("<f", struct.pack("<f", value))[0]
 
 
+def _single_of_whole(value: int) -> float:
+    # By way of a double it would be rounded twice; 40 bits, the last of which stands for all below, are rounded once.
+    spare = max(0, abs(value).bit_length() - 40)
+    kept = (abs(value) >> spare) | (abs(value) & ((1 << spare) - 1) != 0)
+    return _single(math.copysign(kept << spare, value))
+
+
 def _rescaled(value: Decimal, kind: str) -> Decimal | None:
     decimal = parse_decimal(kind)
-    return value.quantize(Decimal(1).scaleb(-decimal[1]), ROUND_HALF_UP, _WIDE) if decimal else None
+    return _unsigned_zero(value.quantize(Decimal(1).scaleb(-decimal[1]), ROUND_HALF_UP, _WIDE)) if decimal else None
+
+
+def _unsigned_zero(value: Decimal) -> Decimal:
+    return value if value else value.copy_abs()  # Java's decimals know no -0
 
 
 def _from_text(value: str, kind: str) -> Value | None:
@@ -203,9 +214,9 @@ def _from_text(value: str, kind: str) -> Value | None:
             data = _from_hex(value)
             return data if data is not None and kind == f"fixed[{len(data)}]" else None
         case _ if parse_decimal(kind):
-            if not re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,9})?", value, re.ASCII):
+            if not re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,9})?", value):
                 raise _unreadable(value, kind)
-            return Decimal(value)  # keeps the scale that is written
+            return _unsigned_zero(Decimal(value))  # keeps the scale that is written
         case _:
             return None
 

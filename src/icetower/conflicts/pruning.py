@@ -29,17 +29,20 @@ from icetower.conflicts.expressions import (
     rewrite_not,
     settle,
 )
-from icetower.conflicts.literals import FLOATING, Value, compare, contains, is_nan, order_key
+from icetower.conflicts.literals import FLOATING, LONG_MAX, LONG_MIN, Value, compare, contains, is_nan, order_key
 from icetower.conflicts.metrics import IN_LIMIT, Metrics, metrics_of
 from icetower.errors import ValidationFailed
 from icetower.table.bounds import from_single_value
 from icetower.table.partitions import PartitionField, PartitionSpec
 from icetower.table.records import DataFile, FieldSummary, ManifestFile
 
-__all__ = ["NULL_POINTER", "Metrics", "Pruner", "can_contain", "metrics_of"]
+__all__ = ["NULL_POINTER", "OVERFLOW", "Metrics", "Pruner", "can_contain", "metrics_of"]
 
 NULL_POINTER = "iceberg.NullPointerException"
 """The rule of the error where Iceberg itself fails: a prefix test on a null partition value, in a residual."""
+
+OVERFLOW = "iceberg.ArithmeticException"
+"""The rule of the error where Iceberg itself fails: an in-list of far nanoseconds, partitioned by identity."""
 
 _NULL_POINTER_TEXT = (
     'Cannot invoke "String.startsWith(String)" because the return value of '
@@ -69,7 +72,8 @@ class Pruner:
             field.name: Column(field.field_id, field.name, field.result_type, required=False) for field in spec.fields
         }
         self._positions = {field.name: at for at, field in enumerate(spec.fields)}
-        self._residuals: dict[Any, tuple[Expression, Expression]] = {}
+        self._residuals: dict[Any, Expression] = {}
+        self._bound_residuals: dict[Any, Expression] = {}
 
     def partition_might_match(self, partition: Partition) -> bool:
         """False only if no row of the partition matches."""
@@ -81,11 +85,11 @@ class Pruner:
 
     def manifest_might_match(self, row: ManifestFile) -> bool:
         """False only if no partition in the manifest may hold a matching row, by the manifest list's bounds."""
-        summaries = row.partitions
+        inclusive, summaries = self._inclusive, row.partitions
         if summaries is None:
             return True
         return evaluate(
-            self._inclusive,
+            inclusive,
             lambda predicate: _summary_might_match(
                 predicate, summaries[self._positions[predicate.column.name]], row.path
             ),
@@ -105,15 +109,18 @@ class Pruner:
         Raises:
             ValidationFailed: with the rule `NULL_POINTER`, where Iceberg fails on a null partition value.
         """
-        return self._residual(partition)[0]
+        key = self._key(partition)
+        if key not in self._residuals:
+            self._residuals[key] = rebuild(self._expr, lambda predicate: self._residual_of(predicate, partition))
+        return self._residuals[key]
 
     def residual_might_match(self, file: DataFile) -> bool:
         """False only if the file's partition and statistics together prove that no row matches."""
-        return metrics.rows_might_match(self._residual(file.partition)[1], metrics_of(file))
+        return metrics.rows_might_match(self._bound_residual(file.partition), metrics_of(file))
 
     def residual_must_match(self, file: DataFile) -> bool:
         """True only if the file's partition and statistics together prove that every row matches."""
-        return metrics.rows_must_match(self._residual(file.partition)[1], metrics_of(file))
+        return metrics.rows_must_match(self._bound_residual(file.partition), metrics_of(file))
 
     @cached_property
     def _bound(self) -> Expression:
@@ -121,50 +128,57 @@ class Pruner:
 
     @cached_property
     def _inclusive(self) -> Expression:
-        return rebuild(self._bound, self._project_inclusive)
+        return rebuild(rebuild(self._bound, self._project_inclusive), self._bind_projected)
 
     @cached_property
     def _strict(self) -> Expression:
-        return rebuild(self._bound, self._project_strict)
+        return rebuild(rebuild(self._bound, self._project_strict), self._bind_projected)
 
     def _project_inclusive(self, predicate: Predicate | Bound) -> Expression:
         result: Expression = TRUE
         for field in self._fields_of(predicate):
-            result = both(result, self._projected(field, predicate, strict=False) or TRUE)
+            result = both(result, _project(field, predicate) or TRUE)
         return result
 
     def _project_strict(self, predicate: Predicate | Bound) -> Expression:
         result: Expression = FALSE
         for field in self._fields_of(predicate):
-            result = either(result, self._projected(field, predicate, strict=True) or FALSE)
+            result = either(result, _project(field, predicate, strict=True) or FALSE)
         return result
 
     def _fields_of(self, predicate: Predicate | Bound) -> list[PartitionField]:
         name = predicate.column.name if isinstance(predicate, Bound) else predicate.column
         return [field for field in self._spec.fields if field.source_name == name]
 
-    def _projected(self, field: PartitionField, predicate: Predicate | Bound, *, strict: bool) -> Always | Bound | None:
-        """A predicate's projection on one partition field, bound to it; None where nothing can be said."""
-        if isinstance(predicate, Predicate):
-            raise TypeError("projections are made of bound predicates")
-        project = transforms.project_strict if strict else transforms.project
-        projected = project(field.transform, predicate.column.type, field.name, predicate)
-        return None if projected is None else settle(projected.op, self._fields[field.name], projected.literals)
+    def _bind_projected(self, predicate: Predicate | Bound) -> Always | Bound:
+        """A projection, which holds internal values already, on its partition field."""
+        if isinstance(predicate, Bound):
+            return predicate
+        column = self._fields[predicate.column]
+        values = predicate.literals
+        if predicate.op in SETS and column.type in ("timestamp_ns", "timestamptz_ns"):
+            # Iceberg forgets the unit of a set's values on the way, and takes the nanoseconds for microseconds.
+            values = tuple(int(value) * 1000 for value in values)  # pyright: ignore[reportArgumentType]
+            if not all(LONG_MIN <= value <= LONG_MAX for value in values):
+                raise ValidationFailed("long overflow", rule=OVERFLOW, next_step="none")
+        return settle(predicate.op, column, values)
 
     def _partition_matches(self, predicate: Bound, partition: Partition) -> bool:
         value = partition[self._positions[predicate.column.name]]
         return _value_matches(predicate, value)
 
-    def _residual(self, partition: Partition) -> tuple[Expression, Expression]:
-        """The residual as it is, and bound."""
-        key = tuple(
+    def _bound_residual(self, partition: Partition) -> Expression:
+        key = self._key(partition)
+        if key not in self._bound_residuals:
+            self._bound_residuals[key] = bind(rewrite_not(self.residual(partition)), self._columns)
+        return self._bound_residuals[key]
+
+    def _key(self, partition: Partition) -> tuple[Any, ...]:
+        """A partition as a key: NaN equals itself, and -0.0 is not 0.0."""
+        return tuple(
             None if value is None else order_key(value, field.result_type)
             for value, field in zip(partition, self._spec.fields, strict=True)
         )
-        if key not in self._residuals:
-            residual = rebuild(self._expr, lambda predicate: self._residual_of(predicate, partition))
-            self._residuals[key] = residual, bind(rewrite_not(residual), self._columns)
-        return self._residuals[key]
 
     def _residual_of(self, predicate: Predicate | Bound, partition: Partition) -> Expression:
         if not self._spec.fields:
@@ -173,21 +187,30 @@ class Pruner:
         if isinstance(bound, Always):
             return bound
         for field in self._fields_of(bound):
-            strict = self._projected(field, bound, strict=True)
+            strict = _project(field, bound, strict=True)
             if strict is not None and self._residual_holds(strict, partition):
                 return TRUE
-            inclusive = self._projected(field, bound, strict=False)
+            inclusive = _project(field, bound)
             if inclusive is not None and not self._residual_holds(inclusive, partition):
                 return FALSE
         return predicate
 
-    def _residual_holds(self, projected: Always | Bound, partition: Partition) -> bool:
-        if isinstance(projected, Always):
-            return projected.value
-        value = partition[self._positions[projected.column.name]]
-        if value is None and projected.op in ("starts-with", "not-starts-with"):
+    def _residual_holds(self, projected: Predicate, partition: Partition) -> bool:
+        bound = self._bind_projected(projected)
+        if isinstance(bound, Always):
+            return bound.value
+        value = partition[self._positions[bound.column.name]]
+        if value is None and bound.op in ("starts-with", "not-starts-with"):
             raise ValidationFailed(_NULL_POINTER_TEXT, rule=NULL_POINTER, next_step="none")
-        return _value_matches(projected, value)
+        return _value_matches(bound, value)
+
+
+def _project(field: PartitionField, predicate: Predicate | Bound, *, strict: bool = False) -> Predicate | None:
+    """What a predicate on the source column says of one partition field; None where nothing."""
+    if isinstance(predicate, Predicate):
+        raise TypeError("projections are made of bound predicates")
+    project = transforms.project_strict if strict else transforms.project
+    return project(field.transform, predicate.column.type, field.name, predicate)
 
 
 def can_contain(row: ManifestFile, spec: PartitionSpec, partitions: Iterable[tuple[int, Partition]]) -> bool:

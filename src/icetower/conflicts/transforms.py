@@ -124,11 +124,10 @@ def _stepped(value: Any, step: int, source_type: str) -> Any:
 
 def _off_by_one(projected: Predicate, *, strict: bool) -> Predicate:
     """Iceberg up to 0.10 gave times before 1970 the next partition, so both are allowed for."""
-    op, values = projected.op, projected.literals
-    first = int(values[0])  # pyright: ignore[reportArgumentType]
+    op, values = projected.op, [int(value) for value in projected.literals]  # pyright: ignore[reportArgumentType]
     if op in SETS:
-        wide = [each for value in values for each in ((value, value + 1) if value < 0 else (value,))]  # pyright: ignore[reportOperatorIssue]
-        return Predicate(op, projected.column, tuple(dict.fromkeys(wide)))
+        return Predicate(op, projected.column, (*values, *(value + 1 for value in values if value < 0)))
+    first = values[0]
     if (op == "lt-eq" and first < 0) or (strict and op == "gt" and first <= 0):
         return Predicate(op, projected.column, (first + 1,))
     if op in ("eq", "not-eq") and first < 0:
