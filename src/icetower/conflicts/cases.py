@@ -6,7 +6,7 @@ same text on Iceberg itself. `docs/conflicts.md` describes the format.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -15,6 +15,7 @@ from icetower.conflicts.deletes import DELETE_FILE_PATH
 from icetower.conflicts.operations import Flag, Kind
 from icetower.errors import BadRequest
 from icetower.table.manifest_writing import single_value
+from icetower.table.partitions import FIRST_PARTITION_FIELD_ID
 from icetower.table.records import DATA, EQUALITY_DELETES, POSITION_DELETES, DataFile
 
 LOCATION = "mem://t"
@@ -199,16 +200,26 @@ def parse(given: Mapping[str, Any]) -> Case:
         ) from error
 
 
-def spec_fields(fields: Sequence[PartitionFieldOf]) -> list[dict[str, Any]]:
-    """A partition spec's fields (JSON), named as Iceberg's builder names them."""
-    ids = {name: column_id for column_id, name, _, _ in COLUMNS}
+def spec_fields(case: Case, index: int) -> list[dict[str, Any]]:
+    """The fields (JSON) of one of the case's partition specs, named as Iceberg's builder names them.
+
+    From format 2 on the same transform of the same column keeps its field id over specs; format 1 numbers the fields
+    of each spec from 1000.
+    """
+    columns = {name: column_id for column_id, name, _, _ in COLUMNS}
+    known = dict.fromkeys(field for spec in case.specs[: index + 1] for field in spec)
+    ids = {
+        field: FIRST_PARTITION_FIELD_ID + at
+        for at, field in enumerate(case.specs[index] if case.format == 1 else known)
+    }
     return [
         {
-            "source-id": ids[field.column],
+            "source-id": columns[field.column],
+            "field-id": ids[field],
             "transform": field.transform,
             "name": field.column + _NAMED.get(field.transform.split("[")[0], f"_{field.transform}"),
         }
-        for field in fields
+        for field in case.specs[index]
     ]
 
 

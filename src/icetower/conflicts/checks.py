@@ -165,21 +165,29 @@ class Attempt:
         start = self.head.snapshots.get(self.operation.start) if self.operation.start is not None else None
         return 0 if start is None else sequence_number_of(start)
 
-    def new_deletes(self, where: Where) -> DeleteIndex:
-        """The delete files since the start that `where` covers. Raises `UnknownHistory`, `Corrupt`."""
-        if self.parent is None or self.head.format_version < 2:
-            return DeleteIndex((), self.specs, self.columns_by_id)
-        rows = self.added(_ADDING_DELETES, DELETES).rows
-        return DeleteIndex(self._newer(rows, where), self.specs, self.columns_by_id)
+    def new_deletes(self, where: Where) -> tuple[DeleteIndex, ...]:
+        """The delete files since the start that `where` covers, an index for each snapshot, the newest first.
 
-    def _newer(self, rows: Iterable[ManifestFile], where: Where) -> Iterator[Live]:
+        A deletion vector of one snapshot may supersede another's, so that one index cannot hold them all.
+
+        Raises:
+            UnknownHistory: see `history`.
+            Corrupt: a snapshot added two deletion vectors for one file.
+        """
+        if self.parent is None or self.head.format_version < 2:
+            return ()
+        by_snapshot: dict[int, list[Live]] = {}
+        for row in self.added(_ADDING_DELETES, DELETES).rows:
+            by_snapshot.setdefault(row.added_snapshot_id, []).extend(self._newer(row, where))
+        return tuple(DeleteIndex(deletes, self.specs, self.columns_by_id) for deletes in by_snapshot.values())
+
+    def _newer(self, row: ManifestFile, where: Where) -> Iterator[Live]:
         start = self.start_sequence_number
-        for row in rows:
-            if (row.added_files != 0 or row.existing_files != 0) and self.might_match(where, row):
-                for live in self.files.live(row):
-                    # Not by snapshot id: an entry that a merge carried over counts if its number is new enough.
-                    if (live.sequence_number or 0) > start and self.matches(where, live.entry.file, row.spec_id):
-                        yield live
+        if (row.added_files != 0 or row.existing_files != 0) and self.might_match(where, row):
+            for live in self.files.live(row):
+                # Not by snapshot id: an entry that a merge carried over counts if its number is new enough.
+                if (live.sequence_number or 0) > start and self.matches(where, live.entry.file, row.spec_id):
+                    yield live
 
 
 def text_of(where: Where) -> str:
@@ -313,14 +321,14 @@ def no_new_delete_files(attempt: Attempt, where: Where) -> Verdict:
     operation = attempt.operation
     if not operation.asks(Flag.NO_CONFLICTING_DELETES):
         return None
-    deletes = attempt.new_deletes(where).files
+    deletes = tuple(live for index in attempt.new_deletes(where) for live in index.files)
     found = deletes
     if operation.kind is Kind.ROW_DELTA and operation.precise_deletes and not operation.asks(Flag.NO_CONFLICTING_DATA):
         ours = _touched_files(operation)
         found = tuple(live for live in deletes if (referenced_file(live.entry.file) or None) in (None, *ours))
     if not found:
         return Clear(len(deletes))
-    files = _listed(live.path for live in found)
+    files = _listed(dict.fromkeys(live.path for live in found))
     said = f"Found new conflicting delete files that can apply to records matching {text_of(where)}: {files}"
     return _conflict("C3a", said, found)
 
@@ -343,18 +351,20 @@ def no_new_deletes_for_removed(attempt: Attempt, where: Where, *, ignore_equalit
     operation = attempt.operation
     if not operation.removed or attempt.parent is None or attempt.head.format_version < 2:
         return None
-    index, start = attempt.new_deletes(where), attempt.start_sequence_number
+    indexes, start = attempt.new_deletes(where), attempt.start_sequence_number
     for removal in unique(operation.removed):
         file, spec_id = removal.touched.file, removal.touched.spec_id
-        applying = index.applying_to(file, spec_id, start)
-        if ignore_equality:
-            applying = tuple(live for live in applying if live.entry.file.content == POSITION_DELETES)
-        if applying:
+        for index in indexes:
+            applying = index.applying_to(file, spec_id, start)
+            if ignore_equality:
+                applying = tuple(live for live in applying if live.entry.file.content == POSITION_DELETES)
+            if not applying:
+                continue
             kind = "position delete" if ignore_equality else "delete"
             said = f"Cannot commit, found new {kind} for replaced data file: {file.path}"
             who = tuple(dict.fromkeys(live.snapshot_id for live in applying))
             return Conflict("C3b", "ValidationException", said, (file.path,), who)
-    return Clear(len(index.files))
+    return Clear(sum(len(index.files) for index in indexes))
 
 
 def referenced_files_exist(attempt: Attempt) -> Verdict:
@@ -564,6 +574,8 @@ RULES = (
     "replaced-records",
     "missing-manifest",
     "unknown-spec",
+    "null-pointer",
+    "lost-number",
     "corrupt",
 )
 """The ids of all rules, those of `filtering` and `producer` included."""

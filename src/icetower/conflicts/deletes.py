@@ -67,6 +67,7 @@ class DeleteIndex:
         self, deletes: Iterable[Live], specs: Mapping[int, PartitionSpec], columns: Mapping[int, Column]
     ) -> None:
         self._columns = columns
+        self._specs = specs
         self._global: list[Live] = []
         self._equality: dict[Partition, list[Live]] = {}
         self._positions: dict[Partition, list[Live]] = {}
@@ -117,12 +118,12 @@ class DeleteIndex:
                     f"DV data sequence number ({_number(vector)}) must be greater than or equal to data file sequence "
                     f"number ({sequence_number})"
                 )
-            _check_same_partition(vector, file, spec_id)
+            self._check_same_partition(vector, file, spec_id)
             return (*found, vector)
         found += (live for live in self._positions.get(place, ()) if _number(live) >= sequence_number)
         by_path = [live for live in self._by_path.get(file.path, ()) if _number(live) >= sequence_number]
         for live in by_path:
-            _check_same_partition(live, file, spec_id)
+            self._check_same_partition(live, file, spec_id)
         return (*found, *by_path)
 
     def _may_delete_from(self, deletes: DataFile, data: DataFile) -> bool:
@@ -151,25 +152,29 @@ class DeleteIndex:
                 return False
         return True
 
+    def _check_same_partition(self, deletes: Live, file: DataFile, spec_id: int) -> None:
+        theirs, partition = deletes.row.spec_id, deletes.entry.file.partition
+        pair = f"for delete file {deletes.path} and data file {file.path}: metadata is corrupted"
+        if theirs != spec_id:
+            raise Corrupt(f"Mismatched partition specs ({theirs}, {spec_id}) {pair}")
+        if partition != file.partition:
+            texts = ", ".join(partition_text(self._specs[spec_id], each) for each in (partition, file.partition))
+            raise Corrupt(f"Mismatched partition tuples ({texts}) {pair}")
+
+
+def partition_text(spec: PartitionSpec, partition: tuple[Any, ...]) -> str:
+    """A partition tuple as Iceberg's messages print it."""
+    pairs = zip(spec.fields, partition, strict=True)
+    return f"PartitionData{{{', '.join(f'{part.name}={_plain(value)}' for part, value in pairs)}}}"
+
+
+def _plain(value: Any) -> str:
+    return "null" if value is None else str(value)
+
 
 def _number(live: Live) -> int:
     assert live.sequence_number is not None
     return live.sequence_number
-
-
-def _check_same_partition(deletes: Live, file: DataFile, spec_id: int) -> None:
-    theirs = deletes.row.spec_id
-    pair = f"for delete file {deletes.path} and data file {file.path}: metadata is corrupted"
-    if theirs != spec_id:
-        raise Corrupt(f"Mismatched partition specs ({theirs}, {spec_id}) {pair}")
-    if deletes.entry.file.partition != file.partition:
-        texts = ", ".join(partition_data_text(p) for p in (deletes.entry.file.partition, file.partition))
-        raise Corrupt(f"Mismatched partition tuples ({texts}) {pair}")
-
-
-def partition_data_text(partition: tuple[Any, ...]) -> str:
-    """A partition tuple as Iceberg's messages print it, without names."""
-    return "PartitionData{" + ", ".join("null" if value is None else str(value) for value in partition) + "}"
 
 
 Counts = Mapping[int, int] | None

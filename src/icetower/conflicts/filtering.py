@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import quote_plus
 
-from icetower.conflicts.checks import Attempt, Conflict
+from icetower.conflicts.checks import Attempt, Conflict, is_unpartitioned
 from icetower.conflicts.deletes import is_vector
 from icetower.conflicts.expressions import FALSE, Expression, either, text
 from icetower.conflicts.history import Files, Live
@@ -70,7 +70,7 @@ class Filter:
         self._specs = specs
         self._write = write
         self._files: dict[FileKey, DataFile] = {}
-        self._file_places: dict[Place, None] = {}
+        self._file_places: dict[Place, Place] = {}
         self._paths: dict[str, None] = {}
         self._dropped: dict[Place, None] = {}
         self._expression: Expression = FALSE
@@ -91,12 +91,17 @@ class Filter:
         """Take out this file."""
         self._forget()
         touched = removal.touched
+        self._check_spec(touched.spec_id, f"file {removal.path}")
         if removal.manifest is None:
             self._all_name_manifests = False
         else:
             self._named_manifests.add(removal.manifest)
         self._files.setdefault(key_of(touched.file), touched.file)
-        self._file_places[(touched.spec_id, touched.file.partition)] = None
+        # Iceberg's builder of files drops the tuple of a spec with only void fields, and no manifest seems to hold it.
+        # To a set of partitions such a tuple equals the true one: the first stays.
+        described = removal.manifest is None and is_unpartitioned(self._specs[touched.spec_id])
+        partition = touched.file.partition
+        self._file_places.setdefault((touched.spec_id, partition), (touched.spec_id, () if described else partition))
 
     def by_path(self, path: str) -> None:
         """Take out the data file at this path."""
@@ -114,6 +119,7 @@ class Filter:
         """Take out every file of a partition."""
         self._forget()
         self._all_name_manifests = False
+        self._check_spec(spec_id, "an added file")
         self._dropped[(spec_id, partition)] = None
 
     def _forget(self) -> None:
@@ -191,7 +197,7 @@ class Filter:
             return True
         # The order matters: where files are named, deletion vectors of removed data are not looked for elsewhere.
         if self._files:
-            if can_contain(row, self._spec(row), self._file_places):
+            if can_contain(row, self._spec(row), self._file_places.values()):
                 return True
         elif self.gone_data:
             return True
@@ -202,10 +208,13 @@ class Filter:
         return bool(self._dropped) and can_contain(row, self._spec(row), self._dropped)
 
     def _spec(self, row: ManifestFile) -> PartitionSpec:
-        if row.spec_id not in self._specs:
-            said = f"partition spec {row.spec_id} of manifest {row.path} came after the writer began"
-            raise Refused(Conflict("unknown-spec", "NullPointerException", said))
+        self._check_spec(row.spec_id, f"manifest {row.path}")
         return self._specs[row.spec_id]
+
+    def _check_spec(self, spec_id: int, what: str) -> None:
+        if spec_id not in self._specs:
+            said = f"partition spec {spec_id} of {what} is none that the table had when the writer began"
+            raise Refused(Conflict("unknown-spec", "NullPointerException", said))
 
     def _holds_removed(self, attempt: Attempt, files: Files, row: ManifestFile) -> bool:
         if row.path in self._named_manifests:

@@ -61,8 +61,8 @@ class Files:
 
     lists: Mapping[str, tuple[ManifestFile, ...]]
     manifests: Mapping[str, Manifest]
-    _entries: dict[tuple[str, int], tuple[Live, ...]] = field(
-        default_factory=dict[tuple[str, int], tuple[Live, ...]], compare=False, repr=False
+    _entries: dict[tuple[str, int, int | None], tuple[Live, ...]] = field(
+        default_factory=dict[tuple[str, int, int | None], tuple[Live, ...]], compare=False, repr=False
     )
 
     def rows(self, snapshot: JSON, *, content: int | None = None) -> tuple[ManifestFile, ...]:
@@ -79,7 +79,7 @@ class Files:
 
     def entries(self, row: ManifestFile) -> tuple[Live, ...]:
         """All entries of a manifest, in its order. Raises `NeedsFile` if it was not given."""
-        key = (row.path, row.sequence_number)
+        key = (row.path, row.sequence_number, row.first_row_id)  # lists can tell a manifest's row ids differently
         if key not in self._entries:
             if row.path not in self.manifests:
                 raise NeedsFile(row.path, is_list=False)

@@ -14,6 +14,9 @@ from icetower.conflicts.history import Files
 from icetower.conflicts.operations import ManifestRewrite
 from icetower.table.records import DATA, EXISTING, Entry, ManifestFile
 
+MANIFEST_LENGTH_BYTES = 4096
+"""Of a manifest that exists only in the model; real ones of few entries are about as long."""
+
 
 class Layout:
     """One writer's rewriting of manifests, over all its attempts.
@@ -22,8 +25,9 @@ class Layout:
     always looks at the table's current snapshot.
     """
 
-    def __init__(self, asked: ManifestRewrite) -> None:
+    def __init__(self, asked: ManifestRewrite, target_bytes: int) -> None:
         self._asked = asked
+        self._target_bytes = target_bytes
         self._rewritten: dict[str, ManifestFile] = {}
         self._new: tuple[ManifestFile, ...] = ()
         self._added: ManifestFile | None = None
@@ -60,6 +64,9 @@ class Layout:
         note("manifests-rewritten")
         deleted = {row.path for row in self._asked.deleted}
         self._rewritten = {row.path: row for row in rows if row.path not in deleted and self._takes(row)}
+        # A manifest is full once it is as long as the target; the model knows only of targets that one entry fills.
+        full_at = 1 if self._target_bytes < MANIFEST_LENGTH_BYTES else None
+        written: list[ManifestFile] = []
         groups: dict[tuple[Any, int], list[Entry]] = {}
         for row in self._rewritten.values():
             for live in files.live(row):
@@ -67,9 +74,11 @@ class Layout:
                 keys: dict[str | None, Any] = {"partition": file.partition, "file": file.path}
                 cluster = (keys.get(self._asked.cluster), row.spec_id)
                 self._order.setdefault(cluster, len(self._order))
+                if len(groups.get(cluster, ())) == full_at:
+                    written.append(write(groups.pop(cluster), row.spec_id, DATA))
                 groups.setdefault(cluster, []).append(entry_as(live, EXISTING))
         in_order = sorted(groups, key=lambda cluster: self._order[cluster])
-        self._new = tuple(write(groups[cluster], cluster[1], DATA) for cluster in in_order)
+        self._new = (*written, *(write(groups[cluster], cluster[1], DATA) for cluster in in_order))
 
     def _takes(self, row: ManifestFile) -> bool:
         return row.content == DATA and self._asked.only_spec in (None, row.spec_id)

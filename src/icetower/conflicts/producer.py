@@ -27,12 +27,24 @@ from icetower.conflicts.deletes import is_vector, vector_text
 from icetower.conflicts.expressions import TRUE
 from icetower.conflicts.filtering import FileKey, Filter, Note, Refused, entry_as, key_of
 from icetower.conflicts.history import UNASSIGNED, Files, branch_head
-from icetower.conflicts.layout import Layout
+from icetower.conflicts.layout import MANIFEST_LENGTH_BYTES, Layout
 from icetower.conflicts.operations import Flag, Kind, Operation
+from icetower.conflicts.pruning import NULL_POINTER
+from icetower.errors import ValidationFailed
 from icetower.table.change import Touched
 from icetower.table.head import HeadState
 from icetower.table.manifest_writing import assign_first_row_ids, summarise
-from icetower.table.records import ADDED, DATA, DELETED, EQUALITY_DELETES, EXISTING, Entry, Manifest, ManifestFile
+from icetower.table.records import (
+    ADDED,
+    DATA,
+    DELETED,
+    EQUALITY_DELETES,
+    EXISTING,
+    DataFile,
+    Entry,
+    Manifest,
+    ManifestFile,
+)
 
 EFFECTS = (
     "retry",
@@ -48,7 +60,6 @@ EFFECTS = (
 )
 """What applying can do besides adding and removing the files named."""
 
-_LENGTH_BYTES = 4096  # Of a manifest that exists only here; real ones of few entries are about as long.
 _TARGET_SIZE_BYTES = 8 * 1024 * 1024
 _MIN_COUNT_TO_MERGE = 100
 
@@ -90,14 +101,6 @@ class Producer:
     """
 
     def __init__(self, operation: Operation, snapshot_id: int, base: HeadState, new_path: Callable[[], str]) -> None:
-        for touched in (*operation.added, *operation.added_deletes):
-            if touched.spec_id not in base.specs:
-                noun = "data" if touched.file.content == DATA else "delete"
-                said = f"Cannot find partition spec {touched.spec_id} for {noun} file: {touched.file.path}"
-                raise Refused(Conflict("arguments", "IllegalArgumentException", said, (touched.file.path,)))
-        for touched in operation.added_deletes:
-            if problem := delete_format_problem(base.format_version, touched):
-                raise Refused(problem)
         self.operation = operation
         self.snapshot_id = snapshot_id
         self.attempts = 0
@@ -105,19 +108,20 @@ class Producer:
         self._manifests: dict[str, Manifest] = {}
         self._format = base.format_version
         self._kinds = _kinds(base)
-        self._layout = Layout(operation.manifests)
         properties: Mapping[str, str] = base.metadata.get("properties") or {}
         self._merges = properties.get("commit.manifest-merge.enabled", "true").lower() == "true"
         self._min_count = int(properties.get("commit.manifest.min-count-to-merge", _MIN_COUNT_TO_MERGE))
         self._target_bytes = int(properties.get("commit.manifest.target-size-bytes", _TARGET_SIZE_BYTES))
+        self._listed: dict[str, ManifestFile] = {}
+        self._layout = Layout(operation.manifests, self._target_bytes)
         self._merged: dict[tuple[str, ...], ManifestFile] = {}
         self._new_data: tuple[ManifestFile, ...] | None = None
         self._new_deletes: tuple[ManifestFile, ...] | None = None
         self._data = Filter(DATA, snapshot_id, base.specs, self._write)
         self._deletes = Filter(DELETES, snapshot_id, base.specs, self._write)
-        self._prepare(operation)
+        self._prepare(operation, base)
 
-    def _prepare(self, operation: Operation) -> None:
+    def _prepare(self, operation: Operation, base: HeadState) -> None:
         filters = (self._data, self._deletes)
         if operation.row_filter is not None:
             for each in filters:
@@ -132,6 +136,7 @@ class Producer:
             for touched in operation.added:
                 for each in filters:
                     each.by_partition(touched.spec_id, touched.file.partition)
+        _check_added(operation, base)
         checked = operation.asks(Flag.NO_CONFLICTING_DATA) or operation.asks(Flag.NO_CONFLICTING_DELETES)
         if operation.kind is Kind.REWRITE or (operation.kind is Kind.OVERWRITE and checked):
             self._fail_missing()
@@ -176,10 +181,16 @@ class Producer:
         try:
             rows = self._apply(attempt, own, note)
         except Refused as refused:
-            if observe is not None:
-                observe(refused.conflict.rule, refused.conflict)
-            return refused.conflict
-        return self._draft(head, parent, rows, list_path, now_ms)
+            conflict = refused.conflict
+        except ValidationFailed as failed:
+            if failed.rule != NULL_POINTER:
+                raise
+            conflict = Conflict("null-pointer", "NullPointerException", failed.message)
+        else:
+            return self._draft(head, parent, rows, list_path, now_ms)
+        if observe is not None:
+            observe(conflict.rule, conflict)
+        return conflict
 
     def _turn_on_missing(self, parent: Mapping[str, Any] | None) -> None:
         asks = self.operation.asks
@@ -260,31 +271,37 @@ class Producer:
     def _delete_manifests(self) -> tuple[ManifestFile, ...]:
         """The added delete files likewise: deletion vectors before others."""
         if self._new_deletes is None:
-            by_spec: dict[int, dict[FileKey, Entry]] = {}
+            by_spec: dict[int, dict[tuple[Any, ...], Entry]] = {}
             for touched in sorted(self.operation.added_deletes, key=lambda each: not is_vector(each.file)):
                 entry = self._added_entry(touched, touched.sequence_number)
-                by_spec.setdefault(touched.spec_id, {}).setdefault(key_of(touched.file), entry)
+                by_spec.setdefault(touched.spec_id, {}).setdefault(_added_key(touched.file), entry)
             self._new_deletes = self._write_groups(by_spec, DELETES)
         return self._new_deletes
 
     def _added_entry(self, touched: Touched, number: int | None) -> Entry:
         return Entry(ADDED, self.snapshot_id, number, None, replace(touched.file, first_row_id=None))
 
-    def _write_groups(self, by_spec: Mapping[int, Mapping[FileKey, Entry]], content: int) -> tuple[ManifestFile, ...]:
+    def _write_groups(self, by_spec: Mapping[int, Mapping[Any, Entry]], content: int) -> tuple[ManifestFile, ...]:
         return tuple(self._write(by_spec[spec_id].values(), spec_id, content) for spec_id in sorted(by_spec))
 
     def _write(self, entries: Iterable[Entry], spec_id: int, content: int) -> ManifestFile:
-        written = tuple(self._as_written(entry) for entry in entries)
+        entries = tuple(entries)
+        for entry in entries:
+            if self._format > 1 and entry.status != ADDED and entry.sequence_number is None:
+                # From a manifest that this writer wrote before the table left format 1, which keeps no numbers.
+                text = "java.lang.IllegalStateException: Only entries with status ADDED can have null sequence number"
+                raise Refused(Conflict("lost-number", "AppendWriteException", text, (entry.file.path,)))
         path = self._new_path()
+        written = tuple(self._as_written(entry) for entry in entries)
         self._manifests[path] = Manifest(written, spec_id, (), {}, content, self._format)
-        return uncommitted_row(path, written, spec_id, content, self.snapshot_id, self._kinds[spec_id])
+        return uncommitted_row(path, entries, spec_id, content, self.snapshot_id, self._kinds[spec_id])
 
     def _as_written(self, entry: Entry) -> Entry:
         if entry.status == DELETED:
             entry = replace(entry, snapshot_id=self.snapshot_id)
         if self._format < 3 and entry.file.first_row_id is not None:
             entry = replace(entry, file=replace(entry.file, first_row_id=None))
-        return entry
+        return entry if self._format > 1 else replace(entry, sequence_number=None, file_sequence_number=None)
 
     # ── Merging ──
 
@@ -348,7 +365,8 @@ class Producer:
             snapshot["parent-snapshot-id"] = parent["snapshot-id"]
         if version > 1:
             snapshot["sequence-number"] = number
-        final = tuple(_numbered(row, number) for row in rows)
+        # What a list says of a manifest is kept from the first attempt that came upon it, row ids and all.
+        final = tuple(_numbered(self._listed.setdefault(row.path, row), number) for row in rows)
         if version > 2:
             first: int = metadata["next-row-id"]
             final, following = assign_first_row_ids(final, first)
@@ -356,6 +374,21 @@ class Producer:
         named = {row.path for row in final}
         new = {path: manifest for path, manifest in self._manifests.items() if path in named}
         return Draft(snapshot, final, new, self.operation.branch)
+
+
+def _check_added(operation: Operation, base: HeadState) -> None:
+    for touched in (*operation.added, *operation.added_deletes):
+        if touched.file.content != DATA and (problem := delete_format_problem(base.format_version, touched)):
+            raise Refused(problem)
+        if touched.spec_id not in base.specs:
+            noun = "data" if touched.file.content == DATA else "delete"
+            said = f"Cannot find partition spec {touched.spec_id} for {noun} file: {touched.file.path}"
+            raise Refused(Conflict("arguments", "IllegalArgumentException", said, (touched.file.path,)))
+
+
+def _added_key(file: DataFile) -> tuple[Any, ...]:
+    """What makes an added delete file one: vectors by the data file that they are about."""
+    return ("vector", file.referenced_data_file) if is_vector(file) else key_of(file)
 
 
 def _kinds(head: HeadState) -> Mapping[int, tuple[str, ...]]:
@@ -381,7 +414,7 @@ def uncommitted_row(
 
     return ManifestFile(
         path=path,
-        length_bytes=_LENGTH_BYTES,
+        length_bytes=MANIFEST_LENGTH_BYTES,
         spec_id=spec_id,
         content=content,
         sequence_number=UNASSIGNED,

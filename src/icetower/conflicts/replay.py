@@ -12,7 +12,7 @@ from typing import Any
 from icetower.conflicts import cases
 from icetower.conflicts.cases import Case, OperationOf, RemovedOf
 from icetower.conflicts.checks import Clear, Conflict
-from icetower.conflicts.expressions import from_json
+from icetower.conflicts.expressions import Expression, columns_of, from_json, typed
 from icetower.conflicts.filtering import Refused, entry_as, key_of
 from icetower.conflicts.history import Files, branch_head, parent_of, sequence_number_of
 from icetower.conflicts.operations import Kind, ManifestRewrite, Operation, Removal
@@ -102,7 +102,7 @@ class Replay:
             uuid="00000000-0000-0000-0000-000000000000",
             location=cases.LOCATION,
             schema=cases.SCHEMA,
-            spec={"fields": cases.spec_fields(case.specs[0])},
+            spec={"fields": cases.spec_fields(case, 0)},
             sort_order=None,
             properties={**case.properties, "format-version": str(case.format)},
             now_ms=next(self._now_ms),
@@ -238,14 +238,15 @@ class Replay:
             raise BadRequest(f"the case has no spec {index}", rule="case.steps")
         if self.metadata["default-spec-id"] == index:
             return
-        spec = {"spec-id": index, "fields": cases.spec_fields(self.case.specs[index])}
+        spec = {"spec-id": index, "fields": cases.spec_fields(self.case, index)}
         self._apply({"action": "add-spec", "spec": spec}, {"action": "set-default-spec", "spec-id": index})
 
     def _expire(self, ids: Sequence[int]) -> None:
         for name, ref in self.metadata["refs"].items():
             if ref["snapshot-id"] in ids:
                 said = f"Cannot expire {ref['snapshot-id']}. Still referenced by refs: [{name}]"
-                raise BadRequest(said, rule="case.steps")
+                self._failures.append({"step": "expire", "error": "IllegalArgumentException", "message": said})
+                return
         known = [snapshot_id for snapshot_id in ids if snapshot_id in self.head.snapshots]
         if known:
             self._apply({"action": "remove-snapshots", "snapshot-ids": known})
@@ -335,15 +336,19 @@ def operation_of_case(case: Case, op: OperationOf, head: HeadState, files: Files
         removed=tuple(removal(name) for name in op.remove),
         removed_deletes=tuple(removed_deletes.values()),
         removed_paths=tuple(cases.path_of(case, name) for name in op.remove_paths),
-        row_filter=None if op.filter is None else from_json(op.filter),
+        row_filter=_filter(op.filter),
         start=op.start,
-        conflict_filter=None if op.conflict_filter is None else from_json(op.conflict_filter),
+        conflict_filter=_filter(op.conflict_filter),
         flags=frozenset(op.validations),
         references=tuple(cases.path_of(case, name) for name in op.references),
         data_sequence_number=op.sequence_number,
         manifests=_layout(op, rows, files),
         branch=op.branch,
     )
+
+
+def _filter(given: Any) -> Expression | None:
+    return None if given is None else typed(from_json(given), columns_of(cases.SCHEMA))
 
 
 def _layout(op: OperationOf, rows: Sequence[ManifestFile], files: Files) -> ManifestRewrite:
