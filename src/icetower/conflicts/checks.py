@@ -8,193 +8,29 @@ Source: Apache Iceberg 1.12, `MergingSnapshotProducer` and its subclasses; the t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
 
-from icetower.conflicts.deletes import Corrupt, DeleteIndex, is_vector, referenced_file, vector_text
-from icetower.conflicts.expressions import FALSE, TRUE, Column, Expression, columns_of, text
-from icetower.conflicts.history import (
-    Files,
-    History,
-    Live,
-    UnknownHistory,
-    history,
-    is_ancestor,
-    sequence_number_of,
+from icetower.conflicts.attempt import (
+    DELETES,
+    Attempt,
+    Clear,
+    Conflict,
+    PartitionSet,
+    Verdict,
+    Where,
+    is_unpartitioned,
+    text_of,
 )
+from icetower.conflicts.deletes import Corrupt, is_vector, referenced_file, vector_text
+from icetower.conflicts.expressions import FALSE, TRUE, Expression, text
+from icetower.conflicts.history import Live, UnknownHistory, is_ancestor
 from icetower.conflicts.operations import Flag, Kind, Operation, unique
-from icetower.conflicts.pruning import Pruner
-from icetower.table.head import HeadState
-from icetower.table.partitions import PartitionSpec
-from icetower.table.records import ADDED, DATA, DELETED, POSITION_DELETES, DataFile, ManifestFile
+from icetower.table.records import ADDED, DATA, DELETED, POSITION_DELETES
 
 _ADDING = frozenset({"append", "overwrite"})
 _REMOVING = frozenset({"overwrite", "replace", "delete"})
 _REMOVING_BUT_DELETES = frozenset({"overwrite", "replace"})
-_ADDING_DELETES = frozenset({"overwrite", "delete"})
 _ADDING_VECTORS = frozenset({"overwrite", "delete", "replace"})
-DELETES = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Conflict:
-    """A commit that a rule refuses.
-
-    Attributes:
-        rule: its id, such as ``C1``.
-        error: the exception that Iceberg throws, by its simple name.
-        message: Iceberg's own text.
-        paths: the files in the way, or missing.
-        snapshots: ids of the snapshots that brought or took them, where that is known.
-    """
-
-    rule: str
-    error: str
-    message: str
-    paths: tuple[str, ...] = ()
-    snapshots: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Clear:
-    """A rule that was asked and doesn't object. `considered`: how many entries it looked at and found harmless."""
-
-    considered: int = 0
-
-
-Verdict = Clear | Conflict | None
-"""None: the operation doesn't ask for this rule."""
-
-
-class PartitionSet:
-    """Partitions by (spec id, tuple), matched exactly and never across specs."""
-
-    def __init__(self, partitions: Iterable[tuple[int, tuple[Any, ...]]], specs: Mapping[int, PartitionSpec]) -> None:
-        self._partitions = dict.fromkeys(partitions)
-        self._specs = specs
-
-    def __contains__(self, place: object) -> bool:
-        return place in self._partitions
-
-    def __iter__(self) -> Iterator[tuple[int, tuple[Any, ...]]]:
-        return iter(self._partitions)
-
-    def __bool__(self) -> bool:
-        return bool(self._partitions)
-
-    @property
-    def text(self) -> str:
-        """As in Iceberg's messages: ``[category=a, category=b]``."""
-        parts = [
-            f"{part.name}={'null' if value is None else value}"
-            for spec_id, partition in sorted(self._partitions, key=lambda place: place[0])
-            for part, value in zip(self._specs[spec_id].fields, partition, strict=True)
-        ]
-        return f"[{', '.join(parts)}]"
-
-
-Where = Expression | PartitionSet | None
-"""What narrows a check: a row filter, partitions, or nothing."""
-
-
-@dataclass(frozen=True)
-class Attempt:
-    """An operation held against one state of the table.
-
-    Attributes:
-        head: the table as it stands.
-        files: what may be looked at.
-        parent: the snapshot that the commit would follow; None in an empty table.
-    """
-
-    operation: Operation
-    head: HeadState
-    files: Files
-    parent: Mapping[str, Any] | None
-    _pruners: dict[tuple[Expression, int], Pruner] = field(
-        default_factory=dict[tuple[Expression, int], Pruner], compare=False, repr=False
-    )
-
-    @cached_property
-    def columns(self) -> Mapping[str, Column]:
-        """The columns of the table's current schema by name."""
-        return columns_of(self.head.schema)
-
-    @cached_property
-    def columns_by_id(self) -> Mapping[int, Column]:
-        """Likewise by field id."""
-        return {column.id: column for column in self.columns.values()}
-
-    @cached_property
-    def specs(self) -> Mapping[int, PartitionSpec]:
-        """All partition specs of the table by id."""
-        return self.head.specs
-
-    def pruner(self, expression: Expression, spec_id: int) -> Pruner:
-        """What `expression` says of files of a spec."""
-        key = (expression, spec_id)
-        if key not in self._pruners:
-            self._pruners[key] = Pruner(expression, self.specs[spec_id], self.columns)
-        return self._pruners[key]
-
-    def added(self, operations: frozenset[str], content: int) -> History:
-        """What came since the writer's start. Raises `UnknownHistory`, `NeedsFile`."""
-        assert self.parent is not None
-        return history(self.head, self.files, self.parent, self.operation.start, operations, content)
-
-    def might_match(self, where: Where, row: ManifestFile) -> bool:
-        """Whether a manifest can hold anything that `where` covers; decided without opening it."""
-        if not isinstance(where, PartitionSet) and where is not None and where != TRUE:
-            return self.pruner(where, row.spec_id).manifest_might_match(row)
-        return True
-
-    def matches(self, where: Where, file: DataFile, spec_id: int) -> bool:
-        """Whether a file can hold rows that `where` covers: its partition first, then its column statistics."""
-        if isinstance(where, PartitionSet):
-            return (spec_id, file.partition) in where
-        if where is None or where == TRUE:
-            return True
-        pruner = self.pruner(where, spec_id)
-        return pruner.partition_might_match(file.partition) and pruner.rows_might_match(file)
-
-    @property
-    def start_sequence_number(self) -> int:
-        """The sequence number of the writer's start; 0 if it never said, or if that snapshot has expired."""
-        start = self.head.snapshots.get(self.operation.start) if self.operation.start is not None else None
-        return 0 if start is None else sequence_number_of(start)
-
-    def new_deletes(self, where: Where) -> tuple[DeleteIndex, ...]:
-        """The delete files since the start that `where` covers, an index for each snapshot, the newest first.
-
-        A deletion vector of one snapshot may supersede another's, so that one index cannot hold them all.
-
-        Raises:
-            UnknownHistory: see `history`.
-            Corrupt: a snapshot added two deletion vectors for one file.
-        """
-        if self.parent is None or self.head.format_version < 2:
-            return ()
-        by_snapshot: dict[int, list[Live]] = {}
-        for row in self.added(_ADDING_DELETES, DELETES).rows:
-            by_snapshot.setdefault(row.added_snapshot_id, []).extend(self._newer(row, where))
-        return tuple(DeleteIndex(deletes, self.specs, self.columns_by_id) for deletes in by_snapshot.values())
-
-    def _newer(self, row: ManifestFile, where: Where) -> Iterator[Live]:
-        start = self.start_sequence_number
-        if (row.added_files != 0 or row.existing_files != 0) and self.might_match(where, row):
-            for live in self.files.live(row):
-                # Not by snapshot id: an entry that a merge carried over counts if its number is new enough.
-                if (live.sequence_number or 0) > start and self.matches(where, live.entry.file, row.spec_id):
-                    yield live
-
-
-def text_of(where: Where) -> str:
-    """As Iceberg's messages print it."""
-    if isinstance(where, PartitionSet):
-        return where.text
-    return "null" if where is None else text(where)
 
 
 def _listed(paths: Iterable[str]) -> str:
@@ -497,11 +333,6 @@ def replaced_partitions(attempt: Attempt) -> Where:
     if is_unpartitioned(spec):
         return TRUE
     return PartitionSet(((t.spec_id, t.file.partition) for t in attempt.operation.added), attempt.specs)
-
-
-def is_unpartitioned(spec: PartitionSpec) -> bool:
-    """No fields, or none but `void` ones."""
-    return all(part.transform == "void" for part in spec.fields)
 
 
 def _c1_of_replacement(attempt: Attempt) -> Verdict:

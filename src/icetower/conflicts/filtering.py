@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import quote_plus
 
-from icetower.conflicts.checks import Attempt, Conflict, is_unpartitioned
+from icetower.conflicts.attempt import Attempt, Conflict, is_unpartitioned
 from icetower.conflicts.deletes import is_vector
 from icetower.conflicts.expressions import FALSE, Expression, either, text
 from icetower.conflicts.history import Files, Live

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from icetower.conflicts.checks import Attempt, Conflict
+from icetower.conflicts.attempt import Attempt, Conflict
 from icetower.conflicts.filtering import Note, Refused, Write, entry_as
 from icetower.conflicts.history import Files
 from icetower.conflicts.operations import ManifestRewrite

@@ -13,16 +13,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from icetower.conflicts.checks import (
-    DELETES,
-    Attempt,
-    Clear,
-    Conflict,
-    MixedSpecs,
-    is_unpartitioned,
-    judge,
-    single_spec,
-)
+from icetower.conflicts.attempt import DELETES, Attempt, Clear, Conflict, is_unpartitioned
+from icetower.conflicts.checks import MixedSpecs, judge, single_spec
 from icetower.conflicts.deletes import is_vector, vector_text
 from icetower.conflicts.expressions import TRUE
 from icetower.conflicts.filtering import FileKey, Filter, Note, Refused, entry_as, key_of

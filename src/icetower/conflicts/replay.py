@@ -10,8 +10,8 @@ from itertools import count
 from typing import Any
 
 from icetower.conflicts import cases
+from icetower.conflicts.attempt import Clear, Conflict
 from icetower.conflicts.cases import Case, OperationOf, RemovedOf
-from icetower.conflicts.checks import Clear, Conflict
 from icetower.conflicts.expressions import Expression, columns_of, from_json, typed
 from icetower.conflicts.filtering import Refused, entry_as, key_of
 from icetower.conflicts.history import Files, branch_head, parent_of, sequence_number_of
