@@ -9,6 +9,7 @@ import typer
 
 from icetower import __version__
 from icetower.cli import demo as demo_command
+from icetower.cli import explain as explain_command
 from icetower.cli import pipelines, registry
 from icetower.cli import serve as serve_command
 from icetower.cli.terminal import fail, say
@@ -40,6 +41,7 @@ def root(
 
 app.command("serve")(serve_command.serve)
 app.command("demo")(demo_command.demo)
+app.command("explain")(explain_command.explain)
 app.command("mediate")(pipelines.mediate)
 app.command("orphans")(pipelines.orphans)
 app.add_typer(registry.contracts, name="contracts")

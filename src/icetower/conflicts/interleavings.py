@@ -347,18 +347,14 @@ def _manifests() -> Iterator[Listed]:
 def _branches() -> Iterator[Listed]:
     delta = op("row-delta", start=2, conflict_filter=ONE, references=["A"], add_deletes=["P"])
     rewrite = op("overwrite", start=2, conflict_filter=ONE, validate=[NO_NEW_DELETES], remove=["A"], add=["C"])
-    title = "The snapshot that was read is rolled back, then a"
-    for name, operation, message, rule in (
-        ("row-delta", delta, "Snapshot 2 is not an ancestor of 1", "ancestry"),
-        (
-            "overwrite",
-            rewrite,
-            "Cannot determine history between starting snapshot 2 and the last known ancestor 1",
-            "history",
-        ),
+    title = "The snapshot that was read is rolled back, then"
+    lost = "Cannot determine history between starting snapshot 2 and the last known ancestor 1"
+    for name, what, operation, message, rule in (
+        ("row-delta", "a row delta", delta, "Snapshot 2 is not an ancestor of 1", "ancestry"),
+        ("overwrite", "an overwrite", rewrite, lost, "history"),
     ):
         life = case(V2_FILES, append(1, "A"), append(2, "B"), begin(3, operation), rollback(1), commit(3))
-        yield listed(f"B1-{name}", f"{title} {name.replace('-', ' ')}", life, {3: message}, rule)
+        yield listed(f"B1-{name}", f"{title} {what}", life, {3: message}, rule)
     buffered = mor(Command.DELETE, add_deletes=["P"])
     life = case(V2_FILES, append(1, "A"), begin(2, buffered), upgrade(3), commit(2))
     message = f"Must use DVs for position deletes in V3: {path('P')}"

@@ -238,7 +238,7 @@ def flags(engine: Engine, command: Command, level: Level, format_version: int) -
         raise BadRequest(f"{engine} has no command {command} that is known here: take one of {known}", rule="isolation")
     validate: tuple[Flag, ...] | None = getattr(row, level.value)
     if validate is None:
-        offered = ", ".join(at.value for at in Level if getattr(row, at.value) is not None)
+        offered = ", ".join(levels(engine, command))
         raise BadRequest(f"{engine} {command} has no level {level}: take one of {offered}", rule="isolation")
     if row.kind is Kind.ROW_DELTA and format_version < 2:
         raise BadRequest(f"format version {format_version} has no delete files: {command} needs 2", rule="isolation")
@@ -254,11 +254,17 @@ def flags(engine: Engine, command: Command, level: Level, format_version: int) -
     )
 
 
+def levels(engine: Engine, command: Command) -> tuple[Level, ...]:
+    """The levels that the command offers; none if the engine has no such command."""
+    row = _TABLE.get((engine, command))
+    return () if row is None else tuple(level for level in Level if getattr(row, level.value) is not None)
+
+
 def known(format_version: int) -> Iterator[tuple[Engine, Command, Level]]:
     """All that `flags` answers for a table of this format version, in the order of the table."""
     for (engine, command), row in _TABLE.items():
         if row.kind is not Kind.ROW_DELTA or format_version >= 2:
-            yield from ((engine, command, level) for level in Level if getattr(row, level.value) is not None)
+            yield from ((engine, command, level) for level in levels(engine, command))
 
 
 # ── Table properties ────────────────────────────────────────────────────────────────────────────────────────────────

@@ -1,0 +1,279 @@
+"""Two snapshots of a real table, read through storage and held against each other."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+import httpx2
+import orjson
+
+from icetower.catalog.changes import Manifests
+from icetower.catalog.storage import FileIOStorage
+from icetower.conflicts.coexist import Guess, Meeting, Opinion, meeting, operation_of, opinions, touched_partitions
+from icetower.conflicts.explain import Names
+from icetower.conflicts.expressions import TRUE, Expression, columns_of, from_json, typed
+from icetower.conflicts.history import Files, NeedsFile, operation_name, parent_of
+from icetower.conflicts.isolation import DEFAULT_LEVEL, LEVEL_PROPERTIES, Command, Level, level_of
+from icetower.errors import BadRequest, IcetowerError, NoSuchTable, NotAuthenticated, Unavailable, UpstreamFailed
+from icetower.table import metadata as table_metadata
+from icetower.table.change import Change, change_of, diff_lists, manifests_to_read
+from icetower.table.head import HeadState
+from icetower.table.manifests import Manifest, ManifestFile
+
+T = TypeVar("T")
+TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Two snapshots held against each other.
+
+    Attributes:
+        earlier, later: the two, in words.
+        between: the snapshots that the later one is held against, in words, oldest first.
+        guess: what the later one seems to have been.
+        conflict_filter: under which it is taken to have read.
+        opinions: one a level.
+        set_level: what the table's properties set for such a command.
+    """
+
+    earlier: str
+    later: str
+    met: Meeting
+    between: tuple[str, ...]
+    guess: Guess
+    conflict_filter: Expression
+    opinions: tuple[Opinion, ...]
+    set_level: Level
+
+
+# ── Where tables are ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a table's metadata is, and how its files are read.
+
+    Attributes:
+        head: the table.
+        storage: properties as for PyIceberg's FileIO.
+        folder: where manifests are looked for by name instead of at their paths; None for a table that is where it
+            says.
+    """
+
+    head: HeadState
+    storage: Mapping[str, str]
+    folder: str | None = None
+
+
+async def place_of_metadata(path: str, storage: Mapping[str, str], *, copied: bool) -> Place:
+    """A table by its metadata file.
+
+    Args:
+        path: of the file: local, or a URI that the storage reads.
+        copied: the file's folder was copied from elsewhere, manifests and all.
+
+    Raises:
+        BadRequest: it is no metadata file.
+        NotFound: there is no such file.
+    """
+    path = _absolute(path)
+    files = FileIOStorage(storage)
+    try:
+        data = await files.read(path)
+    finally:
+        await files.close()
+    return Place(HeadState(path, table_metadata.parse(data)), storage, path.rpartition("/")[0] if copied else None)
+
+
+def _absolute(path: str) -> str:
+    """A URI as it is, and a path of this machine from its root on."""
+    return path if re.match(r"^[a-z0-9]+:", path) else os.path.abspath(path)
+
+
+def place_in_catalog(uri: str, table: str, token: str | None, storage: Mapping[str, str]) -> Place:
+    """A table of a REST catalog, such as a running tower.
+
+    Args:
+        table: ``namespace.table``.
+        token: bearer token; None for a catalog that is open.
+        storage: goes over what the catalog says.
+
+    Raises:
+        BadRequest: the name is none, or the answer no metadata.
+        NoSuchTable, NotAuthenticated, Unavailable, UpstreamFailed: the catalog says so, or nobody answers.
+    """
+    *namespace, name = table.split(".")
+    if not namespace or not all((*namespace, name)):
+        raise BadRequest(f"{table!r} is no table: write namespace.table", rule="explain.table")
+    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+    with httpx2.Client(base_url=uri.rstrip("/"), headers=headers, timeout=TIMEOUT_S) as http:
+        config = _get(http, uri, "/v1/config", table)
+        prefix = {**config.get("defaults", {}), **config.get("overrides", {})}.get("prefix", "")
+        root = f"/v1/{quote(prefix)}" if prefix else "/v1"
+        spaces = quote("\x1f".join(namespace), safe="")
+        found = _get(http, uri, f"{root}/namespaces/{spaces}/tables/{quote(name, safe='')}", table)
+    head = HeadState(found.get("metadata-location") or "", table_metadata.parse(orjson.dumps(found["metadata"])))
+    return Place(head, {**found.get("config", {}), **storage})
+
+
+def _get(http: httpx2.Client, uri: str, path: str, table: str) -> Any:
+    try:
+        response = http.get(path)
+    except httpx2.HTTPError as error:
+        raise Unavailable(f"no catalog answers at {uri}: {type(error).__name__}; is it running?") from error
+    if response.is_success:
+        return response.json()
+    said = f"{uri} answers {response.status_code} to GET {path}"
+    kinds: dict[int, type[IcetowerError]] = {401: NotAuthenticated, 403: NotAuthenticated, 404: NoSuchTable}
+    hints = {401: "set ICETOWER_TOKEN", 403: "set ICETOWER_TOKEN of someone who may", 404: f"is there a table {table}?"}
+    raise kinds.get(response.status_code, UpstreamFailed)(
+        f"{said}: {hints.get(response.status_code, 'is that an Iceberg REST catalog?')}", rule="explain.catalog"
+    )
+
+
+# ── The question ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def held_together(place: Place, earlier: int, later: int, where: str) -> Found:
+    """Hold two snapshots of a table against each other.
+
+    Args:
+        where: the later one's filter: empty for none, ``partitions`` for those that it touches, or Iceberg's JSON.
+
+    Raises:
+        BadRequest: there are no such snapshots, they do not meet, or the filter is none.
+        NotFound: a manifest is gone.
+    """
+    head = place.head
+    met = meeting(head, earlier, later)
+    storage = FileIOStorage(place.storage)
+    try:
+        reader = _Reader(Manifests(storage), place.folder)
+        await reader.prepare(met)
+        change = await reader.change(head, head.snapshots[later])
+        guess = operation_of(change)
+        conflict_filter = _filter(where, change, head)
+        names = Names({snapshot_id: _called(snapshot) for snapshot_id, snapshot in head.snapshots.items()})
+        answer = await reader.answer(lambda files: opinions(head, files, change, guess, met, names, conflict_filter))
+    finally:
+        await storage.close()
+    return Found(
+        _described(head.snapshots[earlier]),
+        _described(head.snapshots[later]),
+        met,
+        tuple(_described(snapshot) for snapshot in met.between),
+        guess,
+        conflict_filter,
+        answer,
+        _level(head, guess),
+    )
+
+
+class _Reader:
+    """Reads what a question asks for."""
+
+    def __init__(self, manifests: Manifests, folder: str | None) -> None:
+        self._source = manifests
+        self._folder = folder
+        self._lists: dict[str, tuple[ManifestFile, ...]] = {}
+        self._manifests: dict[str, Manifest] = {}
+        self._files = Files(self._lists, self._manifests)
+
+    def _at(self, path: str) -> str:
+        return path if self._folder is None else f"{self._folder}/{path.rpartition('/')[2]}"
+
+    async def prepare(self, met: Meeting) -> None:
+        """Read side by side what the rules look at first: what the snapshots in between wrote."""
+        await asyncio.gather(*(self._list(snapshot["manifest-list"]) for snapshot in met.between))
+        wanted = {
+            row.path
+            for snapshot in met.between
+            for row in self._lists[snapshot["manifest-list"]]
+            if row.added_snapshot_id == snapshot["snapshot-id"]
+        }
+        await asyncio.gather(*(self._manifest(path) for path in wanted))
+
+    async def _list(self, path: str) -> None:
+        self._lists[path] = await self._source.list_at(self._at(path))
+
+    async def _manifest(self, path: str) -> None:
+        self._manifests[path] = await self._source.manifest_at(self._at(path))
+
+    async def change(self, head: HeadState, snapshot: Mapping[str, Any]) -> Change:
+        """What a snapshot did to its parent, which the table must still have."""
+        parent_id = parent_of(snapshot)
+        assert parent_id is not None
+        parent = head.snapshots[parent_id]
+        for each in (parent, snapshot):
+            await self._list(each["manifest-list"])
+        diff = diff_lists(self._lists[parent["manifest-list"]], self._lists[snapshot["manifest-list"]])
+        await asyncio.gather(*(self._manifest(row.path) for row in manifests_to_read(diff)))
+        return change_of(snapshot, diff, self._manifests)
+
+    async def answer(self, question: Callable[[Files], T]) -> T:
+        """Ask until nothing is missing any more."""
+        while True:
+            try:
+                return question(self._files)
+            except NeedsFile as need:
+                await (self._list(need.path) if need.is_list else self._manifest(need.path))
+
+
+def _filter(where: str, change: Change, head: HeadState) -> Expression:
+    if not where:
+        return TRUE
+    if where == "partitions":
+        return touched_partitions(change, head)
+    try:
+        given = orjson.loads(where)
+    except orjson.JSONDecodeError as error:
+        raise BadRequest(
+            f"--filter {where!r} is neither `partitions` nor JSON ({error}); "
+            'a filter looks like {"type": "eq", "term": "id", "value": 5}',
+            rule="explain.filter",
+        ) from error
+    return typed(from_json(given), columns_of(head.schema))
+
+
+def _level(head: HeadState, guess: Guess) -> Level:
+    """What the table sets for such a command; the default of Iceberg for commands that have no property."""
+    command = guess.command
+    if command is Command.COPY_ON_WRITE:
+        command = Command.MERGE if guess.operation.added else Command.DELETE
+    if command is None or command not in LEVEL_PROPERTIES:
+        return DEFAULT_LEVEL
+    return level_of(head.metadata.get("properties") or {}, command)
+
+
+def _called(snapshot: Mapping[str, Any]) -> str:
+    return f"snapshot {snapshot['snapshot-id']} ({operation_name(snapshot)})"
+
+
+_COUNTS = {
+    "added-data-files": "adds {} data files",
+    "deleted-data-files": "removes {} data files",
+    "added-delete-files": "adds {} delete files",
+    "removed-delete-files": "removes {} delete files",
+}
+
+
+def _described(snapshot: Mapping[str, Any]) -> str:
+    summary: Mapping[str, str] = snapshot.get("summary") or {}
+    counts = (text.format(summary[key]) for key, text in _COUNTS.items() if summary.get(key))
+    at = datetime.fromtimestamp(snapshot["timestamp-ms"] / 1000, UTC).isoformat(sep=" ", timespec="seconds")
+    by = f", by {summary['engine-name']}" if summary.get("engine-name") else ""
+    did = re.sub(r"\b1 (\w+) files", r"1 \1 file", ", ".join(counts)) or "changes no files"
+    return f"{_called(snapshot)}, {at}{by}: {did}"
+
+
+def with_level(found: Found, level: Level | None) -> Found:
+    """The same, asked about another level than the table's."""
+    return found if level is None else replace(found, set_level=level)

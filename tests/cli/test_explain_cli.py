@@ -1,0 +1,243 @@
+"""`icetower explain` as a person types it: figures, interleavings, cases of one's own, and snapshots of real tables."""
+
+from __future__ import annotations
+
+import json
+import sys
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog import load_catalog
+from tower_process import TowerProcess
+
+from icetower.cli import main
+from icetower.conflicts.figures import FIGURES, LISTED
+
+FIXTURES = Path(__file__).parent.parent / "table" / "fixtures"
+
+
+@dataclass(frozen=True)
+class Said:
+    """What the program said and how it ended."""
+
+    status: int
+    out: str
+    err: str
+
+    @property
+    def words(self) -> str:
+        """The output as one line, as far as lines were broken to fit."""
+        return " ".join(self.out.split())
+
+
+Run = Callable[..., Said]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    monkeypatch.setenv("COLUMNS", "160")
+
+    def type_it(*words: str) -> Said:
+        monkeypatch.setattr(sys, "argv", ["icetower", "explain", *words])
+        try:
+            main()
+            status = 0
+        except SystemExit as end:
+            status = int(end.code or 0)
+        return Said(status, *capsys.readouterr())
+
+    return type_it
+
+
+@pytest.mark.parametrize("name", list(FIGURES))
+def test_every_figure_is_replayed_by_name(run: Run, name: str) -> None:
+    said = run("--figure", name)
+    figure = FIGURES[name]
+    assert (said.status, said.err) == (0, "")
+    for words in (figure.title, figure.source, *figure.story, *figure.people.values(), *figure.expected.values()):
+        assert words in said.words
+    assert (f"refused by {figure.rule}" in said.words) == bool(figure.rule)
+
+
+def test_a_figure_shows_the_rows_that_are_left(run: Run) -> None:
+    assert "jack, banana" in run("--figure", "undelete").out
+    assert "sarah, black ← sarah is there 2 times" in run("--figure", "8").words
+
+
+def test_a_figure_for_machines(run: Run) -> None:
+    said = json.loads(run("--figure", "5", "--json").out)
+    assert said["case"]["files"].keys() == {"data-1", "data-2", "data-3"}
+    assert said["end"] == {"data": ["data-2"], "deletes": [], "rows": ["jack, pink", "sarah, blue"]}
+    refused = said["lanes"][2]
+    assert (refused["verdict"], refused["conflict"]["rule"], refused["attempts"]) == ("refused", "C6", 2)
+    assert refused["explanation"]["iceberg"] == FIGURES["5"].expected[3]
+
+
+def test_all_variants_of_an_interleaving(run: Run) -> None:
+    said = run("--interleaving", "k2")
+    assert said.status == 0
+    assert "K2-with: " in said.out
+    assert "K2-without: " in said.out
+    assert [each["name"] for each in json.loads(run("--interleaving", "K2", "--json").out)] == ["K2-with", "K2-without"]
+
+
+def test_everything_that_has_a_name_is_listed(run: Run) -> None:
+    shown = {(row["kind"], row["name"]) for row in json.loads(run("--list", "--json").out)}
+    assert {("figure", name) for name in FIGURES} <= shown
+    others = {name for name in LISTED if not name.startswith("Fig") or name.removeprefix("Fig") not in FIGURES}
+    assert {name for kind, name in shown if kind == "interleaving"} == others
+    plain = run("--list").out
+    assert all(name in plain for _, name in shown)
+
+
+def test_a_case_of_ones_own(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps({"name": "mine", **FIGURES["2"].case}))
+    assert run("--case", str(path)).status == 0
+    path.write_text(json.dumps(FIGURES["10"].case))
+    said = run("--case", str(path))
+    assert said.status == 3
+    assert "mine.json" in said.out
+    assert "refused by C6" in said.out
+    assert json.loads(run("--case", str(path), "--json").out)["lanes"][1]["name"] == "writer 3"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((), "name one thing to explain: --figure 7"),
+        (("--figure", "7", "--list"), "name one thing to explain"),
+        (("--figure", "4"), "there is no figure '4'; there are 001-rebase"),
+        (("--interleaving", "K"), "there is no interleaving 'K'; did you mean"),
+        (("--interleaving", "zzz"), "`icetower explain --list` shows all"),
+        (("--case", "nowhere.json"), "nowhere.json cannot be read: No such file"),
+        (("--metadata", "m.json", "1"), "name two snapshots, the earlier one first; 1 are given"),
+        (("--catalog", "http://127.0.0.1:9", "1", "2"), "--catalog and --table belong together"),
+        (("--catalog", "http://127.0.0.1:9", "--table", "t", "1", "2"), "'t' is no table: write namespace.table"),
+        (("--metadata", "m.json", "--storage", "x", "1", "2"), "--storage 'x' is no property: write key=value"),
+    ],
+)
+def test_what_is_used_wrongly_is_told(run: Run, words: tuple[str, ...], message: str) -> None:
+    said = run(*words)
+    assert said.status != 0
+    assert message in said.err
+    assert said.out == ""
+
+
+@pytest.mark.parametrize(("content", "message"), [("[1]", "holds no case"), ("{", "is not JSON"), ("{}", "case")])
+def test_a_case_that_is_none(run: Run, tmp_path: Path, content: str, message: str) -> None:
+    path = tmp_path / "case.json"
+    path.write_text(content)
+    said = run("--case", str(path))
+    assert said.status in (1, 2)
+    assert message in said.err
+
+
+# ── Snapshots of real tables ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def by_java(tmp_path: Path) -> Callable[[str], tuple[str, list[str]]]:
+    """A table that Iceberg's Java library wrote: its metadata file, and its snapshot ids, oldest first."""
+
+    def unpack(name: str) -> tuple[str, list[str]]:
+        with zipfile.ZipFile(FIXTURES / f"{name}.zip") as archive:
+            archive.extractall(tmp_path)
+        path = tmp_path / "metadata.json"
+        snapshots = json.loads(path.read_text())["snapshots"]
+        snapshots.sort(key=lambda each: each["sequence-number"])
+        return str(path), [str(each["snapshot-id"]) for each in snapshots]
+
+    return unpack
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_two_snapshots_that_iceberg_has_written(run: Run, by_java: Any, version: int) -> None:
+    path, ids = by_java(f"java_v{version}_mor")
+    said = run("--metadata", path, "--copied", ids[3], ids[4])
+    assert said.status == 3
+    assert f"snapshot {ids[3]} (append)" in said.words
+    assert "delete: it adds delete files and no data: a DELETE, merge-on-read" in said.words
+    assert "serializable ← asked conflict C1" in said.words
+    assert "snapshot may coexist" in said.words
+    assert "Found conflicting files that can contain records matching true" in said.words
+    assert run("--metadata", path, "--copied", "--level", "snapshot", ids[3], ids[4]).status == 0
+    assert run("--metadata", path, "--copied", "--filter", "partitions", ids[3], ids[4]).status == 0
+
+
+def test_two_snapshots_for_machines(run: Run, by_java: Any) -> None:
+    path, ids = by_java("java_v2_cow")
+    where = {"type": "eq", "term": "day", "value": "2017-01-03"}
+    said = run("--metadata", path, "--copied", "--json", "--filter", json.dumps(where), ids[2], ids[3])
+    assert said.status == 3
+    answer = json.loads(said.out)
+    assert answer["command"] == "copy-on-write"
+    assert answer["prepared_on"] == int(ids[1])
+    assert answer["coexist"] is False
+    assert [level["conflict"] and level["conflict"]["rule"] for level in answer["levels"]] == [None, None, "C1"]
+    elsewhere = json.dumps({**where, "value": "2017-01-01"})
+    assert run("--metadata", path, "--copied", "--filter", elsewhere, ids[2], ids[3]).status == 0
+
+
+def test_a_change_that_builds_on_the_other(run: Run, by_java: Any) -> None:
+    path, ids = by_java("java_v3_mor")
+    said = run("--metadata", path, "--copied", ids[1], ids[2])
+    assert said.status == 3
+    assert "builds on it" in said.out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("1", "2"), "the table has no snapshot 1 (expired, or never there)"),
+        (("FIRST", "FIRST"), "is one change, not two"),
+        (("SECOND", "FIRST"), "swap the two"),
+        (("--filter", "day = 3", "FIRST", "SECOND"), "is neither `partitions` nor JSON"),
+        (("--filter", '{"type": "eq"}', "FIRST", "SECOND"), "the filter"),
+    ],
+)
+def test_snapshots_that_cannot_be_held_together(run: Run, by_java: Any, words: tuple[str, ...], message: str) -> None:
+    path, ids = by_java("java_v2_cow")
+    named = [{"FIRST": ids[0], "SECOND": ids[1]}.get(word, word) for word in words]
+    said = run("--metadata", path, "--copied", *named)
+    assert said.status == 1
+    assert message in said.err
+
+
+def test_manifests_that_are_not_there(run: Run, by_java: Any) -> None:
+    path, ids = by_java("java_v2_cow")
+    said = run("--metadata", path, ids[0], ids[1])
+    assert said.status == 1
+    assert "File does not exist: " in said.err
+
+
+def test_a_table_of_a_running_tower(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tower = TowerProcess(tmp_path / "data")
+    try:
+        catalog = load_catalog("tower", type="rest", uri=tower.uri, token=tower.secret)
+        catalog.create_namespace("shop")
+        rows = pa.table({"id": pa.array([1, 2], pa.int64())})
+        table = catalog.create_table("shop.sales", rows.schema)
+        table.append(rows)
+        table.append(rows)
+        table.overwrite(rows, overwrite_filter="id = 1")
+        ids = [str(snapshot.snapshot_id) for snapshot in table.metadata.snapshots]
+        monkeypatch.setenv("ICETOWER_TOKEN", tower.secret)
+        said = run("--catalog", tower.uri, "--table", "shop.sales", ids[0], ids[1])
+        assert (said.status, said.err) == (0, "")
+        assert "append: it only adds data files" in said.words
+        assert "builds on it" in run("--catalog", tower.uri, "--table", "shop.sales", ids[1], ids[2]).words
+        gone = run("--catalog", tower.uri, "--table", "shop.nothing", ids[0], ids[1])
+        assert (gone.status, "is there a table shop.nothing?" in gone.err) == (1, True)
+        monkeypatch.setenv("ICETOWER_TOKEN", "wrong")
+        refused = run("--catalog", tower.uri, "--table", "shop.sales", ids[0], ids[1])
+        assert (refused.status, "set ICETOWER_TOKEN" in refused.err) == (1, True)
+    finally:
+        tower.stop()
+    away = run("--catalog", tower.uri, "--table", "shop.sales", ids[0], ids[1])
+    assert (away.status, "is it running?" in away.err) == (1, True)
