@@ -352,6 +352,7 @@ def test_a_removed_file_is_the_scanned_one_or_a_fresh_one(oracle: Oracle) -> Non
         assert f"data_sequence_number={number}," in verdict["message"]
 
 
+MANY = "ABCDEFGHIJKLMNOPQ"
 MALFORMED: dict[str, tuple[Case, str]] = {
     "step": (case({"do": "dance"}), "step 0: there is no step dance"),
     "operation": (case(write(1, "dance")), "step 0: there is no operation dance"),
@@ -362,6 +363,10 @@ MALFORMED: dict[str, tuple[Case, str]] = {
     "fail": (case({"do": "fail"}), "step 0: fail stands only between an attempt and its swap"),
     "partition": (case(files={"A": {"partition": [1]}}), "file A: spec 0 has 0 partition fields"),
     "spec": (case({"do": "spec", "spec": 1}, specs=[[], []]), "step 0: spec 1 would get the id 0"),
+    "clusters": (
+        case(append(1, *MANY), write(2, "rewrite-manifests", cluster_by="file"), files=MANY),
+        "step 1: cluster_by makes more than 16 clusters",
+    ),
 }
 
 
