@@ -15,6 +15,7 @@ DUMP = (
     f"GenericDataFile{{content=data, file_path={A}, file_format=PARQUET, spec_id=0, partition=PartitionData{{x=1}}, "
     "record_count=1, value_counts={1=1}, lower_bounds=SerializableByteBufferMap@1f, upper_bounds=null}"
 )
+GONE = "Deleted manifest mem://t/metadata/%s.avro could not be found in the latest snapshot %d"
 CORRUPT = "Can't index multiple DVs for"
 V = "DV{location=mem://t/data/V.puffin, offset=4, length=40, referencedDataFile=%s}"
 W = "DV{location=mem://t/data/W.puffin, offset=4, length=40, referencedDataFile=%s}"
@@ -39,6 +40,7 @@ def outcome() -> dict[str, Any]:
         ("matching partitions [a=1, a=2]: [x]", "matching partitions [a=2, a=1]: [x]"),
         (f"{C3B}: {DUMP}", f"{C3B}: {A}"),
         (f"{CORRUPT} {A}: {V % A} and {W % A}", f"{CORRUPT} {A}: {W % A} and {V % A}"),
+        (GONE % ("w1-m0", 5), GONE % ("w2-m0", 5)),
     ],
 )
 def test_what_iceberg_leaves_open(one: str, other: str) -> None:
@@ -54,10 +56,20 @@ def test_what_iceberg_leaves_open(one: str, other: str) -> None:
         ("Snapshot 1 is not an ancestor of 2", "Snapshot 2 is not an ancestor of 1"),
         (f"{C3B}: {DUMP}", f"{C3B}: {B}"),
         (f"{CORRUPT} {A}: {V % A} and {W % A}", f"{CORRUPT} {A}: {V % A} and {V % A}"),
+        (GONE % ("w1-m0", 5), GONE % ("w1-m0", 6)),
     ],
 )
 def test_what_it_does_not(one: str, other: str) -> None:
     assert message(one) != message(other)
+
+
+def test_what_the_jvm_says_of_a_null_pointer_is_its_own() -> None:
+    def refused(error: str, said: str) -> dict[str, Any]:
+        return outcome() | {"verdicts": {"1": {"verdict": "refused", "error": error, "message": said}}}
+
+    assert difference(refused("NullPointerException", "x"), refused("NullPointerException", "y")) is None
+    assert difference(refused("NullPointerException", "x"), refused("ValidationException", "x")) is not None
+    assert difference(refused("ValidationException", "x"), refused("ValidationException", "y")) is not None
 
 
 def test_equal_outcomes_do_not_differ() -> None:

@@ -19,7 +19,7 @@ from icetower.conflicts import cases
 
 SEED = 20261121
 SEEDS = 2000
-DIGEST = "60ba0fd36824b08aa94f8edbb5385f43e0eaa1a1faf4faba1fc7f2b59884fba7"
+DIGEST = "0eb6025eb71bc19000098ec57f576e17c33a50be2008de08d6feeec3a82f9809"
 PARTS = (
     "add", "add_deletes", "remove", "remove_deletes", "remove_paths", "filter", "start", "conflict_filter",
     "references", "validate", "sequence_number", "cluster_by", "rewrite_if_spec", "merge_manifests", "branch",

@@ -11,12 +11,12 @@ Only what real Iceberg does not decide by itself is left out: two deletion vecto
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
 from differential.material import SPEC_WEIGHTS, SPECS, Material, chance, pick, some
-from differential.writers import STARTED, Operation, Planner, Table, View, writer
+from differential.writers import STARTED, Operation, Planner, Table, writer
 
 Step = dict[str, Any]
 Case = dict[str, Any]
@@ -42,9 +42,9 @@ class _Writer:
 
     id: int
     op: Operation | None = None
+    planned_on: int | None = None
     begun: bool = False
     done: bool = False
-    notes: list[str] = field(default_factory=list)
 
 
 def case(seed: int) -> Case:
@@ -76,7 +76,11 @@ class _Generator:
     def make(self) -> Made:
         """Set-up, concurrent writers, and now and then a last word."""
         steps: list[Step] = []
-        self._set_up(steps)
+        self.table.certain = chance(self.rng, 0.96)
+        if self.table.certain:
+            self._set_up(steps)
+        else:
+            self.notes["empty table"] += 1
         live = self.table.view().data
         self.planner.hot = some(self.rng, live, 2)
         self._concurrently(steps)
@@ -145,9 +149,15 @@ class _Generator:
         self.notes[f"kind:{op['kind']}"] += 1
         self.table.commit(writes, op)
 
-    def _evolve(self, out: list[Step]) -> None:
+    def _specs_left(self, nested: bool) -> bool:
+        """Whether another spec may be added. What is nested may never run, and specs are added in order: so only the
+        last of them there."""
+        left = len(self.specs) - self.table.specs
+        return left == 1 if nested else left > 0
+
+    def _evolve(self, out: list[Step], nested: bool = False) -> None:
         """The next spec, or a higher format, if there is one left."""
-        if self.table.specs < len(self.specs) and chance(self.rng, 0.75):
+        if self._specs_left(nested) and chance(self.rng, 0.75):
             self.table.default_spec = self.table.specs
             self.table.specs += 1
             out.append({"do": "spec", "spec": self.table.default_spec})
@@ -158,12 +168,12 @@ class _Generator:
             return
         self.notes[f"step:{out[-1]['do']}"] += 1
 
-    def _table_step(self, out: list[Step]) -> None:
+    def _table_step(self, out: list[Step], nested: bool = False) -> None:
         """Something that is not a write: rollback, expiry, other properties, evolution, an old spec again."""
         table, ancestors = self.table, self.table.ancestors()
-        which = pick(self.rng, {"rollback": 4, "expire": 3, "set": 1.5, "evolve": 4, "spec": 1})
+        which = pick(self.rng, {"rollback": 4, "expire": 3, "set": 1.5, "evolve": 4, "spec": 1, "upgrade": 0.4})
         if which == "evolve":
-            return self._evolve(out)
+            return self._evolve(out, nested)
         if which == "rollback" and len(ancestors) > 1:
             to = self.rng.choice(ancestors[1:3])
             table.gone += ancestors[: ancestors.index(to)]
@@ -185,6 +195,9 @@ class _Generator:
         elif which == "spec" and table.specs > 1:
             table.default_spec = self.rng.randrange(table.specs)
             out.append({"do": "spec", "spec": table.default_spec})
+        elif which == "upgrade":  # any format, lower ones included
+            out.append({"do": "upgrade", "format": self.rng.randint(1, 3)})
+            table.format = max(table.format, out[-1]["format"])
         else:
             return None
         self.notes[f"step:{out[-1]['do']}"] += 1
@@ -199,30 +212,43 @@ class _Generator:
         while waiting := [writer for writer in self.writers if not writer.done]:
             if chance(self.rng, 0.05):
                 self._table_step(out)
-            self._upgrade_under(out)
+            self._change_under(out, nested=False)
             self._advance(self.rng.choice(waiting), out, 0)
 
-    def _upgrade_under(self, out: list[Step]) -> None:
-        """Now and then, a table of format 2 is upgraded while a writer holds position deletes for it."""
+    def _change_under(self, out: list[Step], nested: bool) -> None:
+        """Now and then, the table changes under a writer that has begun: an upgrade to format 3 while it holds
+        position deletes for format 2, or a new spec while it removes files."""
         for waiting in self.writers:
-            deletes = (waiting.op or {}).get("add_deletes", ()) if waiting.begun and not waiting.done else ()
-            if self.table.format == 2 and any(name.startswith("P") for name in deletes) and chance(self.rng, 0.06):
+            op = (waiting.op or {}) if waiting.begun and not waiting.done else {}
+            deletes = [name for name in op.get("add_deletes", ()) if name.startswith("P")]
+            if deletes and self.table.format == 2 and chance(self.rng, 0.06):
                 self.table.format = 3
                 out.append({"do": "upgrade", "format": 3})
                 self.notes["step:upgrade under deletes"] += 1
+            removes = op.get("kind") == "replace-partitions" or "filter" in op or "remove" in op
+            if removes and self._specs_left(nested) and chance(self.rng, 0.1):
+                self.table.default_spec = self.table.specs
+                self.table.specs += 1
+                out.append({"do": "spec", "spec": self.table.default_spec})
+                self.notes["step:spec under removal"] += 1
+                if chance(self.rng, 0.6):
+                    added = self.material.data(self.table.default_spec)
+                    self._committed(self._id(), {"kind": "fast-append", "add": [added]}, out)
 
     def _advance(self, which: _Writer, out: list[Step], depth: int) -> None:
         if which.op is None:
             self._plan(which)
         elif not which.begun:
             which.begun = True
+            self.planner.settle(which.op)
             out.append({"do": "begin", "id": which.id, "op": which.op})
         else:
             self._commit(which, out, depth)
 
-    def _plan(self, which: _Writer, view: View | None = None) -> None:
+    def _plan(self, which: _Writer) -> None:
         profile = writer(self.rng, self.table)
-        which.op = self.planner.plan(profile, view or self.table.view())
+        which.op = self.planner.plan(profile, self.table.view())
+        which.planned_on = self.table.head
         self.notes[f"engine:{profile}"] += 1
         self.notes[f"kind:{which.op['kind']}"] += 1
 
@@ -240,7 +266,7 @@ class _Generator:
             self.notes["start:head at commit"] += 1
         if op.get("start") in self.table.gone:
             self.notes["start:gone at commit"] += 1
-        slots = self._slots(depth)
+        slots = self._slots(depth, which.planned_on != self.table.head)
         between: list[list[Step]] = []
         for _ in range(slots):
             between.append([])
@@ -258,17 +284,23 @@ class _Generator:
         if slots <= int(self.properties.get("commit.retry.num-retries", DEFAULT_RETRIES)):
             self.table.commit(which.id, op, sure=not slots)
 
-    def _slots(self, depth: int) -> int:
-        """How many attempts something comes between."""
-        weights = {0: {"0": 52, "1": 30, "2": 12, "3": 5, "5": 1}, 1: {"0": 75, "1": 22, "2": 3}}
-        return int(pick(self.rng, weights.get(depth, {"0": 1})))
+    def _slots(self, depth: int, moved: bool) -> int:
+        """How many attempts something comes between. Fewer if the head has moved already: whoever is refused at once
+        leaves those that wait between its attempts no turn."""
+        if depth == 0:
+            weights = (
+                {"0": 65, "1": 25, "2": 7, "3": 2, "5": 1} if moved else {"0": 35, "1": 38, "2": 18, "3": 7, "5": 2}
+            )
+        else:
+            weights = {"0": 75, "1": 22, "2": 3} if depth < DEPTH_MAX else {"0": 1}
+        return int(pick(self.rng, weights))
 
     def _meanwhile(self, out: list[Step], depth: int) -> None:
         """What happens between one attempt and its swap."""
         kind = pick(self.rng, {"writer": 10, "fail": 2.5, "table": 1.5})
-        self._upgrade_under(out)
+        self._change_under(out, nested=True)
         if kind == "table":
-            self._table_step(out)
+            self._table_step(out, nested=True)
         waiting = [writer for writer in self.writers if not writer.done]
         if kind == "writer" and not waiting and len(self.writers) < WRITERS_MAX:
             waiting = [_Writer(self._id())]
@@ -281,5 +313,6 @@ class _Generator:
 
     def _write(self, profile: str, out: list[Step]) -> None:
         op = self.planner.plan(profile, self.table.view())
+        self.planner.settle(op)
         self.notes[f"engine:{profile}"] += 1
         self._committed(self._id(), op, out)

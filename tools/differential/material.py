@@ -7,6 +7,7 @@ exception: they are made up (a partition tuple is believed), as nothing here may
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, timedelta
 from random import Random
@@ -33,16 +34,27 @@ DOMAINS: dict[str, tuple[Any, ...]] = {
     "price": (0.0, 1.5, 2.5, -1.0, NAN, None),
 }
 
+# Values at the edges of what Java and Iceberg do: code points of two units, days before 1970, the other zero.
+EDGES: dict[str, tuple[Any, ...]] = {
+    "category": ("", "é", "𐍈x", "\uffff"),
+    "day": (-1, -31, -366, 0),
+    "price": (-0.0, 1e300),
+}
+# These only stand in filters: no truncated partition could hold them.
+LIMITS: dict[str, tuple[Any, ...]] = {"amount": (-(2**31), 2**31 - 1), "id": (-(2**63), 2**63 - 1)}
+
 SPECS: dict[str, tuple[Spec, ...]] = {
     "unpartitioned": ([],),
     "identity": (
         [{"column": "category", "transform": "identity"}],
         [{"column": "amount", "transform": "identity"}],
         [{"column": "day", "transform": "identity"}],
+        [{"column": "price", "transform": "identity"}],
     ),
     "bucket": (
         [{"column": "id", "transform": "bucket[2]"}],
         [{"column": "category", "transform": "bucket[3]"}],
+        [{"column": "day", "transform": "bucket[2]"}],
     ),
     "truncate": (
         [{"column": "category", "transform": "truncate[1]"}],
@@ -104,9 +116,11 @@ def partition_of(spec: Spec, row: Row) -> list[Any]:
     return [partition_value(field, row) for field in spec]
 
 
-def order(value: Any) -> float | str:
-    """A value as something that Python compares: NaN after every other double, as Java has it."""
-    return float("inf") if value == NAN else value
+def order(value: Any) -> Any:
+    """A value as something that Python compares as Java does: NaN after every other double, -0.0 before 0.0."""
+    if value == NAN:
+        return (math.inf, 1.0)
+    return (value, math.copysign(1.0, value)) if isinstance(value, float) else value
 
 
 def statistics(rng: Random, rows: Sequence[Row], style: str) -> dict[str, Any] | None:
@@ -221,13 +235,15 @@ class Material:
     def data(self, spec: int, like: str | None = None, records: int | None = None) -> str:
         """A new data file of the spec; `like` an old one, it shares its partition (if the specs agree) and range."""
         rows = self._rows(spec, self.rows.get(like or "", []))
+        if records is None and chance(self.rng, 0.01):
+            records = 0
         if records is not None:
             rows = (rows * max(records, 1))[:records]
         return self._file("data", "D", spec, partition_of(self.specs[spec], rows[0]) if rows else None, rows, records)
 
     def vector(self, target: str) -> str:
         """A new deletion vector for a data file; now and then with another partition than the file's."""
-        return self._for("dv", "V", target, {"references": target}, astray=0.02)
+        return self._for("dv", "V", target, {"references": target}, astray=0.08)
 
     def position_deletes(self, target: str, other: str | None = None) -> str:
         """New v2 position deletes for a data file: by partition, by reference, by path bounds, equal or not."""
@@ -239,7 +255,7 @@ class Material:
             last = other if scope == "paths" and other else target
             extra["path_bounds"] = sorted((target, last))
         self.notes.append(f"position deletes:{scope}")
-        return self._for("position-deletes", "P", target, extra, astray=0.02)
+        return self._for("position-deletes", "P", target, extra, astray=0.04)
 
     def equality_deletes(self, target: str | None, spec: int) -> str:
         """New equality deletes in the target's partition, or global ones if spec 0 has no partition fields."""
@@ -301,7 +317,11 @@ class Material:
         return rows
 
     def _row(self) -> Row:
-        return {column: self.rng.choice(domain) for column, domain in DOMAINS.items()}
+        row = {column: self.rng.choice(domain) for column, domain in DOMAINS.items()}
+        if chance(self.rng, 0.06):
+            column = self.rng.choice(tuple(EDGES))
+            row[column] = self.rng.choice(EDGES[column])
+        return row
 
     # --- filters -----------------------------------------------------------------------------------------------
 
@@ -369,12 +389,25 @@ class Material:
         if value is None or value == NAN or chance(rng, 0.05):
             kinds = ["is-null", "not-null", *(["is-nan", "not-nan"] if column == "price" else [])]
             return predicate(rng.choice(kinds), column)
+        if chance(rng, 0.04):
+            edges = EDGES | LIMITS
+            value = rng.choice(edges[column])
+        if column == "id" and chance(rng, 0.01):  # more than Iceberg looks at
+            return predicate("in", column, *range(1, 202))
         if chance(rng, 0.2):
             known = [item for item in DOMAINS[column] if item not in (None, NAN)]
             return predicate(rng.choice(("in", "in", "not-in")), column, *dict.fromkeys((value, *some(rng, known, 2))))
         if column == "category" and chance(rng, 0.3):
             return predicate(rng.choice(("starts-with", "starts-with", "not-starts-with")), column, value[:1])
         return predicate(rng.choice(("eq", "eq", "eq", "lt", "lt-eq", "gt", "gt-eq", "not-eq")), column, value)
+
+    def has_null_text(self, name: str) -> bool:
+        """Whether the file is in a partition that its rows' category makes null."""
+        file = self.files[name]
+        return any(
+            field["column"] == "category" and field["transform"].startswith(("identity", "truncate")) and value is None
+            for field, value in zip(self.specs[file["spec"]], file["partition"], strict=True)
+        )
 
     def match(self, expression: Expression, name: str) -> str:
         """Whether `all`, `some` or `none` of a file's rows match."""

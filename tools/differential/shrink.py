@@ -119,7 +119,11 @@ def _writers(case: Case) -> Iterator[Case]:
 def _single_steps(case: Case) -> Iterator[Case]:
     """Without one step."""
     for number in reversed(range(_count(case))):
-        yield _changed(case, number, lambda steps, index: steps.__delitem__(index))
+        yield _changed(case, number, _without_step)
+
+
+def _without_step(steps: list[Step], index: int) -> None:
+    del steps[index]
 
 
 def _nesting(case: Case) -> Iterator[Case]:
@@ -322,9 +326,12 @@ def _specs(case: Case) -> Iterator[Case]:
 
 
 def _formats(case: Case) -> Iterator[Case]:
-    """A table of a lower format."""
+    """A table of a lower format, or of the format to which a step upgrades it."""
     for lower in range(1, case["format"]):
         yield case | {"format": lower}
+    for number, (steps, index) in enumerate(list(_steps(case))):
+        if steps[index]["do"] == "upgrade":
+            yield _changed(case, number, _without_step) | {"format": steps[index]["format"]}
 
 
 def _values(case: Case) -> Iterator[Case]:
