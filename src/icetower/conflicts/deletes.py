@@ -131,7 +131,9 @@ class DeleteIndex:
         ours, theirs = metrics_of(data), metrics_of(deletes)
         check_ranges = ours.has_bounds and theirs.has_bounds
         for column_id in deletes.record.get("equality_ids") or ():
-            column = self._columns[column_id]
+            column = self._columns.get(column_id)
+            if column is None:  # dropped since: nothing to compare, so the deletes may apply
+                continue
             if _may_hold_null(ours.null_value_counts, column) and _may_hold_null(theirs.null_value_counts, column):
                 continue
             if _all_null(ours.null_value_counts, ours.value_counts, column) and _no_null(

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from icetower.errors import ValidationFailed
 from icetower.table.head import HeadState
 from icetower.table.records import ADDED, DATA, DELETED, Entry, Manifest, ManifestFile
 
@@ -70,8 +71,15 @@ class Files:
 
         Raises:
             NeedsFile: the list was not given.
+            ValidationFailed: the snapshot has none (tables of format version 1 from before 2019).
         """
-        path: str = snapshot["manifest-list"]
+        path = snapshot.get("manifest-list")
+        if path is None:
+            raise ValidationFailed(
+                f"snapshot {snapshot['snapshot-id']} lists its manifests inside the metadata, as tables did before 2019; "
+                "commit anything to the table, and look at snapshots from then on",
+                rule="snapshot.manifest-list",
+            )
         if path not in self.lists:
             raise NeedsFile(path, is_list=True)
         rows = self.lists[path]
