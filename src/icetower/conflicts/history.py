@@ -76,7 +76,7 @@ class Files:
         path = snapshot.get("manifest-list")
         if path is None:
             raise ValidationFailed(
-                f"snapshot {snapshot['snapshot-id']} lists its manifests inside the metadata, as tables did before 2019; "
+                f"snapshot {snapshot['snapshot-id']} lists its manifests inside the metadata, as before 2019; "
                 "commit anything to the table, and look at snapshots from then on",
                 rule="snapshot.manifest-list",
             )
