@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import zipfile
 from collections.abc import Callable
@@ -67,6 +68,14 @@ def test_every_figure_is_replayed_by_name(run: Run, name: str) -> None:
 def test_a_figure_shows_the_rows_that_are_left(run: Run) -> None:
     assert "jack, banana" in run("--figure", "undelete").out
     assert "sarah, black ← sarah is there 2 times" in run("--figure", "8").words
+
+
+def test_what_the_readme_types_is_understood(run: Run) -> None:
+    readme = (Path(__file__).parent.parent.parent / "README.md").read_text()
+    typed = re.findall(r"icetower explain (--.*)", readme)
+    assert len(typed) == 4
+    known = run("--help").out
+    assert all(option in known for line in typed for option in re.findall(r"--[a-z]+", line))
 
 
 def test_a_figure_for_machines(run: Run) -> None:

@@ -278,6 +278,35 @@ def _rewrites() -> Iterator[Listed]:
     yield listed("fact-rewrite-deletes", title, case(known, *steps))
 
 
+def _merges() -> Iterator[Listed]:
+    """What merging manifests does to checks."""
+    files = {
+        "A": data("red"),
+        "B": data("red"),
+        "P": positions("red"),
+        "Q": positions("red"),
+        "R": positions("blue"),
+        "S": positions("red"),
+    }
+    update = spark(Command.UPDATE).operation(
+        start=2, conflict_filter=RED, references=["A"], add=["B"], add_deletes=["S"]
+    )
+    steps = (
+        append(1, "A"),
+        write(2, op("row-delta", add_deletes=["P"])),
+        begin(5, update),
+        write(3, op("rewrite", start=2, remove_deletes=["P"], add_deletes=["Q"])),
+        write(4, op("row-delta", add_deletes=["R"])),
+        commit(5),
+    )
+    title = "Compacted deletes, then deletes in another partition: nothing that an update of this one minds"
+    yield listed("fact-merge-off", title, case(files, *steps, specs=BY_CATEGORY))
+    merging = {"commit.manifest.min-count-to-merge": "2"}
+    life = case(files, *steps, specs=BY_CATEGORY, properties=merging)
+    title = "The same, but a merge carries the compacted deletes along: they count as new"
+    yield listed("fact-merge-on", title, life, {5: deletes_matching(RED_TEXT, "Q")}, "C3a")
+
+
 def _rest() -> Iterator[Listed]:
     """Appends, retries, formats."""
     title = "The same file appended twice is in the table twice"
@@ -287,6 +316,9 @@ def _rest() -> Iterator[Listed]:
     steps = (append(1, "A"), begin(2, rewrite), commit(2, [FAIL]))
     title = "A swap that is lost, though nothing has changed, is tried again"
     yield listed("fact-lost-swap", title, case(COW_FILES, *steps, properties=once))
+    title = "A writer that may not try again gives up at the first lost swap"
+    never = case(COW_FILES, *steps, properties={"commit.retry.num-retries": "0"})
+    yield listed("fact-exhausted", title, never, {2: "exhausted"})
     files = {"A": data(), "B": data(), "C": data()}
     steps = (
         append(1, "A", "B"),
@@ -325,5 +357,5 @@ def _rest() -> Iterator[Listed]:
     yield listed("fact-c1-no-filter", title, case(V3_FILES, *steps, format_version=3), {3: added}, "C1")
 
 
-FACTS = together(_starts(), _filters(), _scopes(), _overwrites(), _at_apply(), _rewrites(), _rest())
+FACTS = together(_starts(), _filters(), _scopes(), _overwrites(), _at_apply(), _rewrites(), _merges(), _rest())
 """The further facts by name."""

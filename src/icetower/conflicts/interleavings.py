@@ -52,7 +52,7 @@ class Listed:
         row: the line of the table: ``K2``; ``fact`` for what the table doesn't have.
         title: what happens, and how it ends.
         case: in the case format.
-        expected: what becomes of each writer: ``committed``, or Iceberg's exception text.
+        expected: what becomes of each writer: ``committed``, ``exhausted``, or Iceberg's exception text.
         rule: the rule that refuses; empty where nobody is refused.
     """
 
