@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -83,10 +84,13 @@ def test_random_writers_are_refused_about_as_often_as_not(coverage: Coverage) ->
 
 
 @pytest.mark.java
-def test_the_program_runs_and_reports(oracle: Oracle, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_the_program_runs_and_reports(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(run, "LISTED", dict(islice(LISTED.items(), 3)))
     assert run.main(["--count", "3", "--json", "--save", str(tmp_path)]) == 0
     report = json.loads(capsys.readouterr().out)
-    assert report["cases"] == len(LISTED) + 3
+    assert report["cases"] == 6
     assert set(report["rules"]) == set(RULES)
     assert report["divergences"] == report["unreached"] == []
 
