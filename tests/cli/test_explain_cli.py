@@ -218,6 +218,17 @@ def test_snapshots_that_cannot_be_held_together(run: Run, by_java: Any, words: t
     assert message in said.err
 
 
+def test_a_table_from_before_manifest_lists(run: Run, by_java: Any) -> None:
+    path, ids = by_java("java_v2_cow")
+    metadata = json.loads(Path(path).read_text())
+    for snapshot in metadata["snapshots"]:
+        del snapshot["manifest-list"]
+    Path(path).write_text(json.dumps(metadata))
+    said = run("--metadata", path, "--copied", ids[0], ids[1])
+    assert said.status == 1
+    assert "lists its manifests inside the metadata" in said.err
+
+
 def test_manifests_that_are_not_there(run: Run, by_java: Any) -> None:
     path, ids = by_java("java_v2_cow")
     said = run("--metadata", path, ids[0], ids[1])

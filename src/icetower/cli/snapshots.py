@@ -192,14 +192,21 @@ class _Reader:
 
     async def prepare(self, met: Meeting) -> None:
         """Read side by side what the rules look at first: what the snapshots in between wrote."""
-        await asyncio.gather(*(self._list(snapshot["manifest-list"]) for snapshot in met.between))
+        lists = await asyncio.gather(*(self._rows(snapshot) for snapshot in met.between))
         wanted = {
             row.path
-            for snapshot in met.between
-            for row in self._lists[snapshot["manifest-list"]]
+            for snapshot, rows in zip(met.between, lists, strict=True)
+            for row in rows
             if row.added_snapshot_id == snapshot["snapshot-id"]
         }
         await asyncio.gather(*(self._manifest(path) for path in wanted))
+
+    async def _rows(self, snapshot: Mapping[str, Any]) -> tuple[ManifestFile, ...]:
+        try:
+            return self._files.rows(snapshot)
+        except NeedsFile as need:
+            await self._list(need.path)
+        return self._files.rows(snapshot)
 
     async def _list(self, path: str) -> None:
         self._lists[path] = await self._source.list_at(self._at(path))
@@ -211,10 +218,7 @@ class _Reader:
         """What a snapshot did to its parent, which the table must still have."""
         parent_id = parent_of(snapshot)
         assert parent_id is not None
-        parent = head.snapshots[parent_id]
-        for each in (parent, snapshot):
-            await self._list(each["manifest-list"])
-        diff = diff_lists(self._lists[parent["manifest-list"]], self._lists[snapshot["manifest-list"]])
+        diff = diff_lists(await self._rows(head.snapshots[parent_id]), await self._rows(snapshot))
         await asyncio.gather(*(self._manifest(row.path) for row in manifests_to_read(diff)))
         return change_of(snapshot, diff, self._manifests)
 
