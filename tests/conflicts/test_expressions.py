@@ -8,7 +8,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from filter_world import COLUMNS, SCHEMA, field, filters, matches, rows
+from filter_world import COLUMNS, SCHEMA, UNTIMED, field, filters, matches, rows
 from hypothesis import given
 
 from icetower.conflicts.expressions import (
@@ -85,11 +85,13 @@ def test_not_moves_down_to_the_predicates() -> None:
     assert rewrite_not(And(Not(TRUE), A)) == FALSE
 
 
+@UNTIMED
 @given(filters(), rows())
 def test_without_not_a_filter_means_the_same(expr: Expression, row: dict[str, Any]) -> None:
     assert matches(rewrite_not(expr), row) == matches(expr, row)
 
 
+@UNTIMED
 @given(filters(), rows())
 def test_binding_keeps_the_meaning(expr: Expression, row: dict[str, Any]) -> None:
     assert matches(bind(expr, COLUMNS), row) == matches(expr, row)
@@ -215,6 +217,7 @@ def simplified(expr: Expression) -> Expression:
             return expr
 
 
+@UNTIMED
 @given(filters())
 def test_json_goes_there_and_back(expr: Expression) -> None:
     assert from_json(to_json(expr)) == simplified(expr)

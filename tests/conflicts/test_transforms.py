@@ -8,7 +8,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from filter_world import COLUMNS, INTERNAL, SCHEMA, matches, predicates, spec
+from filter_world import COLUMNS, INTERNAL, SCHEMA, UNTIMED, matches, predicates, spec
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from pyiceberg.schema import Schema
@@ -365,6 +365,7 @@ def holds(predicate: Predicate | None, value: Any, part: str) -> bool | None:
     return matches(leaf, {"p": value})
 
 
+@UNTIMED
 @given(projected())
 def test_a_projection_is_sound(drawn: tuple[Bound, Any, Any, str]) -> None:
     leaf, value, partition, part = drawn
@@ -378,6 +379,7 @@ def test_a_projection_is_sound(drawn: tuple[Bound, Any, Any, str]) -> None:
         assert strict is not True
 
 
+@UNTIMED
 @given(st.sampled_from(PARTS), st.data())
 def test_partition_values_are_those_of_pyiceberg(part: str, data: st.DataObject) -> None:
     field = spec(part).fields[0]
