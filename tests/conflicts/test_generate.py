@@ -19,7 +19,7 @@ from icetower.conflicts import cases
 
 SEED = 20261121
 SEEDS = 2000
-DIGEST = "0eb6025eb71bc19000098ec57f576e17c33a50be2008de08d6feeec3a82f9809"
+DIGEST = "7ea36f0194521c21f840f2d289d2c366b1da818a083cc8a80b1b93ba62896fb3"
 PARTS = (
     "add", "add_deletes", "remove", "remove_deletes", "remove_paths", "filter", "start", "conflict_filter",
     "references", "validate", "sequence_number", "cluster_by", "rewrite_if_spec", "merge_manifests", "branch",
@@ -98,15 +98,18 @@ def test_what_iceberg_does_not_decide_is_left_out() -> None:
 @pytest.mark.parametrize(
     ("what", "share"),
     [
-        *((f"engine:{name}", 0.04) for name in PROFILES),
+        *((f"engine:{name}", 0.03) for name in PROFILES),
         *((f"spec:{kind}", 0.05) for kind in SPECS),
         *((f"format:{number}", 0.1) for number in (1, 2, 3)),
         *((f"statistics:{style}", 0.2) for style in STATISTICS),
         *((f"kind:{kind}", 0.1) for kind in ("fast-append", "append", "overwrite", "row-delta", "rewrite")),
         *((f"kind:{kind}", 0.1) for kind in ("replace-partitions", "delete", "rewrite-manifests")),
         *((f"step:{step}", 0.05) for step in ("spec", "upgrade", "set", "rollback", "expire", "fail")),
-        ("step:upgrade under deletes", 0.005),
-        *((f"start:{which}", 0.05) for which in ("scan", "null", "older", "gone at commit", "head at commit")),
+        *((f"step:{step}", 0.005) for step in ("upgrade under deletes", "spec under removal")),
+        ("step:upgrade from 1 between attempts", 0.005),
+        ("empty table", 0.02),
+        *((f"start:{which}", 0.05) for which in ("scan", "null", "older", "head at commit")),
+        ("start:gone at commit", 0.03),
         ("start:gone", 0.01),
         ("start:unknown", 0.005),
         *((f"position deletes:{scope}", 0.02) for scope in ("partition", "reference", "path", "paths")),

@@ -84,7 +84,8 @@ class _Generator:
         live = self.table.view().data
         self.planner.hot = some(self.rng, live, 2)
         self._concurrently(steps)
-        if chance(self.rng, 0.2):
+        # What an upgrade between attempts has left behind shows only when the next one touches it.
+        if chance(self.rng, 0.8 if self.notes["step:upgrade from 1 between attempts"] else 0.2):
             self._write(writer(self.rng, self.table), steps)
         self.notes.update(self.material.notes)
         self.notes[f"format:{self.format}"] += 1
@@ -216,8 +217,12 @@ class _Generator:
             self._advance(self.rng.choice(waiting), out, 0)
 
     def _change_under(self, out: list[Step], nested: bool) -> None:
-        """Now and then, the table changes under a writer that has begun: an upgrade to format 3 while it holds
-        position deletes for format 2, or a new spec while it removes files."""
+        """Now and then, the table changes under a writer that has begun: an upgrade from format 1 between its attempts,
+        one to format 3 while it holds position deletes for format 2, or a new spec while it removes files."""
+        if nested and self.table.format == 1 and chance(self.rng, 0.4):
+            self.table.format = self.rng.randint(2, 3)
+            out.append({"do": "upgrade", "format": self.table.format})
+            self.notes["step:upgrade from 1 between attempts"] += 1
         for waiting in self.writers:
             op = (waiting.op or {}) if waiting.begun and not waiting.done else {}
             deletes = [name for name in op.get("add_deletes", ()) if name.startswith("P")]

@@ -243,7 +243,7 @@ class Material:
 
     def vector(self, target: str) -> str:
         """A new deletion vector for a data file; now and then with another partition than the file's."""
-        return self._for("dv", "V", target, {"references": target}, astray=0.08)
+        return self._for("dv", "V", target, {"references": target}, astray=0.2)
 
     def position_deletes(self, target: str, other: str | None = None) -> str:
         """New v2 position deletes for a data file: by partition, by reference, by path bounds, equal or not."""
@@ -255,7 +255,7 @@ class Material:
             last = other if scope == "paths" and other else target
             extra["path_bounds"] = sorted((target, last))
         self.notes.append(f"position deletes:{scope}")
-        return self._for("position-deletes", "P", target, extra, astray=0.04)
+        return self._for("position-deletes", "P", target, extra, astray=0.15 if extra else 0.04)
 
     def equality_deletes(self, target: str | None, spec: int) -> str:
         """New equality deletes in the target's partition, or global ones if spec 0 has no partition fields."""

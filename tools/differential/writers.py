@@ -212,7 +212,7 @@ class Planner:
     def row_filter(self, view: View, aim: str | None) -> Expression:
         """Which rows to remove; now and then by a prefix, where a partition has none: Iceberg falls over that."""
         nulls = [name for name in view.data if self.material.has_null_text(name)]
-        if nulls and chance(self.rng, 0.3):
+        if nulls and chance(self.rng, 0.5):
             return predicate(self.rng.choice(("starts-with", "not-starts-with")), "category", "a")
         return self.material.filter(aim)
 
@@ -379,7 +379,7 @@ class Planner:
     def rewrite_manifests(self, view: View) -> Operation:
         """Manifests clustered anew, or one put in the place of others."""
         op: Operation = {"kind": "rewrite-manifests"}
-        if chance(self.rng, 0.4):
+        if chance(self.rng, 0.5):
             return op | {"merge_manifests": [0, 1] if chance(self.rng, 0.6) else [0]}
         op["cluster_by"] = self.rng.choice(("partition", "all", "file"))
         if chance(self.rng, 0.3):
@@ -432,7 +432,7 @@ PROFILES: dict[str, tuple[float, Callable[[Planner, View], Operation]]] = {
     "replace partitions": (3.5, Planner.replace_partitions),
     "append": (3, Planner.append),
     "delete": (3, Planner.delete),
-    "rewrite manifests": (2, Planner.rewrite_manifests),
+    "rewrite manifests": (2.5, Planner.rewrite_manifests),
     "anything": (5, Planner.anything),
 }
 """Who writes, how often, and what they ask for."""
