@@ -31,6 +31,7 @@ from icetower.table.records import DataFile, FieldSummary, ManifestFile
 Row = Mapping[str, Any]
 Json = dict[str, Any]
 UNTIMED = settings(deadline=None)
+EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001
 
 
 def field(column_id: int, name: str, kind: Any, *, required: bool = False) -> Json:
@@ -220,7 +221,7 @@ def written(value: Any, kind: str) -> Any:
         case "date":
             return (date(1970, 1, 1) + timedelta(days=value)).isoformat()
         case "timestamp":
-            return (datetime(1970, 1, 1) + timedelta(microseconds=value)).isoformat()  # noqa: DTZ001
+            return (EPOCH + timedelta(microseconds=value)).isoformat()
         case "binary":
             return value.hex().upper()
         case _:
