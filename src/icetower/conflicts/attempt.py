@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from icetower.conflicts.deletes import DeleteIndex
+from icetower.conflicts.deletes import DeleteIndex, Place, place_key
 from icetower.conflicts.expressions import TRUE, Column, Expression, columns_of, text
 from icetower.conflicts.history import Files, History, Live, history, sequence_number_of
+from icetower.conflicts.literals import value_text
 from icetower.conflicts.operations import Operation
 from icetower.conflicts.pruning import Pruner
 from icetower.table.head import HeadState
@@ -54,25 +55,20 @@ Verdict = Clear | Conflict | None
 class PartitionSet:
     """Partitions by (spec id, tuple), matched exactly and never across specs."""
 
-    def __init__(self, partitions: Iterable[tuple[int, tuple[Any, ...]]], specs: Mapping[int, PartitionSpec]) -> None:
-        self._partitions = dict.fromkeys(partitions)
+    def __init__(self, partitions: Iterable[Place], specs: Mapping[int, PartitionSpec]) -> None:
+        self._partitions = {place_key(place): place for place in partitions}
         self._specs = specs
 
-    def __contains__(self, place: object) -> bool:
-        return place in self._partitions
-
-    def __iter__(self) -> Iterator[tuple[int, tuple[Any, ...]]]:
-        return iter(self._partitions)
-
-    def __bool__(self) -> bool:
-        return bool(self._partitions)
+    def has(self, spec_id: int, partition: tuple[Any, ...]) -> bool:
+        """Whether this is one of them."""
+        return place_key((spec_id, partition)) in self._partitions
 
     @property
     def text(self) -> str:
         """As in Iceberg's messages: ``[category=a, category=b]``."""
         parts = [
-            f"{part.name}={'null' if value is None else value}"
-            for spec_id, partition in sorted(self._partitions, key=lambda place: place[0])
+            f"{part.name}={'null' if value is None else value_text(value)}"
+            for spec_id, partition in sorted(self._partitions.values(), key=lambda place: place[0])
             for part, value in zip(self._specs[spec_id].fields, partition, strict=True)
         ]
         return f"[{', '.join(parts)}]"
@@ -136,7 +132,7 @@ class Attempt:
     def matches(self, where: Where, file: DataFile, spec_id: int) -> bool:
         """Whether a file can hold rows that `where` covers: its partition first, then its column statistics."""
         if isinstance(where, PartitionSet):
-            return (spec_id, file.partition) in where
+            return where.has(spec_id, file.partition)
         if where is None or where == TRUE:
             return True
         pruner = self.pruner(where, spec_id)

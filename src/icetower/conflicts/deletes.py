@@ -13,18 +13,24 @@ from typing import Any
 
 from icetower.conflicts.expressions import Column
 from icetower.conflicts.history import Live
-from icetower.conflicts.literals import compare
+from icetower.conflicts.literals import compare, value_text
 from icetower.conflicts.metrics import metrics_of
-from icetower.table.partitions import PartitionSpec
+from icetower.table.partitions import PartitionSpec, partition_key
 from icetower.table.records import EQUALITY_DELETES, POSITION_DELETES, DataFile
 
 DELETE_FILE_PATH = 2147483546
 """Field id of the path column of a position delete file (specification: "Reserved Field IDs")."""
-Partition = tuple[int, tuple[Any, ...]]
+Place = tuple[int, tuple[Any, ...]]
+"""A partition: the id of its spec, and its tuple."""
 
 
 class Corrupt(Exception):
     """Delete files contradict each other or their data file; the message is Iceberg's."""
+
+
+def place_key(place: Place) -> Place:
+    """What to compare and hash instead of a partition; see `partition_key`."""
+    return place[0], partition_key(place[1])
 
 
 def is_vector(file: DataFile) -> bool:
@@ -69,15 +75,16 @@ class DeleteIndex:
         self._columns = columns
         self._specs = specs
         self._global: list[Live] = []
-        self._equality: dict[Partition, list[Live]] = {}
-        self._positions: dict[Partition, list[Live]] = {}
+        self._equality: dict[Place, list[Live]] = {}
+        self._positions: dict[Place, list[Live]] = {}
         self._by_path: dict[str, list[Live]] = {}
         self._vectors: dict[str, Live] = {}
         for live in deletes:
             self._add(live, specs)
 
     def _add(self, live: Live, specs: Mapping[int, PartitionSpec]) -> None:
-        file, place = live.entry.file, (live.row.spec_id, live.entry.file.partition)
+        file = live.entry.file
+        place = place_key((live.row.spec_id, file.partition))
         if file.content == EQUALITY_DELETES:
             spec = specs[live.row.spec_id]
             everywhere = all(field.transform == "void" for field in spec.fields)
@@ -105,7 +112,7 @@ class DeleteIndex:
         Raises:
             Corrupt: a deletion vector or file-scoped delete of another partition than its data file, or older than it.
         """
-        place = (spec_id, file.partition)
+        place = place_key((spec_id, file.partition))
         found = [
             live
             for live in (*self._global, *self._equality.get(place, ()))
@@ -159,7 +166,7 @@ class DeleteIndex:
         pair = f"for delete file {deletes.path} and data file {file.path}: metadata is corrupted"
         if theirs != spec_id:
             raise Corrupt(f"Mismatched partition specs ({theirs}, {spec_id}) {pair}")
-        if partition != file.partition:
+        if partition_key(partition) != partition_key(file.partition):
             texts = ", ".join(partition_text(self._specs[spec_id], each) for each in (partition, file.partition))
             raise Corrupt(f"Mismatched partition tuples ({texts}) {pair}")
 
@@ -171,7 +178,7 @@ def partition_text(spec: PartitionSpec, partition: tuple[Any, ...]) -> str:
 
 
 def _plain(value: Any) -> str:
-    return "null" if value is None else str(value)
+    return "null" if value is None else value_text(value)
 
 
 def _number(live: Live) -> int:

@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import quote_plus
 
 from icetower.conflicts.attempt import Attempt, Conflict, is_unpartitioned
-from icetower.conflicts.deletes import is_vector
+from icetower.conflicts.deletes import Place, is_vector, place_key
 from icetower.conflicts.expressions import FALSE, Expression, either, text
 from icetower.conflicts.history import Files, Live
 from icetower.conflicts.operations import Removal
@@ -23,7 +23,6 @@ from icetower.conflicts.pruning import can_contain
 from icetower.table.partitions import PartitionSpec, human_value
 from icetower.table.records import DATA, DELETED, EXISTING, DataFile, Entry, ManifestFile
 
-Place = tuple[int, tuple[Any, ...]]
 FileKey = tuple[str, Any, Any]
 Write = Callable[[Iterable[Entry], int, int], ManifestFile]
 """Writes entries as a manifest of (spec id, content); its row has no sequence number yet."""
@@ -72,7 +71,7 @@ class Filter:
         self._files: dict[FileKey, DataFile] = {}
         self._file_places: dict[Place, Place] = {}
         self._paths: dict[str, None] = {}
-        self._dropped: dict[Place, None] = {}
+        self._dropped: dict[Place, Place] = {}
         self._expression: Expression = FALSE
         self._named_manifests: set[str] = set()
         self._all_name_manifests = True
@@ -101,7 +100,8 @@ class Filter:
         # To a set of partitions such a tuple equals the true one: the first stays.
         described = removal.manifest is None and is_unpartitioned(self._specs[touched.spec_id])
         partition = touched.file.partition
-        self._file_places.setdefault((touched.spec_id, partition), (touched.spec_id, () if described else partition))
+        place = (touched.spec_id, () if described else partition)
+        self._file_places.setdefault(place_key((touched.spec_id, partition)), place)
 
     def by_path(self, path: str) -> None:
         """Take out the data file at this path."""
@@ -120,7 +120,7 @@ class Filter:
         self._forget()
         self._all_name_manifests = False
         self._check_spec(spec_id, "an added file")
-        self._dropped[(spec_id, partition)] = None
+        self._dropped[place_key((spec_id, partition))] = (spec_id, partition)
 
     def _forget(self) -> None:
         self._cache.clear()
@@ -205,7 +205,7 @@ class Filter:
             self._spec(row)
             if attempt.pruner(self._expression, row.spec_id).manifest_might_match(row):
                 return True
-        return bool(self._dropped) and can_contain(row, self._spec(row), self._dropped)
+        return bool(self._dropped) and can_contain(row, self._spec(row), self._dropped.values())
 
     def _spec(self, row: ManifestFile) -> PartitionSpec:
         self._check_spec(row.spec_id, f"manifest {row.path}")
@@ -233,7 +233,7 @@ class Filter:
         if (
             file.path in self._paths
             or key_of(file) in self._files
-            or (live.row.spec_id, file.partition) in self._dropped
+            or (self._dropped and place_key((live.row.spec_id, file.partition)) in self._dropped)
             or self._is_old(live)
             or self._is_dangling(file)
         ):

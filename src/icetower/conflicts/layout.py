@@ -12,6 +12,7 @@ from icetower.conflicts.attempt import Attempt, Conflict
 from icetower.conflicts.filtering import Note, Refused, Write, entry_as
 from icetower.conflicts.history import Files
 from icetower.conflicts.operations import ManifestRewrite
+from icetower.table.partitions import partition_key
 from icetower.table.records import DATA, EXISTING, Entry, ManifestFile
 
 MANIFEST_LENGTH_BYTES = 4096
@@ -71,7 +72,7 @@ class Layout:
         for row in self._rewritten.values():
             for live in files.live(row):
                 file = live.entry.file
-                keys: dict[str | None, Any] = {"partition": file.partition, "file": file.path}
+                keys: dict[str | None, Any] = {"partition": partition_key(file.partition), "file": file.path}
                 cluster = (keys.get(self._asked.cluster), row.spec_id)
                 self._order.setdefault(cluster, len(self._order))
                 if len(groups.get(cluster, ())) == full_at:

@@ -252,7 +252,7 @@ class Producer:
     def _data_manifests(self) -> tuple[ManifestFile, ...]:
         """The added data files, written at the first attempt and kept; a manifest for each spec."""
         if self._new_data is None:
-            number = self.operation.data_sequence_number if self._format > 1 else None
+            number = self.operation.data_sequence_number
             by_spec: dict[int, dict[FileKey, Entry]] = {}
             for touched in self.operation.added:
                 entry = self._added_entry(touched, number)
@@ -281,7 +281,13 @@ class Producer:
         for entry in entries:
             if self._format > 1 and entry.status != ADDED and entry.sequence_number is None:
                 # From a manifest that this writer wrote before the table left format 1, which keeps no numbers.
-                text = "java.lang.IllegalStateException: Only entries with status ADDED can have null sequence number"
+                own = entry.status == DELETED or entry.snapshot_id == self.snapshot_id
+                text = (
+                    "Only entries with status ADDED can have null sequence number"
+                    if own
+                    else f"Found unassigned sequence number for an entry from snapshot: {entry.snapshot_id}"
+                )
+                text = f"java.lang.IllegalStateException: {text}"
                 raise Refused(Conflict("lost-number", "AppendWriteException", text, (entry.file.path,)))
         path = self._new_path()
         written = tuple(self._as_written(entry) for entry in entries)

@@ -218,7 +218,10 @@ class Replay:
                 case cases.SetSpec():
                     self._set_spec(step.spec)
                 case cases.Upgrade():
-                    if step.format != self.metadata["format-version"]:
+                    if step.format < self.metadata["format-version"]:
+                        said = f"Cannot downgrade v{self.metadata['format-version']} table to v{step.format}"
+                        self._failures.append({"step": "upgrade", "error": "IllegalArgumentException", "message": said})
+                    elif step.format > self.metadata["format-version"]:
                         self._apply({"action": "upgrade-format-version", "format-version": step.format})
                 case cases.SetProperties():
                     self._apply({"action": "set-properties", "updates": step.properties})

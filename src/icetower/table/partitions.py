@@ -112,6 +112,18 @@ def _columns(struct_type: Mapping[str, Any], prefix: str) -> Iterator[tuple[int,
             yield from _columns(kind, name + ".")
 
 
+def partition_key(partition: Sequence[Any]) -> tuple[Any, ...]:
+    """What to compare and hash instead of a partition tuple, so that partitions are told apart as Iceberg does.
+
+    To Python NaN differs from NaN, and -0.0 doesn't from 0.0.
+    """
+    return tuple(_real_key(value) if isinstance(value, float) else value for value in partition)
+
+
+def _real_key(value: float) -> bytes | str:
+    return "NaN" if math.isnan(value) else struct.pack("<d", value)
+
+
 def partition_name(spec: PartitionSpec, partition: Sequence[Any]) -> str:
     """``date=2017-01-02/bucket=3``: names and values as people read them, nothing escaped."""
     if not spec.fields:
