@@ -10,8 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from icetower.conflicts.explain import Explanation
-from icetower.conflicts.figures import Figure
 from icetower.conflicts.operations import Flag
+from icetower.conflicts.picture import Figure
 from icetower.conflicts.timeline import Lane, Moment, Sight, Timeline
 
 GOOD, BAD, AGAIN, FAINT = "green", "bold red", "yellow", "dim"

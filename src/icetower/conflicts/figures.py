@@ -1,109 +1,26 @@
-"""The figures of documents 001 and 002 as cases, to be replayed by name.
+"""The figures of documents 001 and 002 as cases, to be replayed by name; and what remains possible at each level.
 
 Document 001 is a short introduction to Iceberg's optimistic concurrency, document 002 "Understanding Apache Iceberg's
 Consistency Model Part 2". The pictures' people and files are theirs, the words are ours. Figures that only show the
-inside of one moment are told as the whole interleaving to which they belong.
-
-A person's id in the table is the place in `PEOPLE`; ``category`` stands for what the row says of the person.
+inside of one moment are told as the whole interleaving to which they belong. The write skews at the end are in neither
+document: they are what the levels' names would have you believe impossible.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from icetower.conflicts.facts import FACTS
 from icetower.conflicts.interleavings import COMMITTED, TABLE, Listed
-from icetower.conflicts.isolation import Command, Engine, Level, flags
-from icetower.conflicts.sketch import BY_CATEGORY, JSON, UNPARTITIONED, append, begin, both, case, commit, eq, op
+from icetower.conflicts.isolation import Command, Level
+from icetower.conflicts.picture import Figure, delta, life, person, rewrite, told
+from icetower.conflicts.sketch import JSON, append, begin, both, commit, eq, op
 
-PEOPLE = MappingProxyType({"jack": 1, "sarah": 2, "anna": 3, "tom": 4})
 _SI, _SERIALIZABLE = Level.SNAPSHOT, Level.SERIALIZABLE
-
-
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """One figure.
-
-    Attributes:
-        name: as asked for: ``7``, ``undelete``.
-        title: one line.
-        source: the picture that it retells.
-        story: what there is to see, a step at a time.
-        case: in the case format; the snapshot ids are the writers'.
-        people: who makes which snapshot.
-        rows: what each data file holds, ``who, what`` a row.
-        strikes: which row of which data file a delete file removes.
-        expected: what becomes of each writer: ``committed``, or Iceberg's exception text.
-        rule: the rule that refuses; empty where nobody is refused.
-    """
-
-    name: str
-    title: str
-    source: str
-    story: tuple[str, ...]
-    case: JSON
-    people: Mapping[int, str]
-    rows: Mapping[str, tuple[str, ...]]
-    expected: Mapping[int, str]
-    strikes: Mapping[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])
-    rule: str = ""
-
-
-def _told(story: str) -> tuple[str, ...]:
-    """The steps of a story, one a dash."""
-    return tuple(" ".join(step.split()) for step in story.split("- ")[1:])
-
-
 _START = {"data-1": ("jack, red", "sarah, blue")}
 _FRUITS = {"data-1": ("jack, apple", "sarah, cherry")}
 _TWO_FILES = {**_START, "data-2": ("anna, green", "tom, grey")}
-
-
-def _life(
-    rows: Mapping[str, tuple[str, ...]],
-    *steps: JSON,
-    strikes: Mapping[str, tuple[str, str]] | None = None,
-    colours: bool = False,
-) -> JSON:
-    """A case whose files and statistics follow from the rows; with `colours`, partitioned by what is said of people."""
-    files = {name: _data_file(held, colours=colours) for name, held in rows.items()}
-    for name, (target, _) in (strikes or {}).items():
-        files[name] = {"content": "position-deletes", "spec": 0, "partition": [], "records": 1, "references": target}
-    return case(files, *steps, specs=BY_CATEGORY if colours else UNPARTITIONED)
-
-
-def _data_file(rows: tuple[str, ...], *, colours: bool) -> JSON:
-    people, words = zip(*(row.split(", ") for row in rows), strict=True)
-    ids = [PEOPLE[person] for person in people]
-    count = len(rows)
-    metrics = {
-        "values": {"1": count, "2": count},
-        "nulls": {"1": 0, "2": 0},
-        "lower": {"1": min(ids), "2": min(words)},
-        "upper": {"1": max(ids), "2": max(words)},
-    }
-    return {
-        "content": "data",
-        "spec": 0,
-        "partition": [words[0]] if colours else [],
-        "records": count,
-        "metrics": metrics,
-    }
-
-
-def _rewrite(who: str, level: Level, remove: str, add: str) -> JSON:
-    """Spark's copy-on-write UPDATE or DELETE of one person's row, read from snapshot 1."""
-    spark = flags(Engine.SPARK, Command.COPY_ON_WRITE, level, 2)
-    return spark.operation(start=1, conflict_filter=eq("id", PEOPLE[who]), remove=[remove], add=[add])
-
-
-def _delta(who: str, command: Command, add: list[str], add_deletes: list[str], level: Level = _SI) -> JSON:
-    """Spark's merge-on-read UPDATE or DELETE of one person's row in data-1, read from snapshot 1."""
-    spark = flags(Engine.SPARK, command, level, 2)
-    where = eq("id", PEOPLE[who])
-    return spark.operation(start=1, conflict_filter=where, references=["data-1"], add=add, add_deletes=add_deletes)
 
 
 def _missing(name: str) -> str:
@@ -115,15 +32,13 @@ def _missing(name: str) -> str:
 
 def _rebase() -> Figure:
     rows = {"data-1": ("jack, red",), "data-2": ("anna, blue",), "data-3": ("jack, red",)}
-    update = flags(Engine.SPARK, Command.COPY_ON_WRITE, _SERIALIZABLE, 2).operation(
-        start=1, conflict_filter=eq("category", "red"), remove=["data-1"], add=["data-3"]
-    )
+    update = rewrite(eq("category", "red"), _SERIALIZABLE, "data-1", "data-3")
     steps = (append(1, "data-1"), begin(3, update), begin(2, op("append", add=["data-2"])))
     return Figure(
         "001-rebase",
         "The swap is lost, but nothing conflicts: the same files are committed on the new head",
         "document 001, conflict and retry, first case",
-        _told(
+        told(
             """
             - Writer A and writer B both start from the same metadata file; A appends to another
               partition.
@@ -133,7 +48,7 @@ def _rebase() -> Figure:
               swaps again. Its data files are not written again.
             """
         ),
-        _life(rows, *steps, commit(3, [commit(2)]), colours=True),
+        life(rows, *steps, commit(3, [commit(2)]), by_category=True),
         {1: "Setup", 2: "Writer A", 3: "Writer B"},
         rows,
         {1: COMMITTED, 2: COMMITTED, 3: COMMITTED},
@@ -146,7 +61,7 @@ def _same_row() -> Figure:
         "001-conflict",
         "Both delete the same row: the second one is refused, whatever it retries",
         "document 001, conflict and retry, second case",
-        _told(
+        told(
             """
             - Writer A and writer B both delete jack's row, and both write sarah's into a new file.
             - A swaps first.
@@ -154,11 +69,11 @@ def _same_row() -> Figure:
               refusal is final, only a lost swap is tried again.
             """
         ),
-        _life(
+        life(
             rows,
             append(1, "data-1"),
-            begin(2, _rewrite("jack", _SI, "data-1", "data-2")),
-            begin(3, _rewrite("jack", _SI, "data-1", "data-3")),
+            begin(2, rewrite(person("jack"), _SI, "data-1", "data-2")),
+            begin(3, rewrite(person("jack"), _SI, "data-1", "data-3")),
             commit(3, [commit(2)]),
         ),
         {1: "Setup", 2: "Writer A", 3: "Writer B"},
@@ -171,19 +86,45 @@ def _same_row() -> Figure:
 # ── Document 002: the commit ─────────────────────────────────────────────────────────────────────────────────────────
 
 
+def _figure_1() -> Figure:
+    rows = {**_START, "data-2": ("jack, pink", "sarah, blue")}
+    return Figure(
+        "1",
+        "The steps of one write",
+        "document 002, figure 1",
+        told(
+            """
+            - Read: the engine loads the table's newest metadata, which says snapshot 1, and scans what its
+              command needs.
+            - Write: new data files go to storage. Nobody sees them, as no snapshot names them.
+            - Commit, first part: refresh the metadata, and check what others have committed since the read.
+              Here nobody has.
+            - Second part: write manifests, a manifest list and a metadata file with snapshot 2 in it. Still
+              nobody sees them.
+            - Third part: the catalog swaps its pointer to the new metadata file, if it still stands where the
+              writer last saw it. Now readers find snapshot 2.
+            """
+        ),
+        life(rows, append(1, "data-1"), begin(2, rewrite(person("jack"), _SI, "data-1", "data-2")), commit(2)),
+        {1: "Setup", 2: "Writer"},
+        rows,
+        {1: COMMITTED, 2: COMMITTED},
+    )
+
+
 def _disjoint(name: str, title: str, story: tuple[str, ...], *ending: JSON) -> Figure:
     rows = {**_TWO_FILES, "data-3": ("jack, pink", "sarah, blue"), "data-4": ("anna, black", "tom, grey")}
     steps = (
         append(1, "data-1", "data-2"),
-        begin(2, _rewrite("jack", _SERIALIZABLE, "data-1", "data-3")),
-        begin(3, _rewrite("anna", _SERIALIZABLE, "data-2", "data-4")),
+        begin(2, rewrite(person("jack"), _SERIALIZABLE, "data-1", "data-3")),
+        begin(3, rewrite(person("anna"), _SERIALIZABLE, "data-2", "data-4")),
     )
     return Figure(
         name,
         title,
         f"document 002, figure {name}",
         story,
-        _life(rows, *steps, *ending),
+        life(rows, *steps, *ending),
         {1: "Setup", 2: "Writer 1", 3: "Writer 2"},
         rows,
         {1: COMMITTED, 2: COMMITTED, 3: COMMITTED},
@@ -191,7 +132,7 @@ def _disjoint(name: str, title: str, story: tuple[str, ...], *ending: JSON) -> F
 
 
 def _figure_2() -> Figure:
-    story = _told(
+    story = told(
         """
         - Both writers read snapshot 1. Writer 1 changes jack in data-1, writer 2 changes anna in data-2.
         - Writer 1 is quick and commits snapshot 2.
@@ -203,7 +144,7 @@ def _figure_2() -> Figure:
 
 
 def _figure_3() -> Figure:
-    story = _told(
+    story = told(
         """
         - The same two writers, but writer 2 refreshes and checks before writer 1 has committed.
         - Writer 1 commits snapshot 2 while writer 2 writes its metadata.
@@ -218,19 +159,54 @@ _IN_TURN = (commit(2), commit(3))
 _BETWEEN = commit(3, [commit(2)])
 
 
+def _figure_4() -> Figure:
+    rows = {
+        **_TWO_FILES,
+        "data-3": ("jack, pink", "sarah, blue"),
+        "data-4": ("anna, black", "tom, grey"),
+        "data-5": ("anna, green", "tom, white"),
+    }
+    steps = (
+        append(1, "data-1", "data-2"),
+        begin(2, rewrite(person("jack"), _SI, "data-1", "data-3")),
+        begin(3, rewrite(person("anna"), _SI, "data-2", "data-4")),
+        begin(4, rewrite(person("tom"), _SI, "data-2", "data-5")),
+    )
+    return Figure(
+        "4",
+        "Disjoint files coexist; the same file is an overlap, whichever rows in it were meant",
+        "document 002, figure 4",
+        told(
+            """
+            - Three writers have read snapshot 1. Writer 1 replaces data-1, writers 2 and 3 replace data-2.
+            - Writers 1 and 2 share no file: both commit, one after the other.
+            - Writer 3 changes another row than writer 2, but in the same file. What it would put in the place
+              of data-2 knows nothing of anna's new colour, so it is refused.
+            - That is overlap at snapshot isolation, which looks at what is written. A serializable writer also
+              minds new data that its filter could have read: see the figures `skew` and `skew-serializable`.
+            """
+        ),
+        life(rows, *steps, commit(2), commit(3), commit(4)),
+        {1: "Setup", 2: "Writer 1", 3: "Writer 2", 4: "Writer 3"},
+        rows,
+        {1: COMMITTED, 2: COMMITTED, 3: COMMITTED, 4: _missing("data-2")},
+        rule="C6",
+    )
+
+
 def _figure_5() -> Figure:
     rows = {**_START, "data-2": ("jack, pink", "sarah, blue"), "data-3": ("jack, red", "sarah, black")}
     steps = (
         append(1, "data-1"),
-        begin(2, _rewrite("jack", _SI, "data-1", "data-2")),
-        begin(3, _rewrite("sarah", _SI, "data-1", "data-3")),
+        begin(2, rewrite(person("jack"), _SI, "data-1", "data-2")),
+        begin(3, rewrite(person("sarah"), _SI, "data-1", "data-3")),
         _BETWEEN,
     )
     return Figure(
         "5",
         "The conflict shows only on the retry",
         "document 002, figure 5",
-        _told(
+        told(
             """
             - Both writers replace data-1. Writer 2 checks before writer 1 has committed, and finds
               nothing.
@@ -238,7 +214,7 @@ def _figure_5() -> Figure:
             - The second check sees that data-1 is gone, and writer 2 gives up.
             """
         ),
-        _life(rows, *steps),
+        life(rows, *steps),
         {1: "Setup", 2: "Writer 1", 3: "Writer 2"},
         rows,
         {1: COMMITTED, 2: COMMITTED, 3: _missing("data-1")},
@@ -255,16 +231,14 @@ def _figure_6() -> Figure:
         "data-5": ("sarah, blue",),
         "data-6": ("sarah, blue",),
     }
-    spark = flags(Engine.SPARK, Command.COPY_ON_WRITE, _SERIALIZABLE, 2)
-    where = both(eq("category", "blue"), eq("id", PEOPLE["sarah"]))
-    update = spark.operation(start=1, conflict_filter=where, remove=["data-1"], add=["data-4"])
+    update = rewrite(both(eq("category", "blue"), person("sarah")), _SERIALIZABLE, "data-1", "data-4")
     insert = [begin(writer, op("append", add=[name])) for writer, name in ((2, "data-2"), (3, "data-3"), (4, "data-5"))]
     found = 'Found conflicting files that can contain records matching (ref(name="category") == "blue" and '
     return Figure(
         "6",
         "The conflict filter skips what cannot match, by partition and by statistics",
         "document 002, figure 6",
-        _told(
+        told(
             """
             - The update has pushed down: blue, and sarah's id. It is serializable, so added files count.
             - anna's file is in the partition red: the whole manifest is skipped. tom's is blue, but its
@@ -272,7 +246,7 @@ def _figure_6() -> Figure:
             - The third file is blue and can hold sarah's id: that one is a conflict.
             """
         ),
-        _life(
+        life(
             rows,
             append(1, "data-1"),
             begin(5, update),
@@ -281,7 +255,7 @@ def _figure_6() -> Figure:
             commit(3),
             commit(4),
             commit(5),
-            colours=True,
+            by_category=True,
         ),
         {1: "Setup", 2: "Insert anna", 3: "Insert tom", 4: "Insert sarah", 5: "Update sarah"},
         rows,
@@ -311,7 +285,7 @@ def _unchecked_rewrites(name: str, title: str, story: tuple[str, ...]) -> Figure
         title,
         f"document 002, figure {name}",
         story,
-        _life(rows, *steps, *_IN_TURN),
+        life(rows, *steps, *_IN_TURN),
         {1: "Setup", 2: "Operation A", 3: "Operation B"},
         rows,
         {1: COMMITTED, 2: COMMITTED, 3: COMMITTED},
@@ -319,7 +293,7 @@ def _unchecked_rewrites(name: str, title: str, story: tuple[str, ...]) -> Figure
 
 
 def _figure_7() -> Figure:
-    story = _told(
+    story = told(
         """
         - Operations A and B have both read snapshot 1. A changes jack, B changes sarah; both rewrite data-1
           as a whole.
@@ -333,7 +307,7 @@ def _figure_7() -> Figure:
 
 
 def _figure_8() -> Figure:
-    story = _told(
+    story = told(
         """
         - The same two operations as in figure 7.
         - B refreshes after A's commit, and builds on a snapshot in which data-1 is gone: there is nothing
@@ -349,19 +323,19 @@ _THREE = {**_START, "data-2": ("anna, green",), "data-3": ("anna, black",)}
 
 
 def _figure_9() -> Figure:
-    steps = (append(1, "data-1", "data-2"), begin(2, _rewrite("anna", _SI, "data-2", "data-3")), commit(2))
+    steps = (append(1, "data-1", "data-2"), begin(2, rewrite(person("anna"), _SI, "data-2", "data-3")), commit(2))
     return Figure(
         "9",
         "Missing-path check: the file that is to go is there",
         "document 002, figure 9",
-        _told(
+        told(
             """
             - The operation removes data-2. Reading the head's manifests it finds data-2 live, and turns
               that entry into a deleted one.
             - Every file that it wanted to remove has such an entry, so it may commit.
             """
         ),
-        _life(_THREE, *steps),
+        life(_THREE, *steps),
         {1: "Setup", 2: "The operation"},
         _THREE,
         {1: COMMITTED, 2: COMMITTED},
@@ -371,21 +345,21 @@ def _figure_9() -> Figure:
 def _figure_10() -> Figure:
     steps = (
         append(1, "data-1", "data-2"),
-        begin(3, _rewrite("anna", _SI, "data-2", "data-3")),
+        begin(3, rewrite(person("anna"), _SI, "data-2", "data-3")),
         begin(2, op("delete", remove=["data-2"])),
     )
     return Figure(
         "10",
         "Missing-path check: the file that is to go is gone already",
         "document 002, figure 10",
-        _told(
+        told(
             """
             - The operation has read snapshot 1 and wants to replace data-2.
             - Meanwhile somebody deletes data-2.
             - No live entry of data-2 is left to be turned into a deleted one: the operation is refused.
             """
         ),
-        _life(_THREE, *steps, *_IN_TURN),
+        life(_THREE, *steps, *_IN_TURN),
         {1: "Setup", 2: "A previous operation", 3: "The operation"},
         _THREE,
         {1: COMMITTED, 2: COMMITTED, 3: _missing("data-2")},
@@ -400,13 +374,13 @@ _SARAH = {"delete-1": ("data-1", "sarah, blue")}
 
 
 def _mixed(name: str, title: str, story: tuple[str, ...], operation: JSON, verdict: str, rule: str) -> Figure:
-    steps = (append(1, "data-1"), begin(2, _rewrite("jack", _SI, "data-1", "data-2")), begin(3, operation))
+    steps = (append(1, "data-1"), begin(2, rewrite(person("jack"), _SI, "data-1", "data-2")), begin(3, operation))
     return Figure(
         name,
         title,
         f"document 002, figure {name}",
         story,
-        _life(_MIXED, *steps, *_IN_TURN, strikes=_SARAH),
+        life(_MIXED, *steps, *_IN_TURN, strikes=_SARAH),
         {1: "Setup", 2: "Operation A", 3: "Operation B"},
         _MIXED,
         {1: COMMITTED, 2: COMMITTED, 3: verdict},
@@ -416,7 +390,7 @@ def _mixed(name: str, title: str, story: tuple[str, ...], operation: JSON, verdi
 
 
 def _figure_11() -> Figure:
-    story = _told(
+    story = told(
         """
         - A deletes jack by copy-on-write: data-1 goes, data-2 with sarah's row comes.
         - B has read snapshot 1 and updates sarah by merge-on-read: delete-1 strikes her row out of data-1,
@@ -425,13 +399,13 @@ def _figure_11() -> Figure:
           refused.
         """
     )
-    update = _delta("sarah", Command.UPDATE, ["data-3"], ["delete-1"])
+    update = delta(person("sarah"), _SI, Command.UPDATE, "delete-1", add=("data-3",))
     gone = "Cannot commit, missing data files: [mem://t/data/data-1.parquet]"
     return _mixed("11", "A delete file for a data file that was just removed", story, update, gone, "C4")
 
 
 def _figure_12() -> Figure:
-    story = _told(
+    story = told(
         """
         - The same two operations as in figure 11, but B names neither the snapshot that it read nor the file
           that delete-1 is about.
@@ -449,15 +423,15 @@ def _undelete() -> Figure:
     strikes = {"delete-1": ("data-1", "jack, apple"), "delete-2": ("data-1", "jack, apple")}
     steps = (
         append(1, "data-1"),
-        begin(2, _delta("jack", Command.UPDATE, ["data-2"], ["delete-1"])),
-        begin(3, _delta("jack", Command.DELETE, [], ["delete-2"])),
+        begin(2, delta(person("jack"), _SI, Command.UPDATE, "delete-1", add=("data-2",))),
+        begin(3, delta(person("jack"), _SI, Command.DELETE, "delete-2")),
         *_IN_TURN,
     )
     return Figure(
         "undelete",
         "A row that both orders of the two commands would have removed is still there",
         'document 002, "No new delete files validation"',
-        _told(
+        told(
             """
             - Writer 1 updates jack's fruit, writer 2 deletes jack; both have read snapshot 1, both write
               delete files.
@@ -468,9 +442,110 @@ def _undelete() -> Figure:
             - jack, banana is still there: whichever command had come first, no row of jack would be left.
             """
         ),
-        _life(rows, *steps, strikes=strikes),
+        life(rows, *steps, strikes=strikes),
         {1: "Setup", 2: "Writer 1", 3: "Writer 2"},
         rows,
+        {1: COMMITTED, 2: COMMITTED, 3: COMMITTED},
+        strikes=strikes,
+    )
+
+
+# ── What remains possible ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _recoloured(name: str, title: str, level: Level, ending: str, verdict: str, rule: str) -> Figure:
+    """All red rows become blue, while all blue rows become red."""
+    rows = {"data-1": ("jack, red",), "data-2": ("sarah, blue",), "data-3": ("jack, blue",), "data-4": ("sarah, red",)}
+    steps = (
+        append(1, "data-1", "data-2"),
+        begin(2, rewrite(eq("category", "red"), level, "data-1", "data-3")),
+        begin(3, rewrite(eq("category", "blue"), level, "data-2", "data-4")),
+    )
+    story = f"""
+        - Writer 1 makes everything red blue, writer 2 makes everything blue red. Both have read snapshot 1.
+        - One after the other, they would leave one colour, whichever goes first.
+        - {ending}
+        """
+    return Figure(
+        name,
+        title,
+        "write skew; in neither document",
+        told(story),
+        life(rows, *steps, *_IN_TURN),
+        {1: "Setup", 2: "Writer 1", 3: "Writer 2"},
+        rows,
+        {1: COMMITTED, 2: COMMITTED, 3: verdict},
+        rule=rule,
+    )
+
+
+def _skew() -> Figure:
+    ending = "They replace different files, so both commit: the colours have changed places, which neither order gives."
+    return _recoloured("skew", "Write skew at snapshot isolation", _SI, ending, COMMITTED, "")
+
+
+def _skew_serializable() -> Figure:
+    ending = "Writer 2 is told of data-3: it is blue, and would have been repainted. Run again, it leaves all red."
+    where = 'ref(name="category") == "blue"'
+    found = f"Found conflicting files that can contain records matching {where}: [mem://t/data/data-3.parquet]"
+    return _recoloured("skew-serializable", "The same, serializable: refused", _SERIALIZABLE, ending, found, "C1")
+
+
+_ON_CALL = {"data-1": ("jack, on call",), "data-2": ("sarah, on call",)}
+
+
+def _skew_subquery() -> Figure:
+    rows = {**_ON_CALL, "data-3": ("jack, off",), "data-4": ("sarah, off",)}
+    steps = (
+        append(1, "data-1", "data-2"),
+        begin(2, rewrite(person("jack"), _SERIALIZABLE, "data-1", "data-3")),
+        begin(3, rewrite(person("sarah"), _SERIALIZABLE, "data-2", "data-4")),
+    )
+    return Figure(
+        "skew-subquery",
+        "Serializable, but the rule was read by a subquery: nobody is on call",
+        "write skew; in neither document",
+        told(
+            """
+            - Somebody must be on call. jack signs off if a subquery counts two people on call; sarah does the
+              same at the same time. Both count two.
+            - The filter of jack's update is his own row, and that is all that Iceberg hears of. What the
+              subquery has read is in no filter.
+            - Each adds data outside of the other's filter and replaces another file: both commit, at the
+              strictest level that there is.
+            """
+        ),
+        life(rows, *steps, *_IN_TURN),
+        {1: "Setup", 2: "jack signs off", 3: "sarah signs off"},
+        rows,
+        {1: COMMITTED, 2: COMMITTED, 3: COMMITTED},
+    )
+
+
+def _skew_deletes() -> Figure:
+    strikes = {"delete-1": ("data-1", "jack, on call"), "delete-2": ("data-2", "sarah, on call")}
+    where = eq("category", "on call")
+    steps = (
+        append(1, "data-1", "data-2"),
+        begin(2, delta(where, _SERIALIZABLE, Command.DELETE, "delete-1")),
+        begin(3, delta(where, _SERIALIZABLE, Command.DELETE, "delete-2", of="data-2")),
+    )
+    return Figure(
+        "skew-deletes",
+        "Two serializable merge-on-read DELETEs: the filter covers everything, and still nobody is told",
+        "write skew; in neither document",
+        told(
+            """
+            - The same rule, kept by DELETEs that write delete files. This time the filter of both is everybody
+              on call.
+            - Serializable minds data that was added. A DELETE adds none, and it does not ask for new delete
+              files.
+            - Both commit: nobody is on call.
+            """
+        ),
+        life(_ON_CALL, *steps, *_IN_TURN, strikes=strikes),
+        {1: "Setup", 2: "jack signs off", 3: "sarah signs off"},
+        _ON_CALL,
         {1: COMMITTED, 2: COMMITTED, 3: COMMITTED},
         strikes=strikes,
     )
@@ -480,8 +555,10 @@ def _all() -> Mapping[str, Figure]:
     figures = (
         _rebase(),
         _same_row(),
+        _figure_1(),
         _figure_2(),
         _figure_3(),
+        _figure_4(),
         _figure_5(),
         _figure_6(),
         _figure_7(),
@@ -491,6 +568,10 @@ def _all() -> Mapping[str, Figure]:
         _figure_11(),
         _figure_12(),
         _undelete(),
+        _skew(),
+        _skew_serializable(),
+        _skew_subquery(),
+        _skew_deletes(),
     )
     return MappingProxyType({figure.name: figure for figure in figures})
 

@@ -14,7 +14,7 @@ from icetower.conflicts import cases
 from icetower.conflicts.cases import Begin, Write, path_of
 from icetower.conflicts.checks import Conflict
 from icetower.conflicts.explain import Explanation, Names, explain, who_removed
-from icetower.conflicts.figures import Figure
+from icetower.conflicts.picture import Figure
 from icetower.conflicts.replay import Event, Replay
 
 JSON = Mapping[str, Any]
