@@ -19,7 +19,7 @@ from icetower.conflicts import cases
 
 SEED = 20261121
 SEEDS = 2000
-DIGEST = "7ea36f0194521c21f840f2d289d2c366b1da818a083cc8a80b1b93ba62896fb3"
+DIGEST = "30a84e7d9de3da7b636fcc5a6f2de5d2aaba19976ece025c3592c1a36a3d13eb"
 PARTS = (
     "add", "add_deletes", "remove", "remove_deletes", "remove_paths", "filter", "start", "conflict_filter",
     "references", "validate", "sequence_number", "cluster_by", "rewrite_if_spec", "merge_manifests", "branch",
@@ -66,7 +66,7 @@ def test_a_seed_is_a_case() -> None:
 def test_a_case_is_the_same_over_versions() -> None:
     """Saved seeds and published figures rest on this. Whoever changes the generator on purpose writes the digest anew,
     and runs the long run again."""
-    text = json.dumps([each.case for each in made()[:200]])
+    text = json.dumps([each.case for each in made()[:1000]])
     assert hashlib.sha256(text.encode()).hexdigest() == DIGEST
 
 

@@ -129,7 +129,7 @@ class _Generator:
         kinds = ["append", "append", "append", "flink", "spark merge-on-read delete", "spark copy-on-write"]
         first = self.planner.append(self.table.view())
         first["add"] = self.planner.added(self.rng.choice((2, 2, 3, 4)))
-        self._committed(self._id(), first, out)
+        self._committed(self._id(), first, out, sure=True)
         for _ in range(self.rng.randint(0, 3)):
             if chance(self.rng, 0.3):
                 self._evolve(out)
@@ -141,14 +141,14 @@ class _Generator:
             op = self.planner.plan(kind, self.table.view())
             for key in ("start", "conflict_filter", "validate", "branch"):
                 op.pop(key, None)
-            self._committed(self._id(), op, out)
+            self._committed(self._id(), op, out, sure=True)
         if chance(self.rng, 0.1):
             self._evolve(out)
 
-    def _committed(self, writes: int, op: Operation, out: list[Step]) -> None:
+    def _committed(self, writes: int, op: Operation, out: list[Step], sure: bool) -> None:
         out.append({"do": "write", "id": writes, "op": op})
         self.notes[f"kind:{op['kind']}"] += 1
-        self.table.commit(writes, op)
+        self.table.commit(writes, op, sure)
 
     def _specs_left(self, nested: bool) -> bool:
         """Whether another spec may be added. What is nested may never run, and specs are added in order: so only the
@@ -238,7 +238,7 @@ class _Generator:
                 self.notes["step:spec under removal"] += 1
                 if chance(self.rng, 0.6):
                     added = self.material.data(self.table.default_spec)
-                    self._committed(self._id(), {"kind": "fast-append", "add": [added]}, out)
+                    self._committed(self._id(), {"kind": "fast-append", "add": [added]}, out, sure=not nested)
 
     def _advance(self, which: _Writer, out: list[Step], depth: int) -> None:
         if which.op is None:
@@ -287,7 +287,7 @@ class _Generator:
         else:
             out.append(step)
         if slots <= int(self.properties.get("commit.retry.num-retries", DEFAULT_RETRIES)):
-            self.table.commit(which.id, op, sure=not slots)
+            self.table.commit(which.id, op, sure=not slots and not depth and op["kind"] == "fast-append")
 
     def _slots(self, depth: int, moved: bool) -> int:
         """How many attempts something comes between. Fewer if the head has moved already: whoever is refused at once
@@ -320,4 +320,4 @@ class _Generator:
         op = self.planner.plan(profile, self.table.view())
         self.planner.settle(op)
         self.notes[f"engine:{profile}"] += 1
-        self._committed(self._id(), op, out)
+        self._committed(self._id(), op, out, sure=False)

@@ -76,8 +76,8 @@ class Table:
             at = self.views[at].parent
         return out
 
-    def commit(self, snapshot_id: int, op: Operation, sure: bool = True) -> None:
-        """Take the operation as committed with this snapshot id; not `sure`, its retries may be used up."""
+    def commit(self, snapshot_id: int, op: Operation, sure: bool) -> None:
+        """Take the operation as committed with this snapshot id. Not `sure`: it may never have a turn."""
         material, view = self.material, self.view(op.get("branch"))
         removed = {_name(item) for item in (*op.get("remove", ()), *op.get("remove_paths", ()))}
         dropped = {_name(item) for item in op.get("remove_deletes", ())}
@@ -101,7 +101,9 @@ class Table:
             self.last_sequence_number += 1
         data = tuple(name for name in view.data if name not in removed) + tuple(op.get("add", ()))
         # A fast append touches nothing else; all others may merge manifests, or drop some.
-        manifests = view.manifests + 1 if op["kind"] == "fast-append" and sure else min(1, len(data))
+        manifests = view.manifests + 1 if op["kind"] == "fast-append" else min(1, len(data))
+        if not sure:
+            manifests = min(manifests, view.manifests)
         self.views[snapshot_id] = View(
             snapshot_id,
             view.id or None,
