@@ -6,7 +6,7 @@ READY := .venv/ready
 COUNT := 1000
 SEED := 20261121
 
-.PHONY: help setup java jdk jars postgres demo check test differential rck lock format clean
+.PHONY: help setup java jdk jars postgres demo check test differential mutations rck lock format clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,6 +42,9 @@ test: check jdk jars postgres ## the checks, then the tests: real servers and re
 
 differential: jars jdk ## the conflict model against Iceberg itself: listed and random interleavings; COUNT, SEED
 	@$(BIN)/python tools/differential/run.py --count $(COUNT) --seed $(SEED)
+
+mutations: jars jdk ## is the differential test sharp? The model is mutated, each rule in turn, and must be caught; COUNT, SEED
+	@$(BIN)/python tools/differential/mutations.py --count $(COUNT) --seed $(SEED)
 
 rck: java ## Iceberg's own REST Compatibility Kit against `icetower serve`
 	@$(BIN)/python tools/rck/run.py
