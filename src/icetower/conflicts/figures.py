@@ -1,9 +1,8 @@
-"""The figures of documents 001 and 002 as cases, to be replayed by name; and what remains possible at each level.
+"""The figures of documents 001 and 002 as cases, to be replayed by name; and, with them, the write skews.
 
 Document 001 is a short introduction to Iceberg's optimistic concurrency, document 002 "Understanding Apache Iceberg's
 Consistency Model Part 2". The pictures' people and files are theirs, the words are ours. Figures that only show the
-inside of one moment are told as the whole interleaving to which they belong. The write skews at the end are in neither
-document: they are what the levels' names would have you believe impossible.
+inside of one moment are told as the whole interleaving to which they belong.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from icetower.conflicts.interleavings import COMMITTED, TABLE, Listed
 from icetower.conflicts.isolation import Command, Level
 from icetower.conflicts.picture import Figure, delta, life, person, rewrite, told
 from icetower.conflicts.sketch import JSON, append, begin, both, commit, eq, op
+from icetower.conflicts.skews import SKEWS
 
 _SI, _SERIALIZABLE = Level.SNAPSHOT, Level.SERIALIZABLE
 _START = {"data-1": ("jack, red", "sarah, blue")}
@@ -225,11 +225,10 @@ def _figure_5() -> Figure:
 def _figure_6() -> Figure:
     rows = {
         "data-1": ("sarah, blue",),
-        "data-2": ("anna, red",),
+        "data-2": ("emma, red",),
         "data-3": ("tom, blue",),
         "data-4": ("sarah, blue",),
-        "data-5": ("sarah, blue",),
-        "data-6": ("sarah, blue",),
+        "data-5": ("jack, blue", "anna, blue"),
     }
     update = rewrite(both(eq("category", "blue"), person("sarah")), _SERIALIZABLE, "data-1", "data-4")
     insert = [begin(writer, op("append", add=[name])) for writer, name in ((2, "data-2"), (3, "data-3"), (4, "data-5"))]
@@ -241,9 +240,10 @@ def _figure_6() -> Figure:
         told(
             """
             - The update has pushed down: blue, and sarah's id. It is serializable, so added files count.
-            - anna's file is in the partition red: the whole manifest is skipped. tom's is blue, but its
-              statistics say that sarah's id is not in it.
-            - The third file is blue and can hold sarah's id: that one is a conflict.
+            - emma's file is in the partition red: its whole manifest is skipped. tom's is blue, but its
+              statistics say that sarah's id, 2, is not in it.
+            - The third file is blue, and its ids run from 1 to 3: it can hold a 2. It does not, but nobody
+              opens data files to see, so that it is a conflict.
             """
         ),
         life(
@@ -257,7 +257,7 @@ def _figure_6() -> Figure:
             commit(5),
             by_category=True,
         ),
-        {1: "Setup", 2: "Insert anna", 3: "Insert tom", 4: "Insert sarah", 5: "Update sarah"},
+        {1: "Setup", 2: "Insert emma", 3: "Insert tom", 4: "Insert jack, anna", 5: "Update sarah"},
         rows,
         {
             1: COMMITTED,
@@ -289,6 +289,7 @@ def _unchecked_rewrites(name: str, title: str, story: tuple[str, ...]) -> Figure
         {1: "Setup", 2: "Operation A", 3: "Operation B"},
         rows,
         {1: COMMITTED, 2: COMMITTED, 3: COMMITTED},
+        wrong="values that contradict each other",
     )
 
 
@@ -386,6 +387,7 @@ def _mixed(name: str, title: str, story: tuple[str, ...], operation: JSON, verdi
         {1: COMMITTED, 2: COMMITTED, 3: verdict},
         strikes=_SARAH,
         rule=rule,
+        wrong="" if rule else "values that contradict each other",
     )
 
 
@@ -447,107 +449,7 @@ def _undelete() -> Figure:
         rows,
         {1: COMMITTED, 2: COMMITTED, 3: COMMITTED},
         strikes=strikes,
-    )
-
-
-# ── What remains possible ────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _recoloured(name: str, title: str, level: Level, ending: str, verdict: str, rule: str) -> Figure:
-    """All red rows become blue, while all blue rows become red."""
-    rows = {"data-1": ("jack, red",), "data-2": ("sarah, blue",), "data-3": ("jack, blue",), "data-4": ("sarah, red",)}
-    steps = (
-        append(1, "data-1", "data-2"),
-        begin(2, rewrite(eq("category", "red"), level, "data-1", "data-3")),
-        begin(3, rewrite(eq("category", "blue"), level, "data-2", "data-4")),
-    )
-    story = f"""
-        - Writer 1 makes everything red blue, writer 2 makes everything blue red. Both have read snapshot 1.
-        - One after the other, they would leave one colour, whichever goes first.
-        - {ending}
-        """
-    return Figure(
-        name,
-        title,
-        "write skew; in neither document",
-        told(story),
-        life(rows, *steps, *_IN_TURN),
-        {1: "Setup", 2: "Writer 1", 3: "Writer 2"},
-        rows,
-        {1: COMMITTED, 2: COMMITTED, 3: verdict},
-        rule=rule,
-    )
-
-
-def _skew() -> Figure:
-    ending = "They replace different files, so both commit: the colours have changed places, which neither order gives."
-    return _recoloured("skew", "Write skew at snapshot isolation", _SI, ending, COMMITTED, "")
-
-
-def _skew_serializable() -> Figure:
-    ending = "Writer 2 is told of data-3: it is blue, and would have been repainted. Run again, it leaves all red."
-    where = 'ref(name="category") == "blue"'
-    found = f"Found conflicting files that can contain records matching {where}: [mem://t/data/data-3.parquet]"
-    return _recoloured("skew-serializable", "The same, serializable: refused", _SERIALIZABLE, ending, found, "C1")
-
-
-_ON_CALL = {"data-1": ("jack, on call",), "data-2": ("sarah, on call",)}
-
-
-def _skew_subquery() -> Figure:
-    rows = {**_ON_CALL, "data-3": ("jack, off",), "data-4": ("sarah, off",)}
-    steps = (
-        append(1, "data-1", "data-2"),
-        begin(2, rewrite(person("jack"), _SERIALIZABLE, "data-1", "data-3")),
-        begin(3, rewrite(person("sarah"), _SERIALIZABLE, "data-2", "data-4")),
-    )
-    return Figure(
-        "skew-subquery",
-        "Serializable, but the rule was read by a subquery: nobody is on call",
-        "write skew; in neither document",
-        told(
-            """
-            - Somebody must be on call. jack signs off if a subquery counts two people on call; sarah does the
-              same at the same time. Both count two.
-            - The filter of jack's update is his own row, and that is all that Iceberg hears of. What the
-              subquery has read is in no filter.
-            - Each adds data outside of the other's filter and replaces another file: both commit, at the
-              strictest level that there is.
-            """
-        ),
-        life(rows, *steps, *_IN_TURN),
-        {1: "Setup", 2: "jack signs off", 3: "sarah signs off"},
-        rows,
-        {1: COMMITTED, 2: COMMITTED, 3: COMMITTED},
-    )
-
-
-def _skew_deletes() -> Figure:
-    strikes = {"delete-1": ("data-1", "jack, on call"), "delete-2": ("data-2", "sarah, on call")}
-    where = eq("category", "on call")
-    steps = (
-        append(1, "data-1", "data-2"),
-        begin(2, delta(where, _SERIALIZABLE, Command.DELETE, "delete-1")),
-        begin(3, delta(where, _SERIALIZABLE, Command.DELETE, "delete-2", of="data-2")),
-    )
-    return Figure(
-        "skew-deletes",
-        "Two serializable merge-on-read DELETEs: the filter covers everything, and still nobody is told",
-        "write skew; in neither document",
-        told(
-            """
-            - The same rule, kept by DELETEs that write delete files. This time the filter of both is everybody
-              on call.
-            - Serializable minds data that was added. A DELETE adds none, and it does not ask for new delete
-              files.
-            - Both commit: nobody is on call.
-            """
-        ),
-        life(_ON_CALL, *steps, *_IN_TURN, strikes=strikes),
-        {1: "Setup", 2: "jack signs off", 3: "sarah signs off"},
-        _ON_CALL,
-        {1: COMMITTED, 2: COMMITTED, 3: COMMITTED},
-        strikes=strikes,
+        wrong="jack should be gone, whichever came first",
     )
 
 
@@ -568,10 +470,7 @@ def _all() -> Mapping[str, Figure]:
         _figure_11(),
         _figure_12(),
         _undelete(),
-        _skew(),
-        _skew_serializable(),
-        _skew_subquery(),
-        _skew_deletes(),
+        *SKEWS,
     )
     return MappingProxyType({figure.name: figure for figure in figures})
 

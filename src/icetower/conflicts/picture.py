@@ -13,7 +13,7 @@ from typing import Any
 from icetower.conflicts.isolation import Command, Engine, Level, flags
 from icetower.conflicts.sketch import BY_CATEGORY, JSON, UNPARTITIONED, case, eq
 
-PEOPLE = MappingProxyType({"jack": 1, "sarah": 2, "anna": 3, "tom": 4})
+PEOPLE = MappingProxyType({"jack": 1, "sarah": 2, "anna": 3, "tom": 4, "emma": 5})
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +31,7 @@ class Figure:
         strikes: which row of which data file a delete file removes.
         expected: what becomes of each writer: ``committed``, or Iceberg's exception text.
         rule: the rule that refuses; empty where nobody is refused.
+        wrong: what should not be so in the end, in a few words; empty where all is well.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Figure:
     expected: Mapping[int, str]
     strikes: Mapping[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])
     rule: str = ""
+    wrong: str = ""
 
 
 def told(story: str) -> tuple[str, ...]:
