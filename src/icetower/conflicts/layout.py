@@ -6,6 +6,7 @@ Source: Apache Iceberg 1.12, `BaseRewriteManifests`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from icetower.conflicts.attempt import Attempt, Conflict
@@ -34,6 +35,14 @@ class Layout:
         self._added: ManifestFile | None = None
         self._order: dict[tuple[Any, int], int] = {}  # of the clusters, as they were first met in any attempt
 
+    def prepare(self, write: Write, format_version: int) -> None:
+        """Write the manifest that is to be added; its writer does so before it commits, in the format of that time."""
+        if self._asked.deleted:
+            entries = self._asked.added
+            if format_version == 1:  # written once by the writer, without numbers, and copied by Iceberg as it is read
+                entries = tuple(replace(entry, sequence_number=None, file_sequence_number=None) for entry in entries)
+            self._added = write(entries, self._asked.deleted[0].spec_id, DATA)
+
     def apply(self, attempt: Attempt, files: Files, write: Write, note: Note) -> tuple[ManifestFile, ...]:
         """The head's manifests after the rewrite, new ones first.
 
@@ -51,8 +60,6 @@ class Layout:
             if row.path not in present:
                 said = f"Deleted manifest {row.path} could not be found in the latest snapshot {current['snapshot-id']}"
                 raise Refused(Conflict("missing-manifest", "ValidationException", said, (row.path,)))
-        if self._added is None and asked.deleted:
-            self._added = write(asked.added, asked.deleted[0].spec_id, DATA)
         if asked.cluster is not None and (not self._rewritten or not present.issuperset(self._rewritten)):
             self._rewrite(files, rows, write, note)
         elif self._rewritten:

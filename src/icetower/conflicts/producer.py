@@ -112,6 +112,7 @@ class Producer:
         self._data = Filter(DATA, snapshot_id, base.specs, self._write)
         self._deletes = Filter(DELETES, snapshot_id, base.specs, self._write)
         self._prepare(operation, base)
+        self._layout.prepare(self._write, self._format)
 
     def _prepare(self, operation: Operation, base: HeadState) -> None:
         filters = (self._data, self._deletes)

@@ -250,6 +250,10 @@ class Replay:
                 said = f"Cannot expire {ref['snapshot-id']}. Still referenced by refs: [{name}]"
                 self._failures.append({"step": "expire", "error": "IllegalArgumentException", "message": said})
                 return
+        if len(set(ids)) > len(self.head.snapshots):  # Iceberg sizes a list by the difference
+            said = f"arraySize cannot be negative but was: {len(self.head.snapshots) - len(set(ids))}"
+            self._failures.append({"step": "expire", "error": "IllegalArgumentException", "message": said})
+            return
         known = [snapshot_id for snapshot_id in ids if snapshot_id in self.head.snapshots]
         if known:
             self._apply({"action": "remove-snapshots", "snapshot-ids": known})
