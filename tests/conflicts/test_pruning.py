@@ -108,8 +108,8 @@ PROVEN: list[tuple[str, tuple[str, DataFile], dict[tuple[bool, bool], list[str]]
         ALL: ["lt 10", "lt-eq 9", "gt 4", "gt-eq 5", "not-eq 4", "not-eq 10", "not-in 4, 10", "not-null"],
     }),
     ("5 everywhere", of("i", 5, 5), {
-        NO: ["not-eq 5", "not-in 5, 6", "eq 6"],
-        ALL: ["eq 5", "in 5, 6", "not-eq 6"],
+        NO: ["not-eq 5", "not-in 5, 6", "not-in 4, 5", "eq 6"],
+        ALL: ["eq 5", "in 5, 6", "in 4, 5", "not-eq 6"],
     }),
     ("from 5 to 9, three nulls", of("i", 5, 9, nulls=3), {
         NO: ["lt 5", "eq 4"],
@@ -187,6 +187,7 @@ PROVEN: list[tuple[str, tuple[str, DataFile], dict[tuple[bool, bool], list[str]]
         ALL: ['not-starts-with "b"'],
     }),
     ("nulls only, in texts", of("s", nulls=10), {NO: ['starts-with "a"'], ALL: ['not-starts-with "a"']}),
+    ("texts of which some were counted as NaN", of("s", "ab", "ad", nans=3), {ALL: ['starts-with "a"']}),
     ("texts without bounds", of("s"), {SOME: ['starts-with "a"', 'not-starts-with "a"']}),
     ("texts of at least ab", of("s", "ab"), {
         NO: ['starts-with "aa"'],
@@ -272,7 +273,9 @@ LISTED: list[tuple[str, str, FieldSummary, list[str], list[str]]] = [
     ("5 to 9", "i", bounds(5, 9, "int"),
         ["lt 5", "lt-eq 4", "gt 9", "gt-eq 10", "eq 4", "eq 10", "in 3, 4", "in 4, 10", "is-null"],
         ["lt 6", "lt-eq 5", "gt 8", "gt-eq 9", "eq 7", "not-eq 5", "in 4, 9", "not-in 5, 9", "not-null"]),
-    ("5 only", "i", bounds(5, 5, "int"), ["not-eq 5", "not-in 5, 6"], ["eq 5", "not-eq 6", "not-in 6, 7"]),
+    ("5 only", "i", bounds(5, 5, "int"),
+        ["not-eq 5", "not-in 5, 6", "not-in 4, 5"],
+        ["eq 5", "not-eq 6", "not-in 6, 7"]),
     ("5 and null", "i", bounds(5, 5, "int", null=True), ["lt 5"], ["not-eq 5", "not-in 5, 6", "is-null", "not-null"]),
     ("null only", "i", bounds(None, None, "int", null=True),
         ["lt 5", "lt-eq 5", "gt 5", "gt-eq 5", "eq 5", "in 5, 6", "not-null"],

@@ -69,6 +69,7 @@ APPLIED: list[tuple[str, str, Any, Any]] = [
     ("day",           "date",          -7,                        -7),
     ("Day",           "timestamp",     DAY_US - 1,                0),
     ("day",           "timestamp",     -1,                        -1),
+    ("hour",          "timestamptz",   0,                         0),
     ("hour",          "timestamptz",   -HOUR_US,                  -1),
     ("hour",          "timestamptz",   -HOUR_US - 1,              -2),
     ("hour",          "timestamp",     -HOUR_US + 999_999,        -2),  # Iceberg's slip: it is in hour -1
@@ -79,6 +80,7 @@ APPLIED: list[tuple[str, str, Any, Any]] = [
     ("hour",          "timestamptz_ns", -1,                       -1),
     ("void",          "int",           5,                         None),
     ("zorder",        "int",           None,                      None),
+    ("bucket[1]",     "int",           5,                         0),
     ("bucket[4]",     "int",           None,                      None),
 ]  # fmt: skip
 
@@ -90,8 +92,11 @@ def test_partition_values(transform: str, kind: str, value: Any, expected: Any) 
 
 @pytest.mark.parametrize(
     ("transform", "kind"),
-    [("zorder", "int"), ("bucket[4]", "double"), ("bucket[0]", "int"), ("truncate[4]", "date"), ("hour", "date"),
-     ("year", "long"), ("zorder[4]", "int")],
+    [
+        ("zorder", "int"), ("zorder[4]", "int"), ("bucket[4]", "double"), ("bucket[0]", "int"), ("truncate[0]", "int"),
+        ("truncate[0]", "string"), ("truncate[0]", "decimal(9, 2)"), ("truncate[4]", "date"), ("hour", "date"),
+        ("year", "long"),
+    ],
 )  # fmt: skip
 def test_a_transform_that_does_not_take_the_type_is_refused(transform: str, kind: str) -> None:
     with pytest.raises(ValidationFailed, match="can't be applied to a column of type"):
