@@ -88,18 +88,24 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class And:
+    """Matches what both sides match."""
+
     left: Expression
     right: Expression
 
 
 @dataclass(frozen=True, slots=True)
 class Or:
+    """Matches what a side matches."""
+
     left: Expression
     right: Expression
 
 
 @dataclass(frozen=True, slots=True)
 class Not:
+    """Matches what its child doesn't match."""
+
     child: Expression
 
 
