@@ -143,6 +143,15 @@ def summary(values: Sequence[Any], kind: str) -> FieldSummary:
     return FieldSummary(None in values, nan, bounds[0], bounds[1])
 
 
+def summaries(partitions: Sequence[tuple[Any, ...]], parts: Sequence[str]) -> list[FieldSummary]:
+    return [summary([each[at] for each in partitions], f.result_type) for at, f in enumerate(spec(*parts).fields)]
+
+
+def file_of(partition: tuple[Any, ...], members: Sequence[Row], left_out: frozenset[str]) -> DataFile:
+    kept = {name: found for name, found in column_statistics(members).items() if name not in left_out}
+    return data_file(partition, len(members), **kept)
+
+
 def partition_of(row: Row, fields: Sequence[PartitionField]) -> tuple[Any, ...]:
     return tuple(apply(each.transform, each.source_type, row[each.source_name]) for each in fields)
 
