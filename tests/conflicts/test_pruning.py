@@ -17,6 +17,7 @@ from filter_world import (
     UNTIMED,
     Row,
     data_file,
+    file_of,
     filters,
     manifest_row,
     matches,
@@ -25,6 +26,7 @@ from filter_world import (
     rows,
     single_value,
     spec,
+    summaries,
     summary,
 )
 from hypothesis import given
