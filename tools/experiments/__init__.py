@@ -1,0 +1,1 @@
+"""Experiments on the conflict model: what false conflicts cost, and what makes them."""
