@@ -31,20 +31,20 @@ def _missing(name: str) -> str:
 
 
 def _rebase() -> Figure:
-    rows = {"data-1": ("jack, red",), "data-2": ("anna, blue",), "data-3": ("jack, red",)}
-    update = rewrite(eq("category", "red"), _SERIALIZABLE, "data-1", "data-3")
-    steps = (append(1, "data-1"), begin(3, update), begin(2, op("append", add=["data-2"])))
+    rows = {"data-1": ("jack, red", "sarah, red"), "data-2": ("anna, blue",), "data-3": ("jack, red",)}
+    delete = rewrite(both(eq("category", "red"), person("sarah")), _SERIALIZABLE, "data-1", "data-3")
+    steps = (append(1, "data-1"), begin(3, delete), begin(2, op("append", add=["data-2"])))
     return Figure(
         "001-rebase",
         "The swap is lost, but nothing conflicts: the same files are committed on the new head",
         "document 001, conflict and retry, first case",
         told(
             """
-            - Writer A and writer B both start from the same metadata file; A appends to another
-              partition.
+            - Writer A and writer B both start from the same metadata file. A appends anna to the partition
+              blue, B deletes sarah from the partition red.
             - A swaps first. B's swap expects the old head and is turned down: nothing of B's is in the
               table.
-            - B reads the new head, finds nothing in its own partition, writes a new manifest list and
+            - B reads the new head, finds nothing new in its own partition, writes a new manifest list and
               swaps again. Its data files are not written again.
             """
         ),
@@ -355,13 +355,12 @@ def _figure_10() -> Figure:
         "document 002, figure 10",
         told(
             """
-            - The operation has read snapshot 1 and wants to replace data-2.
-            - Meanwhile somebody deletes data-2.
-            - No live entry of data-2 is left to be turned into a deleted one: the operation is refused.
+            - B has read snapshot 1 and wants to replace data-2. Meanwhile A deletes data-2.
+            - No live entry of data-2 is left to be turned into a deleted one: B is refused.
             """
         ),
         life(_THREE, *steps, *_IN_TURN),
-        {1: "Setup", 2: "A previous operation", 3: "The operation"},
+        {1: "Setup", 2: "Operation A", 3: "Operation B"},
         _THREE,
         {1: COMMITTED, 2: COMMITTED, 3: _missing("data-2")},
         rule="C6",
