@@ -141,7 +141,7 @@ class SetSpec(_Strict):
 
 class Upgrade(_Strict):
     do: Literal["upgrade"]
-    format: int
+    format: Literal[1, 2, 3]
 
 
 class SetProperties(_Strict):

@@ -212,6 +212,8 @@ class Replay:
 
     def _change(self, step: cases.Step) -> None:
         """A change of the metadata alone. What speaks against it is kept as a failure of the step."""
+        if isinstance(step, cases.SetSpec) and not 0 <= step.spec < len(self.case.specs):
+            raise BadRequest(f"the case has no spec {step.spec}, only {len(self.case.specs)}", rule="case.steps")
         self.events.append(Event(step.do, detail=step.model_dump_json(exclude={"do"})))
         try:
             match step:
@@ -237,8 +239,6 @@ class Replay:
             self._failures.append({"step": step.do, "error": error.kind, "message": error.message})
 
     def _set_spec(self, index: int) -> None:
-        if not 0 <= index < len(self.case.specs):
-            raise BadRequest(f"the case has no spec {index}", rule="case.steps")
         if self.metadata["default-spec-id"] == index:
             return
         spec = {"spec-id": index, "fields": cases.spec_fields(self.case, index)}
