@@ -6,7 +6,7 @@ READY := .venv/ready
 COUNT := 1000
 SEED := 20261121
 
-.PHONY: help setup java jdk jars postgres demo check test differential mutations rck lock format clean
+.PHONY: help setup java jdk jars postgres demo check test differential mutations walkthrough rck lock format clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -45,6 +45,9 @@ differential: jars jdk ## the conflict model against Iceberg itself: listed and 
 
 mutations: jars jdk ## is the differential test sharp? The model is mutated, each rule in turn, and must be caught; COUNT, SEED
 	@$(BIN)/python tools/differential/mutations.py --count $(COUNT) --seed $(SEED)
+
+walkthrough: jars jdk ## docs/isolation.md and its drawings: every figure run on Iceberg itself
+	@$(BIN)/python tools/walkthrough/run.py
 
 rck: java ## Iceberg's own REST Compatibility Kit against `icetower serve`
 	@$(BIN)/python tools/rck/run.py

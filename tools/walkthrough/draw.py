@@ -130,6 +130,47 @@ def _time() -> Iterator[str]:
     yield text(LAST_X - 56, y + 4, "time", size=10.5, fill=MUTED, anchor="end")
 
 
+def legend() -> str:
+    """What the shapes mean."""
+    left, right = EDGE + 18, WIDTH / 2 + 62
+    rows = [52 + 34 * at for at in range(6)]
+    symbols = (
+        (Did.READS, left, "reads the table; then (thick) works on its data files"),
+        (Did.CHECKS, left, "checks what others have committed since it read"),
+        (Did.UNCHECKED, left, "would check now, but has asked for nothing"),
+        (Did.MAKES, left, "makes its snapshot: manifests, metadata; unseen yet"),
+        (Did.WON, left, "swap won: readers see its snapshot from now on"),
+        (Did.LOST, right, "swap lost: somebody was faster; it begins again"),
+        (Did.REFUSED, right, "refused, with the rule: an exception, no snapshot"),
+    )
+    parts = [text(EDGE, 30, "How to read the drawings", size=13, bold=True)]
+    at = {left: 0, right: 0}
+    for did, x, said in symbols:
+        y = rows[at[x]]
+        at[x] += 1
+        if did is Did.READS:
+            parts.append(line(x, y, x + 22, y, LINE, 8))
+        parts += [symbol(did, x, y), text(x + (34 if x == left else 52), y + 4, said, size=11.5)]
+    y = rows[5]
+    parts.append(path(f"M{number(left - 18)},{number(y)} h32", ORANGE, marker_end="url(#arrow-lost)"))
+    parts.append(path(f"M{number(left - 18)},{number(y + 9)} h32", RED, marker_end="url(#arrow-refused)"))
+    parts.append(text(left + 34, y + 8, "whose commit made whom lose the swap, or be refused", size=11.5))
+    chips = (
+        ("data-2", "added", False, "a data file that came with this snapshot"),
+        ("data-1", "live", False, "a data file that was there before"),
+        ("data-1", "removed", False, "a data file that this snapshot took out"),
+        ("delete-1", "live", True, "a delete file: strikes rows out of a data file"),
+    )
+    for file, (name, state, deletes, said) in enumerate(chips):
+        y = rows[2 + file]
+        parts.append(chip(right, y - 8, name, state, deletes=deletes))
+        parts.append(text(right + 52, y + 4, said, size=11.5))
+    bottom = rows[5] + 34
+    parts.insert(0, tag("rect", x=0.5, y=0.5, width=WIDTH - 1, height=bottom - 1, rx=10, fill=BACK, stroke=LINE))
+    desc = " ".join([*(f"{did}: {said}." for did, _, said in symbols), *(f"{said}." for *_, said in chips)])
+    return document(bottom, "How to read the drawings", desc, parts)
+
+
 # ── Writers ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

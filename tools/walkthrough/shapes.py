@@ -167,6 +167,6 @@ def chip(x: float, y: float, name: str, state: str, *, deletes: bool, width: flo
     outline = [(left + slant, y), (right, y), (right - slant, y + 16), (left, y + 16)]
     dashes: dict[str, str | float] = {"stroke_dasharray": "3 2.5"} if gone else {}
     shape = polygon(outline, BACK if gone else pale, FAINT if gone else colour, **dashes)
-    sign = "− " if gone else "+ " if new else ""
+    sign = "+ " if new else ""
     fill = MUTED if gone else INKS[colour]
     return shape + text(x, y + 12, sign + name, size=10.5, fill=fill, anchor="middle", bold=new, struck=gone)
