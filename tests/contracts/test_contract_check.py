@@ -25,7 +25,7 @@ EPOCH = dt.date(1970, 1, 1)
 def field(name: str, transform: str, source_type: str = "long") -> PartitionField:
     results = {"day": "date", "hour": "int", "month": "int", "year": "int"}
     result = "int" if transform.startswith("bucket") else results.get(transform, source_type)
-    return PartitionField(1000, name, transform, name, source_type, result)
+    return PartitionField(1000, name, transform, name, source_type, result, 1)
 
 
 def days(text: str) -> int:

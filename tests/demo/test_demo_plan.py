@@ -63,6 +63,7 @@ def _touches(agent: plan.Agent, rows: pa.Table) -> list[Touch]:
                 source,
                 columns[source],
                 str(transform.result_type(dict(shape.columns)[source])),
+                1 + list(columns).index(source),
             )
             for at, (source, transform, name) in enumerate(shape.partitions)
         ),

@@ -17,7 +17,7 @@ from icetower.table.partitions import PartitionField, PartitionSpec, human_value
 
 
 def field(transform: str, kind: str) -> PartitionField:
-    return PartitionField(1000, "p", transform, "s", kind, kind)
+    return PartitionField(1000, "p", transform, "s", kind, kind, 1)
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_a_source_that_the_current_schema_dropped_is_found_in_an_older_one() -> 
             {"spec-id": 2, "fields": [{"name": "m", "transform": "month", "source-id": 2, "field-id": 1007}]},
         ],
     }  # fmt: skip
-    assert spec_of(metadata, 2) == PartitionSpec(2, (PartitionField(1007, "m", "month", "a.day", "date", "int"),))
+    assert spec_of(metadata, 2) == PartitionSpec(2, (PartitionField(1007, "m", "month", "a.day", "date", "int", 2),))
     assert partition_name(spec_of(metadata, 0), ()) == "(unpartitioned)"
     with pytest.raises(ValidationFailed, match="partition spec 9 is unknown"):
         spec_of(metadata, 9)

@@ -12,7 +12,8 @@ from icetower.conflicts.expressions import TRUE, Column, Expression, columns_of,
 from icetower.conflicts.history import Files, History, Live, history, sequence_number_of
 from icetower.conflicts.literals import value_text
 from icetower.conflicts.operations import Operation
-from icetower.conflicts.pruning import Pruner
+from icetower.conflicts.pruning import NULL_POINTER, OVERFLOW, Pruner
+from icetower.errors import ValidationFailed
 from icetower.table.head import HeadState
 from icetower.table.partitions import PartitionSpec
 from icetower.table.records import DataFile, ManifestFile
@@ -167,6 +168,13 @@ class Attempt:
                 # Not by snapshot id: an entry that a merge carried over counts if its number is new enough.
                 if (live.sequence_number or 0) > start and self.matches(where, live.entry.file, row.spec_id):
                     yield live
+
+
+def conflict_of(failed: ValidationFailed) -> Conflict | None:
+    """Where Iceberg itself fails over a filter, the JVM's exception; None for what is wrong with the input."""
+    errors = {NULL_POINTER: "NullPointerException", OVERFLOW: "ArithmeticException"}
+    error = errors.get(str(failed.rule))
+    return None if error is None else Conflict("null-pointer", error, failed.message)
 
 
 def text_of(where: Where) -> str:

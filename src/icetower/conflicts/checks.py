@@ -18,6 +18,7 @@ from icetower.conflicts.attempt import (
     PartitionSet,
     Verdict,
     Where,
+    conflict_of,
     is_unpartitioned,
     text_of,
 )
@@ -25,6 +26,7 @@ from icetower.conflicts.deletes import Corrupt, is_vector, referenced_file, vect
 from icetower.conflicts.expressions import FALSE, TRUE, Expression, text
 from icetower.conflicts.history import Live, UnknownHistory, is_ancestor
 from icetower.conflicts.operations import Flag, Kind, Operation, unique
+from icetower.errors import ValidationFailed
 from icetower.table.records import ADDED, DATA, DELETED, POSITION_DELETES
 
 _ADDING = frozenset({"append", "overwrite"})
@@ -443,3 +445,8 @@ def ask(rule: str, check: Callable[[Attempt], Verdict], attempt: Attempt) -> Ver
         return Conflict("corrupt", "ValidationException", str(corrupt))
     except MixedSpecs as mixed:
         return Conflict("mixed-specs", "IllegalStateException", str(mixed))
+    except ValidationFailed as failed:
+        found = conflict_of(failed)
+        if found is None:
+            raise
+        return found

@@ -29,7 +29,7 @@ FLOATING = ("float", "double")
 _FLOAT_MAX = struct.unpack("<f", b"\xff\xff\x7f\x7f")[0]
 _DAY_NS = 86_400_000_000_000
 _WIDE = Context(prec=1000)
-_DOUBLE = PartitionField(0, "", "identity", "", "double", "double")
+_DOUBLE = PartitionField(0, "", "identity", "", "double", "double", 0)
 
 _JAVA_CLASSES = {
     bool: ("java.lang.Boolean", "Boolean"),

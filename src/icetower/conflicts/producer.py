@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from icetower.conflicts.attempt import DELETES, Attempt, Clear, Conflict, is_unpartitioned
+from icetower.conflicts.attempt import DELETES, Attempt, Clear, Conflict, conflict_of, is_unpartitioned
 from icetower.conflicts.checks import MixedSpecs, judge, single_spec
 from icetower.conflicts.deletes import is_vector, vector_text
 from icetower.conflicts.expressions import TRUE
@@ -21,7 +21,6 @@ from icetower.conflicts.filtering import FileKey, Filter, Note, Refused, entry_a
 from icetower.conflicts.history import UNASSIGNED, Files, branch_head
 from icetower.conflicts.layout import MANIFEST_LENGTH_BYTES, Layout
 from icetower.conflicts.operations import Flag, Kind, Operation
-from icetower.conflicts.pruning import NULL_POINTER
 from icetower.errors import ValidationFailed
 from icetower.table.change import Touched
 from icetower.table.head import HeadState
@@ -176,9 +175,10 @@ class Producer:
         except Refused as refused:
             conflict = refused.conflict
         except ValidationFailed as failed:
-            if failed.rule != NULL_POINTER:
+            found = conflict_of(failed)
+            if found is None:
                 raise
-            conflict = Conflict("null-pointer", "NullPointerException", failed.message)
+            conflict = found
         else:
             return self._draft(head, parent, rows, list_path, now_ms)
         if observe is not None:

@@ -147,8 +147,9 @@ class Pruner:
         return result
 
     def _fields_of(self, predicate: Predicate | Bound) -> list[PartitionField]:
-        name = predicate.column.name if isinstance(predicate, Bound) else predicate.column
-        return [field for field in self._spec.fields if field.source_name == name]
+        # By id: another column may have taken the name of one that was dropped.
+        column = predicate.column if isinstance(predicate, Bound) else self._columns[predicate.column]
+        return [field for field in self._spec.fields if field.source_id == column.id]
 
     def _bind_projected(self, predicate: Predicate | Bound) -> Always | Bound:
         """A projection, which holds internal values already, on its partition field."""

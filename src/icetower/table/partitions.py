@@ -23,7 +23,10 @@ _RESULTS = {"bucket": "int", "year": "int", "month": "int", "day": "date", "hour
 
 @dataclass(frozen=True, slots=True)
 class PartitionField:
-    """One field of a spec. `transform` is as in the metadata (``bucket[16]``); types are Iceberg's names."""
+    """One field of a spec. `transform` is as in the metadata (``bucket[16]``); types are Iceberg's names.
+
+    `source_id` tells the source column from another that took its name after it was dropped.
+    """
 
     field_id: int
     name: str
@@ -31,6 +34,7 @@ class PartitionField:
     source_name: str
     source_type: str
     result_type: str
+    source_id: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +97,7 @@ def _field(position: int, field: Mapping[str, Any], columns: Mapping[int, tuple[
         source_name=name,
         source_type=kind,
         result_type=_RESULTS.get(transform.split("[")[0], kind),
+        source_id=source_id,
     )
 
 
