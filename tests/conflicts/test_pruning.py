@@ -32,10 +32,11 @@ from filter_world import (
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icetower.conflicts.expressions import And, Expression, Not, Or, Predicate, text
+from icetower.conflicts.expressions import And, Expression, Not, Or, Predicate, columns_of, text
 from icetower.conflicts.metrics import IN_LIMIT
-from icetower.conflicts.pruning import NULL_POINTER, OVERFLOW, can_contain, metrics_of
+from icetower.conflicts.pruning import NULL_POINTER, OVERFLOW, Pruner, can_contain, metrics_of
 from icetower.errors import ValidationFailed
+from icetower.table.partitions import PartitionSpec, resolve_fields
 from icetower.table.records import DataFile, FieldSummary
 
 NAN = math.nan
@@ -512,3 +513,14 @@ def test_a_residual_says_of_its_partition_what_the_filter_says(
     for partition, members in found.items():
         residual = asked.residual(partition)
         assert [matches(residual, each) for each in members] == [matches(expr, each) for each in members]
+
+
+def test_a_column_that_took_a_dropped_ones_name_is_another() -> None:
+    """A spec goes on partitioning by the column that it was made for; a filter on its namesake says nothing of it."""
+    old = {"type": "struct", "schema-id": 0, "fields": [{"id": 1, "name": "a", "required": False, "type": "int"}]}
+    new = {"type": "struct", "schema-id": 1, "fields": [{"id": 2, "name": "a", "required": False, "type": "int"}]}
+    by_old = {"name": "a", "transform": "identity", "source-id": 1, "field-id": 1000}
+    of_old = PartitionSpec(0, resolve_fields([by_old], [new, old]))
+    five = Predicate("eq", "a", (5,))
+    assert not Pruner(five, of_old, columns_of(old)).partition_might_match((4,))
+    assert Pruner(five, of_old, columns_of(new)).partition_might_match((4,))
