@@ -50,7 +50,9 @@ def _skew_serializable() -> Figure:
     ending = "Writer 2 is told of data-3: it is blue, and would have been repainted. Run again, it leaves all red."
     where = 'ref(name="category") == "blue"'
     found = f"Found conflicting files that can contain records matching {where}: [mem://t/data/data-3.parquet]"
-    return _recoloured("skew-serializable", "The same, serializable: refused", _SERIALIZABLE, ending, found, "C1")
+    return _recoloured(
+        "skew-serializable", "Write skew, serializable: the second one is refused", _SERIALIZABLE, ending, found, "C1"
+    )
 
 
 _ON_CALL = {"data-1": ("jack, on call",), "data-2": ("sarah, on call",)}
