@@ -13,7 +13,7 @@ from decimal import Decimal
 from itertools import count
 from typing import Any
 
-from icetower.conflicts.checks import Clear, Conflict
+from icetower.conflicts.attempt import Clear, Conflict
 from icetower.conflicts.deletes import is_vector, referenced_file
 from icetower.conflicts.explain import Explanation, Names, explain, who_removed
 from icetower.conflicts.expressions import FALSE, TRUE, Expression, Predicate, both, either

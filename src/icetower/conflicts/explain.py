@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from icetower.conflicts.checks import Conflict
+from icetower.conflicts.attempt import Conflict
 from icetower.conflicts.history import Files
 from icetower.table.change import JSON
 from icetower.table.records import DATA, DELETED

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from icetower.conflicts import cases
+from icetower.conflicts.attempt import Conflict
 from icetower.conflicts.cases import Begin, Write, path_of
-from icetower.conflicts.checks import Conflict
 from icetower.conflicts.explain import Explanation, Names, explain, who_removed
 from icetower.conflicts.picture import Figure
 from icetower.conflicts.replay import Event, Replay
