@@ -23,6 +23,7 @@ SEEDS = 10
 SCATTER = (0.0, 0.1, 0.2, 0.4, 0.7, 1.0)
 MODES: Mapping[str, float] = MappingProxyType({"copy-on-write": 1.0, "merge-on-read": 0.0, "half and half": 0.5})
 """The share of writers that write copy-on-write."""
+PRECISE = "merge-on-read, precise"
 LEVELS = (Level.SNAPSHOT, Level.SERIALIZABLE)
 LAYOUTS: Mapping[str, Layout] = MappingProxyType(
     {
@@ -55,7 +56,7 @@ def points() -> Iterator[Point]:
             for mode, copies in MODES.items():
                 for level in LEVELS:
                     yield _point(mode, level, laid_out, "keys", replace(usual, copies=copies))
-            yield _point("merge-on-read, precise", Level.SNAPSHOT, laid_out, "keys", usual, precise=True)
+            yield _point(PRECISE, Level.SNAPSHOT, laid_out, "keys", usual, precise=True)
             for told, pushed in FILTERS.items():
                 if pushed != "keys" and layout.partitioning == "day":
                     for mode in ("copy-on-write", "merge-on-read"):

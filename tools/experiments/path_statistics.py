@@ -26,15 +26,15 @@ FILES_IN_PARTITION = (2, 4, 8, 16, 32, 64)
 ROWS = (2, 4, 8, 16, 32, 64)
 ROWS_IN_PARTITION = 800
 
-TODAY, PRECISE = "today", "precise, delete file per data file"
+TODAY, PRECISE = "today", "precise, per data file"
 VARIANTS: Mapping[str, Mapping[str, object]] = MappingProxyType(
     {
         TODAY: {},
-        "precise, delete file per partition": {"granularity": "partition", "precise": True},
+        "precise, per partition": {"granularity": "partition", "precise": True},
         PRECISE: {"precise": True},
-        "today, delete file per partition": {"granularity": "partition"},
-        "today, deletion vectors": {"format": 3},
-        "precise, deletion vectors": {"format": 3, "precise": True},
+        "today, per partition": {"granularity": "partition"},
+        "today, vectors": {"format": 3},
+        "precise, vectors": {"format": 3, "precise": True},
     }
 )
 """How deletes are written and checked; format 2 and a delete file per data file where nothing else is said."""
@@ -78,7 +78,7 @@ def points() -> Iterator[Point]:
         # Of a MERGE's ON condition only what is said of the target alone can be pushed: here, the day.
         told_work = replace(usual, verbs=verbs, filter="nothing" if told == "MERGE" else "keys")
         for level in (Level.SNAPSHOT, Level.SERIALIZABLE):
-            for variant in (TODAY, PRECISE, "today, deletion vectors", "precise, deletion vectors"):
+            for variant in (TODAY, PRECISE, "today, vectors", "precise, vectors"):
                 yield _point(f"commands, {level}", "day", variant, told, told_work, level=level)
 
 

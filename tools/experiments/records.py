@@ -78,10 +78,12 @@ def _typed(row: Mapping[str, str]) -> Record:
 
 
 def _number(text: str) -> str | float:
-    try:
-        return float(text)
-    except ValueError:
-        return text
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
 
 
 def chosen(records: Iterable[Record], **labels: object) -> list[Record]:
