@@ -6,7 +6,7 @@ READY := .venv/ready
 COUNT := 1000
 SEED := 20261121
 
-.PHONY: help setup java jdk jars postgres demo check test differential mutations walkthrough rck lock format clean
+.PHONY: help setup java jdk jars postgres demo check test differential mutations walkthrough experiments rck lock format clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -48,6 +48,9 @@ mutations: jars jdk ## is the differential test sharp? The model is mutated, eac
 
 walkthrough: jars jdk ## docs/isolation.md and its drawings: every figure run on Iceberg itself
 	@$(BIN)/python tools/walkthrough/run.py
+
+experiments: $(READY) ## what makes false conflicts, and what a precise check saves: data, plots, docs/experiments.md
+	@$(BIN)/python tools/experiments/run.py
 
 rck: java ## Iceberg's own REST Compatibility Kit against `icetower serve`
 	@$(BIN)/python tools/rck/run.py
