@@ -241,8 +241,8 @@ def _scatter(records: Sequence[Record]) -> str:
 
 def _checks(records: Sequence[Record]) -> str:
     figure, axes = _panels(
-        "Which check refuses: serializable writers mostly meet C1, merge-on-read C3a",
-        "16 MERGEs at once; partitions by key range, files not sorted; stacked means; hatched: with a row in common",
+        "Merge-on-read meets C3a at either level; copy-on-write meets C6, and C1 where serializable",
+        "16 MERGEs at once; partitions by key range, files not sorted; means, stacked; hatched: true conflicts",
         3,
         rows=2,
     )

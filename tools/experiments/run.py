@@ -39,6 +39,8 @@ EXPERIMENTS = (path_statistics, clustering)
 PAGE = ROOT / "docs" / "experiments.md"
 PLOTS = ROOT / "docs" / "plots"
 JOBS = 2
+WIDTH = 120
+"""Of the tables in characters, without a terminal."""
 TELL_EVERY = 500
 """Without a terminal: a line after so many runs."""
 
@@ -126,11 +128,11 @@ def _report(tables: Sequence[Table], compared: dict[str, int] | None, *, as_json
         }
         print(json.dumps(told | ({"iceberg": compared} if compared else {}), indent=1, ensure_ascii=False))
         return
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else WIDTH)
     for table in tables:
         shown = Shown(title=table.title, title_justify="left", title_style="bold")
         for number, column in enumerate(table.columns):
-            shown.add_column(column, justify="right" if number else "left", no_wrap=not number)
+            shown.add_column(column, justify="right" if number else "left", no_wrap=not number, overflow="fold")
         for row in table.rows:
             shown.add_row(*row)
         console.print(shown)

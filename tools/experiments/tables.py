@@ -60,8 +60,8 @@ def all_tables(records: Records) -> list[Table]:
 def in_page(page: str, tables: Sequence[Table]) -> str:
     """The page with its tables, each between its marks, as they are now. Raises `ValueError`: a mark is missing."""
     for table in tables:
-        mark = re.compile(rf"(<!-- table: {re.escape(table.name)} -->\n).*?(\n<!-- end -->)", re.DOTALL)
-        page, found = mark.subn(lambda match, text=table.markdown: f"{match[1]}{text}{match[2]}", page)
+        mark = re.compile(rf"(<!-- table: {re.escape(table.name)} -->\n)(?:(?!<!--).)*(<!-- end -->)", re.DOTALL)
+        page, found = mark.subn(lambda match, text=table.markdown: f"{match[1]}{text}\n{match[2]}", page)
         if found != 1:
             raise ValueError(f"the page has {found} places for the table {table.name!r}; it needs one")
     return page
