@@ -17,7 +17,7 @@ from icetower.conflicts import cases
 from icetower.conflicts.attempt import Conflict
 from icetower.conflicts.cases import OperationOf
 from icetower.conflicts.history import Files, NeedsFile
-from icetower.conflicts.producer import Draft, Producer, bins, uncommitted_row
+from icetower.conflicts.producer import Draft, Producer, bins
 from icetower.conflicts.replay import Replay, operation_of_case
 from icetower.conflicts.sketch import (
     BY_CATEGORY,
@@ -36,6 +36,7 @@ from icetower.conflicts.sketch import (
     vector,
     write,
 )
+from icetower.table.manifest_writing import row_of
 
 JSON = dict[str, Any]
 APART = {"commit.manifest-merge.enabled": "false"}
@@ -264,7 +265,7 @@ def test_the_format_is_looked_at_again_at_each_attempt() -> None:
 
 def grouped(lengths: Sequence[int], target_bytes: int) -> str:
     """Manifests of these lengths in groups, as text."""
-    row = uncommitted_row("m", (), 0, 0, 1, ())
+    row = row_of("m", 1, (), kinds=(), spec_id=0, content=0, snapshot_id=1, sequence_number=-1)
     rows = [replace(row, length_bytes=length) for length in lengths]
     return " | ".join(" ".join(str(each.length_bytes) for each in group) for group in bins(rows, target_bytes))
 

@@ -24,7 +24,7 @@ from icetower.conflicts.operations import Flag, Kind, Operation
 from icetower.errors import ValidationFailed
 from icetower.table.change import Touched
 from icetower.table.head import HeadState
-from icetower.table.manifest_writing import assign_first_row_ids, summarise
+from icetower.table.manifest_writing import assign_first_row_ids, row_of
 from icetower.table.records import (
     ADDED,
     DATA,
@@ -293,7 +293,16 @@ class Producer:
         path = self._new_path()
         written = tuple(self._as_written(entry) for entry in entries)
         self._manifests[path] = Manifest(written, spec_id, (), {}, content, self._format)
-        return uncommitted_row(path, entries, spec_id, content, self.snapshot_id, self._kinds[spec_id])
+        return row_of(
+            path,
+            MANIFEST_LENGTH_BYTES,
+            entries,
+            kinds=self._kinds[spec_id],
+            spec_id=spec_id,
+            content=content,
+            snapshot_id=self.snapshot_id,
+            sequence_number=UNASSIGNED,
+        )
 
     def _as_written(self, entry: Entry) -> Entry:
         if entry.status == DELETED:
@@ -393,44 +402,6 @@ def _added_key(file: DataFile) -> tuple[Any, ...]:
 def _kinds(head: HeadState) -> Mapping[int, tuple[str, ...]]:
     """Result types of the partition fields, by spec."""
     return {spec_id: tuple(part.result_type for part in spec.fields) for spec_id, spec in head.specs.items()}
-
-
-def uncommitted_row(
-    path: str, entries: Sequence[Entry], spec_id: int, content: int, snapshot_id: int, kinds: Sequence[str]
-) -> ManifestFile:
-    """The manifest list's row for a manifest that no snapshot names yet: its sequence number is `UNASSIGNED`.
-
-    Args:
-        kinds: result types of the partition fields.
-    """
-    live = [entry.sequence_number for entry in entries if entry.status != DELETED]
-
-    def files(status: int) -> int:
-        return sum(entry.status == status for entry in entries)
-
-    def rows(status: int) -> int:
-        return sum(entry.file.record_count for entry in entries if entry.status == status)
-
-    return ManifestFile(
-        path=path,
-        length_bytes=MANIFEST_LENGTH_BYTES,
-        spec_id=spec_id,
-        content=content,
-        sequence_number=UNASSIGNED,
-        min_sequence_number=min((number for number in live if number is not None), default=UNASSIGNED),
-        added_snapshot_id=snapshot_id,
-        added_files=files(ADDED),
-        existing_files=files(EXISTING),
-        deleted_files=files(DELETED),
-        added_rows=rows(ADDED),
-        existing_rows=rows(EXISTING),
-        deleted_rows=rows(DELETED),
-        partitions=tuple(
-            summarise([entry.file.partition[at] for entry in entries], kind) for at, kind in enumerate(kinds)
-        ),
-        key_metadata=None,
-        first_row_id=None,
-    )
 
 
 def _numbered(row: ManifestFile, number: int) -> ManifestFile:

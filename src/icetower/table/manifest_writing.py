@@ -218,9 +218,37 @@ def manifest_row(
     `sequence_number` is the snapshot's, and what ADDED entries inherit. The first row id is left to
     `assign_first_row_ids`.
     """
-    fields = resolve_fields(spec_fields, [schema])
-    own = [sequence_number if entry.sequence_number is None else entry.sequence_number for entry in entries]
-    live = [number for number, entry in zip(own, entries, strict=True) if entry.status != DELETED]
+    kinds = [field.result_type for field in resolve_fields(spec_fields, [schema])]
+    return row_of(
+        path,
+        len(data),
+        entries,
+        kinds=kinds,
+        spec_id=spec_id,
+        content=content,
+        snapshot_id=snapshot_id,
+        sequence_number=sequence_number,
+    )
+
+
+def row_of(
+    path: str,
+    length_bytes: int,
+    entries: Sequence[Entry],
+    *,
+    kinds: Sequence[str],
+    spec_id: int,
+    content: int,
+    snapshot_id: int,
+    sequence_number: int,
+) -> ManifestFile:
+    """What a manifest list says of a manifest with these entries.
+
+    Args:
+        kinds: result types of the partition fields.
+        sequence_number: the snapshot's. Entries that inherit it are no older than any other.
+    """
+    live = (entry.sequence_number for entry in entries if entry.status != DELETED)
 
     def files(status: int) -> int:
         return sum(entry.status == status for entry in entries)
@@ -230,11 +258,11 @@ def manifest_row(
 
     return ManifestFile(
         path=path,
-        length_bytes=len(data),
+        length_bytes=length_bytes,
         spec_id=spec_id,
         content=content,
         sequence_number=sequence_number,
-        min_sequence_number=min(live, default=sequence_number),
+        min_sequence_number=min((number for number in live if number is not None), default=sequence_number),
         added_snapshot_id=snapshot_id,
         added_files=files(ADDED),
         existing_files=files(EXISTING),
@@ -243,8 +271,7 @@ def manifest_row(
         existing_rows=rows(EXISTING),
         deleted_rows=rows(DELETED),
         partitions=tuple(
-            summarise([entry.file.partition[at] for entry in entries], field.result_type)
-            for at, field in enumerate(fields)
+            summarise([entry.file.partition[at] for entry in entries], kind) for at, kind in enumerate(kinds)
         ),
         key_metadata=None,
         first_row_id=None,
