@@ -179,6 +179,18 @@ PRECISE = [
     # … while one that may be about many files conflicts as ever.
     (strike("strike-any-red"), STRIKES,              deletes_in("true", "strike-any-red")),
     (strike("strike-ids"),     STRIKES,              deletes_in("true", "strike-ids")),
+    # So it does for an operation that doesn't name all its targets: by equality deletes, or by not saying at all.
+    (strike("strike-red"),     delta("deletes", add_deletes=["strike-ids"]),
+                                                     deletes_in("true", "strike-red")),
+    (strike("strike-red"),     delta("deletes", add_deletes=["strike-ids"], references=["blue"]),
+                                                     deletes_in("true", "strike-red")),
+    (strike("strike-red"),     delta("deletes", add_deletes=["strike-any-red"]),
+                                                     deletes_in("true", "strike-red")),
+    (strike("strike-blue"),    delta("deletes", add_deletes=["my-strike-red"]),
+                                                     deletes_in("true", "strike-blue")),
+    (strike("strike-blue"),    delta("deletes", add_deletes=["my-strike-red"], references=["blue"]),
+                                                     deletes_in("true", "strike-blue")),
+    (strike("strike-blue"),    delta("deletes", add_deletes=["strike-any-red"], references=["red"]), "clear of 1"),
     # A serializable writer has read the rows of other files, and hears that some are gone: the option is off.
     (strike("strike-blue"),    SERIALIZABLE,         deletes_in("true", "strike-blue")),
     # It is for row deltas.

@@ -27,7 +27,7 @@ from icetower.conflicts.expressions import FALSE, TRUE, Expression, text
 from icetower.conflicts.history import Live, UnknownHistory, is_ancestor
 from icetower.conflicts.operations import Flag, Kind, Operation, unique
 from icetower.errors import ValidationFailed
-from icetower.table.records import ADDED, DATA, DELETED, POSITION_DELETES
+from icetower.table.records import ADDED, DATA, DELETED, EQUALITY_DELETES, POSITION_DELETES
 
 _ADDING = frozenset({"append", "overwrite"})
 _REMOVING = frozenset({"overwrite", "replace", "delete"})
@@ -154,7 +154,7 @@ def no_new_delete_files(attempt: Attempt, where: Where) -> Verdict:
     vector, its reference or the equal bounds of its path column) only where it touches that data file itself: two
     writers that delete from different files have no row in common. Document 002 proposes this; no engine does it yet.
     It is for snapshot isolation: a serializable writer has read the rows of the files that it leaves alone, and has to
-    hear that some are gone.
+    hear that some are gone. And it is for operations that name all their targets, see `_touched_files`.
     """
     operation = attempt.operation
     if not operation.asks(Flag.NO_CONFLICTING_DELETES):
@@ -163,7 +163,8 @@ def no_new_delete_files(attempt: Attempt, where: Where) -> Verdict:
     found = deletes
     if operation.kind is Kind.ROW_DELTA and operation.precise_deletes and not operation.asks(Flag.NO_CONFLICTING_DATA):
         ours = _touched_files(operation)
-        found = tuple(live for live in deletes if (referenced_file(live.entry.file) or None) in (None, *ours))
+        if ours is not None:
+            found = tuple(live for live in deletes if (referenced_file(live.entry.file) or None) in (None, *ours))
     if not found:
         return Clear(len(deletes))
     files = _listed(dict.fromkeys(live.path for live in found))
@@ -171,11 +172,19 @@ def no_new_delete_files(attempt: Attempt, where: Where) -> Verdict:
     return _conflict("C3a", said, found)
 
 
-def _touched_files(operation: Operation) -> frozenset[str]:
-    about = (referenced_file(touched.file) for touched in operation.added_deletes)
-    return frozenset(
-        (*operation.references, *(removal.path for removal in operation.removed), *(path for path in about if path))
-    )
+def _touched_files(operation: Operation) -> frozenset[str] | None:
+    """The data files that an operation takes rows from; None if it doesn't tell.
+
+    It tells by its references, which have to name every target of its delete files: C4 then minds that they stay.
+    Equality deletes have no targets that could be named.
+    """
+    for touched in operation.added_deletes:
+        about = referenced_file(touched.file)
+        if touched.file.content == EQUALITY_DELETES or not operation.references:
+            return None
+        if about is not None and about not in operation.references:
+            return None
+    return frozenset((*operation.references, *(removal.path for removal in operation.removed)))
 
 
 def no_new_deletes_for_removed(attempt: Attempt, where: Where, *, ignore_equality: bool = False) -> Verdict:

@@ -5,7 +5,7 @@ Source: Apache Iceberg 1.12, `BaseRewriteManifests`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -25,21 +25,31 @@ class Layout:
 
     If every manifest that it has read is still in the head, a retry keeps what it wrote; else it starts again. It
     always looks at the table's current snapshot.
+
+    Args:
+        asked: what goes where.
+        target_bytes: the length at which a manifest is full.
+        spec_ids: the table's partition specs when the writer began. It never learns of later ones.
     """
 
-    def __init__(self, asked: ManifestRewrite, target_bytes: int) -> None:
+    def __init__(self, asked: ManifestRewrite, target_bytes: int, spec_ids: Container[int]) -> None:
         self._asked = asked
         self._target_bytes = target_bytes
+        self._spec_ids = spec_ids
         self._rewritten: dict[str, ManifestFile] = {}
         self._new: tuple[ManifestFile, ...] = ()
         self._added: ManifestFile | None = None
         self._order: dict[tuple[Any, int], int] = {}  # of the clusters, as they were first met in any attempt
 
-    def prepare(self, write: Write, format_version: int) -> None:
-        """Write the manifest that is to be added; its writer does so before it commits, in the format of that time."""
+    def prepare(self, write: Write, *, copied: bool) -> None:
+        """Write the manifest that is to be added; its writer does so before it commits, in the format of that time.
+
+        Args:
+            copied: whether Iceberg copies it, as format 1 has to without `snapshot-id-inheritance`.
+        """
         if self._asked.deleted:
             entries = self._asked.added
-            if format_version == 1:  # written once by the writer, without numbers, and copied by Iceberg as it is read
+            if copied:  # from what the writer wrote, where format 1 keeps no numbers
                 entries = tuple(replace(entry, sequence_number=None, file_sequence_number=None) for entry in entries)
             self._added = write(entries, self._asked.deleted[0].spec_id, DATA)
 
@@ -47,7 +57,7 @@ class Layout:
         """The head's manifests after the rewrite, new ones first.
 
         Raises:
-            Refused: a manifest that was to go is not there any more.
+            Refused: a manifest that was to go is not there any more, or one is of a spec that came later.
             NeedsFile: a manifest list or manifest is wanted.
         """
         asked, head = self._asked, attempt.head
@@ -78,6 +88,9 @@ class Layout:
         groups: dict[tuple[Any, int], list[Entry]] = {}
         for row in self._rewritten.values():
             for live in files.live(row):
+                if row.spec_id not in self._spec_ids:
+                    said = f"partition spec {row.spec_id} of manifest {row.path} came after the writer began"
+                    raise Refused(Conflict("unknown-spec", "NullPointerException", said))
                 file = live.entry.file
                 keys: dict[str | None, Any] = {"partition": partition_key(file.partition), "file": file.path}
                 cluster = (keys.get(self._asked.cluster), row.spec_id)

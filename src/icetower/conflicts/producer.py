@@ -104,14 +104,15 @@ class Producer:
         self._min_count = int(properties.get("commit.manifest.min-count-to-merge", _MIN_COUNT_TO_MERGE))
         self._target_bytes = int(properties.get("commit.manifest.target-size-bytes", _TARGET_SIZE_BYTES))
         self._listed: dict[str, ManifestFile] = {}
-        self._layout = Layout(operation.manifests, self._target_bytes)
+        self._layout = Layout(operation.manifests, self._target_bytes, base.specs)
         self._merged: dict[tuple[str, ...], ManifestFile] = {}
         self._new_data: tuple[ManifestFile, ...] | None = None
         self._new_deletes: tuple[ManifestFile, ...] | None = None
         self._data = Filter(DATA, snapshot_id, base.specs, self._write)
         self._deletes = Filter(DELETES, snapshot_id, base.specs, self._write)
         self._prepare(operation, base)
-        self._layout.prepare(self._write, self._format)
+        inherits = properties.get("compatibility.snapshot-id-inheritance.enabled", "false").lower() == "true"
+        self._layout.prepare(self._write, copied=self._format == 1 and not inherits)
 
     def _prepare(self, operation: Operation, base: HeadState) -> None:
         filters = (self._data, self._deletes)

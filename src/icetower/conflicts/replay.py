@@ -245,6 +245,8 @@ class Replay:
         self._apply({"action": "add-spec", "spec": spec}, {"action": "set-default-spec", "spec-id": index})
 
     def _expire(self, ids: Sequence[int]) -> None:
+        if not self.head.snapshots:
+            return
         for name, ref in self.metadata["refs"].items():
             if ref["snapshot-id"] in ids:
                 said = f"Cannot expire {ref['snapshot-id']}. Still referenced by refs: [{name}]"
