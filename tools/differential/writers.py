@@ -182,7 +182,11 @@ class Planner:
         others = [None, *targets]
         vectors = (self.table.format >= 3) != chance(self.rng, 0.02)
         if vectors:
-            vectors = [self.material.vector(target) for target in dict.fromkeys(targets)]
+            # One for each path, which two names may share: Iceberg would open two of one file, to merge them.
+            by_path = {
+                self.material.files[target].get("path", f"mem://t/data/{target}.parquet"): target for target in targets
+            }
+            vectors = [self.material.vector(target) for target in by_path.values()]
             if len(vectors) > 1 and chance(self.rng, 0.1):  # one Puffin file with several of them
                 self.material.files[vectors[1]]["path"] = f"mem://t/data/{vectors[0]}.puffin"
             return vectors
