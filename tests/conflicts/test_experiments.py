@@ -358,6 +358,9 @@ def test_the_findings_hold(records: Mapping[str, list[Record]]) -> None:
     both = [chosen(second, mode=mode, level="snapshot") for mode in ("copy-on-write", clustering.PRECISE)]
     copied, merged = ([[each[name] for name in counts] for each in found] for found in both)
     assert copied == merged
+    both = [chosen(second, mode="merge-on-read", level=level.value, filter="keys") for level in clustering.LEVELS]
+    snapshot, serializable = ([each["committed"] for each in found] for found in both)
+    assert snapshot == serializable
     assert all(each["false"] == 0 for each in second if each["scatter"] == 0 and "key range" in each["layout"])
     assert not any(each["wrong_rows"] for each in second)
     wrong = [each for each in first if each["wrong_rows"]]

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from experiments.course import Setup
 from experiments.records import Point
 from experiments.work import Filter, Work
-from experiments.world import Layout
+from experiments.world import Layout, Partitioning
 from icetower.conflicts.isolation import Level
 
 NAME = "clustering"
@@ -25,10 +25,11 @@ MODES: Mapping[str, float] = MappingProxyType({"copy-on-write": 1.0, "merge-on-r
 """The share of writers that write copy-on-write."""
 PRECISE = "merge-on-read, precise"
 LEVELS = (Level.SNAPSHOT, Level.SERIALIZABLE)
+_BY: Mapping[str, Partitioning] = MappingProxyType({"by key range": "category", "by day": "day"})
 LAYOUTS: Mapping[str, Layout] = MappingProxyType(
     {
         f"{partitions}, {files}": Layout(partitioning, partitions=32, files=8, rows=25, clustered=files == "sorted")
-        for partitions, partitioning in (("by key range", "category"), ("by day", "day"))
+        for partitions, partitioning in _BY.items()
         for files in ("sorted", "unsorted")
     }
 )

@@ -9,6 +9,7 @@ import io
 from collections.abc import Mapping, Sequence
 from statistics import fmean, quantiles
 from types import MappingProxyType
+from typing import Any
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
@@ -33,7 +34,7 @@ RED, ORANGE, BLUE, GREEN, PINK, SKY, YELLOW = (
     "#56b4e9",
     "#d9c934",
 )
-STYLE = {
+STYLE: Any = {
     "font.family": "DejaVu Sans",
     "font.size": 9.5,
     "text.color": INK,
@@ -59,7 +60,7 @@ STYLE = {
     "svg.fonttype": "path",
 }
 
-VARIANT_STYLES: Mapping[str, Mapping[str, object]] = MappingProxyType(
+VARIANT_STYLES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
         TODAY: {"color": RED, "marker": "o"},
         "precise, per partition": {"color": ORANGE, "marker": "s", "linestyle": (0, (4, 3))},
@@ -76,7 +77,7 @@ VARIANT_NAMES: Mapping[str, str] = MappingProxyType(
 PARTITIONING_NAMES: Mapping[str, str] = MappingProxyType(
     {"category": "partitions by category", "bucket": "partitions by bucket of the key", "day": "partitions by day"}
 )
-LAYOUT_STYLES: Mapping[str, Mapping[str, object]] = MappingProxyType(
+LAYOUT_STYLES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
         "by key range, sorted": {"color": BLUE, "marker": "o"},
         "by key range, unsorted": {"color": BLUE, "marker": "o", "linestyle": (0, (4, 3)), "markerfacecolor": "white"},
@@ -219,7 +220,7 @@ def _variants(axis: Axes, records: Sequence[Record], values: Sequence[float], *,
 
 def _scatter(records: Sequence[Record]) -> str:
     figure, axes = _panels(
-        "Writers who share no row: merge-on-read is refused by partition, copy-on-write by file",
+        "At snapshot isolation merge-on-read is refused by partition, copy-on-write by file",
         "16 MERGEs at once, each matching 4 rows by key and changing 2; 8 data files in each of 32 partitions",
         4,
     )
@@ -276,7 +277,7 @@ def _filters(records: Sequence[Record]) -> str:
         "16 copy-on-write MERGEs at once, serializable, partitions by day; what their filter says of the keys",
         2,
     )
-    styles: Mapping[str, Mapping[str, object]] = {
+    styles: Mapping[str, Mapping[str, Any]] = {
         "nothing": {"color": RED, "marker": "s", "label": "nothing"},
         "range of keys": {"color": ORANGE, "marker": "o", "label": "from which to which: BETWEEN"},
         "keys": {"color": BLUE, "marker": "o", "label": "each of them: IN"},
@@ -304,7 +305,7 @@ def _panels(title: str, subtitle: str, columns: int, rows: int = 1) -> tuple[Fig
     return figure, list(figure.subplots(rows, columns, sharey=True, sharex=rows > 1, squeeze=False).flat)
 
 
-def _line(axis: Axes, x: Sequence[float], values: Sequence[Sequence[float]], **style: object) -> None:
+def _line(axis: Axes, x: Sequence[float], values: Sequence[Sequence[float]], **style: Any) -> None:
     axis.plot(x, [fmean(each) for each in values], clip_on=False, zorder=3, **style)
     bounds = [quantiles(each, n=10, method="inclusive") for each in values]
     low, high = [each[0] for each in bounds], [each[-1] for each in bounds]

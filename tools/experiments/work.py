@@ -117,22 +117,29 @@ def _command(work: Work, base: Base, seed: int, number: int) -> Command:
 
 def _in_files(work: Work, base: Base, rng: random.Random) -> list[Row]:
     """Rows of a number of data files: by category or day of one partition, by bucket from anywhere."""
-    layout, names = work.layout, list(base.files)
     assert work.files is not None
-    if layout.partitioning == "category":
-        at = rng.randrange(layout.partitions)
-    elif layout.partitioning == "day":  # half of them in the newest, a quarter in the one before …
-        at = layout.partitions - 1
-        while at > 0 and rng.random() < 0.5:
-            at -= 1
-    if layout.partitioning != "bucket":
-        names = [name for name in names if name.startswith(f"p{at}f")]
+    at = _partition(work.layout, rng)
+    names = [name for name in base.files if at is None or name.startswith(f"p{at}f")]
     files = rng.sample(names, work.files)
     covered: list[Row] = []
     for number, name in enumerate(files):
         share = (work.rows * (number + 1)) // work.files - (work.rows * number) // work.files
         covered += rng.sample(base.files[name], share)
     return covered
+
+
+def _partition(layout: Layout, rng: random.Random) -> int | None:
+    """The partition that a writer works in; None for all of them, as keys that belong together share no bucket."""
+    match layout.partitioning:
+        case "category":
+            return rng.randrange(layout.partitions)
+        case "day":  # half of the writers in the newest, a quarter in the one before …
+            at = layout.partitions - 1
+            while at > 0 and rng.random() < 0.5:
+                at -= 1
+            return at
+        case "bucket":
+            return None
 
 
 def _scattered(work: Work, base: Base, number: int, rng: random.Random) -> list[Row]:
