@@ -21,7 +21,7 @@ from icetower.conflicts.figures import FIGURES, LISTED
 from icetower.conflicts.history import Files, NeedsFile, parent_of
 from icetower.conflicts.isolation import Command, Level
 from icetower.conflicts.replay import Replay
-from icetower.conflicts.sketch import append, begin, case, commit, data, op, positions, write
+from icetower.conflicts.sketch import BY_CATEGORY, append, begin, case, commit, data, op, positions, use_spec, write
 from icetower.conflicts.timeline import timeline
 from icetower.errors import BadRequest
 from icetower.table.change import Change, change_of, diff_lists
@@ -225,6 +225,38 @@ def test_two_branches_that_part_from_one_snapshot() -> None:
     said = opinions(table.head, table.files, change, operation_of(change), meeting(table.head, 2, 3), names)
     assert said[1].conflict is not None
     assert said[1].conflict.snapshots == (2,)
+
+
+@pytest.mark.parametrize("earlier", [op("rewrite", remove=["A"], add=["B"]), op("overwrite", remove=["A"], add=["B"])])
+@pytest.mark.parametrize("rows", [[], ["C"]])
+@pytest.mark.parametrize("place", ["A", "Z"])
+def test_deletes_of_a_partition_may_be_about_what_has_gone(
+    earlier: dict[str, Any], rows: list[str], place: str
+) -> None:
+    """They name no data file, but the engine that wrote them did: Iceberg would have refused them by C4."""
+    files = {"A": data("A"), "B": data("A"), "C": data("C"), "P": positions(place)}
+    deletes = op("row-delta", add=rows, add_deletes=["P"], branch="b")
+    steps = (append(1, "A"), begin(2, earlier), begin(3, deletes), commit(3), commit(2))
+    table = replayed(case(files, *steps, specs=BY_CATEGORY))
+    refused = "C4" if place == "A" else ""
+    assert table.rules(2, 3)[:2] == ("", refused)
+    assert operation_of(table.change(3)).because.endswith(
+        "; its position deletes may be about any file of their partitions"
+    )
+
+
+def test_a_partition_of_a_column_that_is_gone_narrows_nothing() -> None:
+    """Another column may have its name by now."""
+    files = {"A": data("a"), "B": data("b")}
+    steps = (append(1, "A"), append(2, "B"), use_spec(1))
+    table = replayed(case(files, *steps, specs=[*BY_CATEGORY, []]))
+    assert text(touched_partitions(table.change(2), table.head)) == 'ref(name="category") == "b"'
+    (schema,) = table.head.metadata["schemas"]
+    dropped = [column for column in schema["fields"] if column["name"] != "category"]
+    for now in (dropped, [*dropped, {"id": 9, "name": "category", "type": "string", "required": False}]):
+        later = {**schema, "schema-id": 1, "fields": now}
+        head = HeadState("", {**table.head.metadata, "schemas": [schema, later], "current-schema-id": 1})
+        assert touched_partitions(table.change(2), head) == TRUE
 
 
 @pytest.mark.parametrize(

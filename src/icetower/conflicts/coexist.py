@@ -14,9 +14,9 @@ from itertools import count
 from typing import Any
 
 from icetower.conflicts.attempt import Clear, Conflict
-from icetower.conflicts.deletes import is_vector, referenced_file
+from icetower.conflicts.deletes import is_vector, place_key, referenced_file
 from icetower.conflicts.explain import Explanation, Names, explain, who_removed
-from icetower.conflicts.expressions import FALSE, TRUE, Expression, Predicate, both, either
+from icetower.conflicts.expressions import FALSE, TRUE, Expression, Predicate, both, columns_of, either
 from icetower.conflicts.filtering import Refused
 from icetower.conflicts.history import Files, is_ancestor, operation_name, parent_of, sequence_number_of, since
 from icetower.conflicts.isolation import Command, Engine, Level, flags, levels
@@ -27,7 +27,7 @@ from icetower.errors import BadRequest
 from icetower.table.change import Change, Touched
 from icetower.table.head import HeadState
 from icetower.table.partitions import PartitionField
-from icetower.table.records import ADDED, DATA, POSITION_DELETES
+from icetower.table.records import ADDED, DATA, DELETED, POSITION_DELETES, DataFile
 
 JSON = Mapping[str, Any]
 
@@ -91,9 +91,13 @@ def operation_of(change: Change) -> Guess:
         )
         if any(key.startswith("flink.") for key in summary):
             return Guess(operation, Command.UPSERT, "Flink wrote it, and it adds delete files")
+        unsaid = any(_is_of_partition(touched.file) for touched in added_deletes)
+        any_file = "; its position deletes may be about any file of their partitions" if unsaid else ""
         if added:
-            return Guess(operation, Command.MERGE, "it adds delete files and data: an UPDATE or MERGE, merge-on-read")
-        return Guess(operation, Command.DELETE, "it adds delete files and no data: a DELETE, merge-on-read")
+            because = "it adds delete files and data: an UPDATE or MERGE, merge-on-read"
+            return Guess(operation, Command.MERGE, because + any_file)
+        because = "it adds delete files and no data: a DELETE, merge-on-read"
+        return Guess(operation, Command.DELETE, because + any_file)
     if removed:
         # Other delete files go by themselves once their data is gone.
         vectors = tuple(removal for removal in removed_deletes if is_vector(removal.touched.file))
@@ -120,8 +124,9 @@ def _references(deletes: tuple[Touched, ...]) -> tuple[str, ...]:
 def touched_partitions(change: Change, head: HeadState) -> Expression:
     """A filter that covers the partitions that a change touches, as far as their fields are columns as they are.
 
-    TRUE where a file's partition says nothing of a column, or where there are too many.
+    TRUE where a file's partition says nothing of a column that the table still has, or where there are too many.
     """
+    columns = columns_of(head.schema)
     places = dict.fromkeys((t.spec_id, t.file.partition) for t in (*change.added, *change.removed))
     if len(places) > PARTITIONS_IN_FILTER_MAX:
         return TRUE
@@ -129,7 +134,8 @@ def touched_partitions(change: Change, head: HeadState) -> Expression:
     for spec_id, partition in places:
         of_place: Expression = TRUE
         for part, value in zip(head.specs[spec_id].fields, partition, strict=True):
-            if part.transform == "identity":
+            column = columns.get(part.source_name)
+            if part.transform == "identity" and column is not None and column.id == part.source_id:
                 of_place = both(of_place, _equal(part, value))
         covered = either(covered, of_place)
     return covered
@@ -242,6 +248,8 @@ def opinions(
     """
     table = _table_at(head, met.end, guess.operation)
     built_on = _built_on(files, guess.operation, met)
+    references = (*guess.operation.references, *_perhaps_about(files, guess.operation, met))
+    guess = replace(guess, operation=replace(guess.operation, references=tuple(dict.fromkeys(references))))
     found: list[Opinion] = []
     for level in Level:
         asked: dict[str, int] = {}
@@ -325,3 +333,28 @@ def _built_on(files: Files, operation: Operation, met: Meeting) -> Conflict | No
                     paths[live.path] = None
                     snapshots[snapshot_id] = None
     return Conflict(DEPENDS, "", "", tuple(paths), tuple(snapshots)) if paths else None
+
+
+def _perhaps_about(files: Files, operation: Operation, met: Meeting) -> tuple[str, ...]:
+    """Data files that went in between and that position deletes of a whole partition may be about.
+
+    Their writer named its targets, but such delete files don't: any data file of their partitions may be one.
+    """
+    deletes = (touched for touched in operation.added_deletes if _is_of_partition(touched.file))
+    places = {place_key((touched.spec_id, touched.file.partition)) for touched in deletes}
+    paths: dict[str, None] = {}
+    for snapshot in met.between if places else ():
+        snapshot_id: int = snapshot["snapshot-id"]
+        for row in files.rows(snapshot, content=DATA):
+            if row.added_snapshot_id != snapshot_id or row.deleted_files == 0:
+                continue
+            for live in files.entries(row):
+                gone = live.status == DELETED and live.snapshot_id == snapshot_id
+                if gone and place_key((row.spec_id, live.entry.file.partition)) in places:
+                    paths[live.path] = None
+    return tuple(paths)
+
+
+def _is_of_partition(file: DataFile) -> bool:
+    """Whether position deletes don't say which data file they are about."""
+    return file.content == POSITION_DELETES and referenced_file(file) is None
