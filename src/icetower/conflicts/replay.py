@@ -334,16 +334,18 @@ def operation_of_case(case: Case, op: OperationOf, head: HeadState, files: Files
         number = file.sequence_number if file is not None and op.kind is Kind.REWRITE else None
         return Touched(cases.data_file(case, name), file.spec if file is not None else 0, number)
 
-    removed_deletes: dict[Any, Removal] = {}
-    for named in op.remove_deletes:
-        each = removal(named)
-        removed_deletes.setdefault(key_of(each.touched.file), each)
+    removed_deletes = [removal(named) for named in op.remove_deletes]
+    if op.kind is Kind.OVERWRITE:  # which takes them as a set; the others take one after the other
+        by_key: dict[Any, Removal] = {}
+        for each in removed_deletes:
+            by_key.setdefault(key_of(each.touched.file), each)
+        removed_deletes = list(by_key.values())
     return Operation(
         kind=op.kind,
         added=tuple(added(name) for name in op.add),
         added_deletes=tuple(added(name) for name in op.add_deletes),
         removed=tuple(removal(name) for name in op.remove),
-        removed_deletes=tuple(removed_deletes.values()),
+        removed_deletes=tuple(removed_deletes),
         removed_paths=tuple(cases.path_of(case, name) for name in op.remove_paths),
         row_filter=_filter(op.filter),
         start=op.start,
