@@ -6,9 +6,11 @@ import json
 import re
 import sys
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pyarrow as pa
@@ -17,6 +19,8 @@ from pyiceberg.catalog import load_catalog
 from tower_process import TowerProcess
 
 from icetower.cli import main
+from icetower.cli.explain import _token
+from icetower.cli.snapshots import place_in_catalog
 from icetower.conflicts.figures import FIGURES, LISTED
 
 FIXTURES = Path(__file__).parent.parent / "table" / "fixtures"
@@ -128,7 +132,7 @@ def test_a_case_of_ones_own(run: Run, tmp_path: Path) -> None:
         (("--metadata", "m.json", "1"), "name two snapshots, the earlier one first; 1 are given"),
         (("--catalog", "http://127.0.0.1:9", "1", "2"), "--catalog and --table belong together"),
         (("--catalog", "http://127.0.0.1:9", "--table", "t", "1", "2"), "'t' is no table: write namespace.table"),
-        (("--metadata", "m.json", "--storage", "x", "1", "2"), "--storage 'x' is no property: write key=value"),
+        (("--metadata", "m.json", "--storage", "x", "1", "2"), "--storage has a property without `=`"),
     ],
 )
 def test_what_is_used_wrongly_is_told(run: Run, words: tuple[str, ...], message: str) -> None:
@@ -261,3 +265,111 @@ def test_a_table_of_a_running_tower(run: Run, tmp_path: Path, monkeypatch: pytes
         tower.stop()
     away = run("--catalog", tower.uri, "--table", "shop.sales", ids[0], ids[1])
     assert (away.status, "is it running?" in away.err) == (1, True)
+
+
+# ── Hostile words ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_words_of_a_case_do_not_command_the_terminal(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "case.json"
+    files = {"A": {"path": "mem://t/\x1b[2JA"}}
+    gone = {"kind": "delete", "remove_paths": ["A"], "validate": ["files-exist"]}
+    path.write_text(
+        json.dumps({"name": "\x1b]0;a\x07", "files": files, "steps": [{"do": "write", "id": 1, "op": gone}]})
+    )
+    said = run("--case", str(path))
+    assert said.status == 3
+    assert "Missing required files to delete: mem://t/[2JA" in said.words
+    assert "\x1b" not in said.out
+    assert "\x07" not in said.out
+
+
+def test_a_case_that_is_too_deep(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "case.json"
+    path.write_text("[" * 100_000)
+    assert "is not JSON" in run("--case", str(path)).err
+
+
+def test_a_snapshot_of_no_known_time(run: Run, by_java: Any) -> None:
+    path, ids = by_java("java_v2_cow")
+    metadata = json.loads(Path(path).read_text())
+    metadata["snapshots"][0]["timestamp-ms"] = 10**18
+    Path(path).write_text(json.dumps(metadata))
+    assert "at no known time" in run("--metadata", path, "--copied", ids[0], ids[1]).words
+
+
+def test_a_secret_in_a_storage_property_is_not_shown(run: Run) -> None:
+    said = run("--metadata", "x", "--storage", "s3.secret-access-key:hush", "1", "2")
+    assert (said.status, "hush" in said.err) == (2, False)
+
+
+@pytest.fixture
+def answering() -> Iterator[Callable[[Any], tuple[str, list[str]]]]:
+    """Starts a catalog that gives one answer to everything: its address, and the Authorization of every request."""
+    servers: list[HTTPServer] = []
+
+    def start(answer: Any) -> tuple[str, list[str]]:
+        seen: list[str] = []
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                seen.append(self.headers.get("Authorization", ""))
+                body = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
+                self.send_response(200)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        servers.append(HTTPServer(("127.0.0.1", 0), Handler))
+        Thread(target=servers[-1].serve_forever, daemon=True).start()
+        return f"127.0.0.1:{servers[-1].server_port}", seen
+
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (b"<html>", "no JSON object: is that an Iceberg REST catalog?"),
+        (b"[" * 100_000, "no JSON object: is that an Iceberg REST catalog?"),
+        ([], "no JSON object: is that an Iceberg REST catalog?"),
+        ({"defaults": None, "overrides": []}, "Cannot parse table metadata"),
+        ({"metadata": None, "config": None}, "Cannot parse table metadata"),
+    ],
+)
+def test_a_catalog_that_answers_nonsense(run: Run, answering: Any, answer: Any, message: str) -> None:
+    address, _ = answering(answer)
+    said = run("--catalog", f"http://me:hush@{address}", "--table", "a.b", "1", "2")
+    assert said.status == 1
+    assert message in said.err
+    assert "hush" not in said.err
+
+
+def test_a_catalog_does_not_choose_what_code_is_loaded(answering: Any, by_java: Any) -> None:
+    path, _ = by_java("java_v2_cow")
+    config = {"py-io-impl": "antigravity.FileIO", "s3.region": "north"}
+    address, _ = answering({"metadata": json.loads(Path(path).read_text()), "config": config})
+    assert place_in_catalog(f"http://{address}", "a.b", None, {}).storage == {"s3.region": "north"}
+
+
+def test_the_administrators_secret_stays_on_this_machine(
+    run: Run, answering: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ICETOWER_TOKEN", raising=False)
+    monkeypatch.chdir(tmp_path)
+    Path(".icetower").mkdir()
+    Path(".icetower/admin.token").write_text("hush\n")
+    address, seen = answering({})
+    run("--catalog", f"http://{address}", "--table", "a.b", "1", "2")
+    assert seen[0] == "Bearer hush"
+    assert _token(f"http://{address}") == "hush"
+    for elsewhere in ("http://10.0.0.1:8181", "https://localhost.example.org", "http://127.0.0.1@10.0.0.1/"):
+        assert _token(elsewhere) is None
+    monkeypatch.setenv("ICETOWER_TOKEN", "mine")
+    assert _token("https://localhost.example.org") == "mine"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -17,7 +19,7 @@ from rich.text import Text
 from icetower.cli.registry import Json, connect
 from icetower.cli.snapshots import Found, Place, held_together, place_in_catalog, place_of_metadata, with_level
 from icetower.cli.terminal import say
-from icetower.cli.timelines import AGAIN, BAD, FAINT, GOOD, draw, explained, hanging, title_of
+from icetower.cli.timelines import AGAIN, BAD, FAINT, GOOD, SafeConsole, draw, explained, hanging, title_of
 from icetower.conflicts.coexist import DEPENDS
 from icetower.conflicts.expressions import TRUE, text, to_json
 from icetower.conflicts.figures import FIGURES, LISTED
@@ -96,7 +98,7 @@ def _list(as_json: bool) -> None:
     if as_json:
         say(json.dumps([dict(zip(("kind", "name", "title", "refused_by"), row, strict=True)) for row in rows]))
         return
-    console = Console()
+    console = SafeConsole()
     for wanted in ("figure", "interleaving"):
         console.print(Text(f"icetower explain --{wanted} …", "bold"))
         for kind, name, title, rule in rows:
@@ -115,7 +117,7 @@ def _figure(name: str, as_json: bool) -> None:
         facts = {"name": figure.name, "title": figure.title, "source": figure.source, "story": figure.story}
         say(_dumped({**facts, "case": figure.case, **_course(told)}))
     else:
-        draw(Console(), title_of(figure), figure.source, figure.story, told)
+        draw(SafeConsole(), title_of(figure), figure.source, figure.story, told)
 
 
 def _interleavings(name: str, as_json: bool) -> None:
@@ -127,7 +129,7 @@ def _interleavings(name: str, as_json: bool) -> None:
     if as_json:
         say(_dumped([{"name": item.name, "title": item.title, "case": item.case, **_course(t)} for item, t in told]))
         return
-    console = Console()
+    console = SafeConsole()
     for at, (item, each) in enumerate(told):
         if at:
             console.rule(style=FAINT)
@@ -147,7 +149,7 @@ def _case(path: Path, as_json: bool) -> None:
         given = json.loads(path.read_text())
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"{path} is not JSON: {error}") from error
     if not isinstance(given, dict):
         raise UsageError(f"{path} holds no case: a case is a JSON object with `files` and `steps`")
@@ -155,7 +157,7 @@ def _case(path: Path, as_json: bool) -> None:
     if as_json:
         say(_dumped({"case": given, **_course(told)}))
     else:
-        draw(Console(), str(given.get("name") or path.name), "", (), told)
+        draw(SafeConsole(), str(given.get("name") or path.name), "", (), told)
     if any(lane.verdict in ("refused", "exhausted") for lane in told.lanes):
         raise typer.Exit(REFUSED)
 
@@ -194,19 +196,29 @@ async def _two(
     properties = dict(_property(each) for each in storage)
     place: Place
     if catalog:
-        with connect(catalog) as tower:
-            token = tower.pyiceberg_properties().get("token")
-        place = place_in_catalog(catalog, table, token, properties)
+        place = place_in_catalog(catalog, table, _token(catalog), properties)
     else:
         place = await place_of_metadata(metadata, properties, copied=copied)
     earlier, later = snapshots
     return await held_together(place, earlier, later, where)
 
 
+def _token(catalog: str) -> str | None:
+    """ICETOWER_TOKEN; without it, and only for a catalog on this machine, the administrator's of ./.icetower.
+
+    Any catalog can be named here, and none but the tower itself may see its administrator's secret.
+    """
+    given = os.environ.get("ICETOWER_TOKEN")
+    if given is None and re.match(r"https?://(127\.0\.0\.1|localhost|\[::1\])(:\d+)?(/|$)", catalog):
+        with connect(catalog) as tower:
+            return tower.pyiceberg_properties().get("token")
+    return given
+
+
 def _property(given: str) -> tuple[str, str]:
     key, equals, value = given.partition("=")
     if not key or not equals:
-        raise UsageError(f"--storage {given!r} is no property: write key=value")
+        raise UsageError("--storage has a property without `=` (it may be a secret, and is not shown): write key=value")
     return key, value
 
 
@@ -230,7 +242,7 @@ def _show(found: Found, as_json: bool) -> None:
             )
         )
     else:
-        _draw(Console(), found)
+        _draw(SafeConsole(), found)
     if decided.conflict is not None:
         raise typer.Exit(REFUSED)
 

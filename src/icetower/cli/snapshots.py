@@ -8,11 +8,12 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 from urllib.parse import quote
 
 import httpx2
 import orjson
+from pyiceberg.io import PY_IO_IMPL
 
 from icetower.catalog.changes import Manifests
 from icetower.catalog.storage import FileIOStorage
@@ -116,26 +117,42 @@ def place_in_catalog(uri: str, table: str, token: str | None, storage: Mapping[s
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
     with httpx2.Client(base_url=uri.rstrip("/"), headers=headers, timeout=TIMEOUT_S) as http:
         config = _get(http, uri, "/v1/config", table)
-        prefix = {**config.get("defaults", {}), **config.get("overrides", {})}.get("prefix", "")
+        prefix = {**_object(config, "defaults"), **_object(config, "overrides")}.get("prefix", "")
         root = f"/v1/{quote(prefix)}" if prefix else "/v1"
         spaces = quote("\x1f".join(namespace), safe="")
         found = _get(http, uri, f"{root}/namespaces/{spaces}/tables/{quote(name, safe='')}", table)
-    head = HeadState(found.get("metadata-location") or "", table_metadata.parse(orjson.dumps(found["metadata"])))
-    return Place(head, {**found.get("config", {}), **storage})
+    metadata = table_metadata.parse(orjson.dumps(found.get("metadata")))
+    # A catalog may say how its storage is reached, but not which Python code is to be loaded for that.
+    config = {key: value for key, value in _object(found, "config").items() if key != PY_IO_IMPL}
+    return Place(HeadState(str(found.get("metadata-location") or ""), metadata), {**config, **storage})
 
 
-def _get(http: httpx2.Client, uri: str, path: str, table: str) -> Any:
+def _object(answer: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """A part of an answer that is an object, or empty."""
+    part = answer.get(name)
+    return cast("Mapping[str, Any]", part) if isinstance(part, dict) else {}
+
+
+def _get(http: httpx2.Client, uri: str, path: str, table: str) -> Mapping[str, Any]:
+    uri = re.sub(r"//[^/@]*@", "//", uri)  # without a password
     try:
         response = http.get(path)
     except httpx2.HTTPError as error:
         raise Unavailable(f"no catalog answers at {uri}: {type(error).__name__}; is it running?") from error
-    if response.is_success:
-        return response.json()
     said = f"{uri} answers {response.status_code} to GET {path}"
+    hint = "is that an Iceberg REST catalog?"
+    if response.is_success:
+        try:
+            answer: object = orjson.loads(response.content)
+        except orjson.JSONDecodeError:
+            answer = None
+        if isinstance(answer, dict):
+            return cast("Mapping[str, Any]", answer)
+        raise UpstreamFailed(f"{said}, with no JSON object: {hint}", rule="explain.catalog")
     kinds: dict[int, type[IcetowerError]] = {401: NotAuthenticated, 403: NotAuthenticated, 404: NoSuchTable}
     hints = {401: "set ICETOWER_TOKEN", 403: "set ICETOWER_TOKEN of someone who may", 404: f"is there a table {table}?"}
     raise kinds.get(response.status_code, UpstreamFailed)(
-        f"{said}: {hints.get(response.status_code, 'is that an Iceberg REST catalog?')}", rule="explain.catalog"
+        f"{said}: {hints.get(response.status_code, hint)}", rule="explain.catalog"
     )
 
 
@@ -272,7 +289,10 @@ _COUNTS = {
 def _described(snapshot: Mapping[str, Any]) -> str:
     summary: Mapping[str, str] = snapshot.get("summary") or {}
     counts = (text.format(summary[key]) for key, text in _COUNTS.items() if summary.get(key))
-    at = datetime.fromtimestamp(snapshot["timestamp-ms"] / 1000, UTC).isoformat(sep=" ", timespec="seconds")
+    try:
+        at = datetime.fromtimestamp(snapshot["timestamp-ms"] / 1000, UTC).isoformat(sep=" ", timespec="seconds")
+    except (KeyError, TypeError, ValueError, OverflowError, OSError):
+        at = "at no known time"
     by = f", by {summary['engine-name']}" if summary.get("engine-name") else ""
     did = re.sub(r"\b1 (\w+) files", r"1 \1 file", ", ".join(counts)) or "changes no files"
     return f"{_called(snapshot)}, {at}{by}: {did}"
