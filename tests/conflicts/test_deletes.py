@@ -19,7 +19,8 @@ from icetower.table.records import ADDED, DataFile, Entry, ManifestFile
 
 JSON = dict[str, Any]
 
-SPECS = specs_of(*BY_CATEGORY, [])
+SPECS_GIVEN = [*BY_CATEGORY, []]
+SPECS = specs_of(*SPECS_GIVEN)
 COLUMNS = {column.id: column for column in columns_of(SCHEMA).values()}
 ROW = ManifestFile(
     path="m", length_bytes=1, spec_id=0, content=1, sequence_number=1, min_sequence_number=1, added_snapshot_id=1,
@@ -53,7 +54,7 @@ FILES: Mapping[str, JSON] = {
     "ids-unknown": equalities("red"),
     "everywhere": equalities(spec=1, ids=(1, 1)),
 }
-CASE = cases.parse(case(FILES))
+CASE = cases.parse(case(FILES, specs=SPECS_GIVEN))
 
 
 def file(name: str) -> DataFile:
@@ -143,7 +144,9 @@ NULLABLE = [
 def test_equality_deletes_go_by_ranges_and_nulls(ours: JSON, theirs: JSON, expected: bool) -> None:
     """By a column that may be null; the two files are in one partition."""
     metrics = {name: {"2": value} for name, value in ours.items()}
-    given = cases.parse(case({"data": {**data("red"), "metrics": metrics}, "deletes": by(2, theirs, "red")}))
+    given = cases.parse(
+        case({"data": {**data("red"), "metrics": metrics}, "deletes": by(2, theirs, "red")}, specs=SPECS_GIVEN)
+    )
     entry = Entry(ADDED, 1, 2, 2, cases.data_file(given, "deletes"))
     found = DeleteIndex([Live(ADDED, 1, 2, 2, entry, ROW)], SPECS, COLUMNS)
     assert bool(found.applying_to(cases.data_file(given, "data"), 0, 1)) is expected

@@ -57,7 +57,8 @@ def live(outcome: Case) -> set[str]:
 
 def test_two_appends_both_commit(oracle: Oracle) -> None:
     outcome = oracle.run(case(append(1, "A"), append(2, "B")))
-    manifest = {"content": 0, "spec": 0, "counts": [1, 0, 0], "first_row_id": None}
+    manifest = {"content": 0, "spec": 0, "counts": [1, 0, 0], "first_row_id": None, "rows": [10, 0, 0], "bounds": []}
+    manifest["files"] = [[0, 10, 100, [], [], {}, {}, {}, {}, {}]]
     first = manifest | {"sequence_number": 1, "min_sequence_number": 1, "added_snapshot_id": 1}
     first["entries"] = [[ADDED, 1, 1, 1, "mem://t/data/A.parquet", None, None]]
     second = manifest | {"sequence_number": 2, "min_sequence_number": 2, "added_snapshot_id": 2}
@@ -73,6 +74,7 @@ def test_two_appends_both_commit(oracle: Oracle) -> None:
         "branches": {"main": 2},
         "format": 2,
         "last_sequence_number": 2,
+        "next_row_id": 0,
     }
 
 

@@ -55,7 +55,10 @@ def test_an_outcome_tells_everything_that_a_reader_can_see() -> None:
                         "added_snapshot_id": 7,
                         "counts": [1, 0, 0],
                         "first_row_id": None,
+                        "rows": [10, 0, 0],
+                        "bounds": [],
                         "entries": [[1, 7, 1, 1, "mem://t/data/A.parquet", None, None]],
+                        "files": [[0, 10, 100, [], [], {}, {}, {}, {}, {}]],
                     }
                 ],
             }
@@ -64,6 +67,7 @@ def test_an_outcome_tells_everything_that_a_reader_can_see() -> None:
         "branches": {"main": 7},
         "format": 2,
         "last_sequence_number": 1,
+        "next_row_id": 0,
     }
 
 
@@ -194,7 +198,7 @@ MALFORMED = [
     (life(specs=[[{"column": "x", "transform": "void"}]]),            "at specs.0.0.column: "),
     (life(append(1, "Z")),                                            "file 'Z', which its `files` do not"),
     (life(write(1, op("delete", remove=["Z"]))),                      "names file 'Z'"),
-    (case({"A": {"metrics": {"lower": {"9": 1}}}}, append(1, "A")),   "has bounds of column 9, which is none"),
+    (case({"A": {"metrics": {"lower": {"9": 1}}}}, append(1, "A")),   "bounds of a column that the case"),
     (life(FAIL),                                                      "has a step `fail` outside of `between`"),
     (life(commit(1)),                                                 "writer 1 must begin, and then commit once"),
     (life(append(1, "A"), commit(1)),                                 "writer 1 must begin, and then commit once"),

@@ -215,7 +215,7 @@ def _shown(answers: Iterator[Answer], total: int, quiet: bool) -> Iterator[Answe
 
 def _arguments(given: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--count", type=int, default=COUNT, help="how many random cases (1000)")
+    parser.add_argument("--count", type=_count, default=COUNT, help="how many random cases (1000)")
     parser.add_argument("--seed", type=int, default=SEED, help=f"of the first of them ({SEED})")
     parser.add_argument("--start", type=int, default=0, help="begin with this one")
     parser.add_argument("--listed-only", action="store_true", help="no random cases")
@@ -252,7 +252,16 @@ def main(given: list[str] | None = None) -> int:
                 print(f"{told(least)}\nsaved as {saved}\n", flush=True)
     unreached = coverage.unreached() if count >= COUNT and not found else []
     _report(arguments, coverage, found, unreached, done, time.monotonic() - began_s)
-    return 1 if found or unreached else 0
+    if not done:
+        print("Nothing was compared.", file=sys.stderr)
+    return 1 if found or unreached or not done else 0
+
+
+def _count(text: str) -> int:
+    count = int(text)
+    if count < 0:
+        raise argparse.ArgumentTypeError(f"{count}: a number of cases, or 0")
+    return count
 
 
 def _report(

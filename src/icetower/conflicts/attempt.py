@@ -166,7 +166,10 @@ class Attempt:
         if (row.added_files != 0 or row.existing_files != 0) and self.might_match(where, row):
             for live in self.files.live(row):
                 # Not by snapshot id: an entry that a merge carried over counts if its number is new enough.
-                if (live.sequence_number or 0) > start and self.matches(where, live.entry.file, row.spec_id):
+                file = live.entry.file
+                # A file of no records is passed over wherever a filter or partitions are given: statistics come first.
+                empty = isinstance(where, PartitionSet) and file.record_count == 0
+                if (live.sequence_number or 0) > start and not empty and self.matches(where, file, row.spec_id):
                     yield live
 
 

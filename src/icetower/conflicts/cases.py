@@ -190,7 +190,7 @@ def parse(given: Mapping[str, Any]) -> Case:
         BadRequest: it is not in the format; the message names the place, the value and the rule.
     """
     try:
-        return Case.model_validate(given)
+        case = Case.model_validate(given)
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"]) or "the case"
@@ -198,6 +198,49 @@ def parse(given: Mapping[str, Any]) -> Case:
             f"the case breaks the format at {place}: {first['msg']} (given: {str(first['input'])[:80]!r})",
             rule="case.format",
         ) from error
+    for name, file in case.files.items():
+        _check_file(case, name, file)
+    return case
+
+
+def _check_file(case: Case, name: str, file: FileOf) -> None:
+    if not 0 <= file.spec < len(case.specs):
+        raise BadRequest(f"file {name!r} is of spec {file.spec}; the case has {len(case.specs)}", rule="case.file")
+    kinds = [_result_type(field) for field in case.specs[file.spec]]
+    if len(file.partition) != len(kinds):
+        raise BadRequest(
+            f"file {name!r} has {len(file.partition)} partition values; its spec has {len(kinds)} fields",
+            rule="case.file",
+        )
+    metrics = file.metrics or MetricsOf()
+    bounds = [
+        (_TYPES.get(key), value) for side in (metrics.lower, metrics.upper) for key, value in (side or {}).items()
+    ]
+    for kind, value in (*zip(kinds, file.partition, strict=True), *bounds):
+        if kind is None:
+            raise BadRequest(f"file {name!r} has bounds of a column that the case's table doesn't have", rule="case.file")
+        if value is not None and not _fits(value, kind):
+            raise BadRequest(f"file {name!r}: {value!r} is no raw value of type {kind}", rule="case.file")
+    if len(file.path_bounds) not in (0, 2):
+        raise BadRequest(f"file {name!r}: path_bounds are the names of two files", rule="case.file")
+
+
+def _result_type(field: PartitionFieldOf) -> str:
+    transform = field.transform.split("[")[0]
+    own = next(kind for _, name, kind, _ in COLUMNS if name == field.column)
+    return {"bucket": "int", "year": "int", "month": "int", "day": "date"}.get(transform, own)
+
+
+def _fits(value: Any, kind: str) -> bool:
+    """Whether a value of JSON is a raw value of a type, as Iceberg holds it."""
+    match kind:
+        case "string":
+            return isinstance(value, str)
+        case "double":
+            return value == "NaN" or (isinstance(value, int | float) and not isinstance(value, bool))
+        case _:
+            bits = 63 if kind == "long" else 31
+            return isinstance(value, int) and not isinstance(value, bool) and -(1 << bits) <= value < 1 << bits
 
 
 def spec_fields(case: Case, index: int) -> list[dict[str, Any]]:
@@ -293,7 +336,4 @@ def _pairs(counts: Mapping[int, int] | None) -> list[dict[str, Any]] | None:
 def _bounds(bounds: Mapping[int, Any] | None) -> list[dict[str, Any]] | None:
     if bounds is None:
         return None
-    unknown = [column_id for column_id in bounds if column_id not in _TYPES]
-    if unknown:
-        raise BadRequest(f"a file of the case has bounds of column {unknown[0]}, which is none", rule="case.file")
     return [{"key": key, "value": single_value(_raw(value), _TYPES[key])} for key, value in bounds.items()]

@@ -26,6 +26,8 @@ from icetower.table.records import DATA, DELETED, EXISTING, DataFile, Entry, Man
 FileKey = tuple[str, Any, Any]
 Write = Callable[[Iterable[Entry], int, int], ManifestFile]
 """Writes entries as a manifest of (spec id, content); its row has no sequence number yet."""
+Vet = Callable[[Entry], Entry]
+"""Gives an entry back that can be written; raises `Refused` for one that cannot. Asked in the order of writing."""
 Note = Callable[[str], None]
 """Told of every effect of applying (`producer.EFFECTS`)."""
 
@@ -63,11 +65,14 @@ class Filter:
         specs: the table's partition specs when the writer began. It never learns of later ones.
     """
 
-    def __init__(self, content: int, snapshot_id: int, specs: Mapping[int, PartitionSpec], write: Write) -> None:
+    def __init__(
+        self, content: int, snapshot_id: int, specs: Mapping[int, PartitionSpec], write: Write, vet: Vet
+    ) -> None:
         self._content = content
         self._snapshot_id = snapshot_id
         self._specs = specs
         self._write = write
+        self._vet = vet
         self._files: dict[FileKey, DataFile] = {}
         self._file_places: dict[Place, Place] = {}
         self._paths: dict[str, None] = {}
@@ -263,9 +268,9 @@ class Filter:
         entries: list[Entry] = []
         for live in files.live(row):
             if not self._is_removed(attempt, live):
-                entries.append(entry_as(live, EXISTING))
+                entries.append(self._vet(entry_as(live, EXISTING)))
                 continue
-            entries.append(entry_as(live, DELETED))
+            entries.append(self._vet(entry_as(live, DELETED)))
             removed.setdefault(key_of(live.entry.file), live.entry.file)
             if self._is_dangling(live.entry.file):
                 note("dangling-dv")

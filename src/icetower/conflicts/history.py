@@ -169,10 +169,12 @@ def since(head: HeadState, parent: JSON, start: int | None) -> tuple[JSON, ...]:
 
 def _line(head: HeadState, snapshot_id: int, *, until: int | None) -> Iterator[JSON]:
     wanted: int | None = snapshot_id
-    while wanted is not None and wanted != until:
+    left = len(head.snapshots)  # a snapshot that is its own ancestor, in forged metadata, must not hold us forever
+    while wanted is not None and wanted != until and left:
         snapshot = head.snapshots.get(wanted)
         if snapshot is None:
             return
+        left -= 1
         yield snapshot
         wanted = parent_of(snapshot)
 

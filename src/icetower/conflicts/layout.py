@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from icetower.conflicts.attempt import Attempt, Conflict
-from icetower.conflicts.filtering import Note, Refused, Write, entry_as
+from icetower.conflicts.filtering import Note, Refused, Vet, Write, entry_as
 from icetower.conflicts.history import Files
 from icetower.conflicts.operations import ManifestRewrite
 from icetower.table.partitions import partition_key
@@ -53,7 +53,7 @@ class Layout:
                 entries = tuple(replace(entry, sequence_number=None, file_sequence_number=None) for entry in entries)
             self._added = write(entries, self._asked.deleted[0].spec_id, DATA)
 
-    def apply(self, attempt: Attempt, files: Files, write: Write, note: Note) -> tuple[ManifestFile, ...]:
+    def apply(self, attempt: Attempt, files: Files, write: Write, vet: Vet, note: Note) -> tuple[ManifestFile, ...]:
         """The head's manifests after the rewrite, new ones first.
 
         Raises:
@@ -71,14 +71,14 @@ class Layout:
                 said = f"Deleted manifest {row.path} could not be found in the latest snapshot {current['snapshot-id']}"
                 raise Refused(Conflict("missing-manifest", "ValidationException", said, (row.path,)))
         if asked.cluster is not None and (not self._rewritten or not present.issuperset(self._rewritten)):
-            self._rewrite(files, rows, write, note)
+            self._rewrite(files, rows, write, vet, note)
         elif self._rewritten:
             note("rewrite-reused")
         gone = {*self._rewritten, *(row.path for row in asked.deleted)}
         added = () if self._added is None else (self._added,)
         return (*self._new, *added, *(row for row in rows if row.path not in gone))
 
-    def _rewrite(self, files: Files, rows: Sequence[ManifestFile], write: Write, note: Note) -> None:
+    def _rewrite(self, files: Files, rows: Sequence[ManifestFile], write: Write, vet: Vet, note: Note) -> None:
         note("manifests-rewritten")
         deleted = {row.path for row in self._asked.deleted}
         self._rewritten = {row.path: row for row in rows if row.path not in deleted and self._takes(row)}
@@ -97,7 +97,7 @@ class Layout:
                 self._order.setdefault(cluster, len(self._order))
                 if len(groups.get(cluster, ())) == full_at:
                     written.append(write(groups.pop(cluster), row.spec_id, DATA))
-                groups.setdefault(cluster, []).append(entry_as(live, EXISTING))
+                groups.setdefault(cluster, []).append(vet(entry_as(live, EXISTING)))
         in_order = sorted(groups, key=lambda cluster: self._order[cluster])
         self._new = (*written, *(write(groups[cluster], cluster[1], DATA) for cluster in in_order))
 

@@ -101,15 +101,15 @@ class Producer:
         self._kinds = _kinds(base)
         properties: Mapping[str, str] = base.metadata.get("properties") or {}
         self._merges = properties.get("commit.manifest-merge.enabled", "true").lower() == "true"
-        self._min_count = int(properties.get("commit.manifest.min-count-to-merge", _MIN_COUNT_TO_MERGE))
-        self._target_bytes = int(properties.get("commit.manifest.target-size-bytes", _TARGET_SIZE_BYTES))
+        self._min_count = _whole(properties, "commit.manifest.min-count-to-merge", _MIN_COUNT_TO_MERGE)
+        self._target_bytes = _whole(properties, "commit.manifest.target-size-bytes", _TARGET_SIZE_BYTES)
         self._listed: dict[str, ManifestFile] = {}
         self._layout = Layout(operation.manifests, self._target_bytes, base.specs)
         self._merged: dict[tuple[str, ...], ManifestFile] = {}
         self._new_data: tuple[ManifestFile, ...] | None = None
         self._new_deletes: tuple[ManifestFile, ...] | None = None
-        self._data = Filter(DATA, snapshot_id, base.specs, self._write)
-        self._deletes = Filter(DELETES, snapshot_id, base.specs, self._write)
+        self._data = Filter(DATA, snapshot_id, base.specs, self._write, self._vet)
+        self._deletes = Filter(DELETES, snapshot_id, base.specs, self._write, self._vet)
         self._prepare(operation, base)
         inherits = properties.get("compatibility.snapshot-id-inheritance.enabled", "false").lower() == "true"
         self._layout.prepare(self._write, copied=self._format == 1 and not inherits)
@@ -198,7 +198,7 @@ class Producer:
         self._format = attempt.head.format_version
         self._kinds = _kinds(attempt.head)
         if operation.kind is Kind.REWRITE_MANIFESTS:
-            return self._layout.apply(attempt, files, self._write, note)
+            return self._layout.apply(attempt, files, self._write, self._vet, note)
         if operation.kind is Kind.FAST_APPEND:
             return (*self._data_manifests(), *(files.rows(parent) if parent is not None else ()))
         if operation.kind is Kind.REPLACE_PARTITIONS:
@@ -279,18 +279,7 @@ class Producer:
         return tuple(self._write(by_spec[spec_id].values(), spec_id, content) for spec_id in sorted(by_spec))
 
     def _write(self, entries: Iterable[Entry], spec_id: int, content: int) -> ManifestFile:
-        entries = tuple(entries)
-        for entry in entries:
-            if self._format > 1 and entry.status != ADDED and entry.sequence_number is None:
-                # From a manifest that this writer wrote before the table left format 1, which keeps no numbers.
-                own = entry.status == DELETED or entry.snapshot_id == self.snapshot_id
-                text = (
-                    "Only entries with status ADDED can have null sequence number"
-                    if own
-                    else f"Found unassigned sequence number for an entry from snapshot: {entry.snapshot_id}"
-                )
-                text = f"java.lang.IllegalStateException: {text}"
-                raise Refused(Conflict("lost-number", "AppendWriteException", text, (entry.file.path,)))
+        entries = tuple(self._vet(entry) for entry in entries)
         path = self._new_path()
         written = tuple(self._as_written(entry) for entry in entries)
         self._manifests[path] = Manifest(written, spec_id, (), {}, content, self._format)
@@ -304,6 +293,19 @@ class Producer:
             snapshot_id=self.snapshot_id,
             sequence_number=UNASSIGNED,
         )
+
+    def _vet(self, entry: Entry) -> Entry:
+        if self._format > 1 and entry.status != ADDED and entry.sequence_number is None:
+            # From a manifest that this writer wrote before the table left format 1, which keeps no numbers.
+            own = entry.status == DELETED or entry.snapshot_id == self.snapshot_id
+            text = (
+                "Only entries with status ADDED can have null sequence number"
+                if own
+                else f"Found unassigned sequence number for an entry from snapshot: {entry.snapshot_id}"
+            )
+            text = f"java.lang.IllegalStateException: {text}"
+            raise Refused(Conflict("lost-number", "AppendWriteException", text, (entry.file.path,)))
+        return entry
 
     def _as_written(self, entry: Entry) -> Entry:
         if entry.status == DELETED:
@@ -342,11 +344,11 @@ class Producer:
                 ours = live.snapshot_id == self.snapshot_id
                 if live.status == DELETED:
                     if ours:  # what earlier snapshots deleted is told by their own manifests
-                        entries.append(entry_as(live, DELETED))
+                        entries.append(self._vet(entry_as(live, DELETED)))
                 elif live.status == ADDED and ours:
                     entries.append(live.entry)
                 else:
-                    entries.append(entry_as(live, EXISTING))
+                    entries.append(self._vet(entry_as(live, EXISTING)))
         self._merged[key] = self._write(entries, group[0].spec_id, group[0].content)
         return self._merged[key]
 
@@ -386,6 +388,15 @@ class Producer:
 
 
 def _check_added(operation: Operation, base: HeadState) -> None:
+    about: set[str | None] = set()
+    for touched in operation.added_deletes:
+        if is_vector(touched.file) and touched.file.referenced_data_file in about:
+            raise ValidationFailed(
+                f"it adds two deletion vectors for {touched.file.referenced_data_file}: Iceberg reads and merges "
+                "them, which metadata alone does not allow; merge them first",
+                rule="operation.vectors",
+            )
+        about |= {touched.file.referenced_data_file} if is_vector(touched.file) else set()
     for touched in (*operation.added, *operation.added_deletes):
         if touched.file.content != DATA and (problem := delete_format_problem(base.format_version, touched)):
             raise Refused(problem)
@@ -393,6 +404,18 @@ def _check_added(operation: Operation, base: HeadState) -> None:
             noun = "data" if touched.file.content == DATA else "delete"
             said = f"Cannot find partition spec {touched.spec_id} for {noun} file: {touched.file.path}"
             raise Refused(Conflict("arguments", "IllegalArgumentException", said, (touched.file.path,)))
+
+
+def _whole(properties: Mapping[str, str], name: str, default: int) -> int:
+    """A table property that is a whole number, as Iceberg reads it. Raises `ValidationFailed` if it is none."""
+    text = properties.get(name, default)
+    try:
+        return int(text)
+    except ValueError as error:
+        raise ValidationFailed(
+            f"table property {name} is {text!r}, and no whole number: correct it with ALTER TABLE",
+            rule="table.property",
+        ) from error
 
 
 def _added_key(file: DataFile) -> tuple[Any, ...]:

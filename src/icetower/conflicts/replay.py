@@ -15,13 +15,14 @@ from icetower.conflicts.cases import Case, OperationOf, RemovedOf
 from icetower.conflicts.expressions import Expression, columns_of, from_json, typed
 from icetower.conflicts.filtering import Refused, entry_as, key_of
 from icetower.conflicts.history import Files, branch_head, parent_of, sequence_number_of
+from icetower.conflicts.literals import value_text
 from icetower.conflicts.operations import Kind, ManifestRewrite, Operation, Removal
 from icetower.conflicts.producer import Draft, Producer
 from icetower.errors import BadRequest, IcetowerError
 from icetower.table import metadata as table_metadata
 from icetower.table.change import Touched
 from icetower.table.head import HeadState
-from icetower.table.records import DATA, EXISTING, Entry, Manifest, ManifestFile
+from icetower.table.records import DATA, EXISTING, DataFile, Entry, Manifest, ManifestFile
 
 _RETRIES = 4
 
@@ -273,6 +274,7 @@ class Replay:
             "branches": branches,
             "format": self.metadata["format-version"],
             "last_sequence_number": self.metadata.get("last-sequence-number") or 0,
+            "next_row_id": self.metadata.get("next-row-id") or 0,
         }
 
     def _shown(self, snapshot: Mapping[str, Any]) -> dict[str, Any]:
@@ -285,6 +287,7 @@ class Replay:
         }
 
     def _manifest(self, row: ManifestFile) -> dict[str, Any]:
+        entries = self.files.entries(row)
         return {
             "content": row.content,
             "spec": row.spec_id,
@@ -293,6 +296,11 @@ class Replay:
             "added_snapshot_id": row.added_snapshot_id,
             "counts": [row.added_files, row.existing_files, row.deleted_files],
             "first_row_id": row.first_row_id,
+            "rows": [row.added_rows, row.existing_rows, row.deleted_rows],
+            "bounds": [
+                [part.contains_null, part.contains_nan, _hex(part.lower), _hex(part.upper)]
+                for part in row.partitions or ()
+            ],
             "entries": [
                 [
                     live.status,
@@ -303,9 +311,31 @@ class Replay:
                     live.entry.file.first_row_id,
                     live.entry.file.referenced_data_file,
                 ]
-                for live in self.files.entries(row)
+                for live in entries
             ],
+            "files": [_shown_file(live.entry.file) for live in entries],
         }
+
+
+def _shown_file(file: DataFile) -> list[Any]:
+    """What an entry says of its file besides: content, rows, bytes, partition, equality ids, statistics."""
+
+    def pairs(name: str) -> dict[str, Any]:
+        return {str(pair["key"]): pair["value"] for pair in file.record.get(name) or ()}
+
+    return [
+        file.content,
+        file.record_count,
+        file.size_bytes,
+        [None if value is None else value_text(value) for value in file.partition],
+        list(file.record.get("equality_ids") or ()),
+        *(pairs(name) for name in ("value_counts", "null_value_counts", "nan_value_counts")),
+        *({key: _hex(value) for key, value in pairs(name).items()} for name in ("lower_bounds", "upper_bounds")),
+    ]
+
+
+def _hex(data: bytes | None) -> str | None:
+    return None if data is None else data.hex()
 
 
 # ── From a case to an operation ──────────────────────────────────────────────────────────────────────────────────────
