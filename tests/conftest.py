@@ -14,11 +14,17 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 from sqlalchemy import URL
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 import postgres_cluster
+
+# The same examples in every run: what CI says of a commit must not depend on luck.
+# `--hypothesis-profile=default` looks further.
+settings.register_profile("house", derandomize=True)
+settings.load_profile("house")
 
 GIVEN = os.environ.get("ICETOWER_TEST_POSTGRES_URL", "")
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -16,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from icetower.cli.registry import Json, connect
+from icetower.cli.registry import Json, token_for
 from icetower.cli.snapshots import Found, Place, held_together, place_in_catalog, place_of_metadata, with_level
 from icetower.cli.terminal import say
 from icetower.cli.timelines import AGAIN, BAD, FAINT, GOOD, SafeConsole, draw, explained, hanging, title_of
@@ -196,23 +194,11 @@ async def _two(
     properties = dict(_property(each) for each in storage)
     place: Place
     if catalog:
-        place = place_in_catalog(catalog, table, _token(catalog), properties)
+        place = place_in_catalog(catalog, table, token_for(catalog), properties)
     else:
         place = await place_of_metadata(metadata, properties, copied=copied)
     earlier, later = snapshots
     return await held_together(place, earlier, later, where)
-
-
-def _token(catalog: str) -> str | None:
-    """ICETOWER_TOKEN; without it, and only for a catalog on this machine, the administrator's of ./.icetower.
-
-    Any catalog can be named here, and none but the tower itself may see its administrator's secret.
-    """
-    given = os.environ.get("ICETOWER_TOKEN")
-    if given is None and re.match(r"https?://(127\.0\.0\.1|localhost|\[::1\])(:\d+)?(/|$)", catalog):
-        with connect(catalog) as tower:
-            return tower.pyiceberg_properties().get("token")
-    return given
 
 
 def _property(given: str) -> tuple[str, str]:

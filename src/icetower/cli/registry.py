@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,14 +24,23 @@ Uri = Annotated[str, typer.Option(envvar="ICETOWER_URI", help="Where the tower s
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
 DEFAULT_URI = "http://127.0.0.1:8181"
 SECRET_FILE = Path(".icetower/admin.token")
+_HERE = re.compile(r"https?://(127\.0\.0\.1|localhost|\[::1\])(:\d+)?(/|$)")
 
 
 def connect(uri: str) -> Tower:
-    """A tower, as whoever ICETOWER_TOKEN belongs to; without it, as the administrator of ./.icetower."""
+    """A tower, as whoever `token_for` finds the token of."""
+    return Tower(uri, token_for(uri))
+
+
+def token_for(uri: str) -> str | None:
+    """ICETOWER_TOKEN; without it, and only for a tower on this machine, the secret of ./.icetower.
+
+    Any address can be typed, and none but the tower itself may see its administrator's secret.
+    """
     token = os.environ.get("ICETOWER_TOKEN")
-    if token is None and SECRET_FILE.exists():
+    if token is None and _HERE.match(uri) and SECRET_FILE.exists():
         token = SECRET_FILE.read_text().strip()
-    return Tower(uri, token)
+    return token
 
 
 @contracts.command("apply")
