@@ -96,7 +96,9 @@ def operation_of(change: Change) -> Guess:
         if added:
             because = "it adds delete files and data: an UPDATE or MERGE, merge-on-read"
             return Guess(operation, Command.MERGE, because + any_file)
-        because = "it adds delete files and no data: a DELETE, merge-on-read"
+        because = (
+            "it adds delete files and no data: a DELETE, merge-on-read (a MERGE that only deletes asks for C3a, too)"
+        )
         return Guess(operation, Command.DELETE, because + any_file)
     if removed:
         # Other delete files go by themselves once their data is gone.
