@@ -218,7 +218,9 @@ def _check_file(case: Case, name: str, file: FileOf) -> None:
     ]
     for kind, value in (*zip(kinds, file.partition, strict=True), *bounds):
         if kind is None:
-            raise BadRequest(f"file {name!r} has bounds of a column that the case's table doesn't have", rule="case.file")
+            raise BadRequest(
+                f"file {name!r} has bounds of a column that the case's table doesn't have", rule="case.file"
+            )
         if value is not None and not _fits(value, kind):
             raise BadRequest(f"file {name!r}: {value!r} is no raw value of type {kind}", rule="case.file")
     if len(file.path_bounds) not in (0, 2):
