@@ -228,3 +228,11 @@ def test_deleted_entries_take_no_row_ids() -> None:
     row = replace(ROW, first_row_id=100)
     found = [live.entry.file.first_row_id for live in inherit(row, Manifest(entries, 0, (), {}, 0, 3))]
     assert found == [None, 100]
+
+
+def test_a_snapshot_that_is_its_own_parent_ends_the_walk() -> None:
+    """Forged metadata must not hold a server forever."""
+    looped = {"snapshot-id": 1, "parent-snapshot-id": 1, "manifest-list": "m", "summary": {"operation": "append"}}
+    head = HeadState("", {"format-version": 2, "snapshots": [looped], "refs": {}})
+    assert not is_ancestor(head, 2, of=1)
+    assert [snapshot["snapshot-id"] for snapshot in since(head, looped, None)] == [1]

@@ -216,3 +216,17 @@ def test_a_malformed_case_is_refused_naming_the_place(given: JSON, said: str) ->
         replay(given)
     assert said in caught.value.message
     assert caught.value.rule.startswith("case.")
+
+
+def test_two_vectors_for_one_file_in_one_operation_are_no_question_for_metadata() -> None:
+    files = {"A": {}, "V": {"content": "dv", "references": "A"}, "W": {"content": "dv", "references": "A"}}
+    steps = [{"do": "write", "id": 1, "op": {"kind": "row-delta", "add_deletes": ["V", "W"]}}]
+    with pytest.raises(BadRequest, match="two deletion vectors for mem://t/data/A"):
+        replay({"format": 3, "files": files, "steps": steps})
+
+
+def test_a_property_that_is_no_number_is_named() -> None:
+    properties = {"commit.manifest.target-size-bytes": "8MB"}
+    steps = [{"do": "write", "id": 1, "op": {"kind": "append", "add": ["A"]}}]
+    with pytest.raises(BadRequest, match=r"commit\.manifest\.target-size-bytes is '8MB'"):
+        replay({"format": 2, "properties": properties, "files": {"A": {}}, "steps": steps})
