@@ -65,11 +65,8 @@ class Filter:
         specs: the table's partition specs when the writer began. It never learns of later ones.
     """
 
-    def __init__(
-        self, content: int, snapshot_id: int, specs: Mapping[int, PartitionSpec], write: Write, vet: Vet
-    ) -> None:
+    def __init__(self, content: int, specs: Mapping[int, PartitionSpec], write: Write, vet: Vet) -> None:
         self._content = content
-        self._snapshot_id = snapshot_id
         self._specs = specs
         self._write = write
         self._vet = vet

@@ -48,10 +48,6 @@ class Live:
     row: ManifestFile
 
     @property
-    def is_live(self) -> bool:
-        return self.status != DELETED
-
-    @property
     def path(self) -> str:
         return self.entry.file.path
 

@@ -108,8 +108,8 @@ class Producer:
         self._merged: dict[tuple[str, ...], ManifestFile] = {}
         self._new_data: tuple[ManifestFile, ...] | None = None
         self._new_deletes: tuple[ManifestFile, ...] | None = None
-        self._data = Filter(DATA, snapshot_id, base.specs, self._write, self._vet)
-        self._deletes = Filter(DELETES, snapshot_id, base.specs, self._write, self._vet)
+        self._data = Filter(DATA, base.specs, self._write, self._vet)
+        self._deletes = Filter(DELETES, base.specs, self._write, self._vet)
         self._prepare(operation, base)
         inherits = properties.get("compatibility.snapshot-id-inheritance.enabled", "false").lower() == "true"
         self._layout.prepare(self._write, copied=self._format == 1 and not inherits)
