@@ -25,8 +25,9 @@ from rule_world import (
     verdicts,
 )
 
-from icetower.conflicts.attempt import Conflict, PartitionSet, is_unpartitioned
+from icetower.conflicts.attempt import Conflict, PartitionSet
 from icetower.conflicts.checks import RULES, RULES_OF, judge
+from icetower.conflicts.deletes import is_unpartitioned
 from icetower.conflicts.sketch import expire, op, rollback
 
 JSON = dict[str, Any]

@@ -185,8 +185,3 @@ def text_of(where: Where) -> str:
     if isinstance(where, PartitionSet):
         return where.text
     return "null" if where is None else text(where)
-
-
-def is_unpartitioned(spec: PartitionSpec) -> bool:
-    """No fields, or none but `void` ones."""
-    return all(part.transform == "void" for part in spec.fields)

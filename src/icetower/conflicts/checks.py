@@ -19,10 +19,9 @@ from icetower.conflicts.attempt import (
     Verdict,
     Where,
     conflict_of,
-    is_unpartitioned,
     text_of,
 )
-from icetower.conflicts.deletes import Corrupt, is_vector, referenced_file, vector_text
+from icetower.conflicts.deletes import Corrupt, is_unpartitioned, is_vector, referenced_file, vector_text
 from icetower.conflicts.expressions import FALSE, TRUE, Expression, text
 from icetower.conflicts.history import Live, UnknownHistory, is_ancestor
 from icetower.conflicts.operations import Flag, Kind, Operation, unique

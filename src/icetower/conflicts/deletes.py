@@ -33,6 +33,11 @@ def place_key(place: Place) -> Place:
     return place[0], partition_key(place[1])
 
 
+def is_unpartitioned(spec: PartitionSpec) -> bool:
+    """No fields, or none but `void` ones."""
+    return all(part.transform == "void" for part in spec.fields)
+
+
 def is_vector(file: DataFile) -> bool:
     """Whether a delete file is a deletion vector (format version 3)."""
     return file.content == POSITION_DELETES and file.file_format.lower() == "puffin"
@@ -86,8 +91,7 @@ class DeleteIndex:
         file = live.entry.file
         place = place_key((live.row.spec_id, file.partition))
         if file.content == EQUALITY_DELETES:
-            spec = specs[live.row.spec_id]
-            everywhere = all(field.transform == "void" for field in spec.fields)
+            everywhere = is_unpartitioned(specs[live.row.spec_id])
             (self._global if everywhere else self._equality.setdefault(place, [])).append(live)
         elif is_vector(file):
             path = str(file.referenced_data_file)

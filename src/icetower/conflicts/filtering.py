@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import quote_plus
 
-from icetower.conflicts.attempt import Attempt, Conflict, is_unpartitioned
-from icetower.conflicts.deletes import Place, is_vector, place_key
+from icetower.conflicts.attempt import Attempt, Conflict
+from icetower.conflicts.deletes import Place, is_unpartitioned, is_vector, place_key
 from icetower.conflicts.expressions import FALSE, Expression, either, text
 from icetower.conflicts.history import Files, Live
 from icetower.conflicts.operations import Removal

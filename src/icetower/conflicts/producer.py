@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from icetower.conflicts.attempt import DELETES, Attempt, Clear, Conflict, conflict_of, is_unpartitioned
+from icetower.conflicts.attempt import DELETES, Attempt, Clear, Conflict, conflict_of
 from icetower.conflicts.checks import MixedSpecs, judge, single_spec
-from icetower.conflicts.deletes import is_vector, vector_text
+from icetower.conflicts.deletes import is_unpartitioned, is_vector, vector_text
 from icetower.conflicts.expressions import TRUE
 from icetower.conflicts.filtering import FileKey, Filter, Note, Refused, entry_as, key_of
 from icetower.conflicts.history import UNASSIGNED, Files, branch_head
