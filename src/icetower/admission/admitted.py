@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from icetower.conflicts.reads import ReadScope
 from icetower.contracts.model import Operation
 from icetower.protocol.names import Identifier
-from icetower.table.change import Change
+from icetower.table.change import Change, Touched
 
 JSON = Mapping[str, Any]
 
@@ -29,6 +30,8 @@ class Admitted:
         fingerprint: stands for the commit's content: equal for a retry, different for other files (trap K3).
         table_uuid: of the table that the question was asked of; another of the same name may stand there by now.
         application_id: the running application, as the snapshot summary names it.
+        read_scope: what its writer is known to have read (trap R2); None where nobody says.
+        application_sequence: (application, sequence), where the summary numbers the application's commits.
     """
 
     principal: str
@@ -44,4 +47,32 @@ class Admitted:
     operations: frozenset[Operation]
     fingerprint: str
     application_id: str | None
+    table_uuid: str | None = None
+    read_scope: ReadScope | None = None
+    application_sequence: tuple[str, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AdmittedAppend:
+    """An append by the fast path that may go on: data files that were verified, and nothing read.
+
+    Attributes:
+        ref: the branch that it appends to.
+        files: new data files, each with its partition spec; their sequence numbers are the snapshot's own.
+        key: the idempotency key.
+        application: (application, sequence), where the caller numbers its appends: one numbered no higher than the last
+            one that landed is a replay.
+        fingerprint: stands for the files.
+        table_uuid: of the table that the question was asked of.
+    """
+
+    principal: str
+    identifier: Identifier
+    ref: str
+    files: tuple[Touched, ...]
+    key: str | None
+    application: tuple[str, int] | None
+    contract: str
+    contract_version: int
+    fingerprint: str
     table_uuid: str | None = None

@@ -12,6 +12,18 @@ KEY = "icetower.idempotency-key"
 BLIND = "icetower.blind"
 """This writer's word that this append depends on nothing that it has read."""
 
+APPLICATION = "icetower.application"
+"""An application that numbers its commits; beside it stands `SEQUENCE`."""
+
+SEQUENCE = "icetower.sequence"
+"""The number of this commit among its application's: one that is no higher than the last to land is a replay."""
+
+FILTER = "icetower.filter"
+"""What the writer read: Iceberg's expression JSON. Beside it stands `ISOLATION`."""
+
+ISOLATION = "icetower.isolation-level"
+"""The level that the writer asks for: ``snapshot`` or ``serializable``."""
+
 MEDIATOR = "icetower.wal."
 """How the words begin by which a mediator tells how far it has read a write-ahead log."""
 
@@ -24,6 +36,9 @@ PRINCIPAL = "icetower.principal"
 
 CLIENT_LIST = "icetower.client-manifest-list"
 """The manifest list that the client wrote, where the tower wrote another in its place."""
+
+GROUP_FILE = "icetower.group-file"
+"""The file that says which principal appended which data files under which key (trap K1)."""
 
 # Table properties.
 BLIND_APPENDS = "icetower.blind-appends"
