@@ -23,8 +23,8 @@
 
     ConfigurationError and UsageError (exit status 2) are for people at a terminal.
 
-Each error says what happened, to what, and what to do next. `rule`, `partitions`, `snapshot` and `next_step` travel
-beside the message in the body of the answer, so that an agent can act without reading prose.
+Each error says what happened, to what, and what to do next. `rule`, `partitions`, `snapshot`, `files` and `next_step`
+travel beside the message in the body of the answer, so that an agent can act without reading prose.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ class IcetowerError(Exception):
         rule: machine-readable id of the rule that was broken, such as ``contract.partitions`` or ``requirement.ref``.
         partitions: human names of the partitions concerned, such as ``date=2017-01-02/bucket=3``.
         snapshot: id of the snapshot that stands in the way, if one does.
+        files: paths of the files that it is about, a few.
         next_step: one word for machines: ``refresh``, ``retry``, ``fix_request``, ``ask_owner``, ``new_key``, ``none``.
     """
 
@@ -57,6 +58,7 @@ class IcetowerError(Exception):
         rule: str | None = None,
         partitions: Sequence[str] = (),
         snapshot: int | None = None,
+        files: Sequence[str] = (),
         next_step: str | None = None,
     ) -> None:
         super().__init__(message)
@@ -64,6 +66,7 @@ class IcetowerError(Exception):
         self.rule = rule or self.default_rule
         self.partitions = tuple(partitions)
         self.snapshot = snapshot
+        self.files = tuple(files)
         self.next_step = next_step or self.default_next_step
 
 

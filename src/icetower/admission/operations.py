@@ -44,7 +44,7 @@ def _bound(bounds: Any) -> bytes | None:
 def operation_of(change: Change) -> Operation:
     """What one snapshot does, from its files; its own word is believed only where the files bear it out."""
     claim = (change.snapshot.get("summary") or {}).get("operation")
-    if claim == "replace" and _preserves_rows(change):
+    if claim == "replace" and preserves_rows(change):
         return Operation.REPLACE
     adds_data = any(touched.file.content == DATA for touched in change.added)
     adds_deletes = len(change.added) > sum(touched.file.content == DATA for touched in change.added)
@@ -57,7 +57,7 @@ def operation_of(change: Change) -> Operation:
     return Operation.DELETE
 
 
-def _preserves_rows(change: Change) -> bool:
+def preserves_rows(change: Change) -> bool:
     """Whether rows balance: data rows less deleted positions, on both sides. Equality deletes can't be counted."""
     balance = 0
     for files, sign in ((change.added, 1), (change.removed, -1)):

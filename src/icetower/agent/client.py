@@ -129,5 +129,6 @@ def _error_of(response: httpx2.Response) -> IcetowerError:
         rule=said.get("rule"),
         partitions=said.get("partitions") or (),
         snapshot=said.get("snapshot"),
+        files=said.get("files") or (),
         next_step=said.get("next_step"),
     )

@@ -54,10 +54,16 @@ class Live:
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """Manifest lists and manifests by path: all that a check may look at. What is missing is asked for."""
+    """Manifest lists and manifests by path: all that a check may look at. What is missing is asked for.
+
+    Attributes:
+        own: by the path of a manifest list, those of its manifests that its snapshot added itself; where this is known,
+            the list need not be read to tell what the snapshot did.
+    """
 
     lists: Mapping[str, tuple[ManifestFile, ...]]
     manifests: Mapping[str, Manifest]
+    own: Mapping[str, tuple[ManifestFile, ...]] = field(default_factory=dict[str, "tuple[ManifestFile, ...]"])
     _entries: dict[tuple[str, int, int | None], tuple[Live, ...]] = field(
         default_factory=dict[tuple[str, int, int | None], tuple[Live, ...]], compare=False, repr=False
     )
@@ -80,6 +86,14 @@ class Files:
             raise NeedsFile(path, is_list=True)
         rows = self.lists[path]
         return rows if content is None else tuple(row for row in rows if row.content == content)
+
+    def own_rows(self, snapshot: JSON) -> tuple[ManifestFile, ...]:
+        """The manifests that a snapshot added itself. Raises as `rows` does."""
+        known = self.own.get(str(snapshot.get("manifest-list")))
+        if known is not None:
+            return known
+        snapshot_id = snapshot["snapshot-id"]
+        return tuple(row for row in self.rows(snapshot) if row.added_snapshot_id == snapshot_id)
 
     def entries(self, row: ManifestFile) -> tuple[Live, ...]:
         """All entries of a manifest, in its order. Raises `NeedsFile` if it was not given."""

@@ -112,6 +112,7 @@ def error_body(error: IcetowerError) -> JSON:
             "rule": error.rule,
             "partitions": list(error.partitions),
             "snapshot": error.snapshot,
+            "files": list(error.files),
             "next_step": error.next_step,
         }
     }
