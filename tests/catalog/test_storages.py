@@ -72,6 +72,21 @@ class TestLocal(_Closing, StorageBehaviour):
         return request.param.format(tmp_path)
 
 
+class TestLocalThroughAFileIO(_Closing, StorageBehaviour):
+    """Where the owner asks for a FileIO, local files go through it, too."""
+
+    @pytest.fixture
+    def properties(self) -> dict[str, str]:
+        return {"py-io-impl": "pyiceberg.io.fsspec.FsspecFileIO"}
+
+    @pytest.fixture
+    def root(self, tmp_path: Path) -> str:
+        return f"file://{tmp_path}"
+
+    def test_it_is_the_one_that_was_asked_for(self, storage: FileIOStorage, root: str) -> None:
+        assert type(storage._door("file", root)._io).__name__ == "FsspecFileIO"
+
+
 class TestS3(_Closing, StorageBehaviour):
     """Through s3fs, with conditional writes."""
 
@@ -95,6 +110,14 @@ class TestS3(_Closing, StorageBehaviour):
     ) -> None:
         await storage.write(f"{root}/f", b"data")
         assert load_file_io(properties, root).new_input(f"{root}/f").open().read() == b"data"
+
+    async def test_every_thread_gets_a_connection(
+        self, storage: FileIOStorage, root: str, properties: dict[str, str]
+    ) -> None:
+        await storage.write(f"{root}/f", b"data")
+        file_system = getattr(storage._door("s3", root), "_file_system", None)
+        if "py-io-impl" not in properties:
+            assert file_system._s3.meta.config.max_pool_connections == storage_module.THREADS
 
     async def test_a_missing_bucket_is_no_missing_file_to_a_writer(self, storage: FileIOStorage) -> None:
         with pytest.raises(UpstreamFailed, match="s3://no-such-bucket/f"):

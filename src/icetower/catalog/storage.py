@@ -2,9 +2,9 @@
 
 Three ways to a file:
 
-- Local files are written by ourselves: to a hidden name, flushed to disk, then linked to the final name, so that no
-  reader and no crash ever shows half a file, and an existing one is never replaced. (PyIceberg's local FileIO writes in
-  place, flushes nothing, and looks before it creates.)
+- Local files are written by ourselves, unless ``py-io-impl`` asks for another way: to a hidden name, flushed to disk,
+  then linked to the final name, so that no reader and no crash ever shows half a file, and an existing one is never
+  replaced. (PyIceberg's local FileIO writes in place, flushes nothing, and looks before it creates.)
 - Where the FileIO is PyIceberg's fsspec one, its file system is asked directly: one request to read and one conditional
   PUT to create (``If-None-Match``), instead of two to four. It is the default for S3.
 - Any other FileIO (``py-io-impl``, or PyIceberg's choice for the scheme) is used as it is.
@@ -30,7 +30,9 @@ from icetower.errors import AlreadyExists, BadRequest, IcetowerError, NotFound, 
 
 T = TypeVar("T")
 
-THREADS = 16
+THREADS = 64
+"""A group's manifest lists are written side by side; fewer threads than lists make a group wait for itself."""
+
 TIMEOUT_S = 60.0
 _S3_SCHEMES = frozenset({"s3", "s3a", "s3n"})
 # A conditional PUT finds the object there, or somebody else just creating it.
@@ -130,7 +132,7 @@ class FileIOStorage:
         with self._lock:
             door = self._doors.get(scheme)
             if door is None:
-                door = self._doors[scheme] = _open(scheme, path, self._properties)
+                door = self._doors[scheme] = _open(scheme, path, self._properties, self._threads_max)
             return door
 
 
@@ -320,15 +322,20 @@ class _LocalDoor(_Door):
         return os.stat(place).st_size
 
 
-def _open(scheme: str, path: str, properties: Mapping[str, str]) -> _Door:
-    if scheme == "file":
+def _open(scheme: str, path: str, properties: Mapping[str, str], calls_max: int) -> _Door:
+    if scheme == "file" and PY_IO_IMPL not in properties:
         return _LocalDoor()
     chosen = dict(properties)
     if scheme in _S3_SCHEMES:
         chosen.setdefault(PY_IO_IMPL, FSSPEC_FILE_IO)
     io = load_file_io(chosen, path)
     get_fs = getattr(io, "get_fs", None)
-    return _Door(io) if get_fs is None or scheme not in _S3_SCHEMES else _FsspecDoor(io, get_fs(scheme))
+    if get_fs is None or scheme not in _S3_SCHEMES:
+        return _Door(io)
+    file_system = get_fs(scheme)
+    # botocore opens ten connections at most: the calls of all our other threads would wait for these.
+    file_system.config_kwargs.setdefault("max_pool_connections", calls_max)
+    return _FsspecDoor(io, file_system)
 
 
 def _parsed(path: str) -> tuple[str, str]:

@@ -71,7 +71,7 @@ class Tower:
         self.registry = Registry(control, ambient)
         self.ledger = Ledger(control, ambient, lifetime_s=settings.server.key_lifetime_s)
         self.upstream: Upstream = SqlUpstream(self._databases[1], settings.upstream.catalog)
-        self.storage: Storage = FileIOStorage(settings.storage)
+        self.storage: Storage = FileIOStorage(settings.storage, threads=settings.server.storage_threads)
         self.heads = Heads(self.upstream, self.storage)
         self.manifests = Manifests(self.storage)
         self.tables = Tables(
