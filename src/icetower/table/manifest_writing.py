@@ -5,7 +5,6 @@ Header keys and schemas are those of the specification ("Manifests", "Manifest L
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import struct
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,11 +17,11 @@ from icetower.errors import ValidationFailed
 from icetower.table import avro_files
 from icetower.table.avro_schemas import (
     decimal_width_bytes,
-    manifest_list_schema,
     manifest_schema,
     parse_decimal,
     partition_schema,
 )
+from icetower.table.listing import Listing, assign_row_ids, write_listing
 from icetower.table.partitions import resolve_fields
 from icetower.table.records import ADDED, DELETED, EXISTING, Entry, FieldSummary, ManifestFile
 
@@ -48,52 +47,14 @@ def write_manifest_list(
         ValidationFailed: a row that the format cannot hold: delete manifests in version 1, unknown counts in
             version 2, data manifests without row ids in version 3.
     """
-    rows = [_list_row(manifest, format_version) for manifest in manifests]
-    header = {"snapshot-id": str(snapshot_id), "parent-snapshot-id": "null" if parent_id is None else str(parent_id)}
-    if format_version >= 2:
-        header["sequence-number"] = str(sequence_number)
-    if format_version >= 3:
-        header["first-row-id"] = str(first_row_id)
-    header["format-version"] = str(format_version)
-    return avro_files.write(manifest_list_schema(format_version), rows, header)
-
-
-def _list_row(manifest: ManifestFile, format_version: int) -> dict[str, Any]:
-    counts = (manifest.added_files, manifest.existing_files, manifest.deleted_files)
-    rows = (manifest.added_rows, manifest.existing_rows, manifest.deleted_rows)
-    lacking = (
-        (format_version == 1 and manifest.content != 0 and "version 1 has no delete manifests")
-        or (format_version >= 2 and None in (*counts, *rows) and "its counts are unknown: read it and count")
-        or (
-            format_version >= 3 and manifest.content == 0 and manifest.first_row_id is None and "it has no first row id"
-        )
+    return write_listing(
+        Listing.of(manifests),
+        format_version=format_version,
+        snapshot_id=snapshot_id,
+        parent_id=parent_id,
+        sequence_number=sequence_number,
+        first_row_id=first_row_id,
     )
-    if lacking:
-        message = f"manifest {manifest.path} cannot be listed in format version {format_version}: {lacking}"
-        raise ValidationFailed(message, rule="manifest.writable")
-    return {
-        "manifest_path": manifest.path,
-        "manifest_length": manifest.length_bytes,
-        "partition_spec_id": manifest.spec_id,
-        "content": manifest.content,
-        "sequence_number": manifest.sequence_number,
-        "min_sequence_number": manifest.min_sequence_number,
-        "added_snapshot_id": manifest.added_snapshot_id,
-        **dict(zip(("added_files_count", "existing_files_count", "deleted_files_count"), counts, strict=True)),
-        **dict(zip(("added_rows_count", "existing_rows_count", "deleted_rows_count"), rows, strict=True)),
-        "partitions": None if manifest.partitions is None else [_summary_row(part) for part in manifest.partitions],
-        "key_metadata": manifest.key_metadata,
-        "first_row_id": manifest.first_row_id,
-    }
-
-
-def _summary_row(part: FieldSummary) -> dict[str, Any]:
-    return {
-        "contains_null": part.contains_null,
-        "contains_nan": part.contains_nan,
-        "lower_bound": part.lower,
-        "upper_bound": part.upper,
-    }
 
 
 def assign_first_row_ids(manifests: Iterable[ManifestFile], next_row_id: int) -> tuple[tuple[ManifestFile, ...], int]:
@@ -105,17 +66,8 @@ def assign_first_row_ids(manifests: Iterable[ManifestFile], next_row_id: int) ->
     Raises:
         ValidationFailed: a manifest without ids whose row counts are unknown.
     """
-    assigned: list[ManifestFile] = []
-    for manifest in manifests:
-        if manifest.content != 0 or manifest.first_row_id is not None:
-            assigned.append(manifest)
-            continue
-        if manifest.existing_rows is None or manifest.added_rows is None:
-            message = f"manifest {manifest.path} cannot be given row ids: its row counts are unknown; read it and count"
-            raise ValidationFailed(message, rule="manifest.writable")
-        assigned.append(dataclasses.replace(manifest, first_row_id=next_row_id))
-        next_row_id += manifest.existing_rows + manifest.added_rows
-    return tuple(assigned), next_row_id
+    listing, next_row_id = assign_row_ids(Listing.of(manifests), next_row_id)
+    return listing.rows, next_row_id
 
 
 def write_manifest(
