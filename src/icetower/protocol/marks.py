@@ -40,6 +40,9 @@ CLIENT_LIST = "icetower.client-manifest-list"
 GROUP_FILE = "icetower.group-file"
 """The file that says which principal appended which data files under which key (trap K1)."""
 
+GROUP_SIZE = "icetower.group-size"
+"""How many appends the snapshot stands for."""
+
 # Table properties.
 BLIND_APPENDS = "icetower.blind-appends"
 """Its owner's word that every append to the table is blind (trap R1)."""
