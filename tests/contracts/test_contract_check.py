@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icetower.contracts.check import Clear, Touch, Undecided, Violation, check
+from icetower.contracts.check import Clear, Touch, Undecided, Violation, check, owned, reads_only_owned
 from icetower.contracts.model import Contract, Operation, load
 from icetower.contracts.values import NotUnderstood, compile_extent
 from icetower.protocol.names import Identifier
@@ -199,10 +199,10 @@ def test_a_bound_may_be_coarser_than_its_field() -> None:
         "{from: 2017-01-01T00, to: 2017-02}",
     ):
         owner = contract(f"{{table: pricing.*, operations: [append], partitions: [{{h: {bounds}}}]}}")
-        for hour, owned in ((0, True), (31 * 24 - 1, True), (-1, False), (31 * 24, False)):
+        for hour, mine in ((0, True), (31 * 24 - 1, True), (-1, False), (31 * 24, False)):
             raw = days("2017-01-01") * 24 + hour
             verdict = check(owner, TABLE, [Touch(hours, (raw,), True, 0)], APPEND)
-            assert isinstance(verdict, Clear) is owned
+            assert isinstance(verdict, Clear) is mine
 
 
 # ---- the property: the verdict equals naive membership of each partition
@@ -278,3 +278,52 @@ def test_the_verdict_is_membership_of_every_partition(
         assert isinstance(verdict, Undecided)
     else:
         assert verdict == Clear()
+
+
+# -- what is read (trap R2) --------------------------------------------------------------------------------------------
+
+SPECS = {spec.spec_id: spec for spec in (SPEC, DAY_ONLY, NONE)}
+READER = contract(
+    "{table: pricing.*, operations: [append], partitions: "
+    "[{date_day: {from: 2017-01-01, to: 2017-02-01}, bucket: [0, 1]}]}",
+    "{table: pricing.product_prices, operations: [read], partitions: [{date_day: 2017-01-31, bucket: 7}]}",
+    "{table: pricing.other, operations: [append], partitions: all}",
+)
+READABLE = [
+    # why, spec id, partition, may be owned
+    ("the first rule's", 1, (days("2017-01-31"), 0), True),
+    ("a day of nobody's", 1, (days("2017-02-01"), 0), False),
+    ("a bucket of nobody's", 1, (days("2017-01-30"), 7), False),
+    ("the second rule's, though it grants reading alone", 1, (days("2017-01-31"), 7), True),
+    ("both rules need a bucket and there is none: undecided", 0, (days("2017-01-05"),), True),
+    ("the day alone decides", 0, (days("2018-01-05"),), False),
+    ("unpartitioned: undecided", 2, (), True),
+    ("a tuple of another width: undecided", 1, (days("2017-02-01"),), True),
+    ("a spec that came later: undecided", 9, (days("2017-02-01"), 0), True),
+]
+
+
+@pytest.mark.parametrize(("why", "spec_id", "partition", "answer"), READABLE, ids=[row[0] for row in READABLE])
+def test_r2_what_a_contract_may_own_is_the_sum_of_its_rules_and_all_that_is_undecided(
+    why: str, spec_id: int, partition: tuple[Any, ...], answer: bool
+) -> None:
+    assert owned(READER, TABLE, SPECS)(spec_id, partition) is answer, why
+
+
+def test_r2_whoever_owns_everything_reads_everything() -> None:
+    everything = contract("{table: pricing.**, operations: [append], partitions: all}")
+    assert owned(everything, TABLE, SPECS)(1, (days("1999-01-01"), 9))
+    nothing = contract("{table: pricing.**, operations: [append]}")
+    assert not owned(nothing, TABLE, SPECS)(1, (days("1999-01-01"), 9))
+
+
+def test_r2_every_rule_that_grants_a_write_must_promise_what_it_reads() -> None:
+    promising = "{table: pricing.product_prices, operations: [overwrite], partitions: [{bucket: 0}], read_scope: owned}"
+    silent = "{table: 'pricing.*', operations: [append], partitions: [{bucket: 1}]}"
+    overwrite = frozenset({Operation.OVERWRITE})
+    assert reads_only_owned(contract(promising), TABLE, overwrite)
+    assert reads_only_owned(contract(promising, silent), TABLE, overwrite)  # the other one does not grant it
+    assert not reads_only_owned(contract(promising, silent), TABLE, APPEND)
+    assert not reads_only_owned(contract(silent), TABLE, APPEND)
+    assert not reads_only_owned(contract(promising), TABLE, frozenset({Operation.ALTER}))  # no write at all
+    assert not reads_only_owned(contract(promising), Identifier(("pricing",), "other"), overwrite)

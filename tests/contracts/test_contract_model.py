@@ -38,6 +38,7 @@ tables:
     blind_appends: false
     strict: true
     require_key: true
+    read_scope: owned
   - {table: wal.*, operations: [append], partitions: all}
 reads: [inventory.*]
 """
@@ -64,6 +65,7 @@ def test_everything_a_contract_can_say() -> None:
                 (region,),
                 strict=True,
                 require_key=True,
+                reads_owned=True,
             ),
             Rule(Pattern(("wal",), "*"), frozenset({append}), None),
         ),
@@ -92,6 +94,11 @@ REFUSED = [
     (HEAD + "tables:\n- {table: a.b, operations: [write]}", 4, "tables[0].operations[0] is 'write'; allowed are: read"),
     (HEAD + "tables:\n- {table: a.b, operations: [read], strict: yes}", 4, "tables[0].strict is 'yes'; allowed"),
     (HEAD + "tables:\n- {table: a.b, operations: [read], partitions: everything}", 4, "must be a list"),
+    (
+        HEAD + "tables:\n- {table: a.b, operations: [read], read_scope: all}",
+        4,
+        "read_scope is 'all'; allowed",
+    ),
     (HEAD + "tables:\n- table: a.b\n  operations: [append]\n  partitions:\n  - {}", 7, "names no partition field"),
     (HEAD + "tables:\n- table: a.b\n  operations: [append]\n  partitions:\n  - {d: {}}", 7, "empty range"),
     (HEAD + "tables:\n- table: a.b\n  operations: [append]\n  partitions:\n  - {d: []}", 7, "empty list"),
@@ -179,6 +186,7 @@ RULE = st.builds(
     PATTERN,
     st.frozensets(st.sampled_from(Operation), min_size=1),
     st.none() | st.lists(REGION, max_size=3).map(tuple),
+    st.booleans(),
     st.booleans(),
     st.booleans(),
     st.booleans(),

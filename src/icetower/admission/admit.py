@@ -9,6 +9,7 @@ contract.ref         the commit would move a branch without asserting where it s
 contract.location    files outside the table's locations, or a change of these
 contract.summary     a summary key that only the tower writes
 contract.key         the contract requires an idempotency key
+summary.reads        the summary's word on what was read says nothing that can be used (400); filter.*: its filter
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Any
 
 from icetower.admission.admitted import Admitted
 from icetower.admission.operations import operations_of, target_of
+from icetower.admission.reads import declared, promised
 from icetower.admission.targets import Places, known_places
 from icetower.catalog.changes import is_under
 from icetower.contracts.check import Clear, Touch, Verdict, check
@@ -85,6 +87,7 @@ def admit(
         ValidationFailed: the manifests lie (``contract.manifest``), or name a partition spec that isn't there.
         ContractViolation: outside the principal's contract.
         KeyMisused: snapshots of one commit carry different keys.
+        BadRequest: a declaration of what was read that makes no sense.
     """
     _check_manifests(changes)
     _check_headers(metadata, changes, updates)
@@ -104,6 +107,10 @@ def admit(
                 rule="contract.key",
                 next_step="new_key",
             )
+    scope = None
+    if metadata is not None and changes:
+        after = _after(metadata, updates)
+        scope = declared(after, changes) or promised(principal.contract, identifier, after, operations)
     return Admitted(
         principal=principal.name,
         identifier=identifier,
@@ -119,6 +126,7 @@ def admit(
         fingerprint=fingerprint(updates, changes),
         application_id=_application(changes),
         table_uuid=None if metadata is None else metadata.get("table-uuid"),
+        read_scope=scope,
     )
 
 

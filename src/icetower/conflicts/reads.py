@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
-from icetower.conflicts.expressions import Expression
+from icetower.conflicts.expressions import TRUE, Bound, Expression, Predicate, columns_of, rebuild, rewrite_not
 from icetower.conflicts.isolation import Level
 
 
@@ -26,3 +26,24 @@ class ReadScope:
     filter: Expression | None
     owned: Callable[[int, tuple[Any, ...]], bool] | None
     source: str
+
+
+def carried_over(filter_: Expression, written_with: Mapping[str, Any], now: Mapping[str, Any]) -> Expression:
+    """A filter by the names of one schema (JSON), told in those of another that the table has by now.
+
+    Columns are the same by id: one that was renamed is still meant, another that took its name is not. What was asked
+    of a column that is gone can't be judged any more, and matches everything.
+    """
+    if written_with is now or written_with.get("schema-id") == now.get("schema-id"):
+        return filter_
+    then = columns_of(written_with)
+    names = {column.id: column.name for column in columns_of(now).values()}
+
+    def leaf(predicate: Predicate | Bound) -> Expression:
+        if isinstance(predicate, Bound):
+            return predicate
+        column = then.get(predicate.column)
+        name = None if column is None else names.get(column.id)
+        return TRUE if name is None else replace(predicate, column=name)
+
+    return rebuild(rewrite_not(filter_), leaf)

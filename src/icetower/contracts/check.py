@@ -6,7 +6,7 @@ operation of the commit on it. Undecided is no permission: the caller refuses, a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -118,6 +118,39 @@ def _partitions(
             f"{unknown[named[0]]}",
         )
     return Clear()
+
+
+def reads_only_owned(contract: Contract, table: Identifier, operations: frozenset[Operation]) -> bool:
+    """Whether the contract promises that a commit of `operations` depends on no rows but those of owned partitions.
+
+    Every rule that grants the commit must say so: one that doesn't may be the one by which it was written.
+    """
+    wanted = operations & FILE_OPERATIONS
+    granting = [rule for rule in contract.rules_for(table) if all(rule.grants(each) for each in wanted)]
+    return bool(wanted and granting) and all(rule.reads_owned for rule in granting)
+
+
+def owned(
+    contract: Contract, table: Identifier, specs: Mapping[int, PartitionSpec]
+) -> Callable[[int, tuple[Any, ...]], bool]:
+    """(spec id, partition) → whether a rule of the contract for this table may own that partition (trap R2).
+
+    All of its rules count, whatever they grant there: it is a question of what may be read. What cannot be decided
+    counts as owned, and so does a partition of a spec that came after `specs`.
+    """
+    rules = contract.rules_for(table)
+    everything = any(rule.partitions is None for rule in rules)
+    regions = tuple(region for rule in rules for region in rule.partitions or ())
+    compiled: dict[int, _Regions] = {}
+
+    def owns(spec_id: int, partition: tuple[Any, ...]) -> bool:
+        if everything or spec_id not in specs:
+            return True
+        if spec_id not in compiled:
+            compiled[spec_id] = _Regions(specs[spec_id], regions)
+        return compiled[spec_id].owns(partition) is not False
+
+    return owns
 
 
 class _Regions:

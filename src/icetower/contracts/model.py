@@ -13,9 +13,11 @@
         blind_appends: false
         strict: false
         require_key: false
+        read_scope: owned                    # its writes depend on no rows but those of partitions that it owns
     reads: [inventory.*]                     # short for tables with `operations: [read]`
 
 Whatever is not granted is refused. Several rules may name one table: what they grant adds up, and so do their flags.
+`read_scope` doesn't: it is a promise about every write, so each rule that grants the write must make it.
 Values of regions stay text here: what they mean depends on the partition field, which only the table knows.
 """
 
@@ -37,6 +39,8 @@ VERSION = 1
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 ADMINISTRATOR_NAME = "administrator"
 EVERY_PARTITION = "all"
+OWNED = "owned"
+"""The only value of `read_scope`; without the field nothing is known of what a write depends on."""
 
 
 class Operation(StrEnum):
@@ -124,7 +128,10 @@ class Region:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One entry of `tables`. `partitions` None: every partition, and files of an unpartitioned table."""
+    """One entry of `tables`. `partitions` None: every partition, and files of an unpartitioned table.
+
+    `reads_owned`: `read_scope: owned`.
+    """
 
     pattern: Pattern
     operations: frozenset[Operation]
@@ -132,6 +139,7 @@ class Rule:
     blind_appends: bool = False
     strict: bool = False
     require_key: bool = False
+    reads_owned: bool = False
 
     def grants(self, operation: Operation) -> bool:
         return operation in self.operations or any(operation in IMPLIED.get(held, ()) for held in self.operations)
@@ -214,7 +222,7 @@ def _pattern(reader: Reader) -> Pattern:
 
 def _rule(reader: Reader) -> Rule:
     flags = ("blind_appends", "strict", "require_key")
-    fields = reader.fields(required=("table", "operations"), optional=("partitions", *flags))
+    fields = reader.fields(required=("table", "operations"), optional=("partitions", "read_scope", *flags))
     operations = [item.choice(tuple(Operation)) for item in fields["operations"].items()]
     if not operations:
         raise fields["operations"].wrong("is empty; leave the whole entry out to grant nothing")
@@ -226,6 +234,7 @@ def _rule(reader: Reader) -> Rule:
         pattern=_pattern(fields["table"]),
         operations=frozenset(Operation(operation) for operation in operations),
         partitions=partitions,
+        reads_owned="read_scope" in fields and fields["read_scope"].choice((OWNED,)) == OWNED,
         **{flag: fields[flag].boolean() for flag in flags if flag in fields},
     )
 
@@ -293,7 +302,8 @@ def _rule_json(rule: Rule) -> dict[str, Any]:
             {name: _extent_json(extent) for name, extent in region.fields} for region in rule.partitions
         ]
     flags = {"blind_appends": rule.blind_appends, "strict": rule.strict, "require_key": rule.require_key}
-    return document | {name: True for name, value in flags.items() if value}
+    document |= {name: True for name, value in flags.items() if value}
+    return document | ({"read_scope": OWNED} if rule.reads_owned else {})
 
 
 def _extent_json(extent: Extent) -> Any:

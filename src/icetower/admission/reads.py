@@ -1,0 +1,118 @@
+"""What did the writer of a commit read? Its snapshots' summaries say so, or its contract (trap R2).
+
+A declaration is the writer's word about itself. One that is too narrow costs its own writer isolation and nobody else
+anything: the engine compares what both have written whatever is declared.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from icetower.conflicts.expressions import Expression, bind, columns_of, from_json
+from icetower.conflicts.isolation import Level
+from icetower.conflicts.reads import ReadScope
+from icetower.contracts.check import owned, reads_only_owned
+from icetower.contracts.model import FILE_OPERATIONS, Contract, Operation
+from icetower.errors import BadRequest, ValidationFailed
+from icetower.protocol.marks import FILTER, ISOLATION
+from icetower.protocol.names import Identifier
+from icetower.table.change import Change
+from icetower.table.partitions import PartitionSpec, spec_of
+
+JSON = Mapping[str, Any]
+
+FILTER_CHARACTERS_MAX = 65_536
+_LEVELS = {level.value: level for level in (Level.SNAPSHOT, Level.SERIALIZABLE)}
+
+
+def declared(metadata: JSON, changes: Sequence[Change]) -> ReadScope | None:
+    """The scope that the summaries of a commit declare; None where a snapshot doesn't name its isolation level.
+
+    A filter without a level is checked and then says nothing: it tells what was read, not what isolation is owed.
+
+    Args:
+        metadata: the table with the commit's own schemas, by which the filter is read.
+
+    Raises:
+        BadRequest: an unknown level, different words in one commit, or a serializable commit without a filter.
+        ValidationFailed: a filter that is no filter, or doesn't fit the schema that its snapshot was written with.
+    """
+    words: dict[tuple[str | None, str | None], JSON] = {}
+    for change in changes:
+        summary = change.snapshot.get("summary") or {}
+        words.setdefault((summary.get(ISOLATION), summary.get(FILTER)), change.snapshot)
+    said = [word for word in words if word != (None, None)]
+    if len(said) > 1:
+        raise BadRequest(
+            f"the snapshots of one commit carry different values of {ISOLATION} or {FILTER}; give them the same",
+            rule="summary.reads",
+        )
+    if not said:
+        return None
+    level, text = said[0]
+    expression = None if text is None else _filter(text, _schema(metadata, words[said[0]]))
+    if level is None or len(words) > 1:
+        return None
+    if str(level).lower() not in _LEVELS:
+        raise BadRequest(
+            f"the snapshot property {ISOLATION} is {str(level)[:100]!r}; it takes {' or '.join(_LEVELS)}",
+            rule="summary.reads",
+        )
+    wanted = _LEVELS[str(level).lower()]
+    if wanted is Level.SERIALIZABLE and expression is None:
+        raise BadRequest(
+            f"the snapshot property {ISOLATION} asks for serializable isolation, and nothing says of which rows; set "
+            f"{FILTER} to what was read, in Iceberg's JSON (true: the whole table)",
+            rule="summary.reads",
+        )
+    return ReadScope(wanted, expression, None, "summary")
+
+
+def _filter(text: Any, schema: JSON) -> Expression:
+    try:
+        if not isinstance(text, str) or len(text) > FILTER_CHARACTERS_MAX:
+            raise ValueError(f"it must be a text of at most {FILTER_CHARACTERS_MAX} characters")
+        expression = from_json(json.loads(text, parse_constant=_refuse))
+    except (ValueError, RecursionError) as error:
+        raise ValidationFailed(
+            f"the snapshot property {FILTER} cannot be read ({error}); write it as Iceberg's expression JSON, such as "
+            '{"type": "eq", "term": "region", "value": 1}',
+            rule="filter.json",
+        ) from error
+    bind(expression, columns_of(schema))  # only to see that it fits: columns are looked up again when it is used
+    return expression
+
+
+def _refuse(name: str) -> Any:
+    raise ValueError(f"{name} is no value")
+
+
+def _schema(metadata: JSON, snapshot: JSON) -> JSON:
+    """The schema that a snapshot was written with; the current one where it doesn't say, or names none."""
+    schemas: Mapping[int, JSON] = {schema["schema-id"]: schema for schema in metadata["schemas"]}
+    current = schemas[metadata["current-schema-id"]]
+    return schemas.get(snapshot.get("schema-id", current["schema-id"]), current)
+
+
+def promised(
+    contract: Contract, identifier: Identifier, metadata: JSON, operations: frozenset[Operation]
+) -> ReadScope | None:
+    """The scope that `read_scope: owned` of a contract gives a commit of `operations`: what its owner may own."""
+    if contract.administrator or not operations & FILE_OPERATIONS:
+        return None
+    if not reads_only_owned(contract, identifier, operations):
+        return None
+    return ReadScope(Level.SERIALIZABLE, None, owned(contract, identifier, _specs(metadata)), "contract")
+
+
+def _specs(metadata: JSON) -> dict[int, PartitionSpec]:
+    """The partition specs that can be made out: one whose column is gone altogether is left out, as unknown."""
+    found: dict[int, PartitionSpec] = {}
+    for spec in metadata["partition-specs"]:
+        try:
+            found[spec["spec-id"]] = spec_of(metadata, spec["spec-id"])
+        except ValidationFailed:
+            continue
+    return found
