@@ -2,54 +2,73 @@
 
 The members are taken in queue order, each planned on the table as its predecessors leave it:
 
-1. A commit whose key or snapshots are in the table already is *replayed*: answered as the original was.
+1. A commit whose key, number or snapshots are in the table already is *replayed*: answered as the original was.
 2. Requirements are checked. All hold: the commit goes in *direct*.
-3. Only the assertion on the branch's head fails, and the change is known to be blind: it is *rebased*.
-4. Anything else is *refused* with 409: the client validates and tries again, as everywhere.
+3. Only the assertion on the branch's head fails: it is *rebased*, if somebody's word allows it and nothing that was
+   written meanwhile stands against it (`rebase`).
+4. Anything else is *refused*. What is merely stale is 409: the client validates and tries again, as everywhere.
 
-A snapshot keeps its id through all of this, since clients look for it (trap A1), and the manifests that its client
-wrote are named by path wherever possible (trap A2). What may change is its parent, sequence number, timestamp, running
-totals and manifest list. The new lists are written by the engine; here they are only bytes.
+Appends of the fast path come last, all of a branch in one snapshot (`appends`). A snapshot keeps its id through all of
+this, since clients look for it (trap A1), and the manifests that its client wrote are named by path wherever possible
+(trap A2). The files are written by the engine; here they are only bytes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import orjson
 
 from icetower.admission.admit import application_of
-from icetower.admission.admitted import Admitted
-from icetower.commit.draft import Draft, NeedsList, target_ref
-from icetower.conflicts.blindness import known_blind
+from icetower.admission.admitted import Admitted, AdmittedAppend
+from icetower.commit.draft import finish, target_ref
+from icetower.commit.ground import Ground
+from icetower.commit.rebase import Word, conflicts_of, refusal, word_for
+from icetower.conflicts.history import Files, NeedsFile, NeedsFiles
 from icetower.errors import CommitConflict, IcetowerError, KeyMisused, ValidationFailed
-from icetower.protocol.marks import BLIND_APPENDS, CLIENT_LIST, STRICT
+from icetower.protocol.marks import CLIENT_LIST
 from icetower.table import metadata as table_metadata
 from icetower.table.head import HeadState
+from icetower.table.keys import KeyRecord, Keys
+from icetower.table.listing import Listing
 from icetower.table.manifests import ManifestFile
 from icetower.table.metadata import Metadata
+
+Member = Admitted | AdmittedAppend
 
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    member: Admitted
+    """A commit that goes in. `outcome`: ``direct``, ``rebased`` or ``appended``."""
+
+    member: Member
     outcome: str
-    """``direct`` or ``rebased``."""
     snapshots: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    member: Admitted
+    """A commit that is in the table already, as these snapshots."""
+
+    member: Member
     snapshots: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    member: Admitted
+    """A commit that does not go in."""
+
+    member: Member
     error: IcetowerError
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """A file to be read before the group can be planned. `is_list`: a manifest list, else a manifest."""
+
+    path: str
+    is_list: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +77,12 @@ class Plan:
 
     Attributes:
         metadata: the table after the group, without the entry for the swap in its metadata log.
-        files: path → bytes of new manifest lists and manifests.
-        lists: path → rows of every new snapshot's manifest list, for the cache.
-        needs: manifest lists that must be read before the group can be planned; while there are any, nothing else is
-            valid.
+        files: path → bytes of new manifest lists, manifests and group files.
+        lists: by path, the manifest lists at which a branch or tag now stands, for whoever plans on them.
+        own: by the path of every new manifest list, the manifests that its snapshot added itself.
+        keys: the table's keys after the group.
+        expired: snapshots that retention lets go with this swap.
+        needs: files that must be read first; while there are any, nothing else is valid.
     """
 
     metadata: Metadata
@@ -69,42 +90,46 @@ class Plan:
     replayed: tuple[Replayed, ...] = ()
     refused: tuple[Refused, ...] = ()
     files: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
-    lists: Mapping[str, tuple[ManifestFile, ...]] = field(default_factory=dict[str, "tuple[ManifestFile, ...]"])
-    needs: frozenset[str] = frozenset()
+    lists: Mapping[str, Listing] = field(default_factory=dict[str, Listing])
+    own: Mapping[str, tuple[ManifestFile, ...]] = field(default_factory=dict[str, "tuple[ManifestFile, ...]"])
+    keys: Keys = field(default_factory=Keys)
+    expired: tuple[int, ...] = ()
+    needs: frozenset[Need] = frozenset()
 
 
 def plan(
     head: HeadState,
-    group: Sequence[Admitted],
-    lists: Mapping[str, tuple[ManifestFile, ...]],
+    group: Sequence[Member],
+    files: Files,
+    listings: Mapping[str, Listing],
     *,
     now_ms: int,
     new_name: Callable[[], str],
+    isolation_since: int | None = None,
+    keep: frozenset[int] = frozenset(),
 ) -> Plan:
     """Plan a group on a head.
 
     Args:
-        lists: the manifest lists that are known, by path; those of the branches' heads are needed.
+        files: the manifest lists and manifests that are known, by path.
+        listings: manifest lists that are known in runs, by path; they need not be in `files`.
         now_ms: the server's clock.
         new_name: gives a name that was never used, for each new file.
+        isolation_since: the sequence number since which the table is known to have asked for snapshot isolation.
+        keep: snapshots that retention must not let go, since commits that are under way were written on them.
     """
-    planner = _Planner(head, lists, now_ms, new_name)
-    needs: set[str] = set()
+    planner = _Planner(head, files, listings, now_ms, new_name, isolation_since)
+    needs: set[Need] = set()
     for member in group:
         try:
             planner.take(member)
-        except NeedsList as need:
-            needs.add(need.path)
+        except NeedsFile as need:
+            needs.add(Need(need.path, need.is_list))
+        except NeedsFiles as many:
+            needs |= {Need(need.path, need.is_list) for need in many.needs}
     if needs:
         return Plan(head.metadata, needs=frozenset(needs))
-    return Plan(
-        planner.metadata,
-        tuple(planner.accepted),
-        tuple(planner.replayed),
-        tuple(planner.refused),
-        planner.files,
-        planner.new_lists,
-    )
+    return planner.result(keep)
 
 
 def plan_creation(
@@ -114,89 +139,109 @@ def plan_creation(
     failed = table_metadata.failed_requirements(None, member.requirements)
     if failed:
         raise CommitConflict(failed[0].message, rule=f"requirement.{failed[0].requirement['type']}")
-    draft = Draft(None, member, rebase=False, lists=(), now_ms=now_ms, new_name=new_name)
-    return draft.apply(), draft.files
+    ground = Ground(None, {}, Files({}, {}), {}, now_ms)
+    with ground.attempt() as made:
+        finish(member, ground, made, rebase=False, new_name=new_name)
+    return ground.metadata, ground.made.files
 
 
 class _Planner:
     def __init__(
         self,
         head: HeadState,
-        lists: Mapping[str, tuple[ManifestFile, ...]],
+        files: Files,
+        listings: Mapping[str, Listing],
         now_ms: int,
         new_name: Callable[[], str],
+        isolation_since: int | None,
     ) -> None:
-        self.metadata = head.metadata
         self._head = head
-        self._fresh: dict[int, Mapping[str, Any]] = {}
-        self.keys = dict(head.keys)
-        self.lists = lists
-        self.new_lists: dict[str, tuple[ManifestFile, ...]] = {}
-        self.files: dict[str, bytes] = {}
-        self.accepted: list[Accepted] = []
-        self.replayed: list[Replayed] = []
-        self.refused: list[Refused] = []
-        self._now_ms = now_ms
+        self._ground = Ground.of(head, files, listings, now_ms)
+        self._keys = head.keys
         self._new_name = new_name
+        self._isolation_since = isolation_since
+        self._accepted: list[Accepted] = []
+        self._replayed: list[Replayed] = []
+        self._refused: list[Refused] = []
 
-    def take(self, member: Admitted) -> None:
+    def take(self, member: Member) -> None:
+        """Decide on one member. Raises `NeedsFile`, `NeedsFiles`."""
+        assert isinstance(member, Admitted)
         try:
             landed = self._landed(member)
             if landed is not None:
-                self.replayed.append(Replayed(member, landed))
+                self._replayed.append(Replayed(member, landed))
                 return
-            stale_ref = self._check_requirements(member)
-            draft = Draft(
-                self.metadata,
-                member,
-                rebase=stale_ref,
-                lists=(self.new_lists, self.lists),
-                now_ms=self._now_ms,
-                new_name=self._new_name,
-            )
-            metadata = draft.apply()
-            # What cannot be written back as JSON (a lone surrogate, a number beyond 64 bits) must not reach the file
-            # that the whole group shares.
-            orjson.dumps(draft.final_updates)
-        except NeedsList:
+            word = self._word(member)
+            with self._ground.attempt() as made:
+                if word is not None:
+                    self._check(member, word)
+                finish(member, self._ground, made, rebase=word is not None, new_name=self._new_name)
+                # What cannot be written back as JSON (a lone surrogate, a number beyond 64 bits) must not reach the
+                # file that the whole group shares.
+                orjson.dumps([update for update in member.updates if update["action"] != "add-snapshot"])
+                orjson.dumps([self._ground.snapshot(change.snapshot["snapshot-id"]) for change in member.changes])
+        except (NeedsFile, NeedsFiles):
             raise
         except IcetowerError as error:
-            self.refused.append(Refused(member, error))
+            self._refused.append(Refused(member, error))
             return
         except Exception as error:  # noqa: BLE001 - one commit's oddity must not fail its whole group
-            refusal = ValidationFailed(
+            refused = ValidationFailed(
                 f"the commit cannot be applied: {type(error).__name__} in what it says", rule="commit.content"
             )
-            refusal.__cause__ = error
-            self.refused.append(Refused(member, refusal))
+            refused.__cause__ = error
+            self._refused.append(Refused(member, refused))
             return
-        # Only now does anything of this member become part of the plan: a refusal half-way leaves no trace.
-        self.metadata = metadata
-        self.files |= draft.files
-        self.new_lists |= draft.lists
         snapshots = tuple(change.snapshot["snapshot-id"] for change in member.changes)
-        if member.key is not None and snapshots:
-            self.keys[(member.principal, target_ref(member.updates) or "", member.key)] = snapshots
-        for update in draft.final_updates:
-            if update["action"] == "add-snapshot":
-                self._fresh[update["snapshot"]["snapshot-id"]] = update["snapshot"]
-        self.accepted.append(Accepted(member, "rebased" if stale_ref else "direct", snapshots))
+        if snapshots and (member.key is not None or member.application_sequence is not None):
+            ref = target_ref(member.updates) or ""
+            record = KeyRecord(member.principal, ref, member.key, member.application_sequence, snapshots)
+            self._keys = self._keys.plus([record])
+        self._accepted.append(Accepted(member, "direct" if word is None else "rebased", snapshots))
+
+    def result(self, keep: frozenset[int]) -> Plan:
+        """The plan, when every member was taken."""
+        del keep
+        ground = self._ground
+        metadata = ground.metadata
+        named = [ground.snapshot(ref["snapshot-id"]) for ref in ground.refs.values()]
+        paths = {str(snapshot.get("manifest-list")) for snapshot in named if snapshot is not None}
+        return Plan(
+            metadata,
+            tuple(self._accepted),
+            tuple(self._replayed),
+            tuple(self._refused),
+            ground.made.files,
+            {path: listing for path, listing in ground.made.listings.items() if path in paths},
+            ground.made.own,
+            self._keys,
+        )
 
     # -- what is there already ------------------------------------------------------------------------------------
 
     def _landed(self, member: Admitted) -> tuple[int, ...] | None:
         """The snapshots of this very commit, if it is in the table already (traps A3, K1, K2, K3)."""
         own = tuple(change.snapshot["snapshot-id"] for change in member.changes)
-        if member.key is not None and own:
-            under_key = self.keys.get((member.principal, target_ref(member.updates) or "", member.key))
+        if not own:
+            return None
+        ref = target_ref(member.updates) or ""
+        if member.key is not None:
+            under_key = self._keys.find(member.principal, ref, member.key)
             if under_key is not None:
                 self._check_replay(member, own, under_key)
                 return under_key
-        present = [snapshot_id for snapshot_id in own if self._snapshot(snapshot_id) is not None]
+        if member.application_sequence is not None:
+            application, number = member.application_sequence
+            last = self._keys.sequence(member.principal, ref, application)
+            if last is not None and number <= last[0]:
+                self._check_on_branch(f"number {last[0]} of application {application}", ref or None, last[1])
+                return last[1]
+        present = [snapshot_id for snapshot_id in own if self._ground.snapshot(snapshot_id) is not None]
         if not present:
             return None
         for change in member.changes:
-            saved = self._snapshot(change.snapshot["snapshot-id"])
+            saved = self._ground.snapshot(change.snapshot["snapshot-id"])
             lists = () if saved is None else (saved.get("manifest-list"), (saved.get("summary") or {}).get(CLIENT_LIST))
             if change.snapshot["manifest-list"] not in lists:
                 raise ValidationFailed(
@@ -213,8 +258,8 @@ class _Planner:
         for update in member.updates:
             if update["action"] != "set-snapshot-ref" or update["snapshot-id"] not in own:
                 continue
-            head_id = table_metadata.ref_head(self.metadata, update["ref-name"])
-            if head_id is None or not table_metadata.is_ancestor(self.metadata, update["snapshot-id"], head_id):
+            head_id = self._ground.ref_head(update["ref-name"])
+            if head_id is None or not self._ground.is_ancestor(update["snapshot-id"], head_id):
                 # Not 409: its client would delete the manifests of a snapshot that the table still has (trap A3).
                 raise KeyMisused(
                     f"snapshot {update['snapshot-id']} is in the table, but not in the history of "
@@ -225,25 +270,11 @@ class _Planner:
                     next_step="refresh",
                 )
 
-    def _snapshot(self, snapshot_id: int) -> Mapping[str, Any] | None:
-        """A snapshot of the head or of this group, without a walk through the table's history."""
-        return self._head.snapshots.get(snapshot_id) or self._fresh.get(snapshot_id)
-
     def _check_replay(self, member: Admitted, own: tuple[int, ...], landed: tuple[int, ...]) -> None:
-        ref = target_ref(member.updates)
-        head_id = table_metadata.ref_head(self.metadata, ref) if ref is not None else None
-        if ref is not None and (
-            head_id is None or not all(table_metadata.is_ancestor(self.metadata, i, head_id) for i in landed)
-        ):
-            raise KeyMisused(
-                f"the commit under idempotency key {member.key} landed as snapshot {landed[-1]}, which is no longer "
-                f"in the history of {ref} (rolled back); use a new key to write it again",
-                rule="key.rolled-back",
-                snapshot=landed[-1],
-            )
+        self._check_on_branch(f"idempotency key {member.key}", target_ref(member.updates), landed)
         if own == landed:
             return
-        saved = self._snapshot(landed[-1]) or {}
+        saved = self._ground.snapshot(landed[-1]) or {}
         application = application_of(saved.get("summary") or {})
         if application is not None and application == member.application_id:
             raise KeyMisused(
@@ -253,55 +284,47 @@ class _Planner:
                 snapshot=landed[-1],
             )
 
+    def _check_on_branch(self, what: str, ref: str | None, landed: tuple[int, ...]) -> None:
+        """What was rolled back is not done (trap K2)."""
+        head_id = self._ground.ref_head(ref) if ref is not None else None
+        if ref is None or (head_id is not None and all(self._ground.is_ancestor(i, head_id) for i in landed)):
+            return
+        raise KeyMisused(
+            f"the commit under {what} landed as snapshot {landed[-1]}, which is no longer in the history of {ref} "
+            "(rolled back); use a new key to write it again",
+            rule="key.rolled-back",
+            snapshot=landed[-1],
+        )
+
     # -- may it go in ---------------------------------------------------------------------------------------------
 
-    def _check_requirements(self, member: Admitted) -> bool:
-        """Whether the commit must be rebased. Raises `CommitConflict` where it may not."""
-        if member.table_uuid is not None and member.table_uuid != self.metadata.get("table-uuid"):
+    def _word(self, member: Admitted) -> Word | None:
+        """By whose word the commit is rebased; None where it goes in as it is. Raises `CommitConflict`."""
+        settled, refs = self._ground.settled, self._ground.refs
+        if member.table_uuid is not None and member.table_uuid != settled.get("table-uuid"):
             raise CommitConflict(
                 f"{member.identifier} was dropped and created again, or renamed, while the commit was under way; "
                 "refresh and write again",
                 rule="requirement.assert-table-uuid",
             )
-        failed = table_metadata.failed_requirements(self.metadata, member.requirements)
+        failed = table_metadata.failed_requirements({**settled, "refs": refs}, member.requirements)
         if not failed:
-            return False
+            return None
         target = target_ref(member.updates)
         for failure in failed:
             requirement = failure.requirement
             if requirement["type"] != "assert-ref-snapshot-id" or requirement["ref"] != target:
                 raise CommitConflict(failure.message, rule=f"requirement.{requirement['type']}")
-        reason = self._why_not_rebased(member)
-        if reason is not None:
-            rule, why = reason
-            head_id = table_metadata.ref_head(self.metadata, target) if target is not None else None
-            raise CommitConflict(f"{failed[0].message}; not rebased: {why}", rule=rule, snapshot=head_id)
-        return True
+        try:
+            return word_for(member, self._ground, isolation_since=self._isolation_since)
+        except CommitConflict as refused:
+            head_id = self._ground.ref_head(target) if target is not None else None
+            raise CommitConflict(
+                f"{failed[0].message}; {refused.message}", rule=refused.rule, snapshot=head_id
+            ) from refused
 
-    def _why_not_rebased(self, member: Admitted) -> tuple[str, str] | None:
-        properties = self.metadata.get("properties", {})
-        if member.strict or properties.get(STRICT, "").lower() == "true":
-            return "rebase.strict", "the table or the contract is strict (icetower.strict)"
-        if not member.changes:
-            return "rebase.no-snapshot", "the commit adds no snapshot"
-        refs = {update["ref-name"] for update in member.updates if update["action"] == "set-snapshot-ref"}
-        if len(refs) != 1 or any(self.metadata.get("refs", {}).get(r, {}).get("type") != "branch" for r in refs):
-            return "rebase.branch", f"the commit must move one branch of the table, and moves {sorted(refs) or 'none'}"
-        own = [change.snapshot["snapshot-id"] for change in member.changes]
-        if [change.snapshot.get("parent-snapshot-id") for change in member.changes[1:]] != own[:-1]:
-            return "rebase.chain", "its snapshots do not follow one another"
-        if {update["action"] for update in member.updates} - {"add-snapshot", "set-snapshot-ref"}:
-            return "rebase.other-updates", "the commit changes more than the table's content"
-        declared = member.blind_appends or properties.get(BLIND_APPENDS, "").lower() == "true"
-        for change in member.changes:
-            if not change.is_pure_append:
-                return "rebase.reads", "only appends are rebased, and this commit removes or deletes"
-            if not known_blind(change.snapshot.get("summary") or {}, declared=declared):
-                why = (
-                    "nothing says that this append is blind. Where it is, set the table property "
-                    f"{BLIND_APPENDS}=true, blind_appends in the contract, or icetower.blind=true in its summary"
-                )
-                return "rebase.not-blind", why
-            if change.snapshot.get("key-id") is not None:
-                return "rebase.encrypted", "its manifest list is encrypted"
-        return None
+    def _check(self, member: Admitted, word: Word) -> None:
+        """Raises `CommitConflict` for the first of what stands against the commit."""
+        head = self._ground.ref_head(target_ref(member.updates) or "")
+        for change, conflict in conflicts_of(member, word, self._ground, head=head, targets={}):
+            raise refusal(change, conflict, self._ground)

@@ -204,7 +204,7 @@ class Tower:
         if head is None or admitted.key is None or not changes:
             return admitted, None
         owner = _owner(admitted, head)
-        if (principal.name, owner.ref, admitted.key) in head.keys:
+        if head.keys.find(principal.name, owner.ref, admitted.key) is not None:
             return admitted, None  # the plan sees it, and everything that comes before it in the queue
         found = await self.ledger.find_commit(owner)
         if found is None:
@@ -221,15 +221,16 @@ class Tower:
         """
         removals = [u["snapshot-ids"] for u in request.updates if u["action"] == "remove-snapshots"]
         gone = {snapshot_id for ids in removals for snapshot_id in ids}
-        keys = [item for item in head.keys.items() if gone & set(item[1])] if gone else []
-        if not keys:
+        records = [record for record in head.keys.records(gone) if record.key is not None] if gone else []
+        if not records:
             return
         await self.flush()
         uuid = str(head.metadata["table-uuid"])
         kept: list[Commit] = []
         lost: list[CommitKey] = []
-        for (principal, ref, key), snapshots in keys:
-            owner = CommitKey(uuid, ref, principal, key)
+        for record in records:
+            ref, snapshots = record.ref, record.snapshots
+            owner = CommitKey(uuid, ref, record.principal, record.key or "")
             head_id = table_metadata.ref_head(head.metadata, ref) if ref else snapshots[-1]
             if head_id is not None and table_metadata.is_ancestor(head.metadata, snapshots[-1], head_id):
                 kept.append(Commit(owner, snapshots, None, ""))

@@ -13,17 +13,26 @@ from typing import Any
 
 import orjson
 
-from icetower.protocol.marks import KEY, PRINCIPAL, REF
+from icetower.table.keys import KeyRecord, Keys
 from icetower.table.metadata import Metadata
 from icetower.table.partitions import PartitionSpec, spec_of
 
 
 @dataclass(frozen=True)
 class HeadState:
-    """One version of a table: its metadata file, and what was derived from it once. Never changed, only replaced."""
+    """One version of a table: its metadata file, and what was derived from it once. Never changed, only replaced.
+
+    Attributes:
+        groups: the keys in group files, by the id of the snapshot that names the file.
+        indexed: the keys, where they are known already.
+    """
 
     location: str
     metadata: Metadata
+    groups: Mapping[int, tuple[KeyRecord, ...]] = field(
+        default_factory=dict[int, tuple[KeyRecord, ...]], compare=False, repr=False
+    )
+    indexed: Keys | None = field(default=None, compare=False, repr=False)
     _answers: dict[str, bytes] = field(default_factory=dict, compare=False, repr=False)
 
     @cached_property
@@ -55,15 +64,9 @@ class HeadState:
         return {spec["spec-id"]: spec_of(self.metadata, spec["spec-id"]) for spec in known}
 
     @cached_property
-    def keys(self) -> Mapping[tuple[str, str, str], tuple[int, ...]]:
-        """(principal, ref, idempotency key) → the snapshots committed under it. One scan of all snapshots a version."""
-        found: dict[tuple[str, str, str], tuple[int, ...]] = {}
-        for snapshot_id, snapshot in self.snapshots.items():
-            summary = snapshot.get("summary") or {}
-            if KEY in summary:
-                owner = (str(summary.get(PRINCIPAL, "")), str(summary.get(REF, "")), str(summary[KEY]))
-                found[owner] = (*found.get(owner, ()), snapshot_id)
-        return found
+    def keys(self) -> Keys:
+        """The idempotency keys and numbered commits in this version; where they are not known, by one scan of it."""
+        return Keys.of(self.snapshots.values(), self.groups) if self.indexed is None else self.indexed
 
     @cached_property
     def json_bytes(self) -> bytes:

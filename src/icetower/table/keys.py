@@ -1,0 +1,246 @@
+"""`Keys`: which idempotency keys, and which numbered commits of applications, are in a version of a table (trap K1).
+
+A key belongs to (principal, ref, key), within one table (trap K2). An application may number its commits instead, as
+Delta's transaction ids do: the last number that landed for (principal, ref, application) makes every number up to it a
+replay; gaps are allowed.
+
+Both are found in snapshot summaries, or in the group file that a summary names. An index is never changed: a commit
+makes a new one that shares all but its newest entries with the old one, so that a group can be planned again and again
+on the same head. It is a stack of layers; small neighbours are merged, as in a log-structured merge tree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from icetower.errors import BadRequest
+from icetower.protocol.marks import APPLICATION, KEY, PRINCIPAL, REF, SEQUENCE
+
+LAYER_MAX = 65_536
+"""Entries of a layer that is no longer merged: no commit waits for a larger copy than this."""
+
+NAME_CHARACTERS_MAX = 255
+SEQUENCE_MAX = 2**63 - 1
+
+Owner = tuple[str, str, str]
+"""(principal, ref, key) or (principal, ref, application)."""
+
+Landed = tuple[int, tuple[int, ...]]
+"""A commit's number and its snapshots."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRecord:
+    """One commit, by the names under which it may be sent again.
+
+    Attributes:
+        ref: the branch or tag it moved; empty where it moved none.
+        application: (application, sequence).
+        snapshots: the snapshots that it became, in order.
+    """
+
+    principal: str
+    ref: str
+    key: str | None
+    application: tuple[str, int] | None
+    snapshots: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Layer:
+    keys: Mapping[Owner, tuple[int, ...]]
+    sequences: Mapping[Owner, tuple[Landed, ...]]
+    """The highest number first."""
+    snapshots: frozenset[int]
+    """All that is named above, so that a layer is dropped whole when they have expired."""
+
+    @property
+    def size(self) -> int:
+        return len(self.keys) + sum(len(landed) for landed in self.sequences.values())
+
+    def over(self, older: _Layer) -> _Layer:
+        """Both in one; where both know a key, this one has the whole of it."""
+        sequences = dict(older.sequences)
+        for owner, landed in self.sequences.items():
+            sequences[owner] = _ordered((*sequences.get(owner, ()), *landed))
+        return _Layer({**older.keys, **self.keys}, sequences, older.snapshots | self.snapshots)
+
+    def without(self, gone: frozenset[int]) -> _Layer:
+        keys = {owner: left for owner, ids in self.keys.items() if (left := _left(ids, gone))}
+        sequences: dict[Owner, tuple[Landed, ...]] = {}
+        for owner, landed in self.sequences.items():
+            kept = tuple((number, left) for number, ids in landed if (left := _left(ids, gone)))
+            if kept:
+                sequences[owner] = kept
+        return _Layer(keys, sequences, self.snapshots - gone)
+
+
+class Keys:
+    """The keys of one version of a table. Immutable; `Keys()` is empty."""
+
+    __slots__ = ("_gone", "_layers")
+
+    def __init__(self, layers: tuple[_Layer, ...] = (), gone: frozenset[int] = frozenset()) -> None:
+        self._layers = layers  # the oldest first
+        self._gone = gone
+
+    @staticmethod
+    def of(snapshots: Iterable[Mapping[str, Any]], groups: Mapping[int, Iterable[KeyRecord]] | None = None) -> Keys:
+        """The keys of snapshots (JSON): those in their summaries, and those that group files hold, by snapshot id."""
+        return Keys().plus(records_of(snapshots, groups or {}))
+
+    def find(self, principal: str, ref: str, key: str) -> tuple[int, ...] | None:
+        """The snapshots that were committed under a key and are still there."""
+        owner = (principal, ref, key)
+        for layer in reversed(self._layers):
+            found = layer.keys.get(owner)
+            if found is not None:
+                return _left(found, self._gone) or None
+        return None
+
+    def sequence(self, principal: str, ref: str, application: str) -> Landed | None:
+        """The highest number that has landed for an application, with its snapshots."""
+        owner = (principal, ref, application)
+        highest: Landed | None = None
+        for layer in self._layers:
+            for number, ids in layer.sequences.get(owner, ()):
+                left = _left(ids, self._gone)
+                if left:
+                    if highest is None or number > highest[0]:
+                        highest = number, left
+                    elif number == highest[0]:
+                        highest = number, (*highest[1], *left)
+                    break
+        return highest
+
+    def plus(self, items: Iterable[KeyRecord]) -> Keys:
+        """With commits that came after. Costs about as much as there are items, not as there are keys."""
+        keys: dict[Owner, tuple[int, ...]] = {}
+        sequences: dict[Owner, tuple[Landed, ...]] = {}
+        snapshots: set[int] = set()
+        for item in items:
+            snapshots.update(item.snapshots)
+            if item.key is not None:
+                owner = (item.principal, item.ref, item.key)
+                before = keys.get(owner) or self.find(*owner) or ()
+                keys[owner] = (*before, *(i for i in item.snapshots if i not in before))
+                snapshots.update(before)
+            if item.application is not None:
+                name, number = item.application
+                owner = (item.principal, item.ref, name)
+                sequences[owner] = _ordered((*sequences.get(owner, ()), (number, item.snapshots)))
+        if not keys and not sequences:
+            return self
+        layers = [*self._layers, _Layer(keys, sequences, frozenset(snapshots))]
+        while len(layers) > 1 and layers[-2].size <= 2 * layers[-1].size and _mergeable(layers[-2], layers[-1]):
+            newest = layers.pop()
+            layers[-1] = newest.over(layers[-1])
+        # A snapshot that comes back (a table registered anew at an older version) is there again.
+        return Keys(tuple(layers), self._gone - snapshots)
+
+    def without(self, snapshot_ids: Collection[int]) -> Keys:
+        """Without snapshots that have expired. What only they stood for is forgotten here; the ledger outlives them."""
+        named = [i for i in snapshot_ids if any(i in layer.snapshots for layer in self._layers)]
+        if not named:
+            return self
+        gone = self._gone.union(named)
+        layers: list[_Layer] = []
+        for layer in self._layers:
+            # Cleaned when most of it is dead: each entry is copied about once for that.
+            mostly_dead = 2 * len(layer.snapshots & gone) > len(layer.snapshots)
+            kept = layer.without(gone) if mostly_dead else layer
+            if kept.size:
+                layers.append(kept)
+        if tuple(layers) != self._layers:
+            gone &= frozenset[int]().union(*(layer.snapshots for layer in layers))
+        return Keys(tuple(layers), gone)
+
+    def records(self, snapshot_ids: Collection[int]) -> list[KeyRecord]:
+        """What any of these snapshots stand for: one record for each key and each number."""
+        wanted = frozenset(snapshot_ids)
+        found: dict[tuple[Owner, int | None], tuple[int, ...]] = {}
+        for layer in reversed(self._layers):
+            if not layer.snapshots & wanted:
+                continue
+            for owner, ids in layer.keys.items():
+                if wanted.intersection(ids):
+                    found.setdefault((owner, None), _left(ids, self._gone))
+            for owner, landed in layer.sequences.items():
+                for number, ids in landed:
+                    if wanted.intersection(ids):
+                        name = owner, number
+                        found[name] = (*_left(ids, self._gone), *found.get(name, ()))
+        return [
+            KeyRecord(
+                principal, ref, name if number is None else None, None if number is None else (name, number), snapshots
+            )
+            for ((principal, ref, name), number), snapshots in found.items()
+            if snapshots
+        ]
+
+
+def records_of(
+    snapshots: Iterable[Mapping[str, Any]], groups: Mapping[int, Iterable[KeyRecord]]
+) -> Iterable[KeyRecord]:
+    """What snapshots (JSON) and their group files (records by snapshot id) stand for."""
+    for snapshot in snapshots:
+        record = record_of(snapshot)
+        if record is not None:
+            yield record
+        yield from groups.get(snapshot["snapshot-id"], ())
+
+
+def record_of(snapshot: Mapping[str, Any]) -> KeyRecord | None:
+    """What a snapshot's own summary stands for. Marks that make no sense, as strangers may write them, are none."""
+    summary: Mapping[str, Any] = snapshot.get("summary") or {}
+    key = summary.get(KEY)
+    try:
+        application = application_sequence(summary.get(APPLICATION), summary.get(SEQUENCE))
+    except BadRequest:
+        application = None
+    if key is None and application is None:
+        return None
+    principal, ref = str(summary.get(PRINCIPAL, "")), str(summary.get(REF, ""))
+    return KeyRecord(principal, ref, None if key is None else str(key), application, (snapshot["snapshot-id"],))
+
+
+def application_sequence(application: object, sequence: object) -> tuple[str, int] | None:
+    """An application's name and the number of its commit, as they came over the wire; None where neither did.
+
+    Raises `BadRequest`: one without the other, a name that is empty, unprintable or longer than
+    `NAME_CHARACTERS_MAX`, a number that is not a whole one from 0 to `SEQUENCE_MAX`.
+    """
+    if application is None and sequence is None:
+        return None
+    if not isinstance(application, str) or not (0 < len(application) <= NAME_CHARACTERS_MAX):
+        raise _misnumbered(f"{APPLICATION} is missing, empty or longer than {NAME_CHARACTERS_MAX} characters")
+    if not application.isprintable():
+        raise _misnumbered(f"{APPLICATION} has unprintable characters")
+    text = str(sequence) if isinstance(sequence, str | int) and not isinstance(sequence, bool) else ""
+    number = int(text) if text.isascii() and text.isdigit() and len(text) <= 19 else -1
+    if not 0 <= number <= SEQUENCE_MAX:
+        raise _misnumbered(f"{SEQUENCE} is {sequence!r}, not a whole number from 0 to {SEQUENCE_MAX}")
+    return application, number
+
+
+def _misnumbered(what: str) -> BadRequest:
+    return BadRequest(f"{what}; an application that numbers its commits sends both", rule="key.sequence")
+
+
+def _left(ids: tuple[int, ...], gone: frozenset[int]) -> tuple[int, ...]:
+    return ids if not gone else tuple(i for i in ids if i not in gone)
+
+
+def _ordered(landed: Iterable[Landed]) -> tuple[Landed, ...]:
+    """The highest number first; a number that came in several snapshots once, with all of them."""
+    together: dict[int, tuple[int, ...]] = {}
+    for number, ids in landed:
+        before = together.get(number, ())
+        together[number] = (*before, *(i for i in ids if i not in before))
+    return tuple(sorted(together.items(), reverse=True))
+
+
+def _mergeable(older: _Layer, newer: _Layer) -> bool:
+    return older.size + newer.size <= LAYER_MAX
