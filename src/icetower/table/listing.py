@@ -41,20 +41,22 @@ _MARKERS: Mapping[int, bytes] = {
 }
 """The markers between blocks, one a format version: blocks are shared by files, so their markers are the same."""
 
+_Encoding = tuple[bytes | None, ...]
+
 
 class Run:
     """Some rows of a manifest list, in its order, with what is derived from them once. Never changed.
 
     Args:
         rows: in the list's order.
-        encoded: by format version, the rows' Avro encoding where it is known already.
+        encoded: by format version, each row's Avro encoding; None where it is not known yet.
     """
 
     __slots__ = ("__dict__", "_blocks", "_encoded", "rows")
 
-    def __init__(self, rows: tuple[ManifestFile, ...], encoded: Mapping[int, tuple[bytes, ...]] | None = None) -> None:
+    def __init__(self, rows: tuple[ManifestFile, ...], encoded: Mapping[int, _Encoding] | None = None) -> None:
         self.rows = rows
-        self._encoded: dict[int, tuple[bytes, ...]] = dict(encoded or {})
+        self._encoded: dict[int, _Encoding] = dict(encoded or {})
         self._blocks: dict[int, bytes] = {}
 
     def __len__(self) -> int:
@@ -93,17 +95,20 @@ class Run:
 
     @classmethod
     def joined(cls, runs: Iterable[Run]) -> Run:
-        """The rows of several runs, with the encoding that all of them have kept."""
+        """The rows of several runs, each with the encoding that it has."""
         runs = tuple(runs)
-        versions = set[int].intersection(*(set(run._encoded) for run in runs)) if runs else set[int]()
-        encoded = {version: tuple(row for run in runs for row in run._encoded[version]) for version in versions}
+        encoded = {
+            version: tuple(row for run in runs for row in run._encoded.get(version) or (None,) * len(run))
+            for version in {version for run in runs for version in run._encoded}
+        }
         return cls(tuple(row for run in runs for row in run.rows), encoded)
 
     def _encoding(self, format_version: int) -> tuple[bytes, ...]:
-        found = self._encoded.get(format_version)
-        if found is None:
-            found = self._encoded[format_version] = tuple(_encoded(row, format_version) for row in self.rows)
-        return found
+        known = self._encoded.get(format_version) or (None,) * len(self.rows)
+        pairs = zip(self.rows, known, strict=True)
+        encoded = tuple(_encoded(row, format_version) if data is None else data for row, data in pairs)
+        self._encoded[format_version] = encoded
+        return encoded
 
 
 @dataclasses.dataclass(frozen=True)
