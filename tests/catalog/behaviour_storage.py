@@ -26,6 +26,25 @@ class StorageBehaviour:
         assert await storage.size(path) == len(data)
         assert await storage.exists(path)
 
+    @pytest.mark.parametrize(
+        ("offset", "length_bytes", "expected"),
+        [
+            (0, 10, b"0123456789"),
+            (4, 3, b"456"),
+            (7, 3, b"789"),
+            (7, 4, b"789"),
+            (9, 1, b"9"),
+            (10, 5, b""),
+            (99, 5, b""),
+        ],
+    )
+    async def test_a_range_ends_where_the_file_does(
+        self, storage: Storage, root: str, offset: int, length_bytes: int, expected: bytes
+    ) -> None:
+        """So one request reads a file's end and tells whether the file is as long as somebody says."""
+        await storage.write(f"{root}/f", b"0123456789")
+        assert await storage.read_range(f"{root}/f", offset, length_bytes) == expected
+
     async def test_a_file_is_never_replaced(self, storage: Storage, root: str) -> None:
         path = f"{root}/f"
         await storage.write(path, b"first")
@@ -40,7 +59,7 @@ class StorageBehaviour:
 
     async def test_a_missing_file_is_named(self, storage: Storage, root: str) -> None:
         path = f"{root}/not/there"
-        for question in (storage.read(path), storage.size(path)):
+        for question in (storage.read(path), storage.read_range(path, 0, 8), storage.size(path)):
             with pytest.raises(NotFound) as missing:
                 await question
             assert path in missing.value.message

@@ -133,6 +133,13 @@ class Storage(Protocol):
         """All bytes of a file. Raises `NotFound`."""
         ...
 
+    async def read_range(self, path: str, offset: int, length_bytes: int) -> bytes:
+        """At most `length_bytes` bytes from `offset` on: fewer where the file ends before, none from its end on.
+
+        Raises `NotFound`.
+        """
+        ...
+
     async def write(self, path: str, data: bytes) -> None:
         """Create a file: whole and durable once this returns.
 
