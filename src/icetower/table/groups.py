@@ -12,6 +12,7 @@ from typing import Any
 import orjson
 
 from icetower.errors import ValidationFailed
+from icetower.table.keys import KeyRecord
 
 VERSION = 1
 
@@ -113,4 +114,13 @@ def _append_of(document: dict[str, Any]) -> GroupedAppend:
         application=None if application is None else (str(application["id"]), int(application["sequence"])),
         fingerprint=str(document["fingerprint"]),
         files=tuple(str(path) for path in document["files"]),
+    )
+
+
+def key_records(group: Group) -> tuple[KeyRecord, ...]:
+    """What the group's snapshot stands for: one record for each append that has a key or a number (trap K1)."""
+    return tuple(
+        KeyRecord(append.principal, group.ref, append.key, append.application, (group.snapshot_id,))
+        for append in group.appends
+        if append.key is not None or append.application is not None
     )

@@ -1,0 +1,260 @@
+"""Many appends by the fast path folded into one snapshot (trap H2). Pure.
+
+`fold` is what the planner calls for the appends of a group that go to one branch: one manifest a partition spec, one
+manifest list, one group file, one snapshot. Which appends are replays, or too stale to go in, is decided before.
+
+Traps met here: the manifests hold ADDED entries of this snapshot and nothing else (S4), their sequence numbers and row
+ids are the snapshot's own (S1, S2), the running totals are the parent's and what was verified (S3), and the group file
+says whose each data file is and under which key (K1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from icetower.admission.admitted import AdmittedAppend
+from icetower.errors import CommitConflict
+from icetower.protocol.marks import GROUP_FILE, GROUP_SIZE
+from icetower.table import metadata as table_metadata
+from icetower.table.change import Change, ListDiff, summary_totals
+from icetower.table.groups import Group, GroupedAppend, group_file_name, key_records, write_group
+from icetower.table.keys import KeyRecord
+from icetower.table.listing import Listing, assign_row_ids, write_listing
+from icetower.table.manifest_writing import row_of, write_manifest
+from icetower.table.manifests import ADDED, DATA, Entry, ManifestFile
+from icetower.table.metadata import Metadata
+from icetower.table.partitions import spec_of
+from icetower.table.schemas import columns_by_id
+
+JSON = dict[str, Any]
+
+ENTRIES_PER_MANIFEST_MAX = 10_000
+"""A group with more files of one spec gets several manifests: about where Iceberg's own writers begin a new one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Folded:
+    """One snapshot for all appends of a group to one branch.
+
+    Attributes:
+        snapshot: as it goes into the metadata (JSON).
+        updates: `add-snapshot` and `set-snapshot-ref`, for `table.metadata.apply`.
+        files: what to write before the swap: manifests, manifest list and group file, by path.
+        lists: the new manifest list, by its path.
+        keys: what the snapshot stands for from now on: one record for each append with a key or a number.
+    """
+
+    snapshot: JSON
+    updates: tuple[JSON, ...]
+    files: Mapping[str, bytes]
+    lists: Mapping[str, Listing]
+    keys: tuple[KeyRecord, ...]
+
+
+def fold(
+    appends: Sequence[AdmittedAppend],
+    *,
+    metadata: Metadata,
+    parent: Mapping[str, Any] | None,
+    listing: Listing,
+    snapshot_id: int,
+    sequence_number: int,
+    now_ms: int,
+    new_name: Callable[[], str],
+) -> Folded:
+    """One snapshot for `appends`, which all go to one branch.
+
+    Each of them must have passed `why_not`, and none may be a replay.
+
+    Args:
+        appends: in queue order, at least one.
+        metadata: the table as the members of the group before them leave it.
+        parent: the branch's head (JSON); None for a branch that has none yet.
+        listing: the parent's manifest list; empty without a parent.
+        snapshot_id: of the new snapshot.
+        sequence_number: the table's next one; ignored in format version 1.
+        now_ms: the server's clock.
+        new_name: gives a name that was never used, for each new file.
+    """
+    version: int = metadata["format-version"]
+    number = sequence_number if version > 1 else 0
+    folder = table_metadata.metadata_path(metadata, 0, "").rpartition("/")[0]
+    files: dict[str, bytes] = {}
+    rows = _manifests(appends, metadata, snapshot_id, number, lambda name: f"{folder}/{name}", new_name, files)
+    new_listing = listing.prepend(rows)
+    first_row_id: int | None = None
+    row_ids: JSON = {}
+    if version >= 3:
+        first = first_row_id = int(metadata["next-row-id"])
+        new_listing, next_row_id = assign_row_ids(new_listing, first)
+        row_ids = {"first-row-id": first, "added-rows": next_row_id - first}
+    parent_id = None if parent is None else int(parent["snapshot-id"])
+    list_path = f"{folder}/snap-{snapshot_id}-0-{new_name()}.avro"
+    files[list_path] = write_listing(
+        new_listing,
+        format_version=version,
+        snapshot_id=snapshot_id,
+        parent_id=parent_id,
+        sequence_number=number,
+        first_row_id=first_row_id,
+    )
+    group = _group(appends, metadata, snapshot_id)
+    group_path = f"{folder}/{group_file_name(snapshot_id, new_name())}"
+    files[group_path] = write_group(group)
+    last_ms = max((entry["timestamp-ms"] for entry in metadata.get("snapshot-log", ())[-1:]), default=0)
+    snapshot: JSON = {
+        "snapshot-id": snapshot_id,
+        **({} if parent_id is None else {"parent-snapshot-id": parent_id}),
+        **({"sequence-number": number} if version > 1 else {}),
+        "timestamp-ms": max(now_ms, last_ms),
+        "manifest-list": list_path,
+        "summary": {
+            "operation": "append",
+            **_totals(appends, parent),
+            GROUP_FILE: group_path,
+            GROUP_SIZE: str(len(appends)),
+        },
+        "schema-id": metadata["current-schema-id"],
+        **row_ids,
+    }
+    updates = ({"action": "add-snapshot", "snapshot": snapshot}, _moved(metadata, appends[0].ref, snapshot_id))
+    return Folded(snapshot, updates, files, {list_path: new_listing}, key_records(group))
+
+
+def why_not(append: AdmittedAppend, metadata: Metadata) -> CommitConflict | None:
+    """Why an append cannot go into the table as it stands now, though it was admitted; None if it can (trap R8).
+
+    All of these are 409: the same request, sent again, is judged on the table as it is by then.
+    """
+    if append.table_uuid is not None and append.table_uuid != metadata.get("table-uuid"):
+        return CommitConflict(
+            f"{append.identifier} was dropped and created again, or renamed, while the append was under way; look at "
+            "the table and send the append again",
+            rule="requirement.assert-table-uuid",
+        )
+    refs: Mapping[str, Any] = metadata.get("refs") or {}
+    ref = refs.get(append.ref)
+    if (ref is None and append.ref != table_metadata.MAIN) or (ref is not None and ref.get("type") != "branch"):
+        return CommitConflict(
+            f"{append.identifier} has no branch {append.ref} any more; create it, and send the append again",
+            rule="append.branch",
+        )
+    known = {spec["spec-id"] for spec in metadata["partition-specs"]}
+    for touched in append.files:
+        if touched.spec_id not in known:
+            return CommitConflict(
+                f"partition spec {touched.spec_id} of file {touched.file.path} is not in the table any more; write the "
+                "file under the table's current spec, and send it again",
+                rule="commit.spec",
+            )
+    return None
+
+
+def repeated(append: AdmittedAppend, taken: set[str]) -> CommitConflict | None:
+    """Why an append cannot join a group that has taken the files `taken`: it names one of them again; else None.
+
+    A client that has lost its key and sends the same files again would have their rows read twice.
+    """
+    again = next((touched.file.path for touched in append.files if touched.file.path in taken), None)
+    if again is None:
+        return None
+    return CommitConflict(
+        f"the file {again} is being appended to {append.identifier} by another request at this moment; look whether it "
+        "is in the table before sending it again, and send retries under the key of the first attempt",
+        rule="append.repeated",
+        files=(again,),
+    )
+
+
+def _moved(metadata: Metadata, ref: str, snapshot_id: int) -> JSON:
+    """The branch at its new head; what is set for its retention stays."""
+    refs: Mapping[str, Any] = metadata.get("refs") or {}
+    return {
+        **refs.get(ref, {}),
+        "action": "set-snapshot-ref",
+        "ref-name": ref,
+        "type": "branch",
+        "snapshot-id": snapshot_id,
+    }
+
+
+def _manifests(
+    appends: Sequence[AdmittedAppend],
+    metadata: Metadata,
+    snapshot_id: int,
+    sequence_number: int,
+    path_of: Callable[[str], str],
+    new_name: Callable[[], str],
+    files: dict[str, bytes],
+) -> list[ManifestFile]:
+    """One manifest for each spec used, in the order of first use; their bytes go into `files`."""
+    by_spec: dict[int, list[Entry]] = {}
+    for append in appends:
+        for touched in append.files:
+            by_spec.setdefault(touched.spec_id, []).append(Entry(ADDED, None, None, None, touched.file))
+    rows: list[ManifestFile] = []
+    for spec_id, entries in by_spec.items():
+        spec = next(spec for spec in metadata["partition-specs"] if spec["spec-id"] == spec_id)
+        kinds = [field.result_type for field in spec_of(metadata, spec_id).fields]
+        for start in range(0, len(entries), ENTRIES_PER_MANIFEST_MAX):
+            some = entries[start : start + ENTRIES_PER_MANIFEST_MAX]
+            data = write_manifest(
+                some,
+                spec_fields=tuple(spec["fields"]),
+                spec_id=spec_id,
+                schema=_schema_of(metadata, spec),
+                format_version=metadata["format-version"],
+                content=DATA,
+                snapshot_id=snapshot_id,
+            )
+            path = path_of(f"{new_name()}-m{len(rows)}.avro")
+            files[path] = data
+            row = row_of(
+                path,
+                len(data),
+                some,
+                kinds=kinds,
+                spec_id=spec_id,
+                content=DATA,
+                snapshot_id=snapshot_id,
+                sequence_number=sequence_number,
+            )
+            rows.append(row)
+    return rows
+
+
+def _schema_of(metadata: Metadata, spec: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The current schema, or the newest that still has every source column of the spec."""
+    sources = {field["source-id"] if "source-id" in field else field["source-ids"][0] for field in spec["fields"]}
+    current = metadata["current-schema-id"]
+    newest_first = sorted(metadata["schemas"], key=lambda s: (s["schema-id"] == current, s["schema-id"]), reverse=True)
+    return next((s for s in newest_first if sources <= columns_by_id(s).keys()), newest_first[0])
+
+
+def _totals(appends: Sequence[AdmittedAppend], parent: Mapping[str, Any] | None) -> dict[str, str]:
+    added = tuple(touched for append in appends for touched in append.files)
+    change = Change({}, ListDiff((), (), (), ()), added, (), {}, {}, (), names_sibling=False)
+    partitions = {(touched.spec_id, touched.file.partition) for touched in added}
+    # Where there is a parent without a summary, nothing is known of what came before.
+    totals = summary_totals(None if parent is None else parent.get("summary") or {}, change)
+    return {"changed-partition-count": str(len(partitions)), **totals}
+
+
+def _group(appends: Sequence[AdmittedAppend], metadata: Metadata, snapshot_id: int) -> Group:
+    return Group(
+        table_uuid=str(metadata.get("table-uuid")),
+        ref=appends[0].ref,
+        snapshot_id=snapshot_id,
+        appends=tuple(
+            GroupedAppend(
+                append.principal,
+                append.key,
+                append.application,
+                append.fingerprint,
+                tuple(touched.file.path for touched in append.files),
+            )
+            for append in appends
+        ),
+    )
