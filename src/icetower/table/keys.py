@@ -18,14 +18,14 @@ from typing import Any
 from icetower.errors import BadRequest
 from icetower.protocol.marks import APPLICATION, KEY, PRINCIPAL, REF, SEQUENCE
 
-LAYER_MAX = 65_536
+LAYER_MAX = 262_144
 """Entries of a layer that is no longer merged: no commit waits for a larger copy than this."""
 
 NAME_CHARACTERS_MAX = 255
 SEQUENCE_MAX = 2**63 - 1
 
-Owner = tuple[str, str, str]
-"""(principal, ref, key) or (principal, ref, application)."""
+Owner = str
+"""(principal, ref, key) or (principal, ref, application) in one text: its hash is computed once for all layers."""
 
 Landed = tuple[int, tuple[int, ...]]
 """A commit's number and its snapshots."""
@@ -93,16 +93,18 @@ class Keys:
 
     def find(self, principal: str, ref: str, key: str) -> tuple[int, ...] | None:
         """The snapshots that were committed under a key and are still there."""
-        owner = (principal, ref, key)
+        return self._find(_owner(principal, ref, key)) or None
+
+    def _find(self, owner: Owner) -> tuple[int, ...]:
         for layer in reversed(self._layers):
             found = layer.keys.get(owner)
             if found is not None:
-                return _left(found, self._gone) or None
-        return None
+                return _left(found, self._gone)
+        return ()
 
     def sequence(self, principal: str, ref: str, application: str) -> Landed | None:
         """The highest number that has landed for an application, with its snapshots."""
-        owner = (principal, ref, application)
+        owner = _owner(principal, ref, application)
         highest: Landed | None = None
         for layer in self._layers:
             for number, ids in layer.sequences.get(owner, ()):
@@ -123,13 +125,13 @@ class Keys:
         for item in items:
             snapshots.update(item.snapshots)
             if item.key is not None:
-                owner = (item.principal, item.ref, item.key)
-                before = keys.get(owner) or self.find(*owner) or ()
+                owner = _owner(item.principal, item.ref, item.key)
+                before = keys.get(owner) or self._find(owner)
                 keys[owner] = (*before, *(i for i in item.snapshots if i not in before))
                 snapshots.update(before)
             if item.application is not None:
                 name, number = item.application
-                owner = (item.principal, item.ref, name)
+                owner = _owner(item.principal, item.ref, name)
                 sequences[owner] = _ordered((*sequences.get(owner, ()), (number, item.snapshots)))
         if not keys and not sequences:
             return self
@@ -172,13 +174,13 @@ class Keys:
                     if wanted.intersection(ids):
                         name = owner, number
                         found[name] = (*_left(ids, self._gone), *found.get(name, ()))
-        return [
-            KeyRecord(
-                principal, ref, name if number is None else None, None if number is None else (name, number), snapshots
-            )
-            for ((principal, ref, name), number), snapshots in found.items()
-            if snapshots
-        ]
+        records: list[KeyRecord] = []
+        for (owner, number), snapshots in found.items():
+            principal, ref, name = _parts(owner)
+            key, application = (name, None) if number is None else (None, (name, number))
+            if snapshots:
+                records.append(KeyRecord(principal, ref, key, application, snapshots))
+        return records
 
 
 def records_of(
@@ -227,6 +229,16 @@ def application_sequence(application: object, sequence: object) -> tuple[str, in
 
 def _misnumbered(what: str) -> BadRequest:
     return BadRequest(f"{what}; an application that numbers its commits sends both", rule="key.sequence")
+
+
+def _owner(principal: str, ref: str, name: str) -> Owner:
+    return f"{len(principal)}:{len(ref)}:{principal}{ref}{name}"
+
+
+def _parts(owner: Owner) -> tuple[str, str, str]:
+    first, second, text = owner.split(":", 2)
+    end = int(first) + int(second)
+    return text[: int(first)], text[int(first) : end], text[end:]
 
 
 def _left(ids: tuple[int, ...], gone: frozenset[int]) -> tuple[int, ...]:
