@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Generic, TypeVar
+from collections.abc import Iterator, Mapping
+from typing import TypeVar
 
 T = TypeVar("T")
 
 
-class Recent(Generic[T]):
+class Recent(Mapping[str, T]):
     """The most recently used of a kind, bounded by the sum of the weights that `put` is told."""
 
     def __init__(self, weight_max: int) -> None:
@@ -16,12 +17,19 @@ class Recent(Generic[T]):
         self._weight_max = weight_max
         self._weight = 0
 
-    def get(self, key: str) -> T | None:
-        found = self._items.get(key)
-        if found is None:
-            return None
+    def __getitem__(self, key: str) -> T:
+        found = self._items[key]
         self._items.move_to_end(key)
         return found[0]
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._items
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(tuple(self._items))
+
+    def __len__(self) -> int:
+        return len(self._items)
 
     def put(self, key: str, item: T, weight: int) -> None:
         old = self._items.pop(key, None)

@@ -61,7 +61,7 @@ R1_CASES = [
     ({"engine-name": "spark", "engine-version": "4.1.4", "source-snapshot-id": "7"}, "409 rebase.not-blind"),
     ({"engine-name": "spark", "engine-version": "4.1.4", "published-wap-id": "7"}, "409 rebase.not-blind"),
     ({"engine-name": "trino", "engine-version": "9.9"}, "409 rebase.not-blind"),
-    ({"icetower.blind": "true", "kafka.connect.offsets": "{}"}, "409 rebase.not-blind"),
+    ({"icetower.blind": "true", "kafka.connect.offsets": "{}"}, "409 rebase.offsets"),
 ]
 
 
@@ -85,7 +85,7 @@ def test_r1_an_owner_may_declare_every_append_of_a_table_blind() -> None:
         kafka = {"kafka.connect.offsets.x": "1"}
         world = World()
         await world.create(**{"icetower.blind-appends": "true"})
-        assert (await stale_pair(world, summary=kafka))[0] == ["direct", "409 rebase.not-blind"]
+        assert (await stale_pair(world, summary=kafka))[0] == ["direct", "409 rebase.offsets"]
 
     run(story())
 
@@ -94,7 +94,7 @@ def test_r3_an_overwrite_that_only_adds_is_not_an_append() -> None:
     async def story() -> None:
         world = World()
         await world.create(**{"icetower.blind-appends": "true"})
-        assert (await stale_pair(world, operation="overwrite"))[0] == ["direct", "409 rebase.not-blind"]
+        assert (await stale_pair(world, operation="overwrite"))[0] == ["direct", "409 rebase.predicate"]
 
     run(story())
 
@@ -105,7 +105,7 @@ def test_a_stale_removal_is_refused_and_nothing_of_it_stays() -> None:
         await world.create()
         await (await world.writer().append("old", summary=BLIND)).send()
         results, live = await stale_pair(world, remove=("old",), operation="overwrite")
-        assert results == ["direct", "409 rebase.reads"]
+        assert results == ["direct", "409 rebase.predicate"]
         assert live == ["a", "old"]
 
     run(story())
@@ -591,7 +591,7 @@ def test_a3_nobody_hears_409_while_the_outcome_is_unknown_and_no_file_is_deleted
         before = set(world.storage.files)
         requests = [await ann.append("a", summary=BLIND), await bob.snapshot(add=("b",), operation="overwrite")]
         # The second is refused for certain, whatever becomes of the first.
-        assert await outcomes(*requests) == ["504 commit.unknown", "409 rebase.not-blind"]
+        assert await outcomes(*requests) == ["504 commit.unknown", "409 rebase.predicate"]
         assert [path for path in set(world.storage.files) - before if path.endswith(".metadata.json")]
 
     run(story())

@@ -12,6 +12,7 @@ from icetower.errors import CommitConflict, NotFound, ValidationFailed
 from icetower.recent import Recent
 from icetower.table import metadata as table_metadata
 from icetower.table.change import Change, change_of, diff_lists, manifests_to_read
+from icetower.table.listing import Listing
 from icetower.table.manifests import Manifest, ManifestFile, read_manifest, read_manifest_list
 
 MANIFESTS_PER_COMMIT_MAX = 2_000
@@ -26,20 +27,35 @@ class Manifests:
 
     def __init__(self, storage: Storage, *, rows_max: int = 400_000) -> None:
         self._storage = storage
-        self._lists: Recent[tuple[ManifestFile, ...]] = Recent(rows_max)
+        self._lists: Recent[Listing] = Recent(rows_max)
+        self._own: Recent[tuple[ManifestFile, ...]] = Recent(rows_max)
         self._manifests: Recent[Manifest] = Recent(rows_max)
+
+    @property
+    def listings(self) -> Mapping[str, Listing]:
+        """The manifest lists that are at hand, in runs, by path."""
+        return self._lists
+
+    @property
+    def own(self) -> Mapping[str, tuple[ManifestFile, ...]]:
+        """By the path of a manifest list, the manifests that its snapshot added itself, where they are at hand."""
+        return self._own
 
     async def list_at(self, path: str) -> tuple[ManifestFile, ...]:
         """The rows of the manifest list at `path`. Raises `NotFound` when it is not there."""
         found = self._lists.get(path)
         if found is None:
-            found = read_manifest_list(await self._storage.read(path))
+            found = Listing.of(read_manifest_list(await self._storage.read(path)))
             self.remember(path, found)
-        return found
+        return found.rows
 
-    def remember(self, path: str, rows: tuple[ManifestFile, ...]) -> None:
+    def remember(self, path: str, listing: Listing) -> None:
         """Keep a list that was just written, so that nobody reads it back."""
-        self._lists.put(path, rows, len(rows) + 1)
+        self._lists.put(path, listing, len(listing) + 1)
+
+    def remember_own(self, path: str, rows: tuple[ManifestFile, ...]) -> None:
+        """Keep what a snapshot added itself, which is what others are held against."""
+        self._own.put(path, rows, len(rows) + 1)
 
     async def manifest_at(self, path: str) -> Manifest:
         found = self._manifests.get(path)

@@ -1,164 +1,176 @@
 """One commit turned into what it is in the table: final snapshots on their final parents, and the files they need.
 
 Traps S1 to S4 of a rebased snapshot are met here: sequence numbers, row ids, running totals, and manifest lists that
-name what a snapshot adds in manifests of its own.
+name what a snapshot adds in manifests of its own; and R4, where manifests have moved.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from icetower.admission.admitted import Admitted
+from icetower.commit.ground import Ground, Made
+from icetower.conflicts.deletes import referenced_file
+from icetower.conflicts.filtering import key_of
+from icetower.conflicts.history import Live, NeedsFiles, parent_of
+from icetower.conflicts.pruning import can_contain
 from icetower.errors import CommitConflict, KeyMisused
 from icetower.protocol.marks import CLIENT_LIST, KEY, PRINCIPAL, REF
 from icetower.table import metadata as table_metadata
-from icetower.table.change import COUNTED, Change, own_added_entries, summary_totals
-from icetower.table.manifest_writing import assign_first_row_ids, manifest_row, write_manifest, write_manifest_list
-from icetower.table.manifests import ManifestFile
+from icetower.table.change import COUNTED, Change, Touched, own_added_entries, summary_totals
+from icetower.table.listing import Listing, assign_row_ids, write_listing
+from icetower.table.manifest_writing import manifest_row, write_manifest
+from icetower.table.manifests import ADDED, DATA, DELETED, EXISTING, Entry, Manifest, ManifestFile
 from icetower.table.metadata import Metadata
 from icetower.table.schemas import columns_by_id
 
 JSON = dict[str, Any]
-Lists = Mapping[str, tuple[ManifestFile, ...]]
-"""Manifest lists by path."""
 
 CLOCK_SKEW_MS_MAX = 60_000
 """A client's clock may run ahead by this much; beyond it, its snapshots would drag everyone's time along."""
 
 
-class NeedsList(Exception):
-    """A manifest list must be read before the commit can be planned."""
+@dataclass(frozen=True, slots=True)
+class Replacement:
+    """Deletion vectors that take the place of a commit's own (row-level rebase).
 
-    def __init__(self, path: str) -> None:
-        super().__init__(path)
-        self.path = path
+    Attributes:
+        added: by the data file that they are about: the entry to write in the client's place, with its spec id.
+        removed: the head's vectors for these files, which go.
+    """
+
+    added: Mapping[str, tuple[int, Entry]]
+    removed: tuple[Touched, ...]
 
 
-class Draft:
-    """One member, turned into final snapshots on the table as the planner has it."""
+def finish(
+    member: Admitted,
+    ground: Ground,
+    made: Made,
+    *,
+    rebase: bool,
+    new_name: Callable[[], str],
+    vectors: Mapping[int, Replacement] | None = None,
+) -> None:
+    """Do a member's commit to the ground, within an attempt.
 
+    Args:
+        made: what the attempt makes goes here.
+        rebase: put its snapshots on the branch as it stands now; else on the parents that they name.
+        new_name: gives a name that was never used, for each new file.
+        vectors: by snapshot id, deletion vectors that were merged with what others deleted meanwhile.
+
+    Raises:
+        CommitConflict: it does not fit the table as it is now.
+        NeedsFile: a manifest list or manifest must be read first.
+    """
+    _Finisher(member, ground, made, rebase, new_name, vectors or {}).run()
+
+
+class _Finisher:
     def __init__(
         self,
-        metadata: Metadata | None,
         member: Admitted,
-        *,
+        ground: Ground,
+        made: Made,
         rebase: bool,
-        lists: Sequence[Lists],
-        now_ms: int,
         new_name: Callable[[], str],
+        vectors: Mapping[int, Replacement],
     ) -> None:
-        self.files: dict[str, bytes] = {}
-        self.lists: dict[str, tuple[ManifestFile, ...]] = {}
-        self.final_updates: list[JSON] = []
-        self._start = metadata
-        self._metadata: Metadata = metadata or {}
         self._member = member
+        self._ground = ground
+        self._made = made
         self._rebase = rebase
-        self._known = (self.lists, *lists)
-        self._now_ms = now_ms
         self._new_name = new_name
+        self._vectors = vectors
         self._changes = {change.snapshot["snapshot-id"]: change for change in member.changes}
 
-    def apply(self) -> Metadata:
-        """The table after this member."""
-        ref = target_ref(self._member.updates)
-        if self._start is not None:
-            _check_refs_kept(self._metadata, self._member)
-        if self._start is not None and not self._rebase and ref is not None:
-            _check_base(self._metadata, self._member, ref)
-        parent_id = table_metadata.ref_head(self._metadata, ref) if self._rebase and ref is not None else None
-        updates = self.final_updates
-        for update in self._member.updates:
+    def run(self) -> None:
+        ground, member = self._ground, self._member
+        ref = target_ref(member.updates)
+        creates = any(requirement["type"] == "assert-create" for requirement in member.requirements)
+        if not creates:
+            _check_refs_kept(ground.refs, member)
+            if not self._rebase and ref is not None:
+                _check_base(ground, member, ref)
+        parent_id = ground.ref_head(ref) if self._rebase and ref is not None else None
+        for update in member.updates:
             if update["action"] != "add-snapshot":
-                updates.append(dict(update))
+                ground.update(update)
                 continue
-            if updates:  # a snapshot is finished on the table as the updates before it leave it: new schema, new format
-                self._metadata = self._after(updates)
             change = self._changes[update["snapshot"]["snapshot-id"]]
-            snapshot = self._finish(change, parent_id if self._rebase else _parent_id(change.snapshot))
+            snapshot = self._finish(change, parent_id if self._rebase else parent_of(change.snapshot))
             parent_id = snapshot["snapshot-id"]
-            updates.append({**update, "snapshot": snapshot})
-        # All at once in the end: a snapshot that a later one of the same commit supersedes has no place in the log.
-        return self._after(updates)
-
-    def _after(self, updates: Sequence[JSON]) -> Metadata:
-        return table_metadata.apply(self._start, tuple(updates), now_ms=self._now_ms)
+            ground.add_snapshot({**update, "snapshot": snapshot})
 
     def _finish(self, change: Change, parent_id: int | None) -> JSON:
-        metadata = self._metadata
-        version: int = metadata["format-version"]
-        sent = change.snapshot
-        sequence_number: int = metadata["last-sequence-number"] + 1 if version > 1 else 0
-        _check_fits(metadata, change)
-        final: JSON = dict(sent)
-        parent_rows = self._rows_of(parent_id)
-        parent = table_metadata.snapshot(metadata, parent_id) if parent_id is not None else None
+        ground, sent = self._ground, change.snapshot
+        version = ground.format_version
+        number = ground.last_sequence_number + 1 if version > 1 else 0
+        _check_fits(ground, change)
+        parent_list = ground.listing(parent_id)
+        parent = ground.snapshot(parent_id) if parent_id is not None else None
+        merged = self._vectors.get(sent["snapshot-id"])
         verbatim = (
             not self._rebase
             and not change.diff.altered
-            and (version == 1 or sent.get("sequence-number") == sequence_number)
-            and (version < 3 or (sent.get("first-row-id") == metadata["next-row-id"] and "added-rows" in sent))
+            and (version == 1 or sent.get("sequence-number") == number)
+            and (version < 3 or (sent.get("first-row-id") == ground.next_row_id and "added-rows" in sent))
         )
-        if parent_id is not None:
-            final["parent-snapshot-id"] = parent_id
-        else:
-            final.pop("parent-snapshot-id", None)
-        if version > 1:
-            final["sequence-number"] = sequence_number
-        if self._rebase:
-            final["schema-id"] = metadata["current-schema-id"]
-        last_ms = max((entry["timestamp-ms"] for entry in metadata.get("snapshot-log", ())[-1:]), default=0)
-        now_ms = self._now_ms
-        time_ms = now_ms if self._rebase else min(sent["timestamp-ms"], now_ms + CLOCK_SKEW_MS_MAX)
-        final["timestamp-ms"] = max(time_ms, last_ms)
+        final = self._stamped(sent, parent_id, number)
         summary = {k: v for k, v in (sent.get("summary") or {}).items() if k not in COUNTED}
+        own: tuple[ManifestFile, ...]
+        if verbatim:
+            own = change.diff.added
+            gone = {row.path for row in change.diff.removed}
+            self._made.listings[sent["manifest-list"]] = parent_list.without(gone).prepend(own)
+            path = sent["manifest-list"]
+        else:
+            listing, own, change = self._rows(change, parent_list, number, merged)
+            path, first_row_id, listing = self._write_list(change, listing, parent_id, number)
+            own = tuple(row for row in (listing.get(row.path) for row in own) if row is not None)
+            final["manifest-list"] = path
+            summary[CLIENT_LIST] = sent["manifest-list"]
+            if first_row_id is not None:
+                final["first-row-id"], final["added-rows"] = first_row_id
+        self._made.own[path] = own
         summary |= summary_totals(None if parent is None else parent.get("summary") or {}, change)
         summary[PRINCIPAL] = self._member.principal
         if self._member.key is not None:
             summary[KEY] = self._member.key
             summary[REF] = target_ref(self._member.updates) or ""
-        if verbatim:
-            self.lists[sent["manifest-list"]] = (*change.diff.added, *change.diff.carried)
-        else:
-            rows = self._new_rows(change, parent_rows, sequence_number)
-            final["manifest-list"], first_row_id, added_rows = self._write_list(
-                change, rows, parent_id, sequence_number
-            )
-            summary[CLIENT_LIST] = sent["manifest-list"]
-            if version >= 3:
-                final["first-row-id"], final["added-rows"] = first_row_id, added_rows
         final["summary"] = summary
         return final
 
-    def _rows_of(self, snapshot_id: int | None) -> tuple[ManifestFile, ...]:
-        if snapshot_id is None:
-            return ()
-        snapshot = table_metadata.snapshot(self._metadata, snapshot_id)
-        if snapshot is None:
-            raise CommitConflict(
-                f"the parent snapshot {snapshot_id} is not in the table; refresh and write again",
-                rule="commit.parent",
-                snapshot=snapshot_id,
-            )
-        path = snapshot["manifest-list"]
-        for known in self._known:
-            if path in known:
-                return known[path]
-        raise NeedsList(path)
+    def _stamped(self, sent: Mapping[str, Any], parent_id: int | None, number: int) -> JSON:
+        """The snapshot with its final parent, number and time."""
+        final: JSON = dict(sent)
+        if parent_id is not None:
+            final["parent-snapshot-id"] = parent_id
+        else:
+            final.pop("parent-snapshot-id", None)
+        if self._ground.format_version > 1:
+            final["sequence-number"] = number
+        if self._rebase:
+            final["schema-id"] = self._ground.settled["current-schema-id"]
+        now_ms = self._ground.now_ms
+        time_ms = now_ms if self._rebase else min(sent["timestamp-ms"], now_ms + CLOCK_SKEW_MS_MAX)
+        final["timestamp-ms"] = max(time_ms, self._ground.last_log_ms)
+        return final
 
-    def _new_rows(
-        self, change: Change, parent_rows: tuple[ManifestFile, ...], sequence_number: int
-    ) -> tuple[ManifestFile, ...]:
-        """The snapshot's list on its new parent (traps R4, S1, S4).
+    # -- the manifest list ----------------------------------------------------------------------------------------
 
-        The client's manifests are named by path if all that they replace is still there. If not, a merged manifest of
-        the client's would bring back what others have removed: then the tower writes its own, from ADDED entries only.
+    def _rows(
+        self, change: Change, parent: Listing, number: int, merged: Replacement | None
+    ) -> tuple[Listing, tuple[ManifestFile, ...], Change]:
+        """The snapshot's list on its new parent, the manifests in it that are its own, and what it does by now.
+
+        The client's manifests are named by path if all that they replace is still there. If not, a manifest of the
+        client's would bring back what others have removed: then the tower writes its own (trap R4).
         """
-        gone = {row.path for row in change.diff.removed}
-        kept = tuple(row for row in parent_rows if row.path not in gone)
-        again = {row.path for row in change.diff.added} & {row.path for row in kept}
+        again = [row.path for row in change.diff.added if row.path in parent]
         if again:  # not 409: its client would clean up what the table lives on (trap A3)
             raise KeyMisused(
                 f"manifest {min(again)} is in the table already, by another snapshot; a manifest belongs to one "
@@ -166,74 +178,183 @@ class Draft:
                 rule="manifest.reused",
                 next_step="refresh",
             )
-        in_place = len(parent_rows) - len(kept) == len(gone)
-        if in_place and not change.names_sibling:
-            return (*(_renumbered(row, sequence_number) for row in change.diff.added), *kept)
-        if not change.is_pure_append:
+        gone = [row.path for row in change.diff.removed]
+        if merged is None and not change.names_sibling and all(path in parent for path in gone):
+            own = tuple(_renumbered(row, number) for row in change.diff.added)
+            return parent.without(gone).prepend(own), own, change
+        if not change.added and not change.removed:
             raise CommitConflict(
-                "the manifests that this commit rewrote have changed meanwhile; refresh and write again",
+                "the manifests that this commit lays out anew have changed meanwhile; refresh and rewrite them again",
                 rule="rebase.manifests",
             )
-        return (*self._own_manifests(change, sequence_number), *parent_rows)
+        return self._reapplied(change, parent, number, merged)
 
-    def _own_manifests(self, change: Change, sequence_number: int) -> tuple[ManifestFile, ...]:
-        rows: list[ManifestFile] = []
-        version = self._metadata["format-version"]
-        snapshot_id = change.snapshot["snapshot-id"]
-        for (spec_id, content), entries in own_added_entries(change).items():
-            spec = next(s for s in self._metadata["partition-specs"] if s["spec-id"] == spec_id)
-            schema = _schema_of(self._metadata, spec)
-            # Data of its own: every entry is ADDED and inherits the snapshot's number and row ids.
-            data = write_manifest(
-                entries,
-                spec_fields=tuple(spec["fields"]),
-                spec_id=spec_id,
-                schema=schema,
-                format_version=version,
-                content=content,
-                snapshot_id=snapshot_id,
+    def _reapplied(
+        self, change: Change, parent: Listing, number: int, merged: Replacement | None
+    ) -> tuple[Listing, tuple[ManifestFile, ...], Change]:
+        """What the change adds in manifests of its own, and what it removes taken out of the head's manifests."""
+        if merged is not None:
+            change = _with_vectors(change, merged)
+        added: list[ManifestFile] = []
+        rewritten = dict(change.entries_added)
+        for row in change.diff.added:
+            whole = (row.existing_files, row.deleted_files) == (0, 0)
+            if whole and (merged is None or row.content == DATA):  # the client's own file serves as it is (trap A2)
+                rewritten.pop(row.path, None)
+                added.append(_renumbered(row, number))
+        snapshot_id: int = change.snapshot["snapshot-id"]
+        ours = own_added_entries(replace(change, entries_added=rewritten))
+        for (spec_id, content), entries in ours.items():
+            if merged is not None and content != DATA:
+                about = merged.added
+                entries = tuple(e for e in entries if (e.file.referenced_data_file or "") not in about)
+            added += self._written(spec_id, content, entries, snapshot_id, number)
+        for spec_id, entries in _by_spec(merged.added.values() if merged else ()).items():
+            added += self._written(spec_id, 1, entries, snapshot_id, number)
+        replaced, filtered = self._filtered(change, parent, number)
+        own = (*added, *filtered)
+        return parent.without(replaced).prepend(own), own, change
+
+    def _filtered(
+        self, change: Change, parent: Listing, number: int
+    ) -> tuple[frozenset[str], tuple[ManifestFile, ...]]:
+        """The head's manifests that hold what the change removes, and what is written in their place.
+
+        A file is where the client found it, or in a manifest that has come to the table since.
+        """
+        wanted = {key_of(touched.file): touched for touched in change.removed}
+        if not wanted:
+            return frozenset(), ()
+        carried = {row.path for row in change.diff.carried}
+        specs = {touched.spec_id for touched in wanted.values()}
+        contents = {min(touched.file.content, 1) for touched in wanted.values()}
+        places = [(touched.spec_id, touched.file.partition) for touched in wanted.values()]
+        files, snapshot_id = self._ground.files, change.snapshot["snapshot-id"]
+        rows = [
+            row
+            for row in parent
+            if row.path not in carried
+            and row.content in contents
+            and row.spec_id in specs
+            and can_contain(row, self._ground.specs[row.spec_id], places)
+        ]
+        if missing := files.missing(rows):
+            raise NeedsFiles(missing)
+        left = set(wanted)
+        replaced: list[str] = []
+        written: list[ManifestFile] = []
+        for row in rows:
+            live = [each for each in files.entries(row) if each.status != DELETED]
+            gone = {key_of(each.entry.file) for each in live} & wanted.keys()
+            if not gone:
+                continue
+            left -= gone
+            replaced.append(row.path)
+            entries = tuple(_filtered_entry(each, key_of(each.entry.file) in gone) for each in live)
+            written += self._written(row.spec_id, row.content, entries, snapshot_id, number)
+        dangling = {touched.file.path for touched in change.removed if touched.file.content == DATA}
+        for key in left:
+            file = wanted[key].file
+            # Deletes of a data file that goes as well are gone with it, whoever dropped them.
+            if file.content != DATA and referenced_file(file) in dangling:
+                continue
+            raise CommitConflict(
+                f"the file {file.path}, which this commit replaces or removes, is not in the table any more; refresh "
+                "and run the statement again",
+                rule="conflict.C6",
+                files=(file.path,),
             )
-            path = self._path(f"{self._new_name()}-m0.avro")
-            self.files[path] = data
-            row = manifest_row(
-                path,
-                data,
-                entries,
-                spec_fields=tuple(spec["fields"]),
-                spec_id=spec_id,
-                schema=schema,
-                content=content,
-                snapshot_id=snapshot_id,
-                sequence_number=sequence_number,
-            )
-            rows.append(row)
-        return tuple(rows)
+        return frozenset(replaced), tuple(written)
+
+    def _written(
+        self, spec_id: int, content: int, entries: Sequence[Entry], snapshot_id: int, number: int
+    ) -> tuple[ManifestFile, ...]:
+        """A manifest of the tower's own, where there is anything to be written: its row."""
+        if not entries:
+            return ()
+        metadata = self._ground.settled
+        spec = next(s for s in metadata["partition-specs"] if s["spec-id"] == spec_id)
+        fields, schema = tuple(spec["fields"]), schema_of(metadata, spec)
+        version = self._ground.format_version
+        shape: JSON = {"spec_fields": fields, "spec_id": spec_id, "schema": schema, "content": content}
+        data = write_manifest(entries, format_version=version, snapshot_id=snapshot_id, **shape)
+        path = self._path(f"{self._new_name()}-m0.avro")
+        self._made.files[path] = data
+        self._made.manifests[path] = Manifest(
+            tuple(_as_written(entry, snapshot_id) for entry in entries),
+            spec_id,
+            fields,
+            schema,
+            content,
+            version,
+            len(data),
+        )
+        return (manifest_row(path, data, entries, snapshot_id=snapshot_id, sequence_number=number, **shape),)
 
     def _write_list(
-        self, change: Change, rows: tuple[ManifestFile, ...], parent_id: int | None, sequence_number: int
-    ) -> tuple[str, int | None, int | None]:
-        version: int = self._metadata["format-version"]
-        first_row_id = added_rows = None
+        self, change: Change, listing: Listing, parent_id: int | None, number: int
+    ) -> tuple[str, tuple[int, int] | None, Listing]:
+        version = self._ground.format_version
+        row_ids: tuple[int, int] | None = None
+        first_row_id = None
         if version >= 3:
-            first_row_id = self._metadata["next-row-id"]
-            rows, next_row_id = assign_first_row_ids(rows, first_row_id)
-            added_rows = next_row_id - first_row_id
-        snapshot_id = change.snapshot["snapshot-id"]
+            first_row_id = self._ground.next_row_id
+            listing, following = assign_row_ids(listing, first_row_id)
+            row_ids = first_row_id, following - first_row_id
+        snapshot_id: int = change.snapshot["snapshot-id"]
         path = self._path(f"snap-{snapshot_id}-0-{self._new_name()}.avro")
-        self.files[path] = write_manifest_list(
-            rows,
+        self._made.files[path] = write_listing(
+            listing,
             format_version=version,
             snapshot_id=snapshot_id,
             parent_id=parent_id,
-            sequence_number=sequence_number,
+            sequence_number=number,
             first_row_id=first_row_id,
         )
-        self.lists[path] = rows
-        return path, first_row_id, added_rows
+        self._made.listings[path] = listing
+        return path, row_ids, listing
 
     def _path(self, name: str) -> str:
-        """Beside the table's metadata files."""
-        return table_metadata.metadata_path(self._metadata, 0, "").rpartition("/")[0] + "/" + name
+        return beside(self._ground.settled, name)
+
+
+def beside(metadata: Metadata, name: str) -> str:
+    """A path beside the table's metadata files."""
+    return table_metadata.metadata_path(metadata, 0, "").rpartition("/")[0] + "/" + name
+
+
+def _filtered_entry(live: Live, is_gone: bool) -> Entry:
+    """A live entry as a filtered manifest has it: with its own snapshot, numbers and row ids written out (S1, S2)."""
+    return replace(
+        live.entry,
+        status=DELETED if is_gone else EXISTING,
+        snapshot_id=live.snapshot_id,
+        sequence_number=live.sequence_number,
+        file_sequence_number=live.file_sequence_number,
+    )
+
+
+def _as_written(entry: Entry, snapshot_id: int) -> Entry:
+    """An entry as it would be read back from the manifest that `write_manifest` makes of it."""
+    if entry.status == EXISTING:
+        return entry
+    own = replace(entry, snapshot_id=snapshot_id)
+    return replace(own, file_sequence_number=None) if entry.status == ADDED else own
+
+
+def _with_vectors(change: Change, merged: Replacement) -> Change:
+    """The change with merged deletion vectors: what it adds and removes by now."""
+    added = [t for t in change.added if (t.file.referenced_data_file or "") not in merged.added]
+    added += [replace(change.added[0], file=e.file, spec_id=s, sequence_number=None) for s, e in merged.added.values()]
+    removed = [t for t in change.removed if (t.file.referenced_data_file or "") not in merged.added]
+    return replace(change, added=tuple(added), removed=(*removed, *merged.removed))
+
+
+def _by_spec(entries: Iterable[tuple[int, Entry]]) -> dict[int, tuple[Entry, ...]]:
+    found: dict[int, tuple[Entry, ...]] = {}
+    for spec_id, entry in entries:
+        found[spec_id] = (*found.get(spec_id, ()), entry)
+    return found
 
 
 def _renumbered(row: ManifestFile, sequence_number: int) -> ManifestFile:
@@ -255,12 +376,7 @@ def target_ref(updates: Sequence[Mapping[str, Any]]) -> str | None:
     return None
 
 
-def _parent_id(snapshot: Mapping[str, Any]) -> int | None:
-    parent = snapshot.get("parent-snapshot-id")
-    return None if parent in (None, -1) else parent
-
-
-def _schema_of(metadata: Metadata, spec: Mapping[str, Any]) -> Mapping[str, Any]:
+def schema_of(metadata: Metadata, spec: Mapping[str, Any]) -> Mapping[str, Any]:
     """The newest schema that has every source column of a spec; the current one may have dropped some."""
     sources = {field["source-id"] for field in spec["fields"]}
     current = metadata["current-schema-id"]
@@ -271,19 +387,19 @@ def _schema_of(metadata: Metadata, spec: Mapping[str, Any]) -> Mapping[str, Any]
     return newest_first[0]
 
 
-def _check_base(metadata: Metadata, member: Admitted, ref: str) -> None:
+def _check_base(ground: Ground, member: Admitted, ref: str) -> None:
     """A commit without an assertion on its ref is applied verbatim, unless its base is no ancestor of it (trap R7)."""
     if any(r["type"] == "assert-ref-snapshot-id" and r["ref"] == ref for r in member.requirements):
         return
     if any(u["action"] == "remove-snapshot-ref" and u["ref-name"] == ref for u in member.updates):
         return
-    head_id = table_metadata.ref_head(metadata, ref)
+    head_id = ground.ref_head(ref)
     own = {change.snapshot["snapshot-id"] for change in member.changes}
     for change in member.changes:
-        parent_id = _parent_id(change.snapshot)
+        parent_id = parent_of(change.snapshot)
         if parent_id is None or parent_id in own or head_id is None:
             continue
-        if not table_metadata.is_ancestor(metadata, parent_id, head_id):
+        if not ground.is_ancestor(parent_id, head_id):
             raise CommitConflict(
                 f"the base of the commit, snapshot {parent_id}, is not in the history of {ref}; refresh and write "
                 "again",
@@ -292,7 +408,7 @@ def _check_base(metadata: Metadata, member: Admitted, ref: str) -> None:
             )
 
 
-def _check_refs_kept(metadata: Metadata, member: Admitted) -> None:
+def _check_refs_kept(refs: Mapping[str, Mapping[str, Any]], member: Admitted) -> None:
     """Removing a snapshot removes the refs at it, and with `main` all content: only where the commit says so itself.
 
     Whoever expires snapshots has looked at the refs before; one may have been rolled back or tagged since (trap H1).
@@ -300,7 +416,7 @@ def _check_refs_kept(metadata: Metadata, member: Admitted) -> None:
     removals = [u["snapshot-ids"] for u in member.updates if u["action"] == "remove-snapshots"]
     gone = {snapshot_id for ids in removals for snapshot_id in ids}
     named = {u["ref-name"] for u in member.updates if u["action"] in ("remove-snapshot-ref", "set-snapshot-ref")}
-    for name, ref in metadata.get("refs", {}).items() if gone else ():
+    for name, ref in refs.items() if gone else ():
         if ref["snapshot-id"] in gone and name not in named:
             raise CommitConflict(
                 f"the commit removes snapshot {ref['snapshot-id']}, at which {ref['type']} {name} stands; refresh, and "
@@ -310,8 +426,9 @@ def _check_refs_kept(metadata: Metadata, member: Admitted) -> None:
             )
 
 
-def _check_fits(metadata: Metadata, change: Change) -> None:
+def _check_fits(ground: Ground, change: Change) -> None:
     """What a change names must exist in the head, and its deletes must be of the head's format (trap R8)."""
+    metadata = ground.settled
     specs = {spec["spec-id"] for spec in metadata["partition-specs"]}
     for touched in (*change.added, *change.removed):
         if touched.spec_id not in specs:

@@ -21,12 +21,13 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from icetower.admission.admitted import Admitted
+from icetower.admission.admitted import Admitted, AdmittedAppend
 from icetower.ambient import Ambient
 from icetower.catalog.changes import Manifests
 from icetower.catalog.ports import Storage, Swap, SwapLost, SwapUnknown, Upstream
 from icetower.commit.head import Heads
 from icetower.commit.plan import Plan, plan
+from icetower.conflicts.history import Files
 from icetower.errors import (
     AlreadyExists,
     CommitConflict,
@@ -40,6 +41,7 @@ from icetower.errors import (
 from icetower.protocol.names import Identifier
 from icetower.table import metadata as table_metadata
 from icetower.table.head import HeadState
+from icetower.table.manifests import Manifest, ManifestFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,13 +318,18 @@ class Engine:
     async def _draft(self, identifier: Identifier, group: tuple[_Waiting, ...], head: HeadState) -> _Draft:
         members = [waiting.member for waiting in group]
         now_ms = max(self._ambient.now_ms(), head.metadata["last-updated-ms"])
-        lists = {}
-        for _ in range(len(members) + 2):
-            planned = plan(head, members, lists, now_ms=now_ms, new_name=self._ambient.uuid4)
+        lists: dict[str, tuple[ManifestFile, ...]] = {}
+        manifests: dict[str, Manifest] = {}
+        for _ in range(len(members) * 4 + 8):
+            files = Files(lists, manifests, self._manifests.own)
+            planned = plan(head, members, files, self._manifests.listings, now_ms=now_ms, new_name=self._ambient.uuid4)
             if not planned.needs:
                 break
-            for path in planned.needs:
-                lists[path] = await self._manifests.list_at(path)
+            for need in planned.needs:
+                if need.is_list:
+                    lists[need.path] = await self._manifests.list_at(need.path)
+                else:
+                    manifests[need.path] = await self._manifests.manifest_at(need.path)
         else:
             raise IcetowerError(f"a plan for {identifier} kept asking for manifest lists")
         if planned.metadata is head.metadata:  # nobody was accepted, or nothing changes by it
@@ -369,13 +376,15 @@ class Engine:
             )
 
     def _remember(self, draft: _Draft) -> None:
-        for path, rows in draft.plan.lists.items():
-            self._manifests.remember(path, rows)
+        for path, listing in draft.plan.lists.items():
+            self._manifests.remember(path, listing)
+        for path, rows in draft.plan.own.items():
+            self._manifests.remember_own(path, rows)
         self._heads.remember(draft.new, len(draft.new.json_bytes))
 
     def _settle(self, draft: _Draft) -> None:
         size = len(draft.plan.accepted)
-        results: list[tuple[Admitted, Committed | IcetowerError]] = [
+        results: list[tuple[Admitted | AdmittedAppend, Committed | IcetowerError]] = [
             (r.member, Committed("replayed", draft.new, r.snapshots, 0.0, size)) for r in draft.plan.replayed
         ]
         results += [(a.member, Committed(a.outcome, draft.new, a.snapshots, 0.0, size)) for a in draft.plan.accepted]
@@ -439,7 +448,7 @@ class Engine:
         return "lost"
 
     @staticmethod
-    def _waiting_of(draft: _Draft, member: Admitted) -> _Waiting:
+    def _waiting_of(draft: _Draft, member: Admitted | AdmittedAppend) -> _Waiting:
         return next(waiting for waiting in draft.waiting if waiting.member is member)
 
     # -- small things ---------------------------------------------------------------------------------------------

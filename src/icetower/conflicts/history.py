@@ -6,7 +6,7 @@ Source: Apache Iceberg 1.12, `MergingSnapshotProducer.validationHistory`, `Snaps
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -31,6 +31,18 @@ class NeedsFile(Exception):
         super().__init__(path)
         self.path = path
         self.is_list = is_list
+
+
+class NeedsFiles(Exception):
+    """Several files must be read first, which is better known at once.
+
+    Attributes:
+        needs: each of them.
+    """
+
+    def __init__(self, needs: Iterable[NeedsFile]) -> None:
+        self.needs = tuple(needs)
+        super().__init__([need.path for need in self.needs])
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +115,10 @@ class Files:
                 raise NeedsFile(row.path, is_list=False)
             self._entries[key] = tuple(inherit(row, self.manifests[row.path]))
         return self._entries[key]
+
+    def missing(self, rows: Iterable[ManifestFile]) -> tuple[NeedsFile, ...]:
+        """Manifests among `rows` that were not given."""
+        return tuple(NeedsFile(row.path, is_list=False) for row in rows if row.path not in self.manifests)
 
     def live(self, row: ManifestFile) -> Iterator[Live]:
         """The entries of a manifest that are not deleted."""

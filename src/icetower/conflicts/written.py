@@ -20,7 +20,7 @@ from icetower.conflicts.attempt import Conflict
 from icetower.conflicts.deletes import Place, is_unpartitioned, is_vector, place_key, referenced_file
 from icetower.conflicts.expressions import Column, columns_of
 from icetower.conflicts.filtering import FileKey, key_of
-from icetower.conflicts.history import Files, Live, operation_name
+from icetower.conflicts.history import Files, Live, NeedsFile, NeedsFiles, operation_name
 from icetower.conflicts.isolation import Level
 from icetower.conflicts.pruning import Pruner
 from icetower.conflicts.reads import ReadScope
@@ -118,16 +118,14 @@ def objections(
         scope: what was read, where that is declared.
 
     Raises:
-        NeedsFile: a manifest or manifest list must be read first.
+        NeedsFiles: manifests or manifest lists must be read first.
     """
     covers = None if scope is None or scope.level is not Level.SERIALIZABLE else _covers(scope, table)
     if written.nothing and covers is None:
         return
-    for step in steps:
+    for step, rows in _rows_that_matter(steps, files, scoped=covers is not None):
         operation = operation_name(step) or ""
-        for row in files.own_rows(step):
-            if not _may_matter(row, operation, covers is not None):
-                continue
+        for row in rows:
             for live in files.entries(row):
                 if live.snapshot_id != step["snapshot-id"] or live.status not in (ADDED, DELETED):
                     continue
@@ -137,6 +135,27 @@ def objections(
                 if found is not None:
                     rule, message = found
                     yield Conflict(rule, "", message, (live.path,), (step["snapshot-id"],))
+
+
+def _rows_that_matter(
+    steps: Sequence[JSON], files: Files, *, scoped: bool
+) -> list[tuple[JSON, tuple[ManifestFile, ...]]]:
+    """Of each snapshot, the manifests that have to be opened. What is missing is asked for all at once."""
+    unknown: list[NeedsFile] = []
+    found: list[tuple[JSON, tuple[ManifestFile, ...]]] = []
+    for step in steps:
+        try:
+            rows = files.own_rows(step)
+        except NeedsFile as need:
+            unknown.append(need)
+            continue
+        operation = operation_name(step) or ""
+        rows = tuple(row for row in rows if _may_matter(row, operation, scoped))
+        unknown += files.missing(rows)
+        found.append((step, rows))
+    if unknown:
+        raise NeedsFiles(unknown)
+    return found
 
 
 def _may_matter(row: ManifestFile, operation: str, scoped: bool) -> bool:

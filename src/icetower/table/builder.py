@@ -24,13 +24,16 @@ ONE_MINUTE_MS = 60_000
 class Builder(Structure):
     """Metadata under construction. Nothing of the base is changed."""
 
-    def __init__(self, base: Metadata | None, now_ms: int, format_version: int) -> None:
+    def __init__(
+        self, base: Metadata | None, now_ms: int, format_version: int, *, logs_every_move: bool = False
+    ) -> None:
         super().__init__(dict(base) if base is not None else _nothing(format_version))
         self.base = base
         self.now_ms = now_ms if base is None else max(now_ms, int(base["last-updated-ms"]))
         self._added_snapshots: set[int] = set()
         self._main_moves: list[int] = []
         self._removed_snapshots = False
+        self._logs_every_move = logs_every_move
         self._snapshots_by_id: dict[int, JSON] | None = None
 
     def snapshot(self, snapshot_id: int) -> JSON | None:
@@ -260,6 +263,8 @@ class Builder(Structure):
         log: list[JSON] = self.state["snapshot-log"]
         current = self.state["current-snapshot-id"]
         passing = {i for i in self._main_moves if i in self._added_snapshots and i != current}
+        if self._logs_every_move:
+            passing = set()
         if not passing and not self._removed_snapshots:
             return log
         kept: list[JSON] = []

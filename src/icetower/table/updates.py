@@ -16,7 +16,12 @@ DEFAULT_FORMAT_VERSION = 2
 
 
 def apply(
-    metadata: Metadata | None, updates: Sequence[Mapping[str, Any]], *, now_ms: int, uuid: str | None = None
+    metadata: Metadata | None,
+    updates: Sequence[Mapping[str, Any]],
+    *,
+    now_ms: int,
+    uuid: str | None = None,
+    logs_every_move: bool = False,
 ) -> Metadata:
     """The metadata after the updates, which are JSON as the REST specification has it.
 
@@ -25,6 +30,8 @@ def apply(
         updates: in order. Snapshots are final: they are added as they are.
         now_ms: wall clock; the result's time is never before the base's.
         uuid: of a table built from nothing whose updates assign none.
+        logs_every_move: the updates are several commits, each of which was `main` for a moment: all of them are logged.
+            Otherwise a snapshot that a later one of the same commit supersedes is not.
 
     Returns:
         The base itself where the updates change nothing.
@@ -34,7 +41,7 @@ def apply(
         ValidationFailed: an update that can never be valid on this base.
         CommitConflict: a snapshot numbered before the table's last one; the client may try again.
     """
-    builder = Builder(metadata, now_ms, _first_version(metadata, updates))
+    builder = Builder(metadata, now_ms, _first_version(metadata, updates), logs_every_move=logs_every_move)
     if metadata is None and uuid is not None:
         builder.state["table-uuid"] = uuid
     for update in updates:

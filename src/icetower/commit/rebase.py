@@ -1,0 +1,274 @@
+"""May a stale commit be rebased, and is anything in its way? Pure (traps R1 to R3, R6 to R9).
+
+The protocol doesn't say what a client has read. So a commit is rebased only by somebody's word, which is found here:
+
+- nobody's is needed for an append that is known to be blind, and for a rewrite that shows that it changes no row;
+- the table's, that snapshot isolation is enough for it;
+- the contract's, that its principal reads nothing but what it owns;
+- the client's own, a filter and an isolation level in the snapshot's summary.
+
+Then what was written meanwhile is held against it (`conflicts.written`). A conflict is refused with its snapshot,
+partition, file, rule and next step; without a word, the client is sent back to validate, as everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from icetower.admission.admitted import Admitted
+from icetower.admission.operations import preserves_rows
+from icetower.commit.ground import Ground
+from icetower.conflicts.attempt import Conflict
+from icetower.conflicts.blindness import known_blind
+from icetower.conflicts.deletes import referenced_file
+from icetower.conflicts.history import operation_name, parent_of
+from icetower.conflicts.isolation import Level
+from icetower.conflicts.reads import ReadScope
+from icetower.conflicts.written import Table, Targets, Written, objections
+from icetower.errors import CommitConflict
+from icetower.protocol.marks import BLIND_APPENDS, STRICT
+from icetower.table.change import Change
+from icetower.table.partitions import partition_name
+from icetower.table.records import DATA, POSITION_DELETES
+
+JSON = Mapping[str, Any]
+
+LEVELS = tuple(f"write.{command}.isolation-level" for command in ("merge", "update", "delete"))
+"""The table properties by which Spark chooses how much a command validates."""
+
+STEPS_MAX = 50_000
+"""A base that lies further back than this is refused: to look at all that came since would keep everybody waiting."""
+
+
+class Kind(Enum):
+    """What a change is, as far as its files and its summary prove it."""
+
+    BLIND = "blind"
+    REWRITE = "rewrite"
+    LAYOUT = "layout"
+    ROWS = "rows"
+    PREDICATE = "predicate"
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """By whose word a commit is rebased.
+
+    Attributes:
+        source: ``blind``, ``rewrite``, ``table``, ``contract`` or ``summary``; of the most demanding of its snapshots.
+        scope: what was read, where that is to be checked.
+        merges_vectors: whether disjoint deletions from one data file may be put together.
+    """
+
+    source: str
+    scope: ReadScope | None = None
+    merges_vectors: bool = False
+
+
+def asks_for_snapshot_isolation(properties: Mapping[str, str]) -> bool:
+    """Whether a table is content with snapshot isolation, whatever command writes to it."""
+    return all(properties.get(name, "").lower() == Level.SNAPSHOT.value for name in LEVELS)
+
+
+def kind_of(change: Change, *, declared_blind: bool) -> Kind:
+    """What a change is.
+
+    A predicate isn't a list of files (trap R3): what replaces partitions, or removes whole files without saying that it
+    found them row by row, may be an overwrite by filter, which a client evaluates anew when it tries again. Row by row
+    are deletes by position, and what Spark marks as a MERGE.
+    """
+    summary: JSON = change.snapshot.get("summary") or {}
+    if change.is_pure_append and known_blind(summary, declared=declared_blind):
+        return Kind.BLIND
+    operation = operation_name(change.snapshot)
+    if operation == "replace" and not change.added and not change.removed:
+        return Kind.LAYOUT
+    if operation == "replace" and change.removed and preserves_rows(change):
+        return Kind.REWRITE
+    removes_data = any(touched.file.content == DATA for touched in change.removed)
+    by_position = any(touched.file.content == POSITION_DELETES for touched in change.added)
+    merges = any(key.startswith("spark.merge-into.") for key in summary)
+    replaces_partitions = str(summary.get("replace-partitions", "")).lower() == "true"
+    if replaces_partitions or (removes_data and not by_position and not merges):
+        return Kind.PREDICATE
+    # An overwrite whose filter matched nothing removed nothing, and would if it were evaluated now.
+    if operation in ("overwrite", "delete") and not change.removed and not _deletes(change) and not merges:
+        return Kind.PREDICATE
+    return Kind.ROWS
+
+
+def _deletes(change: Change) -> bool:
+    return any(touched.file.content != DATA for touched in change.added)
+
+
+# ── The word ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def word_for(member: Admitted, ground: Ground, *, isolation_since: int | None) -> Word:
+    """By whose word this stale commit is rebased.
+
+    Args:
+        isolation_since: the sequence number since which the table is known to have asked for snapshot isolation.
+
+    Raises:
+        CommitConflict: by nobody's.
+    """
+    _check_shape(member, ground)
+    properties: Mapping[str, str] = ground.settled.get("properties") or {}
+    declared = member.blind_appends or properties.get(BLIND_APPENDS, "").lower() == "true"
+    kinds = [kind_of(change, declared_blind=declared) for change in member.changes]
+    if all(kind is Kind.BLIND for kind in kinds):
+        return Word("blind")
+    if all(kind in (Kind.BLIND, Kind.REWRITE, Kind.LAYOUT) for kind in kinds):
+        return Word("rewrite")
+    scope = member.read_scope
+    if Kind.PREDICATE in kinds:
+        if scope is None or scope.source != "summary" or scope.filter is None or scope.level is not Level.SERIALIZABLE:
+            raise _refused(
+                "rebase.predicate",
+                "it may overwrite or delete by a filter, which has to be evaluated anew. Say what it read "
+                "(icetower.filter and icetower.isolation-level=serializable in its summary), or delete row by row",
+            )
+        return Word("summary", scope)
+    by_table = asks_for_snapshot_isolation(properties) and _declared_at(member, ground, isolation_since)
+    if scope is not None and scope.source == "summary":
+        return Word("summary", scope, merges_vectors=scope.level is Level.SNAPSHOT)
+    if by_table:
+        return Word("table", merges_vectors=scope is not None)
+    if scope is not None:
+        return Word("contract", scope)
+    only_adds = all(change.is_pure_append for change in member.changes)
+    if only_adds:
+        raise _refused(
+            "rebase.not-blind",
+            f"nothing says that this append is blind. Where it is, set the table property {BLIND_APPENDS}=true, "
+            "blind_appends in the contract, or icetower.blind=true in its summary",
+        )
+    raise _refused(
+        "rebase.reads",
+        "nobody says what it has read. Where snapshot isolation is enough, set "
+        f"{', '.join(LEVELS)} to snapshot; or read_scope: owned in the contract",
+    )
+
+
+def _check_shape(member: Admitted, ground: Ground) -> None:
+    """What is never rebased, whoever asks for it (traps R7, R8, R9)."""
+    properties: Mapping[str, str] = ground.settled.get("properties") or {}
+    if member.strict or properties.get(STRICT, "").lower() == "true":
+        raise _refused("rebase.strict", "the table or the contract is strict (icetower.strict)")
+    if not member.changes:
+        raise _refused("rebase.no-snapshot", "the commit adds no snapshot")
+    refs = {update["ref-name"] for update in member.updates if update["action"] == "set-snapshot-ref"}
+    if len(refs) != 1 or any(ground.refs.get(ref, {}).get("type") != "branch" for ref in refs):
+        raise _refused(
+            "rebase.branch", f"the commit must move one branch of the table, and moves {sorted(refs) or 'none'}"
+        )
+    own = [change.snapshot["snapshot-id"] for change in member.changes]
+    if [parent_of(change.snapshot) for change in member.changes[1:]] != own[:-1]:
+        raise _refused("rebase.chain", "its snapshots do not follow one another")
+    if {update["action"] for update in member.updates} - {"add-snapshot", "set-snapshot-ref"}:
+        raise _refused("rebase.other-updates", "the commit changes more than the table's content")
+    for change in member.changes:
+        summary: JSON = change.snapshot.get("summary") or {}
+        if any(key.startswith("kafka.connect.") for key in summary):
+            raise _refused("rebase.offsets", "it validates consumer offsets, which only its client can")
+        if change.snapshot.get("key-id") is not None:
+            raise _refused("rebase.encrypted", "its manifest list is encrypted")
+
+
+def _declared_at(member: Admitted, ground: Ground, isolation_since: int | None) -> bool:
+    """Whether the table asked for snapshot isolation already when the client read it.
+
+    Versions of format 1 are not numbered, so that nobody can tell.
+    """
+    base = base_of(member)
+    snapshot = ground.snapshot(base) if base is not None else None
+    number = 0 if snapshot is None else snapshot.get("sequence-number") or 0
+    return isolation_since is not None and ground.format_version > 1 and number >= isolation_since
+
+
+def _refused(rule: str, why: str) -> CommitConflict:
+    return CommitConflict(f"the table has moved on since the commit was written; not rebased: {why}", rule=rule)
+
+
+# ── The check ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def base_of(member: Admitted) -> int | None:
+    """The snapshot that the client wrote its commit on; None for the empty table."""
+    return parent_of(member.changes[0].snapshot)
+
+
+def conflicts_of(
+    member: Admitted, word: Word, ground: Ground, *, head: int | None, targets: Targets
+) -> Iterator[tuple[Change, Conflict]]:
+    """What stands against a commit, by its snapshots.
+
+    Args:
+        head: the snapshot at which the branch stands.
+        targets: what was read of position delete files that don't name their targets (trap R6).
+
+    Raises:
+        CommitConflict: the commit's base is not in the history of its branch, or too far back.
+        NeedsFile: a manifest or manifest list must be read first.
+    """
+    if word.source == "blind":
+        return
+    steps = steps_since(member, ground, head)
+    table = Table(ground.specs, ground.schema)
+    for change in member.changes:
+        rewrites = kind_of(change, declared_blind=False) is Kind.REWRITE
+        written = Written.of(change, rewrites=rewrites, targets=targets)
+        for conflict in objections(written, steps, ground.files, table, word.scope):
+            yield change, conflict
+
+
+def steps_since(member: Admitted, ground: Ground, head: int | None) -> Sequence[JSON]:
+    """The snapshots that landed since the commit's base, oldest first.
+
+    Raises:
+        CommitConflict: the base is not in the history of the branch, or too far back.
+    """
+    base = base_of(member)
+    steps = ground.steps(base, head)
+    if steps is None:
+        raise CommitConflict(
+            f"the base of the commit, snapshot {base}, is not in the history of the branch any more (expired, or "
+            "rolled back); refresh and write again",
+            rule="commit.base",
+            snapshot=head,
+        )
+    if len(steps) > STEPS_MAX:
+        raise CommitConflict(
+            f"{len(steps)} snapshots landed since the commit's base, and at most {STEPS_MAX} are looked at; refresh "
+            "and write again",
+            rule="commit.base",
+            snapshot=head,
+        )
+    return steps
+
+
+def refusal(change: Change, conflict: Conflict, ground: Ground) -> CommitConflict:
+    """A conflict as the client hears it."""
+    partitions = tuple(dict.fromkeys(_partition_of(change, conflict, ground)))
+    where = f" in {', '.join(partitions)}" if partitions else ""
+    return CommitConflict(
+        f"the commit conflicts with snapshot {conflict.snapshots[0]}{where}: {conflict.message}; refresh and run the "
+        "statement again",
+        rule=f"conflict.{conflict.rule}",
+        partitions=partitions,
+        snapshot=conflict.snapshots[0],
+        files=conflict.paths,
+        next_step="refresh",
+    )
+
+
+def _partition_of(change: Change, conflict: Conflict, ground: Ground) -> Iterator[str]:
+    """The partitions of the files in question, as far as the change itself names them."""
+    for touched in (*change.removed, *change.added):
+        about = referenced_file(touched.file) if touched.file.content != DATA else None
+        if {touched.file.path, about} & set(conflict.paths):
+            yield partition_name(ground.specs[touched.spec_id], touched.file.partition)
