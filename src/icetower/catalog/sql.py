@@ -21,7 +21,7 @@ from sqlalchemy import Column, ColumnElement, Connection, MetaData, String, Tabl
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
 from icetower.catalog.ports import PropertiesUpdate, Swap, SwapLost, SwapUnknown
-from icetower.database import Database
+from icetower.database import Database, Together
 from icetower.errors import (
     AlreadyExists,
     BadRequest,
@@ -80,6 +80,7 @@ class SqlUpstream:
         _check(catalog_name, NAME_LENGTH_MAX, "the name of the catalog")
         self._database = database
         self._catalog = catalog_name
+        self._locations = Together(self._read_locations)
         try:
             _prepare(database)
         except SQLAlchemyError as error:
@@ -178,12 +179,16 @@ class SqlUpstream:
 
     async def location(self, identifier: Identifier) -> str:
         _check_identifier(identifier)
-        found = await self._read(
-            lambda connection: self._head(connection, identifier), f"read the head of {identifier}"
-        )
+        found = await self._locations.ask(identifier)
         if found is None:
             raise _no_such_table(identifier)
         return found
+
+    async def _read_locations(self, identifiers: Sequence[Identifier]) -> dict[Identifier, str | None]:
+        def work(connection: Connection) -> dict[Identifier, str | None]:
+            return {identifier: self._head(connection, identifier) for identifier in identifiers}
+
+        return await self._read(work, f"read the head of {', '.join(map(str, identifiers[:3]))}")
 
     async def create_table(self, identifier: Identifier, metadata_location: str) -> None:
         _check_identifier(identifier)
@@ -427,6 +432,10 @@ def _check(value: str, length_max: int, what: str, *, may_be_empty: bool = False
         )
     if "\x00" in value:
         raise BadRequest(f"{what} contains a NUL character: {value!r}", rule="request.name")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:  # a driver's refusal would fail everybody whose question is asked with this one
+        raise BadRequest(f"{what} contains half of a character: {value!r}", rule="request.name") from error
 
 
 def _taken(identifier: Identifier, kind: str = "Table") -> AlreadyExists:

@@ -1,24 +1,25 @@
 """The registry: principals, their secrets and tokens, and the contracts in force with every version they had.
 
-Nothing is cached that can be revoked: each request reads its credential, so a revocation holds from the next one on.
-What is cached is the parsed form of a contract's text, which never changes.
+Nothing is cached that can be revoked: each request has its credential read, so a revocation holds from the next one on.
+Requests that come while others' credentials are being read share the next reading. What is cached is the parsed form of
+a contract's text, which never changes.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Row, and_, delete, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Row, Select, and_, delete, func, insert, or_, select, update
 
 from icetower.ambient import Ambient
 from icetower.contracts.model import ADMINISTRATOR_NAME, NAME, Contract, dump, load
-from icetower.database import Database
+from icetower.database import Database, Together
 from icetower.errors import AlreadyExists, BadRequest, NotAuthenticated, NotFound
 from icetower.registry.principals import Principal, administrator
 from icetower.registry.schema import contracts, credentials, principals
@@ -30,6 +31,8 @@ TOKEN_TTL_S = 3600
 RESERVED_NAME = "open"
 """Who comes without a credential to a tower that is open; nobody in the registry may be taken for it."""
 BEARER_CHARACTERS_MAX = 512
+VALUES_MAX = 1_000
+"""Parameters of one statement, of which databases allow only so many."""
 SECRET_PREFIX, TOKEN_PREFIX = "ict_", "icat_"  # so that secret scanners can tell what they found
 
 
@@ -65,6 +68,7 @@ class Registry:
     def __init__(self, database: Database, ambient: Ambient) -> None:
         self._database = database
         self._ambient = ambient
+        self._authentication = Together(self._authenticate)
         migrate(database, Path(__file__).parent / "migrations", version_table="registry_version")
 
     async def _write(self, work: Callable[[Connection], T]) -> T:
@@ -162,13 +166,10 @@ class Registry:
 
         def work(connection: Connection) -> dict[str, tuple[str, int]]:
             found: dict[str, tuple[str, int]] = {}
-            for name in names:
-                row = _principal(connection, name)
-                if row is not None and row.revoked_ms is None and row.contract == ADMINISTRATOR_NAME:
+            for name, (row, latest) in _in_force(connection, names).items():
+                if row.contract == ADMINISTRATOR_NAME:
                     found[name] = (ADMINISTRATOR_NAME, 0)
-                    continue
-                latest = None if row is None or row.revoked_ms is not None else _latest(connection, row.contract)
-                if row is not None and latest is not None and latest.text is not None:
+                elif latest is not None and latest.text is not None:
                     found[name] = (row.contract, latest.version)
             return found
 
@@ -178,17 +179,23 @@ class Registry:
 
     async def authenticate(self, bearer: str) -> Principal:
         """The principal of a secret or an access token. Raises `NotAuthenticated`, which never tells what was wrong."""
-        presented = hash_of(bearer[:BEARER_CHARACTERS_MAX])
-        now = self._ambient.now_ms()
-
-        def work(connection: Connection) -> Principal | None:
-            row = _credential(connection, presented, now)
-            return None if row is None else _bound(connection, row)
-
-        principal = await self._database.run(work)
+        principal = await self._authentication.ask(hash_of(bearer[:BEARER_CHARACTERS_MAX]))
         if principal is None or len(bearer) > BEARER_CHARACTERS_MAX:
             raise _not_authenticated()
         return principal
+
+    async def _authenticate(self, presented: Sequence[str]) -> dict[str, Principal | None]:
+        now = self._ambient.now_ms()
+
+        def work(connection: Connection) -> dict[str, Principal | None]:
+            known = _credentials(connection, presented, now)
+            bound = _in_force(connection, {row.principal for row in known.values()})
+            return {
+                hash_: None if row is None or row.principal not in bound else _acting(*bound[row.principal])
+                for hash_, row in ((hash_, known.get(hash_)) for hash_ in presented)
+            }
+
+        return await self._database.run(work)
 
     async def issue_token(self, client_id: str, secret: str, ttl_s: int = TOKEN_TTL_S) -> tuple[str, int]:
         """OAuth2 client credentials: an access token and its lifetime in seconds. Raises `NotAuthenticated`."""
@@ -204,8 +211,8 @@ class Registry:
         now = self._ambient.now_ms()
 
         def work(connection: Connection) -> bool:
-            row = _credential(connection, presented, now)
-            if row is None or _bound(connection, row) is None:
+            row = _credentials(connection, [presented], now).get(presented)
+            if row is None or not _in_force(connection, [row.principal]):
                 return False
             if client_id is not None and (row.issued_from is not None or not _same(row.principal, client_id)):
                 return False
@@ -300,26 +307,48 @@ def _same(left: str, right: str) -> bool:
     return hmac.compare_digest(left.encode(), right.encode("utf-8", "surrogatepass"))
 
 
-def _credential(connection: Connection, presented: str, now_ms: int) -> Row[Any] | None:
-    """The live credential with this hash. Looking it up by hash tells an attacker nothing: they can't choose hashes."""
-    row = connection.execute(select(credentials).where(credentials.c.hash == presented)).one_or_none()
-    known = _same(row.hash if row is not None else "0" * 64, presented)
-    if row is None or not known or (row.expires_ms is not None and row.expires_ms <= now_ms):
-        return None
-    return row
+def _credentials(connection: Connection, presented: Iterable[str], now_ms: int) -> dict[str, Row[Any]]:
+    """The live credentials among these hashes. Looking them up by hash tells an attacker nothing: they can't choose
+    hashes."""
+    live = or_(credentials.c.expires_ms.is_(None), credentials.c.expires_ms > now_ms)
+    found = {
+        row.hash: row for row in _among(connection, select(credentials).where(live), credentials.c.hash, presented)
+    }
+    return {hash_: found[hash_] for hash_ in presented if hash_ in found and _same(found[hash_].hash, hash_)}
 
 
-def _bound(connection: Connection, credential: Row[Any]) -> Principal | None:
-    """The principal of a credential with its contract as it is now; a revoked contract grants nothing."""
-    row = _principal(connection, credential.principal)
-    if row is None or row.revoked_ms is not None:
-        return None
-    if row.contract == ADMINISTRATOR_NAME:
-        return administrator(row.name)
-    latest = _latest(connection, row.contract)
+def _in_force(connection: Connection, names: Iterable[str]) -> dict[str, tuple[Row[Any], Row[Any] | None]]:
+    """Principals that are not revoked: each with the newest version of its contract, where it has one."""
+    unrevoked = select(principals).where(principals.c.revoked_ms.is_(None))
+    people = _among(connection, unrevoked, principals.c.name, names)
+    newest = select(contracts.c.name, func.max(contracts.c.version).label("version")).group_by(contracts.c.name)
+    last = newest.subquery()
+    query = select(contracts).join(last, and_(contracts.c.name == last.c.name, contracts.c.version == last.c.version))
+    latest = {
+        row.name: row for row in _among(connection, query, contracts.c.name, {person.contract for person in people})
+    }
+    return {person.name: (person, latest.get(person.contract)) for person in people}
+
+
+def _among(
+    connection: Connection, query: Select[Any], column: ColumnElement[str], values: Iterable[str]
+) -> list[Row[Any]]:
+    """The rows of a query where a column has one of these values, which may be many."""
+    wanted = sorted(set(values))
+    return [
+        row
+        for start in range(0, len(wanted), VALUES_MAX)
+        for row in connection.execute(query.where(column.in_(wanted[start : start + VALUES_MAX])))
+    ]
+
+
+def _acting(person: Row[Any], latest: Row[Any] | None) -> Principal:
+    """A principal with its contract as it is now; a revoked contract grants nothing."""
+    if person.contract == ADMINISTRATOR_NAME:
+        return administrator(person.name)
     if latest is None or latest.text is None:
-        return Principal(row.name, Contract(row.contract, description="revoked"), latest.version if latest else 0)
-    return Principal(row.name, _parsed(row.contract, latest.text), latest.version)
+        return Principal(person.name, Contract(person.contract, description="revoked"), latest.version if latest else 0)
+    return Principal(person.name, _parsed(person.contract, latest.text), latest.version)
 
 
 def _token_end(connection: Connection, credential: Row[Any], now_ms: int, ttl_s: int) -> int:
