@@ -13,6 +13,7 @@
         blind_appends: false
         strict: false
         require_key: false
+        prove_partitions: false              # appends by descriptor: statistics must prove where each file lies
         read_scope: owned                    # its writes depend on no rows but those of partitions that it owns
     reads: [inventory.*]                     # short for tables with `operations: [read]`
 
@@ -139,6 +140,7 @@ class Rule:
     blind_appends: bool = False
     strict: bool = False
     require_key: bool = False
+    prove_partitions: bool = False
     reads_owned: bool = False
 
     def grants(self, operation: Operation) -> bool:
@@ -221,7 +223,7 @@ def _pattern(reader: Reader) -> Pattern:
 
 
 def _rule(reader: Reader) -> Rule:
-    flags = ("blind_appends", "strict", "require_key")
+    flags = ("blind_appends", "strict", "require_key", "prove_partitions")
     fields = reader.fields(required=("table", "operations"), optional=("partitions", "read_scope", *flags))
     operations = [item.choice(tuple(Operation)) for item in fields["operations"].items()]
     if not operations:
@@ -301,7 +303,12 @@ def _rule_json(rule: Rule) -> dict[str, Any]:
         document["partitions"] = [
             {name: _extent_json(extent) for name, extent in region.fields} for region in rule.partitions
         ]
-    flags = {"blind_appends": rule.blind_appends, "strict": rule.strict, "require_key": rule.require_key}
+    flags = {
+        "blind_appends": rule.blind_appends,
+        "strict": rule.strict,
+        "require_key": rule.require_key,
+        "prove_partitions": rule.prove_partitions,
+    }
     document |= {name: True for name, value in flags.items() if value}
     return document | ({"read_scope": OWNED} if rule.reads_owned else {})
 

@@ -1,0 +1,268 @@
+"""May this append by the fast path go on? In two steps, around the reading of its files.
+
+`ask` needs no file: it knows the contract, the paths and the partitions that the request names, so that nothing is read
+for whom nothing is granted. `admitted` gets the files as `catalog.footers` has found them.
+
+append.branch      the branch is not there, or is a tag
+append.partition   a partition does not fit its spec, or the file's statistics contradict it
+append.repeated    one file twice in a request
+append.encrypted   the table is encrypted
+append.unproven    the contract asks for proof of partitions, and the statistics give none (403)
+limit.files, contract.*, key: as in a commit
+append.file, .size, .footer, .records, .field-ids, .columns, .types, .required, .sort-order: the files themselves
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Context, Decimal
+from typing import Any
+
+from icetower.admission.admit import DATA_PATHS
+from icetower.admission.admitted import AdmittedAppend
+from icetower.catalog.changes import is_under
+from icetower.catalog.footers import Claim, Verified
+from icetower.conflicts import literals
+from icetower.contracts.check import Clear, Touch, check
+from icetower.contracts.model import Operation
+from icetower.errors import ContractViolation, KeyMisused, ValidationFailed
+from icetower.protocol.appends import AppendRequest, FileDescriptor
+from icetower.protocol.marks import KEY
+from icetower.protocol.names import Identifier
+from icetower.registry.principals import Principal
+from icetower.table.avro_schemas import parse_decimal
+from icetower.table.change import Touched
+from icetower.table.head import HeadState
+from icetower.table.manifests import DATA
+from icetower.table.metadata import MAIN
+from icetower.table.partitions import PartitionField, PartitionSpec, partition_name
+
+_APPEND = frozenset({Operation.APPEND})
+_WIDE = Context(prec=1000)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """An append that may go on if its files are what it says.
+
+    Attributes:
+        claims: the files to be verified.
+        must_prove: whether the contract asks for proof of their partitions.
+    """
+
+    principal: Principal
+    identifier: Identifier
+    head: HeadState
+    request: AppendRequest
+    key: str | None
+    claims: tuple[Claim, ...]
+    must_prove: bool
+
+
+def ask(
+    principal: Principal, identifier: Identifier, head: HeadState, request: AppendRequest, key: str | None
+) -> Asked:
+    """What can be said before a file is opened.
+
+    Args:
+        head: the table, as of late; the plan looks at it again.
+        key: the request's idempotency key (header), if any.
+
+    Raises:
+        ContractViolation: outside the principal's contract.
+        ValidationFailed: a branch, spec or partition that the table doesn't have.
+        KeyMisused: the header and the body carry different keys.
+    """
+    if key is not None and request.key is not None and key != request.key:
+        raise KeyMisused("the header Idempotency-Key and the body's key differ; send one of them", rule="key")
+    key = request.key if key is None else key
+    _check_table(identifier, head, request.ref)
+    claims = tuple(_claim(head, file) for file in request.files)
+    _check_each_once(claims)
+    rules = () if principal.administrator else principal.contract.rules_for(identifier)
+    if not principal.administrator:
+        _check_contract(principal, identifier, claims)
+        _check_location(principal, identifier, head, claims)
+        if key is None and request.application is None and any(rule.require_key for rule in rules):
+            raise ContractViolation(
+                f"contract {principal.contract.name} requires an idempotency key for every append to {identifier}; "
+                f"send the header Idempotency-Key, or application and sequence ({KEY} is for commits)",
+                rule="contract.key",
+                next_step="new_key",
+            )
+    must_prove = any(rule.prove_partitions for rule in rules)
+    return Asked(principal, identifier, head, request, key, claims, must_prove)
+
+
+def admitted(asked: Asked, files: Sequence[Verified]) -> AdmittedAppend:
+    """The append with its files as they were found.
+
+    Raises:
+        ContractViolation: ``append.unproven``, where the contract asks for proof.
+    """
+    if asked.must_prove:
+        for verified, claim in zip(files, asked.claims, strict=True):
+            if verified.unproven:
+                raise ContractViolation(
+                    f"{asked.principal.name} may not append {claim.path}: contract {asked.principal.contract.name} "
+                    f"asks for proof of partitions, and the file's statistics do not show that all its rows have one value "
+                    f"of {', '.join(verified.unproven)}; write it with statistics, or append it by a commit",
+                    rule="append.unproven",
+                    partitions=(partition_name(claim.spec, claim.partition),),
+                    files=(claim.path,),
+                    next_step="fix_request",
+                )
+    uuid = asked.head.metadata.get("table-uuid")
+    return AdmittedAppend(
+        principal=asked.principal.name,
+        identifier=asked.identifier,
+        ref=asked.request.ref,
+        files=tuple(Touched(verified.file, verified.spec_id, None) for verified in files),
+        key=asked.key,
+        application=asked.request.application,
+        contract=asked.principal.contract.name,
+        contract_version=asked.principal.contract_version,
+        fingerprint=fingerprint(claim.path for claim in asked.claims),
+        table_uuid=None if uuid is None else str(uuid),
+    )
+
+
+def fingerprint(paths: Iterable[str]) -> str:
+    """Stands for an append's content: its files, in whatever order."""
+    return hashlib.sha256("\n".join(sorted(paths)).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _check_table(identifier: Identifier, head: HeadState, ref: str) -> None:
+    found = (head.metadata.get("refs") or {}).get(ref)
+    if (found is None and ref != MAIN) or (found is not None and found.get("type") != "branch"):
+        raise ValidationFailed(
+            f"{ref} is no branch of {identifier}; create it, or append to main", rule="append.branch"
+        )
+    if head.metadata["properties"].get("encryption.key-id"):
+        raise ValidationFailed(
+            f"the table {identifier} is encrypted; append to it by a commit of Iceberg's own", rule="append.encrypted"
+        )
+
+
+def _check_each_once(claims: Sequence[Claim]) -> None:
+    paths = {claim.path for claim in claims}
+    if len(paths) < len(claims):
+        twice = next(path for path, count in Counter(claim.path for claim in claims).items() if count > 1)
+        raise ValidationFailed(
+            f"the append names the file {twice} twice; its rows would be read twice", rule="append.repeated"
+        )
+
+
+def _check_contract(principal: Principal, identifier: Identifier, claims: Sequence[Claim]) -> None:
+    counted = Counter((claim.spec, claim.partition) for claim in claims)
+    touches = [Touch(spec, partition, True, DATA, count) for (spec, partition), count in counted.items()]
+    verdict = check(principal.contract, identifier, touches, _APPEND)
+    if not isinstance(verdict, Clear):
+        raise ContractViolation(
+            f"{principal.name} may not append to {identifier}: {verdict.message}",
+            rule=verdict.rule,
+            partitions=verdict.partitions,
+        )
+
+
+def _check_location(principal: Principal, identifier: Identifier, head: HeadState, claims: Sequence[Claim]) -> None:
+    properties: Mapping[str, str] = head.metadata["properties"]
+    roots = (head.metadata["location"], *(properties[name] for name in DATA_PATHS if properties.get(name)))
+    for claim in claims:
+        if not any(is_under(claim.path, root) for root in roots):
+            raise ContractViolation(
+                f"{principal.name} may not append to {identifier}: the file {claim.path} doesn't lie under the table's "
+                f"location {' or '.join(roots)}",
+                rule="contract.location",
+                files=(claim.path,),
+                next_step="fix_request",
+            )
+
+
+# -- partitions, from Iceberg's JSON form of single values (specification, Appendix D) --------------------------------
+
+
+def _claim(head: HeadState, file: FileDescriptor) -> Claim:
+    spec_id = head.metadata["default-spec-id"] if file.spec_id is None else file.spec_id
+    spec = head.specs.get(spec_id)
+    if spec is None:
+        raise ValidationFailed(
+            f"the file {file.path} names partition spec {spec_id}, and the table has "
+            f"{', '.join(str(known) for known in head.specs)}",
+            rule="append.partition",
+            files=(file.path,),
+        )
+    partition = partition_of(spec, file.partition, file.path)
+    return Claim(
+        file.path, file.record_count, file.size_bytes, spec, partition, file.sort_order_id, file.nan_value_counts
+    )
+
+
+def partition_of(spec: PartitionSpec, given: Mapping[str, Any] | Sequence[Any], path: str) -> tuple[Any, ...]:
+    """A partition as manifests hold it.
+
+    Args:
+        given: values by field name, or in the spec's order.
+        path: of the file, for messages.
+
+    Raises:
+        ValidationFailed: ``append.partition``; the message names the field.
+    """
+    names = [field.name for field in spec.fields]
+    if isinstance(given, Mapping):
+        void = {field.name for field in spec.fields if field.transform == "void"}
+        wrong = [name for name in names if name not in given and name not in void]
+        wrong += [name for name in given if name not in names]
+        values = [given.get(name) for name in names]
+    else:
+        wrong = [] if len(given) == len(names) else [f"{len(given)} values"]
+        values = list(given)
+    if wrong:
+        raise ValidationFailed(
+            f"the partition of {path} does not fit spec {spec.spec_id} ({', '.join(names) or 'no fields'}): "
+            f"{', '.join(wrong[:5])}",
+            rule="append.partition",
+            files=(path,),
+        )
+    return tuple(_value(field, value, path) for field, value in zip(spec.fields, values, strict=True))
+
+
+def _value(field: PartitionField, value: Any, path: str) -> Any:
+    if value is None:
+        return None
+    kind = field.result_type
+    try:
+        found = None if field.transform == "void" else _internal(kind, value)
+    except ValidationFailed:
+        found = None
+    if found is None or (field.transform.startswith("bucket[") and not 0 <= found < int(field.transform[7:-1])):
+        raise ValidationFailed(
+            f"the partition of {path} has {field.name}={value!r}, which is no value of {field.transform} as {kind}; "
+            "write it in Iceberg's JSON form, such as 2017-01-31 for a date or 3 for a bucket",
+            rule="append.partition",
+            files=(path,),
+        )
+    return found
+
+
+def _internal(kind: str, value: Any) -> Any:
+    """A value of a type in manifests' form; None where it is none. Raises `ValidationFailed` for bad texts."""
+    if isinstance(value, dict | list):
+        return None
+    if isinstance(value, int) and not isinstance(value, bool) and kind.endswith("_ns"):
+        return None  # a bare number would have to be microseconds, and nobody would expect it
+    found = literals.convert(value, kind)
+    if isinstance(found, literals.Range):
+        return None
+    if isinstance(found, int) and not literals.LONG_MIN <= found <= literals.LONG_MAX:
+        return None
+    if isinstance(found, Decimal):
+        precision, scale = parse_decimal(kind) or (0, 0)
+        exact = found.quantize(Decimal(1).scaleb(-scale), context=_WIDE)
+        return (
+            exact if isinstance(value, str) and exact == found and len(exact.as_tuple().digits) <= precision else None
+        )
+    return found
