@@ -3,19 +3,40 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Coroutine, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+from alembic.config import Config
+from alembic.runtime.environment import EnvironmentContext
+from alembic.script import ScriptDirectory
 from hypothesis import given
 from hypothesis import strategies as st
-from sqlalchemy import inspect, text
+from sqlalchemy import Column, Connection, inspect, text
 
 from icetower.ambient import SystemAmbient
 from icetower.database import Database
 from icetower.errors import KeyMisused
-from icetower.ledger.ledger import Answer, Attempt, Commit, CommitKey, Ledger, Outcome, key_hash, percentile
+from icetower.ledger import ledger as ledger_module
+from icetower.ledger.hashes import APPLICATION, KEY, hashed
+from icetower.ledger.ledger import (
+    SEQUENCE_LIFETIMES,
+    SWEPT_MIN,
+    SWEPT_PER_ROW,
+    Answer,
+    Attempt,
+    Batch,
+    Commit,
+    CommitKey,
+    Group,
+    Ledger,
+    Outcome,
+    key_hash,
+    percentile,
+)
 from icetower.ledger.schema import metadata
 
 T = TypeVar("T")
@@ -38,9 +59,14 @@ def clock() -> Clock:
     return Clock()
 
 
-@pytest.fixture
-def database(tmp_path: Path) -> Iterator[Database]:
-    database = Database(f"sqlite:///{tmp_path / 'control.db'}")
+@pytest.fixture(params=["sqlite", "postgres"])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
+    """An empty one of each kind."""
+    sqlite = request.param == "sqlite"
+    database = Database(f"sqlite:///{tmp_path / 'control.db'}" if sqlite else request.getfixturevalue("postgres_url"))
+    if not sqlite:
+        for table in ("version", "keys", "answers", "attempts", "groups"):
+            database.run_now(lambda c, name=f"ledger_{table}": c.execute(text(f"DROP TABLE IF EXISTS {name}")))
     yield database
     database.close()
 
@@ -68,22 +94,100 @@ def test_k2_a_key_belongs_to_table_ref_and_principal(ledger: Ledger) -> None:
 
 
 def test_k1_live_keys_are_kept_and_expired_ones_make_room(ledger: Ledger, clock: Clock, database: Database) -> None:
-    run(ledger.remember_commits([Commit(OWNER, (7,), None, "a")]))
+    run(ledger.remember_commits([Commit(OWNER, (7,), None, "aa")]))
     clock.ms += 60_000
     # Seen again: the first content stays and the window begins anew.
-    run(ledger.remember_commits([Commit(OWNER, (9,), None, "b")]))
+    run(ledger.remember_commits([Commit(OWNER, (9,), None, "bb")]))
     clock.ms += 99_999
     found = run(ledger.find_commit(OWNER))
     assert found is not None
-    assert (found.snapshots, found.fingerprint, found.last_ms - found.first_ms) == ((7,), "a", 60_000)
+    assert (found.snapshots, found.fingerprint, found.expires_ms - found.landed_ms) == ((7,), "aa", 160_000)
     clock.ms += 1
     assert run(ledger.find_commit(OWNER)) is None
-    run(ledger.remember_commits([Commit(OWNER, (9,), None, "b")]))
-    other = CommitKey("uuid-1", "main", "agent-1", "key-2")
+    run(ledger.remember_commits([Commit(OWNER, (9,), None, "bb")]))
+    found = run(ledger.find_commit(OWNER))
+    assert found is not None
+    assert (found.snapshots, found.fingerprint) == ((9,), "bb")
+
+
+def keyed(number: int) -> Commit:
+    return Commit(CommitKey("uuid-1", "main", "agent-1", f"key-{number}"), (number,))
+
+
+def test_h1_the_sweep_meets_everything_that_has_expired_in_bounded_pieces_and_nothing_that_lives(
+    ledger: Ledger, clock: Clock, database: Database
+) -> None:
+    run(ledger.remember_commits([keyed(n) for n in range(1_000)]))
+    run(ledger.write(Batch(groups=[Group("uuid-1", n, ()) for n in range(300)])))
+    clock.ms += 50_000
+    run(ledger.remember_commits([keyed(n) for n in range(1_000, 1_500)]))
+    clock.ms += 50_000  # the first thousand have expired, the others live half of their window still
+    left = [count(database)]
+    for n in range(1_500, 1_550):
+        run(ledger.write(Batch(commits=[keyed(n)], groups=[Group("uuid-1", n, ())])))
+        left.append(count(database))
+    swept = [before + 1 - after for before, after in itertools.pairwise(left)]
+    assert max(swept) <= SWEPT_MIN + SWEPT_PER_ROW
+    assert left[-1] == 550
+    assert all(run(ledger.find_commit(keyed(n).owner)) is not None for n in (1_000, 1_499, 1_549))
+    assert count(database, "groups") == 50
+
+
+def count(database: Database, table: str = "keys") -> int:
+    return database.run_now(lambda c: c.execute(text(f"SELECT count(*) FROM ledger_{table}")).scalar_one())
+
+
+def test_an_application_s_highest_number_stays_and_outlives_its_keys(ledger: Ledger, clock: Clock) -> None:
+    app = CommitKey("uuid-1", "main", "agent-1", "app", numbered=True)
+    for number, snapshot_id in ((5, 50), (9, 90), (7, 70), (9, 91)):
+        run(ledger.remember_commits([Commit(app, (snapshot_id,), sequence=number)]))
+    found = run(ledger.find_commit(app))
+    assert found is not None
+    assert (found.sequence, found.snapshots) == (9, (90,))
+    assert run(ledger.find_commit(replace(app, numbered=False))) is None  # a key of that name is something else
+    clock.ms += 100_000 * SEQUENCE_LIFETIMES - 1
+    assert run(ledger.find_commit(app)) is not None
+    clock.ms += 1
+    assert run(ledger.find_commit(app)) is None
+    run(ledger.remember_commits([Commit(app, (10,), sequence=1)]))
+    found = run(ledger.find_commit(app))
+    assert found is not None
+    assert found.sequence == 1
+
+
+def test_k1_a_group_counts_as_kept_only_together_with_all_its_keys(
+    ledger: Ledger, clock: Clock, database: Database
+) -> None:
+    group = Group("uuid-1", 42, (keyed(1), keyed(2)))
+    forged = replace(keyed(3), fingerprint="no hash")
+    with pytest.raises(ValueError, match="hex"):
+        run(ledger.write(Batch(groups=[replace(group, commits=(*group.commits, forged))])))
+    assert run(ledger.kept_groups("uuid-1", [42])) == frozenset()
+    assert count(database) == 0
+    run(ledger.write(Batch(groups=[group])))
+    assert run(ledger.kept_groups("uuid-1", [41, 42])) == {42}
+    assert run(ledger.kept_groups("uuid-2", [42])) == frozenset()  # K2: dropped and created again
+    assert len(run(ledger.find_commits([c.owner for c in group.commits]))) == 2
+    # Never longer than its keys: what the mark saves from being read must be there to be found.
     clock.ms += 100_000
-    run(ledger.remember_commits([Commit(other, (10,), None, "c")]))
-    count = database.run_now(lambda c: c.execute(text("SELECT key FROM ledger_keys")).scalars().all())
-    assert count == ["key-2"]
+    assert run(ledger.kept_groups("uuid-1", [42])) == frozenset()
+
+
+def test_many_are_asked_for_at_once(ledger: Ledger) -> None:
+    commits = [keyed(n) for n in range(1_200)]
+    run(ledger.write(Batch(commits=commits, groups=[Group("u", n, ()) for n in range(1_200)])))
+    found = run(ledger.find_commits([commit.owner for commit in [*commits, keyed(5_000)]]))
+    assert {owner: commit.snapshots for owner, commit in found.items()} == {c.owner: c.snapshots for c in commits}
+    assert run(ledger.kept_groups("u", range(1_100, 1_300))) == frozenset(range(1_100, 1_200))
+    run(ledger.forget_commits([commit.owner for commit in commits[1:]]))
+    assert list(run(ledger.find_commits([commit.owner for commit in commits]))) == [commits[0].owner]
+
+
+def test_ids_are_of_names_in_their_places() -> None:
+    """What is stored is found by them, by every release: they must not change."""
+    assert hashed(KEY, "ab", "c") != hashed(KEY, "a", "bc")
+    assert hashed(KEY, "a") != hashed(APPLICATION, "a")
+    assert hashed(KEY, "u", "main", "ann", "\ud800").hex() == "aeab49d6ff9908ac11844300db468131"
 
 
 def test_answers_are_replayed_to_the_same_request_alone(ledger: Ledger, clock: Clock) -> None:
@@ -97,6 +201,16 @@ def test_answers_are_replayed_to_the_same_request_alone(ledger: Ledger, clock: C
             run(ledger.find("agent-1", "k", endpoint, fingerprint))
     clock.ms += 100_000
     assert run(ledger.find("agent-1", "k", "POST /v1/tables/rename")) is None
+    later = Answer("POST /v1/tables/rename", 204, b"")
+    run(ledger.remember("agent-1", "k", later))
+    assert run(ledger.find("agent-1", "k", "POST /v1/tables/rename")) == later
+
+
+def test_of_several_answers_in_one_batch_the_first_stays(ledger: Ledger) -> None:
+    one, other = Answer("POST /a", 200, b"1"), Answer("POST /b", 200, b"2")
+    run(ledger.write(Batch(answers=[("p", "k", one), ("p", "k", other), ("p", "k2", other)])))
+    assert run(ledger.find("p", "k", "POST /a")) == one
+    assert run(ledger.find("p", "k2", "POST /b")) == other
 
 
 def test_a_server_error_is_never_replayed(ledger: Ledger) -> None:
@@ -160,6 +274,61 @@ def test_percentiles_are_nearest_rank(values: list[float], percent: int) -> None
 def test_migrated_tables_are_those_that_queries_name(ledger: Ledger, database: Database) -> None:
     found = inspect(database.engine)
     for table in metadata.tables.values():
-        columns = {c["name"]: (str(c["type"]), c["nullable"]) for c in found.get_columns(table.name)}
-        assert columns == {c.name: (str(c.type), c.nullable) for c in table.columns}
+        columns = {c["name"]: (c["type"].compile(database.engine.dialect), c["nullable"])
+                   for c in found.get_columns(table.name)}  # fmt: skip
+        named = {c.name: (kind_of(c, database), c.nullable) for c in table.columns}
+        assert columns == named
         assert found.get_pk_constraint(table.name)["constrained_columns"] == [c.name for c in table.primary_key.columns]
+
+
+def kind_of(column: Column[Any], database: Database) -> str:
+    kind = column.type.compile(database.engine.dialect)
+    return {"FLOAT": "DOUBLE PRECISION"}.get(kind, kind) if database.engine.dialect.name == "postgresql" else kind
+
+
+def test_on_sqlite_a_key_s_place_is_its_id(database: Database, ledger: Ledger) -> None:
+    """One tree, walked once; and no other index that would have to be kept for every key."""
+    if not database.is_sqlite:
+        pytest.skip("SQLite's own")
+    tables = "SELECT sql FROM sqlite_master WHERE name IN ('ledger_keys', 'ledger_groups', 'ledger_answers')"
+    made = database.run_now(lambda c: c.execute(text(tables)).scalars().all())
+    assert len(made) == 3
+    assert all("WITHOUT ROWID" in statement for statement in made)
+    indexes = "SELECT name FROM sqlite_master WHERE type = 'index' AND tbl_name = 'ledger_keys' AND sql IS NOT NULL"
+    assert database.run_now(lambda c: c.execute(text(indexes)).scalars().all()) == []
+
+
+def test_a_ledger_of_the_first_version_is_brought_up_to_date_without_loss(database: Database, clock: Clock) -> None:
+    directory = Path(ledger_module.__file__).parent / "migrations"
+    first(database, directory)
+    owners = [CommitKey("uuid-1", "main", "agent-1", f"key-{n}") for n in range(12_000)]
+    old_keys = "INSERT INTO ledger_keys VALUES (:u, :r, :p, :k, '[7, -8]', :a, :f, :first, :last, :expires)"
+    times = {"first": clock.ms - 10, "last": clock.ms - 5, "expires": clock.ms + 50_000}
+    rows = [{"u": o.table_uuid, "r": o.ref, "p": o.principal, "k": o.key, "a": "app-1", "f": "ab" * 32, **times}
+            for o in owners]  # fmt: skip
+    database.run_now(lambda c: c.execute(text(old_keys), rows), write=True)
+    old_answer = "INSERT INTO ledger_answers VALUES ('ann', 'k', 'POST /a', NULL, 200, :body, :expires)"
+    database.run_now(lambda c: c.execute(text(old_answer), {"body": b"x", "expires": clock.ms + 9}), write=True)
+    ledger = Ledger(database, clock, lifetime_s=100)
+    expected = Commit(owners[0], (7, -8), "app-1", "ab" * 32, None, clock.ms - 10, clock.ms + 50_000)
+    assert run(ledger.find_commit(owners[0])) == expected
+    assert len(run(ledger.find_commits(owners))) == 12_000
+    assert run(ledger.find("ann", "k", "POST /a")) == Answer("POST /a", 200, b"x")
+    assert not [name for name in inspect(database.engine).get_table_names() if "0001" in name]
+
+
+def first(database: Database, directory: Path) -> None:
+    """The tables as the first release made them."""
+    scripts = ScriptDirectory(str(directory))
+    config = Config()
+    config.set_main_option("script_location", str(directory))
+
+    def upgrade(revision: Any, _context: Any) -> Any:
+        return scripts._upgrade_revs("0001", revision)
+
+    def work(connection: Connection) -> None:
+        with EnvironmentContext(config, scripts, fn=upgrade, destination_rev="0001") as environment:
+            environment.configure(connection=connection, version_table="ledger_version", transactional_ddl=False)
+            environment.run_migrations()
+
+    database.run_now(work, write=True)

@@ -1,4 +1,8 @@
-"""Keys, answers and attempts, kept in the control database."""
+"""Keys, answers and attempts, kept in the control database.
+
+What has expired is removed by a sweep: each write goes a little further along the primary keys than it adds, and so
+passes by everything in turn, in bounded pieces. Nothing that is live is ever removed.
+"""
 
 from __future__ import annotations
 
@@ -6,25 +10,33 @@ import hashlib
 import json
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
-from sqlalchemy import ColumnElement, Connection, Row, delete, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Row, Table, case, delete, func, insert, select
+from sqlalchemy.dialects import postgresql, sqlite
 
 from icetower.ambient import Ambient
 from icetower.database import Database
 from icetower.errors import KeyMisused
-from icetower.ledger.schema import answers, attempts, keys
-from icetower.registry.sql import migrate, take_write_lock
-
-T = TypeVar("T")
+from icetower.ledger.hashes import ANSWER, APPLICATION, GROUP, KEY, hashed
+from icetower.ledger.schema import answers, attempts, groups, keys
+from icetower.registry.sql import migrate
 
 LIFETIME_S = 24 * 3600
 ATTEMPTS_MAX = 1_000_000
-PRUNED_AT_ONCE = 1_000
+SEQUENCE_LIFETIMES = 30
+"""Applications that number their commits are few, and may stand still for days."""
+
+SWEPT_PER_ROW = 4
+"""A pass of the sweep takes a quarter of the time in which as many rows are added as there are: a seventh is dead."""
+
+SWEPT_MIN = 64
+ASKED_AT_ONCE = 500
+"""Names in one query: below what any database takes."""
 
 
 class Outcome(StrEnum):
@@ -40,25 +52,59 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CommitKey:
-    """To whom a key belongs (trap K2): a table dropped and created again has another `table_uuid`: it starts afresh."""
+    """To whom a key belongs (trap K2): a table dropped and created again has another `table_uuid`: it starts afresh.
+
+    `numbered`: the key is the name of an application that numbers its commits.
+    """
 
     table_uuid: str
     ref: str
     principal: str
     key: str
+    numbered: bool = False
+
+    @property
+    def id(self) -> bytes:
+        """Under which it is stored."""
+        kind = APPLICATION if self.numbered else KEY
+        return hashed(kind, self.table_uuid, self.ref, self.principal, self.key)
 
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """What was committed under a key. `fingerprint` stands for the content (trap K3)."""
+    """What was committed under a key, or last by an application.
+
+    Attributes:
+        application_id, fingerprint: who wrote it, and a hash (hex) of what (trap K3), where it is known.
+        sequence: the number that the application gave it.
+    """
 
     owner: CommitKey
     snapshots: tuple[int, ...]
-    application_id: str | None
-    fingerprint: str
-    first_ms: int = 0
-    last_ms: int = 0
+    application_id: str | None = None
+    fingerprint: str | None = None
+    sequence: int | None = None
+    landed_ms: int = 0
     expires_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A snapshot with a group file, and all keys and numbers that the file holds."""
+
+    table_uuid: str
+    snapshot_id: int
+    commits: tuple[Commit, ...]
+
+    @property
+    def id(self) -> bytes:
+        """Under which it is stored."""
+        return group_id(self.table_uuid, self.snapshot_id)
+
+
+def group_id(table_uuid: str, snapshot_id: int) -> bytes:
+    """Under which a snapshot's group is stored."""
+    return hashed(GROUP, table_uuid, str(snapshot_id))
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +131,16 @@ class Attempt:
     snapshots: tuple[int, ...] = ()
     key_hash: str | None = None
     at_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What is written at once, in one transaction. `answers`: each with its principal and key."""
+
+    attempts: Sequence[Attempt] = ()
+    commits: Sequence[Commit] = ()
+    groups: Sequence[Group] = ()
+    answers: Sequence[tuple[str, str, Answer]] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,71 +175,131 @@ class Ledger:
         self._attempts_max = attempts_max
         migrate(database, Path(__file__).parent / "migrations", version_table="ledger_version")
 
-    async def _write(self, work: Callable[[Connection], T]) -> T:
-        def locked(connection: Connection) -> T:
-            take_write_lock(connection)
-            return work(connection)
+        # Anywhere: a tower that restarts often must not sweep the same beginning again and again.
+        start = int(ambient.uniform() * 256).to_bytes(1, "big")
+        self._swept: dict[str, bytes] = {table.name: start for table in (keys, groups, answers)}
 
-        return await self._database.run(locked)
+    @property
+    def lifetime_ms(self) -> int:
+        """How long a key is kept after it was used last."""
+        return self._lifetime_ms
+
+    async def write(self, batch: Batch) -> None:
+        """Keep a batch, all or nothing; it is durable when this returns.
+
+        A live key keeps its first content, and an application its highest number; their window begins anew.
+        """
+        now = self._ambient.now_ms()
+        commits = [*batch.commits, *(commit for group in batch.groups for commit in group.commits)]
+        answered = {hashed(ANSWER, *name): answer for *name, answer in reversed(batch.answers) if answer.status < 500}
+        rows = [
+            (keys, [self._commit_row(commit, now) for commit in commits]),
+            (groups, [{"id": group.id, "expires_ms": now + self._lifetime_ms} for group in batch.groups]),
+            (answers, [self._answer_row(name, answer, now) for name, answer in answered.items()]),
+        ]
+        logged = [_attempt_row(attempt, now) for attempt in batch.attempts]
+
+        def work(connection: Connection) -> None:
+            for table, some in rows:
+                if some:
+                    # In the order of the tree that they go into; two writers in one order cannot deadlock.
+                    connection.execute(_upsert(connection, table, now), sorted(some, key=lambda row: row["id"]))
+                    self._sweep(connection, table, SWEPT_MIN + SWEPT_PER_ROW * len(some), now)
+            if logged:
+                connection.execute(insert(attempts), logged)
+                newest = connection.execute(select(func.max(attempts.c.id))).scalar_one()
+                connection.execute(delete(attempts).where(attempts.c.id <= newest - self._attempts_max))
+
+        if logged or any(some for _, some in rows):
+            await self._database.run(work, write=True)
+
+    def _commit_row(self, commit: Commit, now_ms: int) -> dict[str, Any]:
+        lifetimes = 1 if commit.sequence is None else SEQUENCE_LIFETIMES
+        return {
+            "id": commit.owner.id,
+            "snapshots": b"".join(i.to_bytes(8, "big", signed=True) for i in commit.snapshots),
+            "sequence": commit.sequence,
+            "application_id": commit.application_id,
+            "fingerprint": bytes.fromhex(commit.fingerprint) if commit.fingerprint else None,
+            "landed_ms": now_ms,
+            "expires_ms": now_ms + lifetimes * self._lifetime_ms,
+        }
+
+    def _answer_row(self, name: bytes, answer: Answer, now_ms: int) -> dict[str, Any]:
+        return {
+            "id": name,
+            "endpoint": answer.endpoint,
+            "fingerprint": answer.fingerprint,
+            "status": answer.status,
+            "body": answer.body,
+            "expires_ms": now_ms + self._lifetime_ms,
+        }
+
+    def _sweep(self, connection: Connection, table: Table, rows: int, now_ms: int) -> None:
+        """Remove what has expired among the next rows after those that were swept last."""
+        start = self._swept[table.name]
+        ids = select(table.c.id).where(table.c.id > start).order_by(table.c.id)
+        end = connection.execute(ids.offset(rows - 1).limit(1)).scalar()
+        piece = table.c.id > start if end is None else (table.c.id > start) & (table.c.id <= end)
+        connection.execute(delete(table).where(piece, table.c.expires_ms <= now_ms))
+        self._swept[table.name] = b"" if end is None else end
 
     # ------------------------------------------------------------------------------------------------ keys of commits
 
     async def find_commit(self, owner: CommitKey) -> Commit | None:
         """What was committed under a live key."""
-        now = self._ambient.now_ms()
+        return (await self.find_commits([owner])).get(owner)
 
-        def work(connection: Connection) -> Commit | None:
-            row = connection.execute(select(keys).where(_is(owner), keys.c.expires_ms > now)).one_or_none()
-            return None if row is None else _commit(owner, row)
+    async def find_commits(self, owners: Sequence[CommitKey]) -> Mapping[CommitKey, Commit]:
+        """What was committed under those of some keys that are live."""
+        now = self._ambient.now_ms()
+        by_id = {owner.id: owner for owner in owners}
+
+        def work(connection: Connection) -> dict[CommitKey, Commit]:
+            found: dict[CommitKey, Commit] = {}
+            for some in _pieces(list(by_id)):
+                rows = connection.execute(select(keys).where(keys.c.id.in_(some), keys.c.expires_ms > now))
+                found |= {by_id[row.id]: _commit(by_id[row.id], row) for row in rows}
+            return found
 
         return await self._database.run(work)
 
     async def remember_commits(self, commits: Sequence[Commit]) -> None:
-        """Keep what was committed, a group at once; its times are set here. A live key keeps its first content."""
-        now = self._ambient.now_ms()
-        times = {"last_ms": now, "expires_ms": now + self._lifetime_ms}
-
-        def work(connection: Connection) -> None:
-            _prune(connection, now)
-            for commit in commits:
-                live = _is(commit.owner), keys.c.expires_ms > now
-                if connection.execute(update(keys).where(*live).values(**times)).rowcount:
-                    continue
-                connection.execute(delete(keys).where(_is(commit.owner)))
-                row = {
-                    "table_uuid": commit.owner.table_uuid,
-                    "ref": commit.owner.ref,
-                    "principal": commit.owner.principal,
-                    "key": commit.owner.key,
-                    "snapshots": json.dumps(commit.snapshots),
-                    "application_id": commit.application_id,
-                    "fingerprint": commit.fingerprint,
-                    "first_ms": now,
-                }
-                connection.execute(insert(keys).values(**row, **times))
-
-        if commits:
-            await self._write(work)
+        """Keep what was committed; see `write`."""
+        await self.write(Batch(commits=commits))
 
     async def forget_commits(self, owners: Sequence[CommitKey]) -> None:
         """Let go of keys whose commits are no longer part of their branch."""
 
         def work(connection: Connection) -> None:
-            for owner in owners:
-                connection.execute(delete(keys).where(_is(owner)))
+            for some in _pieces(sorted(owner.id for owner in owners)):
+                connection.execute(delete(keys).where(keys.c.id.in_(some)))
 
         if owners:
-            await self._write(work)
+            await self._database.run(work, write=True)
+
+    async def kept_groups(self, table_uuid: str, snapshot_ids: Iterable[int]) -> frozenset[int]:
+        """Those snapshots of a table whose group files need not be read: all their keys are here, and live."""
+        now = self._ambient.now_ms()
+        by_id = {group_id(table_uuid, snapshot_id): snapshot_id for snapshot_id in snapshot_ids}
+
+        def work(connection: Connection) -> frozenset[int]:
+            found: set[int] = set()
+            for some in _pieces(sorted(by_id)):
+                live = select(groups.c.id).where(groups.c.id.in_(some), groups.c.expires_ms > now)
+                found |= {by_id[name] for name in connection.execute(live).scalars()}
+            return frozenset(found)
+
+        return await self._database.run(work) if by_id else frozenset()
 
     # ----------------------------------------------------------------------------------------- answers of other routes
 
     async def find(self, principal: str, key: str, endpoint: str, fingerprint: str | None = None) -> Answer | None:
         """The answer that was given under a live key. Raises `KeyMisused` if it stands for another request."""
-        now = self._ambient.now_ms()
+        mine = answers.c.id == hashed(ANSWER, principal, key), answers.c.expires_ms > self._ambient.now_ms()
 
         def work(connection: Connection) -> Answer | None:
-            query = select(answers).where(answers.c.principal == principal, answers.c.key == key)
-            row = connection.execute(query.where(answers.c.expires_ms > now)).one_or_none()
+            row = connection.execute(select(answers).where(*mine)).one_or_none()
             return None if row is None else Answer(row.endpoint, row.status, row.body, row.fingerprint)
 
         found = await self._database.run(work)
@@ -196,48 +312,13 @@ class Ledger:
 
     async def remember(self, principal: str, key: str, answer: Answer) -> None:
         """Keep a final answer (2xx or a final 4xx; never 5xx). The first one under a live key stays."""
-        now = self._ambient.now_ms()
-
-        def work(connection: Connection) -> None:
-            _prune(connection, now)
-            mine = answers.c.principal == principal, answers.c.key == key
-            connection.execute(delete(answers).where(*mine, answers.c.expires_ms <= now))
-            if connection.execute(select(answers.c.key).where(*mine)).first() is None:
-                row = {"endpoint": answer.endpoint, "status": answer.status, "body": answer.body}
-                row |= {"fingerprint": answer.fingerprint, "expires_ms": now + self._lifetime_ms}
-                connection.execute(insert(answers).values(principal=principal, key=key, **row))
-
-        if answer.status < 500:
-            await self._write(work)
+        await self.write(Batch(answers=[(principal, key, answer)]))
 
     # ------------------------------------------------------------------------------------------------------- attempts
 
     async def record(self, batch: Sequence[Attempt]) -> None:
         """Append attempts to the log, and let the oldest go where it is full."""
-        now = self._ambient.now_ms()
-        rows = [
-            {
-                "at_ms": attempt.at_ms or now,
-                "principal": attempt.principal,
-                "table_name": attempt.table,
-                "operation": attempt.operation,
-                "outcome": attempt.outcome.value,
-                "rule": attempt.rule,
-                "queue_wait_ms": attempt.queue_wait_ms,
-                "latency_ms": attempt.latency_ms,
-                "snapshots": json.dumps(attempt.snapshots),
-                "key_hash": attempt.key_hash,
-            }
-            for attempt in batch
-        ]
-
-        def work(connection: Connection) -> None:
-            connection.execute(insert(attempts), rows)
-            newest = connection.execute(select(func.max(attempts.c.id))).scalar_one()
-            connection.execute(delete(attempts).where(attempts.c.id <= newest - self._attempts_max))
-
-        if rows:
-            await self._write(work)
+        await self.write(Batch(attempts=batch))
 
     async def recent(
         self, *, limit: int = 100, table: str | None = None, principal: str | None = None
@@ -300,22 +381,21 @@ def percentile(values: Iterable[float], percent: int) -> float:
     return ordered[max(0, math.ceil(len(ordered) * percent / 100) - 1)] if ordered else 0.0
 
 
-def _is(owner: CommitKey) -> Any:
-    return (
-        (keys.c.table_uuid == owner.table_uuid)
-        & (keys.c.ref == owner.ref)
-        & (keys.c.principal == owner.principal)
-        & (keys.c.key == owner.key)
-    )
+def _upsert(connection: Connection, table: Table, now_ms: int) -> Any:
+    """An insertion that leaves what is live, but for a longer life; of an application, the higher number wins."""
+    dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
+    statement = dialect.insert(table)
+    old, new = table.c, statement.excluded
+    gives_way = old.expires_ms <= now_ms
+    if "sequence" in old:
+        gives_way |= new.sequence > old.sequence
+    changed = {c.name: case((gives_way, new[c.name]), else_=c) for c in old if c.name not in ("id", "expires_ms")}
+    expires_ms = case((new.expires_ms > old.expires_ms, new.expires_ms), else_=old.expires_ms)
+    return statement.on_conflict_do_update(index_elements=[old.id], set_={**changed, "expires_ms": expires_ms})
 
 
-def _prune(connection: Connection, now_ms: int) -> None:
-    """Drop what has expired, a bounded piece at a time, so that no request pays for a long backlog."""
-    for table in (keys, answers):
-        end = select(table.c.expires_ms).where(table.c.expires_ms <= now_ms).order_by(table.c.expires_ms)
-        last = connection.execute(end.limit(PRUNED_AT_ONCE)).scalars().all()
-        if last:
-            connection.execute(delete(table).where(table.c.expires_ms <= last[-1]))
+def _pieces(ids: Sequence[bytes]) -> Iterable[Sequence[bytes]]:
+    return (ids[start : start + ASKED_AT_ONCE] for start in range(0, len(ids), ASKED_AT_ONCE))
 
 
 def _of(table: str | None, principal: str | None) -> list[ColumnElement[bool]]:
@@ -324,15 +404,31 @@ def _of(table: str | None, principal: str | None) -> list[ColumnElement[bool]]:
 
 
 def _commit(owner: CommitKey, row: Row[Any]) -> Commit:
+    ids = bytes(row.snapshots)
     return Commit(
         owner,
-        tuple(json.loads(row.snapshots)),
+        tuple(int.from_bytes(ids[at : at + 8], "big", signed=True) for at in range(0, len(ids), 8)),
         row.application_id,
-        row.fingerprint,
-        row.first_ms,
-        row.last_ms,
+        None if row.fingerprint is None else bytes(row.fingerprint).hex(),
+        row.sequence,
+        row.landed_ms,
         row.expires_ms,
     )
+
+
+def _attempt_row(attempt: Attempt, now_ms: int) -> dict[str, Any]:
+    return {
+        "at_ms": attempt.at_ms or now_ms,
+        "principal": attempt.principal,
+        "table_name": attempt.table,
+        "operation": attempt.operation,
+        "outcome": attempt.outcome.value,
+        "rule": attempt.rule,
+        "queue_wait_ms": attempt.queue_wait_ms,
+        "latency_ms": attempt.latency_ms,
+        "snapshots": json.dumps(attempt.snapshots),
+        "key_hash": attempt.key_hash,
+    }
 
 
 def _attempt(row: Row[Any]) -> Attempt:

@@ -1,4 +1,9 @@
-"""The ledger's tables, as queries name them; `migrations` makes them. Times are milliseconds since 1970."""
+"""The ledger's tables, as queries name them; `migrations` makes them. Times are milliseconds since 1970.
+
+Keys are found by a hash of fixed size, which is the primary key and, on SQLite, the place of the row itself (no rowid):
+one walk down one tree, however many there are. There is no second index to keep, least of all one on the expiry: what
+has expired is met by a sweep along the primary key, page after page, instead of one page for every row.
+"""
 
 from __future__ import annotations
 
@@ -9,28 +14,35 @@ metadata = MetaData()
 keys = Table(
     "ledger_keys",
     metadata,
-    Column("table_uuid", String(36), primary_key=True),
-    Column("ref", String(255), primary_key=True),
-    Column("principal", String(255), primary_key=True),
-    Column("key", String(255), primary_key=True),
-    Column("snapshots", Text, nullable=False),  # JSON list of ids
+    Column("id", LargeBinary(16), primary_key=True),  # of (table uuid, ref, principal, key or application)
+    Column("snapshots", LargeBinary, nullable=False),  # 8 bytes each
+    Column("sequence", BigInteger),  # of an application; none for a key
     Column("application_id", String(255)),
-    Column("fingerprint", String(64), nullable=False),
-    Column("first_ms", BigInteger, nullable=False),
-    Column("last_ms", BigInteger, nullable=False),
+    Column("fingerprint", LargeBinary(32)),
+    Column("landed_ms", BigInteger, nullable=False),
     Column("expires_ms", BigInteger, nullable=False),
+    sqlite_with_rowid=False,
 )
+
+groups = Table(
+    "ledger_groups",
+    metadata,
+    Column("id", LargeBinary(16), primary_key=True),  # of (table uuid, snapshot id)
+    Column("expires_ms", BigInteger, nullable=False),
+    sqlite_with_rowid=False,
+)
+"""Snapshots whose group file need not be read: all its keys are among the keys above, for as long as this says."""
 
 answers = Table(
     "ledger_answers",
     metadata,
-    Column("principal", String(255), primary_key=True),
-    Column("key", String(255), primary_key=True),
+    Column("id", LargeBinary(16), primary_key=True),  # of (principal, key)
     Column("endpoint", Text, nullable=False),
     Column("fingerprint", String(64)),
     Column("status", Integer, nullable=False),
     Column("body", LargeBinary, nullable=False),
     Column("expires_ms", BigInteger, nullable=False),
+    sqlite_with_rowid=False,
 )
 
 attempts = Table(
