@@ -14,6 +14,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Context, Decimal
+from functools import lru_cache
 from typing import Any, cast
 
 import fastavro
@@ -42,6 +43,7 @@ _MARKER_BYTES = 16
 UNPACKED_MAX_BYTES = 256 * 1024 * 1024
 ROWS_MAX = 2_000_000
 """Bounds of one file. Iceberg's writers begin a new manifest at 8 MiB, packed."""
+_SCHEMA_KEPT_MAX_BYTES = 64 * 1024
 
 _WIDE = Context(prec=60)  # Iceberg's decimals have up to 38 digits, Python's default context 28
 # What damaged or hostile bytes make fastavro, zlib and orjson raise.
@@ -66,15 +68,54 @@ def read(data: bytes, *, rename: Rename, what: str) -> AvroFile:
     """
     try:
         header, body = _split(data)
-        schema = orjson.loads(header["meta"]["avro.schema"])
-        _check_bounds(schema, header["meta"].get("avro.codec", b"null").decode(), body)
-        header["meta"]["avro.schema"] = orjson.dumps(_plain(schema, rename))
-        records = cast("list[dict[str, Any]]", list(fastavro.reader(io.BytesIO(_joined(header, body)))))
+        schema = _ready(header["meta"]["avro.schema"], rename)
+        codec = header["meta"].get("avro.codec", b"null").decode()
+        records = _records(schema.readable, codec, header["sync"], body)
         values = {key: value.decode() for key, value in header["meta"].items() if key != "avro.schema"}
     except (*_UNREADABLE, *_UNREADABLE_TOO) as error:
         message = f"{what} is not a readable Avro file ({type(error).__name__}: {error}); write it again"
         raise ValidationFailed(message, rule="manifest.readable") from error
-    return AvroFile(header=values, schema=schema, records=records)
+    return AvroFile(header=values, schema=schema.written, records=records)
+
+
+@dataclass(frozen=True, slots=True)
+class _Schema:
+    """A writer's schema as it stands in the file, and made ready to read by."""
+
+    written: AvroSchema
+    readable: AvroSchema
+
+
+def _ready(raw: bytes, rename: Rename) -> _Schema:
+    # All manifests of a table have the same schema to the byte, and parsing it costs more than reading their rows.
+    return _ready_once(raw, rename) if len(raw) <= _SCHEMA_KEPT_MAX_BYTES else _made_ready(raw, rename)
+
+
+def _made_ready(raw: bytes, rename: Rename) -> _Schema:
+    written = orjson.loads(raw)
+    _check_widths(written, dict(_named_types(written)))
+    return _Schema(written, fastavro.parse_schema(_plain(written, rename)))
+
+
+_ready_once = lru_cache(maxsize=256)(_made_ready)
+
+
+def _records(schema: AvroSchema, codec: str, marker: bytes, body: bytes) -> list[dict[str, Any]]:
+    """The records of all blocks, with bounds checked before anything is made of a block: a few bytes may claim
+    anything. Raises `ValueError`."""
+    stream, left, records = io.BytesIO(body), UNPACKED_MAX_BYTES, cast("list[dict[str, Any]]", [])
+    while stream.tell() < len(body):
+        count = cast("int", fastavro.schemaless_reader(stream, _LONG, None))
+        packed = cast("bytes", fastavro.schemaless_reader(stream, _BYTES, None))
+        if stream.read(_MARKER_BYTES) != marker:
+            raise ValueError("a block does not end with the file's marker")
+        block = _unpacked(codec, packed, left)
+        left -= len(block)
+        if count < 0 or left < 0 or len(records) + count > ROWS_MAX:
+            raise ValueError(f"it has more than {UNPACKED_MAX_BYTES} bytes unpacked, or more than {ROWS_MAX} rows")
+        rows = io.BytesIO(block)
+        records += [cast("dict[str, Any]", fastavro.schemaless_reader(rows, schema, None)) for _ in range(count)]
+    return records
 
 
 def write(schema: AvroSchema, records: Iterable[Mapping[str, Any]], header: Mapping[str, str]) -> bytes:
@@ -133,29 +174,12 @@ def _split(data: bytes) -> tuple[dict[str, Any], bytes]:
     return header, data[stream.tell() :]
 
 
-def _check_bounds(schema: AvroSchema, codec: str, body: bytes) -> None:
-    """Refuse what would not fit into memory, before anything of it is made: a few bytes may claim anything.
-
-    Raises `ValueError`.
-    """
-    _check_widths(schema, dict(_named_types(schema)))
-    stream, left, rows = io.BytesIO(body), UNPACKED_MAX_BYTES, 0
-    while stream.tell() < len(body):
-        count = cast("int", fastavro.schemaless_reader(stream, _LONG, None))
-        block = cast("bytes", fastavro.schemaless_reader(stream, _BYTES, None))
-        stream.seek(_MARKER_BYTES, io.SEEK_CUR)
-        rows += count
-        left -= _unpacked_bytes(codec, block, left)
-        if count < 0 or left < 0 or rows > ROWS_MAX:
-            raise ValueError(f"it has more than {UNPACKED_MAX_BYTES} bytes unpacked, or more than {ROWS_MAX} rows")
-
-
-def _unpacked_bytes(codec: str, block: bytes, most: int) -> int:
-    """How long a block is unpacked, at least as far as one byte beyond `most`."""
+def _unpacked(codec: str, block: bytes, most: int) -> bytes:
+    """A block unpacked, at least as far as one byte beyond `most`."""
     if codec == "null":
-        return len(block)
+        return block
     if codec == "deflate":
-        return len(zlib.decompressobj(-zlib.MAX_WBITS).decompress(block, most + 1))
+        return zlib.decompressobj(-zlib.MAX_WBITS).decompress(block, most + 1)
     raise ValueError(f"its codec {codec!r} is not known; write deflate or null")
 
 

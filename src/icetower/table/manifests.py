@@ -63,9 +63,7 @@ def read_manifest_list(data: bytes) -> tuple[ManifestFile, ...]:
     Raises:
         ValidationFailed: not a readable manifest list.
     """
-    file = avro_files.read(
-        data, rename=lambda field_id, name: _LIST_NAMES.get(field_id, name), what="the manifest list"
-    )
+    file = avro_files.read(data, rename=_list_name, what="the manifest list")
     try:
         return tuple(_manifest_file(row) for row in file.records)
     except (KeyError, TypeError, AttributeError) as error:
@@ -98,6 +96,10 @@ def read_manifest(data: bytes) -> Manifest:
 def _malformed(what: str, error: Exception) -> ValidationFailed:
     message = f"{what} lacks what the specification requires ({type(error).__name__}: {error}); write it again"
     return ValidationFailed(message, rule="manifest.readable")
+
+
+def _list_name(field_id: int, name: str) -> str:
+    return _LIST_NAMES.get(field_id, name)
 
 
 def _entry_name(field_id: int, name: str) -> str:
