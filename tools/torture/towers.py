@@ -1,0 +1,253 @@
+"""Towers of a simulation: the real engine over a door to the world. It may crash at any step, and starts again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import random
+import uuid
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from icetower.ambient import uuid7_of
+from icetower.catalog.changes import Manifests
+from icetower.commit.engine import Committed, Engine, Limits
+from icetower.commit.head import Heads
+from icetower.errors import Forbidden, IcetowerError
+from icetower.gateway import tower as gateway
+from icetower.ledger.ledger import Commit, CommitKey
+from icetower.protocol.commits import CommitRequest
+from icetower.protocol.names import Identifier
+from icetower.registry.principals import administrator
+from icetower.table.head import HeadState
+from torture.clock import Chance
+from torture.ledger import Attempt
+from torture.world import Door, World
+
+T = TypeVar("T")
+_OWNER: contextvars.ContextVar[Tower | None] = contextvars.ContextVar("owner", default=None)
+
+
+class Lost(Exception):
+    """The connection broke: whether the request was done, nobody says."""
+
+
+class Down(Exception):
+    """Nobody listens: the request was certainly not done."""
+
+
+class SimAmbient:
+    """Time of the virtual loop, a clock of its own that may be wrong, and randomness by name."""
+
+    def __init__(self, world: World, stream: random.Random, skew_ms: int) -> None:
+        self._world = world
+        self._stream = stream
+        self._skew_ms = skew_ms
+
+    def now_ms(self) -> int:
+        return self._world.now_ms() + self._skew_ms
+
+    def monotonic_s(self) -> float:
+        return self._world.now_s()
+
+    def uuid4(self) -> str:
+        return str(uuid.UUID(int=self._stream.getrandbits(128), version=4))
+
+    def uuid7(self) -> str:
+        return uuid7_of(self.now_ms(), self._stream.getrandbits(74))
+
+    def snapshot_id(self) -> int:
+        return self._stream.getrandbits(62) + 1
+
+    def secret(self) -> str:
+        return self.uuid4()
+
+    def uniform(self) -> float:
+        return self._stream.random()
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+class Gate:
+    """The gatekeeper: who was revoked may not go on."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    async def still_admits(self, members: Sequence[Any]) -> Mapping[int, IcetowerError]:
+        await asyncio.sleep(0)
+        revoked = self._world.judge.revoked
+        return {
+            position: Forbidden(f"{member.principal} was revoked", rule="contract.revoked")
+            for position, member in enumerate(members)
+            if member.principal in revoked
+        }
+
+
+class MemoryLedger:
+    """A tower's ledger: it outlives crashes, and answers at once. Of its log nobody asks here."""
+
+    def __init__(self) -> None:
+        self._commits: dict[CommitKey, Commit] = {}
+
+    async def find_commit(self, owner: CommitKey) -> Commit | None:
+        return self._commits.get(owner)
+
+    async def remember_commits(self, commits: Sequence[Commit]) -> None:
+        self._commits.update({commit.owner: commit for commit in commits})
+
+    async def forget_commits(self, owners: Sequence[CommitKey]) -> None:
+        for owner in owners:
+            self._commits.pop(owner, None)
+
+    def __getattr__(self, name: str) -> Callable[..., Awaitable[None]]:
+        async def nothing(*_: object, **__: object) -> None:
+            return None
+
+        return nothing
+
+
+class Gateway(gateway.Tower):
+    """The gateway's own way of a commit, without HTTP and SQL.
+
+    Attributes:
+        told: the last answer of each request, by the task that handles it.
+    """
+
+    def __init__(self, door: Door, ambient: SimAmbient, ledger: MemoryLedger, limits: Limits) -> None:
+        self.ambient = ambient
+        self.ledger = ledger  # type: ignore[assignment]
+        self.upstream = door  # type: ignore[assignment]
+        self.storage = door  # type: ignore[assignment]
+        self.heads = Heads(door, door)  # type: ignore[arg-type]
+        self.manifests = Manifests(door)  # type: ignore[arg-type]
+        self.gatekeeper = Gate(door.world)  # type: ignore[assignment]
+        self.engine = Engine(door, door, self.heads, self.manifests, ambient, self.gatekeeper, limits)  # type: ignore[arg-type]
+        self.told: dict[asyncio.Task[Any] | None, str] = {}
+        self._aftermath = deque(maxlen=gateway.AFTERMATH_MAX)
+        self._flushing = None
+
+    def _log(self, *about: Any, **more: Any) -> None:
+        for result in about:
+            if isinstance(result, Committed):
+                self.told[asyncio.current_task()] = f"{result.outcome} in a group of {result.group_size}"
+        super()._log(*about, **more)
+
+
+class Tower:
+    """One tower, through all its crashes.
+
+    Attributes:
+        life: how often it was started.
+    """
+
+    def __init__(self, world: World, chance: Chance, name: str, limits: Limits) -> None:
+        self.world = world
+        self.name = name
+        self.life = 0
+        self._chance = chance
+        self._limits = limits
+        self._tasks: dict[asyncio.Task[Any], None] = {}
+        self._callers: dict[asyncio.Future[Any], None] = {}
+        self._ledger = MemoryLedger()
+        self._skew_ms = int(4_000 * (chance.draw(name, "skew") - 0.5))
+        self.start()
+
+    def start(self) -> None:
+        """A fresh process: it remembers nothing."""
+        self.life += 1
+        actor = f"{self.name}.{self.life}"
+        self.actor = actor
+        self.up = True
+        self.door = Door(self.world, actor, self.crash)
+        ambient = SimAmbient(self.world, self._chance.stream(actor, "ambient"), self._skew_ms)
+        self.gateway = Gateway(self.door, ambient, self._ledger, self._limits)
+
+    def crash(self) -> None:
+        """The process is gone, at this very instant; it comes up again in a while."""
+        self.up = False
+        self.door.closed = True
+        self.world.counts["crashes"] += 1
+        for task in [*self._tasks]:
+            if task is not asyncio.current_task():
+                task.cancel()
+        for caller in [*self._callers]:
+            if not caller.done():
+                caller.set_exception(Lost())
+        self._callers.clear()
+        down_s = 0.05 + 2 * self._chance.draw(self.actor, "down")
+        asyncio.get_running_loop().call_later(down_s, self.start, context=contextvars.Context())
+
+    def adopt(self, task: asyncio.Task[Any]) -> None:
+        """A task that was made in this tower dies with it."""
+        self._tasks[task] = None
+        task.add_done_callback(lambda done: self._tasks.pop(done, None))
+
+    async def call(self, work: Callable[[], Awaitable[T]], *, patience_s: float, hang_up: bool) -> T:
+        """A client's request. Raises `Down`, `Lost`, and whatever the tower answers.
+
+        Args:
+            patience_s: how long the client waits before it closes the connection.
+            hang_up: whether the server then cancels what it was doing.
+        """
+        if not self.up:
+            raise Down
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[T] = loop.create_future()
+        answer.add_done_callback(lambda done: done.cancelled() or done.exception())
+        self._callers[answer] = None
+
+        async def handle() -> None:
+            try:
+                result = await work()
+            except IcetowerError as error:
+                if not answer.done():
+                    answer.set_exception(error)
+            else:
+                if not answer.done():
+                    answer.set_result(result)
+
+        context = contextvars.copy_context()
+        context.run(_OWNER.set, self)
+        task = loop.create_task(handle(), context=context)
+        self.adopt(task)
+        timer = loop.call_later(patience_s, lambda: answer.done() or answer.set_exception(Lost()))
+        try:
+            return await answer
+        except Lost:
+            if hang_up:
+                task.cancel()
+            raise
+        finally:
+            timer.cancel()
+            self._callers.pop(answer, None)
+
+    # -- requests -------------------------------------------------------------------------------------------------
+
+    async def load(self, identifier: Identifier) -> HeadState:
+        """A table, as `GET` answers it."""
+        return await self.gateway.heads.load(identifier)
+
+    async def commit(self, attempts: Sequence[Attempt]) -> str:
+        """One commit, or a transaction; how it went in."""
+        intent = attempts[0].intent
+        principal, served = administrator(intent.who), self.gateway
+        requests = [CommitRequest(a.intent.table, tuple(a.requirements), tuple(a.updates)) for a in attempts]
+        if len(requests) > 1:
+            await served.commit_together(principal, requests, intent.key)
+        else:
+            await served.commit(principal, requests[0], intent.key)
+        return served.told.pop(asyncio.current_task(), "known")
+
+
+def task_factory(loop: asyncio.AbstractEventLoop, story: Any, context: Any = None) -> asyncio.Task[Any]:
+    """Every task that is made in a tower's context belongs to that tower."""
+    owner = (context if context is not None else contextvars.copy_context()).get(_OWNER)
+    if owner is not None and not owner.up:
+        owner = None
+    task: asyncio.Task[Any] = asyncio.Task(story, loop=loop, context=context)
+    if owner is not None:
+        owner.adopt(task)
+    return task
