@@ -54,12 +54,21 @@ R1_CASES = [
     # summary of the second, stale append                                                         outcome
     ({"icetower.blind": "true"}, "rebased"),
     ({}, "409 rebase.not-blind"),
-    ({"engine-name": "spark", "engine-version": "4.1.4"}, "rebased"),
+    ({"engine-name": "spark", "engine-version": "4.1.4", "spark.app.id": "x"}, "rebased"),
     ({"engine-name": "spark", "engine-version": "4.0.1"}, "409 rebase.not-blind"),
     ({"engine-name": "spark", "engine-version": "3.5.6"}, "409 rebase.not-blind"),
-    ({"engine-name": "spark", "engine-version": "4.1.4", "spark.merge-into.x": "1"}, "409 rebase.not-blind"),
-    ({"engine-name": "spark", "engine-version": "4.1.4", "source-snapshot-id": "7"}, "409 rebase.not-blind"),
-    ({"engine-name": "spark", "engine-version": "4.1.4", "published-wap-id": "7"}, "409 rebase.not-blind"),
+    (
+        {"engine-name": "spark", "engine-version": "4.1.4", "spark.app.id": "x", "spark.merge-into.x": "1"},
+        "409 rebase.not-blind",
+    ),
+    (
+        {"engine-name": "spark", "engine-version": "4.1.4", "spark.app.id": "x", "source-snapshot-id": "7"},
+        "409 rebase.not-blind",
+    ),
+    (
+        {"engine-name": "spark", "engine-version": "4.1.4", "spark.app.id": "x", "published-wap-id": "7"},
+        "409 rebase.not-blind",
+    ),
     ({"engine-name": "trino", "engine-version": "9.9"}, "409 rebase.not-blind"),
     ({"icetower.blind": "true", "kafka.connect.offsets": "{}"}, "409 rebase.offsets"),
 ]

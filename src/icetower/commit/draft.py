@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import orjson
+
 from icetower.admission.admitted import Admitted
 from icetower.commit.ground import Ground, Made
 from icetower.conflicts.deletes import referenced_file
@@ -96,14 +98,21 @@ class _Finisher:
             if not self._rebase and ref is not None:
                 _check_base(ground, member, ref)
         parent_id = ground.ref_head(ref) if self._rebase and ref is not None else None
+        updates: list[JSON] = []
         for update in member.updates:
             if update["action"] != "add-snapshot":
-                ground.update(update)
+                updates.append(dict(update))
                 continue
             change = self._changes[update["snapshot"]["snapshot-id"]]
-            snapshot = self._finish(change, parent_id if self._rebase else parent_of(change.snapshot))
+            # A snapshot is finished on the table as the updates before it leave it: new schema, new format.
+            with ground.trying(updates):
+                snapshot = self._finish(change, parent_id if self._rebase else parent_of(change.snapshot))
             parent_id = snapshot["snapshot-id"]
-            ground.add_snapshot({**update, "snapshot": snapshot})
+            updates.append({**update, "snapshot": snapshot})
+        # What cannot be written back as JSON (a lone surrogate, a number beyond 64 bits) must not reach the file that
+        # the whole group shares.
+        orjson.dumps(updates)
+        ground.apply(updates)
 
     def _finish(self, change: Change, parent_id: int | None) -> JSON:
         ground, sent = self._ground, change.snapshot
@@ -117,7 +126,7 @@ class _Finisher:
             not self._rebase
             and not change.diff.altered
             and (version == 1 or sent.get("sequence-number") == number)
-            and (version < 3 or (sent.get("first-row-id") == ground.next_row_id and "added-rows" in sent))
+            and (version < 3 or (sent.get("first-row-id") == ground.view["next-row-id"] and "added-rows" in sent))
         )
         final = self._stamped(sent, parent_id, number)
         summary = {k: v for k, v in (sent.get("summary") or {}).items() if k not in COUNTED}
@@ -154,7 +163,7 @@ class _Finisher:
         if self._ground.format_version > 1:
             final["sequence-number"] = number
         if self._rebase:
-            final["schema-id"] = self._ground.settled["current-schema-id"]
+            final["schema-id"] = self._ground.view["current-schema-id"]
         now_ms = self._ground.now_ms
         time_ms = now_ms if self._rebase else min(sent["timestamp-ms"], now_ms + CLOCK_SKEW_MS_MAX)
         final["timestamp-ms"] = max(time_ms, self._ground.last_log_ms)
@@ -272,7 +281,7 @@ class _Finisher:
         """A manifest of the tower's own, where there is anything to be written: its row."""
         if not entries:
             return ()
-        metadata = self._ground.settled
+        metadata = self._ground.view
         spec = next(s for s in metadata["partition-specs"] if s["spec-id"] == spec_id)
         fields, schema = tuple(spec["fields"]), schema_of(metadata, spec)
         version = self._ground.format_version
@@ -298,7 +307,7 @@ class _Finisher:
         row_ids: tuple[int, int] | None = None
         first_row_id = None
         if version >= 3:
-            first_row_id = self._ground.next_row_id
+            first_row_id = self._ground.view["next-row-id"]
             listing, following = assign_row_ids(listing, first_row_id)
             row_ids = first_row_id, following - first_row_id
         snapshot_id: int = change.snapshot["snapshot-id"]
@@ -315,7 +324,7 @@ class _Finisher:
         return path, row_ids, listing
 
     def _path(self, name: str) -> str:
-        return beside(self._ground.settled, name)
+        return beside(self._ground.view, name)
 
 
 def beside(metadata: Metadata, name: str) -> str:
@@ -428,7 +437,7 @@ def _check_refs_kept(refs: Mapping[str, Mapping[str, Any]], member: Admitted) ->
 
 def _check_fits(ground: Ground, change: Change) -> None:
     """What a change names must exist in the head, and its deletes must be of the head's format (trap R8)."""
-    metadata = ground.settled
+    metadata = ground.view
     specs = {spec["spec-id"] for spec in metadata["partition-specs"]}
     for touched in (*change.added, *change.removed):
         if touched.spec_id not in specs:

@@ -27,6 +27,7 @@ from icetower.catalog.changes import Manifests
 from icetower.catalog.ports import Storage, Swap, SwapLost, SwapUnknown, Upstream
 from icetower.commit.head import Heads
 from icetower.commit.plan import Plan, plan
+from icetower.commit.rebase import asks_for_snapshot_isolation
 from icetower.conflicts.history import Files
 from icetower.errors import (
     AlreadyExists,
@@ -322,7 +323,16 @@ class Engine:
         manifests: dict[str, Manifest] = {}
         for _ in range(len(members) * 4 + 8):
             files = Files(lists, manifests, self._manifests.own)
-            planned = plan(head, members, files, self._manifests.listings, now_ms=now_ms, new_name=self._ambient.uuid4)
+            since = 0 if asks_for_snapshot_isolation(head.metadata.get("properties") or {}) else None
+            planned = plan(
+                head,
+                members,
+                files,
+                self._manifests.listings,
+                now_ms=now_ms,
+                new_name=self._ambient.uuid4,
+                isolation_since=since,
+            )
             if not planned.needs:
                 break
             for need in planned.needs:

@@ -1,20 +1,19 @@
 """`Ground`: the table as the planner has it, the head and on top of it what the members before this one did.
 
-A commit of the usual kind, snapshots and the branch that moves to them, costs the same however long the table's history
-is: its updates are noted, and the metadata is made of them once for the whole group. Any other update is applied at
-once, since what comes after it may depend on it.
+What is asked and done here costs the same however long the table's history is (`table.growing`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from icetower.conflicts.history import Files, NeedsFile, parent_of
 from icetower.errors import CommitConflict, ValidationFailed
 from icetower.table import metadata as table_metadata
+from icetower.table.growing import Growing
 from icetower.table.head import HeadState
 from icetower.table.listing import Listing
 from icetower.table.manifests import Manifest, ManifestFile
@@ -49,143 +48,93 @@ class Made:
         self.manifests.update(other.manifests)
 
 
-@dataclass(frozen=True, slots=True)
-class _State:
-    """What a commit changes of a ground. Never changed in place, so that a commit which fails leaves no trace.
-
-    Attributes:
-        base: the metadata that `pending` is to be applied to; None for a table that is being created.
-        dirty: whether `pending` holds more than snapshots and the usual moves of branches; then it is one member's own.
-        gone: snapshots that were removed.
-    """
-
-    base: Metadata | None
-    pending: tuple[JSON, ...] = ()
-    dirty: bool = False
-    refs: Mapping[str, JSON] = field(default_factory=dict[str, JSON])
-    last_sequence_number: int = 0
-    next_row_id: int = 0
-    last_log_ms: int = 0
-    gone: frozenset[int] = frozenset()
-
-
 class Ground:
     """A table that commits are planned on.
 
     Args:
-        metadata: the version that the plan begins with; None for a table that is being created.
-        snapshots: its snapshots by id.
+        head: the version that the plan begins with; None for a table that is being created.
         files: the manifest lists and manifests that are known.
         listings: those of the manifest lists that are known in runs, by path.
         now_ms: the server's clock.
     """
 
-    def __init__(
-        self,
-        metadata: Metadata | None,
-        snapshots: Mapping[int, JSON],
-        files: Files,
-        listings: Mapping[str, Listing],
-        now_ms: int,
-    ) -> None:
+    def __init__(self, head: HeadState | None, files: Files, listings: Mapping[str, Listing], now_ms: int) -> None:
         self.now_ms = now_ms
         self.made = Made()
         self._attempted = Made()
-        self._snapshots = snapshots
-        self._fresh: dict[int, JSON] = {}
+        self._given = files
         self._given_runs = listings
         self._runs: dict[str, Listing] = {}
-        self._given = files
-        self._since = 0
-        self._applied: tuple[_State, _State] | None = None
-        self._specs: tuple[Metadata, Mapping[int, PartitionSpec]] | None = None
-        self._state = _state_of(metadata) if metadata is not None else _State(None)
-
-    @staticmethod
-    def of(head: HeadState, files: Files, listings: Mapping[str, Listing], now_ms: int) -> Ground:
-        """The ground that a head is."""
-        return Ground(head.metadata, head.snapshots, files, listings, now_ms)
+        self._specs: tuple[Any, Mapping[int, PartitionSpec]] | None = None
+        self._created: Metadata = {}
+        self._growing = None if head is None else Growing(head.metadata, now_ms=now_ms, index=head.snapshots)
 
     # -- what it is -----------------------------------------------------------------------------------------------
 
     @property
-    def settled(self) -> Metadata:
-        """The metadata but for snapshots and branch moves that are only noted: schemas, specs, properties, format."""
-        state = self._current()
-        assert state.base is not None
-        return state.base
+    def view(self) -> Metadata:
+        """The metadata as it is now, for reading at once: never keep it."""
+        return self._created if self._growing is None else self._growing.view
 
     @property
     def metadata(self) -> Metadata:
-        """The metadata with everything. Its cost grows with the history: ask once a group."""
-        state = self._state
-        if not state.pending and state.base is not None:
-            return state.base
-        return self._applying(state.base, state.pending)
+        """The metadata as it is now, to keep."""
+        return self._created if self._growing is None else self._growing.metadata
 
-    def _applying(self, base: Metadata | None, updates: tuple[JSON, ...]) -> Metadata:
-        """Several members' updates: each member's commit was a version of the table."""
-        return table_metadata.apply(base, updates, now_ms=self.now_ms, logs_every_move=True)
-
-    def _current(self) -> _State:
-        """The state with every unusual update applied."""
-        if not self._state.dirty:
-            return self._state
-        if self._applied is None or self._applied[0] is not self._state:
-            metadata = table_metadata.apply(self._state.base, self._state.pending, now_ms=self.now_ms)
-            self._applied = (self._state, replace(_state_of(metadata), gone=self._state.gone))
-        return self._applied[1]
+    @property
+    def index(self) -> Mapping[int, JSON]:
+        """All snapshots by id, to keep."""
+        return {} if self._growing is None else self._growing.index
 
     @property
     def format_version(self) -> int:
-        return self.settled["format-version"]
+        """1, 2 or 3."""
+        return self.view["format-version"]
 
     @property
     def last_sequence_number(self) -> int:
-        return self._current().last_sequence_number
-
-    @property
-    def next_row_id(self) -> int:
-        return self._current().next_row_id
+        """Of the table; 0 in format 1."""
+        return self.view.get("last-sequence-number") or 0
 
     @property
     def last_log_ms(self) -> int:
         """Of the newest entry of the snapshot log."""
-        return self._current().last_log_ms
+        log = self.view.get("snapshot-log")
+        return log[-1]["timestamp-ms"] if log else 0
 
     @property
     def refs(self) -> Mapping[str, JSON]:
-        return self._current().refs
-
-    @property
-    def specs(self) -> Mapping[int, PartitionSpec]:
-        """All partition specs by id."""
-        settled = self.settled
-        if self._specs is None or self._specs[0] is not settled:
-            self._specs = (settled, {s["spec-id"]: spec_of(settled, s["spec-id"]) for s in settled["partition-specs"]})
-        return self._specs[1]
-
-    @property
-    def schema(self) -> JSON:
-        """The current schema (JSON)."""
-        settled = self.settled
-        return next(s for s in settled["schemas"] if s["schema-id"] == settled["current-schema-id"])
+        """Branches and tags."""
+        return self.view.get("refs") or {}
 
     def ref_head(self, name: str) -> int | None:
         """The snapshot at which a ref stands; None where there is no such ref."""
         ref = self.refs.get(name)
         return None if ref is None else ref["snapshot-id"]
 
+    @property
+    def specs(self) -> Mapping[int, PartitionSpec]:
+        """All partition specs by id."""
+        view = self.view
+        known = view["partition-specs"]
+        if self._specs is None or self._specs[0] is not known:
+            self._specs = known, {spec["spec-id"]: spec_of(view, spec["spec-id"]) for spec in known}
+        return self._specs[1]
+
+    @property
+    def schema(self) -> JSON:
+        """The current schema (JSON)."""
+        view = self.view
+        return next(s for s in view["schemas"] if s["schema-id"] == view["current-schema-id"])
+
     def snapshot(self, snapshot_id: int) -> JSON | None:
         """A snapshot by id, those of this group included."""
-        if snapshot_id in self._state.gone:
-            return None
-        return self._fresh.get(snapshot_id) or self._snapshots.get(snapshot_id)
+        return None if self._growing is None else self._growing.snapshot(snapshot_id)
 
     def line(self, snapshot_id: int, *, until: int | None = None) -> Iterator[JSON]:
         """A snapshot and its ancestors as far as the table knows them, newest first, up to and without `until`."""
         wanted: int | None = snapshot_id
-        left = len(self._snapshots) + len(self._fresh)  # a loop in forged metadata must not hold us for ever
+        left = len(self.view.get("snapshots", ()))  # a loop in forged metadata must not hold us for ever
         while wanted is not None and wanted != until and left:
             snapshot = self.snapshot(wanted)
             if snapshot is None:
@@ -253,67 +202,35 @@ class Ground:
 
     @contextmanager
     def attempt(self) -> Generator[Made]:
-        """Do something to the ground, all or nothing: what raises leaves it as it was. Gives what is made meanwhile."""
-        before, known = self._state, len(self._fresh)
-        self._since = len(before.pending)
+        """One commit, all or nothing: what raises leaves the ground as it was. Gives what is made meanwhile."""
+        before = None if self._growing is None else self._growing.savepoint()
         try:
             yield self._attempted
-            if self._state.dirty:
-                self._state = self._current()
         except BaseException:
-            self._state = before
-            for snapshot_id in list(self._fresh)[known:]:
-                del self._fresh[snapshot_id]
+            if self._growing is not None and before is not None:
+                self._growing.roll_back(before)
             raise
         else:
             self.made.take(self._attempted)
         finally:
             self._attempted = Made()
 
-    def add_snapshot(self, update: JSON) -> None:
-        """Note an `add-snapshot` whose snapshot is final."""
-        snapshot: JSON = update["snapshot"]
-        numbers: dict[str, int] = {}
-        if self.format_version > 1:
-            numbers["last_sequence_number"] = max(self.last_sequence_number, snapshot["sequence-number"])
-        if self.format_version > 2:
-            numbers["next_row_id"] = snapshot["first-row-id"] + snapshot["added-rows"]
-        self._fresh[snapshot["snapshot-id"]] = snapshot
-        self._state = replace(self._state, pending=(*self._state.pending, update), **numbers)
+    def apply(self, updates: Sequence[JSON]) -> None:
+        """Updates as one commit, whose snapshots are final. Raises as `table.metadata.apply` does."""
+        if self._growing is None:
+            self._created = table_metadata.apply(None, updates, now_ms=self.now_ms)
+        else:
+            self._growing.apply(updates)
 
-    def update(self, update: JSON) -> None:
-        """Any other update. What it breaks shows when the attempt ends, as an error of `table.metadata.apply`."""
-        state = self._state
-        if not state.dirty and self._is_usual_move(update):
-            name = update["ref-name"]
-            ref = {**state.refs.get(name, {}), "snapshot-id": update["snapshot-id"], "type": "branch"}
-            log_ms = state.last_log_ms
-            if name == table_metadata.MAIN:
-                log_ms = self._fresh[update["snapshot-id"]]["timestamp-ms"]
-            # Within one commit only the last move of a branch is a version that anybody could have read.
-            own = [u for u in state.pending[self._since :] if not _moves(u, name)]
-            pending = (*state.pending[: self._since], *own, update)
-            self._state = replace(state, pending=pending, refs={**state.refs, name: ref}, last_log_ms=log_ms)
-            return
-        base, pending = state.base, state.pending
-        if not state.dirty and self._since:  # what earlier members did is theirs: it goes in first
-            base = self._applying(base, pending[: self._since])
-            pending, self._since = pending[self._since :], 0
-        gone = state.gone
-        if update["action"] == "remove-snapshots":
-            gone |= frozenset(update["snapshot-ids"])
-        self._state = replace(state, base=base, pending=(*pending, update), dirty=True, gone=gone)
-
-    def _is_usual_move(self, update: JSON) -> bool:
-        if update["action"] != "set-snapshot-ref" or update["snapshot-id"] not in self._fresh:
-            return False
-        known = self._state.refs.get(update["ref-name"], {"type": "branch"})
-        same = all(update.get(name) == known.get(name) for name in _SETTINGS)
-        return update.get("type") == known["type"] == "branch" and same
-
-
-def _moves(update: JSON, ref: str) -> bool:
-    return update["action"] == "set-snapshot-ref" and update["ref-name"] == ref
+    @contextmanager
+    def trying(self, updates: Sequence[JSON]) -> Generator[None]:
+        """The ground as it is with the first updates of a commit, for as long as it takes to look at it."""
+        before = None if self._growing is None else self._growing.savepoint()
+        if updates:
+            self.apply(updates)
+        yield
+        if updates and self._growing is not None and before is not None:
+            self._growing.roll_back(before)
 
 
 class _Layers(Mapping[str, T]):
@@ -334,18 +251,3 @@ class _Layers(Mapping[str, T]):
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
-
-
-_SETTINGS = ("min-snapshots-to-keep", "max-snapshot-age-ms", "max-ref-age-ms")
-"""What a ref says beside where it stands."""
-
-
-def _state_of(metadata: Metadata) -> _State:
-    log = metadata.get("snapshot-log") or ()
-    return _State(
-        base=metadata,
-        refs=metadata.get("refs") or {},
-        last_sequence_number=metadata.get("last-sequence-number") or 0,
-        next_row_id=metadata.get("next-row-id") or 0,
-        last_log_ms=log[-1]["timestamp-ms"] if log else 0,
-    )

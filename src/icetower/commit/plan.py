@@ -18,8 +18,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-import orjson
-
 from icetower.admission.admit import application_of
 from icetower.admission.admitted import Admitted, AdmittedAppend
 from icetower.commit.draft import finish, target_ref
@@ -139,7 +137,7 @@ def plan_creation(
     failed = table_metadata.failed_requirements(None, member.requirements)
     if failed:
         raise CommitConflict(failed[0].message, rule=f"requirement.{failed[0].requirement['type']}")
-    ground = Ground(None, {}, Files({}, {}), {}, now_ms)
+    ground = Ground(None, Files({}, {}), {}, now_ms)
     with ground.attempt() as made:
         finish(member, ground, made, rebase=False, new_name=new_name)
     return ground.metadata, ground.made.files
@@ -156,7 +154,7 @@ class _Planner:
         isolation_since: int | None,
     ) -> None:
         self._head = head
-        self._ground = Ground.of(head, files, listings, now_ms)
+        self._ground = Ground(head, files, listings, now_ms)
         self._keys = head.keys
         self._new_name = new_name
         self._isolation_since = isolation_since
@@ -177,10 +175,6 @@ class _Planner:
                 if word is not None:
                     self._check(member, word)
                 finish(member, self._ground, made, rebase=word is not None, new_name=self._new_name)
-                # What cannot be written back as JSON (a lone surrogate, a number beyond 64 bits) must not reach the
-                # file that the whole group shares.
-                orjson.dumps([update for update in member.updates if update["action"] != "add-snapshot"])
-                orjson.dumps([self._ground.snapshot(change.snapshot["snapshot-id"]) for change in member.changes])
         except (NeedsFile, NeedsFiles):
             raise
         except IcetowerError as error:
@@ -300,14 +294,14 @@ class _Planner:
 
     def _word(self, member: Admitted) -> Word | None:
         """By whose word the commit is rebased; None where it goes in as it is. Raises `CommitConflict`."""
-        settled, refs = self._ground.settled, self._ground.refs
-        if member.table_uuid is not None and member.table_uuid != settled.get("table-uuid"):
+        view = self._ground.view
+        if member.table_uuid is not None and member.table_uuid != view.get("table-uuid"):
             raise CommitConflict(
                 f"{member.identifier} was dropped and created again, or renamed, while the commit was under way; "
                 "refresh and write again",
                 rule="requirement.assert-table-uuid",
             )
-        failed = table_metadata.failed_requirements({**settled, "refs": refs}, member.requirements)
+        failed = table_metadata.failed_requirements(view, member.requirements)
         if not failed:
             return None
         target = target_ref(member.updates)

@@ -39,6 +39,9 @@ JSON = Mapping[str, Any]
 LEVELS = tuple(f"write.{command}.isolation-level" for command in ("merge", "update", "delete"))
 """The table properties by which Spark chooses how much a command validates."""
 
+ROW_ID = 2147483540
+"""The id of the column `_row_id` (specification: "Reserved Field IDs")."""
+
 STEPS_MAX = 50_000
 """A base that lies further back than this is refused: to look at all that came since would keep everybody waiting."""
 
@@ -78,7 +81,8 @@ def kind_of(change: Change, *, declared_blind: bool) -> Kind:
 
     A predicate isn't a list of files (trap R3): what replaces partitions, or removes whole files without saying that it
     found them row by row, may be an overwrite by filter, which a client evaluates anew when it tries again. Row by row
-    are deletes by position, and what Spark marks as a MERGE.
+    are deletes by position, what Spark marks as a MERGE, and data files that carry on the ids of rows (format 3), as a
+    copy-on-write UPDATE or DELETE writes them.
     """
     summary: JSON = change.snapshot.get("summary") or {}
     if change.is_pure_append and known_blind(summary, declared=declared_blind):
@@ -92,12 +96,22 @@ def kind_of(change: Change, *, declared_blind: bool) -> Kind:
     by_position = any(touched.file.content == POSITION_DELETES for touched in change.added)
     merges = any(key.startswith("spark.merge-into.") for key in summary)
     replaces_partitions = str(summary.get("replace-partitions", "")).lower() == "true"
-    if replaces_partitions or (removes_data and not by_position and not merges):
+    if replaces_partitions or (removes_data and not (by_position or merges or _carries_row_ids(change))):
         return Kind.PREDICATE
     # An overwrite whose filter matched nothing removed nothing, and would if it were evaluated now.
     if operation in ("overwrite", "delete") and not change.removed and not _deletes(change) and not merges:
         return Kind.PREDICATE
     return Kind.ROWS
+
+
+def _carries_row_ids(change: Change) -> bool:
+    """Whether all data that it adds has the column `_row_id`, as rows have that were read and written again."""
+    counted = [
+        {count["key"] for count in touched.file.record.get("value_counts") or ()}
+        for touched in change.added
+        if touched.file.content == DATA
+    ]
+    return bool(counted) and all(ROW_ID in columns for columns in counted)
 
 
 def _deletes(change: Change) -> bool:
@@ -117,7 +131,7 @@ def word_for(member: Admitted, ground: Ground, *, isolation_since: int | None) -
         CommitConflict: by nobody's.
     """
     _check_shape(member, ground)
-    properties: Mapping[str, str] = ground.settled.get("properties") or {}
+    properties: Mapping[str, str] = ground.view.get("properties") or {}
     declared = member.blind_appends or properties.get(BLIND_APPENDS, "").lower() == "true"
     kinds = [kind_of(change, declared_blind=declared) for change in member.changes]
     if all(kind is Kind.BLIND for kind in kinds):
@@ -156,7 +170,7 @@ def word_for(member: Admitted, ground: Ground, *, isolation_since: int | None) -
 
 def _check_shape(member: Admitted, ground: Ground) -> None:
     """What is never rebased, whoever asks for it (traps R7, R8, R9)."""
-    properties: Mapping[str, str] = ground.settled.get("properties") or {}
+    properties: Mapping[str, str] = ground.view.get("properties") or {}
     if member.strict or properties.get(STRICT, "").lower() == "true":
         raise _refused("rebase.strict", "the table or the contract is strict (icetower.strict)")
     if not member.changes:

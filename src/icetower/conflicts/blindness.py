@@ -36,7 +36,9 @@ def known_blind(summary: Mapping[str, Any], *, declared: bool) -> bool:
 
 def _spark_says_so(summary: Mapping[str, Any]) -> bool:
     """Spark 4.1 marks its MERGEs; the modules for 3.5 and 4.0 don't, so their silence proves nothing."""
-    if summary.get("engine-name") != "spark":
+    # Only its own writers say which application they run in: whoever uses Iceberg's API inside a Spark session, and
+    # may have validated what he appends, does not.
+    if summary.get("engine-name") != "spark" or not summary.get("spark.app.id"):
         return False
     version = re.match(r"(\d+)\.(\d+)", str(summary.get("engine-version", "")))
     if version is None or (int(version[1]), int(version[2])) < _SPARK_WITH_MARKS:

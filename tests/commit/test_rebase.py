@@ -1,0 +1,341 @@
+"""Rebase of every operation (R2 to R6, S1 to S4), by a client that prepares its commits as Iceberg's own does."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from engine_world import TABLE, World, outcomes, run
+from iceberg_client import SNAPSHOT, Client, create, data, entries_named, equalities, positions, vector
+
+from icetower.catalog.changes import Manifests, read_changes
+from icetower.commit.head import Heads
+from icetower.conflicts.operations import Kind, Operation
+from icetower.table.head import HeadState
+from icetower.table.metadata import ref_head
+from icetower.table.partitions import spec_of
+
+BLIND = {"icetower.blind": "true"}
+
+
+async def two(world: World, version: int, *, seed: tuple[Any, ...] = (), **properties: str) -> tuple[Client, Client]:
+    """A table with some files, and two clients that have read it."""
+    await create(world, version, **properties)
+    ann, bob = Client(world, "ann"), Client(world, "bob")
+    if seed:
+        await ann.refresh()
+        assert await outcomes(await ann.append(*seed, **BLIND)) == ["direct"]
+    return await ann.refresh(), await bob.refresh()
+
+
+async def sound(world: World) -> list[str]:
+    """Every snapshot, as strangers read it, says what it does; the names of the live files."""
+    head = await Heads(world.upstream, world.storage).load(TABLE)
+    numbers = [snapshot.get("sequence-number", 0) for snapshot in head.metadata["snapshots"]]
+    if head.format_version > 1:
+        assert numbers == sorted(set(numbers))
+    manifests = Manifests(world.storage)
+    for snapshot in head.metadata["snapshots"]:
+        (change,) = await read_changes(manifests, head.metadata, [{"action": "add-snapshot", "snapshot": snapshot}])
+        assert change.problems == (), change.problems
+        for each in (*change.added, *change.removed):
+            spec_of(head.metadata, each.spec_id)
+    entries = await world.live_entries(head)
+    assert len({(e.file.path, e.file.referenced_data_file) for e in entries}) == len(entries)
+    await check_totals(head, entries)
+    return entries_named(entries)
+
+
+async def check_totals(head: HeadState, entries: list[Any]) -> None:
+    snapshot_id = ref_head(head.metadata, "main")
+    if snapshot_id is None:
+        return
+    summary = head.snapshots[snapshot_id]["summary"]
+    rows = [e.file.record_count for e in entries if e.file.content == 0]
+    assert (int(summary["total-data-files"]), int(summary["total-records"])) == (len(rows), sum(rows))
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_r2_merges_in_disjoint_partitions_pass_under_snapshot_isolation(version: int) -> None:
+    async def story() -> None:
+        world = World()
+        a, b = data("a1", "a"), data("b1", "b")
+        ann, bob = await two(world, version, seed=(a, b), **SNAPSHOT)
+        one = await ann.merge(add=[data("a2", "a")], remove=["a1"])
+        other = await bob.merge(add=[data("b2", "b")], remove=["b1"])
+        assert await outcomes(one, other) == ["direct", "rebased"]
+        assert await sound(world) == ["a2", "b2"]
+
+    run(story())
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_r2_without_a_word_about_its_reads_a_merge_is_sent_back(version: int) -> None:
+    async def story() -> None:
+        world = World()
+        ann, bob = await two(world, version, seed=(data("a1", "a"), data("b1", "b")))
+        one = await ann.merge(add=[data("a2", "a")], remove=["a1"])
+        other = await bob.merge(add=[data("b2", "b")], remove=["b1"])
+        assert await outcomes(one, other) == ["direct", "409 rebase.reads"]
+        assert await sound(world) == ["a2", "b1"]
+
+    run(story())
+
+
+def test_r2_what_the_table_asked_for_when_it_was_read_counts() -> None:
+    async def story() -> None:
+        world = World()
+        ann, bob = await two(world, 2, seed=(data("a1", "a"), data("b1", "b")))
+        one = await ann.append(data("a2", "a"), **BLIND)
+        other = await bob.merge(add=[data("b2", "b")], remove=["b1"])
+        alter = await ann.append(data("a3", "a"), **BLIND)
+        alter.requirements, alter.updates = [], [{"action": "set-properties", "updates": SNAPSHOT}]
+        assert await outcomes(one) == ["direct"]
+        assert await outcomes(alter) == ["direct"]
+        assert await outcomes(other) == ["409 rebase.reads"]
+
+    run(story())
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_two_that_replace_one_file_are_a_true_conflict(version: int) -> None:
+    async def story() -> None:
+        world = World()
+        ann, bob = await two(world, version, seed=(data("a1", "a"),), **SNAPSHOT)
+        one = await ann.merge(add=[data("a2", "a")], remove=["a1"])
+        other = await bob.merge(add=[data("a3", "a")], remove=["a1"])
+        assert await outcomes(one, other) == ["direct", "409 conflict.C6"]
+        assert await sound(world) == ["a2"]
+
+    run(story())
+
+
+def test_a_conflict_names_snapshot_partition_file_rule_and_next_step() -> None:
+    async def story() -> None:
+        world = World()
+        ann, bob = await two(world, 2, seed=(data("a1", "a"),), **SNAPSHOT)
+        one = await ann.merge(add=[data("a2", "a")], remove=["a1"])
+        other = await bob.merge(add=[data("a3", "a")], remove=["a1"])
+        assert await outcomes(one) == ["direct"]
+        with pytest.raises(Exception, match="conflicts with snapshot") as caught:
+            await other.send()
+        error: Any = caught.value
+        assert (error.rule, error.snapshot, error.next_step) == ("conflict.C6", one.snapshot_id, "refresh")
+        assert error.partitions == ("category=a",)
+        assert [path.rsplit("/", 1)[-1] for path in error.files] == ["a1"]
+
+    run(story())
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "outcome"),
+    [
+        ("v1", "v2", "409 conflict.C5"),  # two vectors for one file
+        ("v1", "elsewhere", "rebased"),  # vectors for two files
+        ("v1", "remove", "409 conflict.C3b"),  # rows of a file that we replace were deleted
+        ("remove", "v2", "409 conflict.C4"),  # the file whose rows we delete is gone
+    ],
+)
+def test_r2_deletion_vectors(theirs: str, ours: str, outcome: str) -> None:
+    async def story() -> None:
+        world = World()
+        a1, a2 = data("a1", "a"), data("a2", "a")
+        ann, bob = await two(world, 3, seed=(a1, a2), **SNAPSHOT)
+
+        async def done(client: Client, what: str) -> Any:
+            if what == "remove":
+                return await client.merge(add=[data(f"{client.name}-new", "a")], remove=["a1"])
+            return await client.merge(deletes=[vector(what, a2 if what == "elsewhere" else a1)])
+
+        assert await outcomes(await done(ann, theirs), await done(bob, ours)) == ["direct", outcome]
+        await sound(world)
+
+    run(story())
+
+
+@pytest.mark.parametrize(("mine", "outcome"), [("a", "409 conflict.C4"), ("b", "rebased")])
+def test_r6_position_deletes_that_hide_their_targets_conflict_with_any_removal_in_their_partition(
+    mine: str, outcome: str
+) -> None:
+    async def story() -> None:
+        world = World()
+        ann, bob = await two(world, 2, seed=(data("a1", "a"), data("b1", "b")), **SNAPSHOT)
+        one = await ann.merge(add=[data("a2", "a")], remove=["a1"])
+        other = await bob.merge(deletes=[positions("p", mine)])
+        assert await outcomes(one, other) == ["direct", outcome]
+
+    run(story())
+
+
+@pytest.mark.parametrize(("where", "outcome"), [("a", "409 conflict.C3b"), ("b", "rebased")])
+def test_equality_deletes_of_a_partition_stand_against_who_replaces_files_in_it(where: str, outcome: str) -> None:
+    async def story() -> None:
+        world = World()
+        ann, bob = await two(world, 2, seed=(data("a1", "a"), data("b1", "b")), **SNAPSHOT)
+        one = await ann.prepare(Operation(Kind.ROW_DELTA, (), (equalities("e", where),)))
+        other = await bob.merge(add=[data("a2", "a")], remove=["a1"])
+        assert await outcomes(one, other) == ["direct", outcome]
+
+    run(story())
+
+
+@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("summary", [{"replace-partitions": "true"}, {}])
+def test_r3_a_predicate_is_not_a_list_of_files(version: int, summary: dict[str, str]) -> None:
+    """Two INSERT OVERWRITE into one empty partition remove nothing, and both must not go in."""
+
+    async def story() -> None:
+        world = World()
+        ann, bob = await two(world, version, seed=(data("b1", "b"),), **SNAPSHOT)
+        one, other = [
+            await client.prepare(Operation(Kind.REPLACE_PARTITIONS, (data(f"{client.name}-1", "a"),)), **summary)
+            for client in (ann, bob)
+        ]
+        assert await outcomes(one, other) == ["direct", "409 rebase.predicate"]
+        assert await sound(world) == ["ann-1", "b1"]
+
+    run(story())
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_compaction_of_other_files_passes_by_nobodys_word(version: int) -> None:
+    async def story() -> None:
+        world = World()
+        seed = (data("a1", "a"), data("a2", "a"), data("b1", "b"))
+        ann, bob = await two(world, version, seed=seed)
+        one = await ann.append(data("b2", "b"), **BLIND)
+        other = await bob.compact(data("a12", "a", 20), "a1", "a2")
+        assert await outcomes(one, other) == ["direct", "rebased"]
+        assert await sound(world) == ["a12", "b1", "b2"]
+
+    run(story())
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_compaction_of_files_whose_rows_were_deleted_meanwhile_is_refused(version: int) -> None:
+    async def story() -> None:
+        world = World()
+        a1 = data("a1", "a")
+        ann, bob = await two(world, version, seed=(a1, data("a2", "a")), **SNAPSHOT)
+        deletes = [vector("v", a1) if version == 3 else positions("p", "a", target=a1)]
+        one = await ann.merge(deletes=deletes)
+        other = await bob.compact(data("a12", "a", 20), "a1", "a2")
+        assert await outcomes(one, other) == ["direct", "409 conflict.C3b"]
+        assert await sound(world) == ["a1", "a2", "v" if version == 3 else "p"]
+
+    run(story())
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_r4_removals_are_done_again_where_their_manifest_has_moved(version: int) -> None:
+    """One manifest holds all files; each MERGE replaces it, so that the next one's copy would bring files back."""
+
+    async def story() -> None:
+        world = World()
+        names = ["a1", "b1", "c1", "d1"]
+        await create(world, version, **SNAPSHOT)
+        clients = [Client(world, name) for name in "abcd"]
+        await clients[0].refresh()
+        await outcomes(await clients[0].append(*(data(name, name[0]) for name in names), **BLIND))
+        for client in clients:
+            await client.refresh()
+        requests = [
+            await client.merge(add=[data(f"{name[0]}2", name[0])], remove=[name])
+            for client, name in zip(clients, names, strict=True)
+        ]
+        expected = ["direct", *["rebased"] * 3] if version > 1 else ["direct", *["409 rebase.reads"] * 3]
+        assert await outcomes(*requests) == expected
+        assert await sound(world) == (["a2", "b2", "c2", "d2"] if version > 1 else ["a2", "b1", "c1", "d1"])
+
+    run(story())
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_r4_a_merged_manifest_of_a_client_is_not_used_once_what_it_merged_has_moved(version: int) -> None:
+    async def story() -> None:
+        world = World()
+        merging = {"commit.manifest.min-count-to-merge": "1"}
+        ann, bob = await two(world, version, seed=(data("a1", "a"), data("b1", "b")), **SNAPSHOT, **merging)
+        one = await ann.merge(add=[data("a2", "a")], remove=["a1"])
+        other = await bob.merge(add=[data("b2", "b")], remove=["b1"])
+        assert await outcomes(one, other) == ["direct", "rebased"]
+        assert await sound(world) == ["a2", "b2"]
+
+    run(story())
+
+
+def test_row_ids_of_what_is_carried_never_change() -> None:
+    async def story() -> None:
+        world = World()
+        ann, bob = await two(world, 3, seed=(data("a1", "a"), data("b1", "b"), data("c1", "c")), **SNAPSHOT)
+        before = (await ann.live())["c1"][0].file.first_row_id
+        one = await ann.merge(add=[data("a2", "a")], remove=["a1"])
+        other = await bob.merge(add=[data("b2", "b")], remove=["b1"])
+        assert await outcomes(one, other) == ["direct", "rebased"]
+        live = await (await ann.refresh()).live()
+        assert live["c1"][0].file.first_row_id == before
+        ids = [(t.file.first_row_id, t.file.record_count) for t, _ in live.values()]
+        taken = [row for first, rows in ids for row in range(first or 0, (first or 0) + rows)]
+        assert len(set(taken)) == len(taken)
+
+    run(story())
+
+
+@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("seed", range(40))
+def test_random_jobs_end_as_some_serial_order_would(version: int, seed: int) -> None:
+    """Stale commits of every kind, in groups: each says afterwards what it does, and what was removed stays so."""
+
+    async def story() -> None:
+        chance = random.Random(seed)
+        world = World()
+        merging = {"commit.manifest.min-count-to-merge": str(chance.choice([1, 3, 100]))}
+        start = tuple(data(f"{c}{i}", c) for c in "abc" for i in range(3))
+        clients = list(await two(world, version, seed=start, **SNAPSHOT, **merging))
+        clients += [await Client(world, name).refresh() for name in ("cyd", "dan")]
+        model = {touched.file.path.rsplit("/", 1)[-1] for touched in start}
+        for step in range(8):
+            requests, effects = [], []
+            for client in clients:
+                if chance.random() < 0.4:
+                    await client.refresh()
+                live = await client.live()
+                own = sorted(name for name, (t, _) in live.items() if t.file.content == 0)
+                new = f"{client.name}{step}"
+                what = chance.choice(["append", "merge", "merge", "compact", "delete"])
+                if what == "append" or not own:
+                    category = chance.choice("abc")
+                    requests.append(await client.append(data(new, category), **BLIND))
+                    effects.append(({new}, set[str]()))
+                    continue
+                name = chance.choice(own)
+                touched = live[name][0]
+                category = str(touched.file.partition[0])
+                if what == "compact":
+                    others = [n for n in own if live[n][0].file.partition == touched.file.partition][:3]
+                    rows = sum(live[n][0].file.record_count for n in others)
+                    requests.append(await client.compact(data(new, category, rows), *others))
+                    effects.append(({new}, set(others)))
+                elif what == "merge":
+                    requests.append(await client.merge(add=[data(new, category)], remove=[name]))
+                    effects.append(({new}, {name}))
+                elif version == 3:
+                    old = [n for n, (t, _) in live.items() if t.file.referenced_data_file == touched.file.path]
+                    requests.append(await client.merge(deletes=[vector(new, touched)], supersedes=old))
+                    effects.append((set[str](), set[str]()))
+                else:
+                    requests.append(await client.merge(deletes=[positions(new, category, target=touched)]))
+                    effects.append((set[str](), set[str]()))
+            for outcome, (added, removed) in zip(await outcomes(*requests), effects, strict=True):
+                assert outcome in ("direct", "rebased") or outcome.startswith("409 "), outcome
+                if not outcome.startswith("409"):
+                    assert removed <= model
+                    model = (model - removed) | added
+        await sound(world)
+        live = await (await clients[0].refresh()).live()
+        assert {name for name, (touched, _) in live.items() if touched.file.content == 0} == model
+        targets = {t.file.referenced_data_file.rsplit("/", 1)[-1] for t, _ in live.values() if t.file.content == 1}
+        assert version == 2 or targets <= model  # no vector of a file that is gone
+
+    run(story())
