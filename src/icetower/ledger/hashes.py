@@ -15,9 +15,5 @@ def hashed(kind: bytes, *names: str) -> bytes:
 
     128 bits of BLAKE2b: among a hundred million, two meet with a probability of about 1 in 10^23.
     """
-    digest = blake2b(kind, digest_size=16, person=b"icetower")
-    for name in names:
-        data = name.encode("utf-8", "surrogatepass")
-        digest.update(len(data).to_bytes(4, "big"))
-        digest.update(data)
-    return digest.digest()
+    text = ":".join([*[str(len(name)) for name in names], "".join(names)])
+    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16, person=kind).digest()

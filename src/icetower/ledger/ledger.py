@@ -6,6 +6,7 @@ passes by everything in turn, in bounded pieces. Nothing that is live is ever re
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import math
@@ -16,13 +17,14 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal
 
-from sqlalchemy import ColumnElement, Connection, Row, Table, case, delete, func, insert, select
+from sqlalchemy import ColumnElement, Connection, Row, Table, case, delete, func, insert, literal_column, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from icetower.ambient import Ambient
 from icetower.database import Database
 from icetower.errors import KeyMisused
 from icetower.ledger.hashes import ANSWER, APPLICATION, GROUP, KEY, hashed
+from icetower.ledger.lookups import ASKED_AT_ONCE, Lookups
 from icetower.ledger.schema import answers, attempts, groups, keys
 from icetower.registry.sql import migrate
 
@@ -35,8 +37,6 @@ SWEPT_PER_ROW = 4
 """A pass of the sweep takes a quarter of the time in which as many rows are added as there are: a seventh is dead."""
 
 SWEPT_MIN = 64
-ASKED_AT_ONCE = 500
-"""Names in one query: below what any database takes."""
 
 
 class Outcome(StrEnum):
@@ -175,6 +175,9 @@ class Ledger:
         self._attempts_max = attempts_max
         migrate(database, Path(__file__).parent / "migrations", version_table="ledger_version")
 
+        self._keys = Lookups(database, keys)
+        self._answers = Lookups(database, answers)
+        self._upserts: dict[str, tuple[str, list[str] | None]] = {}
         # Anywhere: a tower that restarts often must not sweep the same beginning again and again.
         start = int(ambient.uniform() * 256).to_bytes(1, "big")
         self._swept: dict[str, bytes] = {table.name: start for table in (keys, groups, answers)}
@@ -203,7 +206,7 @@ class Ledger:
             for table, some in rows:
                 if some:
                     # In the order of the tree that they go into; two writers in one order cannot deadlock.
-                    connection.execute(_upsert(connection, table, now), sorted(some, key=lambda row: row["id"]))
+                    self._upsert(connection, table, sorted(some, key=lambda row: row["id"]))
                     self._sweep(connection, table, SWEPT_MIN + SWEPT_PER_ROW * len(some), now)
             if logged:
                 connection.execute(insert(attempts), logged)
@@ -235,6 +238,21 @@ class Ledger:
             "expires_ms": now_ms + self._lifetime_ms,
         }
 
+    def _upsert(self, connection: Connection, table: Table, rows: Sequence[dict[str, Any]]) -> None:
+        """Insert rows; what is live already stays, but for a longer life; of an application, the higher number wins.
+
+        Straight to the driver: SQLAlchemy's way with parameters costs several times what the database does.
+        """
+        if table.name not in self._upserts:
+            compiled = _upsert(table, self._lifetime_ms, sqlite if self._database.is_sqlite else postgresql).compile(
+                dialect=connection.dialect
+            )
+            names = compiled.positiontup if compiled.positional else None  # pyright: ignore[reportAttributeAccessIssue]
+            self._upserts[table.name] = str(compiled), names
+        statement, names = self._upserts[table.name]
+        given = rows if names is None else [tuple(row[name] for name in names) for row in rows]
+        connection.exec_driver_sql(statement, given)  # pyright: ignore[reportArgumentType]  # tuples or mappings
+
     def _sweep(self, connection: Connection, table: Table, rows: int, now_ms: int) -> None:
         """Remove what has expired among the next rows after those that were swept last."""
         start = self._swept[table.name]
@@ -253,16 +271,9 @@ class Ledger:
     async def find_commits(self, owners: Sequence[CommitKey]) -> Mapping[CommitKey, Commit]:
         """What was committed under those of some keys that are live."""
         now = self._ambient.now_ms()
-        by_id = {owner.id: owner for owner in owners}
-
-        def work(connection: Connection) -> dict[CommitKey, Commit]:
-            found: dict[CommitKey, Commit] = {}
-            for some in _pieces(list(by_id)):
-                rows = connection.execute(select(keys).where(keys.c.id.in_(some), keys.c.expires_ms > now))
-                found |= {by_id[row.id]: _commit(by_id[row.id], row) for row in rows}
-            return found
-
-        return await self._database.run(work)
+        rows = await asyncio.gather(*(self._keys.row(owner.id) for owner in owners))
+        together = zip(owners, rows, strict=True)
+        return {owner: _commit(owner, row) for owner, row in together if row is not None and row.expires_ms > now}
 
     async def remember_commits(self, commits: Sequence[Commit]) -> None:
         """Keep what was committed; see `write`."""
@@ -296,13 +307,9 @@ class Ledger:
 
     async def find(self, principal: str, key: str, endpoint: str, fingerprint: str | None = None) -> Answer | None:
         """The answer that was given under a live key. Raises `KeyMisused` if it stands for another request."""
-        mine = answers.c.id == hashed(ANSWER, principal, key), answers.c.expires_ms > self._ambient.now_ms()
-
-        def work(connection: Connection) -> Answer | None:
-            row = connection.execute(select(answers).where(*mine)).one_or_none()
-            return None if row is None else Answer(row.endpoint, row.status, row.body, row.fingerprint)
-
-        found = await self._database.run(work)
+        row = await self._answers.row(hashed(ANSWER, principal, key))
+        live = row is not None and row.expires_ms > self._ambient.now_ms()
+        found = Answer(row.endpoint, row.status, bytes(row.body), row.fingerprint) if row is not None and live else None
         if found is not None and (found.endpoint, found.fingerprint) != (endpoint, fingerprint):
             raise KeyMisused(
                 f"the idempotency key was used for another request, {found.endpoint}; take a new key for each request",
@@ -381,11 +388,10 @@ def percentile(values: Iterable[float], percent: int) -> float:
     return ordered[max(0, math.ceil(len(ordered) * percent / 100) - 1)] if ordered else 0.0
 
 
-def _upsert(connection: Connection, table: Table, now_ms: int) -> Any:
-    """An insertion that leaves what is live, but for a longer life; of an application, the higher number wins."""
-    dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
+def _upsert(table: Table, lifetime_ms: int, dialect: Any) -> Any:
     statement = dialect.insert(table)
     old, new = table.c, statement.excluded
+    now_ms = new.landed_ms if "landed_ms" in old else new.expires_ms - literal_column(str(lifetime_ms))
     gives_way = old.expires_ms <= now_ms
     if "sequence" in old:
         gives_way |= new.sequence > old.sequence
