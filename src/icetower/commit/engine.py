@@ -331,6 +331,7 @@ class Engine:
                 self._manifests.listings,
                 now_ms=now_ms,
                 new_name=self._ambient.uuid4,
+                new_id=self._ambient.snapshot_id,
                 isolation_since=since,
             )
             if not planned.needs:

@@ -17,9 +17,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from icetower.admission.admit import application_of
 from icetower.admission.admitted import Admitted, AdmittedAppend
+from icetower.commit.appends import fold, repeated, why_not
 from icetower.commit.draft import finish, target_ref
 from icetower.commit.ground import Ground
 from icetower.commit.rebase import Word, conflicts_of, refusal, word_for
@@ -103,6 +105,7 @@ def plan(
     *,
     now_ms: int,
     new_name: Callable[[], str],
+    new_id: Callable[[], int],
     isolation_since: int | None = None,
     keep: frozenset[int] = frozenset(),
 ) -> Plan:
@@ -113,14 +116,18 @@ def plan(
         listings: manifest lists that are known in runs, by path; they need not be in `files`.
         now_ms: the server's clock.
         new_name: gives a name that was never used, for each new file.
+        new_id: gives an id for a snapshot of the tower's own.
         isolation_since: the sequence number since which the table is known to have asked for snapshot isolation.
         keep: snapshots that retention must not let go, since commits that are under way were written on them.
     """
-    planner = _Planner(head, files, listings, now_ms, new_name, isolation_since)
+    planner = _Planner(head, files, listings, now_ms, new_name, new_id, isolation_since)
+    appends = [member for member in group if isinstance(member, AdmittedAppend)]
+    steps = [partial(planner.take, member) for member in group if isinstance(member, Admitted)]
+    steps += [partial(planner.fold, each) for each in _by_ref(appends)]
     needs: set[Need] = set()
-    for member in group:
+    for step in steps:
         try:
-            planner.take(member)
+            step()
         except NeedsFile as need:
             needs.add(Need(need.path, need.is_list))
         except NeedsFiles as many:
@@ -128,6 +135,13 @@ def plan(
     if needs:
         return Plan(head.metadata, needs=frozenset(needs))
     return planner.result(keep)
+
+
+def _by_ref(appends: Sequence[AdmittedAppend]) -> list[list[AdmittedAppend]]:
+    found: dict[str, list[AdmittedAppend]] = {}
+    for append in appends:
+        found.setdefault(append.ref, []).append(append)
+    return list(found.values())
 
 
 def plan_creation(
@@ -151,20 +165,21 @@ class _Planner:
         listings: Mapping[str, Listing],
         now_ms: int,
         new_name: Callable[[], str],
+        new_id: Callable[[], int],
         isolation_since: int | None,
     ) -> None:
         self._head = head
         self._ground = Ground(head, files, listings, now_ms)
         self._keys = head.keys
         self._new_name = new_name
+        self._new_id = new_id
         self._isolation_since = isolation_since
         self._accepted: list[Accepted] = []
         self._replayed: list[Replayed] = []
         self._refused: list[Refused] = []
 
-    def take(self, member: Member) -> None:
+    def take(self, member: Admitted) -> None:
         """Decide on one member. Raises `NeedsFile`, `NeedsFiles`."""
-        assert isinstance(member, Admitted)
         try:
             landed = self._landed(member)
             if landed is not None:
@@ -193,6 +208,80 @@ class _Planner:
             record = KeyRecord(member.principal, ref, member.key, member.application_sequence, snapshots)
             self._keys = self._keys.plus([record])
         self._accepted.append(Accepted(member, "direct" if word is None else "rebased", snapshots))
+
+    def fold(self, appends: Sequence[AdmittedAppend]) -> None:
+        """Decide on the appends to one branch, and fold those that go in. Raises `NeedsFile`."""
+        going: list[AdmittedAppend] = []
+        later: list[AdmittedAppend] = []
+        files: set[str] = set()
+        keys: set[tuple[str, str]] = set()
+        numbers: dict[tuple[str, str], int] = {}
+        for append in appends:
+            try:
+                landed = self._landed_append(append)
+            except IcetowerError as error:
+                self._refused.append(Refused(append, error))
+                continue
+            if landed is not None:
+                self._replayed.append(Replayed(append, landed))
+                continue
+            own_key = (append.principal, append.key or "")
+            name, number = append.application or ("", 0)
+            same = append.key is not None and own_key in keys
+            if same or (append.application is not None and number <= numbers.get((append.principal, name), -1)):
+                later.append(append)  # it joins the one before it, and gets its answer (trap A3)
+                continue
+            error = why_not(append, self._ground.view) or repeated(append, files)
+            if error is not None:
+                self._refused.append(Refused(append, error))
+                continue
+            going.append(append)
+            files |= {touched.file.path for touched in append.files}
+            if append.key is not None:
+                keys.add(own_key)
+            if append.application is not None:
+                numbers[append.principal, name] = number
+        if not going:
+            return
+        ground, ref = self._ground, going[0].ref
+        parent_id = ground.ref_head(ref)
+        snapshot_id = self._new_id()
+        folded = fold(
+            going,
+            metadata=ground.view,
+            parent=None if parent_id is None else ground.snapshot(parent_id),
+            listing=ground.listing(parent_id),
+            snapshot_id=snapshot_id,
+            sequence_number=ground.last_sequence_number + 1,
+            now_ms=ground.now_ms,
+            new_name=self._new_name,
+        )
+        with ground.attempt() as made:
+            made.files.update(folded.files)
+            made.listings.update(folded.lists)
+            for path, listing in folded.lists.items():
+                made.own[path] = tuple(row for row in listing.runs[0].rows if row.added_snapshot_id == snapshot_id)
+            ground.apply(folded.updates)
+        self._keys = self._keys.plus(folded.keys)
+        self._accepted += [Accepted(append, "appended", (snapshot_id,)) for append in going]
+        self._replayed += [Replayed(append, (snapshot_id,)) for append in later]
+
+    def _landed_append(self, append: AdmittedAppend) -> tuple[int, ...] | None:
+        """The snapshot of this very append, if it is in the table already (traps K1, K2)."""
+        if append.table_uuid is not None and append.table_uuid != self._ground.view.get("table-uuid"):
+            return None
+        if append.key is not None:
+            landed = self._keys.find(append.principal, append.ref, append.key)
+            if landed is not None:
+                self._check_on_branch(f"idempotency key {append.key}", append.ref, landed)
+                return landed
+        if append.application is not None:
+            application, number = append.application
+            last = self._keys.sequence(append.principal, append.ref, application)
+            if last is not None and number <= last[0]:
+                self._check_on_branch(f"number {last[0]} of application {application}", append.ref, last[1])
+                return last[1]
+        return None
 
     def result(self, keep: frozenset[int]) -> Plan:
         """The plan, when every member was taken."""
