@@ -108,8 +108,8 @@ def admitted(asked: Asked, files: Sequence[Verified]) -> AdmittedAppend:
             if verified.unproven:
                 raise ContractViolation(
                     f"{asked.principal.name} may not append {claim.path}: contract {asked.principal.contract.name} "
-                    f"asks for proof of partitions, and the file's statistics do not show that all its rows have one value "
-                    f"of {', '.join(verified.unproven)}; write it with statistics, or append it by a commit",
+                    f"asks for proof of partitions, and the file's statistics do not show that all its rows have one "
+                    f"value of {', '.join(verified.unproven)}; write it with statistics, or append it by a commit",
                     rule="append.unproven",
                     partitions=(partition_name(claim.spec, claim.partition),),
                     files=(claim.path,),

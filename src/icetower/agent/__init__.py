@@ -5,9 +5,12 @@ from icetower.agent import Tower, new_key, keyed
 tower = Tower("http://127.0.0.1:8181", token=secret)
 catalog = pyiceberg.catalog.load_catalog("tower", **tower.pyiceberg_properties())
 catalog.load_table("sales.orders").append(rows, snapshot_properties=keyed(new_key(), blind=True))
+
+tower.append("sales.orders", [DataFile.of_parquet("orders.parquet")], key=new_key())
 """
 
+from icetower.agent.appends import Appended, DataFile
 from icetower.agent.client import Tower
 from icetower.agent.keys import keyed, new_key
 
-__all__ = ["Tower", "keyed", "new_key"]
+__all__ = ["Appended", "DataFile", "Tower", "keyed", "new_key"]

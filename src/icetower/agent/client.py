@@ -1,24 +1,25 @@
-"""`Tower`: the control API of a tower, and how to point PyIceberg and Spark at it."""
+"""`Tower`: appends of data files, the control API of a tower, and how to point PyIceberg and Spark at it."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
 
 import httpx2
 
 from icetower import errors
-from icetower.errors import IcetowerError
+from icetower.agent.appends import Appended, Appender, DataFile
+from icetower.agent.channel import Channel
+from icetower.agent.failures import error_of
 
 TIMEOUT_S = 30.0
-
-
-def _tree(root: type[IcetowerError]) -> list[type[IcetowerError]]:
-    return [root, *(leaf for branch in root.__subclasses__() for leaf in _tree(branch))]
+ANSWER_WITHIN_S = 60.0
+"""A server may hold an append for as long as `server.queue_deadline_s` before it answers."""
 
 
 class Tower:
-    """A tower's control API.
+    """A tower, for agents and their keepers. Threads may share one.
 
     Args:
         uri: as `icetower serve` prints it.
@@ -33,6 +34,8 @@ class Tower:
         self._token = token
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         self._http = httpx2.Client(base_url=self.uri, headers=headers, timeout=timeout_s)
+        self._channel = Channel(self.uri, timeout_s=max(timeout_s, ANSWER_WITHIN_S))
+        self._appender = Appender(self._channel, token)
 
     def __enter__(self) -> Tower:
         return self
@@ -42,6 +45,33 @@ class Tower:
 
     def close(self) -> None:
         self._http.close()
+        self._channel.close()
+
+    # -- appends --------------------------------------------------------------------------------------------------
+
+    def append(
+        self,
+        table: str,
+        files: Sequence[DataFile],
+        *,
+        key: str | None = None,
+        application: tuple[str, int] | None = None,
+        ref: str = "main",
+    ) -> Appended:
+        """Append data files that lie in the table's place already; returns when they are in the table.
+
+        No table is loaded and no manifest written: the server reads each file's footer, and commits what many callers
+        append at about the same time as one snapshot. What may succeed later is sent again, under the same key.
+
+        Args:
+            table: ``namespace.table``.
+            key: the same for every attempt at the same append, across crashes of the caller; by default a fresh one
+                for this call.
+            application: (application, sequence), for callers that number their appends instead of keeping keys: one
+                numbered no higher than the last that is in the table is done already.
+            ref: the branch.
+        """
+        return self._appender.append(table, files, key=key, application=application, ref=ref)
 
     # -- clients of the same tower --------------------------------------------------------------------------------
 
@@ -111,24 +141,4 @@ class Tower:
             ) from error
         if response.is_success:
             return response.json() if response.content else None
-        raise _error_of(response)
-
-
-def _error_of(response: httpx2.Response) -> IcetowerError:
-    """The server's error, as the class that it was raised as."""
-    try:
-        said = response.json()["error"]
-        message, kind = str(said["message"]), str(said["type"])
-    except (ValueError, KeyError, TypeError):
-        said, message, kind = {}, f"HTTP status {response.status_code} without an explanation", ""
-    matching = [leaf for leaf in _tree(IcetowerError) if leaf.status == response.status_code]
-    exact = [leaf for leaf in matching if leaf.kind == kind]
-    chosen = (exact or matching or [IcetowerError])[0]
-    return chosen(
-        message,
-        rule=said.get("rule"),
-        partitions=said.get("partitions") or (),
-        snapshot=said.get("snapshot"),
-        files=said.get("files") or (),
-        next_step=said.get("next_step"),
-    )
+        raise error_of(response.status_code, response.content)

@@ -165,6 +165,7 @@ def repeated(append: AdmittedAppend, taken: set[str]) -> CommitConflict | None:
         "is in the table before sending it again, and send retries under the key of the first attempt",
         rule="append.repeated",
         files=(again,),
+        next_step="none",
     )
 
 
