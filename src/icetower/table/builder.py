@@ -6,8 +6,9 @@ Follows Iceberg's `TableMetadata.Builder`, its messages included, since clients'
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 from icetower.errors import BadRequest, CommitConflict, ValidationFailed
 from icetower.table import specs
@@ -19,28 +20,126 @@ Metadata = Mapping[str, Any]
 MAIN = "main"
 LATEST_FORMAT_VERSION = 3
 ONE_MINUTE_MS = 60_000
+_CHOICES = ("current-schema-id", "default-spec-id", "default-sort-order-id")
+_GROWING = ("snapshots", "snapshot-log")
+
+
+@dataclass(frozen=True, slots=True)
+class Savepoint:
+    """What a `Builder` goes back to. The lists and the index may have grown since: they are cut again."""
+
+    state: JSON
+    lengths: Mapping[str, int]
+    added: int
+    index: Mapping[int, JSON]
+    log_is_whole: bool
+    changed_ever: bool
 
 
 class Builder(Structure):
-    """Metadata under construction. Nothing of the base is changed."""
+    """Metadata under construction. Nothing of the base is changed.
+
+    A builder may take one commit after another: each between `begin` and `finish`. Adding snapshots costs nothing that
+    grows with the history: the lists of the base and its index are copied once, and grow from then on.
+
+    Args:
+        base: None builds a table from nothing.
+        now_ms: wall clock.
+        index: the base's snapshots by id, where somebody has them.
+    """
 
     def __init__(
-        self, base: Metadata | None, now_ms: int, format_version: int, *, logs_every_move: bool = False
+        self, base: Metadata | None, now_ms: int, format_version: int, *, index: Mapping[int, Metadata] | None = None
     ) -> None:
         super().__init__(dict(base) if base is not None else _nothing(format_version))
         self.base = base
-        self.now_ms = now_ms if base is None else max(now_ms, int(base["last-updated-ms"]))
+        self._wall_ms = now_ms
+        self._changed_ever = False
+        self._log_is_whole = False  # whether every entry of the log is known to name a snapshot of the table
+        self._index = cast("Mapping[int, JSON] | None", index)
+        self._own: set[str] = set()
+        """What was copied from the base and may grow in place: `snapshots`, `snapshot-log`, `index`."""
+        self._added: list[int] = []
+        self.begin()
+
+    def begin(self) -> None:
+        """From here on it is another commit."""
+        self.changed = False
+        self.now_ms = max(self._wall_ms, int(self.state.get("last-updated-ms", 0)))
+        self._last_added = {}
         self._added_snapshots: set[int] = set()
         self._main_moves: list[int] = []
         self._removed_snapshots = False
-        self._logs_every_move = logs_every_move
-        self._snapshots_by_id: dict[int, JSON] | None = None
+        self._begun_with = tuple(self.state.get(key) for key in _CHOICES)
+        self._logged_before = len(self.state.get("snapshot-log", ()))
+
+    @property
+    def index(self) -> Mapping[int, JSON]:
+        """All snapshots by id. Whoever takes it may keep it: it is not changed after that."""
+        self._own.discard("index")
+        return self._snapshots_by_id()
 
     def snapshot(self, snapshot_id: int) -> JSON | None:
         """A snapshot by id. The index is made once: histories hold thousands."""
-        if self._snapshots_by_id is None:
-            self._snapshots_by_id = {snapshot["snapshot-id"]: snapshot for snapshot in self.state.get("snapshots", ())}
-        return self._snapshots_by_id.get(snapshot_id)
+        return self._snapshots_by_id().get(snapshot_id)
+
+    def _snapshots_by_id(self) -> Mapping[int, JSON]:
+        if self._index is None:
+            self._index = {snapshot["snapshot-id"]: snapshot for snapshot in self.state.get("snapshots", ())}
+            self._own.add("index")
+        return self._index
+
+    def _own_index(self) -> dict[int, JSON]:
+        index = self._snapshots_by_id()
+        if "index" not in self._own:
+            index = self._index = dict(index)
+            self._own.add("index")
+        return cast("dict[int, JSON]", index)
+
+    def _grow(self, key: str, entry: JSON) -> None:
+        """Append to a list that may be long: it is copied before the first time only."""
+        if key not in self._own:
+            self.state[key] = list(self.state.get(key, ()))
+            self._own.add(key)
+        self.state[key].append(entry)
+        self.changed = True
+
+    def _replace(self, key: str, entries: list[JSON]) -> None:
+        self.put(key, entries)
+        self._own.add(key)
+
+    def savepoint(self) -> Savepoint:
+        """The state between two commits, to go back to."""
+        return Savepoint(
+            dict(self.state),
+            {key: len(self.state.get(key, ())) for key in _GROWING},
+            len(self._added),
+            self._own_index(),
+            self._log_is_whole,
+            self._changed_ever,
+        )
+
+    def roll_back(self, to: Savepoint) -> None:
+        """Forget everything since a savepoint; it takes as long as what is forgotten took."""
+        current, self.state = self.state, dict(to.state)
+        for key, length in to.lengths.items():
+            entries = to.state.get(key, [])
+            is_own = key in self._own and entries is current.get(key)
+            if not is_own:
+                self._own.discard(key)
+            if len(entries) > length and is_own:
+                del entries[length:]
+            elif len(entries) > length:
+                self.state[key] = entries[:length]
+        if self._index is to.index and "index" in self._own:
+            index = self._own_index()
+            for snapshot_id in self._added[to.added :]:
+                index.pop(snapshot_id, None)
+        else:
+            self._index = None
+        del self._added[to.added :]
+        self._log_is_whole, self._changed_ever = to.log_is_whole, to.changed_ever
+        self.begin()
 
     def add_snapshot(self, sent: Mapping[str, Any]) -> None:
         """Add a snapshot; no ref points at it yet."""
@@ -59,10 +158,10 @@ class Builder(Structure):
         self._take_sequence_number(snapshot)
         if self.format_version >= 3:
             self._take_row_ids(snapshot)
-        self.append("snapshots", snapshot)
-        assert self._snapshots_by_id is not None
-        self._snapshots_by_id[snapshot_id] = snapshot
+        self._grow("snapshots", snapshot)
+        self._own_index()[snapshot_id] = snapshot
         self._added_snapshots.add(snapshot_id)
+        self._added.append(snapshot_id)
 
     def _take_sequence_number(self, snapshot: JSON) -> None:
         number = optional_integer(snapshot, "sequence-number", "snapshot") or 0
@@ -115,7 +214,7 @@ class Builder(Structure):
             self.state["current-snapshot-id"] = snapshot_id
             # Going back to an older snapshot happens now, not when that snapshot was made.
             time_ms = snapshot["timestamp-ms"] if snapshot_id in self._added_snapshots else self.now_ms
-            self.append("snapshot-log", {"timestamp-ms": time_ms, "snapshot-id": snapshot_id})
+            self._grow("snapshot-log", {"timestamp-ms": time_ms, "snapshot-id": snapshot_id})
             self._main_moves.append(snapshot_id)
         self.put("refs", {**self.state["refs"], name: ref})
 
@@ -131,11 +230,11 @@ class Builder(Structure):
         gone = {snapshot_id for snapshot_id in ids if self.snapshot(snapshot_id) is not None}
         if not gone:
             return
-        assert self._snapshots_by_id is not None
-        for snapshot_id in gone:
-            del self._snapshots_by_id[snapshot_id]
+        # A new index: a savepoint may hold the one that there was.
+        self._index = {key: snapshot for key, snapshot in self._snapshots_by_id().items() if key not in gone}
+        self._own.add("index")
         self._removed_snapshots = True
-        self.put("snapshots", [s for s in self.state["snapshots"] if s["snapshot-id"] not in gone])
+        self._replace("snapshots", [s for s in self.state["snapshots"] if s["snapshot-id"] not in gone])
         for part in ("statistics", "partition-statistics"):
             self.remove_statistics(part, gone)
         for name in [name for name, ref in self.state["refs"].items() if self.snapshot(ref["snapshot-id"]) is None]:
@@ -225,17 +324,31 @@ class Builder(Structure):
 
     def build(self) -> Metadata:
         """The finished metadata; the base itself where nothing changed."""
-        if self.base is not None and not self.changed:
+        self.finish()
+        if self.base is not None and not self._changed_ever:
             return self.base
-        state = self.state
+        self._own.difference_update(_GROWING)  # the lists are the caller's now
+        return dict(self.state)
+
+    def finish(self) -> None:
+        """End a commit: check the table that it leaves, and correct its log.
+
+        Raises:
+            BadRequest: something that a table must have is missing.
+            ValidationFailed: the table cannot be as it was left.
+        """
+        if self.base is not None and not self.changed:
+            return
         self._check_complete()
-        state["snapshot-log"] = self._corrected_log()
-        last_log_ms = state["snapshot-log"][-1]["timestamp-ms"] if state["snapshot-log"] else 0
+        self._correct_log()
+        log = self.state["snapshot-log"]
+        last_log_ms = log[-1]["timestamp-ms"] if log else 0
         # Iceberg refuses to read a table whose log runs more than a minute ahead of it.
-        state["last-updated-ms"] = max(self.now_ms, last_log_ms)
+        self.state["last-updated-ms"] = max(self.now_ms, last_log_ms)
         if self._main_moves:
-            _check_log_order(state["snapshot-log"][-len(self._main_moves) - 1 :])
-        return with_legacy_fields(state)
+            _check_log_order(log[-len(self._main_moves) - 1 :])
+        self.state = with_legacy_fields(self.state)
+        self._changed_ever = True
 
     def _check_complete(self) -> None:
         state = self.state
@@ -250,36 +363,39 @@ class Builder(Structure):
         order = by_id(state["sort-orders"], "order-id", state["default-sort-order-id"])
         if order is None:
             raise BadRequest("Sort orders cannot be null or empty: send add-sort-order", rule="order.missing")
-        unbroken = self.base is not None and all(
-            self.base.get(key) == state[key]
-            for key in ("current-schema-id", "default-spec-id", "default-sort-order-id")
-        )
-        if not unbroken:
+        if self.base is None or self._begun_with != tuple(state[key] for key in _CHOICES):
             specs.check_spec(spec, schema)
             specs.check_order(order, schema)
 
-    def _corrected_log(self) -> list[JSON]:
-        """The snapshot log without snapshots that were `main` only within this commit, cut where history has a hole."""
-        log: list[JSON] = self.state["snapshot-log"]
+    def _correct_log(self) -> None:
+        """Take snapshots out of the log that were `main` only within this commit, and cut it where history has a hole.
+
+        The log of the commits before is known to be whole from the first time on.
+        """
         current = self.state["current-snapshot-id"]
         passing = {i for i in self._main_moves if i in self._added_snapshots and i != current}
-        if self._logs_every_move:
-            passing = set()
         if not passing and not self._removed_snapshots:
-            return log
+            return
+        log: list[JSON] = self.state["snapshot-log"]
+        begin = self._logged_before if self._log_is_whole and not self._removed_snapshots else 0
         kept: list[JSON] = []
-        for entry in log:
+        for entry in log[begin:]:
             if self.snapshot(entry["snapshot-id"]) is not None:
                 if entry["snapshot-id"] not in passing:
                     kept.append(entry)
             elif self._removed_snapshots:
                 # Else the snapshot before the hole would seem to have been current all through it.
                 kept = []
-        if log and _has_current(self.state) and (not kept or kept[-1]["snapshot-id"] != current):
+        last = kept[-1] if kept else log[begin - 1] if begin else None
+        if log and _has_current(self.state) and (last is None or last["snapshot-id"] != current):
             raise ValidationFailed(
                 "Cannot set invalid snapshot log: latest entry is not the current snapshot", rule="snapshot-log"
             )
-        return kept
+        if begin:
+            log[begin:] = kept  # its own: the passing snapshots were appended
+        else:
+            self._replace("snapshot-log", kept)
+        self._log_is_whole = True
 
 
 def checked_version(version: int) -> int:

@@ -21,7 +21,6 @@ def apply(
     *,
     now_ms: int,
     uuid: str | None = None,
-    logs_every_move: bool = False,
 ) -> Metadata:
     """The metadata after the updates, which are JSON as the REST specification has it.
 
@@ -30,8 +29,6 @@ def apply(
         updates: in order. Snapshots are final: they are added as they are.
         now_ms: wall clock; the result's time is never before the base's.
         uuid: of a table built from nothing whose updates assign none.
-        logs_every_move: the updates are several commits, each of which was `main` for a moment: all of them are logged.
-            Otherwise a snapshot that a later one of the same commit supersedes is not.
 
     Returns:
         The base itself where the updates change nothing.
@@ -41,16 +38,21 @@ def apply(
         ValidationFailed: an update that can never be valid on this base.
         CommitConflict: a snapshot numbered before the table's last one; the client may try again.
     """
-    builder = Builder(metadata, now_ms, _first_version(metadata, updates), logs_every_move=logs_every_move)
+    builder = Builder(metadata, now_ms, _first_version(metadata, updates))
     if metadata is None and uuid is not None:
         builder.state["table-uuid"] = uuid
+    perform(builder, updates)
+    return builder.build()
+
+
+def perform(builder: Builder, updates: Sequence[Mapping[str, Any]]) -> None:
+    """Apply updates to metadata under construction. Raises as `apply` does."""
     for update in updates:
         action = update.get("action")
         handler = _HANDLERS.get(action) if isinstance(action, str) else None
         if handler is None:
             raise BadRequest(f"Unknown or unsupported table update: {action!r}", rule="update.action")
         handler(builder, update)
-    return builder.build()
 
 
 def _first_version(metadata: Metadata | None, updates: Sequence[Mapping[str, Any]]) -> int:
