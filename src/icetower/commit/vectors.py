@@ -1,0 +1,268 @@
+"""Row-level rebase: a commit's deletion vector, and one that others wrote for the same data file, become one. Pure.
+
+Iceberg refuses the second of two vectors for one data file whatever rows they are about (C5 of docs/conflicts.md),
+since who reads manifests doesn't see the rows. The tower looks: where the rows that each has deleted since the commit's
+base differ, the table gets a vector with both, in a new Puffin file, in place of the one that it has by now. Where they
+don't, or one brings rows back, the commit is refused.
+
+Use: `met` says which vectors have met; `unite` makes their unions, and what `draft.finish` wants to know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from icetower.commit.draft import Replacement
+from icetower.conflicts.deletes import is_vector
+from icetower.conflicts.filtering import FileKey, key_of
+from icetower.conflicts.history import Files, Live
+from icetower.errors import CommitConflict, ValidationFailed
+from icetower.table import puffin
+from icetower.table.change import Change, Touched
+from icetower.table.partitions import partition_key
+from icetower.table.puffin import Blob, BlobAt
+from icetower.table.records import ADDED, DATA, DELETED, DataFile, Entry
+from icetower.table.vectors import BLOB_MAX_BYTES, Overlap, Vector, as_blob, decode, merge
+
+JSON = Mapping[str, Any]
+
+VECTORS_MAX = 1_000
+"""A commit that meets others in more data files goes back to its client: merging them all would keep others waiting."""
+
+BYTES_MAX = 8 * BLOB_MAX_BYTES
+"""Likewise for the size of all vectors that have to be read, before the reading begins."""
+
+CREATED_BY = "Icetower"
+
+
+class NeedsBlobs(Exception):
+    """Blobs must be read before vectors can be put together.
+
+    Attributes:
+        blobs: each of them.
+    """
+
+    def __init__(self, blobs: Iterable[BlobAt]) -> None:
+        self.blobs = frozenset(blobs)
+        super().__init__(sorted({blob.path for blob in self.blobs}))
+
+
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """A data file of which a commit and others have deleted rows, each by a vector.
+
+    Attributes:
+        target: path of the data file.
+        spec_id, ours: the commit's ADDED entry.
+        base: the vector that the commit found and superseded; None where there was none.
+        theirs: the vector that the table has by now.
+    """
+
+    target: str
+    spec_id: int
+    ours: Entry
+    base: DataFile | None
+    theirs: Live
+
+    @property
+    def superseded(self) -> FileKey | None:
+        """The vector that the commit removes and others have replaced: it is not to be looked for any more."""
+        return None if self.base is None else key_of(self.base)
+
+
+@dataclass(frozen=True, slots=True)
+class United:
+    """A Puffin file to be written, and the entries that take the place of the commit's own."""
+
+    path: str
+    data: bytes
+    replacement: Replacement
+
+
+def met(change: Change, steps: Sequence[JSON], files: Files) -> tuple[Meeting, ...]:
+    """The vectors of a change that met others, in order of their data files.
+
+    Args:
+        steps: the snapshots that landed between the commit's base and the head, oldest first.
+        files: manifests, and what each of these snapshots added itself.
+
+    Raises:
+        NeedsFile: a manifest or manifest list must be read first.
+    """
+    ours = dict(_added_vectors(change))
+    if not ours or change.names_sibling:  # what a sibling has written is not there to be merged with yet
+        return ()
+    now: dict[str, Live] = {}
+    for step in steps:
+        written = [live for live in _of_deletes(files, step) if _about(live.entry.file) in ours]
+        gone = {key_of(live.entry.file) for live in written if live.status == DELETED}
+        now = {target: live for target, live in now.items() if key_of(live.entry.file) not in gone}
+        now |= {_about(live.entry.file): live for live in written if live.status == ADDED}
+    base = {_about(touched.file): touched.file for touched in change.removed if is_vector(touched.file)}
+    return tuple(Meeting(target, *ours[target], base.get(target), live) for target, live in sorted(now.items()))
+
+
+def _added_vectors(change: Change) -> Iterator[tuple[str, tuple[int, Entry]]]:
+    for row in change.diff.added:
+        for entry in change.entries_added.get(row.path, ()):
+            if is_vector(entry.file):
+                yield _about(entry.file), (row.spec_id, entry)
+
+
+def _of_deletes(files: Files, step: JSON) -> Iterator[Live]:
+    """What a snapshot did to deletion vectors; entries that it only laid out anew are another's."""
+    for row in files.own_rows(step):
+        if row.content != DATA:
+            own = (live for live in files.entries(row) if live.snapshot_id == step["snapshot-id"])
+            yield from (live for live in own if is_vector(live.entry.file))
+
+
+def _about(file: DataFile) -> str:
+    return str(file.referenced_data_file)
+
+
+def unite(meetings: Sequence[Meeting], blob_at: Callable[[BlobAt], bytes | None], *, path: str) -> United:
+    """One vector for each data file, in one new Puffin file.
+
+    Args:
+        blob_at: the bytes of a blob; None where they have not been read yet.
+        path: where the Puffin file will be written.
+
+    Raises:
+        NeedsBlobs: blobs must be read first.
+        CommitConflict: both have deleted the same rows, or one brings rows back; or they cannot be put together.
+        ValidationFailed: the commit's own vector cannot be read.
+    """
+    wanted = [_places(meeting) for meeting in meetings]
+    _check_limits(wanted)
+    read = {blob: blob_at(blob) for at in wanted for blob in at.blobs}
+    missing = [blob for blob, data in read.items() if data is None]
+    if missing:
+        raise NeedsBlobs(missing)
+    unions = [_union(at, {blob: data for blob, data in read.items() if data is not None}) for at in wanted]
+    pairs = list(zip(meetings, unions, strict=True))
+    data, blobs = puffin.write([as_blob(union, met_.target) for met_, union in pairs], created_by=CREATED_BY)
+    added = {
+        meeting.target: (meeting.spec_id, _entry(meeting, union, blob, path, len(data)))
+        for (meeting, union), blob in zip(pairs, blobs, strict=True)
+    }
+    removed = tuple(Touched(m.theirs.entry.file, m.theirs.row.spec_id, m.theirs.sequence_number) for m in meetings)
+    return United(path, data, Replacement(added, removed))
+
+
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """A meeting with the places of its blobs."""
+
+    meeting: Meeting
+    ours: BlobAt
+    theirs: BlobAt
+    base: BlobAt | None
+
+    @property
+    def blobs(self) -> tuple[BlobAt, ...]:
+        return (self.ours, self.theirs) if self.base is None else (self.ours, self.theirs, self.base)
+
+
+def _places(meeting: Meeting) -> _Places:
+    ours, theirs, base = meeting.ours.file, meeting.theirs.entry.file, meeting.base
+    specs = (meeting.spec_id, meeting.theirs.row.spec_id)
+    if specs[0] != specs[1] or partition_key(ours.partition) != partition_key(theirs.partition):
+        raise _cannot(meeting, "they are listed in different partitions")
+    if any(file is not None and file.record.get("key_metadata") for file in (ours, theirs, base)):
+        raise _cannot(meeting, "they are encrypted")
+    try:
+        own = blob_of(ours)
+    except ValueError as error:
+        raise ValidationFailed(
+            f"the deletion vector for {meeting.target} in {ours.path} cannot be read ({error}); write it again",
+            rule="vector.readable",
+        ) from error
+    try:
+        return _Places(meeting, own, blob_of(theirs), None if base is None else blob_of(base))
+    except ValueError as error:
+        raise _cannot(meeting, str(error)) from error
+
+
+def blob_of(file: DataFile) -> BlobAt:
+    """Where a deletion vector lies, as its manifest entry says. Raises `ValueError` where it says nothing usable."""
+    offset, length = file.record.get("content_offset"), file.record.get("content_size_in_bytes")
+    if not isinstance(offset, int) or not isinstance(length, int) or offset < 0 or not 0 < length <= BLOB_MAX_BYTES:
+        raise ValueError(f"its manifest says that it is {length} bytes long at {offset}")
+    return BlobAt(file.path, offset, length)
+
+
+def _check_limits(wanted: Sequence[_Places]) -> None:
+    size = sum({blob: blob.length_bytes for at in wanted for blob in at.blobs}.values())
+    if len(wanted) > VECTORS_MAX or size > BYTES_MAX:
+        raise CommitConflict(
+            f"rows of {len(wanted)} data files, from which the commit deletes rows, were deleted meanwhile; at most "
+            f"{VECTORS_MAX} deletion vectors of {BYTES_MAX} bytes are merged; refresh and run the statement again",
+            rule="rebase.vectors",
+        )
+
+
+def _union(at: _Places, read: Mapping[BlobAt, bytes]) -> Vector:
+    meeting = at.meeting
+    ours = decode(read[at.ours], name=_name(meeting.ours.file), cardinality=meeting.ours.file.record_count)
+    try:
+        files = (meeting.theirs.entry.file, meeting.base)
+        theirs, base = (
+            None
+            if blob is None or file is None
+            else decode(read[blob], name=_name(file), cardinality=file.record_count)
+            for blob, file in zip((at.theirs, at.base), files, strict=True)
+        )
+    except ValidationFailed as error:  # not this client's fault, and nothing that it could mend
+        raise _cannot(meeting, error.message) from error
+    assert theirs is not None
+    merged = merge(ours, base, theirs)
+    if isinstance(merged, Overlap):
+        raise CommitConflict(
+            f"the commit conflicts with snapshot {meeting.theirs.snapshot_id}: of its deletion vector for "
+            f"{meeting.target} and the table's, {merged}; refresh and run the statement again",
+            rule="conflict.C5",
+            snapshot=meeting.theirs.snapshot_id,
+            files=(meeting.target,),
+        )
+    return merged
+
+
+def _name(file: DataFile) -> str:
+    return f"at {file.record.get('content_offset')} of {file.path}"
+
+
+def _cannot(meeting: Meeting, why: str) -> CommitConflict:
+    return CommitConflict(
+        f"the commit conflicts with snapshot {meeting.theirs.snapshot_id}: both delete rows of {meeting.target}, and "
+        f"their deletion vectors cannot be put together: {why}; refresh and run the statement again",
+        rule="conflict.C5",
+        snapshot=meeting.theirs.snapshot_id,
+        files=(meeting.target,),
+    )
+
+
+def _entry(meeting: Meeting, union: Vector, blob: Blob, path: str, size_bytes: int) -> Entry:
+    """The union as a manifest names it: as the commit's own entry, with everything that tells where the blob lies."""
+    file = meeting.ours.file
+    told = {
+        "file_path": path,
+        "file_format": "PUFFIN",
+        "record_count": len(union),
+        "file_size_in_bytes": size_bytes,
+        "content_offset": blob.offset,
+        "content_size_in_bytes": blob.length_bytes,
+        "referenced_data_file": meeting.target,
+    }
+    union_file = replace(
+        file,
+        path=path,
+        file_format="PUFFIN",
+        partition=meeting.theirs.entry.file.partition,
+        record_count=len(union),
+        size_bytes=size_bytes,
+        record={**file.record, **told},
+    )
+    return Entry(ADDED, None, None, None, union_file)
