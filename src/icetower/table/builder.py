@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import Any, cast
 
@@ -55,7 +56,7 @@ class Builder(Structure):
         self.base = base
         self._wall_ms = now_ms
         self._changed_ever = False
-        self._log_is_whole = False  # whether every entry of the log is known to name a snapshot of the table
+        self._log_is_whole = False  # whether a commit has seen to it that every entry of the log names a snapshot
         self._index = cast("Mapping[int, JSON] | None", index)
         self._own: set[str] = set()
         """What was copied from the base and may grow in place: `snapshots`, `snapshot-log`, `index`."""
@@ -367,17 +368,23 @@ class Builder(Structure):
             specs.check_spec(spec, schema)
             specs.check_order(order, schema)
 
+    @cached_property
+    def _base_log_is_whole(self) -> bool:
+        known = {snapshot["snapshot-id"] for snapshot in (self.base or {}).get("snapshots", ())}
+        return all(entry["snapshot-id"] in known for entry in (self.base or {}).get("snapshot-log", ()))
+
     def _correct_log(self) -> None:
         """Take snapshots out of the log that were `main` only within this commit, and cut it where history has a hole.
 
-        The log of the commits before is known to be whole from the first time on.
+        Only this commit's entries are looked at, unless there may be holes before them.
         """
         current = self.state["current-snapshot-id"]
         passing = {i for i in self._main_moves if i in self._added_snapshots and i != current}
         if not passing and not self._removed_snapshots:
             return
         log: list[JSON] = self.state["snapshot-log"]
-        begin = self._logged_before if self._log_is_whole and not self._removed_snapshots else 0
+        is_whole = not self._removed_snapshots and (self._log_is_whole or self._base_log_is_whole)
+        begin = self._logged_before if is_whole else 0
         kept: list[JSON] = []
         for entry in log[begin:]:
             if self.snapshot(entry["snapshot-id"]) is not None:
