@@ -3,22 +3,43 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 
+from icetower.ambient import Ambient
 from icetower.catalog.ports import Storage, Upstream
+from icetower.commit.group_keys import GroupKeys
 from icetower.errors import NotFound
+from icetower.ledger.ledger import Ledger
 from icetower.protocol.names import Identifier
 from icetower.recent import Recent
 from icetower.table import metadata as table_metadata
 from icetower.table.head import HeadState
+from icetower.table.metadata import Metadata
+
+TABLES_MAX = 100_000
 
 
 class Heads:
-    """The heads of tables, read through the upstream: its pointer is asked each time, the file behind it read once."""
+    """The heads of tables, read through the upstream: its pointer is asked each time, the file behind it read once.
 
-    def __init__(self, upstream: Upstream, storage: Storage, *, bytes_max: int = 256 * 1024 * 1024) -> None:
+    Args:
+        ledger: spares reading group files whose keys it has.
+    """
+
+    def __init__(
+        self,
+        upstream: Upstream,
+        storage: Storage,
+        *,
+        bytes_max: int = 256 * 1024 * 1024,
+        ledger: Ledger | None = None,
+        ambient: Ambient | None = None,
+    ) -> None:
         self._upstream = upstream
         self._storage = storage
         self._recent: Recent[HeadState] = Recent(bytes_max)
+        self._newest: Recent[str] = Recent(TABLES_MAX)
+        self.group_keys = GroupKeys(storage, ledger, ambient)
         self._reading: dict[str, asyncio.Task[HeadState]] = {}
 
     async def load(self, identifier: Identifier, *, verify: bool = False) -> HeadState:
@@ -53,13 +74,25 @@ class Heads:
             data = await self._storage.read(location)
         except NotFound as error:
             raise _missing(location) from error
-        head = HeadState(location, table_metadata.parse(data))
-        self.remember(head, len(data))
+        metadata = table_metadata.parse(data)
+        keys = await self.group_keys.keys_of(metadata, self._before(metadata))
+        head = HeadState(location, metadata, indexed=keys)
+        self._put(head, len(data))
         return head
 
-    def remember(self, head: HeadState, size_bytes: int) -> None:
-        """Keep a head that was just written, so that nobody reads it back."""
+    def remember(self, head: HeadState, size_bytes: int, files: Mapping[str, bytes] | None = None) -> None:
+        """Keep a head that was just swapped in, so that nobody reads it back. `files`: what was written for it."""
+        self.group_keys.landed(head, self._before(head.metadata), files or {})
+        self._put(head, size_bytes)
+
+    def _put(self, head: HeadState, size_bytes: int) -> None:
         self._recent.put(head.location, head, size_bytes)
+        self._newest.put(str(head.metadata.get("table-uuid")), head.location, 1)
+
+    def _before(self, metadata: Metadata) -> HeadState | None:
+        """The version of this table that was seen last, if it is still known."""
+        location = self._newest.get(str(metadata.get("table-uuid")))
+        return None if location is None else self._recent.get(location)
 
 
 def _missing(location: str) -> NotFound:

@@ -44,6 +44,7 @@ class Outcome(StrEnum):
 
     DIRECT = "direct"
     REBASED = "rebased"
+    APPENDED = "appended"
     REFUSED = "refused"
     CONFLICT = "conflict"
     REPLAYED = "replayed"
@@ -197,7 +198,7 @@ class Ledger:
         answered = {hashed(ANSWER, *name): answer for *name, answer in reversed(batch.answers) if answer.status < 500}
         rows = [
             (keys, [self._commit_row(commit, now) for commit in commits]),
-            (groups, [{"id": group.id, "expires_ms": now + self._lifetime_ms} for group in batch.groups]),
+            (groups, [{"id": group.id, "expires_ms": now + self._window_ms(numbered=True)} for group in batch.groups]),
             (answers, [self._answer_row(name, answer, now) for name, answer in answered.items()]),
         ]
         logged = [_attempt_row(attempt, now) for attempt in batch.attempts]
@@ -216,8 +217,10 @@ class Ledger:
         if logged or any(some for _, some in rows):
             await self._database.run(work, write=True)
 
+    def _window_ms(self, *, numbered: bool) -> int:
+        return self._lifetime_ms * (SEQUENCE_LIFETIMES if numbered else 1)
+
     def _commit_row(self, commit: Commit, now_ms: int) -> dict[str, Any]:
-        lifetimes = 1 if commit.sequence is None else SEQUENCE_LIFETIMES
         return {
             "id": commit.owner.id,
             "snapshots": b"".join(i.to_bytes(8, "big", signed=True) for i in commit.snapshots),
@@ -225,7 +228,7 @@ class Ledger:
             "application_id": commit.application_id,
             "fingerprint": bytes.fromhex(commit.fingerprint) if commit.fingerprint else None,
             "landed_ms": now_ms,
-            "expires_ms": now_ms + lifetimes * self._lifetime_ms,
+            "expires_ms": now_ms + self._window_ms(numbered=commit.sequence is not None),
         }
 
     def _answer_row(self, name: bytes, answer: Answer, now_ms: int) -> dict[str, Any]:
@@ -290,7 +293,7 @@ class Ledger:
             await self._database.run(work, write=True)
 
     async def kept_groups(self, table_uuid: str, snapshot_ids: Iterable[int]) -> frozenset[int]:
-        """Those snapshots of a table whose group files need not be read: all their keys are here, and live."""
+        """Those snapshots of a table whose group files need not be read: what is live of their keys is here."""
         now = self._ambient.now_ms()
         by_id = {group_id(table_uuid, snapshot_id): snapshot_id for snapshot_id in snapshot_ids}
 

@@ -31,7 +31,7 @@ groups = Table(
     Column("expires_ms", BigInteger, nullable=False),
     sqlite_with_rowid=False,
 )
-"""Snapshots whose group file need not be read: all its keys are among the keys above, for as long as this says."""
+"""Snapshots whose group file need not be read: all its keys are, or were for their window, among those above."""
 
 answers = Table(
     "ledger_answers",

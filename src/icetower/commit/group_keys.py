@@ -1,0 +1,172 @@
+"""Keys in group files: read where the ledger does not have them yet, and brought into it (trap K1).
+
+A group file is part of the table and the truth; the ledger spares reading it. The ledger says of each snapshot whether
+all keys of its file are among its own, and learns it in one transaction with the keys. So nothing has to happen in any
+order, and there is no number below which everything must be known: a crash leaves some snapshots unmarked, as does an
+outside writer or another tower with a ledger of its own, and those are read.
+
+What is known of a version of a table carries over to the next one, whoever wrote it: only snapshots that are new are
+looked at. Their files are read even where the ledger has them: a commit that has asked the ledger before they landed
+will not ask again, and must meet their keys in the plan (trap K4).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from icetower.ambient import Ambient
+from icetower.catalog.ports import Storage
+from icetower.errors import IcetowerError, NotFound
+from icetower.ledger.ledger import SEQUENCE_LIFETIMES, Batch, Commit, CommitKey, Group, Ledger
+from icetower.protocol.marks import GROUP_FILE
+from icetower.recent import Recent
+from icetower.table.groups import key_records, read_group
+from icetower.table.head import HeadState
+from icetower.table.keys import KeyRecord, Keys, records_of
+
+Metadata = Mapping[str, Any]
+
+READ_AT_ONCE = 32
+KEPT_AT_ONCE = 50
+"""Groups in one transaction of the ledger."""
+
+WAITING_MAX = 10_000
+"""Groups that wait to be brought into the ledger; the oldest give way, and are read from their files again some day."""
+
+UNDER_WAY_MS = 15 * 60 * 1000
+"""No commit is under way for longer than this between asking the ledger and its swap."""
+
+TABLES_MAX = 100_000
+
+log = logging.getLogger("icetower")
+
+
+class GroupKeys:
+    """The keys of tables, those in group files included.
+
+    Args:
+        ledger: None where there is none; then every group file is read.
+    """
+
+    def __init__(self, storage: Storage, ledger: Ledger | None, ambient: Ambient | None) -> None:
+        self._storage = storage
+        self._ledger = ledger
+        self._ambient = ambient
+        self._seen: Recent[bool] = Recent(TABLES_MAX)
+        self._waiting: deque[tuple[str, int, bytes]] = deque(maxlen=WAITING_MAX)
+        self._keeping: asyncio.Task[None] | None = None
+
+    async def keys_of(self, metadata: Metadata, before: HeadState | None) -> Keys:
+        """The keys of a version of a table.
+
+        Args:
+            before: a version of the same table whose keys are known, if any.
+
+        Raises:
+            UpstreamFailed: a group file cannot be read now.
+            ValidationFailed: a group file cannot be understood, by this release at least.
+        """
+        snapshots = {snapshot["snapshot-id"]: snapshot for snapshot in metadata.get("snapshots", ())}
+        known: Collection[int] = () if before is None else before.snapshots
+        fresh = [snapshot for snapshot_id, snapshot in snapshots.items() if snapshot_id not in known]
+        named = {s["snapshot-id"]: s for s in fresh if GROUP_FILE in (s.get("summary") or {})}
+        uuid = str(metadata.get("table-uuid"))
+        if before is None:
+            named = await self._unknown(uuid, named)
+        groups = await self._read(uuid, {i: str(s["summary"][GROUP_FILE]) for i, s in named.items()})
+        records = records_of(fresh, groups)
+        if before is None:
+            return Keys().plus(records)
+        return before.keys.without([i for i in known if i not in snapshots]).plus(records)
+
+    async def _unknown(self, uuid: str, named: Mapping[int, Metadata]) -> dict[int, Metadata]:
+        """Of snapshots with group files, those whose files must be read when nothing is known of the table."""
+        first = self._seen.get(uuid) is None
+        self._seen.put(uuid, True, 1)
+        if self._ledger is None or self._ambient is None:
+            return dict(named)
+        now_ms = self._ambient.now_ms()
+        kept = await self._ledger.kept_groups(uuid, named)
+        if not first:
+            # Commits may be under way here that asked the ledger before these were in it.
+            kept = frozenset(i for i in kept if named[i].get("timestamp-ms", now_ms) < now_ms - UNDER_WAY_MS)
+        oldest_ms = now_ms - SEQUENCE_LIFETIMES * self._ledger.lifetime_ms
+        return {i: s for i, s in named.items() if i not in kept and s.get("timestamp-ms", now_ms) > oldest_ms}
+
+    async def _read(self, uuid: str, paths: Mapping[int, str]) -> dict[int, tuple[KeyRecord, ...]]:
+        """The keys in group files, by snapshot; they are brought into the ledger as well."""
+        room = asyncio.Semaphore(READ_AT_ONCE)
+
+        async def read(snapshot_id: int, path: str) -> tuple[KeyRecord, ...]:
+            async with room:
+                try:
+                    data = await self._storage.read(path)
+                except NotFound:
+                    # Whoever deletes files that he does not know must not take the table with them.
+                    log.warning("group file %s is gone: keys of snapshot %d are not known any more", path, snapshot_id)
+                    return ()
+            records = _records(uuid, snapshot_id, data)
+            self._keep_soon(uuid, snapshot_id, data)
+            return records
+
+        found = await asyncio.gather(*(read(snapshot_id, path) for snapshot_id, path in paths.items()))
+        return dict(zip(paths, found, strict=True))
+
+    # -- into the ledger ------------------------------------------------------------------------------------------
+
+    def landed(self, head: HeadState, before: HeadState | None, files: Mapping[str, bytes]) -> None:
+        """A version was swapped in here; `files` holds its new group files. Bring their keys into the ledger."""
+        uuid = str(head.metadata.get("table-uuid"))
+        self._seen.put(uuid, True, 1)
+        known: Collection[int] = () if before is None else before.snapshots
+        for snapshot_id, snapshot in head.snapshots.items() if files else ():
+            path = str((snapshot.get("summary") or {}).get(GROUP_FILE))
+            if snapshot_id not in known and path in files:
+                self._keep_soon(uuid, snapshot_id, files[path])
+
+    def _keep_soon(self, uuid: str, snapshot_id: int, data: bytes) -> None:
+        if self._ledger is None:
+            return
+        self._waiting.append((uuid, snapshot_id, data))
+        if self._keeping is None or self._keeping.done():
+            self._keeping = asyncio.create_task(self._keep(self._ledger))
+
+    async def flush(self) -> None:
+        """Wait until what was read or landed is in the ledger."""
+        while self._keeping is not None and not self._keeping.done():
+            await asyncio.shield(self._keeping)
+
+    async def _keep(self, ledger: Ledger) -> None:
+        while self._waiting:
+            some = [self._waiting.popleft() for _ in range(min(len(self._waiting), KEPT_AT_ONCE))]
+            try:
+                await ledger.write(Batch(groups=[_group(uuid, i, data) for uuid, i, data in some]))
+            except IcetowerError as error:
+                log.warning("the ledger could not be written: %s", error.message)
+
+
+def _group(uuid: str, snapshot_id: int, data: bytes) -> Group:
+    return Group(uuid, snapshot_id, tuple(commits_of(uuid, _records(uuid, snapshot_id, data))))
+
+
+def _records(uuid: str, snapshot_id: int, data: bytes) -> tuple[KeyRecord, ...]:
+    group = read_group(data)
+    # Of another table: a copy of its metadata under a uuid of its own has no part in its keys (trap K2).
+    return key_records(group) if (group.table_uuid, group.snapshot_id) == (uuid, snapshot_id) else ()
+
+
+def commits_of(table_uuid: str, records: Collection[KeyRecord]) -> list[Commit]:
+    """Records of a table as the ledger keeps them."""
+    commits: list[Commit] = []
+    for record in records:
+        if record.key is not None:
+            commits.append(Commit(CommitKey(table_uuid, record.ref, record.principal, record.key), record.snapshots))
+        if record.application is not None:
+            name, number = record.application
+            owner = CommitKey(table_uuid, record.ref, record.principal, name, numbered=True)
+            commits.append(Commit(owner, record.snapshots, sequence=number))
+    return commits

@@ -1,0 +1,266 @@
+"""Keys in group files: what is read of them, and when the ledger's word is enough."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+from engine_world import Clock, MemoryStorage
+from engine_world import run as run_story
+
+from icetower.commit import group_keys as group_keys_module
+from icetower.commit.group_keys import UNDER_WAY_MS, GroupKeys
+from icetower.commit.head import Heads
+from icetower.database import Database
+from icetower.errors import UpstreamFailed, ValidationFailed
+from icetower.ledger.ledger import SEQUENCE_LIFETIMES, CommitKey, Ledger
+from icetower.protocol.marks import GROUP_FILE, KEY, PRINCIPAL, REF
+from icetower.table import metadata as table_metadata
+from icetower.table.groups import Group, GroupedAppend, write_group
+from icetower.table.head import HeadState
+from icetower.table.keys import Keys
+
+T = TypeVar("T")
+UUID = "7c9e6679-7425-40de-944b-e07fc1f90ae7"
+LIFETIME_S = 24 * 3600
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    return run_story(work)
+
+
+class Storage(MemoryStorage):
+    """Counts what is read, and fails on request."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read_paths: list[str] = []
+        self.away = False
+
+    async def read(self, path: str) -> bytes:
+        self.read_paths.append(path)
+        if self.away:
+            raise UpstreamFailed(f"{path} cannot be read now")
+        return await super().read(path)
+
+
+class Place:
+    """A table of groups, its storage, and a control database that outlives towers."""
+
+    def __init__(self, database: Database) -> None:
+        self.clock = Clock()
+        self.storage = Storage()
+        self.database = database
+        self.snapshots: list[dict[str, Any]] = []
+        self.tower()
+
+    def tower(self, *, ledger: bool = True) -> GroupKeys:
+        """A tower that has just been started."""
+        self.ledger = Ledger(self.database, self.clock, lifetime_s=LIFETIME_S)
+        self.keys = GroupKeys(self.storage, self.ledger if ledger else None, self.clock)
+        self.storage.read_paths.clear()
+        return self.keys
+
+    def group(self, snapshot_id: int, *keys: str, uuid: str = UUID, application: tuple[str, int] | None = None) -> None:
+        """A snapshot for appends by ann under some keys."""
+        path = f"file:///t/{snapshot_id}.json"
+        appends = tuple(GroupedAppend("ann", key, application, "f", ()) for key in keys)
+        self.storage.files[path] = write_group(Group(uuid, "main", snapshot_id, appends))
+        self.snapshot(snapshot_id, {GROUP_FILE: path})
+
+    def snapshot(self, snapshot_id: int, summary: dict[str, str]) -> None:
+        made = {"snapshot-id": snapshot_id, "timestamp-ms": self.clock.now_ms(), "summary": summary}
+        self.snapshots.append(made)
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        return {"table-uuid": UUID, "snapshots": list(self.snapshots)}
+
+    def load(self, before: HeadState | None = None) -> Keys:
+        async def story() -> Keys:
+            keys = await self.keys.keys_of(self.metadata, before)
+            await self.keys.flush()
+            return keys
+
+        return run(story())
+
+    def head(self, keys: Keys) -> HeadState:
+        return HeadState("file:///t/1.json", self.metadata, indexed=keys)
+
+    @property
+    def read_ids(self) -> list[int]:
+        return sorted(int(path.rsplit("/", 1)[-1].removesuffix(".json")) for path in self.storage.read_paths)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    database = Database(f"sqlite:///{tmp_path / 'control.db'}")
+    yield Place(database)
+    database.close()
+
+
+def test_k1_after_a_crash_every_group_file_is_read_that_the_ledger_has_not_heard_of_not_only_the_head_s(
+    place: Place,
+) -> None:
+    for snapshot_id in (1, 2, 3):
+        place.group(snapshot_id, f"k{snapshot_id}", application=("app", snapshot_id))
+    place.snapshot(4, {KEY: "k4", PRINCIPAL: "ann", REF: "main"})
+    keys = place.load()
+    assert [keys.find("ann", "main", f"k{n}") for n in (1, 2, 3, 4)] == [(1,), (2,), (3,), (4,)]
+    assert keys.sequence("ann", "main", "app") == (3, (3,))
+    assert place.read_ids == [1, 2, 3]
+
+
+def test_k1_after_a_clean_run_none_is_read_and_the_ledger_knows_every_key(place: Place) -> None:
+    for snapshot_id in range(1, 101):
+        place.group(snapshot_id, f"k{snapshot_id}", application=("app", snapshot_id))
+    place.load()
+    place.tower()
+    place.group(101, "k101")  # landed, and then the crash
+    keys = place.load()
+    assert place.read_ids == [101]
+    assert keys.find("ann", "main", "k101") == (101,)
+    assert keys.find("ann", "main", "k1") is None
+    for snapshot_id in (1, 100):
+        found = run(place.ledger.find_commit(CommitKey(UUID, "main", "ann", f"k{snapshot_id}")))
+        assert found is not None
+        assert found.snapshots == (snapshot_id,)
+    number = run(place.ledger.find_commit(CommitKey(UUID, "main", "ann", "app", numbered=True)))
+    assert number is not None
+    assert number.sequence == 100
+
+
+def test_k1_what_landed_here_reaches_the_ledger_without_being_read(place: Place) -> None:
+    place.snapshot(1, {})
+    before = place.head(Keys())
+    place.group(2, "k2")
+
+    async def story() -> None:
+        place.keys.landed(place.head(Keys()), before, dict(place.storage.files))
+        await place.keys.flush()
+
+    run(story())
+    assert place.read_ids == []
+    place.tower()
+    place.load()
+    assert place.read_ids == []
+    assert run(place.ledger.find_commit(CommitKey(UUID, "main", "ann", "k2"))) is not None
+
+
+def test_k4_what_another_tower_brought_meanwhile_is_read_though_the_ledger_has_it_by_now(place: Place) -> None:
+    """A commit that asked the ledger before will meet the key in the plan, or land twice."""
+    place.group(1, "k1")
+    first = place.head(place.load())
+    other = GroupKeys(place.storage, place.ledger, place.clock)
+    place.group(2, "k2")
+
+    async def theirs() -> None:
+        other.landed(place.head(Keys()), first, dict(place.storage.files))
+        await other.flush()
+
+    run(theirs())
+    place.storage.read_paths.clear()
+    keys = place.load(first)
+    assert place.read_ids == [2]
+    assert (keys.find("ann", "main", "k1"), keys.find("ann", "main", "k2")) == ((1,), (2,))
+    # Even where this tower has forgotten what it saw of the table; later, nobody can have asked so long ago.
+    place.storage.read_paths.clear()
+    assert place.load().find("ann", "main", "k2") == (2,)
+    place.clock.time_ms += UNDER_WAY_MS + 1
+    place.storage.read_paths.clear()
+    place.load()
+    assert place.read_ids == []
+
+
+def test_h1_snapshots_that_went_take_their_keys_along_and_old_group_files_are_not_read(place: Place) -> None:
+    place.group(1, "k1", "k1b")
+    place.group(2, "k2")
+    before = place.head(place.load())
+    del place.snapshots[0]
+    keys = place.load(before)
+    assert (keys.find("ann", "main", "k1"), keys.find("ann", "main", "k2")) == (None, (2,))
+    place.tower(ledger=True)
+    place.database.run_now(lambda c: c.exec_driver_sql("DELETE FROM ledger_groups"), write=True)
+    place.clock.time_ms += LIFETIME_S * SEQUENCE_LIFETIMES * 1000
+    place.load()
+    assert place.read_ids == []
+
+
+def test_k2_a_table_created_again_starts_afresh_and_a_copied_group_file_says_nothing_of_it(place: Place) -> None:
+    place.group(1, "k1", uuid="another")
+    assert place.load().find("ann", "main", "k1") is None
+
+
+def test_a_group_file_that_is_gone_costs_its_keys_and_one_that_cannot_be_read_now_costs_the_load(place: Place) -> None:
+    place.group(1, "k1")
+    place.group(2, "k2")
+    path = "file:///t/1.json"
+    data = place.storage.files.pop(path)
+    keys = place.load()
+    assert (keys.find("ann", "main", "k1"), keys.find("ann", "main", "k2")) == (None, (2,))
+    place.tower()
+    place.storage.files[path] = data.replace(b'"version":1', b'"version":99')
+    with pytest.raises(ValidationFailed, match="version 99"):
+        place.load()
+    place.tower()
+    place.storage.away = True
+    with pytest.raises(UpstreamFailed):
+        place.load()
+
+
+def test_without_a_ledger_every_file_is_read_some_at_a_time(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_keys_module, "READ_AT_ONCE", 3)
+    for snapshot_id in range(1, 21):
+        place.group(snapshot_id, f"k{snapshot_id}")
+    most = busy = 0
+    inner = place.storage.read
+
+    async def read(path: str) -> bytes:
+        nonlocal most, busy
+        busy += 1
+        most = max(most, busy)
+        await place.clock.sleep(0.001)
+        data = await inner(path)
+        busy -= 1
+        return data
+
+    monkeypatch.setattr(place.storage, "read", read)
+    place.tower(ledger=False)
+    assert place.load().find("ann", "main", "k20") == (20,)
+    assert place.read_ids == list(range(1, 21))
+    assert most == 3
+
+
+def test_heads_carry_what_is_known_of_a_table_from_version_to_version(place: Place) -> None:
+    place.group(1, "k1")
+    heads = Heads(_Pointer(), place.storage, ledger=place.ledger, ambient=place.clock)  # type: ignore[arg-type]
+    full = table_metadata.new_table(
+        uuid=UUID,
+        location="file:///t",
+        schema={"type": "struct", "fields": []},
+        spec=None,
+        sort_order=None,
+        properties={},
+        now_ms=1,
+    )
+
+    def write(location: str) -> None:
+        snapshots = [{**s, "sequence-number": i, "manifest-list": "file:///l"} for i, s in enumerate(place.snapshots)]
+        full["snapshots"] = snapshots
+        place.storage.files[location] = table_metadata.serialise(full)
+
+    write("file:///t/metadata/v1.metadata.json")
+    first = run(heads.at("file:///t/metadata/v1.metadata.json"))
+    place.group(2, "k2")
+    write("file:///t/metadata/v2.metadata.json")
+    place.storage.read_paths.clear()
+    second = run(heads.at("file:///t/metadata/v2.metadata.json"))
+    assert place.storage.read_paths == ["file:///t/metadata/v2.metadata.json", "file:///t/2.json"]
+    assert [head.keys.find("ann", "main", "k1") for head in (first, second)] == [(1,), (1,)]
+    assert [head.keys.find("ann", "main", "k2") for head in (first, second)] == [None, (2,)]
+
+
+class _Pointer:
+    """An upstream that nobody asks."""
