@@ -4,7 +4,6 @@ model judges by it.
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from typing import Any
 
 import orjson
 
+from icetower.table.document import Document
 from icetower.table.keys import KeyRecord, Keys
 from icetower.table.metadata import Metadata
 from icetower.table.partitions import PartitionSpec, spec_of
@@ -34,10 +34,39 @@ class HeadState:
     )
     indexed: Keys | None = field(default=None, compare=False, repr=False)
     _answers: dict[str, bytes] = field(default_factory=dict, compare=False, repr=False)
+    _index: Mapping[int, Mapping[str, Any]] | None = field(default=None, compare=False, repr=False)
+    _written_before: Document | None = field(default=None, compare=False, repr=False)
+
+    def after(
+        self,
+        location: str,
+        metadata: Metadata,
+        *,
+        snapshots: Mapping[int, Mapping[str, Any]] | None = None,
+        groups: Mapping[int, tuple[KeyRecord, ...]] | None = None,
+        indexed: Keys | None = None,
+    ) -> HeadState:
+        """The version that follows this one; what both have in common is not serialised or packed again.
+
+        Args:
+            snapshots: the new version's snapshots by id, where they are known (`Growing.index`).
+            groups: as of the class; those of this version where nothing is said.
+            indexed: the new version's keys, where they are known.
+        """
+        return HeadState(
+            location,
+            metadata,
+            self.groups if groups is None else groups,
+            indexed,
+            _index=snapshots,
+            _written_before=self.__dict__.get("_document", self._written_before),
+        )
 
     @cached_property
     def snapshots(self) -> Mapping[int, Mapping[str, Any]]:
         """Snapshots by id."""
+        if self._index is not None:
+            return self._index
         return {snapshot["snapshot-id"]: snapshot for snapshot in self.metadata.get("snapshots", ())}
 
     @property
@@ -69,22 +98,27 @@ class HeadState:
         return Keys.of(self.snapshots.values(), self.groups) if self.indexed is None else self.indexed
 
     @cached_property
+    def _document(self) -> Document:
+        return Document(self.metadata, self._written_before)
+
+    @property
     def json_bytes(self) -> bytes:
         """The metadata as it goes over the wire; serialised once for everybody who waits (trap A5)."""
-        return orjson.dumps(self.metadata)
+        return self._document.data
 
     @property
     def file_bytes(self) -> bytes:
         """The metadata as its file holds it: compressed where its name says so."""
-        return gzip.compress(self.json_bytes, mtime=0) if ".gz." in self.location else self.json_bytes
+        return self._document.gzipped() if ".gz." in self.location else self.json_bytes
 
     def answer(self, config: bytes, *, compressed: bool) -> bytes:
         """A load or commit answer of the specification (`LoadTableResult`), built and compressed once a version."""
         name = f"{compressed}:{config.decode()}"
         if name not in self._answers:
-            body = b'{"metadata-location":' + orjson.dumps(self.location)
-            body += b',"metadata":' + self.json_bytes + b',"config":' + config + b"}"
-            self._answers[name] = gzip.compress(body, compresslevel=1) if compressed else body
+            prefix = b'{"metadata-location":' + orjson.dumps(self.location) + b',"metadata":'
+            suffix = b',"config":' + config + b"}"
+            document = self._document
+            self._answers[name] = document.gzipped(prefix, suffix) if compressed else prefix + document.data + suffix
         return self._answers[name]
 
     def etag(self, variant: str) -> str:

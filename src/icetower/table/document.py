@@ -1,0 +1,170 @@
+"""`Document`: a table's metadata as JSON, where most of it was serialised, and packed, for the version before.
+
+A history of 20,000 snapshots is 18 MB of JSON, and every group of commits writes it anew: into the metadata file, and
+packed for everybody who waits for an answer (trap A5). But all that changes are some snapshots at its ends. So the two
+long lists, snapshots and their log, are cut into pieces that versions share; a piece is serialised once and deflated
+once.
+
+Sources: RFC 1951, 3.2.3 (blocks of a deflated stream; those of each piece end on a whole byte, and refer to nothing
+outside it); RFC 1952, 2.3 (gzip's header, checksum and length); checksums of parts are joined as zlib's
+`crc32_combine` does it, by polynomials over two elements.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from operator import is_
+from typing import Any
+
+import orjson
+
+JSON = Mapping[str, Any]
+
+_LONG = {"snapshots": 128, "snapshot-log": 1024}
+"""The lists that grow with a table's history, and how many entries make a piece."""
+_GZIP_HEADER = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"  # deflated; no name, no time: equal parts give equal bytes
+_END_OF_STREAM = b"\x03\x00"  # an empty last block
+
+
+class Part:
+    """Some bytes of a document, and what they are in a gzip stream; worked out once, when it is wanted.
+
+    Args:
+        data: the bytes.
+        level: how hard to pack them, 1 to 9.
+        entries: of the list that these bytes are a piece of.
+    """
+
+    def __init__(self, data: bytes, *, level: int = 1, entries: Sequence[JSON] = ()) -> None:
+        self.data = data
+        self.entries = entries
+        self._level = level
+
+    @cached_property
+    def packed(self) -> bytes:
+        """Deflated so that it can stand anywhere in a stream."""
+        pack = zlib.compressobj(self._level, zlib.DEFLATED, -zlib.MAX_WBITS)
+        return pack.compress(self.data) + pack.flush(zlib.Z_FULL_FLUSH)
+
+    @cached_property
+    def crc(self) -> int:
+        """CRC-32 of the bytes."""
+        return zlib.crc32(self.data)
+
+    @cached_property
+    def shift(self) -> int:
+        """What the checksum of all that stands before is multiplied by."""
+        return _power(8 * len(self.data))
+
+
+class Document:
+    """A table's metadata as JSON, in parts.
+
+    Args:
+        metadata: plain JSON.
+        before: the document of an earlier version of the same table, for what both have in common.
+    """
+
+    def __init__(self, metadata: JSON, before: Document | None = None) -> None:
+        self._pieces: dict[str, tuple[Part, ...]] = {}
+        parts: list[Part] = []
+        rest = {key: value for key, value in metadata.items() if key not in _LONG}
+        open_end = orjson.dumps(rest)[:-1]
+        for key, size in _LONG.items():
+            if key not in metadata:
+                continue
+            open_end += (b"," if len(open_end) > 1 else b"") + orjson.dumps(key) + b":"
+            known = () if before is None else before._pieces.get(key, ())
+            pieces, tail = _cut(metadata[key], size, known)
+            self._pieces[key] = pieces
+            tail_data = orjson.dumps(tail)
+            if pieces:
+                parts += [Part(open_end + b"["), *pieces]
+                open_end = tail_data[1:]
+            else:
+                open_end += tail_data
+        parts.append(Part(open_end + b"}"))
+        self._parts = tuple(parts)
+
+    @cached_property
+    def data(self) -> bytes:
+        """The whole as JSON."""
+        return b"".join(part.data for part in self._parts)
+
+    def gzipped(self, prefix: bytes = b"", suffix: bytes = b"") -> bytes:
+        """The whole between two other texts, as one gzip stream."""
+        return _gzip((Part(prefix), *self._parts, Part(suffix)))
+
+
+def _cut(entries: Sequence[JSON], size: int, known: Iterable[Part]) -> tuple[tuple[Part, ...], Sequence[JSON]]:
+    """A list in pieces, and the entries after them: at least one, if there are any.
+
+    A piece is entries and the commas after them. Known ones are used again where the very same entries follow one
+    another. Where some have gone from the middle of one, what is left of it becomes a smaller piece.
+    """
+    by_first = {id(piece.entries[0]): piece for piece in known}
+    pieces: list[Part] = []
+    at = 0
+    while at < len(entries):
+        piece = by_first.get(id(entries[at]))
+        end = at + (size if piece is None else len(piece.entries))
+        if piece is None or not all(map(is_, piece.entries, entries[at:end])) or end >= len(entries):
+            end = min(at + size, len(entries))
+            end = next((k for k in range(at + 1, end) if id(entries[k]) in by_first), end)
+            if end == len(entries):
+                break
+            own = tuple(entries[at:end])
+            piece = Part(orjson.dumps(own)[1:-1] + b",", level=6, entries=own)
+        pieces.append(piece)
+        at = end
+    return tuple(pieces), entries[at:]
+
+
+# ── gzip ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _gzip(parts: Iterable[Part]) -> bytes:
+    out, crc, length = [_GZIP_HEADER], 0, 0
+    for part in parts:
+        if part.data:
+            out.append(part.packed)
+            crc = _multiplied(part.shift, crc) ^ part.crc
+            length += len(part.data)
+    return b"".join((*out, _END_OF_STREAM, struct.pack("<II", crc, length & 0xFFFFFFFF)))
+
+
+_CRC_POLYNOMIAL = 0xEDB88320
+_ONE = 1 << 31  # polynomials are written with their constant term first
+
+
+def _multiplied(one: int, other: int) -> int:
+    """The product of two polynomials over two elements, modulo that of CRC-32."""
+    product, term = 0, _ONE
+    while term:
+        if one & term:
+            product ^= other
+        term >>= 1
+        other = other >> 1 ^ _CRC_POLYNOMIAL if other & 1 else other >> 1
+    return product
+
+
+def _squares() -> tuple[int, ...]:
+    found = [_ONE >> 1]  # x
+    for _ in range(63):
+        found.append(_multiplied(found[-1], found[-1]))
+    return tuple(found)
+
+
+_X_TO_POWERS_OF_TWO = _squares()
+
+
+def _power(exponent: int) -> int:
+    """x to the exponent, modulo the polynomial of CRC-32."""
+    found = _ONE
+    for at, square in enumerate(_X_TO_POWERS_OF_TWO):
+        if exponent >> at & 1:
+            found = _multiplied(square, found)
+    return found
