@@ -21,14 +21,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from icetower.admission.admitted import Admitted
+from icetower.admission.keys import key_of, number_of
 from icetower.admission.operations import operations_of, target_of
 from icetower.admission.reads import declared, promised
 from icetower.admission.targets import Places, known_places
 from icetower.catalog.changes import is_under
 from icetower.contracts.check import Clear, Touch, Verdict, check
 from icetower.contracts.model import FILE_OPERATIONS, Operation
-from icetower.errors import BadRequest, ContractViolation, KeyMisused, ValidationFailed
-from icetower.protocol.marks import BLIND, KEY, MEDIATOR, OURS
+from icetower.errors import ContractViolation, ValidationFailed
+from icetower.protocol.marks import APPLICATION, BLIND, KEY, MEDIATOR, OURS, SEQUENCE
 from icetower.protocol.names import Identifier
 from icetower.registry.principals import Principal
 from icetower.table import metadata as table_metadata
@@ -38,9 +39,8 @@ from icetower.table.partitions import PartitionSpec, spec_of
 
 JSON = Mapping[str, Any]
 
-KEY_CHARACTERS_MAX = 255
 SUMMARY_CHARACTERS_MAX = 1_048_576
-OPEN_SUMMARY_KEYS = (KEY, BLIND)
+OPEN_SUMMARY_KEYS = (KEY, BLIND, APPLICATION, SEQUENCE)
 OPEN_SUMMARY_PREFIXES = ("icetower.read-", "icetower.filter", "icetower.isolation")
 DATA_PATHS = ("write.data.path", "write.object-storage.path", "write.folder-storage.path")
 PATHS = (*DATA_PATHS, "write.metadata.path")
@@ -71,6 +71,7 @@ def admit(
     requirements: Sequence[JSON],
     updates: Sequence[JSON],
     key: str | None = None,
+    application: tuple[str, int] | None = None,
     places: Places | None = None,
     location: str | None = None,
 ) -> Admitted:
@@ -80,19 +81,22 @@ def admit(
         metadata: the table as it stands, or None where the commit creates it.
         changes: what its snapshots add and remove, in order.
         key: the request's idempotency key (header), if any; one in the snapshots' summaries goes before it.
+        application: (application, sequence) of the request's headers, if any; one in the summaries goes before it.
         places: where data files lie that added delete files reach into, as `targets.locate` found them.
         location: for a table being created, where the catalog wants it; None: wherever the commit says.
 
     Raises:
         ValidationFailed: the manifests lie (``contract.manifest``), or name a partition spec that isn't there.
         ContractViolation: outside the principal's contract.
-        KeyMisused: snapshots of one commit carry different keys.
-        BadRequest: a declaration of what was read that makes no sense.
+        KeyMisused: snapshots of one commit carry different keys, or numbers.
+        BadRequest: a key, a number or a declaration of what was read that makes no sense.
     """
     _check_manifests(changes)
     _check_headers(metadata, changes, updates)
     operations = operations_of(metadata, requirements, updates, changes)
-    key = _key(changes, key)
+    summaries = [_summary(change) for change in changes]
+    key = key_of(summaries, key)
+    application = number_of(summaries, application)
     rules = principal.contract.rules_for(identifier)
     if not principal.administrator:
         asked = _Asked(principal, identifier, metadata, changes, requirements, updates)
@@ -100,10 +104,11 @@ def admit(
         asked.check_partitions(operations, places or {})
         asked.check_refs()
         asked.check_locations(location)
-        if key is None and any(rule.require_key for rule in rules):
+        if key is None and application is None and any(rule.require_key for rule in rules):
             raise ContractViolation(
                 f"contract {principal.contract.name} requires an idempotency key for every commit to {identifier}; "
-                f"send the header Idempotency-Key or the snapshot property {KEY}",
+                f"send the header Idempotency-Key or the snapshot property {KEY}, or number the commits "
+                f"({APPLICATION}, {SEQUENCE})",
                 rule="contract.key",
                 next_step="new_key",
             )
@@ -127,6 +132,7 @@ def admit(
         application_id=_application(changes),
         table_uuid=None if metadata is None else metadata.get("table-uuid"),
         read_scope=scope,
+        application_sequence=application,
     )
 
 
@@ -187,21 +193,6 @@ def _after(metadata: JSON | None, updates: Sequence[JSON]) -> JSON:
     if not own and metadata is not None:
         return metadata
     return table_metadata.apply(metadata, own, now_ms=0)
-
-
-def _key(changes: Sequence[Change], requested: str | None) -> str | None:
-    keys = {str(_summary(change)[KEY]) for change in changes if KEY in _summary(change)}
-    if len(keys) > 1:
-        raise KeyMisused(f"the snapshots of one commit carry different values of {KEY}; give them one", rule="key")
-    key = keys.pop() if keys else requested
-    if key is not None and not (0 < len(key) <= KEY_CHARACTERS_MAX and key.isprintable()):
-        raise BadRequest(
-            f"the idempotency key is empty, has unprintable characters or more than {KEY_CHARACTERS_MAX}; "
-            "a UUID does well",
-            rule="key",
-            next_step="new_key",
-        )
-    return key
 
 
 def _application(changes: Sequence[Change]) -> str | None:
