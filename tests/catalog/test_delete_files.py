@@ -24,7 +24,7 @@ from icetower.errors import NotFound, UpstreamFailed, ValidationFailed
 from icetower.table import avro_files
 from icetower.table.puffin import BlobAt
 from icetower.table.records import EQUALITY_DELETES, POSITION_DELETES, DataFile
-from icetower.table.vectors import BLOB_MAX_BYTES
+from icetower.table.vectors import BLOB_MAX_BYTES, decode
 
 PATH, POS = 2147483546, 2147483545
 A, B = "file:///t/data/a.parquet", "file:///t/data/b.parquet"
@@ -289,6 +289,14 @@ def test_blobs_are_read_by_their_place_once() -> None:
 
     asyncio.run(ask())
     assert len(memory.reads) == 3
+
+
+def test_r5_a_blob_that_is_nowhere_fails_its_own_commit_and_not_its_group() -> None:
+    there, nowhere = BlobAt("p", 0, 2), BlobAt("gone", 0, 2)
+    read = asyncio.run(Blobs(Memory({"p": b"ab"})).read_all(frozenset({there, nowhere})))  # type: ignore[arg-type]
+    assert read == {there: b"ab", nowhere: b""}
+    with pytest.raises(ValidationFailed):
+        decode(read[nowhere], name="gone")
 
 
 @pytest.mark.parametrize(("offset", "length"), [(-1, 3), (0, -1), (0, BLOB_MAX_BYTES + 1)])

@@ -63,10 +63,19 @@ class Blobs:
         return found
 
     async def read_all(self, blobs: frozenset[BlobAt]) -> dict[BlobAt, bytes]:
-        """Several, side by side. Raises as `read` does."""
+        """Several, side by side; no bytes where there is no such file, which whoever decodes them will refuse.
+
+        One client that names a file which isn't there must not fail the group that its commit is in.
+        """
         wanted = tuple(blobs)
-        read = await asyncio.gather(*(self.read(at.path, at.offset, at.length_bytes) for at in wanted))
+        read = await asyncio.gather(*(self._read_or_nothing(at) for at in wanted))
         return dict(zip(wanted, read, strict=True))
+
+    async def _read_or_nothing(self, at: BlobAt) -> bytes:
+        try:
+            return await self.read(at.path, at.offset, at.length_bytes)
+        except NotFound:
+            return b""
 
 
 class PositionDeletes:
