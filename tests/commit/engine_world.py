@@ -77,6 +77,9 @@ class MemoryStorage:
             raise NotFound(f"{path} is not there")
         return self.files[path]
 
+    async def read_range(self, path: str, offset: int, length_bytes: int) -> bytes:
+        return (await self.read(path))[offset : offset + length_bytes]
+
     async def write(self, path: str, data: bytes) -> None:
         error = self.fail_write(path)
         if error is not None:

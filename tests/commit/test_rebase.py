@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,9 +13,12 @@ from iceberg_client import SNAPSHOT, Client, create, data, entries_named, equali
 from icetower.catalog.changes import Manifests, read_changes
 from icetower.commit.head import Heads
 from icetower.conflicts.operations import Kind, Operation
+from icetower.table import puffin
+from icetower.table.change import Touched
 from icetower.table.head import HeadState
 from icetower.table.metadata import ref_head
 from icetower.table.partitions import spec_of
+from icetower.table.vectors import Vector, as_blob, decode
 
 BLIND = {"icetower.blind": "true"}
 
@@ -152,6 +156,50 @@ def test_r2_deletion_vectors(theirs: str, ours: str, outcome: str) -> None:
         await sound(world)
 
     run(story())
+
+
+@pytest.mark.parametrize(
+    ("ours", "word", "outcome"),
+    [
+        ({3, 4}, "summary", "rebased"),  # disjoint rows
+        ({2, 3}, "summary", "409 conflict.C5"),  # row 2 was deleted by both
+        ({3, 4}, "table", "409 conflict.C5"),  # nobody has declared what was read: as Iceberg has it
+    ],
+)
+@pytest.mark.parametrize("based", [False, True])
+def test_deletion_vectors_of_disjoint_rows_become_one(ours: set[int], word: str, outcome: str, based: bool) -> None:
+    async def story() -> None:
+        world = World()
+        a1 = data("a1", "a")
+        ann, bob = await two(world, 3, seed=(a1,), **(SNAPSHOT if word == "table" else {}))
+        before, old = (set[int](), ())
+        if based:
+            before, old = {0}, ("v0",)
+            assert await outcomes(await ann.merge(deletes=[stored(world, "v0", a1, before)])) == ["direct"]
+            await ann.refresh()
+            await bob.refresh()
+        summary = {"icetower.isolation-level": "snapshot"} if word == "summary" else {}
+        one = await ann.merge(deletes=[stored(world, "v1", a1, before | {1, 2})], supersedes=old, **summary)
+        other = await bob.merge(deletes=[stored(world, "v2", a1, before | ours)], supersedes=old, **summary)
+        assert await outcomes(one, other) == ["direct", outcome]
+        await sound(world)
+        head = await (await ann.refresh()).live()
+        (vector_now,) = [t for t, _ in head.values() if t.file.content == 1]
+        record = vector_now.file.record
+        blob = world.storage.files[vector_now.file.path][record["content_offset"] :][: record["content_size_in_bytes"]]
+        assert set(decode(blob, name="v")) == before | {1, 2} | (ours if outcome == "rebased" else set())
+
+    run(story())
+
+
+def stored(world: World, name: str, target: Touched, rows: set[int]) -> Touched:
+    """A deletion vector whose bytes are in the storage."""
+    made = vector(name, target, len(rows))
+    bytes_, (blob,) = puffin.write([as_blob(Vector.of(rows), target.file.path)], created_by="a test")
+    world.storage.files[made.file.path] = bytes_
+    where = {"content_offset": blob.offset, "content_size_in_bytes": blob.length_bytes}
+    record = {**made.file.record, **where, "file_size_in_bytes": len(bytes_)}
+    return replace(made, file=replace(made.file, record=record, size_bytes=len(bytes_)))
 
 
 @pytest.mark.parametrize(("mine", "outcome"), [("a", "409 conflict.C4"), ("b", "rebased")])

@@ -332,6 +332,12 @@ def beside(metadata: Metadata, name: str) -> str:
     return table_metadata.metadata_path(metadata, 0, "").rpartition("/")[0] + "/" + name
 
 
+def data_path(metadata: Metadata, name: str) -> str:
+    """A path where the table's data files go."""
+    folder = (metadata.get("properties") or {}).get("write.data.path") or f"{metadata['location']}/data"
+    return f"{folder.rstrip('/')}/{name}"
+
+
 def _filtered_entry(live: Live, is_gone: bool) -> Entry:
     """A live entry as a filtered manifest has it: with its own snapshot, numbers and row ids written out (S1, S2)."""
     return replace(

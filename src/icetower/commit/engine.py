@@ -24,9 +24,10 @@ from typing import Protocol
 from icetower.admission.admitted import Admitted, AdmittedAppend
 from icetower.ambient import Ambient
 from icetower.catalog.changes import Manifests
+from icetower.catalog.deletes import Blobs, PositionDeletes
 from icetower.catalog.ports import Storage, Swap, SwapLost, SwapUnknown, Upstream
 from icetower.commit.head import Heads
-from icetower.commit.plan import Plan, plan
+from icetower.commit.plan import Plan, Sources, plan
 from icetower.commit.rebase import asks_for_snapshot_isolation
 from icetower.conflicts.history import Files
 from icetower.errors import (
@@ -43,6 +44,7 @@ from icetower.protocol.names import Identifier
 from icetower.table import metadata as table_metadata
 from icetower.table.head import HeadState
 from icetower.table.manifests import Manifest, ManifestFile
+from icetower.table.puffin import BlobAt
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,7 @@ class Limits:
 class Gatekeeper(Protocol):
     """Asked once more, just before the swap: contracts, principals and keys may have changed since (trap K4)."""
 
-    async def still_admits(self, members: Sequence[Admitted]) -> Mapping[int, IcetowerError]:
+    async def still_admits(self, members: Sequence[Admitted | AdmittedAppend]) -> Mapping[int, IcetowerError]:
         """The members that may no longer go on: position → why."""
         ...
 
@@ -83,7 +85,7 @@ class Committed:
 
 @dataclass(eq=False, slots=True)
 class _Waiting:
-    member: Admitted
+    member: Admitted | AdmittedAppend
     answer: asyncio.Future[Committed]
     entered_s: float
     taken_s: float | None = None
@@ -138,6 +140,8 @@ class Engine:
         self._storage = storage
         self._heads = heads
         self._manifests = manifests
+        self._blobs = Blobs(storage)
+        self._deletes = PositionDeletes(storage)
         self._ambient = ambient
         self._gatekeeper = gatekeeper
         self.limits = limits or Limits()
@@ -155,6 +159,13 @@ class Engine:
             CommitStateUnknown: it may or may not have landed.
             IcetowerError: whatever else refused it; nothing of it was committed.
         """
+        return await self._submit(member)
+
+    async def submit_append(self, member: AdmittedAppend) -> Committed:
+        """Queue one append by the fast path and wait for its answer; raises what `submit` does."""
+        return await self._submit(member)
+
+    async def _submit(self, member: Admitted | AdmittedAppend) -> Committed:
         self._check_open()
         turn = self._turns.setdefault(member.identifier, _Turn())
         waiting = self._waiting(member)
@@ -321,14 +332,15 @@ class Engine:
         now_ms = max(self._ambient.now_ms(), head.metadata["last-updated-ms"])
         lists: dict[str, tuple[ManifestFile, ...]] = {}
         manifests: dict[str, Manifest] = {}
+        blobs: dict[BlobAt, bytes] = {}
+        targets: dict[str, frozenset[str] | None] = {}
         for _ in range(len(members) * 4 + 8):
             files = Files(lists, manifests, self._manifests.own)
             since = 0 if asks_for_snapshot_isolation(head.metadata.get("properties") or {}) else None
             planned = plan(
                 head,
                 members,
-                files,
-                self._manifests.listings,
+                Sources(files, self._manifests.listings, blobs, targets),
                 now_ms=now_ms,
                 new_name=self._ambient.uuid4,
                 new_id=self._ambient.snapshot_id,
@@ -336,11 +348,13 @@ class Engine:
             )
             if not planned.needs:
                 break
-            for need in planned.needs:
-                if need.is_list:
-                    lists[need.path] = await self._manifests.list_at(need.path)
-                else:
-                    manifests[need.path] = await self._manifests.manifest_at(need.path)
+            for path in planned.needs.lists:
+                lists[path] = await self._manifests.list_at(path)
+            for path in planned.needs.manifests:
+                manifests[path] = await self._manifests.manifest_at(path)
+            blobs |= await self._blobs.read_all(planned.needs.blobs)
+            for file in planned.needs.targets:
+                targets[file.path] = await self._deletes.targets(file.path, file)
         else:
             raise IcetowerError(f"a plan for {identifier} kept asking for manifest lists")
         if planned.metadata is head.metadata:  # nobody was accepted, or nothing changes by it
@@ -464,7 +478,7 @@ class Engine:
 
     # -- small things ---------------------------------------------------------------------------------------------
 
-    def _waiting(self, member: Admitted) -> _Waiting:
+    def _waiting(self, member: Admitted | AdmittedAppend) -> _Waiting:
         answer: asyncio.Future[Committed] = asyncio.get_running_loop().create_future()
         # A client may hang up before its answer; an error that nobody fetches is no news.
         answer.add_done_callback(lambda done: done.cancelled() or done.exception())

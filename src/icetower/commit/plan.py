@@ -15,26 +15,31 @@ this, since clients look for it (trap A1), and the manifests that its client wro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 from icetower.admission.admit import application_of
 from icetower.admission.admitted import Admitted, AdmittedAppend
 from icetower.commit.appends import fold, repeated, why_not
-from icetower.commit.draft import finish, target_ref
-from icetower.commit.ground import Ground
-from icetower.commit.rebase import Word, conflicts_of, refusal, word_for
+from icetower.commit.draft import Replacement, data_path, finish, target_ref
+from icetower.commit.ground import Ground, Made
+from icetower.commit.rebase import Word, conflicts_of, refusal, steps_since, word_for
+from icetower.commit.vectors import NeedsBlobs, met, unite
 from icetower.conflicts.history import Files, NeedsFile, NeedsFiles
+from icetower.conflicts.written import Targets, loose
 from icetower.errors import CommitConflict, IcetowerError, KeyMisused, ValidationFailed
 from icetower.protocol.marks import CLIENT_LIST
 from icetower.table import metadata as table_metadata
 from icetower.table.head import HeadState
 from icetower.table.keys import KeyRecord, Keys
 from icetower.table.listing import Listing
-from icetower.table.manifests import ManifestFile
+from icetower.table.manifests import DataFile, ManifestFile
 from icetower.table.metadata import Metadata
+from icetower.table.puffin import BlobAt
 
+JSON = Mapping[str, Any]
 Member = Admitted | AdmittedAppend
 
 
@@ -64,11 +69,36 @@ class Refused:
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
-    """A file to be read before the group can be planned. `is_list`: a manifest list, else a manifest."""
+class Sources:
+    """What a plan may look at. It asks for what is missing (`Plan.needs`).
 
-    path: str
-    is_list: bool
+    Attributes:
+        files: manifest lists and manifests, by path.
+        listings: manifest lists that are known in runs, by path; they need not be in `files`.
+        blobs: deletion vectors, by where they lie.
+        targets: by the path of a position delete file that doesn't say which data files it is about: those files.
+    """
+
+    files: Files = field(default_factory=lambda: Files({}, {}))
+    listings: Mapping[str, Listing] = field(default_factory=dict[str, Listing])
+    blobs: Mapping[BlobAt, bytes] = field(default_factory=dict[BlobAt, bytes])
+    targets: Targets = field(default_factory=dict[str, "frozenset[str] | None"])
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What must be read before a group can be planned: see `Sources`. False where there is nothing."""
+
+    lists: frozenset[str] = frozenset()
+    manifests: frozenset[str] = frozenset()
+    blobs: frozenset[BlobAt] = frozenset()
+    targets: tuple[DataFile, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.lists or self.manifests or self.blobs or self.targets)
+
+    def __len__(self) -> int:
+        return len(self.lists) + len(self.manifests) + len(self.blobs) + len(self.targets)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +110,10 @@ class Plan:
         files: path → bytes of new manifest lists, manifests and group files.
         lists: by path, the manifest lists at which a branch or tag now stands, for whoever plans on them.
         own: by the path of every new manifest list, the manifests that its snapshot added itself.
+        snapshots: the table's snapshots after the group, by id.
         keys: the table's keys after the group.
         expired: snapshots that retention lets go with this swap.
-        needs: files that must be read first; while there are any, nothing else is valid.
+        needs: what must be read first; while there is anything, nothing else is valid.
     """
 
     metadata: Metadata
@@ -92,16 +123,16 @@ class Plan:
     files: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
     lists: Mapping[str, Listing] = field(default_factory=dict[str, Listing])
     own: Mapping[str, tuple[ManifestFile, ...]] = field(default_factory=dict[str, "tuple[ManifestFile, ...]"])
+    snapshots: Mapping[int, JSON] = field(default_factory=dict[int, JSON])
     keys: Keys = field(default_factory=Keys)
     expired: tuple[int, ...] = ()
-    needs: frozenset[Need] = frozenset()
+    needs: Needs = Needs()
 
 
 def plan(
     head: HeadState,
     group: Sequence[Member],
-    files: Files,
-    listings: Mapping[str, Listing],
+    sources: Sources,
     *,
     now_ms: int,
     new_name: Callable[[], str],
@@ -112,29 +143,49 @@ def plan(
     """Plan a group on a head.
 
     Args:
-        files: the manifest lists and manifests that are known, by path.
-        listings: manifest lists that are known in runs, by path; they need not be in `files`.
+        sources: what is known.
         now_ms: the server's clock.
         new_name: gives a name that was never used, for each new file.
         new_id: gives an id for a snapshot of the tower's own.
         isolation_since: the sequence number since which the table is known to have asked for snapshot isolation.
         keep: snapshots that retention must not let go, since commits that are under way were written on them.
     """
-    planner = _Planner(head, files, listings, now_ms, new_name, new_id, isolation_since)
+    planner = _Planner(head, sources, now_ms, new_name, new_id, isolation_since)
     appends = [member for member in group if isinstance(member, AdmittedAppend)]
     steps = [partial(planner.take, member) for member in group if isinstance(member, Admitted)]
     steps += [partial(planner.fold, each) for each in _by_ref(appends)]
-    needs: set[Need] = set()
+    lacking: list[_Lacking] = []
     for step in steps:
         try:
             step()
-        except NeedsFile as need:
-            needs.add(Need(need.path, need.is_list))
-        except NeedsFiles as many:
-            needs |= {Need(need.path, need.is_list) for need in many.needs}
-    if needs:
-        return Plan(head.metadata, needs=frozenset(needs))
+        except _LACKING as need:
+            lacking.append(need)
+    if lacking:
+        return Plan(head.metadata, needs=_needs(lacking))
     return planner.result(keep)
+
+
+class _NeedsTargets(Exception):
+    """Position delete files must be read first, which don't say which data files they are about (trap R6)."""
+
+    def __init__(self, files: Iterable[DataFile]) -> None:
+        self.files = tuple(files)
+        super().__init__([file.path for file in self.files])
+
+
+_Lacking = NeedsFile | NeedsFiles | NeedsBlobs | _NeedsTargets
+_LACKING = (NeedsFile, NeedsFiles, NeedsBlobs, _NeedsTargets)
+
+
+def _needs(lacking: Sequence[_Lacking]) -> Needs:
+    files = [need for each in lacking if isinstance(each, NeedsFiles) for need in each.needs]
+    files += [each for each in lacking if isinstance(each, NeedsFile)]
+    return Needs(
+        frozenset(need.path for need in files if need.is_list),
+        frozenset(need.path for need in files if not need.is_list),
+        frozenset(blob for each in lacking if isinstance(each, NeedsBlobs) for blob in each.blobs),
+        tuple({f.path: f for each in lacking if isinstance(each, _NeedsTargets) for f in each.files}.values()),
+    )
 
 
 def _by_ref(appends: Sequence[AdmittedAppend]) -> list[list[AdmittedAppend]]:
@@ -161,15 +212,15 @@ class _Planner:
     def __init__(
         self,
         head: HeadState,
-        files: Files,
-        listings: Mapping[str, Listing],
+        sources: Sources,
         now_ms: int,
         new_name: Callable[[], str],
         new_id: Callable[[], int],
         isolation_since: int | None,
     ) -> None:
         self._head = head
-        self._ground = Ground(head, files, listings, now_ms)
+        self._ground = Ground(head, sources.files, sources.listings, now_ms)
+        self._sources = sources
         self._keys = head.keys
         self._new_name = new_name
         self._new_id = new_id
@@ -179,7 +230,7 @@ class _Planner:
         self._refused: list[Refused] = []
 
     def take(self, member: Admitted) -> None:
-        """Decide on one member. Raises `NeedsFile`, `NeedsFiles`."""
+        """Decide on one member. Raises what is in `_LACKING`."""
         try:
             landed = self._landed(member)
             if landed is not None:
@@ -187,10 +238,9 @@ class _Planner:
                 return
             word = self._word(member)
             with self._ground.attempt() as made:
-                if word is not None:
-                    self._check(member, word)
-                finish(member, self._ground, made, rebase=word is not None, new_name=self._new_name)
-        except (NeedsFile, NeedsFiles):
+                vectors = {} if word is None else self._check(member, word, made)
+                finish(member, self._ground, made, rebase=word is not None, new_name=self._new_name, vectors=vectors)
+        except _LACKING:
             raise
         except IcetowerError as error:
             self._refused.append(Refused(member, error))
@@ -298,6 +348,7 @@ class _Planner:
             ground.made.files,
             {path: listing for path, listing in ground.made.listings.items() if path in paths},
             ground.made.own,
+            ground.index,
             self._keys,
         )
 
@@ -406,8 +457,33 @@ class _Planner:
                 f"{failed[0].message}; {refused.message}", rule=refused.rule, snapshot=head_id
             ) from refused
 
-    def _check(self, member: Admitted, word: Word) -> None:
-        """Raises `CommitConflict` for the first of what stands against the commit."""
-        head = self._ground.ref_head(target_ref(member.updates) or "")
-        for change, conflict in conflicts_of(member, word, self._ground, head=head, targets={}):
-            raise refusal(change, conflict, self._ground)
+    def _check(self, member: Admitted, word: Word, made: Made) -> Mapping[int, Replacement]:
+        """Nothing stands against the commit; by snapshot, the deletion vectors that were merged so that this is so.
+
+        Raises:
+            CommitConflict: for the first of what does.
+        """
+        if word.source == "blind":
+            return {}
+        ground, targets = self._ground, self._sources.targets
+        unread = [file for change in member.changes for file in loose(change) if file.path not in targets]
+        if unread:
+            raise _NeedsTargets(unread)
+        head = ground.ref_head(target_ref(member.updates) or "")
+        replacements: dict[int, Replacement] = {}
+        for change, conflicts in conflicts_of(member, word, ground, head=head, targets=targets):
+            against = tuple(conflicts)
+            if against and word.merges_vectors:
+                meetings = met(change, steps_since(member, ground, head), ground.files)
+                superseded = {meeting.base.path for meeting in meetings if meeting.base is not None}
+                against = tuple(
+                    c for c in against if c.rule != "C5" and not (c.rule == "C6" and superseded.issuperset(c.paths))
+                )
+                if meetings and not against:
+                    path = data_path(ground.view, f"{self._new_name()}-deletes.puffin")
+                    united = unite(meetings, self._sources.blobs.get, path=path)
+                    made.files[path] = united.data
+                    replacements[change.snapshot["snapshot-id"]] = united.replacement
+            if against:
+                raise refusal(change, against[0], ground)
+        return replacements

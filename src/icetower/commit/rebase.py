@@ -218,7 +218,7 @@ def base_of(member: Admitted) -> int | None:
 
 def conflicts_of(
     member: Admitted, word: Word, ground: Ground, *, head: int | None, targets: Targets
-) -> Iterator[tuple[Change, Conflict]]:
+) -> Iterator[tuple[Change, Iterator[Conflict]]]:
     """What stands against a commit, by its snapshots.
 
     Args:
@@ -227,17 +227,14 @@ def conflicts_of(
 
     Raises:
         CommitConflict: the commit's base is not in the history of its branch, or too far back.
-        NeedsFile: a manifest or manifest list must be read first.
+        NeedsFiles: manifests or manifest lists must be read first.
     """
-    if word.source == "blind":
-        return
     steps = steps_since(member, ground, head)
     table = Table(ground.specs, ground.schema)
     for change in member.changes:
         rewrites = kind_of(change, declared_blind=False) is Kind.REWRITE
         written = Written.of(change, rewrites=rewrites, targets=targets)
-        for conflict in objections(written, steps, ground.files, table, word.scope):
-            yield change, conflict
+        yield change, objections(written, steps, ground.files, table, word.scope)
 
 
 def steps_since(member: Admitted, ground: Ground, head: int | None) -> Sequence[JSON]:

@@ -26,11 +26,19 @@ from icetower.conflicts.pruning import Pruner
 from icetower.conflicts.reads import ReadScope
 from icetower.table.change import Change, Touched
 from icetower.table.partitions import PartitionSpec
-from icetower.table.records import ADDED, DATA, DELETED, EQUALITY_DELETES, DataFile, ManifestFile
+from icetower.table.records import ADDED, DATA, DELETED, EQUALITY_DELETES, POSITION_DELETES, DataFile, ManifestFile
 
 JSON = Mapping[str, Any]
 Targets = Mapping[str, frozenset[str] | None]
 """By the path of a position delete file that doesn't say which data files it is about: those files; None if unknown."""
+
+
+def loose(change: Change) -> Iterator[DataFile]:
+    """The position delete files of a change that don't say which data files they are about (trap R6)."""
+    for touched in change.added:
+        file = touched.file
+        if file.content == POSITION_DELETES and referenced_file(file) is None:
+            yield file
 
 
 @dataclass(frozen=True, slots=True)
