@@ -6,10 +6,10 @@ READY := .venv/ready
 COUNT := 1000
 SEED := 20261121
 
-.PHONY: help setup java jdk jars postgres demo check test differential mutations walkthrough experiments rck lock format clean
+.PHONY: help setup java jdk jars postgres demo check test differential mutations walkthrough experiments bench-commit rck lock format clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(READY) ## a virtual environment in .venv with exactly what requirements.lock names
 
@@ -51,6 +51,9 @@ walkthrough: jars jdk ## docs/isolation.md and its drawings: every figure run on
 
 experiments: $(READY) ## what makes false conflicts, and what a precise check saves: data, plots, docs/experiments.md
 	@$(BIN)/python tools/experiments/run.py
+
+bench-commit: java ## commits by many writers to one table, beside what people use today: about ten minutes; FULL=1: all of it
+	@$(BIN)/python tools/bench/run.py $(if $(FULL),--full)
 
 rck: java ## Iceberg's own REST Compatibility Kit against `icetower serve`
 	@$(BIN)/python tools/rck/run.py

@@ -1,0 +1,1 @@
+"""`make bench-commit`: commits to one table by many writers, Icetower beside what people use today, in one run."""

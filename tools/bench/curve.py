@@ -1,0 +1,79 @@
+"""The curve over history: how many commits a second a table takes after so many of them.
+
+Icetower's table really gets its twenty thousand commits, by protocol-level writers, once without retention and once
+with it on a faster clock. A peer is measured at a few lengths of history that were generated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from pyiceberg.catalog import load_catalog
+
+from bench import protocol_writers, pyiceberg_writers, servers, sides, slow_io, verify
+from bench.history import lengthen
+from bench.operations import Operation, figures
+from bench.prepared import prepare
+from bench.protocol_writers import COMMIT_PATH, Request
+from bench.pyiceberg_writers import Job
+from bench.sides import Case
+
+WRITERS, PEERS = 256, 8
+STEP = 1_000
+PEER_SIZES = (0, 1_000, 5_000, 10_000, 20_000)
+PEER_S = 8.0
+CLOCK_FACTOR = 120.0
+RETENTION = {"icetower.retention.max-age-ms": "600000", "icetower.retention.min-snapshots": "100"}
+LIMIT_S = 600.0
+
+WITHOUT, WITH, PEER = "Icetower", "Icetower with retention", "PyIceberg, SQL catalog (8 writers)"
+
+
+def curves(commits: int, folder: Callable[[], Path]) -> Iterator[tuple[str, list[tuple[int, float]], Any]]:
+    """Each curve: its name, (commits in the history, commits a second), and whether the table was exact."""
+    yield WITHOUT, *_tower(commits, folder(), {}, 1.0)
+    yield WITH, *_tower(commits, folder(), RETENTION, CLOCK_FACTOR)
+    yield PEER, [(size, _peer(size, folder())) for size in PEER_SIZES if size <= commits], True
+
+
+def _tower(
+    commits: int, folder: Path, properties: dict[str, str], clock_factor: float
+) -> tuple[list[tuple[int, float]], bool]:
+    case = Case(sides.PREPARED, WRITERS, "s3", LIMIT_S, properties=properties)
+    with servers.tower(folder, case.profile, case.seed, clock_factor=clock_factor) as server:
+        catalog = load_catalog("bench", **sides.rest(server))
+        sides.create(catalog, case)
+        # The prepared commits are all written on the first snapshot: retention keeps what a tag stands at.
+        table = catalog.load_table(f"{verify.NAMESPACE}.{verify.TABLE}")
+        table.manage_snapshots().create_tag(table.current_snapshot().snapshot_id, "base").commit()
+        tokens = protocol_writers.principals(server, WRITERS)
+        ids = range(sides.PREPARED_FROM, sides.PREPARED_FROM + commits)
+        requests = (Request(c.row_id, c.body) for c in prepare(verify.head_of(server.database), ids))
+        load = protocol_writers.replay(server.uri, COMMIT_PATH, tokens, list(requests), LIMIT_S)
+        work = sides.Work(load)
+        row = sides.told(case, work, server.database, 0, None)
+        return rates(load.operations, load.from_s), row["exact"] and row["acknowledged"] == commits
+
+
+def rates(operations: Sequence[Operation], from_s: float, step: int = STEP) -> list[tuple[int, float]]:
+    """After each `step` acknowledged commits, how many came a second since the step before."""
+    ends = sorted(operation.end_s for operation in operations if operation.outcome == "ok")
+    found: list[tuple[int, float]] = []
+    before_s = from_s
+    for at in range(step, len(ends) + 1, step):
+        found.append((at, step / max(ends[at - 1] - before_s, 1e-9)))
+        before_s = ends[at - 1]
+    return found
+
+
+def _peer(size: int, folder: Path) -> float:
+    folder.mkdir(parents=True, exist_ok=True)
+    database = folder / "catalog.db"
+    properties = {"type": "sql", "uri": f"sqlite:///{database}", "warehouse": f"file://{folder}/warehouse"}
+    sides.create(load_catalog("bench", **properties), Case(sides.DIRECT, PEERS))
+    lengthen(database, size)
+    jobs = [Job(number, properties | slow_io.properties("s3", 100 + number), PEER_S) for number in range(PEERS)]
+    load = pyiceberg_writers.run(jobs)
+    return figures(load.operations, from_s=load.from_s + sides.WARM_S, to_s=load.from_s + PEER_S).commits_per_s

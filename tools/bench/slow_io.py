@@ -1,0 +1,109 @@
+"""A FileIO for PyIceberg on local files, each call of which takes as long as it would on S3.
+
+Named by ``py-io-impl = bench.slow_io.SlowFileIO``: for PyIceberg's writers among their catalog's properties, for the
+tower in its `[storage]` settings. Property ``bench.profile`` chooses the profile, ``bench.seed`` the seed.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from io import BytesIO
+from typing import Any
+
+from pyiceberg.io import FileIO, InputFile, InputStream, OutputFile, OutputStream
+
+from bench.latency import PROFILES, Latency
+
+IMPLEMENTATION = "bench.slow_io.SlowFileIO"
+
+
+def properties(profile: str, seed: int) -> dict[str, str]:
+    """The properties that choose this FileIO; none where there is no latency, so that everybody uses what is usual."""
+    return (
+        {} if profile == "none" else {"py-io-impl": IMPLEMENTATION, "bench.profile": profile, "bench.seed": str(seed)}
+    )
+
+
+class _Input(InputFile):
+    def __init__(self, location: str, latency: Latency) -> None:
+        super().__init__(location)
+        self._latency = latency
+
+    def __len__(self) -> int:
+        time.sleep(self._latency.get_s())
+        return os.stat(_place(self.location)).st_size
+
+    def exists(self) -> bool:
+        time.sleep(self._latency.get_s())
+        return os.path.exists(_place(self.location))
+
+    def open(self, seekable: bool = True) -> InputStream:
+        # One GET for the whole file, however it is read: the files of a commit are small.
+        time.sleep(self._latency.get_s())
+        with open(_place(self.location), "rb") as file:
+            return BytesIO(file.read())
+
+
+class _Sink(BytesIO):
+    """Bytes on their way to a PUT, which happens when the stream is closed."""
+
+    def __init__(self, location: str, latency: Latency, mode: str) -> None:
+        super().__init__()
+        self._location = location
+        self._latency = latency
+        self._mode = mode
+
+    def close(self) -> None:
+        if self.closed:
+            return
+        data = self.getvalue()
+        super().close()
+        time.sleep(self._latency.put_s(len(data)))
+        os.makedirs(os.path.dirname(self._location), exist_ok=True)
+        with open(self._location, self._mode) as file:
+            file.write(data)
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+
+class _Output(OutputFile):
+    def __init__(self, location: str, latency: Latency) -> None:
+        super().__init__(location)
+        self._latency = latency
+
+    def __len__(self) -> int:
+        return len(self.to_input_file())
+
+    def exists(self) -> bool:
+        return self.to_input_file().exists()
+
+    def to_input_file(self) -> InputFile:
+        return _Input(self.location, self._latency)
+
+    def create(self, overwrite: bool = False) -> OutputStream:
+        return _Sink(_place(self.location), self._latency, "wb" if overwrite else "xb")
+
+
+class SlowFileIO(FileIO):
+    """Local files after a sleep."""
+
+    def __init__(self, properties: dict[str, str] | None = None) -> None:
+        super().__init__(properties or {})
+        profile = PROFILES[self.properties.get("bench.profile", "none")]
+        self._latency = Latency(profile, int(self.properties.get("bench.seed", "0")))
+
+    def new_input(self, location: str) -> InputFile:
+        return _Input(location, self._latency)
+
+    def new_output(self, location: str) -> OutputFile:
+        return _Output(location, self._latency)
+
+    def delete(self, location: str | InputFile | OutputFile) -> None:
+        time.sleep(self._latency.get_s())
+        os.unlink(_place(location if isinstance(location, str) else location.location))
+
+
+def _place(location: str) -> str:
+    return location.removeprefix("file://")
