@@ -38,7 +38,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, ClassVar
 
 import jars
 import java
@@ -69,28 +69,28 @@ def classpath() -> list[Path]:
     iceberg = jars.find()
     if iceberg is None:
         raise OracleError("Iceberg's runtime for Spark is not in Spark's jar cache: run `make jars`")
-    logging = sorted(path for place in _pyspark() for path in (place / "jars").glob("slf4j-api-*.jar"))
+    logging = sorted(path for place in pyspark() for path in (place / "jars").glob("slf4j-api-*.jar"))
     if not logging:
         raise OracleError("there is no slf4j-api among PySpark's jars: run `make setup`")
     return [iceberg, *logging]
 
 
-def _pyspark() -> list[Path]:
+def pyspark() -> list[Path]:
     """Where PySpark stands. It is not imported: that takes longer than most cases."""
     spec = importlib.util.find_spec("pyspark")
     return [Path(place) for place in (spec.submodule_search_locations or [])] if spec else []
 
 
-def compiled(java_path: Path, libraries: list[Path]) -> Path:
-    """The directory of the oracle's classes, made now if its sources or the libraries are new. Raises `OracleError`.
+def compiled(java_path: Path, libraries: list[Path], sources: list[Path]) -> Path:
+    """The directory of the sources' classes, made now if these or the libraries are new. Raises `OracleError`.
 
     Several processes may do so at once: each compiles aside and moves the result into its place.
     """
     digest = hashlib.sha256()
-    for path in SOURCES:
+    for path in sources:
         digest.update(path.name.encode() + b"\0" + path.read_bytes())
     for path in libraries:
-        digest.update(f"{path.name} {path.stat().st_size}".encode())
+        digest.update(f"{path.name} {path.stat().st_size if path.is_file() else 0}".encode())
     classes = CACHE / digest.hexdigest()[:16]
     if classes.is_dir():
         return classes
@@ -98,10 +98,10 @@ def compiled(java_path: Path, libraries: list[Path]) -> Path:
     aside = Path(tempfile.mkdtemp(prefix="compiling-", dir=CACHE))
     try:
         command: list[str | Path] = [java.compiler(java_path), "--release", str(java.OLDEST), "-d", aside]
-        command += ["-cp", os.pathsep.join(map(str, libraries)), *SOURCES]
+        command += ["-cp", os.pathsep.join(map(str, libraries)), *sources]
         done = subprocess.run(command, capture_output=True, text=True, timeout=COMPILE_TIMEOUT_S)
         if done.returncode != 0:
-            raise OracleError(f"javac refused the oracle:\n{done.stdout}{done.stderr}")
+            raise OracleError(f"javac refused the sources:\n{done.stdout}{done.stderr}")
         try:
             aside.rename(classes)
         except OSError:
@@ -118,6 +118,9 @@ class Oracle:
     A process that dies or hangs is started anew, and what it has not answered is asked again; after `RESTARTS_MAX`
     of that, `OracleError`.
     """
+
+    main: ClassVar[str] = "org.apache.iceberg.Oracle"
+    sources: ClassVar[list[Path]] = SOURCES
 
     def __init__(self, answer_timeout_s: float = ANSWER_TIMEOUT_S) -> None:
         self._answer_timeout_s = answer_timeout_s
@@ -136,14 +139,18 @@ class Oracle:
                 java_path = java.find(jdk=True)
             except java.NoJava as error:
                 raise OracleError(str(error)) from error
-            libraries = classpath()
-            path = os.pathsep.join(map(str, [compiled(java_path, libraries), *libraries]))
-            self._command = [str(java_path), *JVM, "-cp", path, "org.apache.iceberg.Oracle"]
+            libraries = self.libraries()
+            path = os.pathsep.join(map(str, [compiled(java_path, libraries, self.sources), *libraries]))
+            self._command = [str(java_path), *JVM, "-cp", path, self.main]
         self._spawn()
         self._send({"name": "start", "specs": [[]], "steps": []})
         if "error" in (said := self._receive("start", START_TIMEOUT_S)):
             self.close()
             raise OracleError(f"the oracle does not work: {said['error']}\n{self._last_words()}")
+
+    def libraries(self) -> list[Path]:
+        """The jars that the process needs. Raises `OracleError`."""
+        return classpath()
 
     def run(self, case: Case) -> Outcome:
         """The outcome of one case. Raises `OracleError`."""

@@ -7,6 +7,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import java.util.TreeMap;
+import org.apache.iceberg.catalog.Catalog;
 import org.apache.iceberg.catalog.Namespace;
 import org.apache.iceberg.catalog.TableIdentifier;
 import org.apache.iceberg.exceptions.CommitFailedException;
@@ -17,8 +18,8 @@ import org.apache.iceberg.shaded.com.fasterxml.jackson.databind.node.ArrayNode;
 import org.apache.iceberg.shaded.com.fasterxml.jackson.databind.node.JsonNodeFactory;
 import org.apache.iceberg.shaded.com.fasterxml.jackson.databind.node.ObjectNode;
 
-/** One case: a fresh catalog with one table, whose life the steps are. */
-final class Replay implements AutoCloseable {
+/** One case: one table of a catalog, whose life the steps are. */
+class Replay implements AutoCloseable {
   private static final TableIdentifier NAME = TableIdentifier.of("n", "t");
   private static final Set<String> CASE = Set.of("name", "format", "specs", "properties", "files", "steps");
   private static final Map<String, Set<String>> STEPS =
@@ -37,32 +38,53 @@ final class Replay implements AutoCloseable {
       Map.of(TableProperties.COMMIT_MIN_RETRY_WAIT_MS, "0", TableProperties.COMMIT_MAX_RETRY_WAIT_MS, "0");
 
   /** A writer that has begun; without an update it was refused. */
-  private record Writer(WriterTable table, SnapshotUpdate<?> update) {}
+  record Writer(WriterTable table, SnapshotUpdate<?> update) {}
 
-  private final InMemoryCatalog catalog = new InMemoryCatalog();
+  private final Catalog catalog;
+  private final TableIdentifier name;
   private final JsonNode given;
   private final CaseFiles files;
-  private final Manifests manifests = new Manifests();
-  private final Map<Long, Writer> writers = new HashMap<>();
-  private final Map<Long, ObjectNode> verdicts = new TreeMap<>();
+  final Manifests manifests = new Manifests();
+  final Map<Long, Writer> writers = new HashMap<>();
+  final Map<Long, ObjectNode> verdicts = new TreeMap<>();
   private final ArrayNode failures = JsonNodeFactory.instance.arrayNode();
 
+  /** In memory, alone with Iceberg. */
   Replay(JsonNode given) {
+    this(given, inMemory(), NAME, CaseFiles.LOCATION);
+  }
+
+  /**
+   * In a namespace of a catalog that is there already.
+   *
+   * @param location of the table; null leaves it to the catalog
+   */
+  Replay(JsonNode given, Catalog catalog, TableIdentifier name, String location) {
     Fields.allow(given, "the case", CASE);
     this.given = given;
+    this.catalog = catalog;
+    this.name = name;
     int format = (int) Fields.number(given, "format", 2);
     this.files = new CaseFiles(given, format);
     Map<String, String> properties = new HashMap<>(PROPERTIES);
     properties.putAll(properties(given));
     properties.put(TableProperties.FORMAT_VERSION, String.valueOf(format));
+    Catalog.TableBuilder builder =
+        catalog
+            .buildTable(name, CaseFiles.SCHEMA)
+            .withPartitionSpec(files.spec(0))
+            .withProperties(properties);
+    if (location != null) {
+      builder.withLocation(location);
+    }
+    builder.create();
+  }
+
+  static InMemoryCatalog inMemory() {
+    InMemoryCatalog catalog = new InMemoryCatalog();
     catalog.initialize("oracle", Map.of());
     catalog.createNamespace(Namespace.of("n"));
-    catalog
-        .buildTable(NAME, CaseFiles.SCHEMA)
-        .withLocation(CaseFiles.LOCATION)
-        .withPartitionSpec(files.spec(0))
-        .withProperties(properties)
-        .create();
+    return catalog;
   }
 
   ObjectNode run() {
@@ -83,7 +105,9 @@ final class Replay implements AutoCloseable {
 
   @Override
   public void close() throws IOException, ReflectiveOperationException {
-    catalog.close();
+    if (catalog instanceof InMemoryCatalog memory) {
+      memory.close();
+    }
     // All files in memory stand in one map of the class; the next case begins without any.
     Field contents = InMemoryFileIO.class.getDeclaredField("IN_MEMORY_FILES");
     contents.setAccessible(true);
@@ -91,7 +115,7 @@ final class Replay implements AutoCloseable {
   }
 
   /** Takes one step; true if it asks that the swap around it be lost. */
-  private boolean step(JsonNode step, String where) {
+  boolean step(JsonNode step, String where) {
     try {
       String kind = Fields.text(step, "do");
       if (!STEPS.containsKey(kind)) {
@@ -124,13 +148,17 @@ final class Replay implements AutoCloseable {
     WriterTable table = new WriterTable(open(), id);
     SnapshotUpdate<?> update = null;
     try {
-      update = new Producers(files, manifests, table, Fields.required(step, "op")).build();
+      update = build(table, Fields.required(step, "op"));
     } catch (MalformedCase wrong) {
       throw wrong;
     } catch (RuntimeException refusal) {
       verdicts.put(id, refused(refusal, "begin", 0));
     }
     writers.put(id, new Writer(table, update));
+  }
+
+  SnapshotUpdate<?> build(WriterTable table, JsonNode op) {
+    return new Producers(files, manifests, table, op).build();
   }
 
   private void commit(JsonNode step, String where) {
@@ -146,6 +174,11 @@ final class Replay implements AutoCloseable {
     // Marks the writer as committing, so that it cannot be committed again from inside.
     verdicts.put(id, JsonNodeFactory.instance.objectNode());
     writer.table().beforeSwap(attempt -> attempt <= between.size() && run(between.get(attempt - 1), where, attempt));
+    verdicts.put(id, attempt(id, writer));
+  }
+
+  /** Commits, retries included; says what came of it. */
+  ObjectNode attempt(long id, Writer writer) {
     ObjectNode verdict;
     try {
       writer.update().commit();
@@ -160,7 +193,7 @@ final class Replay implements AutoCloseable {
     } catch (RuntimeException refusal) {
       verdict = refused(refusal, "commit", writer.table().attempts());
     }
-    verdicts.put(id, verdict);
+    return verdict;
   }
 
   /** The steps between an attempt and its swap; true if one of them asks that the swap be lost. */
@@ -235,7 +268,11 @@ final class Replay implements AutoCloseable {
   }
 
   /** The table as anybody sees it now, through operations that nobody else uses. */
-  private TableOperations open() {
-    return ((HasTableOperations) catalog.loadTable(NAME)).operations();
+  TableOperations open() {
+    return ((HasTableOperations) table()).operations();
+  }
+
+  Table table() {
+    return catalog.loadTable(name);
   }
 }

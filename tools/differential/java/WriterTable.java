@@ -26,6 +26,7 @@ final class WriterTable implements TableOperations {
   private boolean idGiven = false;
   private boolean swapping = false;
   private int swaps = 0;
+  private Snapshot lastBase = null;
 
   WriterTable(TableOperations table, long id) {
     this.table = table;
@@ -38,6 +39,11 @@ final class WriterTable implements TableOperations {
 
   void beforeSwap(BeforeSwap hook) {
     this.beforeSwap = hook;
+  }
+
+  /** The head that the last swap was tried on; null if there was none. */
+  Snapshot lastBase() {
+    return lastBase;
   }
 
   /** How often the writer came to its swap. */
@@ -54,6 +60,7 @@ final class WriterTable implements TableOperations {
   public void commit(TableMetadata base, TableMetadata metadata) {
     swaps++;
     swapping = true;
+    lastBase = base.currentSnapshot();
     try {
       if (beforeSwap.run(swaps)) {
         throw new CommitFailedException("The case has this swap lost");

@@ -1,0 +1,1 @@
+"""Icetower beside plain Iceberg, over the wire."""

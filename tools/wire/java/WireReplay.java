@@ -1,0 +1,160 @@
+package org.apache.iceberg;
+
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+import java.util.concurrent.Future;
+import org.apache.iceberg.catalog.Catalog;
+import org.apache.iceberg.catalog.TableIdentifier;
+import org.apache.iceberg.exceptions.ValidationException;
+import org.apache.iceberg.io.CloseableIterable;
+import org.apache.iceberg.shaded.com.fasterxml.jackson.databind.JsonNode;
+import org.apache.iceberg.shaded.com.fasterxml.jackson.databind.node.ArrayNode;
+import org.apache.iceberg.shaded.com.fasterxml.jackson.databind.node.JsonNodeFactory;
+import org.apache.iceberg.shaded.com.fasterxml.jackson.databind.node.ObjectNode;
+
+/**
+ * A job on any catalog: a case with summaries, writers that commit at the same moment, and an account of what readers
+ * find in every snapshot. The format is told in ../jobs.py.
+ */
+final class WireReplay extends Replay {
+  private final ArrayNode events = JsonNodeFactory.instance.arrayNode();
+
+  WireReplay(JsonNode given) {
+    super(given);
+  }
+
+  WireReplay(JsonNode given, Catalog catalog, TableIdentifier name) {
+    super(given, catalog, name, null);
+  }
+
+  @Override
+  ObjectNode run() {
+    ObjectNode outcome = super.run();
+    outcome.set("events", events);
+    Table table = table();
+    Map<Long, Snapshot> snapshots = new java.util.TreeMap<>();
+    table.snapshots().forEach(snapshot -> snapshots.put(snapshot.snapshotId(), snapshot));
+    outcome.get("snapshots").forEach(shown -> read(table, snapshots.get(shown.get("id").longValue()), (ObjectNode) shown));
+    return outcome;
+  }
+
+  @Override
+  boolean step(JsonNode step, String where) {
+    String kind = Fields.text(step, "do");
+    if (kind.equals("race")) {
+      race(Fields.numbers(step, "ids"));
+      return false;
+    }
+    int at = events.size();
+    boolean lost = super.step(step, where);
+    switch (kind) {
+      case "begin", "write" -> {
+        ObjectNode begun = JsonNodeFactory.instance.objectNode().put("do", "begin").put("id", step.get("id").longValue());
+        events.insert(at, begun.set("op", step.get("op")));
+      }
+      case "commit", "fail" -> {}
+      default -> events.add(step);
+    }
+    if (kind.equals("commit") || kind.equals("write")) {
+      done(step.get("id").longValue());
+    }
+    return lost;
+  }
+
+  private void done(long id) {
+    events.addObject().put("do", "commit").put("id", id);
+  }
+
+  @Override
+  SnapshotUpdate<?> build(WriterTable table, JsonNode op) {
+    ObjectNode plain = op.deepCopy();
+    JsonNode summary = plain.remove("summary");
+    SnapshotUpdate<?> update = super.build(table, plain);
+    if (summary != null) {
+      summary.properties().forEach(word -> update.set(word.getKey(), word.getValue().textValue()));
+    }
+    return update;
+  }
+
+  @Override
+  ObjectNode attempt(long id, Writer writer) {
+    ObjectNode verdict = super.attempt(id, writer);
+    Snapshot base = writer.table().lastBase();
+    return verdict.put("base", base == null ? null : (Long) base.snapshotId());
+  }
+
+  /** All at once, each in a thread of its own. What order they took is in the table. */
+  private void race(List<Long> named) {
+    List<Long> ids = named.stream().filter(writers::containsKey).toList();
+    if (ids.isEmpty()) {
+      return;
+    }
+    ExecutorService threads = Executors.newFixedThreadPool(ids.size());
+    CountDownLatch ready = new CountDownLatch(ids.size());
+    List<Future<ObjectNode>> waiting = new ArrayList<>();
+    for (long id : ids) {
+      Writer writer = writers.get(id);
+      waiting.add(
+          threads.submit(
+              () -> {
+                ready.countDown();
+                ready.await();
+                return writer.update() == null ? verdicts.get(id) : attempt(id, writer);
+              }));
+    }
+    try {
+      for (int i = 0; i < ids.size(); i++) {
+        verdicts.put(ids.get(i), waiting.get(i).get());
+      }
+    } catch (InterruptedException | ExecutionException failure) {
+      throw new IllegalStateException(failure);
+    } finally {
+      threads.shutdownNow();
+    }
+    ids.forEach(this::done);
+  }
+
+  /** What engines find in a snapshot: its data with the deletes that apply, what it says of itself, what it changed. */
+  private static void read(Table table, Snapshot snapshot, ObjectNode shown) {
+    ObjectNode summary = shown.putObject("summary");
+    snapshot.summary().forEach(summary::put);
+    shown.put("timestamp_ms", snapshot.timestampMillis());
+    shown.put("first_row_id", snapshot.firstRowId());
+    shown.put("added_rows", snapshot.addedRows());
+    try {
+      ArrayNode plan = JsonNodeFactory.instance.arrayNode();
+      plan(plan, table.newScan().useSnapshot(snapshot.snapshotId()).planFiles());
+      shown.set("plan", plan);
+    } catch (ValidationException unreadable) {
+      // Deletes for the data of two partitions: Iceberg writes them, and refuses to read them.
+      shown.put("unreadable", unreadable.getMessage());
+    }
+    if (!snapshot.operation().equals(DataOperations.APPEND)) {
+      return;
+    }
+    IncrementalAppendScan since = table.newIncrementalAppendScan().toSnapshot(snapshot.snapshotId());
+    if (snapshot.parentId() == null) {
+      since = since.fromSnapshotInclusive(snapshot.snapshotId());
+    } else if (table.snapshot(snapshot.parentId()) != null) {
+      since = since.fromSnapshotExclusive(snapshot.parentId());
+    } else {
+      return;
+    }
+    plan(shown.putArray("appended"), since.planFiles());
+  }
+
+  private static void plan(ArrayNode plan, CloseableIterable<FileScanTask> tasks) {
+    for (FileScanTask task : tasks) {
+      ArrayNode file = plan.addArray();
+      file.add(task.file().location()).add(task.file().dataSequenceNumber()).add(task.file().firstRowId());
+      file.add(task.file().recordCount());
+      ArrayNode deletes = file.addArray();
+      task.deletes().forEach(delete -> deletes.add(delete.location()));
+    }
+  }
+}

@@ -1,0 +1,263 @@
+"""Random jobs: small tables, writers that scan, wait and commit, as engines do it; reproducible from a seed.
+
+A job begins with a few commits that set the table up. Then two to five writers scan it. They commit one inside the
+other (what others do between an attempt and its swap is nested under it, so that its base is old when it arrives), or
+all at the same moment. In between the table itself may change.
+
+What a table or a writer says of isolation is what its writers ask Iceberg for: a job is one that an engine could run.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from differential.material import SPEC_WEIGHTS, SPECS, Material, chance, pick, some
+from differential.writers import NEEDS_DELETES, PROFILES, Operation, Planner, Table
+
+from icetower.protocol.marks import BLIND, BLIND_APPENDS, FILTER, ISOLATION
+
+Step = dict[str, Any]
+Job = dict[str, Any]
+
+FORMATS = {"1": 1, "2": 5, "3": 5}
+WORDS = {"nothing": 2, "snapshot": 7, "turned": 0.5, "declared": 3, "blind-appends": 1}
+"""Who says what of isolation: nobody; the table, snapshot; the table, but only after the scans; each writer; the owner,
+that appends are blind."""
+LEVELS = tuple(f"write.{what}.isolation-level" for what in ("merge", "update", "delete"))
+RETRIES = "commit.retry.num-retries"
+SPARK = {"engine-name": "spark", "engine-version": "4.1.4", "spark.app.id": "local-1"}
+OLD_SPARK = {"engine-name": "spark", "engine-version": "3.5.6", "spark.app.id": "local-1"}
+MERGED = {
+    f"spark.merge-into.num-target-rows-{what}": "1"
+    for what in (
+        "copied", "deleted", "updated", "inserted", "matched-updated", "matched-deleted",
+        "not-matched-by-source-updated", "not-matched-by-source-deleted",
+    )
+}  # fmt: skip
+SPARKS_OWN = (
+    "spark copy-on-write", "spark merge-on-read update", "spark merge-on-read delete", "compaction",
+    "rewrite deletes", "insert overwrite", "replace partitions", "delete", "rewrite manifests", "append",
+)  # fmt: skip
+MERGES = ("spark copy-on-write", "spark merge-on-read update")
+AGREED = ("spark copy-on-write", "spark merge-on-read update", "spark merge-on-read delete", "trino", "pyiceberg")
+"""Engines that ask for the level that the table names, or that the writer declares."""
+WEIGHTS = {
+    "spark copy-on-write": 8, "spark merge-on-read update": 8, "spark merge-on-read delete": 5, "compaction": 5,
+    "append": 5, "delete": 2, "insert overwrite": 2, "replace partitions": 2, "anything": 2,
+}  # fmt: skip
+
+
+class _Material(Material):
+    """Delete files name the partition of the data that they are for: readers refuse any other."""
+
+    def _for(self, content: str, letter: str, target: str, extra: dict[str, Any], astray: float) -> str:
+        return super()._for(content, letter, target, extra, astray=0.0)
+
+
+@dataclass
+class _Planner(Planner):
+    """Plans for engines that all ask for one level, where one is named."""
+
+    rng: Random
+    table: Table
+    material: Material
+    word: str
+    hot: list[str] = field(default_factory=list)
+
+    def level(self, snapshot: list[str], serializable: list[str]) -> list[str]:
+        if self.word == "snapshot":
+            return snapshot
+        return super().level(snapshot, serializable)
+
+
+def job(seed: int) -> Job:
+    """The job of a seed: the same on every machine and every run."""
+    return _Generator(Random(f"icetower wire job {seed}"), seed).make()
+
+
+class _Generator:
+    def __init__(self, rng: Random, seed: int) -> None:
+        self.rng = rng
+        self.seed = seed
+        self.word = pick(rng, WORDS)
+        self.specs = self._specs()
+        self.material = _Material(rng, self.specs)
+        self.table = Table(int(pick(rng, FORMATS)), self.material)
+        self.format = self.table.format
+        self.planner = _Planner(rng, self.table, self.material, self.word)
+        self.ids = 0
+
+    def make(self) -> Job:
+        """Set-up, then writers at once."""
+        steps: list[Step] = []
+        self._set_up(steps)
+        if chance(self.rng, 0.5):
+            self.planner.hot = some(self.rng, self.table.view().data, 2)
+        writers = [self._id() for _ in range(self.rng.choice((2, 3, 3, 4, 4, 5, 6)))]
+        race = chance(self.rng, 0.35)
+        for number in writers:
+            steps.append({"do": "begin", "id": number, "op": self._planned()})
+            if not race and chance(self.rng, 0.1):
+                self._change(steps)
+        if self.word == "turned":
+            steps.append({"do": "set", "properties": dict.fromkeys(LEVELS, "snapshot")})
+        if race:
+            steps.append({"do": "race", "ids": writers})
+        else:
+            self._nested(writers, steps)
+        if chance(self.rng, 0.3):
+            steps.append({"do": "write", "id": self._id(), "op": self._planned()})
+        properties = self._properties()
+        return {
+            "name": f"job-{self.seed}",
+            "format": self.format,
+            "specs": self.specs,
+            "properties": properties,
+            "files": self.material.files,
+            "steps": steps,
+        }
+
+    # --- the table ---------------------------------------------------------------------------------------------
+
+    def _specs(self) -> list[list[dict[str, str]]]:
+        out: list[list[dict[str, str]]] = []
+        for _ in range(self.rng.choice((1, 1, 1, 2))):
+            spec = self.rng.choice(SPECS[pick(self.rng, SPEC_WEIGHTS)])
+            if spec not in out:
+                out.append(spec)
+        return out
+
+    def _properties(self) -> dict[str, str]:
+        rng, out = self.rng, {RETRIES: "20"}
+        if chance(rng, 0.4):
+            out["commit.manifest-merge.enabled"] = "false"
+        elif chance(rng, 0.8):
+            out["commit.manifest.min-count-to-merge"] = str(rng.randint(2, 4))
+        if self.word == "snapshot":
+            out |= dict.fromkeys(LEVELS, "snapshot")
+        if self.word == "blind-appends":
+            out[BLIND_APPENDS] = "true"
+        return out
+
+    def _id(self) -> int:
+        self.ids += 1
+        return self.ids
+
+    def _set_up(self, out: list[Step]) -> None:
+        first = self.planner.append(self.table.view())
+        first["add"] = self.planner.added(self.rng.choice((3, 4, 5, 6)))
+        self._committed(first, out)
+        for _ in range(self.rng.randint(0, 3)):
+            if chance(self.rng, 0.2):
+                self._evolve(out)
+            kinds = ["append", "append", "spark copy-on-write"]
+            if self.table.format > 1:
+                kinds += ["flink", "spark merge-on-read delete"]
+            op = self.planner.plan(self.rng.choice(kinds), self.table.view())
+            for key in ("start", "conflict_filter", "validate", "branch"):
+                op.pop(key, None)
+            self._committed(op, out)
+
+    def _committed(self, op: Operation, out: list[Step]) -> None:
+        number = self._id()
+        out.append({"do": "write", "id": number, "op": op})
+        self.table.commit(number, op, sure=True)
+
+    def _evolve(self, out: list[Step]) -> None:
+        """The next spec, or a higher format, if there is one left."""
+        if self.table.specs < len(self.specs):
+            self.table.default_spec = self.table.specs
+            self.table.specs += 1
+            out.append({"do": "spec", "spec": self.table.default_spec})
+        elif self.table.format < 3:
+            self.table.format += 1
+            out.append({"do": "upgrade", "format": self.table.format})
+
+    def _change(self, out: list[Step]) -> None:
+        """Something that is not a write: evolution, rollback, expiry, other properties."""
+        ancestors = self.table.ancestors()
+        which = pick(self.rng, {"evolve": 4, "rollback": 1, "expire": 2, "set": 1})
+        if which == "evolve":
+            self._evolve(out)
+        elif which == "rollback" and len(ancestors) > 1:
+            out.append({"do": "rollback", "to": ancestors[1]})
+        elif which == "expire" and len(ancestors) > 2:
+            out.append({"do": "expire", "ids": [ancestors[-1]]})
+        elif which == "set":
+            out.append({"do": "set", "properties": {"commit.manifest.min-count-to-merge": "2"}})
+
+    # --- writers -----------------------------------------------------------------------------------------------
+
+    def _planned(self) -> Operation:
+        """An operation after a scan of the table as it is now, with what its engine leaves in the summary."""
+        profile = self._profile()
+        op = self.planner.plan(profile, self.table.view())
+        if op.pop("merge_manifests", None) is not None:  # which there are, nobody can foresee
+            op["cluster_by"] = "all"
+        summary = self._summary(profile, op)
+        if summary:
+            op["summary"] = summary
+        return op
+
+    def _profile(self) -> str:
+        weights = {name: WEIGHTS.get(name, weight) for name, (weight, _) in PROFILES.items()}
+        if self.word in ("snapshot", "declared"):
+            del weights["anything"]  # asks for any level
+        if self.table.format == 1:
+            weights = {name: weight for name, weight in weights.items() if name not in NEEDS_DELETES}
+        if not self.table.view().deletes:
+            weights.pop("rewrite deletes", None)
+        return pick(self.rng, weights)
+
+    def _summary(self, profile: str, op: Operation) -> dict[str, str]:
+        rng, out = self.rng, dict[str, str]()
+        if profile in SPARKS_OWN and chance(rng, 0.9):
+            out |= OLD_SPARK if chance(rng, 0.15) else SPARK
+            # Nobody else of Spark's row-level commands only adds.
+            only_adds = op["kind"] != "append" and not op.get("remove") and not op.get("add_deletes")
+            if profile in MERGES and out == SPARK and (only_adds or chance(rng, 0.75)):
+                out |= MERGED
+        if profile == "append" and chance(rng, 0.1):
+            out[BLIND] = "true"
+        if self.word == "declared" and profile in AGREED and op.get("conflict_filter") is not None:
+            out |= declaration(op)
+        return out
+
+    def _nested(self, writers: list[int], out: list[Step]) -> None:
+        """One commits while the others do so between its attempt and its swap, and so on."""
+        rest = list(writers)
+        while rest:
+            out.append(self._commit(rest, 0))
+
+    def _commit(self, rest: list[int], depth: int) -> Step:
+        number = rest.pop(0)
+        step: Step = {"do": "commit", "id": number}
+        if depth < 3 and rest and chance(self.rng, 0.9):
+            most = self.rng.randint(1, len(rest))
+            slot = [self._commit(rest, depth + 1) for _ in range(most) if rest]
+            if chance(self.rng, 0.08):
+                self._change(slot)
+            step["between"] = [slot]
+        return step
+
+
+def declaration(op: Mapping[str, Any]) -> dict[str, str]:
+    """What a writer says of its reads, in its summary: the filter and the level that it asks Iceberg for."""
+    level = "serializable" if "no-conflicting-data" in op.get("validate", ()) else "snapshot"
+    return {FILTER: json.dumps(op["conflict_filter"]), ISOLATION: level}
+
+
+def notes(given: Job) -> Counter[str]:
+    """What went into a job."""
+    out: Counter[str] = Counter()
+    for step in given["steps"]:
+        if "op" in step:
+            out[step["op"]["kind"]] += 1
+        if step["do"] == "race":
+            out["race"] += 1
+    return out

@@ -1,0 +1,132 @@
+"""Is Icetower ever weaker than Iceberg? Random jobs by Iceberg's own Java client, through a tower and without one.
+
+    run.py --count N --seed S      N random jobs; the first is job S
+    run.py JOB.json ...            these jobs (what is saved as a divergence, or a job by itself)
+
+A divergence is shrunk to a minimal job and saved in tests/wire/divergences; the test runs all that stand there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import count, islice
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+sys.path[:0] = [str(HERE.parent), str(ROOT / "tests" / "wire")]
+
+from differential.shrink import shrink  # noqa: E402
+from tower_process import TowerProcess  # noqa: E402
+
+from wire import jobs  # noqa: E402
+from wire.driver import Driver, Job, through  # noqa: E402
+from wire.judge import Judgement, judge  # noqa: E402
+
+SAVED = ROOT / "tests" / "wire" / "divergences"
+COUNT = 50
+SEED = 20261121
+CHUNK = 25
+TRIES_MAX = 200
+"""How many smaller jobs are tried."""
+RACES_AGAIN = 3
+"""How often a job with a race is run again to see a problem once more: threads are free to take another order."""
+
+
+@dataclass
+class Bench:
+    """A tower, and a Java process that speaks to it and to Iceberg alone."""
+
+    driver: Driver
+    catalog: Mapping[str, str]
+    namespace: str
+    tables: Iterator[int]
+
+    def judged(self, given: Iterable[Job]) -> Iterator[tuple[Job, Judgement]]:
+        """Every job through both, in order."""
+        waiting = iter(given)
+        while chunk := list(islice(waiting, CHUNK)):
+            asked: list[Job] = []
+            for job in chunk:
+                asked.append(through(job, self.catalog, (self.namespace, f"t{next(self.tables)}")))
+                if not races(job):
+                    asked.append(job)
+            answers = iter(list(self.driver.run_many(asked)))
+            for job in chunk:
+                tower = next(answers)
+                yield job, judge(job, tower, None if races(job) else next(answers), self.driver.run)
+
+    def troubled(self, job: Job) -> bool:
+        """Whether the job has a problem; one with a race is given more than one chance to show it."""
+        again = RACES_AGAIN if races(job) else 1
+        return any(judgement.problems and _runs(judgement) for _, judgement in self.judged([job] * again))
+
+
+def _runs(judgement: Judgement) -> bool:
+    return not any("could" in problem and "be run" in problem for problem in judgement.problems)
+
+
+def races(job: Mapping[str, Any]) -> bool:
+    """Whether writers commit at the same moment: then Iceberg alone cannot run the very same thing."""
+    return any(step["do"] == "race" for step in job["steps"])
+
+
+def bench(tower: TowerProcess, driver: Driver, namespace: str = "jobs") -> Bench:
+    """A bench on a tower that runs, as its administrator."""
+    return Bench(driver, {"uri": tower.uri, "token": tower.secret}, namespace, count())
+
+
+def told(notes: Counter[str]) -> str:
+    """The counts, a line each."""
+    return "\n".join(f"{number:7,} {note}" for note, number in sorted(notes.items()))
+
+
+def main() -> int:
+    """Run what is asked for; 1 if anything diverged."""
+    parser = argparse.ArgumentParser(description="Is Icetower ever weaker than Iceberg?")
+    parser.add_argument("files", nargs="*", type=Path)
+    parser.add_argument("--count", type=int, default=COUNT)
+    parser.add_argument("--seed", type=int, default=SEED)
+    asked = parser.parse_args()
+    if asked.files:
+        given = [(saved := json.loads(path.read_text())).get("job", saved) for path in asked.files]
+    else:
+        given = [jobs.job(seed) for seed in range(asked.seed, asked.seed + asked.count)]
+    notes: Counter[str] = Counter()
+    found = 0
+    with tempfile.TemporaryDirectory(prefix="icetower-never-weaker-") as place:
+        tower = TowerProcess(Path(place) / "data")
+        try:
+            with Driver() as driver:
+                table = bench(tower, driver)
+                for job, judgement in table.judged(given):
+                    notes += judgement.notes
+                    if judgement.problems:
+                        found += 1
+                        print(f"{job['name']}:", *judgement.problems, sep="\n    ", flush=True)
+                        if not asked.files:
+                            save(shrink(job, table.troubled, TRIES_MAX), judgement)
+        finally:
+            tower.stop()
+    print(told(notes))
+    print(f"{len(given):,} jobs, {found:,} divergences")
+    return int(bool(found))
+
+
+def save(job: Job, judgement: Judgement) -> None:
+    """Keep a divergence as a case for the tests."""
+    SAVED.mkdir(exist_ok=True)
+    path = SAVED / f"{job['name']}.json"
+    path.write_text(json.dumps({"problems": judgement.problems, "job": job}, indent=1) + "\n")
+    print(f"    saved as {path.relative_to(ROOT)}", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
