@@ -387,3 +387,26 @@ def test_random_jobs_end_as_some_serial_order_would(version: int, seed: int) -> 
         assert version == 2 or targets <= model  # no vector of a file that is gone
 
     run(story())
+
+
+def test_s2_row_ids_that_a_client_gave_after_an_upgrade_stay() -> None:
+    async def story() -> None:
+        world = World()
+        ann, bob = await two(world, 2, seed=(data("a1", "a"), data("b1", "b")))
+        upgrade = await ann.append(data("x", "a"))
+        upgrade.requirements, upgrade.updates = [], [{"action": "upgrade-format-version", "format-version": 3}]
+        assert await outcomes(upgrade) == ["direct"]
+        await ann.refresh()
+        await bob.refresh()
+        one, other = await ann.append(data("a2", "a"), **BLIND), await bob.append(data("b2", "b"), **BLIND)
+        assert await outcomes(one, other) == ["direct", "rebased"]
+        world.restart()
+        head = await world.head()
+        seen: dict[str, set[int | None]] = {}
+        for snapshot in head.metadata["snapshots"][1:]:
+            for row in await world.rows(snapshot):
+                seen.setdefault(row.path, set()).add(row.first_row_id)
+        assert all(len(ids) == 1 and None not in ids for ids in seen.values())
+        await sound(world)
+
+    run(story())

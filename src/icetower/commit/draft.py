@@ -133,9 +133,8 @@ class _Finisher:
         own: tuple[ManifestFile, ...]
         if verbatim:
             own = change.diff.added
-            gone = {row.path for row in change.diff.removed}
-            self._made.listings[sent["manifest-list"]] = parent_list.without(gone).prepend(own)
             path = sent["manifest-list"]
+            self._made.listings[path] = _listing_as_sent(change, parent_list)
         else:
             listing, own, change = self._rows(change, parent_list, number, merged)
             path, first_row_id, listing = self._write_list(change, listing, parent_id, number)
@@ -370,6 +369,17 @@ def _by_spec(entries: Iterable[tuple[int, Entry]]) -> dict[int, tuple[Entry, ...
     for spec_id, entry in entries:
         found[spec_id] = (*found.get(spec_id, ()), entry)
     return found
+
+
+def _listing_as_sent(change: Change, parent: Listing) -> Listing:
+    """The client's own list, in runs that it shares with its parent's.
+
+    Row ids that the client has given to manifests which had none (after an upgrade to format 3) are the table's now:
+    then its list is taken as it is (S2).
+    """
+    if any(run.lacks_row_ids for run in parent.runs):
+        return Listing.of((*change.diff.added, *change.diff.carried))
+    return parent.without({row.path for row in change.diff.removed}).prepend(change.diff.added)
 
 
 def _renumbered(row: ManifestFile, sequence_number: int) -> ManifestFile:

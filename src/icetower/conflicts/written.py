@@ -24,6 +24,7 @@ from icetower.conflicts.history import Files, Live, NeedsFile, NeedsFiles, opera
 from icetower.conflicts.isolation import Level
 from icetower.conflicts.pruning import Pruner
 from icetower.conflicts.reads import ReadScope
+from icetower.errors import ValidationFailed
 from icetower.table.change import Change, Touched
 from icetower.table.partitions import PartitionSpec
 from icetower.table.records import ADDED, DATA, DELETED, EQUALITY_DELETES, POSITION_DELETES, DataFile, ManifestFile
@@ -257,7 +258,10 @@ def _covers(scope: ReadScope, table: Table) -> Covers:
         if spec_id not in pruners:
             pruners[spec_id] = Pruner(scope.filter, table.specs[spec_id], columns)
         pruner = pruners[spec_id]
-        return pruner.partition_might_match(file.partition) and pruner.rows_might_match(file)
+        try:
+            return pruner.partition_might_match(file.partition) and pruner.rows_might_match(file)
+        except ValidationFailed:  # a column of the filter is gone since: nothing can be ruled out by it
+            return True
 
     return covers
 
