@@ -100,6 +100,19 @@ def test_r6_a_partition_scoped_position_delete_file_tells_its_targets() -> None:
     assert targets(avro([A], "null"), "AVRO") == {A}
 
 
+def test_r6_what_spark_wrote_is_read() -> None:
+    """Spark 4.1 with Iceberg 1.12: a DELETE of three rows in two files, `write.delete.granularity = partition`."""
+    found: dict[str, frozenset[str] | None] = {}
+    for kind in ("parquet", "avro", "orc"):
+        data = (Path(__file__).parent / "fixtures" / f"spark_partition_deletes.{kind}").read_bytes()
+        found[kind] = targets(data, kind.upper())
+    assert found["orc"] is None
+    for kind in ("parquet", "avro"):
+        paths = found[kind] or ()
+        assert len(paths) == 2
+        assert all(path.startswith(f"/tmp/warehouse/d/{kind}/data/p=1/00000-") for path in paths)
+
+
 def test_r6_what_cannot_be_told_is_unknown() -> None:
     good = parquet([A])
     unknown: Mapping[str, frozenset[str] | None] = {
