@@ -109,7 +109,7 @@ class Appended:
     """
 
     snapshot_id: int
-    sequence_number: int
+    sequence_number: int | None
     outcome: str
     group_size: int
     files: int

@@ -154,11 +154,12 @@ def _bad(where: str, problem: str) -> BadRequest:
 
 
 def append_answer(
-    *, snapshot_id: int, sequence_number: int, outcome: str, group_size: int, files: int, queue_wait_ms: float
+    *, snapshot_id: int, sequence_number: int | None, outcome: str, group_size: int, files: int, queue_wait_ms: float
 ) -> dict[str, Any]:
     """The body of the answer: where the files are, without the table's metadata.
 
     Args:
+        sequence_number: of the snapshot; None where it has expired since, and in format version 1.
         outcome: ``appended``, or ``replayed`` where the key or sequence was known.
         group_size: appends that the snapshot stands for.
         files: data files of this request.
