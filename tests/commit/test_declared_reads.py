@@ -1,0 +1,142 @@
+"""Declared reads, through the whole engine (trap R2): what they admit, and that a lie hides no object."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from engine_world import World, outcomes, run
+from iceberg_client import Client, create, data, equalities, positions
+
+from icetower.admission.admit import admit
+from icetower.catalog.changes import read_changes
+from icetower.commit.engine import Committed
+from icetower.contracts.model import load
+from icetower.errors import IcetowerError
+from icetower.registry.principals import Principal
+from icetower.table.change import Touched
+
+BLIND = {"icetower.blind": "true"}
+IN_A = json.dumps({"type": "eq", "term": "category", "value": "a"})
+A1, A2, B1 = data("a1", "a"), data("a2", "a"), data("b1", "b")
+
+
+def words(level: str, filter_: str | None = None) -> dict[str, str]:
+    return {"icetower.isolation-level": level, **({} if filter_ is None else {"icetower.filter": filter_})}
+
+
+async def after(
+    theirs: dict[str, Any], summary: dict[str, str], *, version: int = 2, mine: dict[str, Any] | None = None
+) -> str:
+    """Ann replaces a1 on a base; before she commits, Bob does something. What becomes of Ann's commit."""
+    world = World()
+    await create(world, version)
+    ann, bob = Client(world, "ann"), Client(world, "bob")
+    await ann.refresh()
+    assert await outcomes(await ann.append(A1, A2, B1, **BLIND)) == ["direct"]
+    await ann.refresh()
+    await bob.refresh()
+    request = await ann.merge(**(mine or {"add": [data("a3", "a")], "remove": ["a1"]}), **summary)
+    assert await outcomes(await bob.merge(**theirs)) == ["direct"]
+    (told,) = await outcomes(request)
+    return told
+
+
+def elsewhere(category: str) -> dict[str, list[Touched]]:
+    return {"add": [data("new", category)]}
+
+
+DECLARED = [
+    # level, filter, what came meanwhile, outcome
+    ("snapshot", None, elsewhere("a"), "rebased"),
+    ("snapshot", None, {"remove": ["a2"], "add": [data("n", "a")]}, "rebased"),
+    ("snapshot", None, {"remove": ["a1"], "add": [data("n", "a")]}, "409 conflict.C6"),
+    ("serializable", IN_A, elsewhere("b"), "rebased"),
+    ("serializable", IN_A, elsewhere("a"), "409 conflict.C1"),
+    ("serializable", IN_A, {"remove": ["a2"], "add": [data("n", "b")]}, "409 conflict.C2"),
+    ("serializable", "true", elsewhere("b"), "409 conflict.C1"),
+]
+
+
+@pytest.mark.parametrize(("level", "filter_", "theirs", "expected"), DECLARED)
+def test_r2_a_declared_scope_decides(level: str, filter_: str | None, theirs: dict[str, Any], expected: str) -> None:
+    assert run(after(theirs, words(level, filter_))) == expected
+
+
+LIES = [
+    # what came meanwhile, what must stand against Ann, whatever she says that she has read
+    ({"remove": ["a1"], "add": [data("n", "b")]}, "409 conflict.C6"),
+    ({"deletes": [positions("p", "a", target=A1)]}, "409 conflict.C3b"),
+    ({"deletes": [positions("p", "a")]}, "409 conflict.C3b"),
+    ({"deletes": [equalities("e", "a")]}, "409 conflict.C3b"),
+]
+
+
+@pytest.mark.parametrize("filter_", ["false", json.dumps({"type": "eq", "term": "category", "value": "zzz"}), IN_A])
+@pytest.mark.parametrize(("theirs", "expected"), LIES)
+def test_r2_a_lying_filter_hides_no_object(filter_: str, theirs: dict[str, Any], expected: str) -> None:
+    """C4 and C5 of Iceberg's own client look through the filter; the tower compares what both have written."""
+    assert run(after(theirs, words("serializable", filter_))) == expected
+    assert run(after(theirs, words("snapshot", filter_))) == expected
+
+
+def test_r2_a_lying_filter_hides_no_data_file_that_is_gone() -> None:
+    mine = {"deletes": [positions("mine", "a", target=A1)]}
+    gone = {"remove": ["a1"], "add": [data("n", "a")]}
+    assert run(after(gone, words("serializable", "false"), mine=mine)) == "409 conflict.C4"
+
+
+def test_r2_who_lies_loses_isolation_and_nobody_else_anything() -> None:
+    """A phantom is the writer's own loss: had it said that it reads nothing, it would have been a blind append."""
+    assert run(after(elsewhere("a"), words("serializable", "false"))) == "rebased"
+
+
+CONTRACT = """version: 1
+agent: ann
+tables:
+- {table: db.t, operations: [overwrite], partitions: [{category: a}], read_scope: owned}
+"""
+
+
+async def by_contract(text: str, theirs: dict[str, Any]) -> str:
+    world = World()
+    await create(world, **{"write.data.path": "file:///w/db/t/data"})
+    ann, bob = Client(world, "ann"), Client(world, "bob")
+    await ann.refresh()
+    assert await outcomes(await ann.append(A1, A2, B1, **BLIND)) == ["direct"]
+    await ann.refresh()
+    await bob.refresh()
+    request = await ann.merge(add=[data("a3", "a")], remove=["a1"])
+    base = await world.head()
+    changes = await read_changes(world.manifests, base.metadata, request.updates)
+    assert await outcomes(await bob.merge(**theirs)) == ["direct"]
+    principal = Principal("ann", load(text, source="test"), 1)
+    asked = {"requirements": request.requirements, "updates": request.updates}
+    member = admit(principal, request.table, base.metadata, changes, **asked)
+    try:
+        committed = await world.engine.submit(member)
+    except IcetowerError as error:
+        return f"{error.status} {error.rule}"
+    assert isinstance(committed, Committed)
+    return committed.outcome
+
+
+@pytest.mark.parametrize(
+    ("theirs", "expected"),
+    [
+        (elsewhere("b"), "rebased"),
+        ({"remove": ["b1"], "add": [data("n", "b")]}, "rebased"),
+        (elsewhere("a"), "409 conflict.C1"),
+        ({"remove": ["a2"], "add": [data("n", "b")]}, "409 conflict.C2"),
+        ({"deletes": [positions("p", "a", target=A2)]}, "409 conflict.C3a"),
+        ({"remove": ["a1"], "add": [data("n", "b")]}, "409 conflict.C6"),
+    ],
+)
+def test_r2_a_contract_that_owns_what_it_reads_decides(theirs: dict[str, Any], expected: str) -> None:
+    assert run(by_contract(CONTRACT, theirs)) == expected
+
+
+def test_r2_without_the_promise_the_client_is_sent_back() -> None:
+    silent = CONTRACT.replace(", read_scope: owned", "")
+    assert run(by_contract(silent, elsewhere("b"))) == "409 rebase.reads"
