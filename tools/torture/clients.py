@@ -114,9 +114,9 @@ class Client:
             except (Down, Lost, UpstreamFailed):
                 self._home = (self._home + 1) % len(self._towers)
                 await self.pause(0.5)
-            except NotFound as error:
-                self.world.judge.found("files.whole", f"{intent.table} could not be read: {error.message}")
-                return None
+            except NotFound:  # the head that it has read of was superseded, and deleted, before it could be read
+                self.world.counts["404 while loading"] += 1
+                await self.pause(0.5)
         return None
 
     # -- one attempt, sent until somebody says what became of it --------------------------------------------------

@@ -14,6 +14,7 @@ what the clients wanted.
     snapshot.own      a snapshot's own manifests hold exactly what its client added
     content.exact     the files that are live after a snapshot are its parent's, but what it removes, and what it adds
     rebase.allowed    a commit on a stale base is in the table only if somebody's word allows it
+    rebase.scope      nothing came into what a commit says it has read, between its base and its place
     commit.once       no commit is in a table twice: by key, snapshot id or data file
     commit.refused    a commit that was answered 409 is not in the table, and never comes
     commit.acked      a commit that was acknowledged is in the table
@@ -26,7 +27,7 @@ what the clients wanted.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -87,6 +88,7 @@ class TableSeen:
     landed: dict[int, Attempt | None] = field(default_factory=dict[int, "Attempt | None"])
     keys: dict[tuple[str, str, str], Attempt] = field(default_factory=dict[tuple[str, str, str], Attempt])
     named: Counter[str] = field(default_factory=Counter[str])
+    log: frozenset[str] = frozenset()
     added: dict[str, int] = field(default_factory=dict[str, int])
     heads: list[dict[str, int]] = field(default_factory=list[dict[str, int]])
 
@@ -176,7 +178,7 @@ class Judge:
         for identifier, table in self.tables.items():
             self._hold(
                 "files.kept",
-                not table.named[path] and path != table.location,
+                not table.named[path] and path != table.location and path not in table.log,
                 lambda i=identifier: f"{actor} deletes {path}, which {i} names",
             )
         if actor.startswith("tower"):
@@ -234,6 +236,7 @@ class Judge:
             self._hold("rows.apart", new["next-row-id"] == next_row_id, lambda: "next-row-id is wrong")
         self._refs(table, swap.identifier, old, new, {s["snapshot-id"] for s in fresh})
         table.location, table.metadata = swap.new, new
+        table.log = frozenset(entry["metadata-file"] for entry in new.get("metadata-log", ()))
         table.heads.append({name: ref["snapshot-id"] for name, ref in new["refs"].items()})
         return attempts
 
@@ -296,8 +299,22 @@ class Judge:
             or (blind and not step.removes)
             or all(properties.get(name) == "snapshot" for name in ISOLATION)
             or intent.kind == "compact"
+            or step.scope is not None
         )
         self._hold("rebase.allowed", allowed, lambda: f"{intent} read what nobody knows, and was rebased")
+        if step.scope is not None:
+            came = [path for between in self._between(table, snapshot, step) for path in between]
+            into = sorted(path for path in came if f"/p={step.scope}/" in path)
+            self._hold("rebase.scope", not into, lambda: f"{intent} has read p={step.scope}, where {into} came in")
+
+    def _between(self, table: TableSeen, snapshot: JSON, step: Step) -> Iterator[Collection[str]]:
+        """What each snapshot between a commit's base and its place added; compactions add no rows."""
+        for snapshot_id in self._chain(table, _parent(snapshot)):
+            if snapshot_id == step.parent:
+                return
+            attempt, other = self._attempts.get(snapshot_id, (None, None))
+            if attempt is not None and other is not None and attempt.intent.kind != "compact":
+                yield other.adds.keys()
 
     def _read(self, table: TableSeen, new: JSON, snapshot: JSON) -> tuple[Seen, Mapping[str, LiveFile]]:
         """A snapshot from storage; with the files that its own manifests mark as added by it."""

@@ -21,6 +21,7 @@ class Step:
         removes: data files that must be live before it and are not after it.
         number: the data sequence number that added files keep (compaction); None: the snapshot's own.
         list_path: the manifest list that the client wrote.
+        scope: the partition that it says it has read, and that nothing may have come into meanwhile; None: it doesn't.
     """
 
     snapshot_id: int
@@ -29,6 +30,7 @@ class Step:
     removes: frozenset[str]
     number: int | None
     list_path: str
+    scope: int | None = None
 
 
 @dataclass(eq=False, slots=True)

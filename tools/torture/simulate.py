@@ -21,6 +21,7 @@ from icetower.protocol.marks import BLIND_APPENDS
 from icetower.protocol.names import Identifier
 from icetower.table import metadata as table_metadata
 from icetower.table.head import HeadState
+from icetower.table.metadata import apply, with_log
 from torture import clock, memory
 from torture.clients import Client
 from torture.clock import Chance
@@ -99,6 +100,7 @@ class _Run:
         self.world = world = World(chance, Faults.of(chance), self.judge)
         self.outcome.trace, self.outcome.counts = world.trace, world.counts
         self.shape = chance.stream("shape")
+        self.partitions = self.shape.choice((1, 2, 4))
         self._create()
         limits = Limits(
             group_max=self.shape.choice((2, 8, 256)),
@@ -153,7 +155,7 @@ class _Run:
         stream = self.chance.stream("client", at)
         name = f"agent{at}"
         client = Client(self.world, towers, name, stream, patience_s=stream.choice((3.0, 60.0)))
-        wishes = Wishes(client.pen, stream, self.world.now_ms, self.judge, at)
+        wishes = Wishes(client.pen, stream, self.world.now_ms, self.judge, at % self.partitions)
         kinds, weights = zip(*WEIGHTS, strict=True)
         await client.pause(0.2)
         for turn in range(stream.randint(2, 5)):
@@ -229,8 +231,8 @@ class _Run:
             if attempt is None:
                 return "skipped"
             self.judge.sent(attempt)
-            after = table_metadata.apply(head.metadata, tuple(attempt.updates), now_ms=ambient.now_ms())
-            after, _ = table_metadata.with_log(after, previous=head.metadata, previous_location=location)
+            after = apply(head.metadata, tuple(attempt.updates), now_ms=ambient.now_ms())
+            after, _ = with_log(after, previous=head.metadata, previous_location=location)
             version = table_metadata.version_of(location) + 1
             new = table_metadata.metadata_path(after, version, ambient.uuid4())
             self.world.files[new] = orjson.dumps(after)

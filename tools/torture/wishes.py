@@ -7,7 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from icetower.protocol.marks import BLIND, KEY
+import orjson
+
+from icetower.protocol.marks import BLIND, FILTER, ISOLATION, KEY
 from icetower.table import metadata as table_metadata
 from icetower.table.head import HeadState
 from torture.judge import Judge
@@ -67,12 +69,24 @@ class Wishes:
         gone = self._mine(head, intent, 2, anyones=self._stream.random() < 0.2)
         if not gone:
             return None
-        return self._commit(intent, head, Wish("overwrite", self._new_files(intent, head, 1), gone))
+        # Spark's marks: it found the files row by row, so that a list of files says all.
+        marks = {"spark.merge-into.test": "1"} if intent.number % 4 else {}
+        return self._commit(
+            intent, head, self._scoped(Wish("overwrite", self._new_files(intent, head, 1), gone, summary=marks))
+        )
+
+    def _scoped(self, wish: Wish) -> Wish:
+        """Some say what they have read: their own partition."""
+        own = self._own % PARTITIONS
+        if self._stream.random() < 0.5 or not all(f"/p={own}/" in path for path in wish.remove):
+            return wish
+        told = {FILTER: orjson.dumps({"type": "eq", "term": "p", "value": own}).decode(), ISOLATION: "serializable"}
+        return replace(wish, summary={**(wish.summary or {}), **told}, scope=own)
 
     def delete(self, intent: Intent, head: HeadState) -> Attempt | None:
         """One or two files removed."""
         gone = self._mine(head, intent, 2, anyones=self._stream.random() < 0.3)
-        return self._commit(intent, head, Wish("delete", {}, gone)) if gone else None
+        return self._commit(intent, head, self._scoped(Wish("delete", {}, gone))) if gone else None
 
     def compact(self, intent: Intent, head: HeadState) -> Attempt | None:
         """Files of a partition rewritten as one, rows and sequence number kept."""

@@ -102,6 +102,7 @@ class Door:
 
     Attributes:
         closed: nothing comes through any more.
+        is_tower: whether a tower goes through it, and not an outside writer.
     """
 
     atomic_multi_table = True
@@ -110,6 +111,7 @@ class Door:
         self.world = self._world = world
         self._actor = actor
         self._crash = crash
+        self.is_tower = crash is not None
         self._seen: Counter[tuple[str, str]] = Counter()
         self.closed = False
 

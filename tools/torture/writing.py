@@ -39,6 +39,7 @@ class Wish:
         remove: data files.
         merge: whether all older manifests are folded into the new one.
         keeps_number: whether added files keep the lowest sequence number of the removed ones (compaction).
+        scope: the partition that it declares to have read, under serializable isolation.
     """
 
     operation: str
@@ -47,6 +48,7 @@ class Wish:
     merge: bool = False
     keeps_number: bool = False
     summary: Mapping[str, str] | None = None
+    scope: int | None = None
 
 
 @dataclass(slots=True)
@@ -192,7 +194,7 @@ class Pen:
         if base.snapshot_id is not None:
             snapshot["parent-snapshot-id"] = base.snapshot_id
         adds = {path: rows for path, (_, rows) in wish.add.items()}
-        step = Step(snapshot_id, base.snapshot_id, adds, frozenset(e.file.path for e in gone), number, path)
+        step = Step(snapshot_id, base.snapshot_id, adds, frozenset(e.file.path for e in gone), number, path, wish.scope)
         return snapshot, step, _Base(snapshot_id, rows, totals, base.number + 1, next_row_id)
 
     def _sizes(self, wish: Wish) -> int:
