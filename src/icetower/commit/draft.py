@@ -19,7 +19,7 @@ from icetower.conflicts.filtering import key_of
 from icetower.conflicts.history import Live, NeedsFiles, parent_of
 from icetower.conflicts.pruning import can_contain
 from icetower.errors import CommitConflict, KeyMisused
-from icetower.protocol.marks import CLIENT_LIST, KEY, PRINCIPAL, REF
+from icetower.protocol.marks import APPLICATION, CLIENT_LIST, KEY, PRINCIPAL, REF, SEQUENCE
 from icetower.table import metadata as table_metadata
 from icetower.table.change import COUNTED, Change, Touched, own_added_entries, summary_totals
 from icetower.table.listing import Listing, assign_row_ids, write_listing
@@ -148,6 +148,10 @@ class _Finisher:
         summary[PRINCIPAL] = self._member.principal
         if self._member.key is not None:
             summary[KEY] = self._member.key
+        if self._member.application_sequence is not None:
+            application, sequence = self._member.application_sequence
+            summary |= {APPLICATION: application, SEQUENCE: str(sequence)}
+        if KEY in summary or APPLICATION in summary:
             summary[REF] = target_ref(self._member.updates) or ""
         final["summary"] = summary
         return final

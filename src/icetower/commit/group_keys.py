@@ -77,7 +77,7 @@ class GroupKeys:
         uuid = str(metadata.get("table-uuid"))
         if before is None:
             named = await self._unknown(uuid, named)
-        groups = await self._read(uuid, {i: str(s["summary"][GROUP_FILE]) for i, s in named.items()})
+        groups = await self.read(uuid, {i: str(s["summary"][GROUP_FILE]) for i, s in named.items()})
         records = records_of(fresh, groups)
         if before is None:
             return Keys().plus(records)
@@ -97,8 +97,11 @@ class GroupKeys:
         oldest_ms = now_ms - SEQUENCE_LIFETIMES * self._ledger.lifetime_ms
         return {i: s for i, s in named.items() if i not in kept and s.get("timestamp-ms", now_ms) > oldest_ms}
 
-    async def _read(self, uuid: str, paths: Mapping[int, str]) -> dict[int, tuple[KeyRecord, ...]]:
-        """The keys in group files, by snapshot; they are brought into the ledger as well."""
+    async def read(self, uuid: str, paths: Mapping[int, str]) -> dict[int, tuple[KeyRecord, ...]]:
+        """The keys in group files, by snapshot; they are brought into the ledger as well.
+
+        Raises `UpstreamFailed`, `ValidationFailed`. A file that is gone has none.
+        """
         room = asyncio.Semaphore(READ_AT_ONCE)
 
         async def read(snapshot_id: int, path: str) -> tuple[KeyRecord, ...]:

@@ -29,6 +29,7 @@ from icetower.protocol.catalog import error_body
 from icetower.protocol.names import NAMESPACE_SEPARATOR, Identifier, Namespace
 from icetower.registry.principals import Principal, administrator
 from icetower.registry.registry import RESERVED_NAME
+from icetower.table.keys import application_sequence
 
 log = logging.getLogger("icetower")
 
@@ -158,6 +159,12 @@ def idempotency_key(request: Request) -> str | None:
             next_step="new_key",
         )
     return key
+
+
+def numbered(request: Request) -> tuple[str, int] | None:
+    """(application, sequence) of the request's headers. Raises `BadRequest` for one without the other, or no number."""
+    headers = request.headers
+    return application_sequence(headers.get("icetower-application"), headers.get("icetower-sequence"))
 
 
 async def once(call: Call, key: str, handler: Handler, *, replay: Handler | None = None) -> Response:

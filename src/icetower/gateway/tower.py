@@ -8,44 +8,51 @@ import os
 from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+from icetower.admission import appends as admission_of_appends
 from icetower.admission import permissions
 from icetower.admission.admit import admit
 from icetower.admission.admitted import Admitted
+from icetower.admission.keys import key_of, number_of
 from icetower.admission.targets import locate
 from icetower.ambient import Ambient
 from icetower.catalog.changes import Manifests, read_changes
+from icetower.catalog.footers import Footers
 from icetower.catalog.ports import Storage, Upstream
 from icetower.catalog.sql import SqlUpstream
 from icetower.catalog.storage import FileIOStorage
+from icetower.commit import replays
 from icetower.commit.draft import target_ref
 from icetower.commit.engine import Committed, Engine, Limits
 from icetower.commit.head import Heads
+from icetower.commit.replays import Sent
 from icetower.commit.tables import Tables
 from icetower.contracts.model import ADMINISTRATOR_NAME, Operation
 from icetower.database import Database
 from icetower.errors import (
-    CommitConflict,
     CommitStateUnknown,
     Conflict,
-    Forbidden,
     IcetowerError,
     KeyMisused,
     NotSupported,
 )
+from icetower.gateway.gatekeeper import Gatekeeper
 from icetower.gateway.settings import Settings
-from icetower.ledger.ledger import Answer, Attempt, Commit, CommitKey, Ledger, Outcome, key_hash
+from icetower.ledger.ledger import Answer, Attempt, Batch, Commit, CommitKey, Ledger, Outcome, key_hash
+from icetower.protocol.appends import AppendRequest
 from icetower.protocol.commits import CommitRequest
 from icetower.protocol.names import Identifier
 from icetower.registry.principals import Principal
-from icetower.registry.registry import RESERVED_NAME, Registry
-from icetower.table import metadata as table_metadata
+from icetower.registry.registry import Registry
 from icetower.table.head import HeadState
 
 ADMIN_NAME = "admin"
 ADMIN_SECRET_FILE = "admin.token"  # noqa: S105 - the name of a file
 AFTERMATH_MAX = 50_000
 AFTERMATH_BATCH = 500
+REPLAY_LOADS_MAX = 3
+"""So often a table is looked at again for a commit that another has overtaken."""
 
 log = logging.getLogger("icetower")
 
@@ -72,8 +79,9 @@ class Tower:
         self.ledger = Ledger(control, ambient, lifetime_s=settings.server.key_lifetime_s)
         self.upstream: Upstream = SqlUpstream(self._databases[1], settings.upstream.catalog)
         self.storage: Storage = FileIOStorage(settings.storage, threads=settings.server.storage_threads)
-        self.heads = Heads(self.upstream, self.storage)
+        self.heads = Heads(self.upstream, self.storage, ledger=self.ledger, ambient=ambient)
         self.manifests = Manifests(self.storage)
+        self.footers = Footers(self.storage)
         self.tables = Tables(
             self.upstream,
             self.storage,
@@ -82,7 +90,7 @@ class Tower:
             ambient,
             warehouse=settings.upstream.warehouse or (data / "warehouse").as_uri(),
         )
-        self.gatekeeper = _Gatekeeper(self.registry)
+        self.gatekeeper = Gatekeeper(self.registry, self.ledger, self.heads.group_keys, self.flush)
         self.engine = Engine(
             self.upstream,
             self.storage,
@@ -116,37 +124,56 @@ class Tower:
 
     # -- commits --------------------------------------------------------------------------------------------------
 
-    async def commit(self, principal: Principal, request: CommitRequest, key: str | None) -> HeadState:
+    async def commit(
+        self,
+        principal: Principal,
+        request: CommitRequest,
+        key: str | None,
+        application: tuple[str, int] | None = None,
+    ) -> HeadState:
         """One commit to one table: read, ask, queue, answer; every attempt is logged."""
         assert request.identifier is not None
         started_s = self.ambient.monotonic_s()
         operation = "?"
         try:
-            admitted, known = await self._admit(principal, request, key)
-            operation = "+".join(sorted(admitted.operations)) or "none"
-            if known is not None:
-                self._log(admitted.principal, request.identifier, operation, started_s, known, key=admitted.key)
-                return known.head
-            if _creates(request):
-                for error in (await self.gatekeeper.still_admits([admitted])).values():
-                    raise error
-                head = await self.tables.create_by_commit(admitted)
-                committed = Committed("direct", head, (), 0.0, 1)
+            sent = _sent(principal, request, key, application)
+            key = sent.key
+            operation = "+".join(sorted({_operation(snapshot) for snapshot in sent.snapshots})) or "none"
+            admitted = await self._admit(principal, request, sent)
+            if isinstance(admitted, Committed):
+                committed = admitted
             else:
-                committed = await self.engine.submit(admitted)
-            self._remember([(admitted, committed)])
+                operation = "+".join(sorted(admitted.operations)) or "none"
+                committed = await self._commit(admitted, creates=_creates(request))
         except IcetowerError as error:
             self._log(principal.name, request.identifier, operation, started_s, error, key=key)
             raise
-        self._log(principal.name, request.identifier, operation, started_s, committed, key=admitted.key)
+        self._log(principal.name, request.identifier, operation, started_s, committed, key=key)
         return committed.head
 
-    async def commit_together(self, principal: Principal, requests: Sequence[CommitRequest], key: str | None) -> None:
+    async def _commit(self, admitted: Admitted, *, creates: bool) -> Committed:
+        if creates:
+            for error in (await self.gatekeeper.still_admits([admitted])).values():
+                raise error
+            head = await self.tables.create_by_commit(admitted)
+            committed = Committed("direct", head, (), 0.0, 1)
+        else:
+            committed = await self.engine.submit(admitted)
+        self._remember([(admitted, committed)])
+        return committed
+
+    async def commit_together(
+        self,
+        principal: Principal,
+        requests: Sequence[CommitRequest],
+        key: str | None,
+        application: tuple[str, int] | None = None,
+    ) -> None:
         """A commit over several tables, all or nothing."""
         if len(requests) > 1 and not self.upstream.atomic_multi_table:
             raise NotSupported("the catalog behind this server cannot commit several tables in one step")
         if len(requests) == 1:
-            await self.commit(principal, requests[0], key)
+            await self.commit(principal, requests[0], key, application)
             return
         started_s = self.ambient.monotonic_s()
         admitted: list[Admitted] = []
@@ -155,9 +182,11 @@ class Tower:
             for request in requests:
                 if _creates(request):
                     raise NotSupported(f"a transaction cannot create a table ({request.identifier}); create it first")
-                member, before = await self._admit(principal, request, key)
-                admitted.append(member)
-                known += [before] if before is not None else []
+                member = await self._admit(principal, request, _sent(principal, request, key, application))
+                if isinstance(member, Committed):
+                    known.append(member)
+                else:
+                    admitted.append(member)
             if len(known) == len(requests):
                 return
             if known:
@@ -176,15 +205,18 @@ class Tower:
         for member, result in zip(admitted, committed, strict=True):
             self._log(principal.name, member.identifier, "transaction", started_s, result, key=member.key)
 
-    async def _admit(
-        self, principal: Principal, request: CommitRequest, key: str | None
-    ) -> tuple[Admitted, Committed | None]:
-        """Read what the commit does and ask whether it may; with the answer that its key has got before, if any."""
+    async def _admit(self, principal: Principal, request: CommitRequest, sent: Sent) -> Admitted | Committed:
+        """Read what the commit does and ask whether it may; or the answer of a commit that has landed before."""
         identifier = request.identifier
         assert identifier is not None
         # Before anything of the table is read, or told by an error: who commits to a table may see it.
         permissions.require(principal, Operation.CREATE if _creates(request) else Operation.READ, identifier)
         head = None if _creates(request) else await self.heads.load(identifier)
+        if head is not None and sent.snapshots:
+            # Before its files are read: some of them may be gone, since a client cleans up after its commit.
+            before = await self._landed_before(identifier, head, sent)
+            if before is not None:
+                return before
         metadata = None if head is None else head.metadata
         changes = await read_changes(self.manifests, metadata, request.updates, confined=not principal.administrator)
         bound = not principal.administrator
@@ -195,57 +227,59 @@ class Tower:
             changes,
             requirements=request.requirements,
             updates=request.updates,
-            key=key,
+            key=sent.key,
+            application=sent.application,
             places=await locate(self.manifests, metadata, changes) if bound else None,
             location=await self.tables.default_location(identifier, _uuid(request)) if bound and head is None else None,
         )
-        if head is not None:
-            await self._keep_keys(head, request)
-        if head is None or admitted.key is None or not changes:
-            return admitted, None
-        owner = _owner(admitted, head)
-        if head.keys.find(principal.name, owner.ref, admitted.key) is not None:
-            return admitted, None  # the plan sees it, and everything that comes before it in the queue
-        found = await self.ledger.find_commit(owner)
-        if found is None:
-            return admitted, None
-        # Committed, and its snapshots have expired since: the ledger's word is all that is left of it.
-        if any(snapshot_id in head.snapshots for snapshot_id in found.snapshots):
-            return admitted, None
-        return admitted, Committed("replayed", head, found.snapshots, 0.0, 1)
+        gone = {i for u in request.updates if u["action"] == "remove-snapshots" for i in u["snapshot-ids"]}
+        if head is not None and gone:
+            await self.gatekeeper.keep_keys(identifier, head, gone)
+        return admitted
 
-    async def _keep_keys(self, head: HeadState, request: CommitRequest) -> None:
-        """Before snapshots with keys are removed: what the ledger may have missed, by a crash or another tower (K1).
+    async def _landed_before(self, identifier: Identifier, head: HeadState, sent: Sent) -> Committed | None:
+        """The answer that a commit has got before, if any (traps K1 to K3). Raises `KeyMisused`."""
+        landed = replays.resent(head, sent) or await replays.landed(self.ledger, head, sent)
+        for _ in range(REPLAY_LOADS_MAX):
+            if landed is None or any(snapshot_id in head.snapshots for snapshot_id in landed):
+                break
+            # The ledger knows what this version does not: it came after it, or has expired.
+            newest = await self.heads.load(identifier)
+            if newest.location == head.location:
+                break
+            head, landed = newest, await replays.landed(self.ledger, newest, sent)
+        return None if landed is None else Committed("replayed", head, landed, 0.0, 1)
 
-        A key whose snapshot was rolled back is forgotten instead: nothing of it will be left to call done (K2).
-        """
-        removals = [u["snapshot-ids"] for u in request.updates if u["action"] == "remove-snapshots"]
-        gone = {snapshot_id for ids in removals for snapshot_id in ids}
-        records = [record for record in head.keys.records(gone) if record.key is not None] if gone else []
-        if not records:
-            return
-        await self.flush()
-        uuid = str(head.metadata["table-uuid"])
-        kept: list[Commit] = []
-        lost: list[CommitKey] = []
-        for record in records:
-            ref, snapshots = record.ref, record.snapshots
-            owner = CommitKey(uuid, ref, record.principal, record.key or "")
-            head_id = table_metadata.ref_head(head.metadata, ref) if ref else snapshots[-1]
-            if head_id is not None and table_metadata.is_ancestor(head.metadata, snapshots[-1], head_id):
-                kept.append(Commit(owner, snapshots, None, ""))
-            else:
-                lost.append(owner)
-        await self.ledger.remember_commits(kept)
-        await self.ledger.forget_commits(lost)
+    # -- appends by the fast path ---------------------------------------------------------------------------------
+
+    async def append(
+        self, principal: Principal, identifier: Identifier, request: AppendRequest, key: str | None
+    ) -> Committed:
+        """Data files into a table: ask, look at the files, queue; every attempt is logged."""
+        started_s = self.ambient.monotonic_s()
+        try:
+            # Before anything of the table is read, or told by an error.
+            permissions.require(principal, Operation.APPEND, identifier)
+            head = await self.heads.load(identifier)
+            asked = admission_of_appends.ask(principal, identifier, head, request, key)
+            key = asked.key
+            # Before its files are looked at: compaction may have replaced them since they were appended.
+            sent = Sent(principal.name, request.ref, key, request.application)
+            committed = await self._landed_before(identifier, head, sent)
+            if committed is None:
+                files = await self.footers.verify(head.metadata, asked.claims)
+                committed = await self.engine.submit_append(admission_of_appends.admitted(asked, files))
+        except IcetowerError as error:
+            self._log(principal.name, identifier, "append", started_s, error, key=key)
+            raise
+        self._log(principal.name, identifier, "append", started_s, committed, key=key)
+        return committed
 
     def _remember(self, results: Sequence[tuple[Admitted, Committed]]) -> None:
         """Keys for the time after their snapshots expire. The table has them already: this is a cache (trap K1)."""
-        self._aftermath += [
-            Commit(_owner(admitted, done.head), done.snapshots, admitted.application_id, admitted.fingerprint)
-            for admitted, done in results
-            if admitted.key is not None and done.snapshots and done.outcome != "replayed"
-        ]
+        for admitted, done in results:
+            if done.snapshots and done.outcome != "replayed":
+                self._aftermath += _commits(admitted, done)
         self._flush_soon()
 
     def remember_answer(self, principal: str, key: str, answer: Answer) -> None:
@@ -292,49 +326,22 @@ class Tower:
         self._flush_soon()
         if self._flushing is not None:
             await self._flushing
+        await self.heads.group_keys.flush()
 
     async def _flush(self) -> None:
         # In batches, after the answers: no commit waits for a log's disk. What a crash takes, the tables still tell.
         while self._aftermath:
             batch = [self._aftermath.popleft() for _ in range(min(len(self._aftermath), AFTERMATH_BATCH))]
             try:
-                await self.ledger.record([item for item in batch if isinstance(item, Attempt)])
-                await self.ledger.remember_commits([item for item in batch if isinstance(item, Commit)])
-                for item in batch:
-                    if isinstance(item, tuple):
-                        await self.ledger.remember(*item)
+                await self.ledger.write(
+                    Batch(
+                        attempts=[item for item in batch if isinstance(item, Attempt)],
+                        commits=[item for item in batch if isinstance(item, Commit)],
+                        answers=[item for item in batch if isinstance(item, tuple)],
+                    )
+                )
             except IcetowerError as error:
                 log.warning("the ledger could not be written: %s", error.message)
-
-
-class _Gatekeeper:
-    """Reads principals and contracts anew, just before the swap (trap K4)."""
-
-    def __init__(self, registry: Registry) -> None:
-        self._registry = registry
-
-    async def still_admits(self, members: Sequence[Admitted]) -> Mapping[int, IcetowerError]:
-        # Whom an open tower let in is nobody that could be revoked.
-        bound = {member.principal for member in members if member.principal != RESERVED_NAME}
-        standings = await self._registry.standings(sorted(bound))
-        found: dict[int, IcetowerError] = {}
-        for position, member in enumerate(members):
-            if member.principal not in bound:
-                continue
-            standing = standings.get(member.principal)
-            if standing is None:
-                found[position] = Forbidden(
-                    f"{member.principal} or its contract was revoked while the commit was under way; nothing of it was "
-                    "committed",
-                    rule="contract.revoked",
-                )
-            elif standing != (member.contract, member.contract_version):
-                found[position] = CommitConflict(
-                    f"contract {member.contract} changed while the commit was under way; try again under the new one",
-                    rule="contract.changed",
-                    next_step="retry",
-                )
-        return found
 
 
 def _creates(request: CommitRequest) -> bool:
@@ -346,10 +353,27 @@ def _uuid(request: CommitRequest) -> str:
     return next((str(u["uuid"]) for u in request.updates if u["action"] == "assign-uuid"), "")
 
 
-def _owner(admitted: Admitted, head: HeadState) -> CommitKey:
-    assert admitted.key is not None
-    uuid = str(head.metadata["table-uuid"])
-    return CommitKey(uuid, target_ref(admitted.updates) or "", admitted.principal, admitted.key)
+def _sent(principal: Principal, request: CommitRequest, key: str | None, application: tuple[str, int] | None) -> Sent:
+    """By which names the commit goes. Raises `BadRequest` and `KeyMisused` for marks that make no sense."""
+    snapshots = [update["snapshot"] for update in request.updates if update["action"] == "add-snapshot"]
+    summaries = [snapshot.get("summary") or {} for snapshot in snapshots]
+    ref = target_ref(request.updates) or ""
+    return Sent(principal.name, ref, key_of(summaries, key), number_of(summaries, application), snapshots)
+
+
+def _operation(snapshot: Mapping[str, Any]) -> str:
+    return str((snapshot.get("summary") or {}).get("operation", "none"))
+
+
+def _commits(admitted: Admitted, done: Committed) -> list[Commit]:
+    """What the ledger keeps of a commit."""
+    table = str(done.head.metadata["table-uuid"]), target_ref(admitted.updates) or "", admitted.principal
+    about = done.snapshots, admitted.application_id, admitted.fingerprint
+    commits = [] if admitted.key is None else [Commit(CommitKey(*table, admitted.key), *about)]
+    if admitted.application_sequence is not None:
+        name, number = admitted.application_sequence
+        commits.append(Commit(CommitKey(*table, name, numbered=True), *about, sequence=number))
+    return commits
 
 
 def _outcome_of(error: IcetowerError | Committed) -> Outcome:

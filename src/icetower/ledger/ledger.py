@@ -371,7 +371,7 @@ class Ledger:
         waits: defaultdict[str, list[float]] = defaultdict(list)
         for group, outcome, latency_ms, queue_wait_ms in rows:
             outcomes[group][outcome] += 1
-            if outcome in (Outcome.DIRECT, Outcome.REBASED):
+            if outcome in (Outcome.DIRECT, Outcome.REBASED, Outcome.APPENDED):
                 latencies[group].append(latency_ms)
                 waits[group].append(queue_wait_ms)
         return [
