@@ -26,6 +26,7 @@ from icetower.commit.appends import fold, repeated, why_not
 from icetower.commit.draft import Replacement, data_path, finish, target_ref
 from icetower.commit.ground import Ground, Made
 from icetower.commit.rebase import Word, conflicts_of, refusal, steps_since, word_for
+from icetower.commit.retention import expirable
 from icetower.commit.vectors import NeedsBlobs, met, unite
 from icetower.conflicts.history import Files, NeedsFile, NeedsFiles
 from icetower.conflicts.written import Targets, loose
@@ -335,8 +336,10 @@ class _Planner:
 
     def result(self, keep: frozenset[int]) -> Plan:
         """The plan, when every member was taken."""
-        del keep
         ground = self._ground
+        expired = expirable(ground.view, ground.index, now_ms=ground.now_ms, keep=keep) if self._accepted else ()
+        if expired:
+            ground.apply([{"action": "remove-snapshots", "snapshot-ids": list(expired)}])
         metadata = ground.metadata
         named = [ground.snapshot(ref["snapshot-id"]) for ref in ground.refs.values()]
         paths = {str(snapshot.get("manifest-list")) for snapshot in named if snapshot is not None}
@@ -349,7 +352,8 @@ class _Planner:
             {path: listing for path, listing in ground.made.listings.items() if path in paths},
             ground.made.own,
             ground.index,
-            self._keys,
+            self._keys.without(expired),
+            expired,
         )
 
     # -- what is there already ------------------------------------------------------------------------------------
