@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from iceberg_client import SNAPSHOT, Client, create, data
 
-from icetower.commit.vectors import BYTES_MAX, VECTORS_MAX, Meeting, NeedsBlobs, United, met, unite
+from icetower.commit.vectors import BYTES_MAX, VECTORS_MAX, Meeting, NeedsBlobs, United, among, blob_of, met, unite
 from icetower.conflicts.deletes import referenced_file
 from icetower.conflicts.filtering import key_of
 from icetower.conflicts.history import Files, Live, NeedsFile, branch_head, since
@@ -217,6 +217,25 @@ def test_blobs_that_are_not_there_yet_are_asked_for_all_at_once() -> None:
     assert names == {"ours.puffin", "theirs0.puffin", "base.puffin"}
     known = {blob: story.blob_at(blob) for blob in caught.value.blobs}
     assert positions(unite(story.met(), known.get, path=PATH)) == {"a1": {0, 1, 2}}
+
+
+def test_the_union_of_another_member_of_the_group_is_found_in_the_plan() -> None:
+    story = run(tell({"a1": {1}}, {"a1": {2}}))
+    first = story.unite()
+    ((_, entry),) = first.replacement.added.values()
+    (meeting,) = story.met()
+    mine = vectors(story.world, "mine.puffin", {"a1": {9}})[0].file
+    then = replace(
+        meeting,
+        ours=replace(meeting.ours, file=mine),
+        theirs=replace(meeting.theirs, entry=Entry(ADDED, 1, 1, 1, entry.file)),
+    )
+    at = blob_of(mine)
+    read = {at: story.blob_at(at) or b""}
+    united = unite([then], among({first.path: first.data}, read), path="file:///w/db/t/data/second.puffin")
+    assert positions(united) == {"a1": {1, 2, 9}}
+    with pytest.raises(NeedsBlobs):
+        unite([then], among({}, read), path=PATH)
 
 
 def test_manifests_that_are_not_there_yet_are_asked_for() -> None:

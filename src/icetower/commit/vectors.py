@@ -123,11 +123,25 @@ def _about(file: DataFile) -> str:
     return str(file.referenced_data_file)
 
 
+def among(made: Mapping[str, bytes], read: Mapping[BlobAt, bytes]) -> Callable[[BlobAt], bytes | None]:
+    """Where `unite` finds blobs: in the files that a plan makes, which no storage has yet, and in what was read.
+
+    Args:
+        made: bytes by path. A group may unite one member's vector with the union that another's has become in it.
+    """
+
+    def blob_at(at: BlobAt) -> bytes | None:
+        whole = made.get(at.path)
+        return read.get(at) if whole is None else whole[at.offset : at.offset + at.length_bytes]
+
+    return blob_at
+
+
 def unite(meetings: Sequence[Meeting], blob_at: Callable[[BlobAt], bytes | None], *, path: str) -> United:
     """One vector for each data file, in one new Puffin file.
 
     Args:
-        blob_at: the bytes of a blob; None where they have not been read yet.
+        blob_at: the bytes of a blob; None where they have not been read yet. See `among`.
         path: where the Puffin file will be written.
 
     Raises:
