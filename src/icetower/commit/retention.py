@@ -141,30 +141,38 @@ def _line(snapshots: Mapping[int, JSON], snapshot_id: int) -> Iterator[JSON]:
 
 def _cut(line: list[JSON], ref: JSON, rule: _Rule, keep: frozenset[int]) -> int:
     """How many snapshots of a branch's line stay, counted from its head."""
-    min_count = ref.get("min-snapshots-to-keep") or 1
-    since_ms = rule.now_ms - max(YOUNG_MS, ref.get("max-snapshot-age-ms") or 0)
-    sinks_since_ms = 0 if rule.sinks_max_ms is None else rule.now_ms - rule.sinks_max_ms
-    seen: set[Hashable] = set()
+    min_count = max(ref.get("min-snapshots-to-keep") or 1, 1)
+    # Everything at or after this time stays, and everything before the other goes for its age.
+    young_ms = rule.now_ms - max(YOUNG_MS, ref.get("max-snapshot-age-ms") or 0)
+    overdue_ms = 0 if rule.age_max_ms is None else rule.now_ms - rule.age_max_ms
+    count = len(line) if rule.snapshots_max is None else rule.snapshots_max
     stay = 0
-    for at, snapshot in enumerate(line):
-        time_ms = snapshot["timestamp-ms"]
-        is_due = (rule.snapshots_max is not None and at >= rule.snapshots_max) or rule.is_overdue(snapshot)
-        is_kept = not is_due or at < min_count or time_ms >= since_ms or snapshot["snapshot-id"] in keep
-        sinks = set(_sinks(snapshot.get("summary") or {})) - seen
-        if is_kept or (sinks and time_ms >= sinks_since_ms):
+    for at in range(len(line) - 1, -1, -1):
+        time_ms = line[at]["timestamp-ms"]
+        is_due = at >= count or time_ms < overdue_ms
+        if not is_due or at < min_count or time_ms >= young_ms or line[at]["snapshot-id"] in keep:
             stay = at + 1
-        seen |= sinks
+            break
+    sinks_since_ms = 0 if rule.sinks_max_ms is None else rule.now_ms - rule.sinks_max_ms
+    telling = [(at, sinks) for at in range(stay, len(line)) if (sinks := _sinks(line[at].get("summary") or {}))]
+    # Only where something that could go tells the progress of a sink, the rest is searched for newer progress.
+    seen = {sink for snapshot in line[:stay] for sink in _sinks(snapshot.get("summary") or {})} if telling else set()
+    for at, sinks in telling:
+        if not seen.issuperset(sinks) and line[at]["timestamp-ms"] >= sinks_since_ms:
+            stay = at + 1
+        seen.update(sinks)
     return stay
 
 
-def _sinks(summary: JSON) -> Iterator[Hashable]:
+def _sinks(summary: JSON) -> list[Hashable]:
     """The sinks whose progress a snapshot tells."""
+    sinks: list[Hashable] = []
     if _FLINK_JOB in summary and _FLINK_CHECKPOINT in summary:
-        yield _FLINK_JOB, summary[_FLINK_JOB], summary.get(_FLINK_OPERATOR)
+        sinks.append((_FLINK_JOB, str(summary[_FLINK_JOB]), str(summary.get(_FLINK_OPERATOR))))
     if _SPARK_QUERY in summary:
-        yield _SPARK_QUERY, summary[_SPARK_QUERY]
+        sinks.append((_SPARK_QUERY, str(summary[_SPARK_QUERY])))
     if _WAL in summary:
-        yield _WAL, summary[_WAL]
-    for name in summary:
-        if name.startswith(_KAFKA_OFFSETS):
-            yield name
+        sinks.append((_WAL, str(summary[_WAL])))
+    if _KAFKA_OFFSETS in "\n".join(summary):  # spares most snapshots a look at each name
+        sinks += [name for name in summary if name.startswith(_KAFKA_OFFSETS)]
+    return sinks
