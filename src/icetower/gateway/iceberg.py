@@ -60,8 +60,9 @@ ENDPOINTS = (
 def routes(tower: Tower) -> list[Route]:
     namespaces, tables = "/v1/namespaces", "/v1/namespaces/{namespace}/tables"
     return [
-        # First, since it is called most, and routes are tried in order. It is in no specification, and so not among
-        # the endpoints that clients are told of: Icetower's own SDK knows it.
+        # Routes are tried in order: those that are called most come first. The append is in no specification, and so
+        # not among the endpoints that clients are told of: Icetower's own SDK knows it.
+        route(tower, "POST", tables + "/{table}", commit_table),
         route(tower, "POST", tables + "/{table}/append", append_files),
         route(tower, "GET", "/v1/config", config),
         route(tower, "GET", namespaces, list_namespaces),
@@ -75,7 +76,6 @@ def routes(tower: Tower) -> list[Route]:
         route(tower, "POST", tables, create_table, mutates=True),
         route(tower, "HEAD", tables + "/{table}", table_exists),
         route(tower, "GET", tables + "/{table}", load_table),
-        route(tower, "POST", tables + "/{table}", commit_table),
         route(tower, "DELETE", tables + "/{table}", drop_table, mutates=True),
         route(tower, "POST", tables + "/{table}/metrics", report_metrics),
         route(tower, "POST", "/v1/tables/rename", rename_table, mutates=True),
