@@ -364,7 +364,8 @@ class Engine:
         )
         keep = logged["properties"].get("write.metadata.delete-after-commit.enabled", "false").lower() != "true"
         version = table_metadata.version_of(head.location) + 1
-        new = HeadState(table_metadata.metadata_path(logged, version, self._ambient.uuid4()), logged)
+        location = table_metadata.metadata_path(logged, version, self._ambient.uuid4())
+        new = HeadState(location, logged, indexed=planned.keys)
         return _Draft(identifier, group, head, new, planned, () if keep else tuple(expired))
 
     async def _write(self, drafts: Sequence[_Draft]) -> None:
@@ -405,7 +406,7 @@ class Engine:
             self._manifests.remember(path, listing)
         for path, rows in draft.plan.own.items():
             self._manifests.remember_own(path, rows)
-        self._heads.remember(draft.new, len(draft.new.json_bytes))
+        self._heads.remember(draft.new, len(draft.new.json_bytes), draft.plan.files)
 
     def _settle(self, draft: _Draft) -> None:
         size = len(draft.plan.accepted)

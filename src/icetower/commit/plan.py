@@ -27,7 +27,7 @@ from icetower.commit.draft import Replacement, data_path, finish, target_ref
 from icetower.commit.ground import Ground, Made
 from icetower.commit.rebase import Word, conflicts_of, refusal, steps_since, word_for
 from icetower.commit.retention import expirable
-from icetower.commit.vectors import NeedsBlobs, met, unite
+from icetower.commit.vectors import NeedsBlobs, among, met, unite
 from icetower.conflicts.history import Files, NeedsFile, NeedsFiles
 from icetower.conflicts.written import Targets, loose
 from icetower.errors import CommitConflict, IcetowerError, KeyMisused, ValidationFailed
@@ -258,6 +258,8 @@ class _Planner:
             ref = target_ref(member.updates) or ""
             record = KeyRecord(member.principal, ref, member.key, member.application_sequence, snapshots)
             self._keys = self._keys.plus([record])
+        removed = [i for u in member.updates if u["action"] == "remove-snapshots" for i in u["snapshot-ids"]]
+        self._keys = self._keys.without(removed)
         self._accepted.append(Accepted(member, "direct" if word is None else "rebased", snapshots))
 
     def fold(self, appends: Sequence[AdmittedAppend]) -> None:
@@ -477,17 +479,20 @@ class _Planner:
         replacements: dict[int, Replacement] = {}
         for change, conflicts in conflicts_of(member, word, ground, head=head, targets=targets):
             against = tuple(conflicts)
+            meetings = ()
             if against and word.merges_vectors:
                 meetings = met(change, steps_since(member, ground, head), ground.files)
+            if meetings:
                 superseded = {meeting.base.path for meeting in meetings if meeting.base is not None}
                 against = tuple(
                     c for c in against if c.rule != "C5" and not (c.rule == "C6" and superseded.issuperset(c.paths))
                 )
-                if meetings and not against:
-                    path = data_path(ground.view, f"{self._new_name()}-deletes.puffin")
-                    united = unite(meetings, self._sources.blobs.get, path=path)
-                    made.files[path] = united.data
-                    replacements[change.snapshot["snapshot-id"]] = united.replacement
+            if meetings and not against:
+                path = data_path(ground.view, f"{self._new_name()}-deletes.puffin")
+                # What an earlier member of the group has united is in no storage yet.
+                united = unite(meetings, among(ground.made.files, self._sources.blobs), path=path)
+                made.files[path] = united.data
+                replacements[change.snapshot["snapshot-id"]] = united.replacement
             if against:
                 raise refusal(change, against[0], ground)
         return replacements
