@@ -1,0 +1,253 @@
+"""Exactly once, over the wire: resends that race each other, reruns, rollbacks, and towers killed in between."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from forger import OWNER, Forger, added
+from tower_process import TowerProcess, error_of
+
+from icetower.ambient import uuid7_of
+from icetower.protocol.marks import APPLICATION, KEY, REF, SEQUENCE
+from icetower.table.manifests import DATA
+
+Forge = Callable[..., Forger]
+JSON = dict[str, Any]
+RESENDS = 200
+BLIND = {"icetower.blind": "true"}
+APPENDER = "tables:\n  - table: NS.t\n    operations: [read, append]\n    partitions: all\n"
+
+
+def header_key(number: int = 0) -> str:
+    return uuid7_of(1_700_000_000_000 + number, uuid.uuid4().int >> 60)
+
+
+def race(forger: Forger, bodies: list[JSON], headers: dict[str, str]) -> list[httpx2.Response]:
+    """All of them at once, each over a connection of its own."""
+
+    async def together() -> list[httpx2.Response]:
+        limits = httpx2.Limits(max_connections=len(bodies))
+        async with httpx2.AsyncClient(
+            base_url=forger.http.base_url, headers=forger.http.headers, timeout=120.0, limits=limits
+        ) as client:
+            return await asyncio.gather(*(client.post(forger.url, json=body, headers=headers) for body in bodies))
+
+    return asyncio.run(together())
+
+
+def body_of(request: tuple[list[JSON], list[JSON]]) -> JSON:
+    return {"requirements": request[0], "updates": request[1]}
+
+
+def snapshot_of(request: tuple[list[JSON], list[JSON]]) -> int:
+    return request[1][0]["snapshot"]["snapshot-id"]
+
+
+def assert_once(forger: Forger, answers: list[httpx2.Response], *landed: int, files: list[str]) -> None:
+    """One snapshot, and answers that all tell of it."""
+    assert [answer.status_code for answer in answers] == [200] * len(answers), {a.text[:300] for a in answers}
+    metadata = forger.load()
+    found = [snapshot["snapshot-id"] for snapshot in metadata["snapshots"]]
+    assert len(found) == len(landed or (1,))
+    assert not landed or found == list(landed)
+    for answer in answers:
+        told = answer.json()["metadata"]
+        assert told["refs"]["main"]["snapshot-id"] == found[-1]
+        assert [snapshot["snapshot-id"] for snapshot in told["snapshots"]] == found
+        assert told["table-uuid"] == metadata["table-uuid"]
+    assert forger.live() == files
+
+
+@pytest.mark.parametrize("by", ["header", "summary", "number", "number-in-headers", "snapshot-id"])
+def test_200_resends_of_one_commit_that_race_each_other_land_once(forge: Forge, by: str) -> None:
+    admin = forge()
+    admin.create()
+    marks = {"summary": {KEY: "once"}, "number": {APPLICATION: "app", SEQUENCE: "7"}}.get(by, {})
+    headers = {
+        "header": {"Idempotency-Key": header_key()},
+        "number-in-headers": {"Icetower-Application": "app", "Icetower-Sequence": "7"},
+    }.get(by, {})
+    request = admin.append("a.parquet", summary=marks)
+    answers = race(admin, [body_of(request)] * RESENDS, headers)
+    assert_once(admin, answers, snapshot_of(request), files=["a.parquet"])
+    summary = admin.load()["snapshots"][0]["summary"]
+    if by.startswith("number"):
+        assert (summary[APPLICATION], summary[SEQUENCE], summary[REF]) == ("app", "7", "main")
+    # Once more when all is over and the client has cleaned up after itself.
+    manifest_list = Path(request[1][0]["snapshot"]["manifest-list"].removeprefix("file://"))
+    kept = manifest_list.read_bytes()
+    if admin.load()["snapshots"][0]["manifest-list"] != request[1][0]["snapshot"]["manifest-list"]:
+        manifest_list.unlink()
+    assert_once(admin, [admin.send(request, **headers)], snapshot_of(request), files=["a.parquet"])
+    assert kept
+
+
+@pytest.mark.parametrize("by", ["header", "summary"])
+def test_k3_reruns_with_other_files_under_one_key_land_once_whichever_is_first(forge: Forge, by: str) -> None:
+    """As PyIceberg does when a scheduler runs a job anew: other file names, other snapshot ids."""
+    admin = forge()
+    base = admin.create()
+    marks = {KEY: "rerun", **BLIND} if by == "summary" else BLIND
+    reruns = [admin.append(f"{number:03}.parquet", base=base, summary=marks) for number in range(RESENDS)]
+    headers = {"Idempotency-Key": header_key()} if by == "header" else {}
+    answers = race(admin, [body_of(rerun) for rerun in reruns], headers)
+    live = admin.live()
+    assert len(live) == 1
+    assert_once(admin, answers, files=live)
+
+
+def test_k3_one_key_for_two_writes_of_a_running_application_is_an_error(forge: Forge) -> None:
+    admin = forge()
+    admin.create()
+    session = {KEY: "session", "spark.app.id": "app-1", **BLIND}
+    admin.send(admin.append("a.parquet", summary=session)).raise_for_status()
+    answer = admin.send(admin.append("b.parquet", summary=session))
+    assert (answer.status_code, error_of(answer)["rule"]) == (422, "key.per-write")
+    again = admin.append("c.parquet", summary={**session, "spark.app.id": "app-2"})  # a rerun: another application
+    assert admin.send(again).status_code == 200
+    assert admin.live() == ["a.parquet"]
+
+
+def test_k2_a_key_of_another_principal_or_branch_or_table_never_matches(forge: Forge, tower: TowerProcess) -> None:
+    admin, ann, bob = forge(), forge(APPENDER), forge(APPENDER)
+    admin.create()
+    marks = {KEY: "shared", APPLICATION: "app", SEQUENCE: "1", **BLIND}
+    for number, writer in enumerate((admin, ann, bob)):
+        writer.send(writer.append(f"{number}.parquet", summary=marks)).raise_for_status()
+    assert len(admin.live()) == 3
+    head = admin.load()["refs"]["main"]["snapshot-id"]
+    branch = {"action": "set-snapshot-ref", "ref-name": "side", "type": "branch", "snapshot-id": head}
+    admin.commit([], [branch]).raise_for_status()
+    admin.send(admin.append("side.parquet", summary=marks, ref="side")).raise_for_status()
+    assert len(admin.live("side")) == 4
+    # The table is dropped and made anew: it starts afresh.
+    admin.http.delete(admin.url).raise_for_status()
+    admin.create()
+    admin.send(admin.append("anew.parquet", summary=marks)).raise_for_status()
+    assert admin.live() == ["anew.parquet"]
+
+
+def test_numbers_of_an_application_only_go_up_and_may_leave_gaps(forge: Forge) -> None:
+    admin = forge()
+    admin.create()
+
+    def send(name: str, number: int) -> httpx2.Response:
+        return admin.send(admin.append(name, summary={APPLICATION: "app", SEQUENCE: str(number)}))
+
+    for name, number in (("a", 3), ("again", 3), ("older", 1), ("b", 10), ("between", 7)):
+        assert send(name, number).status_code == 200
+    assert admin.live() == ["a", "b"]
+    first = admin.load()["snapshots"][0]["snapshot-id"]
+    back = {"action": "set-snapshot-ref", "ref-name": "main", "type": "branch", "snapshot-id": first}
+    admin.commit([], [back]).raise_for_status()
+    refused = send("again", 10)  # K2: rolled back is not done
+    assert (refused.status_code, error_of(refused)["rule"]) == (422, "key.rolled-back")
+    assert send("c", 11).status_code == 200
+    assert admin.live() == ["a", "c"]
+
+
+@pytest.mark.parametrize(
+    "marks",
+    [{APPLICATION: "app"}, {SEQUENCE: "1"}, {APPLICATION: "app", SEQUENCE: "-1"}, {APPLICATION: "", SEQUENCE: "1"}],
+)
+def test_numbers_that_make_no_sense_are_refused(forge: Forge, marks: dict[str, str]) -> None:
+    admin = forge()
+    admin.create()
+    answer = admin.send(admin.append("a.parquet", summary=marks))
+    assert (answer.status_code, error_of(answer)["rule"]) == (400, "key.sequence")
+    names = {APPLICATION: "Icetower-Application", SEQUENCE: "Icetower-Sequence"}
+    headers = {names[mark]: text for mark, text in marks.items()}
+    answer = admin.send(admin.append("a.parquet"), **headers)
+    assert (answer.status_code, error_of(answer)["rule"]) == (400, "key.sequence")
+
+
+def test_h1_expired_commits_stay_replayable_by_key_and_by_number(forge: Forge) -> None:
+    admin = forge()
+    admin.create()
+    marks = {KEY: "k", APPLICATION: "app", SEQUENCE: "4"}
+    first = admin.append("a.parquet", summary=marks)
+    admin.send(first).raise_for_status()
+    admin.send(admin.append("b.parquet")).raise_for_status()
+    admin.commit([], [{"action": "remove-snapshots", "snapshot-ids": [snapshot_of(first)]}]).raise_for_status()
+    for again in ({KEY: "k"}, {APPLICATION: "app", SEQUENCE: "4"}, {APPLICATION: "app", SEQUENCE: "2"}):
+        assert admin.send(admin.append("again.parquet", summary=again)).status_code == 200
+    assert admin.live() == ["a.parquet", "b.parquet"]
+    admin.send(admin.append("c.parquet", summary={APPLICATION: "app", SEQUENCE: "5"})).raise_for_status()
+    assert admin.live() == ["a.parquet", "b.parquet", "c.parquet"]
+
+
+def test_k2_a_number_that_was_rolled_back_and_expired_uncovers_the_one_before_it(forge: Forge) -> None:
+    admin = forge()
+    admin.create()
+
+    def send(name: str, number: int) -> int:
+        request = admin.append(name, summary={APPLICATION: "app", SEQUENCE: str(number)})
+        admin.send(request).raise_for_status()
+        return snapshot_of(request)
+
+    one, two = send("a", 1), send("b", 2)
+    back = {"action": "set-snapshot-ref", "ref-name": "main", "type": "branch", "snapshot-id": one}
+    admin.commit([], [back]).raise_for_status()
+    admin.commit([], [{"action": "remove-snapshots", "snapshot-ids": [two]}]).raise_for_status()
+    send("again", 1)
+    send("b2", 2)
+    assert admin.live() == ["a", "b2"]
+
+
+@pytest.fixture
+def killable(tmp_path: Path) -> Iterator[Callable[[], Forger]]:
+    """Starts a tower on the same data after killing the one before; a writer to its table `t`."""
+    running: list[TowerProcess] = []
+
+    def start() -> Forger:
+        if running:
+            running[-1].process.kill()
+            running[-1].process.wait()
+            running[-1].process.stdout.close()  # type: ignore[union-attr]
+            running[-1].admin.close()
+        running.append(TowerProcess(tmp_path / "data"))
+        forger = Forger(running[-1].client(), "ns")
+        forger.http.post("/v1/namespaces", json={"namespace": ["ns"]})
+        return forger
+
+    yield start
+    assert running[-1].stop() == 0
+
+
+def test_resends_after_a_tower_was_killed_land_once(killable: Callable[[], Forger]) -> None:
+    admin = killable()
+    admin.create()
+    header = {"Idempotency-Key": header_key()}
+    by_header, by_key = admin.append("a.parquet"), None
+    admin.send(by_header, **header).raise_for_status()
+    by_key = admin.append("b.parquet", summary={KEY: "k", APPLICATION: "app", SEQUENCE: "1"})
+    admin.send(by_key).raise_for_status()
+    plain = admin.append("c.parquet")
+    admin.send(plain).raise_for_status()
+    landed = [snapshot_of(request) for request in (by_header, by_key, plain)]
+    files = ["a.parquet", "b.parquet", "c.parquet"]
+    for _ in range(2):
+        admin = killable()
+        rerun = admin.append("other.parquet", summary={KEY: "k"})
+        numbered = admin.append("other.parquet", summary={APPLICATION: "app", SEQUENCE: "1"})
+        answers = [admin.send(by_header, **header), *(admin.send(r) for r in (by_key, rerun, numbered, plain))]
+        assert_once(admin, answers, *landed, files=files)
+
+
+def test_a_contract_that_requires_keys_takes_a_number_as_well(forge: Forge) -> None:
+    admin, owner = forge(), forge(OWNER.replace("operations:", "require_key: true\n    operations:"))
+    admin.create()
+    answer = owner.send(owner.append("a.parquet"))
+    assert (answer.status_code, error_of(answer)["rule"]) == (403, "contract.key")
+    owner.send(owner.append("a.parquet", summary={APPLICATION: "app", SEQUENCE: "0"})).raise_for_status()
+    base = owner.load()
+    entries = [added(owner.path(base, "b.parquet"), (1, 2))]
+    request = owner.snapshot([(DATA, entries)], base=base)
+    owner.send(request, **{"Icetower-Application": "app", "Icetower-Sequence": "1"}).raise_for_status()
+    assert owner.live() == ["a.parquet", "b.parquet"]
