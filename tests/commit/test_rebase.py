@@ -13,6 +13,7 @@ from iceberg_client import SNAPSHOT, Client, create, data, entries_named, equali
 from icetower.catalog.changes import Manifests, read_changes
 from icetower.commit.head import Heads
 from icetower.conflicts.operations import Kind, Operation
+from icetower.protocol.names import Identifier
 from icetower.table import puffin
 from icetower.table.change import Touched
 from icetower.table.head import HeadState
@@ -408,5 +409,26 @@ def test_s2_row_ids_that_a_client_gave_after_an_upgrade_stay() -> None:
                 seen.setdefault(row.path, set()).add(row.first_row_id)
         assert all(len(ids) == 1 and None not in ids for ids in seen.values())
         await sound(world)
+
+    run(story())
+
+
+def test_a_metadata_file_that_is_deleted_while_it_is_read_is_no_missing_table() -> None:
+    async def story() -> None:
+        world = World()
+        await world.create(**{"write.metadata.delete-after-commit.enabled": "true"})
+        gone = (await world.head()).location
+        await (await world.writer().append("a", summary=BLIND)).send()
+        del world.storage.files[gone]
+        stranger = Heads(world.upstream, world.storage)
+        asked: list[str] = []
+
+        async def first_the_old_one(identifier: Identifier) -> str:
+            asked.append(gone if not asked else await world.upstream.inner.location(identifier))
+            return asked[-1]
+
+        world.upstream.location = first_the_old_one  # type: ignore[method-assign]
+        assert (await stranger.load(TABLE)).location == asked[-1]
+        assert len(asked) == 2
 
     run(story())

@@ -53,9 +53,16 @@ class Heads:
             NotFound: its metadata file is not there.
         """
         location = await self._upstream.location(identifier)
-        if verify and self._recent.get(location) is not None and not await self._storage.exists(location):
-            raise _missing(location)
-        return await self.at(location)
+        while True:
+            try:
+                if verify and self._recent.get(location) is not None and not await self._storage.exists(location):
+                    raise _missing(location)
+                return await self.at(location)
+            except NotFound:
+                # Old metadata files may be deleted after a commit: whoever was slow to read one asks again.
+                asked_before, location = location, await self._upstream.location(identifier)
+                if location == asked_before:
+                    raise
 
     async def at(self, location: str) -> HeadState:
         """The table at one metadata file."""

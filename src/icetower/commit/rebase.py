@@ -14,7 +14,7 @@ partition, file, rule and next step; without a word, the client is sent back to 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
@@ -26,7 +26,7 @@ from icetower.conflicts.blindness import known_blind
 from icetower.conflicts.deletes import referenced_file
 from icetower.conflicts.history import operation_name, parent_of
 from icetower.conflicts.isolation import Level
-from icetower.conflicts.reads import ReadScope
+from icetower.conflicts.reads import ReadScope, carried_over
 from icetower.conflicts.written import Table, Targets, Written, objections
 from icetower.errors import CommitConflict
 from icetower.protocol.marks import BLIND_APPENDS, STRICT
@@ -234,7 +234,18 @@ def conflicts_of(
     for change in member.changes:
         rewrites = kind_of(change, declared_blind=False) is Kind.REWRITE
         written = Written.of(change, rewrites=rewrites, targets=targets)
-        yield change, objections(written, steps, ground.files, table, word.scope)
+        yield change, objections(written, steps, ground.files, table, _carried(word.scope, change, ground))
+
+
+def _carried(scope: ReadScope | None, change: Change, ground: Ground) -> ReadScope | None:
+    """The scope in the names that the table's columns have by now."""
+    if scope is None or scope.filter is None:
+        return scope
+    schema_id = change.snapshot.get("schema-id", ground.schema["schema-id"])
+    schemas = [schema for schema in ground.view["schemas"] if schema["schema-id"] == schema_id]
+    if not schemas:  # its names mean nothing any more: it may have read everything
+        return replace(scope, filter=None)
+    return replace(scope, filter=carried_over(scope.filter, schemas[0], ground.schema))
 
 
 def steps_since(member: Admitted, ground: Ground, head: int | None) -> Sequence[JSON]:
