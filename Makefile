@@ -5,8 +5,9 @@ BIN := .venv/bin
 READY := .venv/ready
 COUNT := 1000
 SEED := 20261121
+ROUNDS := 10
 
-.PHONY: help setup java jdk jars postgres demo check test differential mutations walkthrough experiments bench-commit rck lock format clean
+.PHONY: help setup java jdk jars postgres demo check test differential mutations walkthrough experiments bench-commit never-weaker spark-merge rck lock format clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -54,6 +55,12 @@ experiments: $(READY) ## what makes false conflicts, and what a precise check sa
 
 bench-commit: java ## commits by many writers to one table, beside what people use today: about ten minutes; FULL=1: all of it
 	@$(BIN)/python tools/bench/run.py $(if $(FULL),--full)
+
+never-weaker: jars jdk ## random jobs by Iceberg's Java client, through a tower and without one, compared; COUNT, SEED
+	@$(BIN)/python tools/wire/run.py --count $(COUNT) --seed $(SEED)
+
+spark-merge: jars ## MERGE from eight threads beside compaction: Icetower and Iceberg's reference server; ROUNDS
+	@$(BIN)/python tools/wire/spark_merge.py --rounds $(ROUNDS)
 
 rck: java ## Iceberg's own REST Compatibility Kit against `icetower serve`
 	@$(BIN)/python tools/rck/run.py
