@@ -44,5 +44,6 @@ def test_random_jobs_are_judged_as_iceberg_judges_them_or_more_strictly(bench: r
 
 def test_the_places_where_the_tower_knows_better_are_all_argued_for() -> None:
     """Promise 4 names them; each is a function whose text is its argument."""
-    assert {excuse.__name__ for excuse in EXCUSES} == {"files_instead_of_a_filter", "the_owner_says_blind"}
+    named = {"files_instead_of_a_filter", "the_owner_lowered_the_level", "the_owner_says_blind"}
+    assert {excuse.__name__ for excuse in EXCUSES} == named
     assert all(len(excuse.__doc__ or "") > 80 for excuse in EXCUSES)

@@ -162,6 +162,8 @@ class _Generator:
             for key in ("start", "conflict_filter", "validate", "branch"):
                 op.pop(key, None)
             self._committed(op, out)
+        if chance(self.rng, 0.15):
+            self._committed(self.planner.append(self.table.view()) | {"branch": "b"}, out)
 
     def _committed(self, op: Operation, out: list[Step]) -> None:
         number = self._id()
@@ -196,7 +198,12 @@ class _Generator:
     def _planned(self) -> Operation:
         """An operation after a scan of the table as it is now, with what its engine leaves in the summary."""
         profile = self._profile()
-        op = self.planner.plan(profile, self.table.view())
+        branch = "b" if self.table.branch is not None and chance(self.rng, 0.3) else None
+        op = self.planner.plan(profile, self.table.view(branch))
+        # A branch that a commit makes begins where its writer saw main; on a retry, where main is by then.
+        op.pop("branch", None)
+        if branch is not None and op["kind"] != "rewrite-manifests":
+            op["branch"] = branch
         if op.pop("merge_manifests", None) is not None:  # which there are, nobody can foresee
             op["cluster_by"] = "all"
         summary = self._summary(profile, op)

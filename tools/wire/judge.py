@@ -24,6 +24,7 @@ Job = dict[str, Any]
 Outcome = Mapping[str, Any]
 Run = Callable[[Job], Outcome]
 
+LEVEL = "write.merge.isolation-level"
 CLIENT_REFUSALS = {"ValidationException", "IllegalArgumentException", "IllegalStateException", "NullPointerException"}
 """What Iceberg's own client says no with; all else comes over the wire."""
 STRICTER = (
@@ -31,6 +32,10 @@ STRICTER = (
     "is named twice as live",
 )
 """In what words the tower refuses what Iceberg takes: a table with one path twice, or manifests that aren't so (R5)."""
+
+
+NEVER = (1 << 63, 0)
+"""Where in the order stands what did not land."""
 
 
 @dataclass
@@ -63,6 +68,11 @@ class Doubt:
         after = [each["id"] for each in line].index(base) + 1 if base in {each["id"] for each in line} else 0
         return [_own(snapshot) for snapshot in line[after:]]
 
+    def disjoint(self) -> bool:
+        """Whether it has written nothing that was written meanwhile."""
+        mine = _written(self, self.own())
+        return not any(mine & _written(self, other) for other in self.meanwhile())
+
 
 def _own(snapshot: Outcome) -> list[Entry]:
     return [e for e in entries(snapshot) if e.snapshot == snapshot["id"] and e.status in (ADDED, DELETED)]
@@ -89,8 +99,23 @@ def files_instead_of_a_filter(doubt: Doubt) -> bool:
     cautious = ("Found new conflicting delete files", "Cannot commit, found new delete", "Found conflicting deleted")
     if not doubt.said.startswith(cautious):
         return False
-    mine = doubt.own()
-    return not any(_written(doubt, mine) & _written(doubt, other) for other in doubt.meanwhile())
+    return doubt.disjoint()
+
+
+def the_owner_lowered_the_level(doubt: Doubt) -> bool:
+    """A level is the table's, and its owner has lowered it while the job ran.
+
+    The job scanned a serializable table, and so validates new data, too. It then refreshed, and found that the table is
+    content with snapshot isolation; what came after that it leaves to the server, which holds it to the level that the
+    table has by then. No client tells when it has scanned. Only what both have written is proved to be apart.
+    """
+    if not doubt.said.startswith("Found conflicting files that can contain records"):
+        return False
+    events = doubt.outcome["events"]
+    ended = next(at for at, each in enumerate(events) if each["do"] == "commit" and each["id"] == doubt.writer)
+    begun = next(at for at, each in enumerate(events) if each["do"] == "begin" and each["id"] == doubt.writer)
+    lowered = any(each["do"] == "set" and LEVEL in each["properties"] for each in events[begun:ended])
+    return lowered and doubt.disjoint()
 
 
 def the_owner_says_blind(doubt: Doubt) -> bool:
@@ -129,7 +154,11 @@ def _by_partition(doubt: Doubt) -> bool:
     )
 
 
-EXCUSES: tuple[Callable[[Doubt], bool], ...] = (files_instead_of_a_filter, the_owner_says_blind)
+EXCUSES: tuple[Callable[[Doubt], bool], ...] = (
+    files_instead_of_a_filter,
+    the_owner_lowered_the_level,
+    the_owner_says_blind,
+)
 """All places where the tower may take what Iceberg refuses."""
 
 
@@ -250,16 +279,16 @@ def _order(tower: Outcome) -> list[int]:
 
 def _landed_events(tower: Outcome) -> list[Mapping[str, Any]]:
     """Begins, commits and changes as they ended; of a race, the commits in the order of the chain, refusals last."""
-    line = {snapshot["id"]: at for at, snapshot in enumerate(tower["snapshots"])}
-    for head in tower["branches"].values():
-        line |= {snapshot["id"]: at for at, snapshot in enumerate(chain(tower, head))}
+    line = {snapshot["id"]: (snapshot["sequence_number"], 0) for snapshot in tower["snapshots"]}
+    for head in tower["branches"].values():  # in format 1 all numbers are 0
+        line |= {each["id"]: (each["sequence_number"], at) for at, each in enumerate(chain(tower, head))}
     out: list[Mapping[str, Any]] = []
     group: list[Mapping[str, Any]] = []
     for event in [*tower["events"], {"do": "end"}]:
         if event["do"] == "commit":
             group.append(event)
             continue
-        out += sorted(group, key=lambda each: line.get(each["id"], len(line) + 1))
+        out += sorted(group, key=lambda each: line.get(each["id"], NEVER))
         group = []
         out.append(event)
     return out[:-1]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 import tempfile
 from collections import Counter
@@ -63,14 +64,21 @@ class Bench:
                 tower = next(answers)
                 yield job, judge(job, tower, None if races(job) else next(answers), self.driver.run)
 
-    def troubled(self, job: Job) -> bool:
-        """Whether the job has a problem; one with a race is given more than one chance to show it."""
+    def troubled(self, job: Job, problem: str) -> bool:
+        """Whether the job has such a problem; one with a race is given more than one chance to show it."""
         again = RACES_AGAIN if races(job) else 1
-        return any(judgement.problems and _runs(judgement) for _, judgement in self.judged([job] * again))
+        return any(
+            alike(problem) == alike(each) for _, judgement in self.judged([job] * again) for each in judgement.problems
+        )
+
+    def smaller(self, job: Job, problem: str) -> Job:
+        """A smaller job that has the problem still."""
+        return shrink(job, lambda candidate: self.troubled(candidate, problem), TRIES_MAX)
 
 
-def _runs(judgement: Judgement) -> bool:
-    return not any("could" in problem and "be run" in problem for problem in judgement.problems)
+def alike(problem: str) -> str:
+    """A problem without what names snapshots, writers and files."""
+    return re.sub(r"\[[^\]]*\]|\S*\d\S*", "", problem)[:120]
 
 
 def races(job: Mapping[str, Any]) -> bool:
@@ -112,7 +120,7 @@ def main() -> int:
                         found += 1
                         print(f"{job['name']}:", *judgement.problems, sep="\n    ", flush=True)
                         if not asked.files:
-                            save(shrink(job, table.troubled, TRIES_MAX), judgement)
+                            save(table.smaller(job, judgement.problems[0]), judgement)
         finally:
             tower.stop()
     print(told(notes))
