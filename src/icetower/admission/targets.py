@@ -55,12 +55,14 @@ async def locate(
     manifests are read. Where they are too many, nothing is found.
     """
     targets = targets_of(changes)
+    if not targets:
+        return {}
     found: dict[str, dict[Place, None]] = {}
     read: set[str] = set()
     for change in changes:
         parent_id = change.snapshot.get("parent-snapshot-id")
         parent = table_metadata.snapshot(metadata, parent_id) if metadata is not None and parent_id else None
-        rows = () if parent is None or not targets else await manifests.list_at(parent["manifest-list"])
+        rows = () if parent is None else await manifests.list_at(parent["manifest-list"])
         for row in rows:
             if row.content != DATA or row.path in read:
                 continue

@@ -65,6 +65,8 @@ class Manifests:
         return found
 
     async def manifests_at(self, paths: Sequence[str]) -> dict[str, Manifest]:
+        if len(paths) == 1:  # as nearly always: no task is needed to wait for one
+            return {paths[0]: await self.manifest_at(paths[0])}
         return dict(zip(paths, await asyncio.gather(*(self.manifest_at(path) for path in paths)), strict=True))
 
 
@@ -73,6 +75,7 @@ async def read_changes(
     metadata: Mapping[str, Any] | None,
     updates: Sequence[Mapping[str, Any]],
     *,
+    snapshots: Mapping[int, Mapping[str, Any]] | None = None,
     confined: bool = True,
 ) -> tuple[Change, ...]:
     """What a commit adds and removes: one `Change` for each snapshot that it adds, in order.
@@ -80,6 +83,7 @@ async def read_changes(
     Args:
         metadata: the table as it stands, or None for a table that the commit creates.
         updates: the commit's updates as sent.
+        snapshots: the table's snapshots by id, where they are indexed; its history is searched otherwise.
         confined: whether manifest lists and manifests must lie under the table's own locations. A server that reads
             any path it is told to would read for its callers what they may not read themselves.
 
@@ -87,21 +91,21 @@ async def read_changes(
         CommitConflict: a snapshot's parent is not (or no longer) in the table.
         ValidationFailed: a manifest list or manifest is missing, unreadable or lies elsewhere.
     """
-    snapshots = [update["snapshot"] for update in updates if update["action"] == "add-snapshot"]
-    if not snapshots:
+    added = [update["snapshot"] for update in updates if update["action"] == "add-snapshot"]
+    if not added:
         return ()
-    if len(snapshots) > SNAPSHOTS_PER_COMMIT_MAX:
+    if len(added) > SNAPSHOTS_PER_COMMIT_MAX:
         raise ValidationFailed(
-            f"the commit adds {len(snapshots)} snapshots; at most {SNAPSHOTS_PER_COMMIT_MAX} go into one. Split it",
+            f"the commit adds {len(added)} snapshots; at most {SNAPSHOTS_PER_COMMIT_MAX} go into one. Split it",
             rule="limit.snapshots",
         )
     roots = _roots(metadata, updates) if confined else None
-    siblings = frozenset(int(snapshot["snapshot-id"]) for snapshot in snapshots)
+    siblings = frozenset(int(snapshot["snapshot-id"]) for snapshot in added)
     own_lists: dict[int, tuple[ManifestFile, ...]] = {}
     changes: list[Change] = []
-    for snapshot in snapshots:
+    for snapshot in added:
         rows = await _own_list(manifests, snapshot, roots)
-        base = await _parent_list(manifests, metadata, snapshot, own_lists)
+        base = await _parent_list(manifests, metadata, snapshots, snapshot, own_lists)
         own_lists[int(snapshot["snapshot-id"])] = rows
         diff = diff_lists(base, rows)
         wanted = [row.path for row in manifests_to_read(diff)]
@@ -149,6 +153,7 @@ async def _own_list(
 async def _parent_list(
     manifests: Manifests,
     metadata: Mapping[str, Any] | None,
+    snapshots: Mapping[int, Mapping[str, Any]] | None,
     snapshot: Mapping[str, Any],
     own_lists: Mapping[int, tuple[ManifestFile, ...]],
 ) -> tuple[ManifestFile, ...]:
@@ -157,7 +162,10 @@ async def _parent_list(
         return ()
     if parent_id in own_lists:
         return own_lists[parent_id]
-    parent = table_metadata.snapshot(metadata, parent_id) if metadata is not None else None
+    if snapshots is not None:
+        parent = snapshots.get(parent_id)
+    else:
+        parent = table_metadata.snapshot(metadata, parent_id) if metadata is not None else None
     if parent is None:
         raise CommitConflict(
             f"the parent of snapshot {snapshot['snapshot-id']}, snapshot {parent_id}, is not in the table "

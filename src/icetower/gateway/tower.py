@@ -218,8 +218,14 @@ class Tower:
             if before is not None:
                 return before
         metadata = None if head is None else head.metadata
-        changes = await read_changes(self.manifests, metadata, request.updates, confined=not principal.administrator)
         bound = not principal.administrator
+        changes = await read_changes(
+            self.manifests,
+            metadata,
+            request.updates,
+            snapshots=None if head is None else head.snapshots,
+            confined=bound,
+        )
         admitted = admit(
             principal,
             identifier,
