@@ -1,5 +1,7 @@
 """Data files as they are, and not as their writer says: size, rows, columns, statistics and partition, by the footer.
 
+The footer is read here and not by pyarrow, which a damaged one can make end the process (`thrift`).
+
 One ranged request a file fetches its end and tells its length. What goes into the manifest is computed from the footer;
 of the client's own statistics only counts of NaN are taken, since a footer does not tell them: without these a
 floating-point column has no bounds, for an engine that knows of no NaN may take all rows to match a filter.
@@ -13,18 +15,18 @@ from __future__ import annotations
 
 import asyncio
 import math
+import struct
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Context, Decimal
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 import orjson
-import pyarrow as pa
-import pyarrow.parquet as pq
 
-from icetower.catalog.parquet_columns import Leaf, TableColumns, leaves_of
+from icetower.catalog.parquet_columns import Leaf, TableColumns, leaves_of, read_schema
 from icetower.catalog.ports import Storage
+from icetower.catalog.thrift import Struct, inner, read_struct, structs, whole
 from icetower.conflicts import transforms
 from icetower.errors import NotFound, ValidationFailed
 from icetower.table.avro_schemas import parse_decimal
@@ -41,6 +43,7 @@ TAIL_BYTES = 32 * 1024
 FOOTER_MAX_BYTES = 8 * 1024 * 1024
 LAYOUTS_MAX = 256
 SCHEMAS_MAX = 16
+COLUMNS_MAX = 20_000
 _MAGIC = b"PAR1"
 _END_BYTES = 8
 _INEXACT_FROM_BYTES = 64
@@ -91,7 +94,7 @@ class _Values:
 class _Column:
     leaf: Leaf
     mode: Mode
-    read: Callable[[Any], Any] | None
+    read: Callable[[bytes], Any] | None
     is_source: bool
     has_bounds: bool
 
@@ -117,35 +120,66 @@ class Layout:
             for f in spec["fields"]
         )
         self.order_ids = frozenset(o["order-id"] for o in metadata["sort-orders"])
-        self._flat: list[tuple[Any, tuple[_Column, ...]]] = []
+        self._known: list[tuple[bytes, tuple[_Column, ...]]] = []
 
     def is_of(self, metadata: Json) -> bool:
         """Whether metadata asks for the same; versions of a table share what did not change."""
         return all(one is other for one, other in zip(self._parts, _parts_of(metadata), strict=True))
 
-    def columns_of(self, schema: Any, path: str) -> tuple[_Column, ...]:
-        """The columns of a file with this Parquet schema. Raises `ValidationFailed`, see `leaves_of`.
+    def columns_of(self, footer: bytes, path: str) -> tuple[tuple[_Column, ...], int]:
+        """The columns of a file by its footer, and where in the footer what comes after the schema begins.
 
-        Writers use one schema for all their files, so the last few are remembered. Parquet compares the columns of
-        values only, which is enough where there is nothing around them.
+        Writers use one schema for all their files: the last few are remembered, by their very bytes.
+
+        Raises:
+            ValidationFailed: see `leaves_of`.
+            ValueError: this is no footer.
         """
-        flat = all(schema.column(at).path == schema.column(at).name for at in range(len(schema)))
-        for known, found in self._flat if flat else ():
-            if known.equals(schema):
-                return found
-        found = tuple(self._column(leaf) for leaf in leaves_of(schema.to_arrow_schema(), self.columns, path))
-        if len(found) != len(schema):
-            _refuse(path, "append.columns", f"its schema has {len(schema)} columns of values, of {len(found)} kinds")
-        if flat:
-            self._flat = [(schema, found), *self._flat[: SCHEMAS_MAX - 1]]
-        return found
+        for begin, found in self._known:
+            if footer.startswith(begin):
+                return found, len(begin)
+        elements, end = _schema_of(footer)
+        leaves = leaves_of(read_schema(elements), self.columns, path)
+        found = tuple(self._column(leaf) for leaf in leaves)
+        self._known = [(footer[:end], found), *self._known[: SCHEMAS_MAX - 1]]
+        return found, end
 
     def _column(self, leaf: Leaf) -> _Column:
         mode = self.modes.get(leaf.id, NONE) if leaf.kind is not None else NONE
         kind = leaf.kind or ""
-        read = None if leaf.repeated or leaf.kind is None else _reader(leaf.stored, kind)
+        read = None if leaf.repeated or leaf.kind is None else _reader(leaf.stored, leaf.physical, kind)
         bounds = mode.bounds and read is not None and not kind.startswith(("geometry", "geography"))
         return _Column(leaf, mode, read, leaf.id in self.sources, bounds)
+
+
+def _schema_of(footer: bytes) -> tuple[list[Struct], int]:
+    """The schema's elements and where they end. Every writer begins with the version and the schema.
+
+    Raises `ValueError`.
+    """
+    at = 1
+    while footer[at] > 0x7F:
+        at += 1
+    if footer[:1] != b"\x15" or footer[at + 1 : at + 2] != b"\x19":  # a number as field 1, a list as field 2
+        raise ValueError("it does not begin with a schema")
+    at += 2
+    count, kind = footer[at] >> 4, footer[at] & 0x0F
+    at += 1
+    if count == 15:
+        count = shift = 0
+        while True:
+            byte, at = footer[at], at + 1
+            count |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                break
+    if kind != 12 or not 0 < count <= COLUMNS_MAX:
+        raise ValueError(f"its schema has {count} columns, and at most {COLUMNS_MAX} are read")
+    elements: list[Struct] = []
+    for _ in range(count):
+        element, at = read_struct(footer, at)
+        elements.append(element)
+    return elements, at
 
 
 def _parts_of(metadata: Json) -> tuple[Any, ...]:
@@ -242,35 +276,32 @@ def verified(layout: Layout, claim: Claim, end: bytes) -> Verified:
         ValidationFailed: see `Footers.verify`.
     """
     path = claim.path
+    length = int.from_bytes(end[-_END_BYTES:-4], "little")
     try:
-        footer = pq.read_metadata(pa.BufferReader(end))
-        schema = footer.schema
-        groups = [footer.row_group(at) for at in range(footer.num_row_groups)]
-        rows = footer.num_rows
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise ValidationFailed(
-            f"the footer of {path} cannot be read ({type(error).__name__}): write the file again",
-            rule="append.footer",
-            files=(path,),
-        ) from error
-    if rows != claim.record_count or sum(group.num_rows for group in groups) != rows:
-        _refuse(path, "append.records", f"it has {rows} rows, and {claim.record_count} by its record-count")
+        footer = end[-_END_BYTES - length : -_END_BYTES]
+        found, at = layout.columns_of(footer, path)
+        rest, _ = read_struct(footer, at, after=2, until=4)
+        rows = whole(rest, 3)
+        groups = structs(rest, 4)
+        if rows != claim.record_count or sum(whole(group, 3) for group in groups) != rows:
+            _refuse(path, "append.records", f"it has {rows} rows, and {claim.record_count} by its record-count")
+        chunks = [_chunks(group, found, claim.size_bytes) for group in groups]
+        ordered = _is_ordered(footer, at, len(found))
+        statistics, sources = _statistics(found, chunks, claim, ordered=ordered)
+        offsets = sorted(_offset(group[0]) for group in chunks if group)
+    except (ValueError, IndexError) as error:
+        _refuse(path, "append.footer", f"its footer cannot be read: {error}")
     if claim.sort_order_id is not None and claim.sort_order_id not in layout.order_ids:
         _refuse(path, "append.sort-order", f"the table has no sort order {claim.sort_order_id}; leave it out")
-    found = layout.columns_of(schema, path)
     record: dict[str, Any] = {
         "content": DATA,
         "file_path": path,
         "file_format": "PARQUET",
         "record_count": rows,
         "file_size_in_bytes": claim.size_bytes,
-        "split_offsets": sorted(_offset(group) for group in groups) or None,
+        "split_offsets": offsets or None,
         "sort_order_id": claim.sort_order_id,
     }
-    try:
-        statistics, sources = _statistics(found, groups, claim)
-    except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
-        _refuse(path, "append.footer", f"its statistics cannot be read ({type(error).__name__})")
     unproven = _unproven(claim, sources)
     file = DataFile(
         content=DATA,
@@ -286,18 +317,51 @@ def verified(layout: Layout, claim: Claim, end: bytes) -> Verified:
     return Verified(file, claim.spec.spec_id, unproven)
 
 
-def _offset(group: Any) -> int:
-    """Where a row group begins."""
-    first = group.column(0)
-    places = [place for place in (first.dictionary_page_offset, first.data_page_offset) if place]
+def _chunks(group: Struct, found: Sequence[_Column], size_bytes: int) -> list[Struct]:
+    """What a row group says of each column (`ColumnMetaData`). Raises `ValueError`."""
+    chunks = structs(group, 1)
+    if len(chunks) != len(found):
+        raise ValueError(f"a row group has {len(chunks)} columns, and the schema {len(found)}")
+    rows = whole(group, 3)
+    described: list[Struct] = []
+    for chunk, column in zip(chunks, found, strict=True):
+        said, leaf = inner(chunk, 3), column.leaf
+        if 1 in chunk or 8 in chunk or 9 in chunk:
+            raise ValueError(f"the column {leaf.name} lies in another file, or is encrypted")
+        if said.get(3) != leaf.path or said.get(1) != leaf.physical:
+            raise ValueError(f"a row group has another column where the schema has {leaf.name}")
+        values = whole(said, 5)
+        if values < rows if leaf.repeated else values != rows:
+            raise ValueError(f"the column {leaf.name} has {values} values in a row group of {rows} rows")
+        if whole(said, 7) < 0 or not 0 <= _offset(said) <= size_bytes:
+            raise ValueError(f"the column {leaf.name} lies outside the file")
+        described.append(said)
+    return described
+
+
+def _offset(chunk: Struct) -> int:
+    """Where a column's pages begin, and with the first column's its row group."""
+    places = [place for place in (whole(chunk, 11, 0), whole(chunk, 9)) if place]
     return min(places, default=len(_MAGIC))
+
+
+def _is_ordered(footer: bytes, at: int, columns_count: int) -> bool:
+    """Whether every column's least and greatest value are told in the order of its type (`ColumnOrder`).
+
+    Args:
+        at: where in the footer what comes after the schema begins.
+    """
+    if footer.endswith(b"\x1c\x00\x00" * columns_count + b"\x00"):  # they come last, and read like this
+        return True
+    orders = read_struct(footer, at, after=2)[0].get(7)
+    return isinstance(orders, list) and len(orders) == columns_count and all(order == {1: {}} for order in orders)
 
 
 # -- statistics -------------------------------------------------------------------------------------------------------
 
 
 def _statistics(
-    found: Sequence[_Column], groups: Sequence[Any], claim: Claim
+    found: Sequence[_Column], groups: Sequence[Sequence[Struct]], claim: Claim, *, ordered: bool
 ) -> tuple[dict[str, Any], dict[int, _Values]]:
     """The maps of a manifest's entry, and what is known of the sources of partitions."""
     sizes: dict[int, int] = {}
@@ -311,7 +375,7 @@ def _statistics(
         leaf, mode = column.leaf, column.mode
         if not (mode.counts or column.is_source or leaf.must_be_filled):
             continue
-        values = _values(column, groups)
+        values = _values(column, groups, ordered=ordered)
         if column.is_source:
             sources[leaf.id] = values
         if leaf.must_be_filled and values.nulls != 0:
@@ -347,29 +411,29 @@ def _statistics(
     return {name: pairs for name, pairs in maps.items() if pairs}, sources
 
 
-def _values(column: _Column, groups: Sequence[Any]) -> _Values:
-    """One column over all row groups; a group that says nothing leaves nothing known."""
+def _values(column: _Column, groups: Sequence[Sequence[Struct]], *, ordered: bool) -> _Values:
+    """One column over all row groups; a group that says nothing leaves nothing known. Raises `ValueError`."""
     count = size_bytes = 0
     nulls: int | None = 0
     lower: Any = None
     upper: Any = None
-    bounded = column.read is not None and (column.has_bounds or column.is_source)
+    read = column.read if column.has_bounds or column.is_source else None
     exact = True
     for group in groups:
-        chunk = group.column(column.leaf.index)
-        statistics = chunk.statistics
-        count += chunk.num_values
-        size_bytes += chunk.total_compressed_size
-        here: int | None = statistics.null_count if statistics is not None and statistics.has_null_count else None
+        chunk = group[column.leaf.index]
+        values = whole(chunk, 5)
+        count += values
+        size_bytes += whole(chunk, 7)
+        said = inner(chunk, 12) if 12 in chunk else {}
+        here = whole(said, 3) if 3 in said else None
+        if here is not None and not 0 <= here <= values:
+            raise ValueError(f"the column {column.leaf.name} has {here} nulls among {values} values")
         nulls = None if nulls is None or here is None else nulls + here
-        if not bounded or here == chunk.num_values:  # nothing but nulls has no bounds, and takes none away
+        if read is None or here == values:  # nothing but nulls has no bounds, and takes none away
             continue
-        if statistics is None or not statistics.has_min_max:
-            bounded, lower, upper = False, None, None
-            continue
-        low, high, exactly = _bounds(column.read, statistics)
+        low, high, exactly = _bounds(read, said, column.leaf.stored, ordered=ordered)
         if low is None or high is None:
-            bounded, lower, upper = False, None, None
+            read, lower, upper = None, None, None
             continue
         exact = exact and exactly
         lower = low if lower is None or low < lower else lower
@@ -377,42 +441,54 @@ def _values(column: _Column, groups: Sequence[Any]) -> _Values:
     return _Values(count, size_bytes, nulls, lower, upper, exact)
 
 
-def _bounds(read: Callable[[Any], Any] | None, statistics: Any) -> tuple[Any, Any, bool]:
-    if read is None:
+def _bounds(read: Callable[[bytes], Any], said: Struct, stored: str, *, ordered: bool) -> tuple[Any, Any, bool]:
+    """Least and greatest value of a row group, and whether they are values and not merely around them."""
+    low, high = said.get(6), said.get(5)
+    if low is None or high is None:  # as older writers tell them; right for numbers alone
+        low, high = (said.get(2), said.get(1)) if stored in _NUMBERS else (None, None)
+    elif not ordered and stored not in _NUMBERS:
         return None, None, False
-    low, high = statistics.min_raw, statistics.max_raw
-    short = not isinstance(high, bytes) or max(len(low), len(high)) < _INEXACT_FROM_BYTES
+    if not isinstance(low, bytes) or not isinstance(high, bytes):
+        return None, None, False
+    short = max(len(low), len(high)) < _INEXACT_FROM_BYTES
     try:
-        return read(low), read(high), short
-    except (UnicodeDecodeError, OverflowError, TypeError):
+        return read(low), read(high), said.get(8, short) is True and said.get(7, short) is True
+    except (ValueError, struct.error):
         return None, None, False
 
 
-def _reader(stored: pa.DataType, kind: str) -> Callable[[Any], Any] | None:
-    """From a footer's raw value to the internal value of a column of the type `kind`; None where there is none."""
-    match kind:
-        case "boolean" | "int" | "long" | "date" | "time" | "timestamp_ns" | "timestamptz_ns":
-            return lambda raw: raw
-        case "timestamp" | "timestamptz":
-            return (lambda raw: raw * 1000) if stored.unit == "ms" else (lambda raw: raw)
-        case "float" | "double":
-            return lambda raw: None if math.isnan(raw) else raw
-        case "string":
-            return bytes.decode
-        case "binary" | "uuid":
-            return bytes
-        case _ if kind.startswith("fixed["):
-            return bytes
-        case _ if decimal := parse_decimal(kind):
-            scale = decimal[1]
-            return lambda raw: _decimal(raw, scale)
-        case _:
-            return None
+_NUMBERS = frozenset(
+    {
+        *("boolean", "int32", "int64", "float", "double", "date", "time-us"),
+        *(f"{kind}-{unit}" for kind in ("timestamp", "timestamptz") for unit in ("ms", "us", "ns")),
+    }
+)
+_INT, _LONG = struct.Struct("<i"), struct.Struct("<q")
+_FLOAT, _DOUBLE = struct.Struct("<f"), struct.Struct("<d")
 
 
-def _decimal(raw: int | bytes, scale: int) -> Decimal:
-    number = raw if isinstance(raw, int) else int.from_bytes(raw, "big", signed=True)
-    return Decimal(number).scaleb(-scale, _WIDE)
+def _reader(stored: str, physical: int, kind: str) -> Callable[[bytes], Any] | None:
+    """From a footer's bytes to the internal value of a column of the type `kind`; None where there is none.
+
+    What the readers raise for bytes that are no such value: `ValueError`, `struct.error`.
+    """
+    if decimal := parse_decimal(kind):
+        scale = decimal[1]
+        order: Literal["little", "big"] = "little" if physical in (1, 2) else "big"
+        return lambda raw: Decimal(int.from_bytes(raw, order, signed=True)).scaleb(-scale, _WIDE)
+    if kind == "string":
+        return bytes.decode
+    if kind in ("binary", "uuid") or kind.startswith("fixed["):
+        return lambda raw: raw
+    packed = {0: struct.Struct("<?"), 1: _INT, 2: _LONG, 4: _FLOAT, 5: _DOUBLE}.get(physical)
+    if packed is None:
+        return None
+    unpack = packed.unpack
+    if kind in ("float", "double"):
+        return lambda raw: None if math.isnan(number := unpack(raw)[0]) else number
+    if stored.endswith("-ms"):
+        return lambda raw: unpack(raw)[0] * 1000
+    return lambda raw: unpack(raw)[0]
 
 
 # -- partitions -------------------------------------------------------------------------------------------------------

@@ -2,23 +2,67 @@
 
 Readers of Iceberg know columns by the field ids in the file's schema. A column without one reads as null, whatever it
 is called (trap S6), and one with an id that the table has not given out yet would come up as another column's values
-some day. Source: specification, "Column Projection", "Name Mapping", Appendix A: "Parquet"; "Schema Evolution".
+some day.
+
+Sources: Iceberg's specification, "Column Projection", "Name Mapping", Appendix A: "Parquet", "Schema Evolution";
+Apache Parquet's format, `parquet.thrift` and "Logical Types".
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
-import pyarrow as pa
-import pyarrow.types as arrow
-
+from icetower.catalog.thrift import Struct, inner, whole
 from icetower.errors import ValidationFailed
 from icetower.table.avro_schemas import parse_decimal
 
-FIELD_ID = b"PARQUET:field_id"
 Json = Mapping[str, Any]
+
+DEPTH_MAX = 64
+_REQUIRED, _REPEATED = 0, 2
+_PHYSICAL = ("boolean", "int32", "int64", "int96", "float", "double", "binary")
+_FIXED = 7
+_UNITS = {1: "ms", 2: "us", 3: "ns"}
+# Converted types, which came before logical ones: the same things under numbers of their own.
+_CONVERTED = {
+    0: "string",
+    4: "string",
+    6: "date",
+    7: "time-ms",
+    8: "time-us",
+    9: "timestamptz-ms",
+    10: "timestamptz-us",
+    **dict.fromkeys(range(11, 15), "unsigned"),
+    19: "string",
+}
+_LOGICAL = {1: "string", 4: "string", 6: "date", 12: "string", 14: "uuid"}
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A column of a file's schema, nested ones included.
+
+    Attributes:
+        repeated: whether it is there any number of times, as the helper group in a list is.
+        form: ``leaf``, ``struct``, ``list`` or ``map``.
+        stored: of a leaf, what is stored, by a name of ours.
+        physical: of a leaf, its physical type's number.
+        path: of a leaf, the names from the top, as its chunks repeat them.
+        children: a list's element, a map's key and value, a struct's fields; helper groups between are left out.
+    """
+
+    name: str
+    field_id: int | None
+    optional: bool
+    repeated: bool
+    form: str
+    stored: str = ""
+    physical: int = -1
+    path: tuple[bytes, ...] = ()
+    index: int = -1
+    children: tuple[Node, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +73,6 @@ class Leaf:
         index: its position among the file's columns of values.
         id: its field id, by the file or by the table's name mapping.
         kind: Iceberg's type in the table; None for a column that the table has dropped.
-        stored: its type in the file.
         repeated: whether it is in a list or map.
         must_be_filled: the table requires it, and the file's schema would allow nulls.
     """
@@ -37,7 +80,9 @@ class Leaf:
     index: int
     id: int
     kind: str | None
-    stored: pa.DataType
+    stored: str
+    physical: int
+    path: list[bytes]
     repeated: bool
     must_be_filled: bool
     name: str
@@ -58,7 +103,113 @@ class TableColumns:
     mapping: Sequence[Json] | None
 
 
-def leaves_of(schema: pa.Schema, table: TableColumns, path: str) -> tuple[Leaf, ...]:
+# -- the file's schema ------------------------------------------------------------------------------------------------
+
+
+def read_schema(elements: Sequence[Struct]) -> tuple[Node, ...]:
+    """The columns at the top of a file's schema (`SchemaElement`s, each group before what is in it).
+
+    Raises:
+        ValueError: it is no tree, nests deeper than `DEPTH_MAX`, or repeats something that is no list.
+    """
+    reader = _Schema(elements)
+    fields = [reader.node((), DEPTH_MAX) for _ in range(reader.children())]
+    if reader.at != len(elements):
+        raise ValueError("the schema has columns that belong to nothing")
+    if any(field.repeated for field in fields):
+        raise ValueError("the schema repeats a column that is no list")
+    return tuple(fields)
+
+
+class _Schema:
+    def __init__(self, elements: Sequence[Struct]) -> None:
+        self._elements = elements
+        self.at = 0
+        self._leaves = 0
+
+    def children(self) -> int:
+        """Goes on to the next element, and tells how many it has inside."""
+        if self.at >= len(self._elements):
+            raise ValueError("the schema is torn")
+        element = self._elements[self.at]
+        self.at += 1
+        return whole(element, 5, 0)
+
+    def node(self, path: tuple[bytes, ...], depth: int) -> Node:
+        count = self.children()
+        element = self._elements[self.at - 1]
+        raw = element.get(4)
+        if depth == 0 or not isinstance(raw, bytes):
+            raise ValueError("the schema nests too deep, or has a column without a name")
+        name, path = raw.decode(), (*path, raw)
+        repetition = whole(element, 3, _REQUIRED)
+        field_id = whole(element, 9) if 9 in element else None
+        optional, repeated = repetition != _REQUIRED, repetition == _REPEATED
+        if 1 in element:
+            self._leaves += 1
+            stored, physical = _stored(element), whole(element, 1)
+            return Node(name, field_id, optional, repeated, "leaf", stored, physical, path, self._leaves - 1)
+        inside = tuple(self.node(path, depth - 1) for _ in range(count))
+        form, children = _group(name, element, inside)
+        return Node(name, field_id, optional, repeated, form, children=children)
+
+
+def _group(name: str, element: Struct, inside: tuple[Node, ...]) -> tuple[str, tuple[Node, ...]]:
+    """What a group is, and what is in it, without the helper group of lists and maps."""
+    logical = element.get(10)
+    marks = set(logical) if isinstance(logical, dict) else set[int]()
+    converted = element.get(6)
+    helper = inside[0] if len(inside) == 1 and inside[0].repeated else None
+    if helper is not None and (3 in marks or converted == 3):
+        # The old way has two levels: what is repeated is the element itself.
+        two_levels = len(helper.children) != 1 or helper.name in ("array", f"{name}_tuple")
+        return "list", (helper,) if two_levels else helper.children
+    if helper is not None and (2 in marks or converted in (1, 2)) and len(helper.children) == 2:
+        return "map", helper.children
+    if any(child.repeated for child in inside):
+        raise ValueError(f"the schema repeats something in {name!r}, which is no list")
+    return "struct", inside
+
+
+def _stored(element: Struct) -> str:
+    """What a column stores, by a name of ours: ``int32``, ``string``, ``timestamptz-us``, ``decimal(9, 2)``."""
+    physical = whole(element, 1)
+    if physical == _FIXED:
+        plain = f"fixed[{whole(element, 2)}]"
+    elif 0 <= physical < len(_PHYSICAL):
+        plain = _PHYSICAL[physical]
+    else:
+        raise ValueError(f"the schema has the unknown type {physical}")
+    logical = element.get(10)
+    if isinstance(logical, dict) and logical:
+        return _logical(logical, plain)
+    converted = element.get(6)
+    if converted == 5:
+        return f"decimal({whole(element, 8)}, {whole(element, 7, 0)})"
+    if converted is None or converted in (15, 16, 17, 18):  # signed numbers of whatever width, kept in 32 or 64 bits
+        return plain
+    return _CONVERTED.get(converted, "unknown") if isinstance(converted, int) else "unknown"
+
+
+def _logical(logical: Struct, plain: str) -> str:
+    mark = next(iter(logical))
+    if mark == 5:
+        decimal = inner(logical, 5)
+        return f"decimal({whole(decimal, 2)}, {whole(decimal, 1)})"
+    if mark in (7, 8):
+        said = inner(logical, mark)
+        unit = _UNITS.get(next(iter(inner(said, 2)), 0), "?")
+        kind = "time" if mark == 7 else "timestamptz" if said.get(1) is True else "timestamp"
+        return f"{kind}-{unit}"
+    if mark == 10:
+        return plain if inner(logical, 10).get(2) is True else "unsigned"
+    return _LOGICAL.get(mark, "unknown" if mark not in (17, 18) else plain)
+
+
+# -- against the table's ----------------------------------------------------------------------------------------------
+
+
+def leaves_of(nodes: Sequence[Node], table: TableColumns, path: str) -> tuple[Leaf, ...]:
     """The file's columns of values, in its order.
 
     Args:
@@ -68,26 +219,15 @@ def leaves_of(schema: pa.Schema, table: TableColumns, path: str) -> tuple[Leaf, 
         ValidationFailed: ``append.field-ids``, ``append.columns`` (an id twice, or one that the table never gave out,
             or a required column that is missing) or ``append.types``.
     """
-    fields = [schema.field(at) for at in range(len(schema.names))]
-    names = table.mapping if table.mapping is not None and not any(_has_ids(field) for field in fields) else None
+    names = table.mapping if table.mapping is not None and not any(_has_ids(node) for node in nodes) else None
     walk = _Walk(table.known, path)
-    walk.struct(fields, table.fields, names, "", nullable=False, repeated=False)
-    return tuple(walk.leaves)
+    walk.struct(nodes, table.fields, names, "", nullable=False, repeated=False)
+    return tuple(sorted(walk.leaves, key=lambda leaf: leaf.index))
 
 
-def _has_ids(field: pa.Field) -> bool:
-    """Whether the field or one in it has an id: then readers don't look at names."""
-    return FIELD_ID in (field.metadata or {}) or any(_has_ids(child) for child in _children(field.type))
-
-
-def _children(kind: pa.DataType) -> list[pa.Field]:
-    if arrow.is_struct(kind):
-        return [kind.field(at) for at in range(kind.num_fields)]
-    if arrow.is_map(kind):
-        return [kind.key_field, kind.item_field]
-    if arrow.is_list(kind) or arrow.is_large_list(kind) or arrow.is_fixed_size_list(kind):
-        return [kind.value_field]
-    return []
+def _has_ids(node: Node) -> bool:
+    """Whether the column or one in it has an id: then readers don't look at names."""
+    return node.field_id is not None or any(_has_ids(child) for child in node.children)
 
 
 class _Walk:
@@ -99,7 +239,7 @@ class _Walk:
 
     def struct(
         self,
-        fields: Sequence[pa.Field],
+        nodes: Sequence[Node],
         wanted: Sequence[Json],
         names: Sequence[Json] | None,
         where: str,
@@ -109,10 +249,10 @@ class _Walk:
     ) -> None:
         by_id = {field["id"]: field for field in wanted}
         present: set[int] = set()
-        for field in fields:
-            name = where + field.name
-            mapped = _named(names, field.name)
-            field_id = self._id_of(field, names, mapped, name)
+        for node in nodes:
+            name = where + node.name
+            mapped = _named(names, node.name)
+            field_id = self._id_of(node, names, mapped, name)
             if field_id not in by_id and field_id not in self._known:
                 raise self._wrong(
                     "append.columns",
@@ -122,25 +262,18 @@ class _Walk:
             present.add(field_id)
             target = by_id.get(field_id)
             required = bool(target and target["required"]) and not nullable and not repeated
-            self.field(
-                field,
-                field_id,
-                None if target is None else target["type"],
-                mapped,
-                name,
-                required=required,
-                nullable=nullable or field.nullable,
-                repeated=repeated,
-            )
+            kind = None if target is None else target["type"]
+            within = nullable or node.optional
+            self.node(node, field_id, kind, mapped, name, required=required, nullable=within, repeated=repeated)
         for field in wanted:
             if field["required"] and field["id"] not in present and "initial-default" not in field:
                 raise self._wrong(
                     "append.columns", f"it lacks the column {where}{field['name']}, which the table requires"
                 )
 
-    def field(
+    def node(
         self,
-        field: pa.Field,
+        node: Node,
         field_id: int,
         wanted: Any,
         mapped: Json | None,
@@ -153,69 +286,63 @@ class _Walk:
         if field_id in self._seen:
             raise self._wrong("append.columns", f"it has the field id {field_id} twice, again at {name}")
         self._seen.add(field_id)
-        stored = _plain(field.type)
-        children = _children(stored)
         if wanted == "variant":
-            self._variant(children, field_id, name)
-        elif not children:
-            kind = cast("str | None", wanted)
-            if wanted is not None and not (isinstance(wanted, str) and fits(stored, wanted)):
+            self._variant(node, field_id, name)
+        elif node.form == "leaf":
+            if wanted is not None and not (isinstance(wanted, str) and fits(node.stored, wanted)):
                 shown = wanted if isinstance(wanted, str) else wanted["type"]
                 raise self._wrong(
-                    "append.types", f"its column {name} is stored as {stored}, and the table has it as {shown}"
+                    "append.types", f"its column {name} is stored as {node.stored}, and the table has it as {shown}"
                 )
-            fill = required and field.nullable
-            self.leaves.append(Leaf(len(self.leaves), field_id, kind, stored, repeated, fill, name))
+            self._leaf(node, field_id, wanted, name, repeated, required and node.optional)
         else:
-            self._nested(stored, children, wanted, mapped, name, nullable=nullable, repeated=repeated)
+            self._nested(node, wanted, mapped, name, nullable=nullable, repeated=repeated)
+
+    def _leaf(self, node: Node, field_id: int, kind: str | None, name: str, repeated: bool, fill: bool) -> None:
+        stored, physical = node.stored, node.physical
+        self.leaves.append(Leaf(node.index, field_id, kind, stored, physical, list(node.path), repeated, fill, name))
 
     def _nested(
-        self,
-        stored: pa.DataType,
-        children: Sequence[pa.Field],
-        wanted: Any,
-        mapped: Json | None,
-        name: str,
-        *,
-        nullable: bool,
-        repeated: bool,
+        self, node: Node, wanted: Any, mapped: Json | None, name: str, *, nullable: bool, repeated: bool
     ) -> None:
         """A struct, list or map; `wanted` None: dropped from the table, so that whatever is in it counts as known."""
         names = None if mapped is None else mapped.get("fields") or []
-        form = "struct" if arrow.is_struct(stored) else "map" if arrow.is_map(stored) else "list"
-        if wanted is not None and (isinstance(wanted, str) or wanted["type"] != form):
+        if wanted is not None and (isinstance(wanted, str) or wanted["type"] != node.form):
             shown = wanted if isinstance(wanted, str) else wanted["type"]
-            raise self._wrong("append.types", f"its column {name} is a {form}, and the table has it as {shown}")
-        if form == "struct":
+            raise self._wrong("append.types", f"its column {name} is a {node.form}, and the table has it as {shown}")
+        if node.form == "struct":
             inside: Sequence[Json] = [] if wanted is None else wanted["fields"]
-            self.struct(children, inside, names, f"{name}.", nullable=nullable, repeated=repeated)
+            self.struct(node.children, inside, names, f"{name}.", nullable=nullable, repeated=repeated)
             return
-        for part, child in zip(("key", "value") if form == "map" else ("element",), children, strict=True):
-            inner = f"{name}.{part}"
+        parts = ("key", "value") if node.form == "map" else ("element",)
+        for part, child in zip(parts, node.children, strict=True):
+            place = f"{name}.{part}"
             part_names = _named(names, part)
-            child_id = self._id_of(child, names, part_names, inner)
+            child_id = self._id_of(child, names, part_names, place)
             if wanted is not None and child_id != wanted[f"{part}-id"]:
                 raise self._wrong(
                     "append.columns",
-                    f"its column {inner} has field id {child_id}, and the table's has {wanted[f'{part}-id']}",
+                    f"its column {place} has field id {child_id}, and the table's has {wanted[f'{part}-id']}",
                 )
-            child_type = None if wanted is None else wanted[part]
-            self.field(child, child_id, child_type, part_names, inner, required=False, nullable=True, repeated=True)
+            kind = None if wanted is None else wanted[part]
+            self.node(child, child_id, kind, part_names, place, required=False, nullable=True, repeated=True)
 
-    def _variant(self, children: Sequence[pa.Field], field_id: int, name: str) -> None:
-        if [child.name for child in children][:2] != ["metadata", "value"]:
+    def _variant(self, node: Node, field_id: int, name: str) -> None:
+        if [child.name for child in node.children][:2] != ["metadata", "value"]:
             raise self._wrong("append.types", f"its column {name} is no variant: it needs the parts metadata and value")
-        for child in children:
-            for stored in _leaf_types(child.type):
-                self.leaves.append(Leaf(len(self.leaves), field_id, None, stored, True, False, name))
+        waiting = list(node.children)
+        while waiting:
+            part = waiting.pop()
+            waiting += part.children
+            if part.form == "leaf":
+                self._leaf(part, field_id, None, name, True, False)
 
-    def _id_of(self, field: pa.Field, names: Sequence[Json] | None, mapped: Json | None, name: str) -> int:
-        text = (field.metadata or {}).get(FIELD_ID)
-        if text is not None:
-            return int(text)
+    def _id_of(self, node: Node, names: Sequence[Json] | None, mapped: Json | None, name: str) -> int:
+        if node.field_id is not None:
+            return node.field_id
         found = None if mapped is None else mapped.get("field-id")
-        if found is not None:
-            return int(found)
+        if isinstance(found, int):
+            return found
         hint = (
             "the table's name mapping does not name it: add it to schema.name-mapping.default"
             if names is not None
@@ -232,59 +359,32 @@ def _named(names: Sequence[Json] | None, name: str) -> Json | None:
     return next((entry for entry in names or () if name in (entry.get("names") or ())), None)
 
 
-def _plain(kind: pa.DataType) -> pa.DataType:
-    """The type of what is stored, without dictionaries and extensions, which are Arrow's own notes."""
-    if isinstance(kind, pa.BaseExtensionType):
-        return _plain(kind.storage_type)
-    return _plain(kind.value_type) if arrow.is_dictionary(kind) else kind
-
-
-def _leaf_types(kind: pa.DataType) -> Iterator[pa.DataType]:
-    children = _children(_plain(kind))
-    for child in children:
-        yield from _leaf_types(child.type)
-    if not children:
-        yield _plain(kind)
-
-
-def fits(stored: pa.DataType, kind: str) -> bool:
-    """Whether readers take a stored type for a column of the type `kind`: the same, or one that it was widened from."""
-    test = _FITTING.get(kind)
-    if test is not None:
-        return test(stored)
+def fits(stored: str, kind: str) -> bool:
+    """Whether readers take what is stored for a column of the type `kind`: the same, or what it was widened from."""
+    wanted = _FITTING.get(kind)
+    if wanted is not None:
+        return stored in wanted
     if decimal := parse_decimal(kind):
-        return arrow.is_decimal(stored) and stored.precision <= decimal[0] and stored.scale == decimal[1]
+        found = parse_decimal(stored)
+        return found is not None and found[0] <= decimal[0] and found[1] == decimal[1]
     if kind.startswith("fixed["):
-        return arrow.is_fixed_size_binary(stored) and stored.byte_width == int(kind[6:-1])
-    return kind.startswith(("geometry", "geography")) and _is_binary(stored)
+        return stored == kind
+    return kind.startswith(("geometry", "geography")) and stored == "binary"
 
 
-def _is_text(stored: pa.DataType) -> bool:
-    return arrow.is_string(stored) or arrow.is_large_string(stored)
-
-
-def _is_binary(stored: pa.DataType) -> bool:
-    return arrow.is_binary(stored) or arrow.is_large_binary(stored)
-
-
-def _is_time(stored: pa.DataType, *, zone: bool, units: tuple[str, ...]) -> bool:
-    return arrow.is_timestamp(stored) and stored.unit in units and (stored.tz is not None) == zone
-
-
-_SMALL_INTS = (pa.int8(), pa.int16(), pa.int32())
-_FITTING = {
-    "boolean": arrow.is_boolean,
-    "int": lambda t: t in _SMALL_INTS,
-    "long": lambda t: t in _SMALL_INTS or arrow.is_int64(t),
-    "float": arrow.is_float32,
-    "double": lambda t: arrow.is_float32(t) or arrow.is_float64(t),
-    "date": arrow.is_date32,
-    "time": lambda t: t == pa.time64("us"),
-    "timestamp": lambda t: _is_time(t, zone=False, units=("us", "ms")),
-    "timestamptz": lambda t: _is_time(t, zone=True, units=("us", "ms")),
-    "timestamp_ns": lambda t: _is_time(t, zone=False, units=("ns",)),
-    "timestamptz_ns": lambda t: _is_time(t, zone=True, units=("ns",)),
-    "string": _is_text,
-    "binary": _is_binary,
-    "uuid": lambda t: arrow.is_fixed_size_binary(t) and t.byte_width == 16,
+_FITTING: Mapping[str, tuple[str, ...]] = {
+    "boolean": ("boolean",),
+    "int": ("int32",),
+    "long": ("int32", "int64"),
+    "float": ("float",),
+    "double": ("float", "double"),
+    "date": ("date",),
+    "time": ("time-us",),
+    "timestamp": ("timestamp-us", "timestamp-ms"),
+    "timestamptz": ("timestamptz-us", "timestamptz-ms"),
+    "timestamp_ns": ("timestamp-ns",),
+    "timestamptz_ns": ("timestamptz-ns",),
+    "string": ("string",),
+    "binary": ("binary",),
+    "uuid": ("uuid", "fixed[16]"),
 }

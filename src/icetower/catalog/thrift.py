@@ -16,43 +16,60 @@ Struct: TypeAlias = dict[int, Value]
 """Values by field id. Floating-point numbers are skipped: None."""
 
 DEPTH_MAX = 16
+FIELD_ID_MAX = 2**15 - 1
 _STOP, _TRUE, _FALSE = 0, 1, 2
 _NUMBERS = (4, 5, 6)
+_STRUCT = 12
 _LISTS = (9, 10)
 _LONG_LIST = 15
 
 
-def read_struct(data: bytes, at: int = 0) -> tuple[Struct, int]:
+def read_struct(data: bytes, at: int = 0, *, after: int = 0, until: int = 0) -> tuple[Struct, int]:
     """A struct, and where it ends.
+
+    Args:
+        after: the id of the field that was read before `at`, for one that is read from its middle on.
+        until: the id of the last field that is wanted; 0: all of them.
 
     Raises:
         ValueError: it is torn, nests deeper than `DEPTH_MAX`, or has what no such struct can have.
     """
     try:
-        return _struct(data, at, DEPTH_MAX)
+        return _struct(data, at, DEPTH_MAX, after, until or FIELD_ID_MAX)
     except IndexError:
         raise ValueError("a struct is torn") from None
 
 
-def _struct(data: bytes, at: int, depth: int) -> tuple[Struct, int]:
+def _struct(data: bytes, at: int, depth: int, field_id: int = 0, until: int = FIELD_ID_MAX) -> tuple[Struct, int]:
+    """What is met all the time is read in place: a call for each number would take most of the time."""
     if depth == 0:
         raise ValueError(f"a struct nests deeper than {DEPTH_MAX} levels")
     found: Struct = {}
-    field_id = 0
-    while data[at] != _STOP:
-        kind, step = data[at] & 0x0F, data[at] >> 4
+    head = data[at]
+    while head != _STOP and field_id < until:
         at += 1
-        if step:
-            field_id += step
+        kind = head & 0x0F
+        if head > 0x0F:
+            field_id += head >> 4
         else:
             number, at = _varint(data, at)
             field_id = _zigzag(number)
         if field_id in found:  # which of the two counts would depend on the reader
             raise ValueError(f"a struct has the field {field_id} twice")
-        if kind in (_TRUE, _FALSE):
+        if kind in _NUMBERS:
+            number = data[at]
+            if number < 0x80:
+                at += 1
+            else:
+                number, at = _varint(data, at)
+            found[field_id] = (number >> 1) ^ -(number & 1)
+        elif kind == _STRUCT:
+            found[field_id], at = _struct(data, at, depth - 1)
+        elif kind in (_TRUE, _FALSE):
             found[field_id] = kind == _TRUE
         else:
             found[field_id], at = _value(data, at, kind, depth)
+        head = data[at]
     return found, at + 1
 
 
@@ -89,7 +106,10 @@ def _list(data: bytes, at: int, depth: int) -> tuple[list[Value], int]:
         raise ValueError("a list is torn")
     items: list[Value] = []
     for _ in range(size):
-        item, at = _value(data, at, kind, depth - 1)
+        if kind == _STRUCT:
+            item, at = _struct(data, at, depth - 1)
+        else:
+            item, at = _value(data, at, kind, depth - 1)
         items.append(item)
     return items, at
 
