@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from forger import OWNER, Forger, added
 from tower_process import TowerProcess, error_of
@@ -201,12 +203,14 @@ def test_k2_a_number_that_was_rolled_back_and_expired_uncovers_the_one_before_it
 
 
 @pytest.fixture
-def killable(tmp_path: Path) -> Iterator[Callable[[], Forger]]:
-    """Starts a tower on the same data after killing the one before; a writer to its table `t`."""
+def killable(tmp_path: Path) -> Iterator[Callable[..., Forger]]:
+    """Starts a tower on the same data after killing the one before, or stopping it; a writer to its table `t`."""
     running: list[TowerProcess] = []
 
-    def start() -> Forger:
-        if running:
+    def start(*, clean: bool = False) -> Forger:
+        if running and clean:
+            assert running[-1].stop() == 0
+        elif running:
             running[-1].process.kill()
             running[-1].process.wait()
             running[-1].process.stdout.close()  # type: ignore[union-attr]
@@ -220,7 +224,7 @@ def killable(tmp_path: Path) -> Iterator[Callable[[], Forger]]:
     assert running[-1].stop() == 0
 
 
-def test_resends_after_a_tower_was_killed_land_once(killable: Callable[[], Forger]) -> None:
+def test_resends_after_a_tower_was_killed_land_once(killable: Callable[..., Forger]) -> None:
     admin = killable()
     admin.create()
     header = {"Idempotency-Key": header_key()}
@@ -238,6 +242,99 @@ def test_resends_after_a_tower_was_killed_land_once(killable: Callable[[], Forge
         numbered = admin.append("other.parquet", summary={APPLICATION: "app", SEQUENCE: "1"})
         answers = [admin.send(by_header, **header), *(admin.send(r) for r in (by_key, rerun, numbered, plain))]
         assert_once(admin, answers, *landed, files=files)
+
+
+def fast(forger: Forger, name: str, **names: Any) -> JSON:
+    """The body of an append by the fast path, of a file that is there."""
+    path = forger.path(forger.load(), name)
+    file = Path(path.removeprefix("file://"))
+    if not file.exists():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        fields = [pa.field(n, pa.int32(), metadata={b"PARQUET:field_id": str(i)}) for i, n in NUMBERED_COLUMNS]
+        pq.write_table(pa.table([pa.array([1], pa.int32()), pa.array([2], pa.int32())], schema=pa.schema(fields)), file)
+    about = {"file-path": path, "file-format": "PARQUET", "record-count": 1, "file-size-in-bytes": file.stat().st_size}
+    return {"files": [{**about, "partition": {"region": 1, "product": 2}}], **names}
+
+
+NUMBERED_COLUMNS = ((1, "region"), (2, "product"))
+
+
+def fast_race(forger: Forger, bodies: list[JSON], headers: dict[str, str]) -> set[int]:
+    """The snapshots that the answers tell of."""
+    url = forger.url + "/append"
+
+    async def together() -> list[httpx2.Response]:
+        limits = httpx2.Limits(max_connections=len(bodies))
+        async with httpx2.AsyncClient(
+            base_url=forger.http.base_url, headers=forger.http.headers, timeout=120.0, limits=limits
+        ) as client:
+            return await asyncio.gather(*(client.post(url, json=body, headers=headers) for body in bodies))
+
+    answers = asyncio.run(together())
+    assert [answer.status_code for answer in answers] == [200] * len(bodies), {a.text[:300] for a in answers}
+    return {answer.json()["snapshot-id"] for answer in answers}
+
+
+NAMES: dict[str, tuple[JSON, dict[str, str]]] = {
+    "header": ({}, {}),
+    "body": ({"key": "once"}, {}),
+    "number": ({"application": {"id": "app", "sequence": 3}}, {}),
+}
+
+
+@pytest.mark.parametrize("by", NAMES)
+@pytest.mark.parametrize("reruns", [False, True], ids=["resent", "other-files"])
+def test_200_appends_under_one_name_by_the_fast_path_land_once(forge: Forge, by: str, reruns: bool) -> None:
+    admin = forge()
+    admin.create()
+    names, headers = NAMES[by]
+    if by == "header":  # of its own: a key belongs to one endpoint
+        headers = {"Idempotency-Key": header_key()}
+    bodies = [fast(admin, f"{number if reruns else 0}.parquet", **names) for number in range(RESENDS)]
+    landed = fast_race(admin, bodies, headers)
+    assert len(landed) == 1
+    assert len(admin.live()) == 1
+    assert [s["snapshot-id"] for s in admin.load()["snapshots"]] == list(landed)
+    # The same name through the other door is the same write.
+    marks = {"body": {KEY: "once"}, "number": {APPLICATION: "app", SEQUENCE: "2"}}.get(by, {})
+    admin.send(admin.append("again.parquet", summary=marks), **headers).raise_for_status()
+    assert len(admin.live()) == 1
+
+
+@pytest.mark.parametrize("clean", [False, True], ids=["killed", "stopped"])
+def test_k1_appends_by_the_fast_path_are_known_by_the_next_tower(killable: Callable[..., Forger], clean: bool) -> None:
+    """By their group files after a crash; after a clean stop, by the ledger alone."""
+    admin = killable()
+    admin.create()
+    bodies = [fast(admin, f"{n}.parquet", key=f"k{n}", application={"id": "app", "sequence": n}) for n in range(5)]
+    landed = [fast_race(admin, [body], {}) for body in bodies]
+    files = [f"{n}.parquet" for n in range(5)]
+    admin = killable(clean=clean)
+    if clean:  # nothing of them needs to be read: let the files be gone
+        for snapshot in admin.load()["snapshots"]:
+            Path(snapshot["summary"]["icetower.group-file"].removeprefix("file://")).unlink()
+        admin = killable(clean=True)
+    for body, before in zip(bodies, landed, strict=True):
+        without_number = {name: value for name, value in body.items() if name != "application"}
+        assert fast_race(admin, [body, without_number], {}) == before
+    rerun = fast(admin, "rerun.parquet", application={"id": "app", "sequence": 4})
+    assert fast_race(admin, [rerun], {}) == landed[-1]
+    admin.send(admin.append("other.parquet", summary={KEY: "k2"})).raise_for_status()
+    assert admin.live() == files
+    # K2: rolled back is not done, whoever knows of it.
+    (second,) = landed[1]
+    back = {"action": "set-snapshot-ref", "ref-name": "main", "type": "branch", "snapshot-id": second}
+    admin.commit([], [back]).raise_for_status()
+    for again in (bodies[3], fast(admin, "rerun.parquet", application={"id": "app", "sequence": 4})):
+        refused = admin.http.post(admin.url + "/append", json=again)
+        assert (refused.status_code, error_of(refused)["rule"]) == (422, "key.rolled-back")
+    assert fast_race(admin, [bodies[1]], {}) == landed[1]
+    # And once they have expired, they are forgotten: the same write may be done again.
+    gone = [snapshot_id for ids in landed[2:] for snapshot_id in ids]
+    admin.commit([], [{"action": "remove-snapshots", "snapshot-ids": gone}]).raise_for_status()
+    if not clean:  # without its group file nobody can tell whose keys they were
+        assert fast_race(admin, [fast(admin, "3b.parquet", key="k3")], {}).isdisjoint(gone)
+        assert admin.live() == ["0.parquet", "1.parquet", "3b.parquet"]
 
 
 def test_a_contract_that_requires_keys_takes_a_number_as_well(forge: Forge) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 from icetower.admission.admit import application_of
 from icetower.errors import KeyMisused
-from icetower.ledger.ledger import Commit, CommitKey, Ledger
+from icetower.ledger.ledger import CommitKey, Ledger
 from icetower.protocol.marks import CLIENT_LIST, PRINCIPAL
 from icetower.table import metadata as table_metadata
 from icetower.table.head import HeadState
@@ -56,52 +56,45 @@ async def landed(ledger: Ledger, head: HeadState, sent: Sent) -> tuple[int, ...]
         KeyMisused: it landed and was rolled back (trap K2), or its key stands for another write of the same running
             application (trap K3).
     """
-    found = _in_table(head, sent)
-    if found is not None:
-        what, snapshots = found
-        if sent.ref:
-            check_on_branch(head, what, sent.ref, snapshots)
-        if sent.key is not None and snapshots == head.keys.find(sent.principal, sent.ref, sent.key):
+    uuid, principal, ref = str(head.metadata["table-uuid"]), sent.principal, sent.ref
+    if sent.key is not None:
+        snapshots, application = head.keys.find(principal, ref, sent.key), None
+        if snapshots is not None:
             saved = head.snapshots.get(snapshots[-1]) or {}
-            _check_same_write(sent, snapshots, application_of(saved.get("summary") or {}))
-        return snapshots
-    remembered = await _in_ledger(ledger, head, sent)
-    if remembered is None:
-        return None
-    there = [snapshot_id for snapshot_id in remembered.snapshots if snapshot_id in head.snapshots]
-    if there and sent.ref:
-        name, number = remembered.owner.key, remembered.sequence
-        what = f"idempotency key {name}" if number is None else f"number {number} of application {name}"
-        check_on_branch(head, what, sent.ref, there)
-    _check_same_write(sent, remembered.snapshots, remembered.application_id)
-    return remembered.snapshots
+            application = application_of(saved.get("summary") or {})
+        elif (commit := await ledger.find_commit(CommitKey(uuid, ref, principal, sent.key))) is not None:
+            snapshots, application = commit.snapshots, commit.application_id
+        if snapshots is not None:
+            check_on_branch(head, f"idempotency key {sent.key}", ref, snapshots)
+            _check_same_write(sent, snapshots, application)
+            return snapshots
+    if sent.application is not None:
+        name, number = sent.application
+        last = head.keys.sequence(principal, ref, name)
+        if last is None or last[0] < number:
+            commit = await ledger.find_commit(CommitKey(uuid, ref, principal, name, numbered=True))
+            last = None if commit is None or commit.sequence is None else (commit.sequence, commit.snapshots)
+        if last is not None and number <= last[0]:
+            check_on_branch(head, f"number {last[0]} of application {name}", ref, last[1])
+            return last[1]
+    return None
 
 
 def check_on_branch(head: HeadState, what: str, ref: str, snapshots: Sequence[int]) -> None:
-    """What was rolled back is not done: an explicit error (trap K2). Raises `KeyMisused`."""
+    """What was rolled back is not done: an explicit error (trap K2). Raises `KeyMisused`.
+
+    Snapshots that have expired are done: whoever lets one go that was rolled back has its keys forgotten.
+    """
+    there = [snapshot_id for snapshot_id in snapshots if snapshot_id in head.snapshots]
     at = head.ref(ref)
-    if at is not None and all(table_metadata.is_ancestor(head.metadata, i, at) for i in snapshots):
+    if not ref or not there or (at is not None and all(_is_ancestor(head, i, at) for i in there)):
         return
     raise KeyMisused(
-        f"the commit under {what} landed as snapshot {snapshots[-1]}, which is no longer in the history of {ref} "
+        f"the commit under {what} landed as snapshot {there[-1]}, which is no longer in the history of {ref} "
         "(rolled back); use a new key to write it again",
         rule="key.rolled-back",
-        snapshot=snapshots[-1],
+        snapshot=there[-1],
     )
-
-
-def _in_table(head: HeadState, sent: Sent) -> tuple[str, tuple[int, ...]] | None:
-    """What it goes under in the table, and its snapshots."""
-    if sent.key is not None:
-        under_key = head.keys.find(sent.principal, sent.ref, sent.key)
-        if under_key is not None:
-            return f"idempotency key {sent.key}", under_key
-    if sent.application is not None:
-        name, number = sent.application
-        last = head.keys.sequence(sent.principal, sent.ref, name)
-        if last is not None and number <= last[0]:
-            return f"number {last[0]} of application {name}", last[1]
-    return None
 
 
 def resent(head: HeadState, sent: Sent) -> tuple[int, ...] | None:
@@ -120,27 +113,8 @@ def resent(head: HeadState, sent: Sent) -> tuple[int, ...] | None:
         same = snapshot.get("manifest-list") in (saved.get("manifest-list"), summary.get(CLIENT_LIST))
         if not same or summary.get(PRINCIPAL) != sent.principal:
             return None
-    on_branch = all(table_metadata.is_ancestor(head.metadata, snapshot_id, at) for snapshot_id in sent.own)
+    on_branch = all(_is_ancestor(head, snapshot_id, at) for snapshot_id in sent.own)
     return sent.own if on_branch else None
-
-
-async def _in_ledger(ledger: Ledger, head: HeadState, sent: Sent) -> Commit | None:
-    uuid = str(head.metadata["table-uuid"])
-    owners: list[CommitKey] = []
-    if sent.key is not None:
-        owners.append(CommitKey(uuid, sent.ref, sent.principal, sent.key))
-    if sent.application is not None:
-        owners.append(CommitKey(uuid, sent.ref, sent.principal, sent.application[0], numbered=True))
-    found = await ledger.find_commits(owners) if owners else {}
-    for owner in owners:
-        commit = found.get(owner)
-        if commit is None:
-            continue
-        if not owner.numbered:
-            return commit
-        if sent.application is not None and commit.sequence is not None and sent.application[1] <= commit.sequence:
-            return commit
-    return None
 
 
 def _check_same_write(sent: Sent, snapshots: tuple[int, ...], application: str | None) -> None:
@@ -154,3 +128,7 @@ def _check_same_write(sent: Sent, snapshots: tuple[int, ...], application: str |
             rule="key.per-write",
             snapshot=snapshots[-1],
         )
+
+
+def _is_ancestor(head: HeadState, snapshot_id: int, of: int) -> bool:
+    return table_metadata.is_ancestor(head.metadata, snapshot_id, of)
