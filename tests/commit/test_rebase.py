@@ -432,3 +432,22 @@ def test_a_metadata_file_that_is_deleted_while_it_is_read_is_no_missing_table() 
         assert len(asked) == 2
 
     run(story())
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_s4_small_manifests_are_merged_and_every_snapshot_still_names_what_it_added(version: int) -> None:
+    async def story() -> None:
+        world = World()
+        merging = {"commit.manifest.min-count-to-merge": "10"}
+        await create(world, version, **merging)
+        clients = [await Client(world, f"c{n}").refresh() for n in range(8)]
+        for step in range(6):
+            requests = [await c.append(data(f"{c.name}-{step}", "a"), **BLIND) for c in clients]
+            assert {o for o in await outcomes(*requests)} <= {"direct", "rebased"}
+            for client in clients[: step + 1]:
+                await client.refresh()
+        assert len(await sound(world)) == 48
+        head = await world.head()
+        assert len(await world.rows(head.snapshots[head.ref("main") or 0])) < 30
+
+    run(story())

@@ -14,6 +14,7 @@ import orjson
 
 from icetower.admission.admitted import Admitted
 from icetower.commit.ground import Ground, Made
+from icetower.commit.merging import merge_small
 from icetower.conflicts.deletes import referenced_file
 from icetower.conflicts.filtering import key_of
 from icetower.conflicts.history import Live, NeedsFiles, parent_of
@@ -26,7 +27,7 @@ from icetower.table.listing import Listing, assign_row_ids, write_listing
 from icetower.table.manifest_writing import manifest_row, write_manifest
 from icetower.table.manifests import ADDED, DATA, DELETED, EXISTING, Entry, Manifest, ManifestFile
 from icetower.table.metadata import Metadata
-from icetower.table.schemas import columns_by_id
+from icetower.table.schemas import schema_of
 
 JSON = dict[str, Any]
 
@@ -136,7 +137,13 @@ class _Finisher:
             path = sent["manifest-list"]
             self._made.listings[path] = _listing_as_sent(change, parent_list)
         else:
+            laid_out: tuple[ManifestFile, ...] = ()
+            if self._rebase:  # what a staged snapshot carries stays as its client knows it (trap R7)
+                parent_list, laid_out = merged_parent(
+                    ground, self._made, parent_list, sent["snapshot-id"], number, self._new_name
+                )
             listing, own, change = self._rows(change, parent_list, number, merged)
+            own = (*own, *laid_out)
             path, first_row_id, listing = self._write_list(change, listing, parent_id, number)
             own = tuple(row for row in (listing.get(row.path) for row in own) if row is not None)
             final["manifest-list"] = path
@@ -330,6 +337,38 @@ class _Finisher:
         return beside(self._ground.view, name)
 
 
+def merged_parent(
+    ground: Ground, made: Made, listing: Listing, snapshot_id: int, number: int, new_name: Callable[[], str]
+) -> tuple[Listing, tuple[ManifestFile, ...]]:
+    """The list that a snapshot is put on, with small manifests merged, and the merged manifest (trap S4).
+
+    Once a group, and only what all commits that remove files from it have seen: their removals would have to be done
+    again in it.
+
+    Raises:
+        NeedsFiles: manifests must be read first.
+    """
+    through = ground.merges_through
+    if through is None:
+        return listing, ()
+    merge = merge_small(
+        listing,
+        ground.files,
+        ground.view,
+        snapshot_id=snapshot_id,
+        sequence_number=number,
+        new_path=lambda: beside(ground.view, f"{new_name()}-m0.avro"),
+        through=through,
+    )
+    ground.merges_through = None
+    if merge is None:
+        return listing, ()
+    made.files.update(merge.files)
+    made.manifests.update(merge.manifests)
+    rows = tuple(row for row in (merge.listing.get(path) for path in merge.manifests) if row is not None)
+    return merge.listing, rows
+
+
 def beside(metadata: Metadata, name: str) -> str:
     """A path beside the table's metadata files."""
     return table_metadata.metadata_path(metadata, 0, "").rpartition("/")[0] + "/" + name
@@ -403,17 +442,6 @@ def target_ref(updates: Sequence[Mapping[str, Any]]) -> str | None:
         if update["action"] == "set-snapshot-ref":
             return update["ref-name"]
     return None
-
-
-def schema_of(metadata: Metadata, spec: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The newest schema that has every source column of a spec; the current one may have dropped some."""
-    sources = {field["source-id"] for field in spec["fields"]}
-    current = metadata["current-schema-id"]
-    newest_first = sorted(metadata["schemas"], key=lambda s: (s["schema-id"] == current, s["schema-id"]), reverse=True)
-    for schema in newest_first:
-        if sources <= columns_by_id(schema).keys():
-            return schema
-    return newest_first[0]
 
 
 def _check_base(ground: Ground, member: Admitted, ref: str) -> None:

@@ -56,11 +56,16 @@ class Ground:
         files: the manifest lists and manifests that are known.
         listings: those of the manifest lists that are known in runs, by path.
         now_ms: the server's clock.
+
+    Attributes:
+        made: what all commits so far have made.
+        merges_through: the highest sequence number of manifests that may be merged by the next commit; None: none may.
     """
 
     def __init__(self, head: HeadState | None, files: Files, listings: Mapping[str, Listing], now_ms: int) -> None:
         self.now_ms = now_ms
         self.made = Made()
+        self.merges_through: int | None = None
         self._attempted = Made()
         self._given = files
         self._given_runs = listings
@@ -204,9 +209,11 @@ class Ground:
     def attempt(self) -> Generator[Made]:
         """One commit, all or nothing: what raises leaves the ground as it was. Gives what is made meanwhile."""
         before = None if self._growing is None else self._growing.savepoint()
+        through = self.merges_through
         try:
             yield self._attempted
         except BaseException:
+            self.merges_through = through
             if self._growing is not None and before is not None:
                 self._growing.roll_back(before)
             raise

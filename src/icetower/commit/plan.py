@@ -23,9 +23,9 @@ from typing import Any
 from icetower.admission.admit import application_of
 from icetower.admission.admitted import Admitted, AdmittedAppend
 from icetower.commit.appends import fold, repeated, why_not
-from icetower.commit.draft import Replacement, data_path, finish, target_ref
+from icetower.commit.draft import Replacement, data_path, finish, merged_parent, target_ref
 from icetower.commit.ground import Ground, Made
-from icetower.commit.rebase import Word, conflicts_of, refusal, steps_since, word_for
+from icetower.commit.rebase import Word, base_of, conflicts_of, refusal, steps_since, word_for
 from icetower.commit.retention import expirable
 from icetower.commit.vectors import NeedsBlobs, among, met, unite
 from icetower.conflicts.history import Files, NeedsFile, NeedsFiles
@@ -155,6 +155,7 @@ def plan(
     appends = [member for member in group if isinstance(member, AdmittedAppend)]
     steps = [partial(planner.take, member) for member in group if isinstance(member, Admitted)]
     steps += [partial(planner.fold, each) for each in _by_ref(appends)]
+    planner.let_merge(group)
     lacking: list[_Lacking] = []
     for step in steps:
         try:
@@ -230,6 +231,17 @@ class _Planner:
         self._replayed: list[Replayed] = []
         self._refused: list[Refused] = []
 
+    def let_merge(self, group: Sequence[Member]) -> None:
+        """Small manifests may be merged that every commit of the group which removes files knows already (trap S4)."""
+        ground = self._ground
+        through = ground.last_sequence_number
+        for member in group:
+            if isinstance(member, Admitted) and any(change.diff.removed for change in member.changes):
+                base = base_of(member)
+                snapshot = None if base is None else ground.snapshot(base)
+                through = min(through, 0 if snapshot is None else snapshot.get("sequence-number") or 0)
+        ground.merges_through = through
+
     def take(self, member: Admitted) -> None:
         """Decide on one member. Raises what is in `_LACKING`."""
         try:
@@ -299,21 +311,23 @@ class _Planner:
         ground, ref = self._ground, going[0].ref
         parent_id = ground.ref_head(ref)
         snapshot_id = self._new_id()
-        folded = fold(
-            going,
-            metadata=ground.view,
-            parent=None if parent_id is None else ground.snapshot(parent_id),
-            listing=ground.listing(parent_id),
-            snapshot_id=snapshot_id,
-            sequence_number=ground.last_sequence_number + 1,
-            now_ms=ground.now_ms,
-            new_name=self._new_name,
-        )
+        number = ground.last_sequence_number + 1
         with ground.attempt() as made:
+            listing, _ = merged_parent(ground, made, ground.listing(parent_id), snapshot_id, number, self._new_name)
+            folded = fold(
+                going,
+                metadata=ground.view,
+                parent=None if parent_id is None else ground.snapshot(parent_id),
+                listing=listing,
+                snapshot_id=snapshot_id,
+                sequence_number=number,
+                now_ms=ground.now_ms,
+                new_name=self._new_name,
+            )
             made.files.update(folded.files)
             made.listings.update(folded.lists)
-            for path, listing in folded.lists.items():
-                made.own[path] = tuple(row for row in listing.runs[0].rows if row.added_snapshot_id == snapshot_id)
+            for path, folded_list in folded.lists.items():
+                made.own[path] = tuple(row for row in folded_list.runs[0].rows if row.added_snapshot_id == snapshot_id)
             ground.apply(folded.updates)
         self._keys = self._keys.plus(folded.keys)
         self._accepted += [Accepted(append, "appended", (snapshot_id,)) for append in going]

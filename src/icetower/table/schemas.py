@@ -287,3 +287,14 @@ def _fresh_type(type_: Type, next_id: Callable[[], int], renumbered: dict[int, i
     for part in parts:
         fresh[part] = _fresh_type(type_[part], next_id, renumbered)
     return fresh
+
+
+def schema_of(metadata: Mapping[str, Any], spec: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The newest schema that has every source column of a spec; the current one may have dropped some."""
+    sources = {field["source-id"] for field in spec["fields"]}
+    current = metadata["current-schema-id"]
+    newest_first = sorted(metadata["schemas"], key=lambda s: (s["schema-id"] == current, s["schema-id"]), reverse=True)
+    for schema in newest_first:
+        if sources <= columns_by_id(schema).keys():
+            return schema
+    return newest_first[0]
