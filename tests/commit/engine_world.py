@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -138,10 +138,18 @@ class Gate:
     def __init__(self) -> None:
         self.revoked: dict[str, IcetowerError] = {}
         self.asked = 0
+        self.kept: list[frozenset[int]] = []
+        self.cannot_keep: IcetowerError | None = None
 
     async def still_admits(self, members: Sequence[Admitted]) -> Mapping[int, IcetowerError]:
         self.asked += 1
         return {i: self.revoked[m.principal] for i, m in enumerate(members) if m.principal in self.revoked}
+
+    async def keep_keys(self, identifier: Identifier, head: HeadState, snapshot_ids: Collection[int]) -> None:
+        assert set(snapshot_ids) <= head.snapshots.keys()
+        if self.cannot_keep is not None:
+            raise self.cannot_keep
+        self.kept.append(frozenset(snapshot_ids))
 
 
 @dataclass

@@ -1,50 +1,48 @@
 """The engine: a queue a table, groups, one swap a group, and the only retry loop of the server.
 
-A commit waits in its table's queue. One worker a table takes what waits as a group, plans it (`plan`), writes the new
-manifest lists and the new metadata file side by side, asks the gatekeeper once more, and swaps. What can happen then:
+A commit waits in its table's queue (`queue.py`). One worker a table takes what waits as a group, plans it (`steps.py`),
+writes the new manifest lists and the new metadata file side by side, asks the gatekeeper once more, and swaps
+(`swaps.py`). While one group is on its way, the next is planned on the version that the first will leave, and written;
+swaps stay in order. What can happen to a group:
 
-- *landed*: everybody in the group is answered from the new head.
-- *lost*, an outside writer was faster: the files are deleted, the head read anew, the group planned again.
-- *unknown*: the very same swap is repeated until it lands or the head has moved; then the group's snapshots, or its
-  metadata file in the head's log, tell which it was. While nobody can tell, nobody is told 409: a client that hears
-  409 deletes its manifests (trap A3).
+- *landed*: everybody in it is answered from the new head.
+- *lost*: an outside writer was faster. The table is read anew, once, and its members are planned again.
+- *late*: some of its members may not go on any more. They hear why; the others are planned again (trap S5).
+- *failed*: its members are told, or tried again in halves where one of them may have spoiled it.
+- *grounded*: the group before it did not land, on which it was planned.
+
+Whoever is planned again stands at the front of the queue, in the old order, and nothing of the group stays in the
+storage. An outcome that stays unknown is no failure: nobody hears 409 and nothing is deleted (trap A3).
 
 A commit over several tables holds the turn of each, taken in name order, so that two of them never wait for each other.
+Where one waits, the worker finishes what is on its way and lets go of the turn.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections import Counter, deque
+from collections.abc import Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from enum import Enum, auto
+from typing import Any, Protocol
 
 from icetower.admission.admitted import Admitted, AdmittedAppend
 from icetower.ambient import Ambient
 from icetower.catalog.changes import Manifests
-from icetower.catalog.deletes import Blobs, PositionDeletes
-from icetower.catalog.ports import Storage, Swap, SwapLost, SwapUnknown, Upstream
+from icetower.catalog.ports import Storage, Upstream
 from icetower.commit.head import Heads
-from icetower.commit.plan import Plan, Sources, plan
-from icetower.commit.rebase import asks_for_snapshot_isolation
-from icetower.conflicts.history import Files
-from icetower.errors import (
-    AlreadyExists,
-    CommitConflict,
-    CommitStateUnknown,
-    IcetowerError,
-    KeyMisused,
-    NotFound,
-    Unavailable,
-    UpstreamFailed,
-)
+from icetower.commit.queue import Committed, FairQueue, Member, Waiting, bases_of, regrouped, snapshots_of
+from icetower.commit.steps import Known, Planner, Step, Version
+from icetower.commit.swaps import Swaps
+from icetower.errors import CommitConflict, CommitStateUnknown, IcetowerError, KeyMisused, UpstreamFailed
 from icetower.protocol.names import Identifier
-from icetower.table import metadata as table_metadata
+from icetower.recent import Recent
 from icetower.table.head import HeadState
-from icetower.table.manifests import Manifest, ManifestFile
-from icetower.table.puffin import BlobAt
+
+__all__ = ["Committed", "Engine", "Gatekeeper", "Limits", "Member"]
+
+_LANDED_MAX = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,79 +51,118 @@ class Limits:
 
     group_max: int = 256
     """Commits in one metadata write."""
+    appends_max: int = 2_048
+    """Appends by the fast path in one metadata write, beside the commits: they share one snapshot."""
+    pipeline_max: int = 2
+    """Groups of one table on their way at once."""
+    append_interval_s: float = 0.2
+    """A group of nothing but fast-path appends begins so long after the last one with any: fewer, larger files."""
     queue_max: int = 2_048
     """Commits that wait for one table; more are held back before they enter."""
+    held_max: int = 16_384
+    """Commits that are held back before one table's queue; more are refused at once."""
     deadline_s: float = 30.0
     """How long a commit may wait for its turn before it is withdrawn and answered 409 (trap A4)."""
     rounds_max: int = 32
-    """Swaps lost to outside writers before a group gives up with 409."""
+    """Swaps lost to outside writers before a commit gives up with 409."""
     settle_s: float = 30.0
     """How long an unknown swap is repeated before its clients hear that nobody can tell."""
+    read_rounds_max: int = 16
+    """How often the plan of one group may ask for manifests that it lacks."""
+    read_files_max: int = 10_000
+    """How many manifests and manifest lists it may ask for."""
 
 
 class Gatekeeper(Protocol):
     """Asked once more, just before the swap: contracts, principals and keys may have changed since (trap K4)."""
 
-    async def still_admits(self, members: Sequence[Admitted | AdmittedAppend]) -> Mapping[int, IcetowerError]:
+    async def still_admits(self, members: Sequence[Member]) -> Mapping[int, IcetowerError]:
         """The members that may no longer go on: position → why."""
         ...
 
+    async def keep_keys(self, identifier: Identifier, head: HeadState, snapshot_ids: Collection[int]) -> None:
+        """Make the keys of snapshots that are about to expire durable somewhere else (trap K1).
 
-@dataclass(frozen=True, slots=True)
-class Committed:
-    """The answer to a commit: how it went in, and the table that it is in."""
+        Args:
+            head: the version that still has them.
 
-    outcome: str
-    """``direct``, ``rebased`` or ``replayed``."""
-    head: HeadState
-    snapshots: tuple[int, ...]
-    queue_wait_ms: float
-    group_size: int
+        Raises:
+            IcetowerError: they could not be kept; then the snapshots stay.
+        """
+        ...
+
+
+class _Fate(Enum):
+    LANDED = auto()
+    LOST = auto()
+    LATE = auto()
+    FAILED = auto()
+    GROUNDED = auto()
 
 
 @dataclass(eq=False, slots=True)
-class _Waiting:
-    member: Admitted | AdmittedAppend
-    answer: asyncio.Future[Committed]
-    entered_s: float
-    taken_s: float | None = None
+class _Flight:
+    """A group on its way. `error`: why it failed."""
 
-    def settle(self, result: Committed | IcetowerError) -> None:
-        if self.answer.done():
-            return
-        if isinstance(result, Committed):
-            self.answer.set_result(result)
-        else:
-            self.answer.set_exception(result)
+    waiting: tuple[Waiting, ...]
+    planned_on: Version
+    step: Step | None
+    error: IcetowerError | None
+    landing: asyncio.Task[_Fate] | None = None
+
+    async def landed(self) -> _Fate:
+        assert self.landing is not None
+        return await asyncio.shield(self.landing)
 
 
 class _Turn:
-    """A table's queue and the lock that whoever commits to the table holds."""
+    """A table's queue, and the lock that whoever commits to the table holds."""
 
-    def __init__(self) -> None:
+    def __init__(self, identifier: Identifier, limits: Limits) -> None:
+        self.identifier = identifier
         self.lock = asyncio.Lock()
-        self.queue: deque[_Waiting] = deque()
-        self.room = asyncio.Condition()
+        self.queue = FairQueue(limits.queue_max, limits.held_max)
+        self.stirred = asyncio.Event()
+        """Set whenever the worker may have something to do."""
         self.worker: asyncio.Task[None] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _Draft:
-    """One table's share of a round, written and ready to be swapped."""
-
-    identifier: Identifier
-    waiting: tuple[_Waiting, ...]
-    old: HeadState
-    new: HeadState
-    plan: Plan
-    expired_metadata: tuple[str, ...]
+        self.guests: list[Waiting] = []
+        """Members of transactions that wait for the turn or hold it."""
+        self.flights: deque[_Flight] = deque()
+        self.known = Known()
+        self.version: tuple[str, int | None] | None = None
+        """Location of the last head that was seen, and since when it has asked for snapshot isolation."""
+        self.appended_s: float | None = None
+        """When the last group with appends by the fast path began."""
+        self.under_way: Counter[int] = Counter()
+        """How many commits that were not answered yet hold a snapshot of an id."""
+        self.landed: Recent[bool] = Recent(_LANDED_MAX)
+        """Ids of the snapshots that landed last."""
+        self.swaps_lost = 0
+        self.expires = True
+        """Whether snapshots may expire; not for a while after their keys could not be kept."""
 
     @property
-    def swap(self) -> Swap:
-        return Swap(self.identifier, self.old.location, self.new.location)
+    def wanted(self) -> bool:
+        """Whether a transaction waits for the turn."""
+        return any(guest.taken_s is None for guest in self.guests)
+
+    def bases(self, *groups: Sequence[Waiting]) -> frozenset[int]:
+        """The snapshots that commits on their way to the table were written on (trap H1)."""
+        on_the_way = (self.queue, self.guests, *(flight.waiting for flight in self.flights), *groups)
+        return frozenset(i for waiting in on_the_way for w in waiting for i in w.bases)
+
+    def twice(self, waiting: Waiting) -> bool:
+        """Whether the same commit is under way, or has landed, by another request."""
+        ids = [str(i) for i in snapshots_of(waiting.member)]
+        return any(self.under_way[int(i)] > 1 or i in self.landed for i in ids)
+
+    def saw(self, version: Version) -> None:
+        self.version = (version.head.location, version.isolation_since)
 
 
 class Engine:
+    """The queues of all tables, and whatever takes commits from them into the tables."""
+
     def __init__(
         self,
         upstream: Upstream,
@@ -136,17 +173,21 @@ class Engine:
         gatekeeper: Gatekeeper,
         limits: Limits | None = None,
     ) -> None:
-        self._upstream = upstream
-        self._storage = storage
+        self.limits = limits or Limits()
         self._heads = heads
-        self._manifests = manifests
-        self._blobs = Blobs(storage)
-        self._deletes = PositionDeletes(storage)
         self._ambient = ambient
         self._gatekeeper = gatekeeper
-        self.limits = limits or Limits()
+        self._planner = Planner(
+            storage,
+            manifests,
+            ambient,
+            rounds_max=self.limits.read_rounds_max,
+            files_max=self.limits.read_files_max,
+        )
+        self._swaps = Swaps(upstream, storage, heads, ambient, settle_s=self.limits.settle_s)
         self._turns: dict[Identifier, _Turn] = {}
         self._transactions: set[asyncio.Task[None]] = set()
+        self._chores: set[asyncio.Task[None]] = set()
         self._draining = False
 
     # -- the doors ------------------------------------------------------------------------------------------------
@@ -162,34 +203,52 @@ class Engine:
         return await self._submit(member)
 
     async def submit_append(self, member: AdmittedAppend) -> Committed:
-        """Queue one append by the fast path and wait for its answer; raises what `submit` does."""
+        """Queue one append by the fast path, in the same queue, and wait for its answer. Raises as `submit` does."""
         return await self._submit(member)
 
-    async def _submit(self, member: Admitted | AdmittedAppend) -> Committed:
+    async def _submit(self, member: Member) -> Committed:
         self._check_open()
-        turn = self._turns.setdefault(member.identifier, _Turn())
-        waiting = self._waiting(member)
+        turn = self._turn(member.identifier)
+        waiting = self._waiting(turn, member)
+        try:
+            turn.queue.put(waiting)
+        except CommitConflict as full:
+            waiting.settle(full)
+        turn.stirred.set()
+        if turn.worker is None:
+            turn.worker = asyncio.create_task(self._work(turn))
         try:
             async with asyncio.timeout(self.limits.deadline_s):
-                async with turn.room:
-                    await turn.room.wait_for(lambda: len(turn.queue) < self.limits.queue_max)
-                    turn.queue.append(waiting)
-                if turn.worker is None:
-                    turn.worker = asyncio.create_task(self._work(member.identifier, turn))
                 return await asyncio.shield(waiting.answer)
         except TimeoutError:
-            if waiting.taken_s is not None:  # its group is on the way: only the outcome may answer now
-                return await asyncio.shield(waiting.answer)
-            if waiting in turn.queue:
-                turn.queue.remove(waiting)
-            raise _withdrawn(self.limits.deadline_s, member.identifier) from None
+            self._leave(turn, waiting)
+            return await asyncio.shield(waiting.answer)
+        except asyncio.CancelledError:
+            # Its client hung up. In the queue it is not committed any more: that client looks, and may write again.
+            waiting.leaving = True
+            if turn.queue.withdraw(waiting):
+                waiting.settle(_withdrawn(self.limits.deadline_s, turn.identifier))
+            raise
+
+    def _leave(self, turn: _Turn, waiting: Waiting) -> None:
+        """Withdraw a commit past its deadline, now or as soon as it is certain not to have landed.
+
+        A commit that was sent twice is not withdrawn: told 409, its client would delete the manifests under the other.
+        """
+        waiting.leaving = True
+        if not waiting.sealed and not turn.twice(waiting):
+            turn.queue.withdraw(waiting)
+            waiting.settle(_withdrawn(self.limits.deadline_s, turn.identifier))
 
     async def submit_together(self, members: Sequence[Admitted]) -> list[Committed]:
-        """Commit to several tables, all or nothing; the answers are in the order of the members."""
+        """Commit to several tables, all or nothing; the answers are in the order of the members.
+
+        Raises as `submit` does.
+        """
         self._check_open()
         if len({member.identifier for member in members}) != len(members):
             raise IcetowerError("a table was named twice in one transaction")  # the protocol has refused it before
-        waiting = [self._waiting(member) for member in members]
+        waiting = [self._waiting(self._turn(member.identifier), member) for member in members]
         # A task of its own: a caller that goes away must not let go of the turns half-way.
         task = asyncio.create_task(self._together(sorted(waiting, key=lambda w: w.member.identifier)))
         self._transactions.add(task)
@@ -197,293 +256,348 @@ class Engine:
         await asyncio.shield(task)
         return [w.answer.result() for w in waiting]
 
-    async def _together(self, ordered: Sequence[_Waiting]) -> None:
-        taken: list[_Turn] = []
-        try:
-            async with asyncio.timeout(self.limits.deadline_s):
-                for waiting in ordered:
-                    turn = self._turns.setdefault(waiting.member.identifier, _Turn())
-                    await turn.lock.acquire()
-                    taken.append(turn)
-                    waiting.taken_s = self._ambient.monotonic_s()
-        except TimeoutError:
-            for waiting in ordered:
-                waiting.settle(_withdrawn(self.limits.deadline_s, ordered[len(taken)].member.identifier))
-        else:
-            await self._commit([(w.member.identifier, (w,)) for w in ordered], all_or_nothing=True)
-        finally:
-            for turn in taken:
-                turn.lock.release()
-
     def queued(self, identifier: Identifier) -> int:
         """How many commits wait for a table."""
         turn = self._turns.get(identifier)
         return len(turn.queue) if turn else 0
 
     async def drain(self) -> None:
-        """Take no more commits and finish those that wait."""
+        """Take no more commits, and finish those that wait and what is to be done after them."""
         self._draining = True
-        workers = [turn.worker for turn in self._turns.values() if turn.worker is not None]
-        await asyncio.gather(*workers, *self._transactions, return_exceptions=True)
+        while True:
+            workers = [turn.worker for turn in self._turns.values() if turn.worker is not None]
+            tasks = [*workers, *self._transactions, *self._chores]
+            if not tasks:
+                return
+            for turn in self._turns.values():
+                turn.stirred.set()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     # -- a table's worker -----------------------------------------------------------------------------------------
 
-    async def _work(self, identifier: Identifier, turn: _Turn) -> None:
+    async def _work(self, turn: _Turn) -> None:
         try:
             while turn.queue:
                 async with turn.lock:
-                    group = await self._take(turn)
-                    if group:
-                        await self._commit([(identifier, group)], all_or_nothing=False)
+                    await self._run(turn)
         finally:
             # No await between the last look at the queue and this: whoever comes later starts a new worker.
             turn.worker = None
+            turn.known = Known()
 
-    async def _take(self, turn: _Turn) -> tuple[_Waiting, ...]:
-        async with turn.room:
-            group = tuple(turn.queue.popleft() for _ in range(min(len(turn.queue), self.limits.group_max)))
-            for waiting in group:
-                waiting.taken_s = self._ambient.monotonic_s()
-            turn.room.notify_all()
-        return group
+    async def _run(self, turn: _Turn) -> None:
+        """Group after group, until nothing waits or a transaction wants the turn. The caller holds the turn."""
+        version: Version | None = None  # what the next group is planned on; None: the head is to be read
+        started = False
+        while True:
+            turn.stirred.clear()
+            if turn.flights and (first := turn.flights[0].landing) is not None and first.done():
+                flight = turn.flights.popleft()
+                if first.result() is not _Fate.LANDED:
+                    version = await self._grounded(turn, flight)
+                continue
+            room = len(turn.flights) < self.limits.pipeline_max and not (started and turn.wanted)
+            # Nothing is planned on a group whose own plan failed.
+            ready = room and bool(turn.queue) and (version is not None or not turn.flights)
+            linger_s = self._linger_s(turn) if ready else 0.0
+            if ready and linger_s <= 0:
+                started = True
+                version = await self._start(turn, version)
+            elif turn.flights or (linger_s > 0 and not turn.wanted):
+                await self._stirred(turn, linger_s)
+            else:
+                return
 
-    # -- rounds ---------------------------------------------------------------------------------------------------
+    def _linger_s(self, turn: _Turn) -> float:
+        """How long the next group is to wait yet: not at all, unless it would be nothing but fast-path appends."""
+        if turn.appended_s is None or self._draining or not turn.queue.may_linger:
+            return 0.0
+        return turn.appended_s + self.limits.append_interval_s - self._ambient.monotonic_s()
 
-    async def _commit(self, parts: Sequence[tuple[Identifier, tuple[_Waiting, ...]]], *, all_or_nothing: bool) -> None:
-        """Commit each table's group in one swap and settle everybody; never raises."""
-        everybody = [waiting for _, group in parts for waiting in group]
-        try:
-            for attempt in range(self.limits.rounds_max):
-                if await self._round(parts, all_or_nothing=all_or_nothing):
-                    return
-                await self._ambient.sleep(min(0.002 * 2**attempt, 0.25) * self._ambient.uniform())
-                parts = [(i, left) for i, group in parts if (left := tuple(w for w in group if not w.answer.done()))]
-            error: IcetowerError = CommitConflict(
-                f"{self.limits.rounds_max} swaps in a row were lost to other writers of the catalog; try again",
-                rule="swap.lost",
-                next_step="retry",
-            )
-        except IcetowerError as raised:
-            error = raised
-        except Exception as raised:  # noqa: BLE001 - a worker that dies would leave its clients waiting for ever
-            error = CommitStateUnknown(f"the commit engine failed: {type(raised).__name__}")
-            error.__cause__ = raised
-        if len(everybody) > 1 and not all_or_nothing and not isinstance(error, CommitStateUnknown | UpstreamFailed):
-            # Something about one of them spoils the group; alone, it spoils nobody else's commit.
-            for waiting in everybody:
-                if not waiting.answer.done():
-                    await self._commit([(waiting.member.identifier, (waiting,))], all_or_nothing=False)
+    async def _stirred(self, turn: _Turn, linger_s: float) -> None:
+        """Wait until there may be something to do."""
+        if linger_s <= 0:
+            await turn.stirred.wait()
             return
-        for waiting in everybody:
+
+        async def nap() -> None:
+            await self._ambient.sleep(linger_s)
+            turn.stirred.set()
+
+        timer = asyncio.create_task(nap())
+        await turn.stirred.wait()
+        timer.cancel()
+
+    async def _start(self, turn: _Turn, version: Version | None) -> Version | None:
+        """Take a group, plan it, and send it on its way. The version that it will leave; None if that is not known."""
+        now_s = self._ambient.monotonic_s()
+        group = turn.queue.take(self.limits.group_max, self.limits.appends_max, now_s)
+        if any(waiting.appends for waiting in group):
+            turn.appended_s = now_s
+        if version is None:
+            try:
+                version = await self._load(turn)
+            except Exception as raised:  # noqa: BLE001 - a worker that dies would leave its clients waiting for ever
+                for waiting in group:
+                    waiting.settle(_told(raised))
+                return None
+        flight = _Flight(group, version, None, None)
+        try:
+            flight.step = await self._plan(turn, group, version)
+        except Exception as raised:  # noqa: BLE001 - likewise
+            flight.error = _told(raised)
+        before = turn.flights[-1] if turn.flights else None
+        flight.landing = asyncio.create_task(self._fly(turn, flight, before))
+        flight.landing.add_done_callback(lambda _: turn.stirred.set())
+        turn.flights.append(flight)
+        return None if flight.step is None else flight.step.new
+
+    async def _fly(self, turn: _Turn, flight: _Flight, before: _Flight | None) -> _Fate:
+        """Take one group to its end; never raises."""
+        try:
+            if flight.step is not None:
+                return await self._land([(turn, flight.step)], before)
+            if before is not None and await before.landed() is not _Fate.LANDED:
+                return _Fate.GROUNDED
+        except Exception as raised:  # noqa: BLE001 - a worker that dies would leave its clients waiting for ever
+            flight.error = _told(raised)
+        return _Fate.FAILED
+
+    async def _grounded(self, turn: _Turn, flight: _Flight) -> Version | None:
+        """Bring back the members of a group that did not land, and of those planned on it, to be planned again.
+
+        Returns the version to plan them on, if the head that it was planned on still stands.
+        """
+        fate = await flight.landed()
+        again = [waiting for waiting in flight.waiting if not waiting.answer.done()]
+        if fate is _Fate.FAILED and flight.error is not None:
+            if len(again) > 1 and not isinstance(flight.error, CommitStateUnknown | UpstreamFailed):
+                again = regrouped(again)
+            else:
+                for waiting in again:
+                    waiting.settle(flight.error)
+                again = []
+        if fate is _Fate.LOST:
+            turn.swaps_lost += 1
+            for waiting in again:
+                waiting.swaps_lost += 1
+                if waiting.swaps_lost >= self.limits.rounds_max:
+                    waiting.settle(_lost_for_good(self.limits.rounds_max))
+        while turn.flights:
+            later = turn.flights.popleft()
+            await later.landed()
+            again += later.waiting
+        for waiting in again:
+            waiting.sealed = False
+            if waiting.leaving:
+                self._leave(turn, waiting)
+        turn.queue.put_back([waiting for waiting in again if not waiting.answer.done()])
+        if fate is _Fate.LOST:
+            await self._pause(turn.swaps_lost)
+        return flight.planned_on if fate is _Fate.LATE else None
+
+    # -- transactions ---------------------------------------------------------------------------------------------
+
+    async def _together(self, ordered: Sequence[Waiting]) -> None:
+        """Commit to the tables of some members in one swap, and settle everybody; never raises."""
+        turns = [self._turn(waiting.member.identifier) for waiting in ordered]
+        for turn, waiting in zip(turns, ordered, strict=True):
+            turn.guests.append(waiting)
+        held: list[_Turn] = []
+        try:
+            async with asyncio.timeout(self.limits.deadline_s):
+                for turn, waiting in zip(turns, ordered, strict=True):
+                    turn.stirred.set()
+                    await turn.lock.acquire()
+                    held.append(turn)
+                    waiting.taken_s = self._ambient.monotonic_s()
+        except TimeoutError:
+            error: IcetowerError = _withdrawn(self.limits.deadline_s, ordered[len(held)].member.identifier)
+        else:
+            error = await self._rounds(turns, ordered)
+        finally:
+            for turn in held:
+                turn.lock.release()
+            for turn, waiting in zip(turns, ordered, strict=True):
+                turn.guests.remove(waiting)
+        for waiting in ordered:
             waiting.settle(error)
 
-    async def _round(self, parts: Sequence[tuple[Identifier, tuple[_Waiting, ...]]], *, all_or_nothing: bool) -> bool:
-        """One attempt. True when everybody was settled, False when the swap was lost or the group has changed."""
-        drafts: list[_Draft] = []
-        for identifier, group in parts:
-            try:
-                head = await self._heads.load(identifier)
-            except NotFound as error:
-                for waiting in group:
-                    waiting.settle(error)
-                if all_or_nothing:
-                    raise
-                continue
-            drafts.append(await self._draft(identifier, group, head))
-        refused = [refusal.error for draft in drafts for refusal in draft.plan.refused]
-        if all_or_nothing and refused:
-            raise refused[0]
-        if all_or_nothing and len({bool(draft.plan.replayed) for draft in drafts}) > 1:
+    async def _rounds(self, turns: Sequence[_Turn], ordered: Sequence[Waiting]) -> IcetowerError:
+        """Try until it has landed and everybody was answered. What to tell whoever was not; never raises."""
+        try:
+            for attempt in range(self.limits.rounds_max):
+                fate = await self._land(await self._planned_together(turns, ordered), None)
+                if fate is _Fate.LATE:
+                    for waiting in ordered:
+                        if waiting.answer.done():
+                            waiting.answer.result()
+                if fate is not _Fate.LOST:
+                    break
+                await self._pause(attempt + 1)
+        except Exception as raised:  # noqa: BLE001 - whoever waits must be told
+            return _told(raised)
+        return _lost_for_good(self.limits.rounds_max)
+
+    async def _planned_together(
+        self, turns: Sequence[_Turn], ordered: Sequence[Waiting]
+    ) -> Sequence[tuple[_Turn, Step]]:
+        steps = [
+            await self._plan(turn, (waiting,), await self._load(turn))
+            for turn, waiting in zip(turns, ordered, strict=True)
+        ]
+        for step in steps:
+            for refusal in step.plan.refused:
+                raise refusal.error
+        if len({bool(step.plan.replayed) for step in steps}) > 1:
             raise KeyMisused(
                 "the idempotency key is in some tables of the transaction and not in others: it stands for another "
                 "transaction; use a new key",
                 rule="key.transaction",
             )
-        changed = [draft for draft in drafts if draft.new is not draft.old]
-        if changed:
-            try:
-                await self._write(changed)
-                late = await self._refused_late(changed)
-                outcome = "late" if late else await self._swap(changed)
-            except CommitStateUnknown:
-                for draft in drafts:  # a refusal is certain, whatever became of the others
-                    for refusal in draft.plan.refused:
-                        self._waiting_of(draft, refusal.member).settle(refusal.error)
-                raise
-            except Exception:
-                await self._discard(changed)
-                raise
-            if outcome != "landed":
-                await self._discard(changed)
-                if late and all_or_nothing:
-                    raise late[0]
-                return False
-            for draft in changed:
-                self._remember(draft)
-        for draft in drafts:
-            self._settle(draft)
-        # Everybody has been answered: nothing from here on may turn a commit that landed into a failure.
-        with suppress(IcetowerError):
-            await self._storage.delete_many([path for draft in changed for path in draft.expired_metadata])
-        return True
+        return list(zip(turns, steps, strict=True))
 
-    async def _draft(self, identifier: Identifier, group: tuple[_Waiting, ...], head: HeadState) -> _Draft:
-        members = [waiting.member for waiting in group]
-        now_ms = max(self._ambient.now_ms(), head.metadata["last-updated-ms"])
-        lists: dict[str, tuple[ManifestFile, ...]] = {}
-        manifests: dict[str, Manifest] = {}
-        blobs: dict[BlobAt, bytes] = {}
-        targets: dict[str, frozenset[str] | None] = {}
-        for _ in range(len(members) * 4 + 8):
-            files = Files(lists, manifests, self._manifests.own)
-            since = 0 if asks_for_snapshot_isolation(head.metadata.get("properties") or {}) else None
-            planned = plan(
-                head,
-                members,
-                Sources(files, self._manifests.listings, blobs, targets),
-                now_ms=now_ms,
-                new_name=self._ambient.uuid4,
-                new_id=self._ambient.snapshot_id,
-                isolation_since=since,
-            )
-            if not planned.needs:
-                break
-            for path in planned.needs.lists:
-                lists[path] = await self._manifests.list_at(path)
-            for path in planned.needs.manifests:
-                manifests[path] = await self._manifests.manifest_at(path)
-            blobs |= await self._blobs.read_all(planned.needs.blobs)
-            for file in planned.needs.targets:
-                targets[file.path] = await self._deletes.targets(file.path, file)
-        else:
-            raise IcetowerError(f"a plan for {identifier} kept asking for manifest lists")
-        if planned.metadata is head.metadata:  # nobody was accepted, or nothing changes by it
-            return _Draft(identifier, group, head, head, planned, ())
-        logged, expired = table_metadata.with_log(
-            planned.metadata, previous=head.metadata, previous_location=head.location
-        )
-        keep = logged["properties"].get("write.metadata.delete-after-commit.enabled", "false").lower() != "true"
-        version = table_metadata.version_of(head.location) + 1
-        location = table_metadata.metadata_path(logged, version, self._ambient.uuid4())
-        new = HeadState(location, logged, indexed=planned.keys)
-        return _Draft(identifier, group, head, new, planned, () if keep else tuple(expired))
+    # -- one group, or one transaction ----------------------------------------------------------------------------
 
-    async def _write(self, drafts: Sequence[_Draft]) -> None:
-        writes: dict[str, bytes] = {}
-        for draft in drafts:
-            writes |= draft.plan.files
-            writes[draft.new.location] = draft.new.file_bytes
-        results = await asyncio.gather(
-            *(self._storage.write(path, data) for path, data in writes.items()), return_exceptions=True
-        )
-        for result in results:  # only now: a write that is still under way must not outlive the clean-up
-            if isinstance(result, AlreadyExists):
-                raise IcetowerError(f"a new file has the name of an old one: {result.message}")
-            if isinstance(result, BaseException):
-                raise result
+    async def _load(self, turn: _Turn) -> Version:
+        """The head as it stands now. Raises `NoSuchTable`, `NotFound`."""
+        head = await self._heads.load(turn.identifier)
+        if turn.version is not None and turn.version[0] == head.location:
+            return Version(head, turn.version[1])
+        version = Version.found(head)
+        turn.saw(version)
+        return version
 
-    async def _refused_late(self, drafts: Sequence[_Draft]) -> list[IcetowerError]:
-        """Who may not go on any more. They are settled; the rest is planned again without them (trap S5)."""
-        errors: list[IcetowerError] = []
-        for draft in drafts:
-            accepted = {id(accepted.member) for accepted in draft.plan.accepted}
-            going = [waiting for waiting in draft.waiting if id(waiting.member) in accepted]
-            found = await self._gatekeeper.still_admits([waiting.member for waiting in going])
-            for position, error in found.items():
+    async def _plan(self, turn: _Turn, group: tuple[Waiting, ...], version: Version) -> Step:
+        keep = turn.bases(group) if turn.expires else frozenset(version.head.snapshots)
+        return await self._planner.step(turn.identifier, group, version, turn.known, keep)
+
+    async def _land(self, planned: Sequence[tuple[_Turn, Step]], before: _Flight | None) -> _Fate:
+        """Write, ask once more, swap, and answer everybody. `before`: the group that must have landed first.
+
+        Raises:
+            CommitStateUnknown: nobody could tell within the time for it. Files stay where they are.
+            IcetowerError: it failed, and certainly nothing landed.
+        """
+        steps = [step for _, step in planned]
+        changed = [(turn, step) for turn, step in planned if step.changes]
+        unknown = False
+        fate = _Fate.FAILED
+        try:
+            failure = await self._swaps.write([step for _, step in changed])
+            if before is not None and await before.landed() is not _Fate.LANDED:
+                fate = _Fate.GROUNDED
+            elif failure is not None:
+                raise failure
+            elif await self._refused_late(changed):
+                fate = _Fate.LATE
+            elif changed:
+                for step in steps:
+                    step.seal()
+                fate = _Fate.LANDED if await self._swaps.swap([step for _, step in changed]) else _Fate.LOST
+            else:  # refusals and replays hold only for a head that still stands
+                fate = _Fate.LOST if await self._swaps.stale(steps) else _Fate.LANDED
+        except CommitStateUnknown:
+            unknown = True
+            for step in steps:  # a refusal is certain, whatever became of the others
+                self._settle(step, refusals_only=True)
+            raise
+        finally:
+            for turn, step in changed:
+                turn.known.landed_or_lost(step)
+            if fate is not _Fate.LANDED and not unknown and changed:
+                self._later(self._swaps.discard([step for _, step in changed]))
+        if fate is _Fate.LANDED:
+            for turn, step in changed:
+                self._remember(turn, step)
+            for step in steps:
+                self._settle(step)
+            # Everybody has been answered: nothing from here on may turn a commit that landed into a failure.
+            self._later(self._swaps.expire(steps))
+        return fate
+
+    async def _refused_late(self, planned: Sequence[tuple[_Turn, Step]]) -> bool:
+        """Whether somebody may not go on any more. They are settled, and the others have to be planned again.
+
+        So are all where snapshots were to expire whose keys cannot be kept: once more, without expiring any.
+        """
+        late = False
+        for turn, step in planned:
+            going = step.going
+            for position, error in (await self._gatekeeper.still_admits([w.member for w in going])).items():
                 going[position].settle(error)
-                errors.append(error)
-        return errors
-
-    async def _discard(self, drafts: Sequence[_Draft]) -> None:
-        """Delete the files of a swap that certainly did not happen. What cannot be deleted is an orphan."""
-        with suppress(IcetowerError):
-            await self._storage.delete_many(
-                [path for draft in drafts for path in (*draft.plan.files, draft.new.location)]
-            )
-
-    def _remember(self, draft: _Draft) -> None:
-        for path, listing in draft.plan.lists.items():
-            self._manifests.remember(path, listing)
-        for path, rows in draft.plan.own.items():
-            self._manifests.remember_own(path, rows)
-        self._heads.remember(draft.new, len(draft.new.json_bytes), draft.plan.files)
-
-    def _settle(self, draft: _Draft) -> None:
-        size = len(draft.plan.accepted)
-        results: list[tuple[Admitted | AdmittedAppend, Committed | IcetowerError]] = [
-            (r.member, Committed("replayed", draft.new, r.snapshots, 0.0, size)) for r in draft.plan.replayed
-        ]
-        results += [(a.member, Committed(a.outcome, draft.new, a.snapshots, 0.0, size)) for a in draft.plan.accepted]
-        results += [(r.member, r.error) for r in draft.plan.refused]
-        for member, result in results:
-            waiting = self._waiting_of(draft, member)
-            if isinstance(result, Committed) and waiting.taken_s is not None:
-                result = replace(result, queue_wait_ms=(waiting.taken_s - waiting.entered_s) * 1000)
-            waiting.settle(result)
-
-    # -- the swap -------------------------------------------------------------------------------------------------
-
-    async def _swap(self, drafts: Sequence[_Draft]) -> str:
-        """``landed`` or ``lost``. Raises `CommitStateUnknown` when nobody can tell within `settle_s`."""
-        swaps = [draft.swap for draft in drafts]
-        until_s = self._ambient.monotonic_s() + self.limits.settle_s
-        in_doubt = False
-        attempt = 0
-        while True:
+                late = True
+            if late or not step.expired:
+                continue
             try:
-                await self._upstream.swap(swaps)
-            except SwapLost as lost:
-                if not in_doubt:
-                    return "lost"
-                # While the head cannot be read, nobody knows: what may be in the table must not be cleaned up.
-                with suppress(UpstreamFailed, NotFound, Unavailable):
-                    return await self._landed_before(drafts, lost)
-            except SwapUnknown:
-                in_doubt = True
-            except IcetowerError:  # certainly nothing was changed, this time
-                if not in_doubt:
+                await self._gatekeeper.keep_keys(step.identifier, step.old.head, step.expired)
+            except IcetowerError:
+                if not turn.expires:  # not by retention, but since a client wants it
                     raise
-            except Exception as error:
-                raise CommitStateUnknown(
-                    f"the swap of {', '.join(str(swap.identifier) for swap in swaps)} failed in a way that does not "
-                    f"tell whether it landed ({type(error).__name__}); look for its snapshot before writing again"
-                ) from error
-            else:
-                return "landed"
-            if self._ambient.monotonic_s() >= until_s:
-                raise CommitStateUnknown(
-                    f"the catalog did not say within {self.limits.settle_s:g} s whether the commit to "
-                    f"{', '.join(str(swap.identifier) for swap in swaps)} landed; look for its snapshot before "
-                    "writing again"
-                )
-            await self._ambient.sleep(min(0.05 * 2**attempt, 2.0) * (0.5 + self._ambient.uniform() / 2))
-            attempt += 1
+                turn.expires = False
+                late = True
+        # Somebody may have left meanwhile. No await between this look and the seals.
+        return late or any(waiting.answer.done() for _, step in planned for waiting in step.going)
 
-    async def _landed_before(self, drafts: Sequence[_Draft], lost: SwapLost) -> str:
-        """Settle a swap in doubt: the head has moved, by us or by somebody else?"""
-        draft = next(draft for draft in drafts if draft.identifier == lost.identifier)
-        if lost.found is None:
-            raise CommitStateUnknown(f"the table {lost.identifier} went away while a commit to it was in doubt")
-        if lost.found == draft.new.location:
-            return "landed"
-        found = await self._heads.at(lost.found)
-        logged = {entry["metadata-file"] for entry in found.metadata.get("metadata-log", ())}
-        new = [i for accepted in draft.plan.accepted for i in accepted.snapshots]
-        if draft.new.location in logged or (new and all(i in found.snapshots for i in new)):
-            return "landed"
-        return "lost"
+    def _remember(self, turn: _Turn, step: Step) -> None:
+        turn.saw(step.new)
+        for accepted in step.plan.accepted:
+            for snapshot_id in accepted.snapshots:
+                turn.landed.put(str(snapshot_id), True, 1)
+        turn.swaps_lost = 0
+        turn.expires = True
+        self._heads.remember(step.new.head, len(step.new.head.json_bytes), step.plan.files)
 
-    @staticmethod
-    def _waiting_of(draft: _Draft, member: Admitted | AdmittedAppend) -> _Waiting:
-        return next(waiting for waiting in draft.waiting if waiting.member is member)
+    def _settle(self, step: Step, *, refusals_only: bool = False) -> None:
+        size, head = len(step.plan.accepted), step.new.head
+        results: list[tuple[Member, Committed | IcetowerError]] = [(r.member, r.error) for r in step.plan.refused]
+        if not refusals_only:
+            results += [(r.member, Committed("replayed", head, r.snapshots, 0.0, size)) for r in step.plan.replayed]
+            results += [(a.member, Committed(a.outcome, head, a.snapshots, 0.0, size)) for a in step.plan.accepted]
+        # A member may have been submitted more than once.
+        waiting: dict[int, deque[Waiting]] = {}
+        for w in step.waiting:
+            waiting.setdefault(id(w.member), deque()).append(w)
+        for member, result in results:
+            found = waiting[id(member)].popleft()
+            if isinstance(result, Committed) and found.taken_s is not None:
+                result = replace(result, queue_wait_ms=(found.taken_s - found.entered_s) * 1000)
+            found.settle(result)
 
     # -- small things ---------------------------------------------------------------------------------------------
 
-    def _waiting(self, member: Admitted | AdmittedAppend) -> _Waiting:
+    def _turn(self, identifier: Identifier) -> _Turn:
+        turn = self._turns.get(identifier)
+        if turn is None:
+            turn = self._turns[identifier] = _Turn(identifier, self.limits)
+        return turn
+
+    def _waiting(self, turn: _Turn, member: Member) -> Waiting:
         answer: asyncio.Future[Committed] = asyncio.get_running_loop().create_future()
-        # A client may hang up before its answer; an error that nobody fetches is no news.
-        answer.add_done_callback(lambda done: done.cancelled() or done.exception())
-        return _Waiting(member, answer, self._ambient.monotonic_s())
+        snapshots = snapshots_of(member)
+        turn.under_way.update(snapshots)
+
+        def answered(done: asyncio.Future[Committed]) -> None:
+            for snapshot_id in snapshots:
+                turn.under_way[snapshot_id] -= 1
+                if not turn.under_way[snapshot_id]:
+                    del turn.under_way[snapshot_id]
+            # A client may hang up before its answer; an error that nobody fetches is no news.
+            if not done.cancelled():
+                done.exception()
+
+        answer.add_done_callback(answered)
+        return Waiting(member, answer, self._ambient.monotonic_s(), bases_of(member))
+
+    def _later(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do something that nobody waits for."""
+        task = asyncio.create_task(work)
+        self._chores.add(task)
+        task.add_done_callback(self._chores.discard)
+
+    async def _pause(self, attempt: int) -> None:
+        """Two towers that lose to each other must not keep step."""
+        await self._ambient.sleep(min(0.002 * 2 ** min(attempt, 8), 0.25) * self._ambient.uniform())
 
     def _check_open(self) -> None:
         if self._draining:
@@ -493,6 +607,23 @@ class Engine:
                 rule="queue.draining",
                 next_step="retry",
             )
+
+
+def _told(raised: Exception) -> IcetowerError:
+    """What the clients of a group hear when something happens that nobody foresaw."""
+    if isinstance(raised, IcetowerError):
+        return raised
+    error = CommitStateUnknown(f"the commit engine failed: {type(raised).__name__}")
+    error.__cause__ = raised
+    return error
+
+
+def _lost_for_good(rounds: int) -> CommitConflict:
+    return CommitConflict(
+        f"{rounds} swaps in a row were lost to other writers of the catalog; try again",
+        rule="swap.lost",
+        next_step="retry",
+    )
 
 
 def _withdrawn(deadline_s: float, identifier: Identifier) -> CommitConflict:

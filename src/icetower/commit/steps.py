@@ -1,0 +1,271 @@
+"""From a group to a `Step`: planned on a version of the table, which may be one that is not written yet.
+
+`Planner` is the only caller of the pure `plan`: it reads what the plan asks for and plans again. A group may be planned
+while the one before it is still on its way, on the version that the other will leave; what that one has not written yet
+is known here from its plan.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from icetower.ambient import Ambient
+from icetower.catalog.changes import Manifests
+from icetower.catalog.deletes import Blobs, PositionDeletes
+from icetower.catalog.ports import Storage, Swap
+from icetower.commit.plan import Member, Needs, Plan, Sources, plan
+from icetower.commit.queue import Waiting
+from icetower.commit.rebase import asks_for_snapshot_isolation
+from icetower.conflicts.history import Files
+from icetower.errors import CommitConflict
+from icetower.protocol.names import Identifier
+from icetower.table import metadata as table_metadata
+from icetower.table.head import HeadState
+from icetower.table.manifests import Manifest, ManifestFile, read_manifest, read_manifest_list
+from icetower.table.puffin import BlobAt
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A version of a table, and since when it has asked for snapshot isolation.
+
+    Attributes:
+        isolation_since: a sequence number. Every snapshot numbered so or higher came in a version whose properties ask
+            for snapshot isolation in all commands, and so has every version since. None where this one does not ask.
+    """
+
+    head: HeadState
+    isolation_since: int | None
+
+    @classmethod
+    def found(cls, head: HeadState) -> Version:
+        """A version of which nobody here has seen the one before it."""
+        if not asks_for_snapshot_isolation(head.metadata.get("properties") or {}):
+            return cls(head, None)
+        metadata = head.metadata
+        snapshots, log = metadata.get("snapshots") or (), metadata.get("metadata-log") or ()
+        newest_ms = max((snapshot["timestamp-ms"] for snapshot in snapshots), default=-1)
+        # A newest snapshot that came before this version may have been read under other properties.
+        came_before = bool(log) and newest_ms <= log[-1]["timestamp-ms"]
+        return cls(head, _last_number(head) + came_before)
+
+    def followed_by(self, head: HeadState) -> Version:
+        """The version after this one. Between the two there was none that a reader could have seen."""
+        if not asks_for_snapshot_isolation(head.metadata.get("properties") or {}):
+            return Version(head, None)
+        return Version(head, _last_number(self.head) + 1 if self.isolation_since is None else self.isolation_since)
+
+
+def _last_number(head: HeadState) -> int:
+    return head.metadata.get("last-sequence-number") or 0
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One table's share of a swap: planned, not written yet.
+
+    Attributes:
+        old, new: the version that it was planned on, and the one that it leaves; the same where nothing changes.
+        expired_metadata: metadata files that fall out of the table's log, and may be deleted after the swap.
+    """
+
+    identifier: Identifier
+    waiting: tuple[Waiting, ...]
+    old: Version
+    new: Version
+    plan: Plan
+    expired_metadata: tuple[str, ...]
+
+    @property
+    def changes(self) -> bool:
+        """Whether there is anything to swap."""
+        return self.new is not self.old
+
+    @property
+    def swap(self) -> Swap:
+        return Swap(self.identifier, self.old.head.location, self.new.head.location)
+
+    @property
+    def going(self) -> tuple[Waiting, ...]:
+        """Whom the plan has accepted."""
+        accepted = {id(accepted.member) for accepted in self.plan.accepted}
+        return tuple(waiting for waiting in self.waiting if id(waiting.member) in accepted)
+
+    def seal(self) -> None:
+        """Its swap begins."""
+        for waiting in self.waiting:
+            waiting.sealed = True
+
+    @property
+    def expired(self) -> frozenset[int]:
+        """The snapshots that this step removes, by retention or since a client says so."""
+        updates = [update for accepted in self.plan.accepted for update in getattr(accepted.member, "updates", ())]
+        removed = [i for u in updates if u["action"] == "remove-snapshots" for i in u["snapshot-ids"]]
+        return frozenset(i for i in (*removed, *self.plan.expired) if i in self.old.head.snapshots)
+
+
+class Known:
+    """What the groups of one run of a table's worker have read, so that each of them is planned in one go.
+
+    Attributes:
+        unwritten: bytes of files that a group on its way will have written, by path.
+    """
+
+    def __init__(self, rows_max: int = 200_000) -> None:
+        self.unwritten: dict[str, bytes] = {}
+        self._rows_max = rows_max
+        self._forget_all()
+
+    def sources(self, manifests: Manifests) -> Sources:
+        """All of it, and what is at hand elsewhere."""
+        files = Files(self._lists, self._manifests, manifests.own)
+        return Sources(files, manifests.listings, self._blobs, self._targets)
+
+    def add(
+        self,
+        lists: Mapping[str, tuple[ManifestFile, ...]],
+        manifests: Mapping[str, Manifest],
+        blobs: Mapping[BlobAt, bytes],
+        targets: Mapping[str, frozenset[str] | None],
+    ) -> None:
+        self._lists |= lists
+        self._manifests |= manifests
+        self._blobs |= blobs
+        self._targets |= targets
+        self._rows += sum(len(rows) + 1 for rows in lists.values())
+        self._rows += sum(len(manifest.entries) + 1 for manifest in manifests.values())
+        self._rows += sum(len(blob) // 256 + 1 for blob in blobs.values())
+        self._rows += sum(len(paths or ()) + 1 for paths in targets.values())
+
+    def trim(self) -> None:
+        """Between two plans: forget everything, where it has become too much."""
+        if self._rows > self._rows_max:
+            self._forget_all()
+
+    def landed_or_lost(self, step: Step) -> None:
+        """The files of a step are in the storage now, or never will be."""
+        for path in step.plan.files:
+            self.unwritten.pop(path, None)
+
+    def _forget_all(self) -> None:
+        self._lists: dict[str, tuple[ManifestFile, ...]] = {}
+        self._manifests: dict[str, Manifest] = {}
+        self._blobs: dict[BlobAt, bytes] = {}
+        self._targets: dict[str, frozenset[str] | None] = {}
+        self._rows = 0
+
+
+class Planner:
+    """Plans groups, and reads what that takes.
+
+    Args:
+        storage: what plans ask for, beside manifests, is read from here.
+        rounds_max: so often a plan may ask for files before it is given up.
+        files_max: so many files it may ask for.
+    """
+
+    def __init__(
+        self, storage: Storage, manifests: Manifests, ambient: Ambient, *, rounds_max: int, files_max: int
+    ) -> None:
+        self._manifests = manifests
+        self._blobs = Blobs(storage)
+        self._deletes = PositionDeletes(storage)
+        self._ambient = ambient
+        self._rounds_max = rounds_max
+        self._files_max = files_max
+
+    async def step(
+        self,
+        identifier: Identifier,
+        waiting: tuple[Waiting, ...],
+        version: Version,
+        known: Known,
+        keep: frozenset[int],
+    ) -> Step:
+        """Plan a group on a version.
+
+        Raises:
+            CommitConflict: the plan kept asking for more files than it may read.
+            IcetowerError: a file that it needs cannot be read, or the table's properties make no sense.
+        """
+        head = version.head
+        planned = await self._planned(version, [w.member for w in waiting], known, keep)
+        if planned.metadata is head.metadata:  # nobody was accepted, or nothing changes by it
+            return Step(identifier, waiting, version, version, planned, ())
+        logged, expired = table_metadata.with_log(
+            planned.metadata, previous=head.metadata, previous_location=head.location
+        )
+        keep_log = logged["properties"].get("write.metadata.delete-after-commit.enabled", "false").lower() != "true"
+        number = table_metadata.version_of(head.location) + 1
+        location = table_metadata.metadata_path(logged, number, self._ambient.uuid4())
+        new = head.after(location, logged, snapshots=planned.snapshots, indexed=planned.keys)
+        # For whoever is planned after this group, perhaps before its files are written. Their names are new: if they
+        # never land, nobody asks for them.
+        known.unwritten.update(planned.files)
+        for path, listing in planned.lists.items():
+            self._manifests.remember(path, listing)
+        for path, rows in planned.own.items():
+            self._manifests.remember_own(path, rows)
+        return Step(identifier, waiting, version, version.followed_by(new), planned, () if keep_log else expired)
+
+    async def _planned(self, version: Version, members: Sequence[Member], known: Known, keep: frozenset[int]) -> Plan:
+        """The plan, with everything read that it needs."""
+        now_ms = max(self._ambient.now_ms(), version.head.metadata["last-updated-ms"])
+        known.trim()
+        left = self._files_max
+        for _ in range(self._rounds_max):
+            planned = plan(
+                version.head,
+                members,
+                known.sources(self._manifests),
+                now_ms=now_ms,
+                new_name=self._ambient.uuid4,
+                new_id=self._ambient.snapshot_id,
+                isolation_since=version.isolation_since,
+                keep=keep,
+            )
+            if not planned.needs:
+                return planned
+            left -= len(planned.needs)
+            if left < 0:
+                break
+            await self._read(planned.needs, known)
+        raise CommitConflict(
+            f"to see whether the commit may be rebased, more manifests had to be read than {self._files_max} files "
+            f"in {self._rounds_max} rounds; refresh and write again",
+            rule="plan.needs",
+        )
+
+    async def _read(self, needs: Needs, known: Known) -> None:
+        """Everything at once, side by side."""
+        lists, manifests = sorted(needs.lists), sorted(needs.manifests)
+        read_lists, read_manifests, blobs, targets = await asyncio.gather(
+            asyncio.gather(*(self._list(path, known) for path in lists)),
+            asyncio.gather(*(self._manifest(path, known) for path in manifests)),
+            self._blobs_at(needs.blobs, known),
+            asyncio.gather(*(self._deletes.targets(file.path, file) for file in needs.targets)),
+        )
+        known.add(
+            dict(zip(lists, read_lists, strict=True)),
+            dict(zip(manifests, read_manifests, strict=True)),
+            blobs,
+            dict(zip((file.path for file in needs.targets), targets, strict=True)),
+        )
+
+    async def _list(self, path: str, known: Known) -> tuple[ManifestFile, ...]:
+        unwritten = known.unwritten.get(path)
+        return await self._manifests.list_at(path) if unwritten is None else read_manifest_list(unwritten)
+
+    async def _manifest(self, path: str, known: Known) -> Manifest:
+        unwritten = known.unwritten.get(path)
+        return await self._manifests.manifest_at(path) if unwritten is None else read_manifest(unwritten)
+
+    async def _blobs_at(self, blobs: frozenset[BlobAt], known: Known) -> Mapping[BlobAt, bytes]:
+        unwritten = {
+            at: data[at.offset : at.offset + at.length_bytes]
+            for at in blobs
+            if (data := known.unwritten.get(at.path)) is not None
+        }
+        return {**unwritten, **await self._blobs.read_all(blobs - unwritten.keys())}

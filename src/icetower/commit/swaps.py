@@ -1,0 +1,133 @@
+"""What a step does to the world: files written side by side, one compare-and-swap, and how it ended.
+
+A swap can end in three ways. *Landed*, *lost* (an outside writer was faster, and nothing was changed), or *unknown*:
+then the very same swap is repeated until it lands or the head has moved, and the group's snapshots, or its metadata
+file in the head's log, tell which it was. While nobody can tell, nothing that it wrote is deleted (trap A3).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+
+from icetower.ambient import Ambient
+from icetower.catalog.ports import Storage, SwapLost, SwapUnknown, Upstream
+from icetower.commit.head import Heads
+from icetower.commit.steps import Step
+from icetower.errors import AlreadyExists, CommitStateUnknown, IcetowerError, NotFound, Unavailable, UpstreamFailed
+from icetower.table.head import HeadState
+
+_LARGE_BYTES = 256 * 1024
+"""Metadata of this size takes long enough to compress for other requests to notice."""
+
+
+class Swaps:
+    """Args:
+    settle_s: how long an unknown swap is repeated.
+    """
+
+    def __init__(
+        self, upstream: Upstream, storage: Storage, heads: Heads, ambient: Ambient, *, settle_s: float
+    ) -> None:
+        self._upstream = upstream
+        self._storage = storage
+        self._heads = heads
+        self._ambient = ambient
+        self._settle_s = settle_s
+
+    async def write(self, steps: Sequence[Step]) -> Exception | None:
+        """Write all files of some steps side by side. The error of one that could not be written, if any."""
+        writes: dict[str, bytes] = {}
+        for step in steps:
+            writes |= step.plan.files
+            writes[step.new.head.location] = await _file_bytes(step.new.head)
+        results = await asyncio.gather(
+            *(self._storage.write(path, data) for path, data in writes.items()), return_exceptions=True
+        )
+        # Only now that all have ended: a write that is still under way must not outlive the clean-up.
+        for result in results:
+            if isinstance(result, AlreadyExists):
+                return IcetowerError(f"a new file has the name of an old one: {result.message}")
+            if isinstance(result, Exception):
+                return result
+        return None
+
+    async def discard(self, steps: Sequence[Step]) -> None:
+        """Delete the files of a swap that certainly did not happen. What cannot be deleted is an orphan."""
+        paths = [path for step in steps for path in (*step.plan.files, step.new.head.location)]
+        with suppress(IcetowerError):
+            await self._storage.delete_many(paths)
+
+    async def expire(self, steps: Sequence[Step]) -> None:
+        """Delete metadata files that fell out of the tables' logs. Nothing depends on whether it works."""
+        paths = [path for step in steps for path in step.expired_metadata]
+        with suppress(IcetowerError):
+            if paths:
+                await self._storage.delete_many(paths)
+
+    async def stale(self, steps: Sequence[Step]) -> bool:
+        """Whether a table has moved on since the steps were planned. Raises `NoSuchTable`."""
+        for step in steps:
+            if await self._upstream.location(step.identifier) != step.old.head.location:
+                return True
+        return False
+
+    async def swap(self, steps: Sequence[Step]) -> bool:
+        """Whether it landed.
+
+        Raises:
+            CommitStateUnknown: nobody could tell within `settle_s`.
+            IcetowerError: it failed, and certainly changed nothing.
+        """
+        swaps = [step.swap for step in steps]
+        until_s = self._ambient.monotonic_s() + self._settle_s
+        in_doubt = False
+        attempt = 0
+        while True:
+            try:
+                await self._upstream.swap(swaps)
+            except SwapLost as lost:
+                if not in_doubt:
+                    return False
+                # While the head cannot be read, nobody knows: what may be in the table must not be cleaned up.
+                with suppress(UpstreamFailed, NotFound, Unavailable):
+                    return await self._landed_before(steps, lost)
+            except SwapUnknown:
+                in_doubt = True
+            except IcetowerError:  # certainly nothing was changed, this time
+                if not in_doubt:
+                    raise
+            except Exception as error:
+                raise CommitStateUnknown(
+                    f"the swap of {', '.join(str(swap.identifier) for swap in swaps)} failed in a way that does not "
+                    f"tell whether it landed ({type(error).__name__}); look for its snapshot before writing again"
+                ) from error
+            else:
+                return True
+            if self._ambient.monotonic_s() >= until_s:
+                raise CommitStateUnknown(
+                    f"the catalog did not say within {self._settle_s:g} s whether the commit to "
+                    f"{', '.join(str(swap.identifier) for swap in swaps)} landed; look for its snapshot before "
+                    "writing again"
+                )
+            await self._ambient.sleep(min(0.05 * 2**attempt, 2.0) * (0.5 + self._ambient.uniform() / 2))
+            attempt += 1
+
+    async def _landed_before(self, steps: Sequence[Step], lost: SwapLost) -> bool:
+        """Settle a swap in doubt: the head has moved, by us or by somebody else?"""
+        step = next(step for step in steps if step.identifier == lost.identifier)
+        if lost.found is None:
+            raise CommitStateUnknown(f"the table {lost.identifier} went away while a commit to it was in doubt")
+        if lost.found == step.new.head.location:
+            return True
+        found = await self._heads.at(lost.found)
+        logged = {entry["metadata-file"] for entry in found.metadata.get("metadata-log", ())}
+        new = [i for accepted in step.plan.accepted for i in accepted.snapshots]
+        return step.new.head.location in logged or (bool(new) and all(i in found.snapshots for i in new))
+
+
+async def _file_bytes(head: HeadState) -> bytes:
+    if ".gz." in head.location and len(head.json_bytes) > _LARGE_BYTES:
+        return await asyncio.to_thread(lambda: head.file_bytes)
+    return head.file_bytes
