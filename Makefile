@@ -5,9 +5,10 @@ BIN := .venv/bin
 READY := .venv/ready
 COUNT := 1000
 SEED := 20261121
+SECONDS := 60
 ROUNDS := 10
 
-.PHONY: help setup java jdk jars postgres demo check test differential mutations walkthrough experiments bench-commit never-weaker spark-merge rck lock format clean
+.PHONY: help setup java jdk jars postgres demo check test differential mutations walkthrough experiments torture bench-commit never-weaker spark-merge rck lock format clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -61,6 +62,9 @@ never-weaker: jars jdk ## random jobs by Iceberg's Java client, through a tower 
 
 spark-merge: jars ## MERGE from eight threads beside compaction: Icetower and Iceberg's reference server; ROUNDS
 	@$(BIN)/python tools/wire/spark_merge.py --rounds $(ROUNDS)
+
+torture: $(READY) ## crash safety: new seeds of the simulation and towers killed with -9; SECONDS or HOURS
+	@$(BIN)/python tools/torture/run.py $(if $(HOURS),--hours $(HOURS),--seconds $(SECONDS))
 
 rck: java ## Iceberg's own REST Compatibility Kit against `icetower serve`
 	@$(BIN)/python tools/rck/run.py

@@ -1,4 +1,4 @@
-"""Is the simulation sharp? An engine that is broken in any of these ways is caught, within a bounded number of seeds."""
+"""Is the simulation sharp? An engine that is broken in any of these ways is caught by one of the first seeds."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ class Client:
                 return "acked" if outcome == "acked" else "maybe"
             if outcome == "unknown":
                 doubt = True
-                if intents[0].key is None:  # to write again without a key could write twice
+                if not intents[0].known_again:  # to write again without a key could write twice
                     return "maybe"
             elif outcome == "refused":
                 self._forget(attempts)
@@ -123,7 +123,7 @@ class Client:
 
     async def _send(self, attempts: Sequence[Attempt]) -> str:
         tower = self._towers[self._home]
-        if not attempts[0].steps:
+        if not attempts[0].steps and not attempts[0].files:
             return await self._send_once(tower, attempts[0])
         sends = 2 if self.stream.random() < 0.12 else 1
         calls = [asyncio.ensure_future(self._request(tower, attempts)) for _ in range(sends)]
@@ -143,7 +143,7 @@ class Client:
             if outcome == "unknown" and self.stream.random() < 0.3 and await self._look(attempts):
                 outcome = "acked"
                 break
-            if outcome == "unknown" and attempts[0].intent.key is not None and self.stream.random() < 0.3:
+            if outcome == "unknown" and attempts[0].intent.known_again and self.stream.random() < 0.3:
                 return "unknown"  # its caller writes again, under the same key
             # What an earlier tower still has in hand is asked for there; only if it died, anywhere.
             same = tower.up and outcome == "unknown"
@@ -209,6 +209,8 @@ class Client:
             return "busy"
         except Lost:
             outcome = "unknown"
+            for attempt in attempts:
+                attempt.intent.loose |= tower.up
         except IcetowerError as error:
             outcome = _outcome(error)
             self.world.counts[f"{error.status} {error.rule}"] += 1

@@ -16,6 +16,7 @@ what the clients wanted.
     rebase.allowed    a commit on a stale base is in the table only if somebody's word allows it
     rebase.scope      nothing came into what a commit says it has read, between its base and its place
     commit.once       no commit is in a table twice: by key, snapshot id or data file
+    group.tells       the group file of folded appends says whose each file is, and under which key
     commit.refused    a commit that was answered 409 is not in the table, and never comes
     commit.acked      a commit that was acknowledged is in the table
     commit.together   a transaction lands in one swap or not at all
@@ -36,8 +37,9 @@ import orjson
 
 from icetower.catalog.ports import Swap
 from icetower.errors import ValidationFailed
-from icetower.protocol.marks import BLIND_APPENDS
+from icetower.protocol.marks import BLIND_APPENDS, GROUP_FILE
 from icetower.protocol.names import Identifier
+from icetower.table.groups import read_group
 from icetower.table.records import ADDED, DELETED, Manifest, ManifestFile
 from torture.ledger import Attempt, Intent, Step
 from torture.memory import manifest_list_of, manifest_of
@@ -90,6 +92,8 @@ class TableSeen:
     named: Counter[str] = field(default_factory=Counter[str])
     log: frozenset[str] = frozenset()
     added: dict[str, int] = field(default_factory=dict[str, int])
+    steps: dict[int, Step] = field(default_factory=dict[int, Step])
+    sent_by: dict[int, tuple[Intent, ...]] = field(default_factory=dict[int, "tuple[Intent, ...]"])
     heads: list[dict[str, int]] = field(default_factory=list[dict[str, int]])
 
 
@@ -113,6 +117,8 @@ class Judge:
         self.revoked: dict[str, float] = {}
         self.written: set[str] = set()
         self._attempts: dict[int, tuple[Attempt, Step]] = {}
+        self._appends: dict[str, Attempt] = {}
+        self._folded: dict[int, int] = {}
         self._began: dict[str, float] = {}
 
     # -- what the run tells ---------------------------------------------------------------------------------------
@@ -131,12 +137,13 @@ class Judge:
         attempt.intent.attempts.append(attempt)
         for step in attempt.steps:
             self._attempts[step.snapshot_id] = (attempt, step)
+        self._appends.update(dict.fromkeys(attempt.files, attempt))
 
     def acked(self, attempt: Attempt) -> None:
         """A client was told that its commit is done."""
         intent = attempt.intent
         table = self.tables[intent.table]
-        if attempt.steps:
+        if attempt.steps or attempt.files:
             landed = [a for a in intent.attempts if self.landed(a)]
             self._hold("commit.acked", bool(landed), lambda: f"{intent} was acknowledged, and is not in {intent.table}")
         elif attempt.moves:
@@ -159,7 +166,7 @@ class Judge:
     def landed(self, attempt: Attempt) -> bool:
         """Whether any of its snapshots ever was in the table."""
         table = self.tables[attempt.intent.table]
-        return any(step.snapshot_id in table.landed for step in attempt.steps)
+        return id(attempt) in self._folded or any(step.snapshot_id in table.landed for step in attempt.steps)
 
     def swap_begins(self, actor: str, swaps: Sequence[Swap], began_s: float) -> None:
         """A swap is sent for the first time, or again."""
@@ -260,9 +267,10 @@ class Judge:
         seen, own = self._read(table, new, snapshot)
         table.snapshots[snapshot_id] = seen
         table.named.update(seen.named)
+        parent = table.snapshots[seen.parent] if seen.parent is not None else Seen(None, {}, frozenset())
         known = self._attempts.get(snapshot_id)
         if known is None:
-            self.found("snapshot.own", f"nobody has sent snapshot {snapshot_id}")
+            self._group(table, swap, snapshot, parent, seen, own)
             return None
         attempt, step = known
         intent = attempt.intent
@@ -270,25 +278,60 @@ class Judge:
         earlier = [a for a in intent.attempts if a is not attempt and self.landed(a)]
         self._hold("commit.once", not twice and not earlier, lambda: f"{intent} landed twice: {snapshot_id}")
         table.landed[snapshot_id] = attempt
-        if intent.key is not None:
-            owner = (intent.who, intent.ref, intent.key)
-            first = table.keys.setdefault(owner, attempt)
-            self._hold("commit.once", first is attempt, lambda: f"{intent}: key {intent.key} is in the table twice")
+        table.steps[snapshot_id], table.sent_by[snapshot_id] = step, (intent,)
+        self._key_once(table, attempt)
         self._hold("commit.refused", not attempt.refused, lambda: f"{intent} was answered 409, and lands now")
         if not intent.outside:
             self._inside(table, swap, old, snapshot, attempt, step)
-        parent = table.snapshots[seen.parent] if seen.parent is not None else Seen(None, {}, frozenset())
         self._content(table, snapshot, step, intent, parent, seen, own)
         self._totals(snapshot, step, parent, seen)
         return attempt
 
+    def _group(
+        self, table: TableSeen, swap: Swap, snapshot: JSON, parent: Seen, seen: Seen, own: Mapping[str, LiveFile]
+    ) -> None:
+        """A snapshot that the tower made of appends by the fast path: whole ones, each once, and a file that tells."""
+        attempts = list({id(a): a for a in (self._appends.get(path) for path in own) if a is not None}.values())
+        if not attempts:
+            self.found("snapshot.own", f"nobody has sent snapshot {snapshot['snapshot-id']}")
+            return
+        adds: dict[str, int] = {}
+        for attempt in attempts:
+            intent = attempt.intent
+            adds |= {path: rows for path, (_, rows) in attempt.files.items()}
+            earlier = [a for a in intent.attempts if self.landed(a)]
+            self._hold("commit.once", not earlier, lambda i=intent: f"{i} landed twice")
+            self._folded[id(attempt)] = snapshot["snapshot-id"]
+            self._key_once(table, attempt)
+            self._not_revoked(swap, intent)
+            self._hold("commit.refused", intent.state != "refused", lambda i=intent: f"{i} was given up, and lands now")
+        step = Step(snapshot["snapshot-id"], seen.parent, adds, frozenset(), None, "")
+        table.landed[step.snapshot_id] = None
+        table.steps[step.snapshot_id] = step
+        table.sent_by[step.snapshot_id] = tuple(attempt.intent for attempt in attempts)
+        group = read_group(self.files[(snapshot.get("summary") or {})[GROUP_FILE]])
+        told = {(a.principal, a.key, a.application, a.files) for a in group.appends}
+        right = {(a.intent.who, a.intent.key, a.intent.application, tuple(a.files)) for a in attempts}
+        self._hold("group.tells", told == right, lambda: f"the group file tells {told}, and {right} is so")
+        self._content(table, snapshot, step, attempts[0].intent, parent, seen, own)
+        self._totals(snapshot, step, parent, seen)
+
+    def _key_once(self, table: TableSeen, attempt: Attempt) -> None:
+        intent = attempt.intent
+        for name in (intent.key, intent.application and f"{intent.application}"):
+            if name is not None:
+                first = table.keys.setdefault((intent.who, intent.ref, name), attempt)
+                self._hold("commit.once", first is attempt, lambda n=name: f"{intent}: {n} is in the table twice")
+
+    def _not_revoked(self, swap: Swap, intent: Intent) -> None:
+        revoked_s = self.revoked.get(intent.who)
+        late = revoked_s is not None and revoked_s < self._began.get(swap.new, 0.0)
+        self._hold("commit.revoked", not late, lambda: f"{intent} landed, though revoked at {revoked_s}")
+
     def _inside(self, table: TableSeen, swap: Swap, old: JSON, snapshot: JSON, attempt: Attempt, step: Step) -> None:
         """What holds for commits that came through a tower."""
         intent = attempt.intent
-        revoked_s = self.revoked.get(intent.who)
-        began_s = self._began.get(swap.new, 0.0)
-        late = revoked_s is not None and revoked_s < began_s
-        self._hold("commit.revoked", not late, lambda: f"{intent} landed, though revoked at {revoked_s}")
+        self._not_revoked(swap, intent)
         if snapshot.get("parent-snapshot-id") == step.parent:
             return
         siblings = {other.snapshot_id for other in attempt.steps}
@@ -312,9 +355,8 @@ class Judge:
         for snapshot_id in self._chain(table, _parent(snapshot)):
             if snapshot_id == step.parent:
                 return
-            attempt, other = self._attempts.get(snapshot_id, (None, None))
-            if attempt is not None and other is not None and attempt.intent.kind != "compact":
-                yield other.adds.keys()
+            if any(intent.kind != "compact" for intent in table.sent_by.get(snapshot_id, ())):
+                yield table.steps[snapshot_id].adds.keys()
 
     def _read(self, table: TableSeen, new: JSON, snapshot: JSON) -> tuple[Seen, Mapping[str, LiveFile]]:
         """A snapshot from storage; with the files that its own manifests mark as added by it."""
@@ -323,6 +365,8 @@ class Judge:
         live: dict[str, LiveFile] = {}
         own: dict[str, LiveFile] = {}
         named = {path}
+        if group_file := (snapshot.get("summary") or {}).get(GROUP_FILE):
+            named.add(group_file)
         for row in rows:
             named.add(row.path)
             data = self.files.get(row.path, b"")
@@ -439,13 +483,12 @@ class Judge:
                 "parent.chain", forward or bool(set(back) & set(chain)), lambda n=name, w=was, o=now: f"{n}: {w} → {o}"
             )
             for snapshot_id in fresh & set(chain):
-                attempt = table.landed.get(snapshot_id)
-                right = attempt is None or attempt.intent.ref == name or attempt.intent.ref not in old["refs"]
+                refs = {intent.ref for intent in table.sent_by.get(snapshot_id, ())}
+                right = refs == {name} or not refs & old["refs"].keys()
                 self._hold("parent.chain", right, lambda n=name, s=snapshot_id: f"snapshot {s} is on {n}")
         told_back = {ref for ref, _ in told}
         for snapshot_id in fresh - reached:
-            attempt = table.landed.get(snapshot_id)
-            dropped = attempt is not None and attempt.intent.ref in told_back
+            dropped = {intent.ref for intent in table.sent_by.get(snapshot_id, ())} <= told_back
             self._hold("parent.chain", dropped, lambda s=snapshot_id: f"snapshot {s} is on no branch")
 
     @staticmethod
@@ -472,11 +515,9 @@ class Judge:
     def _branch(self, table: TableSeen, name: str, head: int) -> None:
         expected: set[str] = set()
         for snapshot_id in reversed(list(self._chain(table, head))):
-            attempt = table.landed.get(snapshot_id)
-            steps = () if attempt is None else attempt.steps
-            for step in steps:
-                if step.snapshot_id == snapshot_id:
-                    expected = (expected - step.removes) | step.adds.keys()
+            step = table.steps.get(snapshot_id)
+            if step is not None:
+                expected = (expected - step.removes) | step.adds.keys()
         live = set(table.snapshots[head].live)
         self._hold(
             "content.exact", live == expected, lambda: f"{name} differs from the ledgers: {sorted(live ^ expected)[:4]}"
@@ -486,7 +527,7 @@ class Judge:
         landed = [attempt for attempt in intent.attempts if self.landed(attempt)]
         self._hold("commit.once", len(landed) <= 1, lambda: f"{intent} landed {len(landed)} times")
         self._hold("engine.sound", intent.state != "open", lambda: f"{intent} was never answered")
-        if intent.state == "acked" and any(attempt.steps for attempt in intent.attempts):
+        if intent.state == "acked" and any(attempt.steps or attempt.files for attempt in intent.attempts):
             self._hold("commit.acked", len(landed) == 1, lambda: f"{intent} was acknowledged, and never landed")
         if intent.state == "refused":
             self._hold("commit.refused", not landed, lambda: f"{intent} was refused, and landed")

@@ -41,6 +41,7 @@ class Attempt:
         own: manifests and manifest lists that its client wrote for it, and deletes when it hears 409.
         moves: refs that it sets to snapshots that are there already, and where it asserts them to stand.
         expires: snapshots that it removes.
+        files: data files of an append by the fast path → (partition, rows).
         effect: whether a table shows that it landed, where it adds no snapshot.
         refused: its client was told 409: it must never be in the table.
         unknown: its client was once told that nobody can tell.
@@ -53,6 +54,8 @@ class Attempt:
     own: tuple[str, ...] = ()
     moves: Mapping[str, int] = field(default_factory=dict[str, int])
     expires: frozenset[int] = frozenset()
+    files: Mapping[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
+    partitioned: bool = False
     effect: Callable[[Mapping[str, Any]], bool] | None = None
     refused: bool = False
     unknown: bool = False
@@ -73,6 +76,8 @@ class Intent:
         state: ``open``; then ``acked``, ``refused``, ``maybe`` (nobody could tell, and its client gave up) or
             ``skipped`` (there was nothing to do).
         in_flight: requests that were sent and have not ended.
+        loose: whether a client hung up on a request that its tower may still have in hand.
+        application: (application, sequence), where its commits are numbered.
     """
 
     number: int
@@ -87,11 +92,18 @@ class Intent:
     attempts: list[Attempt] = field(default_factory=list[Attempt])
     state: str = "open"
     in_flight: int = 0
+    loose: bool = False
+    application: tuple[str, int] | None = None
 
     @property
     def done(self) -> bool:
         """Whether nothing of it can be sent or under way any more."""
-        return self.state != "open" and self.in_flight == 0
+        return self.state != "open" and self.in_flight == 0 and not self.loose
+
+    @property
+    def known_again(self) -> bool:
+        """Whether a tower knows it again when it is written anew."""
+        return self.key is not None or self.application is not None
 
     def __str__(self) -> str:
         return f"#{self.number} {self.kind} by {self.who}"

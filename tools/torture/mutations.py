@@ -16,10 +16,11 @@ from unittest import mock
 from icetower.catalog.ports import Swap, SwapLost, SwapUnknown
 from icetower.commit import draft, rebase
 from icetower.errors import CommitConflict, CommitStateUnknown, UpstreamFailed
+from icetower.gateway.gatekeeper import Gatekeeper
 from icetower.table import metadata as table_metadata
 from icetower.table.keys import Keys
 from torture.simulate import simulate
-from torture.towers import Gate, Gateway
+from torture.towers import Gateway
 from torture.world import Door
 
 SEEDS_MAX = 300
@@ -111,7 +112,7 @@ async def _write_errors_are_ignored(self: Door, path: str, data: bytes) -> None:
         return
 
 
-async def _nobody_is_revoked(self: Gate, members: Sequence[Any]) -> dict[int, Any]:
+async def _nobody_is_revoked(self: Gatekeeper, members: Sequence[Any]) -> dict[int, Any]:
     del self, members
     return {}
 
@@ -166,7 +167,7 @@ MUTATIONS = (
     _mutation("a transaction lands table by table", _door(swap=_one_by_one), "commit.together"),
     _mutation("a commit is acknowledged before it landed", _door(swap=_done_before_it_landed), "commit.acked"),
     _mutation("errors of writes are ignored", _door(write=_write_errors_are_ignored), "files.whole"),
-    _mutation("the late check is skipped", _function(Gate, still_admits=_nobody_is_revoked), "commit.revoked"),
+    _mutation("the late check is skipped", _function(Gatekeeper, still_admits=_nobody_is_revoked), "commit.revoked"),
     _mutation(
         "an unknown outcome is answered 409",
         _function(Gateway, commit=_unknown_is_answered_409),

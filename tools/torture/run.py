@@ -16,8 +16,12 @@ import argparse
 import json
 import os
 import sys
+import tempfile
 import time
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from collections import Counter
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -25,10 +29,14 @@ if __package__ in {None, ""}:
     sys.path.insert(0, str(ROOT / "tools"))
 
 from torture.chunks import Summary, pool, run_seeds  # noqa: E402
+from torture.kill import Broken, Launcher, Point, play, template  # noqa: E402
 from torture.simulate import simulate  # noqa: E402
 
 CHUNK = 50
 FAILURES_MAX = 10
+CLIENTS = 3
+MOMENTS = ("before", "after", "torn")
+STEPS_MAX = 1_000
 TELL_EVERY_S = 30
 SUMMARY = ROOT / ".cache" / "torture" / "summary.json"
 
@@ -68,7 +76,38 @@ def simulate_for(seconds: float, start: int, workers: int) -> Summary:
     return whole
 
 
-def report(summary: Summary, start: int) -> dict[str, object]:
+@dataclass(slots=True)
+class Kills:
+    """What became of the towers that were killed."""
+
+    runs: int = 0
+    counts: Counter[str] = field(default_factory=Counter[str])
+    broken: list[str] = field(default_factory=list[str])
+
+
+def kill_for(seconds: float) -> Kills:
+    """Towers killed at every step, round after round, until the time is over or something broke."""
+    kills, until_s = Kills(), time.monotonic() + seconds
+    with tempfile.TemporaryDirectory(prefix="torture-") as home, Launcher(Path(home)) as launcher:
+        fast = template(launcher)
+        while not kills.broken:
+            for at, when in product(range(1, STEPS_MAX), MOMENTS):
+                if time.monotonic() >= until_s:
+                    return kills
+                try:
+                    story = play(launcher, Point(at, when), clients=CLIENTS, fast=fast)
+                except Broken as broken:
+                    kills.broken.append(f"{when} step {at}: {broken}")
+                    break
+                kills.runs += 1
+                kills.counts += story.counts
+                kills.counts[f"killed {when} a step" if story.killed else "not reached"] += 1
+                if at > story.steps:
+                    break
+    return kills
+
+
+def report(summary: Summary, kills: Kills, start: int) -> dict[str, object]:
     """What is printed and kept."""
     return {
         "first seed": start,
@@ -76,6 +115,9 @@ def report(summary: Summary, start: int) -> dict[str, object]:
         "failures": [seed for seed, _ in summary.failures],
         "counts": dict(sorted(summary.counts.items())),
         "invariants checked": dict(sorted(summary.checked.items())),
+        "runs of towers that were killed": kills.runs,
+        "kills": dict(sorted(kills.counts.items())),
+        "kills that broke something": kills.broken,
     }
 
 
@@ -94,8 +136,11 @@ def main() -> int:
     seconds = given.hours * 3600 if given.hours else given.seconds
     start = given.start if given.start is not None else int(time.time()) % 1_000_000_000
     print(f"seeds from {start} on, for {seconds:g} s", flush=True)
-    summary = simulate_for(seconds, start, given.workers)
-    found = report(summary, start)
+    with ThreadPoolExecutor(1) as beside:
+        killing = beside.submit(kill_for, seconds) if given.kill else None
+        summary = simulate_for(seconds, start, max(1, given.workers - given.kill))
+        kills = killing.result() if killing is not None else Kills()
+    found = report(summary, kills, start)
     SUMMARY.parent.mkdir(parents=True, exist_ok=True)
     SUMMARY.write_text(json.dumps(found, indent=1) + "\n")
     for name, value in found.items():
@@ -107,7 +152,7 @@ def main() -> int:
             print(f"{name}: {value}")
     if summary.failures:
         print(summary.told())
-    return 1 if summary.failures else 0
+    return 1 if summary.failures or kills.broken else 0
 
 
 if __name__ == "__main__":

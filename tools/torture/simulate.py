@@ -39,7 +39,15 @@ SCHEMA = {
     ],
 }
 TABLES = (Identifier(("db",), "t"), Identifier(("db",), "u"))
-WEIGHTS = (("append", 9), ("merge_append", 2), ("overwrite", 4), ("delete", 2), ("compact", 2), ("two_steps", 1))
+WEIGHTS = (
+    ("append", 7),
+    ("fast", 6),
+    ("merge_append", 2),
+    ("overwrite", 4),
+    ("delete", 2),
+    ("compact", 2),
+    ("two_steps", 1),
+)
 
 
 @dataclass(slots=True)
@@ -167,6 +175,8 @@ class _Run:
             kind: str = stream.choices(kinds, weights)[0]
             ref = "audit" if stream.random() < 0.15 and self._has_branch() else "main"
             intent = self._intent(name, kind, TABLES[0], ref=ref, key=key, blind=blind and "append" in kind)
+            if kind == "fast" and (key is None or stream.random() < 0.3):
+                intent.application = (f"app-{name}", turn + 1)
             prepare: Prepare = getattr(wishes, kind)
             await client.perform([intent], prepare)
             await client.pause(0.5)

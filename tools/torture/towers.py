@@ -5,18 +5,23 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import random
+import traceback
 import uuid
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from icetower.ambient import uuid7_of
 from icetower.catalog.changes import Manifests
+from icetower.catalog.footers import Claim, Verified
 from icetower.commit.engine import Committed, Engine, Limits
 from icetower.commit.head import Heads
-from icetower.errors import Forbidden, IcetowerError
+from icetower.contracts.model import ADMINISTRATOR_NAME
+from icetower.errors import IcetowerError
 from icetower.gateway import tower as gateway
-from icetower.ledger.ledger import Commit, CommitKey
+from icetower.gateway.gatekeeper import Gatekeeper
+from icetower.ledger.ledger import Batch, Commit, CommitKey
+from icetower.protocol.appends import AppendRequest, FileDescriptor
 from icetower.protocol.commits import CommitRequest
 from icetower.protocol.names import Identifier
 from icetower.registry.principals import administrator
@@ -24,6 +29,7 @@ from icetower.table.head import HeadState
 from torture.clock import Chance
 from torture.ledger import Attempt
 from torture.world import Door, World
+from torture.writing import data_file
 
 T = TypeVar("T")
 _OWNER: contextvars.ContextVar[Tower | None] = contextvars.ContextVar("owner", default=None)
@@ -70,43 +76,64 @@ class SimAmbient:
         await asyncio.sleep(seconds)
 
 
-class Gate:
-    """The gatekeeper: who was revoked may not go on."""
+class Registry:
+    """Who stands, and who was revoked."""
 
     def __init__(self, world: World) -> None:
         self._world = world
 
-    async def still_admits(self, members: Sequence[Any]) -> Mapping[int, IcetowerError]:
+    async def standings(self, names: Sequence[str]) -> dict[str, tuple[str, int]]:
         await asyncio.sleep(0)
-        revoked = self._world.judge.revoked
-        return {
-            position: Forbidden(f"{member.principal} was revoked", rule="contract.revoked")
-            for position, member in enumerate(members)
-            if member.principal in revoked
-        }
+        return {name: (ADMINISTRATOR_NAME, 0) for name in names if name not in self._world.judge.revoked}
 
 
 class MemoryLedger:
-    """A tower's ledger: it outlives crashes, and answers at once. Of its log nobody asks here."""
+    """A tower's ledger, with the rules of the real one: it outlives crashes. Of its log nobody asks here."""
+
+    lifetime_ms = 24 * 3600 * 1000
 
     def __init__(self) -> None:
         self._commits: dict[CommitKey, Commit] = {}
+        self._groups: set[tuple[str, int]] = set()
+
+    async def write(self, batch: Batch) -> None:
+        """A live key keeps its first content, an application its highest number."""
+        await asyncio.sleep(0.002)
+        for commit in (*batch.commits, *(commit for group in batch.groups for commit in group.commits)):
+            known = self._commits.get(commit.owner)
+            if known is None or (commit.sequence or 0) > (known.sequence or 0):
+                self._commits[commit.owner] = commit
+        self._groups.update((group.table_uuid, group.snapshot_id) for group in batch.groups)
+
+    async def find_commits(self, owners: Sequence[CommitKey]) -> dict[CommitKey, Commit]:
+        await asyncio.sleep(0.002)
+        return {owner: self._commits[owner] for owner in owners if owner in self._commits}
 
     async def find_commit(self, owner: CommitKey) -> Commit | None:
-        return self._commits.get(owner)
+        return (await self.find_commits([owner])).get(owner)
 
     async def remember_commits(self, commits: Sequence[Commit]) -> None:
-        self._commits.update({commit.owner: commit for commit in commits})
+        await self.write(Batch(commits=commits))
 
     async def forget_commits(self, owners: Sequence[CommitKey]) -> None:
+        await asyncio.sleep(0.002)
         for owner in owners:
             self._commits.pop(owner, None)
 
-    def __getattr__(self, name: str) -> Callable[..., Awaitable[None]]:
-        async def nothing(*_: object, **__: object) -> None:
-            return None
+    async def kept_groups(self, table_uuid: str, snapshot_ids: Iterable[int]) -> frozenset[int]:
+        await asyncio.sleep(0.002)
+        return frozenset(i for i in snapshot_ids if (table_uuid, i) in self._groups)
 
-        return nothing
+
+class Footers:
+    """Believes what a writer says of its files: there is no Parquet here."""
+
+    async def verify(self, metadata: Mapping[str, Any], claims: Sequence[Claim]) -> list[Verified]:
+        del metadata
+        await asyncio.sleep(0.01)
+        return [
+            Verified(data_file(c.path, c.partition, c.record_count, c.size_bytes), c.spec.spec_id, ()) for c in claims
+        ]
 
 
 class Gateway(gateway.Tower):
@@ -121,10 +148,12 @@ class Gateway(gateway.Tower):
         self.ledger = ledger  # type: ignore[assignment]
         self.upstream = door  # type: ignore[assignment]
         self.storage = door  # type: ignore[assignment]
-        self.heads = Heads(door, door)  # type: ignore[arg-type]
+        self.heads = Heads(door, door, ledger=self.ledger, ambient=ambient)  # type: ignore[arg-type]
         self.manifests = Manifests(door)  # type: ignore[arg-type]
-        self.gatekeeper = Gate(door.world)  # type: ignore[assignment]
+        registry: Any = Registry(door.world)
+        self.gatekeeper = Gatekeeper(registry, self.ledger, self.heads.group_keys, self.flush)
         self.engine = Engine(door, door, self.heads, self.manifests, ambient, self.gatekeeper, limits)  # type: ignore[arg-type]
+        self.footers = Footers()  # type: ignore[assignment]
         self.told: dict[asyncio.Task[Any] | None, str] = {}
         self._aftermath = deque(maxlen=gateway.AFTERMATH_MAX)
         self._flushing = None
@@ -205,6 +234,10 @@ class Tower:
             except IcetowerError as error:
                 if not answer.done():
                     answer.set_exception(error)
+            except Exception as error:
+                where = traceback.extract_tb(error.__traceback__)[-1]
+                self.world.judge.found("engine.sound", f"{type(error).__name__}: {error} ({where.name}:{where.lineno})")
+                raise
             else:
                 if not answer.done():
                     answer.set_result(result)
@@ -234,12 +267,24 @@ class Tower:
         """One commit, or a transaction; how it went in."""
         intent = attempts[0].intent
         principal, served = administrator(intent.who), self.gateway
+        if attempts[0].files:
+            request = AppendRequest(intent.ref, _descriptors(attempts[0]), intent.key, intent.application)
+            done = await served.append(principal, intent.table, request, None)
+            return f"{done.outcome} in a group of {done.group_size}"
         requests = [CommitRequest(a.intent.table, tuple(a.requirements), tuple(a.updates)) for a in attempts]
         if len(requests) > 1:
             await served.commit_together(principal, requests, intent.key)
         else:
             await served.commit(principal, requests[0], intent.key)
         return served.told.pop(asyncio.current_task(), "known")
+
+
+def _descriptors(attempt: Attempt) -> tuple[FileDescriptor, ...]:
+    return tuple(
+        FileDescriptor(path, rows, len(name), None, {"p": partition} if attempt.partitioned else {}, None, {})
+        for path, (partition, rows) in attempt.files.items()
+        for name in [path.rsplit("/", 1)[-1].removesuffix(".parquet")]
+    )
 
 
 def task_factory(loop: asyncio.AbstractEventLoop, story: Any, context: Any = None) -> asyncio.Task[Any]:

@@ -60,6 +60,12 @@ class Wishes:
         """One to three files."""
         return self._commit(intent, head, Wish("append", self._new_files(intent, head, 1 + intent.number % 3)))
 
+    def fast(self, intent: Intent, head: HeadState) -> Attempt:
+        """An append by the fast path: only data files."""
+        files = self._new_files(intent, head, 1 + intent.number % 2)
+        spec = next(s for s in head.metadata["partition-specs"] if s["spec-id"] == head.metadata["default-spec-id"])
+        return Attempt(intent, [], [], files=files, partitioned=bool(spec["fields"]))
+
     def merge_append(self, intent: Intent, head: HeadState) -> Attempt:
         """An append that folds all older manifests into its own."""
         return self._commit(intent, head, Wish("append", self._new_files(intent, head, 1), merge=True))
@@ -165,13 +171,8 @@ class Wishes:
         for ref in metadata["refs"].values():
             line = table_metadata.ancestors(metadata, ref["snapshot-id"])
             kept |= {snapshot["snapshot-id"] for snapshot, _ in zip(line, range(KEPT_BY_EXPIRY), strict=False)}
-        finished = {
-            step.snapshot_id
-            for other in self._judge.intents
-            if other.done
-            for attempt in other.attempts
-            for step in attempt.steps
-        }
+        sent_by = self._judge.tables[intent.table].sent_by
+        finished = {i for i, intents in sent_by.items() if all(other.done for other in intents)}
         ids = [s["snapshot-id"] for s in metadata["snapshots"]]
         gone = [i for i in ids if i not in kept and i in finished]
         if not gone:

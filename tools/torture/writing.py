@@ -158,7 +158,7 @@ class Pen:
         spec_id: int = metadata["default-spec-id"]
         spec = next(spec for spec in metadata["partition-specs"] if spec["spec-id"] == spec_id)
         for path, (partition, rows) in wish.add.items():
-            file = self._data_file(path, (partition,) if spec["fields"] else (), rows)
+            file = data_file(path, (partition,) if spec["fields"] else (), rows, len(self._files[path]))
             by_spec.setdefault(spec_id, []).append(Entry(ADDED, None, number, None, file))
         new = [
             self._manifest(metadata, snapshot_id, at, entries, of, base.number, own)
@@ -200,17 +200,6 @@ class Pen:
     def _sizes(self, wish: Wish) -> int:
         return sum(len(self._files[path]) for path in wish.add)
 
-    def _data_file(self, path: str, partition: tuple[Any, ...], rows: int) -> DataFile:
-        size = len(self._files[path])
-        record = {
-            "content": 0,
-            "file_path": path,
-            "file_format": "PARQUET",
-            "record_count": rows,
-            "file_size_in_bytes": size,
-        }
-        return DataFile(0, path, "PARQUET", partition, rows, size, None, None, record)
-
     def _manifest(
         self,
         metadata: JSON,
@@ -235,6 +224,18 @@ class Pen:
         self._files[path] = data
         own.append(path)
         return manifest_row(path, data, entries, sequence_number=number, **shape)
+
+
+def data_file(path: str, partition: tuple[Any, ...], rows: int, size_bytes: int) -> DataFile:
+    """A data file as a manifest names it."""
+    record = {
+        "content": 0,
+        "file_path": path,
+        "file_format": "PARQUET",
+        "record_count": rows,
+        "file_size_in_bytes": size_bytes,
+    }
+    return DataFile(0, path, "PARQUET", partition, rows, size_bytes, None, None, record)
 
 
 def _inherited(row: ManifestFile, entries: Sequence[Entry]) -> list[Entry]:

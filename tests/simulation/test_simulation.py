@@ -1,0 +1,79 @@
+"""The deterministic simulation: thousands of seeds, each a run of the real engine through faults, crashes and rivals.
+
+A failing seed is replayed exactly by ``tools/torture/run.py --seed N``.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import Future
+from pathlib import Path
+
+import pytest
+from torture.chunks import Summary, pool, run_seeds
+from torture.judge import INVARIANTS
+from torture.simulate import simulate
+
+SEEDS = 2_000
+CHUNK = 100
+ROOT = Path(__file__).parent.parent.parent
+
+
+@pytest.fixture(scope="module")
+def chunks() -> Iterator[dict[int, Future[Summary]]]:
+    """All chunks, at work in as many processes as there are cores."""
+    with pool() as workers:
+        yield {start: workers.submit(run_seeds, range(start, start + CHUNK)) for start in range(0, SEEDS, CHUNK)}
+
+
+@pytest.mark.parametrize("start", range(0, SEEDS, CHUNK))
+def test_no_seed_breaks_an_invariant(start: int, chunks: dict[int, Future[Summary]]) -> None:
+    summary = chunks[start].result()
+    assert summary.seeds == CHUNK
+    assert not summary.failures, summary.told()
+
+
+def test_every_fault_and_every_invariant_is_met(chunks: dict[int, Future[Summary]]) -> None:
+    """A simulation in which nothing goes wrong, or nothing is looked at, would pass as well."""
+    whole = Summary()
+    for chunk in chunks.values():
+        whole.add(chunk.result())
+    met = {name for name, times in whole.counts.items() if times >= 20}
+    assert met >= {
+        "slow", "read fails", "write fails", "write torn", "write answer lost", "delete fails", "location fails",
+        "swap fails", "swap unknown landed", "swap unknown not landed", "swap unknown late", "swap odd", "crashes",
+        "commits acked", "commits refused", "commits maybe", "commits outside", "committed direct", "committed rebased",
+        "committed replayed", "committed appended", "duplicates sent", "resends", "files expired", "revocations",
+        "504 commit.unknown",
+    }  # fmt: skip
+    assert {name for name, times in whole.checked.items() if times >= 50} == set(INVARIANTS)
+
+
+def test_every_invariant_is_documented() -> None:
+    page = (ROOT / "docs" / "torture.md").read_text()
+    for name in INVARIANTS:
+        assert f"`{name}`" in page, name
+
+
+def test_a_seed_gives_the_same_trace_to_the_byte() -> None:
+    for seed in (3, 41):
+        first, second = simulate(seed), simulate(seed)
+        assert "\n".join(first.trace).encode() == "\n".join(second.trace).encode()
+        assert len(first.trace) > 50
+
+
+def test_a_seed_gives_the_same_trace_in_another_process() -> None:
+    """Whatever the order in which sets of strings come there."""
+    told = {
+        subprocess.run(
+            [sys.executable, ROOT / "tools/torture/run.py", "--seed", "41"],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert told == {("\n".join([*simulate(41).trace, "seed 41: no invariant was broken", ""])).encode()}
