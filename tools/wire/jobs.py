@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -29,6 +29,8 @@ WORDS = {"nothing": 2, "snapshot": 7, "turned": 0.5, "declared": 3, "blind-appen
 """Who says what of isolation: nobody; the table, snapshot; the table, but only after the scans; each writer; the owner,
 that appends are blind."""
 LEVELS = tuple(f"write.{what}.isolation-level" for what in ("merge", "update", "delete"))
+ROWS = 10
+"""In every data file, for each row that its statistics tell of."""
 RETRIES = "commit.retry.num-retries"
 SPARK = {"engine-name": "spark", "engine-version": "4.1.4", "spark.app.id": "local-1"}
 OLD_SPARK = {"engine-name": "spark", "engine-version": "3.5.6", "spark.app.id": "local-1"}
@@ -53,7 +55,26 @@ WEIGHTS = {
 
 
 class _Material(Material):
-    """Delete files name the partition of the data that they are for: readers refuse any other."""
+    """Delete files name the partition of the data that they are for: readers refuse any other.
+
+    Attributes:
+        targets: by delete file, the data files in which it deletes rows.
+    """
+
+    def __init__(self, rng: Random, specs: Sequence[list[dict[str, str]]]) -> None:
+        super().__init__(rng, specs)
+        self.targets: dict[str, list[str]] = {}
+
+    def vector(self, target: str) -> str:
+        name = super().vector(target)
+        self.targets[name] = [target]
+        return name
+
+    def position_deletes(self, target: str, other: str | None = None) -> str:
+        name = super().position_deletes(target, other)
+        bounds = self.files[name].get("path_bounds", ())
+        self.targets[name] = sorted({target, *bounds})
+        return name
 
     def _for(self, content: str, letter: str, target: str, extra: dict[str, Any], astray: float) -> str:
         return super()._for(content, letter, target, extra, astray=0.0)
@@ -74,6 +95,12 @@ class _Planner(Planner):
             return snapshot
         return super().level(snapshot, serializable)
 
+    def added(self, count: int, like: str | None = None) -> list[str]:
+        """New files only: a table with one path twice the tower refuses."""
+        near = like if like is not None and chance(self.rng, 0.8) else None
+        spec = self.material.files[near]["spec"] if near and chance(self.rng, 0.6) else self.spec()
+        return [self.material.data(spec, near) for _ in range(count)]
+
 
 def job(seed: int) -> Job:
     """The job of a seed: the same on every machine and every run."""
@@ -91,6 +118,7 @@ class _Generator:
         self.format = self.table.format
         self.planner = _Planner(rng, self.table, self.material, self.word)
         self.ids = 0
+        self.positions: dict[str, dict[str, list[int]]] = {}
 
     def make(self) -> Job:
         """Set-up, then writers at once."""
@@ -113,12 +141,18 @@ class _Generator:
         if chance(self.rng, 0.3):
             steps.append({"do": "write", "id": self._id(), "op": self._planned()})
         properties = self._properties()
+        for file in self.material.files.values():
+            if file["content"] == "data":
+                file["records"] *= ROWS
+            elif file["content"] == "dv":
+                file.pop("path", None)
         return {
             "name": f"job-{self.seed}",
             "format": self.format,
             "specs": self.specs,
             "properties": properties,
             "files": self.material.files,
+            "positions": self.positions,
             "steps": steps,
         }
 
@@ -167,6 +201,7 @@ class _Generator:
 
     def _committed(self, op: Operation, out: list[Step]) -> None:
         number = self._id()
+        self._delete(op)
         out.append({"do": "write", "id": number, "op": op})
         self.table.commit(number, op, sure=True)
 
@@ -206,10 +241,22 @@ class _Generator:
             op["branch"] = branch
         if op.pop("merge_manifests", None) is not None:  # which there are, nobody can foresee
             op["cluster_by"] = "all"
+        self._delete(op)
         summary = self._summary(profile, op)
         if summary:
             op["summary"] = summary
         return op
+
+    def _delete(self, op: Operation) -> None:
+        """Choose the rows that its delete files delete, those of the files that they supersede among them."""
+        old = [named if isinstance(named, str) else named["file"] for named in op.get("remove_deletes", ())]
+        for name in op.get("add_deletes", ()):
+            for target in self.material.targets.get(name, ()):
+                rows = max(1, self.material.files[target]["records"] * ROWS)
+                new = self.rng.sample(range(rows), min(rows, self.rng.randint(1, 3)))
+                before = {at for each in old for at in self.positions.get(each, {}).get(target, ())}
+                kept = before if before and op["kind"] == "rewrite" else {*new, *before}
+                self.positions.setdefault(name, {})[target] = sorted(kept)
 
     def _profile(self) -> str:
         weights = {name: WEIGHTS.get(name, weight) for name, (weight, _) in PROFILES.items()}

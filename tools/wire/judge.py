@@ -12,13 +12,16 @@ The contents of every snapshot are compared with those of that serial run, and t
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from icetower.protocol.marks import BLIND_APPENDS, ISOLATION
 from wire.audit import ADDED, DELETED, Entry, audit, chain, entries
+from wire.deletes import Positions, path_of, written
 
 Job = dict[str, Any]
 Outcome = Mapping[str, Any]
@@ -27,11 +30,8 @@ Run = Callable[[Job], Outcome]
 LEVEL = "write.merge.isolation-level"
 CLIENT_REFUSALS = {"ValidationException", "IllegalArgumentException", "IllegalStateException", "NullPointerException"}
 """What Iceberg's own client says no with; all else comes over the wire."""
-STRICTER = (
-    "is marked ADDED, but was live before",
-    "is named twice as live",
-)
-"""In what words the tower refuses what Iceberg takes: a table with one path twice, or manifests that aren't so (R5)."""
+STRICTER: tuple[str, ...] = ()
+"""In what words the tower refuses what Iceberg takes."""
 
 
 NEVER = (1 << 63, 0)
@@ -51,6 +51,7 @@ class Doubt:
     """A commit that the tower took and Iceberg refuses where it landed."""
 
     job: Job
+    positions: Positions
     outcome: Outcome
     writer: int
     op: Mapping[str, Any]
@@ -68,10 +69,24 @@ class Doubt:
         after = [each["id"] for each in line].index(base) + 1 if base in {each["id"] for each in line} else 0
         return [_own(snapshot) for snapshot in line[after:]]
 
-    def disjoint(self) -> bool:
-        """Whether it has written nothing that was written meanwhile."""
+    def disjoint(self, *, but: frozenset[str] = frozenset()) -> bool:
+        """Whether it has written nothing that was written meanwhile, the data files `but` aside."""
         mine = _written(self, self.own())
-        return not any(mine & _written(self, other) for other in self.meanwhile())
+        return not any((mine & _written(self, other)) - but for other in self.meanwhile())
+
+    def vectors(self) -> dict[str, str]:
+        """Its deletion vectors by the data file that each is for."""
+        of = ((name, self.positions[name]) for name in self.op.get("add_deletes", ()) if _is_vector(self.job, name))
+        return {path_of(self.job, target): name for name, targets in of for target in targets}
+
+    def outcome_parent(self) -> int | None:
+        """The snapshot that it landed on."""
+        own = self.snapshot(self.writer)
+        return None if own is None else own["parent"]
+
+    def snapshot(self, number: int | None) -> Outcome | None:
+        """A snapshot of the outcome."""
+        return next((each for each in self.outcome["snapshots"] if each["id"] == number), None)
 
 
 def _own(snapshot: Outcome) -> list[Entry]:
@@ -102,6 +117,38 @@ def files_instead_of_a_filter(doubt: Doubt) -> bool:
     return doubt.disjoint()
 
 
+def disjoint_rows_of_one_vector(doubt: Doubt) -> bool:
+    """Two deletion vectors for one data file may become one, where no row is in both.
+
+    Iceberg refuses the second (C5, or C3a before it), as it sees only that there are two for one file. Both commits
+    under snapshot isolation, they conflict only in rows that both deleted; there are none, and the union says what both
+    say. The writer must have said what isolation it asks for. Proved here from the rows themselves: what the writer
+    deletes besides what was deleted at its base, against what was deleted since.
+    """
+    base = doubt.snapshot(doubt.outcome["verdicts"][str(doubt.writer)]["base"])
+    landed = doubt.snapshot(doubt.outcome_parent())
+    vectors = doubt.vectors()
+    if doubt.op.get("summary", {}).get(ISOLATION) != "snapshot" or base is None or landed is None:
+        return False
+    if not doubt.said.startswith(("Found concurrently added DV", "Found new conflicting delete files")):
+        return False
+    for target, name in vectors.items():
+        before = _deleted(base, target)
+        mine = {at for each in doubt.positions[name].values() for at in each} - before
+        if mine & (_deleted(landed, target) - before):
+            return False
+    return doubt.disjoint(but=frozenset(vectors))
+
+
+def _deleted(snapshot: Outcome, path: str) -> set[int]:
+    """The rows of a data file that are deleted by position."""
+    return {at for file in snapshot.get("plan", ()) if file[0] == path for at in file[5]}
+
+
+def _is_vector(job: Job, name: str) -> bool:
+    return job["files"][name]["content"] == "dv"
+
+
 def the_owner_lowered_the_level(doubt: Doubt) -> bool:
     """A level is the table's, and its owner has lowered it while the job ran.
 
@@ -125,37 +172,29 @@ def the_owner_says_blind(doubt: Doubt) -> bool:
 
 
 def _written(doubt: Doubt, changed: list[Entry]) -> set[Any]:
-    """The objects: files removed, data files that deletes reach into."""
-    files = {f"mem://t/data/{name}.parquet": name for name in doubt.job["files"]}
-    out: set[Any] = set()
+    """The objects: files removed, data files that deletes reach into; for equality deletes, their partition."""
+    targets = {
+        path_of(doubt.job, name): [path_of(doubt.job, target) for target in of] for name, of in doubt.positions.items()
+    }
+    reached: set[Any] = set()
     for entry in changed:
-        if entry.status == DELETED:
-            out.add(entry.path)
-        elif entry.deletes:
-            described = doubt.job["files"].get(files.get(entry.path, ""), {})
-            bounds = set(described.get("path_bounds", ()))
-            if entry.references is not None:
-                out.add(entry.references)
-            elif len(bounds) == 1:
-                out.add(f"mem://t/data/{bounds.pop()}.parquet")
-            else:  # anything in its partition
-                out |= {(entry.spec, entry.partition)}
-    placed = {e.path: (e.spec, e.partition) for s in doubt.outcome["snapshots"] for e in entries(s) if not e.deletes}
-    return out | {placed[path] for path in out if path in placed and _by_partition(doubt)}
-
-
-def _by_partition(doubt: Doubt) -> bool:
-    """Whether somebody's position deletes reach anywhere in a partition: then partitions are objects, too."""
-    return any(
-        described.get("content") == "position-deletes"
-        and not described.get("references")
-        and len(set(described.get("path_bounds", ()))) != 1
-        for described in doubt.job["files"].values()
-    )
+        if entry.status == DELETED and not entry.deletes:
+            reached.add(entry.path)
+        elif entry.deletes and entry.references is not None:
+            reached.add(entry.references)
+        elif entry.path in targets:
+            reached |= set(targets[entry.path])
+        elif entry.status == ADDED and entry.deletes:
+            reached.add((entry.spec, entry.partition))
+    if any(file["content"] == "equality-deletes" for file in doubt.job["files"].values()):
+        found = (entry for snapshot in doubt.outcome["snapshots"] for entry in entries(snapshot))
+        reached |= {(entry.spec, entry.partition) for entry in found if entry.path in reached}
+    return reached
 
 
 EXCUSES: tuple[Callable[[Doubt], bool], ...] = (
     files_instead_of_a_filter,
+    disjoint_rows_of_one_vector,
     the_owner_lowered_the_level,
     the_owner_says_blind,
 )
@@ -165,8 +204,17 @@ EXCUSES: tuple[Callable[[Doubt], bool], ...] = (
 # -- the judgement ------------------------------------------------------------------------------------------------
 
 
-def judge(job: Job, tower: Outcome, plain: Outcome | None, run: Run) -> Judgement:
-    """Compare. `plain`: the same job on Iceberg alone, None where it had a race; `run` runs more jobs there."""
+def judge(
+    job: Job, positions: Positions, directory: Path, tower: Outcome, plain: Outcome | None, run: Run
+) -> Judgement:
+    """Compare what became of a job.
+
+    Args:
+        job: with its delete files written (`deletes.written`) into `directory`.
+        positions: the rows that they delete.
+        plain: the same job on Iceberg alone; None where it had a race.
+        run: runs more jobs there.
+    """
     out = Judgement()
     for outcome in (tower, *([plain] if plain is not None else ())):
         if "error" in outcome:
@@ -175,15 +223,25 @@ def judge(job: Job, tower: Outcome, plain: Outcome | None, run: Run) -> Judgemen
     for number, verdict in tower["verdicts"].items():
         if verdict.get("error") in ("CommitStateUnknownException", "ServiceFailureException"):
             out.problems.append(f"writer {number} does not know what became of it: {verdict.get('message')}")
-    out.problems += audit(tower)
-    out.problems += _promised(job, tower)
+    out.problems += _promised(job, positions, tower)
     out.notes.update(_rebased(tower))
     if plain is not None and _verdicts(plain) == _verdicts(tower):
         out.notes["the same as Iceberg's own retries"] += 1
-        out.problems += contents(tower, plain)
-        return out
-    _as_landed(job, tower, run, out)
+        _compare(tower, plain, out)
+    else:
+        _as_landed(job, positions, directory, tower, run, out)
     return out
+
+
+def _compare(tower: Outcome, serial: Outcome, out: Judgement) -> None:
+    """Contents, and whether the tower's table is in itself what it must be; Iceberg's own flaws are not the tower's."""
+    out.problems += contents(tower, serial)
+    own = audit(serial)
+    for problem in audit(tower):
+        if problem in own:
+            out.notes[f"wrong in Iceberg, too: {re.sub(r'[0-9]+', 'N', problem)}"] += 1
+        else:
+            out.problems.append(problem)
 
 
 def _verdicts(outcome: Outcome) -> dict[str, Any]:
@@ -202,26 +260,30 @@ def _operations(outcome: Outcome) -> dict[int, Mapping[str, Any]]:
     return {event["id"]: event["op"] for event in outcome["events"] if event["do"] == "begin"}
 
 
-def _promised(job: Job, tower: Outcome) -> Iterator[str]:
+def _promised(job: Job, positions: Positions, tower: Outcome) -> Iterator[str]:
     """What a writer named is what its snapshot did, file by file: nothing lost, nothing twice."""
     ops = _operations(tower)
     for snapshot in tower["snapshots"]:
         op, own = ops.get(snapshot["id"]), _own(snapshot)
         if op is None or op["kind"] == "rewrite-manifests":
             continue
-        named = sorted(_path(job, name) for name in {*op.get("add", ()), *op.get("add_deletes", ())})
-        added = sorted({entry.path for entry in own if entry.status == ADDED})
-        if named != added and len(set(named)) == len(named):
+        # A vector may have become one with another, in a file of its own: it is known by its data file.
+        named = sorted(
+            f"rows of {path_of(job, target)}" if _is_vector(job, name) else path_of(job, name)
+            for name in {*op.get("add", ()), *op.get("add_deletes", ())}
+            for target in (positions[name] if _is_vector(job, name) else [name])
+        )
+        vectors = {entry.path for entry in own if entry.deletes and entry.path.endswith(".puffin")}
+        added = sorted(
+            f"rows of {entry.references}" if entry.path in vectors else entry.path
+            for entry in own
+            if entry.status == ADDED
+        )
+        if named != added:
             yield f"writer {snapshot['id']} named {named}, and its snapshot added {added}"
 
 
-def _path(job: Job, name: str) -> str:
-    file = job["files"][name]
-    ending = "puffin" if file["content"] == "dv" else "parquet"
-    return file.get("path") or f"mem://t/data/{name}.{ending}"
-
-
-def _as_landed(job: Job, tower: Outcome, run: Run, out: Judgement) -> None:
+def _as_landed(job: Job, positions: Positions, directory: Path, tower: Outcome, run: Run, out: Judgement) -> None:
     """Iceberg alone, in the order in which things landed on the tower."""
     ops, verdicts = dict(_operations(tower)), tower["verdicts"]
     skipped: set[int] = set()
@@ -239,7 +301,7 @@ def _as_landed(job: Job, tower: Outcome, run: Run, out: Judgement) -> None:
         ]
         if not different:
             out.notes["the same as Iceberg where it landed"] += 1
-            out.problems += contents(tower, serial)
+            _compare(tower, serial, out)
             return
         number = different[0]
         if verdicts[str(number)].get("verdict") != "committed":
@@ -247,7 +309,7 @@ def _as_landed(job: Job, tower: Outcome, run: Run, out: Judgement) -> None:
             skipped.add(number)
             continue
         said = serial["verdicts"][str(number)]
-        doubt = Doubt(job, tower, number, ops[number], str(said.get("message")))
+        doubt = Doubt(job, positions, tower, number, ops[number], str(said.get("message")))
         excuse = next((excuse.__name__ for excuse in EXCUSES if excuse(doubt)), None)
         if excuse is None:
             base = verdicts[str(number)]["base"]
@@ -257,8 +319,33 @@ def _as_landed(job: Job, tower: Outcome, run: Run, out: Judgement) -> None:
             )
             return
         out.notes[f"excused: {excuse}"] += 1
-        ops[number] = {**ops[number], "validate": [], "references": []}
-        ops[number].pop("start", None)
+        ops[number] = {**ops[number], "validate": [], "references": [], "start": doubt.outcome_parent()}
+        if excuse == disjoint_rows_of_one_vector.__name__:
+            before = [ops[each] for each in _order(tower) if verdicts[str(each)].get("verdict") == "committed"]
+            job, positions, ops[number] = _united(doubt, ops[number], before, directory)
+
+
+def _united(
+    doubt: Doubt, op: Mapping[str, Any], landed: list[Mapping[str, Any]], directory: Path
+) -> tuple[Job, Positions, dict[str, Any]]:
+    """The writer's operation as one that Iceberg takes after the others: each vector with all rows, in place of theirs.
+
+    Returns the job with these vectors, the rows of all delete files, and the operation.
+    """
+    positions, files, new = dict(doubt.positions), dict(doubt.job["files"]), dict[str, dict[str, list[int]]]()
+    add, remove = list(op["add_deletes"]), list(op.get("remove_deletes", ()))
+    parent = doubt.snapshot(doubt.outcome_parent()) or {}
+    for path, name in doubt.vectors().items():
+        (target,) = positions[name]
+        rows = sorted({*positions[name][target], *_deleted(parent, path)})
+        add[add.index(name)] = united = f"{name}-united"
+        files[united], new[united] = {**files[name], "path": None}, {target: rows}
+        theirs = [each for other in landed for each in other.get("add_deletes", ()) if other is not op]
+        newest = [each for each in theirs if each.split("-")[0] != name and target in positions.get(each, {})]
+        of_target = [*(each for each in remove if target in positions.get(str(each), {})), *newest]
+        remove = [each for each in remove if each not in of_target] + of_target[-1:]
+    job = written({**doubt.job, "files": files, "positions": new}, directory)
+    return job, positions | new, {**op, "add_deletes": add, "remove_deletes": remove}
 
 
 def _stricter(verdict: Mapping[str, Any], out: Judgement) -> str:
@@ -326,6 +413,4 @@ def contents(tower: Outcome, serial: Outcome) -> list[str]:
 def _read(snapshot: Outcome) -> Any:
     if "plan" not in snapshot:
         return "nothing: Iceberg cannot read it"
-    return sorted(
-        [path, sequence, records, sorted(deletes)] for path, sequence, _, records, deletes in snapshot["plan"]
-    )
+    return sorted([path, number, rows, sorted(by), sorted(at)] for path, number, _, rows, by, at in snapshot["plan"])

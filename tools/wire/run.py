@@ -15,7 +15,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count, islice
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from differential.shrink import shrink  # noqa: E402
 from tower_process import TowerProcess  # noqa: E402
 
 from wire import jobs  # noqa: E402
+from wire.deletes import written  # noqa: E402
 from wire.driver import Driver, Job, through  # noqa: E402
 from wire.judge import Judgement, judge  # noqa: E402
 
@@ -48,21 +49,37 @@ class Bench:
     driver: Driver
     catalog: Mapping[str, str]
     namespace: str
-    tables: Iterator[int]
+    directory: Path
+    """Where the delete files of jobs are written."""
+    tables: Iterator[int] = field(default_factory=count)
 
     def judged(self, given: Iterable[Job]) -> Iterator[tuple[Job, Judgement]]:
         """Every job through both, in order."""
         waiting = iter(given)
         while chunk := list(islice(waiting, CHUNK)):
+            ready = [self._written(job) for job in chunk]
             asked: list[Job] = []
-            for job in chunk:
-                asked.append(through(job, self.catalog, (self.namespace, f"t{next(self.tables)}")))
+            for job, place in ready:
+                asked.append(through(job, self.catalog, (self.namespace, place.name)))
                 if not races(job):
                     asked.append(job)
             answers = iter(list(self.driver.run_many(asked)))
-            for job in chunk:
+            for given_job, (job, place) in zip(chunk, ready, strict=True):
                 tower = next(answers)
-                yield job, judge(job, tower, None if races(job) else next(answers), self.driver.run)
+                plain = None if races(job) else next(answers)
+                positions = given_job.get("positions", {})
+                yield given_job, judge(job, positions, place, tower, plain, self.driver.run)
+
+    def judged_as_if(self, job: Job, otherwise: Job) -> Judgement:
+        """The judgement of a server that did with the job what Iceberg alone does with another one."""
+        ready, place = self._written(job)
+        other, _ = self._written(otherwise)
+        plain, done = self.driver.run_many([ready, {**other, "files": ready["files"]}])
+        return judge(ready, job["positions"], place, done, plain, self.driver.run)
+
+    def _written(self, job: Job) -> tuple[Job, Path]:
+        place = self.directory / f"t{next(self.tables)}"
+        return written(job, place), place
 
     def troubled(self, job: Job, problem: str) -> bool:
         """Whether the job has such a problem; one with a race is given more than one chance to show it."""
@@ -86,9 +103,9 @@ def races(job: Mapping[str, Any]) -> bool:
     return any(step["do"] == "race" for step in job["steps"])
 
 
-def bench(tower: TowerProcess, driver: Driver, namespace: str = "jobs") -> Bench:
+def bench(tower: TowerProcess, driver: Driver, directory: Path, namespace: str = "jobs") -> Bench:
     """A bench on a tower that runs, as its administrator."""
-    return Bench(driver, {"uri": tower.uri, "token": tower.secret}, namespace, count())
+    return Bench(driver, {"uri": tower.uri, "token": tower.secret}, namespace, directory)
 
 
 def told(notes: Counter[str]) -> str:
@@ -113,7 +130,7 @@ def main() -> int:
         tower = TowerProcess(Path(place) / "data")
         try:
             with Driver() as driver:
-                table = bench(tower, driver)
+                table = bench(tower, driver, Path(place) / "deletes")
                 for job, judgement in table.judged(given):
                     notes += judgement.notes
                     if judgement.problems:

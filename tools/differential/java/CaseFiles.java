@@ -32,7 +32,9 @@ final class CaseFiles {
   private static final Set<String> FILE =
       Set.of(
           "content", "spec", "partition", "records", "size", "metrics", "path", "references", "path_bounds",
-          "equality_ids", "sequence_number");
+          "equality_ids", "sequence_number",
+          // Of vectors that are really there, as in the jobs of tools/wire.
+          "offset", "length");
 
   private final List<PartitionSpec> specs;
   private final JsonNode files;
@@ -130,8 +132,8 @@ final class CaseFiles {
         return builder
             .ofPositionDeletes()
             .withFormat(FileFormat.PUFFIN)
-            .withContentOffset(4)
-            .withContentSizeInBytes(40)
+            .withContentOffset(Fields.number(file, "offset", 4))
+            .withContentSizeInBytes(Fields.number(file, "length", 40))
             .build();
       default:
         throw new MalformedCase("file %s: there is no content %s", name, content);

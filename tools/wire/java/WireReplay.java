@@ -8,9 +8,12 @@ import java.util.concurrent.ExecutionException;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.Future;
+import org.apache.hadoop.conf.Configuration;
 import org.apache.iceberg.catalog.Catalog;
 import org.apache.iceberg.catalog.TableIdentifier;
+import org.apache.iceberg.data.BaseDeleteLoader;
 import org.apache.iceberg.exceptions.ValidationException;
+import org.apache.iceberg.hadoop.HadoopFileIO;
 import org.apache.iceberg.io.CloseableIterable;
 import org.apache.iceberg.shaded.com.fasterxml.jackson.databind.JsonNode;
 import org.apache.iceberg.shaded.com.fasterxml.jackson.databind.node.ArrayNode;
@@ -22,6 +25,9 @@ import org.apache.iceberg.shaded.com.fasterxml.jackson.databind.node.ObjectNode;
  * find in every snapshot. The format is told in ../jobs.py.
  */
 final class WireReplay extends Replay {
+  // Delete files are files, wherever the table is.
+  private static final HadoopFileIO LOCAL = new HadoopFileIO(new Configuration());
+
   private final ArrayNode events = JsonNodeFactory.instance.arrayNode();
 
   WireReplay(JsonNode given) {
@@ -153,8 +159,21 @@ final class WireReplay extends Replay {
       ArrayNode file = plan.addArray();
       file.add(task.file().location()).add(task.file().dataSequenceNumber()).add(task.file().firstRowId());
       file.add(task.file().recordCount());
-      ArrayNode deletes = file.addArray();
-      task.deletes().forEach(delete -> deletes.add(delete.location()));
+      ArrayNode predicates = file.addArray();
+      List<DeleteFile> positions = new ArrayList<>();
+      for (DeleteFile delete : task.deletes()) {
+        if (delete.content() == FileContent.EQUALITY_DELETES) {
+          predicates.add(delete.location());
+        } else {
+          positions.add(delete);
+        }
+      }
+      ArrayNode deleted = file.addArray();
+      if (!positions.isEmpty()) {
+        new BaseDeleteLoader(delete -> LOCAL.newInputFile(delete.location()))
+            .loadPositionDeletes(positions, task.file().location())
+            .forEach(deleted::add);
+      }
     }
   }
 }
