@@ -42,6 +42,49 @@ def test_random_jobs_are_judged_as_iceberg_judges_them_or_more_strictly(bench: r
     assert not [note for note in notes if note.startswith("stricter, not by a known rule")], run.told(notes)
 
 
+def vectors(*rows: list[int], race: bool = False) -> dict[str, Any]:
+    """Writers that each delete rows of one data file, at once, and say that snapshot isolation is enough for them."""
+    said = {"icetower.filter": "true", "icetower.isolation-level": "snapshot"}
+    numbers = range(2, 2 + len(rows))
+    ops = {
+        number: {"kind": "row-delta", "add_deletes": [f"V{number}"], "references": ["D1"], "start": 1}
+        | {"validate": ["deleted-files", "no-conflicting-deletes"], "conflict_filter": True, "summary": said}
+        for number in numbers
+    }
+    vector = {"content": "dv", "spec": 0, "partition": [], "references": "D1", "records": 1}
+    first, *others = numbers
+    nested = {"do": "commit", "id": first, "between": [[{"do": "commit", "id": number} for number in others]]}
+    return {
+        "name": "vectors",
+        "format": 3,
+        "specs": [[]],
+        "properties": {jobs.RETRIES: "20"},
+        "files": {"D1": {"content": "data", "spec": 0, "partition": [], "records": 100}}
+        | {f"V{number}": vector for number in numbers},
+        "positions": {f"V{number}": {"D1": deleted} for number, deleted in zip(numbers, rows, strict=True)},
+        "steps": [
+            {"do": "write", "id": 1, "op": {"kind": "fast-append", "add": ["D1"]}},
+            *({"do": "begin", "id": number, "op": op} for number, op in ops.items()),
+            {"do": "race", "ids": list(numbers)} if race else nested,
+        ],
+    }
+
+
+@pytest.mark.parametrize("race", [False, True], ids=["stale", "at once"])
+def test_disjoint_rows_of_one_data_file_are_deleted_together(bench: run.Bench, race: bool) -> None:
+    """Promise 4: Iceberg refuses all but one. What is left is read by Iceberg, vector for vector."""
+    ((_, judgement),) = bench.judged([vectors([1, 5], [2], [3, 99], race=race)])
+    assert judgement.problems == []
+    assert judgement.notes["excused: disjoint_rows_of_one_vector"] == 2
+    assert judgement.notes["rebased delete"] == 2
+
+
+def test_rows_that_two_delete_are_refused_as_iceberg_refuses_them(bench: run.Bench) -> None:
+    ((_, judgement),) = bench.judged([vectors([1, 5], [5, 6])])
+    assert judgement.problems == []
+    assert judgement.notes["the same as Iceberg's own retries"] == 1
+
+
 def test_the_judge_sees_a_server_that_is_weaker(bench: run.Bench) -> None:
     """A server that rebases whatever comes is what Iceberg is without its validations."""
     seen: Counter[str] = Counter()
