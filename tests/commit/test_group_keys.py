@@ -7,20 +7,21 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from engine_world import Clock, MemoryStorage
+from engine_world import TABLE, Clock, MemoryStorage
 from engine_world import run as run_story
 
 from icetower.commit import group_keys as group_keys_module
-from icetower.commit.group_keys import UNDER_WAY_MS, GroupKeys
+from icetower.commit.group_keys import UNDER_WAY_MS, GroupKeys, commits_of
 from icetower.commit.head import Heads
 from icetower.database import Database
 from icetower.errors import UpstreamFailed, ValidationFailed
+from icetower.gateway.gatekeeper import Gatekeeper
 from icetower.ledger.ledger import SEQUENCE_LIFETIMES, CommitKey, Ledger
-from icetower.protocol.marks import GROUP_FILE, KEY, PRINCIPAL, REF
+from icetower.protocol.marks import APPLICATION, GROUP_FILE, KEY, PRINCIPAL, REF, SEQUENCE
 from icetower.table import metadata as table_metadata
 from icetower.table.groups import Group, GroupedAppend, write_group
 from icetower.table.head import HeadState
-from icetower.table.keys import Keys
+from icetower.table.keys import Keys, record_of
 
 T = TypeVar("T")
 UUID = "7c9e6679-7425-40de-944b-e07fc1f90ae7"
@@ -186,6 +187,51 @@ def test_h1_snapshots_that_went_take_their_keys_along_and_old_group_files_are_no
     place.clock.time_ms += LIFETIME_S * SEQUENCE_LIFETIMES * 1000
     place.load()
     assert place.read_ids == []
+
+
+def expire(place: Place, *snapshot_ids: int, head_id: int) -> None:
+    """What the gatekeeper does before a swap that lets snapshots go."""
+
+    async def story() -> None:
+        metadata = {**place.metadata, "refs": {"main": {"snapshot-id": head_id, "type": "branch"}}}
+        keys = await place.keys.keys_of(metadata, None)
+        gate = Gatekeeper(None, place.ledger, place.keys, place.keys.flush)  # type: ignore[arg-type]
+        await gate.keep_keys(TABLE, HeadState("file:///t/1.json", metadata, indexed=keys), snapshot_ids)
+
+    run(story())
+    place.snapshots = [snapshot for snapshot in place.snapshots if snapshot["snapshot-id"] not in snapshot_ids]
+
+
+def known(place: Place, name: str, *, numbered: bool = False) -> tuple[int, ...] | None:
+    found = run(place.ledger.find_commit(CommitKey(UUID, "main", "ann", name, numbered=numbered)))
+    return None if found is None else found.snapshots
+
+
+def test_h1_before_snapshots_go_the_ledger_gets_what_it_has_missed_of_their_keys(place: Place) -> None:
+    marks = {KEY: "k2", APPLICATION: "app", SEQUENCE: "2", PRINCIPAL: "ann", REF: "main", "spark.app.id": "spark-1"}
+    place.group(1, "k1", application=("app", 1))
+    place.snapshot(2, marks)
+    place.group(3, "k3")
+    place.snapshots[1]["parent-snapshot-id"], place.snapshots[2]["parent-snapshot-id"] = 1, 2
+    expire(place, 1, 2, head_id=3)
+    assert [known(place, name) for name in ("k1", "k2")] == [(1,), (2,)]
+    number = run(place.ledger.find_commit(CommitKey(UUID, "main", "ann", "app", numbered=True)))
+    assert number is not None
+    assert (number.sequence, number.snapshots, number.application_id) == (2, (2,), "spark-1")
+
+
+def test_k2_what_was_rolled_back_is_forgotten_as_it_expires_and_what_came_before_it_counts_again(place: Place) -> None:
+    place.group(1, "k1", application=("app", 1))
+    place.group(2, "k2", application=("app", 2))
+    place.snapshot(3, {KEY: "k3", APPLICATION: "app", SEQUENCE: "3", PRINCIPAL: "ann", REF: "main"})
+    place.snapshots[1]["parent-snapshot-id"], place.snapshots[2]["parent-snapshot-id"] = 1, 2
+    place.load()  # the ledger has them all
+    place.tower()  # and the next tower reads none of them
+    run(place.ledger.remember_commits(commits_of(UUID, [r for r in [record_of(place.snapshots[2])] if r])))
+    assert known(place, "app", numbered=True) == (3,)
+    expire(place, 2, 3, head_id=1)  # main was rolled back to the first
+    assert [known(place, name) for name in ("k1", "k2", "k3")] == [(1,), None, None]
+    assert known(place, "app", numbered=True) == (1,)
 
 
 def test_k2_a_table_created_again_starts_afresh_and_a_copied_group_file_says_nothing_of_it(place: Place) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -116,13 +116,26 @@ class Gatekeeper:
         remembered = await self._ledger.find_commits([commit.owner for commit in lost])
         owners = [owner for owner, commit in remembered.items() if gone.issuperset(commit.snapshots)]
         await self._ledger.forget_commits(owners)
-        left = head.keys.without(gone)
+        numbered = [owner for owner in owners if owner.numbered]
+        if not numbered:
+            return
+        # The number that counts now is the highest that is left, wherever it stands: also in files that were not read.
+        named = _group_files(snapshot for snapshot_id, snapshot in head.snapshots.items() if snapshot_id not in gone)
+        groups = await self._group_keys.read(str(head.metadata["table-uuid"]), named)
+        left = head.keys.without(gone).plus(record for records in groups.values() for record in records)
         before: list[Commit] = []
-        for owner in owners:  # the number that counts now is the highest that is left
-            landed = left.sequence(owner.principal, owner.ref, owner.key) if owner.numbered else None
+        for owner in numbered:
+            landed = left.sequence(owner.principal, owner.ref, owner.key)
             if landed is not None:
                 before.append(Commit(owner, landed[1], sequence=landed[0]))
         await self._ledger.remember_commits(before)
+
+
+def _group_files(snapshots: Iterable[Mapping[str, Any]]) -> dict[int, str]:
+    """Paths of group files, by snapshot."""
+    return {
+        s["snapshot-id"]: str(s["summary"][GROUP_FILE]) for s in snapshots if GROUP_FILE in (s.get("summary") or {})
+    }
 
 
 class _Branches:

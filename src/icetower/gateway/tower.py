@@ -226,7 +226,7 @@ class Tower:
             snapshots=None if head is None else head.snapshots,
             confined=bound,
         )
-        admitted = admit(
+        return admit(
             principal,
             identifier,
             metadata,
@@ -238,10 +238,6 @@ class Tower:
             places=await locate(self.manifests, metadata, changes) if bound else None,
             location=await self.tables.default_location(identifier, _uuid(request)) if bound and head is None else None,
         )
-        gone = {i for u in request.updates if u["action"] == "remove-snapshots" for i in u["snapshot-ids"]}
-        if head is not None and gone:
-            await self.gatekeeper.keep_keys(identifier, head, gone)
-        return admitted
 
     async def _landed_before(self, identifier: Identifier, head: HeadState, sent: Sent) -> Committed | None:
         """The answer that a commit has got before, if any (traps K1 to K3). Raises `KeyMisused`."""
