@@ -451,3 +451,35 @@ def test_s4_small_manifests_are_merged_and_every_snapshot_still_names_what_it_ad
         assert len(await world.rows(head.snapshots[head.ref("main") or 0])) < 30
 
     run(story())
+
+
+def test_a_manifest_that_cannot_be_read_keeps_nobody_from_appending() -> None:
+    async def story() -> None:
+        world = World()
+        await create(world, 2, **{"commit.manifest.min-count-to-merge": "10"})
+        clients = [await Client(world, f"c{n}").refresh() for n in range(12)]
+        requests = [await c.append(data(f"{c.name}-0", "a"), **BLIND) for c in clients]
+        await outcomes(*requests)
+        late = await clients[0].append(data("late", "a"), **BLIND)
+        admitted = await late.admitted()
+        world.restart()
+        head = await world.head()
+        for row in await world.rows(head.snapshots[head.ref("main") or 0]):
+            del world.storage.files[row.path]
+        assert (await world.engine.submit(admitted)).outcome == "rebased"
+
+    run(story())
+
+
+def test_h1_a_clock_that_lags_does_not_make_new_snapshots_look_old() -> None:
+    async def story() -> None:
+        world = World()
+        await create(world, 2)
+        ann = await Client(world).refresh()
+        request = await ann.append(data("a", "a"), **BLIND)
+        world.clock.time_ms += 3_600_000
+        assert await outcomes(request) == ["direct"]
+        (snapshot,) = (await world.head()).metadata["snapshots"]
+        assert world.clock.time_ms - 60_000 <= snapshot["timestamp-ms"] <= world.clock.time_ms
+
+    run(story())

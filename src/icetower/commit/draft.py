@@ -32,7 +32,8 @@ from icetower.table.schemas import schema_of
 JSON = dict[str, Any]
 
 CLOCK_SKEW_MS_MAX = 60_000
-"""A client's clock may run ahead by this much; beyond it, its snapshots would drag everyone's time along."""
+"""A client's clock may be off by this much: one that runs ahead would drag everyone's time along, and what one that lags
+has just committed would look old enough to expire (trap H1)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +176,8 @@ class _Finisher:
         if self._rebase:
             final["schema-id"] = self._ground.view["current-schema-id"]
         now_ms = self._ground.now_ms
-        time_ms = now_ms if self._rebase else min(sent["timestamp-ms"], now_ms + CLOCK_SKEW_MS_MAX)
+        skewed_ms = min(sent["timestamp-ms"], now_ms + CLOCK_SKEW_MS_MAX)
+        time_ms = now_ms if self._rebase else max(skewed_ms, now_ms - CLOCK_SKEW_MS_MAX)
         final["timestamp-ms"] = max(time_ms, self._ground.last_log_ms)
         return final
 

@@ -140,6 +140,7 @@ def plan(
     new_id: Callable[[], int],
     isolation_since: int | None = None,
     keep: frozenset[int] = frozenset(),
+    merges: bool = True,
 ) -> Plan:
     """Plan a group on a head.
 
@@ -150,12 +151,14 @@ def plan(
         new_id: gives an id for a snapshot of the tower's own.
         isolation_since: the sequence number since which the table is known to have asked for snapshot isolation.
         keep: snapshots that retention must not let go, since commits that are under way were written on them.
+        merges: whether small manifests may be merged, which is never worth failing for.
     """
     planner = _Planner(head, sources, now_ms, new_name, new_id, isolation_since)
     appends = [member for member in group if isinstance(member, AdmittedAppend)]
     steps = [partial(planner.take, member) for member in group if isinstance(member, Admitted)]
     steps += [partial(planner.fold, each) for each in _by_ref(appends)]
-    planner.let_merge(group)
+    if merges:
+        planner.let_merge(group)
     lacking: list[_Lacking] = []
     for step in steps:
         try:

@@ -19,7 +19,7 @@ from icetower.commit.plan import Member, Needs, Plan, Sources, plan
 from icetower.commit.queue import Waiting
 from icetower.commit.rebase import asks_for_snapshot_isolation
 from icetower.conflicts.history import Files
-from icetower.errors import CommitConflict
+from icetower.errors import CommitConflict, IcetowerError
 from icetower.protocol.names import Identifier
 from icetower.table import metadata as table_metadata
 from icetower.table.head import HeadState
@@ -215,6 +215,7 @@ class Planner:
         now_ms = max(self._ambient.now_ms(), version.head.metadata["last-updated-ms"])
         known.trim()
         left = self._files_max
+        merges = True
         for _ in range(self._rounds_max):
             planned = plan(
                 version.head,
@@ -225,13 +226,19 @@ class Planner:
                 new_id=self._ambient.snapshot_id,
                 isolation_since=version.isolation_since,
                 keep=keep,
+                merges=merges,
             )
             if not planned.needs:
                 return planned
             left -= len(planned.needs)
             if left < 0:
                 break
-            await self._read(planned.needs, known)
+            try:
+                await self._read(planned.needs, known)
+            except IcetowerError:
+                if not merges:
+                    raise
+                merges = False
         raise CommitConflict(
             f"to see whether the commit may be rebased, more manifests had to be read than {self._files_max} files "
             f"in {self._rounds_max} rounds; refresh and write again",
