@@ -32,8 +32,8 @@ from icetower.table.schemas import schema_of
 JSON = dict[str, Any]
 
 CLOCK_SKEW_MS_MAX = 60_000
-"""A client's clock may be off by this much: one that runs ahead would drag everyone's time along, and what one that lags
-has just committed would look old enough to expire (trap H1)."""
+"""A client's clock may be off by this much: one that runs ahead would drag everyone's time along, and what one that
+lags has just committed would look old enough to expire (trap H1)."""
 
 
 @dataclass(frozen=True, slots=True)

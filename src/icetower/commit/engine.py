@@ -21,10 +21,9 @@ Where one waits, the worker finishes what is on its way and lets go of the turn.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Collection, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, replace
-from enum import Enum, auto
+from dataclasses import replace
 from typing import Any, Protocol
 
 from icetower.admission.admitted import Admitted, AdmittedAppend
@@ -32,45 +31,15 @@ from icetower.ambient import Ambient
 from icetower.catalog.changes import Manifests
 from icetower.catalog.ports import Storage, Upstream
 from icetower.commit.head import Heads
-from icetower.commit.queue import Committed, FairQueue, Member, Waiting, bases_of, regrouped, snapshots_of
+from icetower.commit.queue import Committed, Member, Waiting, bases_of, regrouped, snapshots_of
 from icetower.commit.steps import Known, Planner, Step, Version
 from icetower.commit.swaps import Swaps
+from icetower.commit.turns import Fate, Flight, Limits, Turn
 from icetower.errors import CommitConflict, CommitStateUnknown, IcetowerError, KeyMisused, UpstreamFailed
 from icetower.protocol.names import Identifier
-from icetower.recent import Recent
 from icetower.table.head import HeadState
 
 __all__ = ["Committed", "Engine", "Gatekeeper", "Limits", "Member"]
-
-_LANDED_MAX = 10_000
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Bounds of the engine."""
-
-    group_max: int = 256
-    """Commits in one metadata write."""
-    appends_max: int = 2_048
-    """Appends by the fast path in one metadata write, beside the commits: they share one snapshot."""
-    pipeline_max: int = 2
-    """Groups of one table on their way at once."""
-    append_interval_s: float = 0.2
-    """A group of nothing but fast-path appends begins so long after the last one with any: fewer, larger files."""
-    queue_max: int = 2_048
-    """Commits that wait for one table; more are held back before they enter."""
-    held_max: int = 16_384
-    """Commits that are held back before one table's queue; more are refused at once."""
-    deadline_s: float = 30.0
-    """How long a commit may wait for its turn before it is withdrawn and answered 409 (trap A4)."""
-    rounds_max: int = 32
-    """Swaps lost to outside writers before a commit gives up with 409."""
-    settle_s: float = 30.0
-    """How long an unknown swap is repeated before its clients hear that nobody can tell."""
-    read_rounds_max: int = 16
-    """How often the plan of one group may ask for manifests that it lacks."""
-    read_files_max: int = 10_000
-    """How many manifests and manifest lists it may ask for."""
 
 
 class Gatekeeper(Protocol):
@@ -90,74 +59,6 @@ class Gatekeeper(Protocol):
             IcetowerError: they could not be kept; then the snapshots stay.
         """
         ...
-
-
-class _Fate(Enum):
-    LANDED = auto()
-    LOST = auto()
-    LATE = auto()
-    FAILED = auto()
-    GROUNDED = auto()
-
-
-@dataclass(eq=False, slots=True)
-class _Flight:
-    """A group on its way. `error`: why it failed."""
-
-    waiting: tuple[Waiting, ...]
-    planned_on: Version
-    step: Step | None
-    error: IcetowerError | None
-    landing: asyncio.Task[_Fate] | None = None
-
-    async def landed(self) -> _Fate:
-        assert self.landing is not None
-        return await asyncio.shield(self.landing)
-
-
-class _Turn:
-    """A table's queue, and the lock that whoever commits to the table holds."""
-
-    def __init__(self, identifier: Identifier, limits: Limits) -> None:
-        self.identifier = identifier
-        self.lock = asyncio.Lock()
-        self.queue = FairQueue(limits.queue_max, limits.held_max)
-        self.stirred = asyncio.Event()
-        """Set whenever the worker may have something to do."""
-        self.worker: asyncio.Task[None] | None = None
-        self.guests: list[Waiting] = []
-        """Members of transactions that wait for the turn or hold it."""
-        self.flights: deque[_Flight] = deque()
-        self.known = Known()
-        self.version: tuple[str, int | None] | None = None
-        """Location of the last head that was seen, and since when it has asked for snapshot isolation."""
-        self.appended_s: float | None = None
-        """When the last group with appends by the fast path began."""
-        self.under_way: Counter[int] = Counter()
-        """How many commits that were not answered yet hold a snapshot of an id."""
-        self.landed: Recent[bool] = Recent(_LANDED_MAX)
-        """Ids of the snapshots that landed last."""
-        self.swaps_lost = 0
-        self.expires = True
-        """Whether snapshots may expire; not for a while after their keys could not be kept."""
-
-    @property
-    def wanted(self) -> bool:
-        """Whether a transaction waits for the turn."""
-        return any(guest.taken_s is None for guest in self.guests)
-
-    def bases(self, *groups: Sequence[Waiting]) -> frozenset[int]:
-        """The snapshots that commits on their way to the table were written on (trap H1)."""
-        on_the_way = (self.queue, self.guests, *(flight.waiting for flight in self.flights), *groups)
-        return frozenset(i for waiting in on_the_way for w in waiting for i in w.bases)
-
-    def twice(self, waiting: Waiting) -> bool:
-        """Whether the same commit is under way, or has landed, by another request."""
-        ids = [str(i) for i in snapshots_of(waiting.member)]
-        return any(self.under_way[int(i)] > 1 or i in self.landed for i in ids)
-
-    def saw(self, version: Version) -> None:
-        self.version = (version.head.location, version.isolation_since)
 
 
 class Engine:
@@ -185,7 +86,7 @@ class Engine:
             files_max=self.limits.read_files_max,
         )
         self._swaps = Swaps(upstream, storage, heads, ambient, settle_s=self.limits.settle_s)
-        self._turns: dict[Identifier, _Turn] = {}
+        self._turns: dict[Identifier, Turn] = {}
         self._transactions: set[asyncio.Task[None]] = set()
         self._chores: set[asyncio.Task[None]] = set()
         self._draining = False
@@ -230,7 +131,7 @@ class Engine:
                 waiting.settle(_withdrawn(self.limits.deadline_s, turn.identifier))
             raise
 
-    def _leave(self, turn: _Turn, waiting: Waiting) -> None:
+    def _leave(self, turn: Turn, waiting: Waiting) -> None:
         """Withdraw a commit past its deadline, now or as soon as it is certain not to have landed.
 
         A commit that was sent twice is not withdrawn: told 409, its client would delete the manifests under the other.
@@ -275,7 +176,7 @@ class Engine:
 
     # -- a table's worker -----------------------------------------------------------------------------------------
 
-    async def _work(self, turn: _Turn) -> None:
+    async def _work(self, turn: Turn) -> None:
         try:
             while turn.queue:
                 async with turn.lock:
@@ -285,7 +186,7 @@ class Engine:
             turn.worker = None
             turn.known = Known()
 
-    async def _run(self, turn: _Turn) -> None:
+    async def _run(self, turn: Turn) -> None:
         """Group after group, until nothing waits or a transaction wants the turn. The caller holds the turn."""
         version: Version | None = None  # what the next group is planned on; None: the head is to be read
         started = False
@@ -293,7 +194,7 @@ class Engine:
             turn.stirred.clear()
             if turn.flights and (first := turn.flights[0].landing) is not None and first.done():
                 flight = turn.flights.popleft()
-                if first.result() is not _Fate.LANDED:
+                if first.result() is not Fate.LANDED:
                     version = await self._grounded(turn, flight)
                 continue
             room = len(turn.flights) < self.limits.pipeline_max and not (started and turn.wanted)
@@ -308,13 +209,13 @@ class Engine:
             else:
                 return
 
-    def _linger_s(self, turn: _Turn) -> float:
+    def _linger_s(self, turn: Turn) -> float:
         """How long the next group is to wait yet: not at all, unless it would be nothing but fast-path appends."""
         if turn.appended_s is None or self._draining or not turn.queue.may_linger:
             return 0.0
         return turn.appended_s + self.limits.append_interval_s - self._ambient.monotonic_s()
 
-    async def _stirred(self, turn: _Turn, linger_s: float) -> None:
+    async def _stirred(self, turn: Turn, linger_s: float) -> None:
         """Wait until there may be something to do."""
         if linger_s <= 0:
             await turn.stirred.wait()
@@ -328,7 +229,7 @@ class Engine:
         await turn.stirred.wait()
         timer.cancel()
 
-    async def _start(self, turn: _Turn, version: Version | None) -> Version | None:
+    async def _start(self, turn: Turn, version: Version | None) -> Version | None:
         """Take a group, plan it, and send it on its way. The version that it will leave; None if that is not known."""
         now_s = self._ambient.monotonic_s()
         group = turn.queue.take(self.limits.group_max, self.limits.appends_max, now_s)
@@ -341,7 +242,7 @@ class Engine:
                 for waiting in group:
                     waiting.settle(_told(raised))
                 return None
-        flight = _Flight(group, version, None, None)
+        flight = Flight(group, version, None, None)
         try:
             flight.step = await self._plan(turn, group, version)
         except Exception as raised:  # noqa: BLE001 - likewise
@@ -352,32 +253,32 @@ class Engine:
         turn.flights.append(flight)
         return None if flight.step is None else flight.step.new
 
-    async def _fly(self, turn: _Turn, flight: _Flight, before: _Flight | None) -> _Fate:
+    async def _fly(self, turn: Turn, flight: Flight, before: Flight | None) -> Fate:
         """Take one group to its end; never raises."""
         try:
             if flight.step is not None:
                 return await self._land([(turn, flight.step)], before)
-            if before is not None and await before.landed() is not _Fate.LANDED:
-                return _Fate.GROUNDED
+            if before is not None and await before.landed() is not Fate.LANDED:
+                return Fate.GROUNDED
         except Exception as raised:  # noqa: BLE001 - a worker that dies would leave its clients waiting for ever
             flight.error = _told(raised)
-        return _Fate.FAILED
+        return Fate.FAILED
 
-    async def _grounded(self, turn: _Turn, flight: _Flight) -> Version | None:
+    async def _grounded(self, turn: Turn, flight: Flight) -> Version | None:
         """Bring back the members of a group that did not land, and of those planned on it, to be planned again.
 
         Returns the version to plan them on, if the head that it was planned on still stands.
         """
         fate = await flight.landed()
         again = [waiting for waiting in flight.waiting if not waiting.answer.done()]
-        if fate is _Fate.FAILED and flight.error is not None:
+        if fate is Fate.FAILED and flight.error is not None:
             if len(again) > 1 and not isinstance(flight.error, CommitStateUnknown | UpstreamFailed):
                 again = regrouped(again)
             else:
                 for waiting in again:
                     waiting.settle(flight.error)
                 again = []
-        if fate is _Fate.LOST:
+        if fate is Fate.LOST:
             turn.swaps_lost += 1
             for waiting in again:
                 waiting.swaps_lost += 1
@@ -392,9 +293,9 @@ class Engine:
             if waiting.leaving:
                 self._leave(turn, waiting)
         turn.queue.put_back([waiting for waiting in again if not waiting.answer.done()])
-        if fate is _Fate.LOST:
+        if fate is Fate.LOST:
             await self._pause(turn.swaps_lost)
-        return flight.planned_on if fate is _Fate.LATE else None
+        return flight.planned_on if fate is Fate.LATE else None
 
     # -- transactions ---------------------------------------------------------------------------------------------
 
@@ -403,7 +304,7 @@ class Engine:
         turns = [self._turn(waiting.member.identifier) for waiting in ordered]
         for turn, waiting in zip(turns, ordered, strict=True):
             turn.guests.append(waiting)
-        held: list[_Turn] = []
+        held: list[Turn] = []
         try:
             async with asyncio.timeout(self.limits.deadline_s):
                 for turn, waiting in zip(turns, ordered, strict=True):
@@ -423,25 +324,23 @@ class Engine:
         for waiting in ordered:
             waiting.settle(error)
 
-    async def _rounds(self, turns: Sequence[_Turn], ordered: Sequence[Waiting]) -> IcetowerError:
+    async def _rounds(self, turns: Sequence[Turn], ordered: Sequence[Waiting]) -> IcetowerError:
         """Try until it has landed and everybody was answered. What to tell whoever was not; never raises."""
         try:
             for attempt in range(self.limits.rounds_max):
                 fate = await self._land(await self._planned_together(turns, ordered), None)
-                if fate is _Fate.LATE:
+                if fate is Fate.LATE:
                     for waiting in ordered:
                         if waiting.answer.done():
                             waiting.answer.result()
-                if fate is not _Fate.LOST:
+                if fate is not Fate.LOST:
                     break
                 await self._pause(attempt + 1)
         except Exception as raised:  # noqa: BLE001 - whoever waits must be told
             return _told(raised)
         return _lost_for_good(self.limits.rounds_max)
 
-    async def _planned_together(
-        self, turns: Sequence[_Turn], ordered: Sequence[Waiting]
-    ) -> Sequence[tuple[_Turn, Step]]:
+    async def _planned_together(self, turns: Sequence[Turn], ordered: Sequence[Waiting]) -> Sequence[tuple[Turn, Step]]:
         steps = [
             await self._plan(turn, (waiting,), await self._load(turn))
             for turn, waiting in zip(turns, ordered, strict=True)
@@ -459,7 +358,7 @@ class Engine:
 
     # -- one group, or one transaction ----------------------------------------------------------------------------
 
-    async def _load(self, turn: _Turn) -> Version:
+    async def _load(self, turn: Turn) -> Version:
         """The head as it stands now. Raises `NoSuchTable`, `NotFound`."""
         head = await self._heads.load(turn.identifier)
         if turn.version is not None and turn.version[0] == head.location:
@@ -468,11 +367,11 @@ class Engine:
         turn.saw(version)
         return version
 
-    async def _plan(self, turn: _Turn, group: tuple[Waiting, ...], version: Version) -> Step:
+    async def _plan(self, turn: Turn, group: tuple[Waiting, ...], version: Version) -> Step:
         keep = turn.bases(group) if turn.expires else frozenset(version.head.snapshots)
         return await self._planner.step(turn.identifier, group, version, turn.known, keep)
 
-    async def _land(self, planned: Sequence[tuple[_Turn, Step]], before: _Flight | None) -> _Fate:
+    async def _land(self, planned: Sequence[tuple[Turn, Step]], before: Flight | None) -> Fate:
         """Write, ask once more, swap, and answer everybody. `before`: the group that must have landed first.
 
         Raises:
@@ -482,21 +381,21 @@ class Engine:
         steps = [step for _, step in planned]
         changed = [(turn, step) for turn, step in planned if step.changes]
         unknown = False
-        fate = _Fate.FAILED
+        fate = Fate.FAILED
         try:
             failure = await self._swaps.write([step for _, step in changed])
-            if before is not None and await before.landed() is not _Fate.LANDED:
-                fate = _Fate.GROUNDED
+            if before is not None and await before.landed() is not Fate.LANDED:
+                fate = Fate.GROUNDED
             elif failure is not None:
                 raise failure
             elif await self._refused_late(changed):
-                fate = _Fate.LATE
+                fate = Fate.LATE
             elif changed:
                 for step in steps:
                     step.seal()
-                fate = _Fate.LANDED if await self._swaps.swap([step for _, step in changed]) else _Fate.LOST
+                fate = Fate.LANDED if await self._swaps.swap([step for _, step in changed]) else Fate.LOST
             else:  # refusals and replays hold only for a head that still stands
-                fate = _Fate.LOST if await self._swaps.stale(steps) else _Fate.LANDED
+                fate = Fate.LOST if await self._swaps.stale(steps) else Fate.LANDED
         except CommitStateUnknown:
             unknown = True
             for step in steps:  # a refusal is certain, whatever became of the others
@@ -505,9 +404,9 @@ class Engine:
         finally:
             for turn, step in changed:
                 turn.known.landed_or_lost(step)
-            if fate is not _Fate.LANDED and not unknown and changed:
+            if fate is not Fate.LANDED and not unknown and changed:
                 self._later(self._swaps.discard([step for _, step in changed]))
-        if fate is _Fate.LANDED:
+        if fate is Fate.LANDED:
             for turn, step in changed:
                 self._remember(turn, step)
             for step in steps:
@@ -516,7 +415,7 @@ class Engine:
             self._later(self._swaps.expire(steps))
         return fate
 
-    async def _refused_late(self, planned: Sequence[tuple[_Turn, Step]]) -> bool:
+    async def _refused_late(self, planned: Sequence[tuple[Turn, Step]]) -> bool:
         """Whether somebody may not go on any more. They are settled, and the others have to be planned again.
 
         So are all where snapshots were to expire whose keys cannot be kept: once more, without expiring any.
@@ -539,7 +438,7 @@ class Engine:
         # Somebody may have left meanwhile. No await between this look and the seals.
         return late or any(waiting.answer.done() for _, step in planned for waiting in step.going)
 
-    def _remember(self, turn: _Turn, step: Step) -> None:
+    def _remember(self, turn: Turn, step: Step) -> None:
         turn.saw(step.new)
         for accepted in step.plan.accepted:
             for snapshot_id in accepted.snapshots:
@@ -566,13 +465,13 @@ class Engine:
 
     # -- small things ---------------------------------------------------------------------------------------------
 
-    def _turn(self, identifier: Identifier) -> _Turn:
+    def _turn(self, identifier: Identifier) -> Turn:
         turn = self._turns.get(identifier)
         if turn is None:
-            turn = self._turns[identifier] = _Turn(identifier, self.limits)
+            turn = self._turns[identifier] = Turn(identifier, self.limits)
         return turn
 
-    def _waiting(self, turn: _Turn, member: Member) -> Waiting:
+    def _waiting(self, turn: Turn, member: Member) -> Waiting:
         answer: asyncio.Future[Committed] = asyncio.get_running_loop().create_future()
         snapshots = snapshots_of(member)
         turn.under_way.update(snapshots)

@@ -1,0 +1,119 @@
+"""What stands at one table: the queue, the turn of whoever commits to it, and the groups that are on their way."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from icetower.commit.queue import FairQueue, Waiting, snapshots_of
+from icetower.commit.steps import Known, Step, Version
+from icetower.errors import IcetowerError
+from icetower.protocol.names import Identifier
+from icetower.recent import Recent
+
+__all__ = ["Fate", "Flight", "Limits", "Turn"]
+
+_LANDED_MAX = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds of the engine."""
+
+    group_max: int = 256
+    """Commits in one metadata write."""
+    appends_max: int = 2_048
+    """Appends by the fast path in one metadata write, beside the commits: they share one snapshot."""
+    pipeline_max: int = 2
+    """Groups of one table on their way at once."""
+    append_interval_s: float = 0.2
+    """A group of nothing but fast-path appends begins so long after the last one with any: fewer, larger files."""
+    queue_max: int = 2_048
+    """Commits that wait for one table; more are held back before they enter."""
+    held_max: int = 16_384
+    """Commits that are held back before one table's queue; more are refused at once."""
+    deadline_s: float = 30.0
+    """How long a commit may wait for its turn before it is withdrawn and answered 409 (trap A4)."""
+    rounds_max: int = 32
+    """Swaps lost to outside writers before a commit gives up with 409."""
+    settle_s: float = 30.0
+    """How long an unknown swap is repeated before its clients hear that nobody can tell."""
+    read_rounds_max: int = 16
+    """How often the plan of one group may ask for manifests that it lacks."""
+    read_files_max: int = 10_000
+    """How many manifests and manifest lists it may ask for."""
+
+
+class Fate(Enum):
+    """What became of a group: `engine.py` tells the tale."""
+
+    LANDED = auto()
+    LOST = auto()
+    LATE = auto()
+    FAILED = auto()
+    GROUNDED = auto()
+
+
+@dataclass(eq=False, slots=True)
+class Flight:
+    """A group on its way. `error`: why it failed."""
+
+    waiting: tuple[Waiting, ...]
+    planned_on: Version
+    step: Step | None
+    error: IcetowerError | None
+    landing: asyncio.Task[Fate] | None = None
+
+    async def landed(self) -> Fate:
+        """Its end, awaited by as many as like."""
+        assert self.landing is not None
+        return await asyncio.shield(self.landing)
+
+
+class Turn:
+    """A table's queue, and the lock that whoever commits to the table holds."""
+
+    def __init__(self, identifier: Identifier, limits: Limits) -> None:
+        self.identifier = identifier
+        self.lock = asyncio.Lock()
+        self.queue = FairQueue(limits.queue_max, limits.held_max)
+        self.stirred = asyncio.Event()
+        """Set whenever the worker may have something to do."""
+        self.worker: asyncio.Task[None] | None = None
+        self.guests: list[Waiting] = []
+        """Members of transactions that wait for the turn or hold it."""
+        self.flights: deque[Flight] = deque()
+        self.known = Known()
+        self.version: tuple[str, int | None] | None = None
+        """Location of the last head that was seen, and since when it has asked for snapshot isolation."""
+        self.appended_s: float | None = None
+        """When the last group with appends by the fast path began."""
+        self.under_way: Counter[int] = Counter()
+        """How many commits that were not answered yet hold a snapshot of an id."""
+        self.landed: Recent[bool] = Recent(_LANDED_MAX)
+        """Ids of the snapshots that landed last."""
+        self.swaps_lost = 0
+        self.expires = True
+        """Whether snapshots may expire; not for a while after their keys could not be kept."""
+
+    @property
+    def wanted(self) -> bool:
+        """Whether a transaction waits for the turn."""
+        return any(guest.taken_s is None for guest in self.guests)
+
+    def bases(self, *groups: Sequence[Waiting]) -> frozenset[int]:
+        """The snapshots that commits on their way to the table were written on (trap H1)."""
+        on_the_way = (self.queue, self.guests, *(flight.waiting for flight in self.flights), *groups)
+        return frozenset(i for waiting in on_the_way for w in waiting for i in w.bases)
+
+    def twice(self, waiting: Waiting) -> bool:
+        """Whether the same commit is under way, or has landed, by another request."""
+        ids = [str(i) for i in snapshots_of(waiting.member)]
+        return any(self.under_way[int(i)] > 1 or i in self.landed for i in ids)
+
+    def saw(self, version: Version) -> None:
+        """This version is the head now."""
+        self.version = (version.head.location, version.isolation_since)
