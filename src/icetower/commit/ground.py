@@ -89,7 +89,9 @@ class Ground:
     @property
     def index(self) -> Mapping[int, JSON]:
         """All snapshots by id, to keep."""
-        return {} if self._growing is None else self._growing.index
+        if self._growing is None:
+            return {snapshot["snapshot-id"]: snapshot for snapshot in self._created.get("snapshots", ())}
+        return self._growing.index
 
     @property
     def format_version(self) -> int:
@@ -134,7 +136,7 @@ class Ground:
 
     def snapshot(self, snapshot_id: int) -> JSON | None:
         """A snapshot by id, those of this group included."""
-        return None if self._growing is None else self._growing.snapshot(snapshot_id)
+        return self.index.get(snapshot_id) if self._growing is None else self._growing.snapshot(snapshot_id)
 
     def line(self, snapshot_id: int, *, until: int | None = None) -> Iterator[JSON]:
         """A snapshot and its ancestors as far as the table knows them, newest first, up to and without `until`."""

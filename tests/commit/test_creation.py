@@ -1,0 +1,51 @@
+"""Tables that a commit creates: what a transaction of Iceberg's Java client sends at its end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from engine_world import TABLE, World, run
+
+from icetower.admission.admit import admit
+from icetower.catalog.changes import read_changes
+from icetower.commit.plan import plan_creation
+from icetower.registry.principals import administrator
+from icetower.table.manifests import read_manifest_list
+
+
+def test_a_creation_may_bring_several_snapshots_each_on_the_one_before() -> None:
+    """Iceberg's kit: `testCompleteCreateTransactionMultipleSchemas`."""
+
+    world = World()
+
+    async def story() -> None:
+        staged = (await world.create()).metadata
+        ann = world.writer("ann")
+        first = await ann.append("a.parquet")
+        second = await ann.append("b.parquet", parent=first.snapshot, parent_rows=first.rows, sequence_number=2)
+        updates: list[dict[str, Any]] = [
+            {"action": "assign-uuid", "uuid": "12345678-0000-4000-8000-000000000000"},
+            {"action": "upgrade-format-version", "format-version": 2},
+            {"action": "add-schema", "schema": staged["schemas"][0]},
+            {"action": "set-current-schema", "schema-id": -1},
+            {"action": "add-spec", "spec": staged["partition-specs"][0]},
+            {"action": "set-default-spec", "spec-id": -1},
+            {"action": "add-sort-order", "sort-order": staged["sort-orders"][0]},
+            {"action": "set-default-sort-order", "sort-order-id": -1},
+            {"action": "set-location", "location": staged["location"]},
+            *first.updates,
+            *second.updates,
+        ]
+        changes = await read_changes(world.manifests, None, updates)
+        creating: dict[str, Any] = {"requirements": [{"type": "assert-create"}], "updates": updates}
+        member = admit(administrator("ann"), TABLE, None, changes, key=None, **creating)
+        metadata, files = plan_creation(member, now_ms=world.clock.now_ms(), new_name=world.clock.uuid4)
+
+        oldest, newest = metadata["snapshots"]
+        assert metadata["refs"]["main"]["snapshot-id"] == newest["snapshot-id"]
+        assert newest["parent-snapshot-id"] == oldest["snapshot-id"]
+        assert (newest["sequence-number"], newest["summary"]["total-records"]) == (2, "2")
+        path = newest["manifest-list"]
+        assert len(read_manifest_list(files.get(path) or world.storage.files[path])) == 2
+
+    run(story())
