@@ -413,6 +413,30 @@ def test_s2_row_ids_that_a_client_gave_after_an_upgrade_stay() -> None:
     run(story())
 
 
+def test_s2_rows_keep_the_ids_that_they_got_while_a_client_wrote_their_manifest_anew() -> None:
+    """Found by random jobs: the first snapshot after an upgrade gives ids to all rows; the other's copy lacks them."""
+
+    async def story() -> None:
+        world = World()
+        merging = {"commit.manifest.min-count-to-merge": "1"}
+        ann, bob = await two(world, 2, seed=(data("a1", "a"), data("b1", "b")), **SNAPSHOT, **merging)
+        upgrade = await ann.append(data("x", "a"))
+        upgrade.requirements, upgrade.updates = [], [{"action": "upgrade-format-version", "format-version": 3}]
+        assert await outcomes(upgrade) == ["direct"]
+        await ann.refresh()
+        await bob.refresh()
+        one = await ann.append(data("a2", "a"), **BLIND)
+        other = await bob.merge(add=[data("b2", "b")], remove=["b1"])
+        assert await outcomes(one) == ["direct"]
+        given = (await (await ann.refresh()).live())["a1"][0].file.first_row_id
+        assert given is not None
+        assert await outcomes(other) == ["rebased"]
+        assert (await (await ann.refresh()).live())["a1"][0].file.first_row_id == given
+        assert await sound(world) == ["a1", "a2", "b2"]
+
+    run(story())
+
+
 def test_a_metadata_file_that_is_deleted_while_it_is_read_is_no_missing_table() -> None:
     async def story() -> None:
         world = World()

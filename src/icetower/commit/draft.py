@@ -199,10 +199,9 @@ class _Finisher:
                 rule="manifest.reused",
                 next_step="refresh",
             )
-        gone = [row.path for row in change.diff.removed]
-        if merged is None and not change.names_sibling and all(path in parent for path in gone):
+        if merged is None and not change.names_sibling and all(_stands(row, parent) for row in change.diff.removed):
             own = tuple(_renumbered(row, number) for row in change.diff.added)
-            return parent.without(gone).prepend(own), own, change
+            return parent.without([row.path for row in change.diff.removed]).prepend(own), own, change
         if not change.added and not change.removed:
             raise CommitConflict(
                 "the manifests that this commit lays out anew have changed meanwhile; refresh and rewrite them again",
@@ -399,6 +398,16 @@ def _as_written(entry: Entry, snapshot_id: int) -> Entry:
         return entry
     own = replace(entry, snapshot_id=snapshot_id)
     return replace(own, file_sequence_number=None) if entry.status == ADDED else own
+
+
+def _stands(row: ManifestFile, parent: Listing) -> bool:
+    """Whether the head has a manifest as the client has read it.
+
+    After an upgrade to version 3 the next snapshot gives row ids to whatever lacks them: a copy that was written of a
+    manifest before that knows nothing of them, and its rows would get new ones (trap S2).
+    """
+    now = parent.get(row.path)
+    return now is not None and now.first_row_id == row.first_row_id
 
 
 def _with_vectors(change: Change, merged: Replacement) -> Change:
