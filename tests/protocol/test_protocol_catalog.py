@@ -105,6 +105,7 @@ def test_error_bodies_tell_people_and_machines() -> None:
             "rule": "contract.partitions",
             "partitions": ["date=2017-01-02"],
             "snapshot": None,
+            "files": [],
             "next_step": "ask_owner",
         }
     }
