@@ -217,6 +217,25 @@ def test_r6_position_deletes_that_hide_their_targets_conflict_with_any_removal_i
     run(story())
 
 
+@pytest.mark.parametrize(("where", "outcome"), [("a", "409 conflict.C3a"), ("b", "rebased")])
+@pytest.mark.parametrize("version", [2, 3])
+def test_deletes_of_rows_stand_against_equality_deletes_of_their_partition(
+    version: int, where: str, outcome: str
+) -> None:
+    """Both may delete one row, and the later one would undo what the other has put in its place."""
+
+    async def story() -> None:
+        world = World()
+        a1 = data("a1", "a")
+        ann, bob = await two(world, version, seed=(a1, data("b1", "b")), **SNAPSHOT)
+        theirs = vector("v", a1) if version == 3 else positions("p", "a", target=a1)
+        one = await ann.merge(add=[data("a2", "a")], deletes=[theirs])
+        other = await bob.prepare(Operation(Kind.ROW_DELTA, (data("new", where),), (equalities("e", where),)))
+        assert await outcomes(one, other) == ["direct", outcome]
+
+    run(story())
+
+
 @pytest.mark.parametrize(("where", "outcome"), [("a", "409 conflict.C3b"), ("b", "rebased")])
 def test_equality_deletes_of_a_partition_stand_against_who_replaces_files_in_it(where: str, outcome: str) -> None:
     async def story() -> None:

@@ -52,7 +52,7 @@ class Written:
         targets: data files that its position deletes and deletion vectors are about.
         loose: partitions in which its position deletes may be about any file (trap R6).
         places: partitions of the files that it removes and of its delete files.
-        equality: whether it adds equality deletes.
+        equality: partitions of its equality deletes, which reach every row there that is older.
         keeps_numbers: all data that it adds carries the sequence number of what it replaces (compaction), so that newer
             equality deletes go on applying to it.
         rewrites: it says and shows that it changes no row: only what it replaces matters.
@@ -63,7 +63,7 @@ class Written:
     targets: frozenset[str]
     loose: frozenset[Place]
     places: frozenset[Place]
-    equality: bool
+    equality: frozenset[Place]
     keeps_numbers: bool
     rewrites: bool
 
@@ -93,7 +93,7 @@ class Written:
             targets=frozenset(named),
             loose=frozenset(loose),
             places=frozenset(places | {_place(touched) for touched in change.removed}),
-            equality=any(touched.file.content == EQUALITY_DELETES for touched in change.added),
+            equality=frozenset(_place(touched) for touched in change.added if touched.file.content == EQUALITY_DELETES),
             keeps_numbers=bool(data) and all(touched.sequence_number is not None for touched in data),
             rewrites=rewrites,
         )
@@ -191,9 +191,22 @@ def _met(written: Written, live: Live, table: Table, operation: str) -> tuple[st
             return "C3b", f"rows of the data file {about}, which it replaces, were deleted meanwhile"
         if about in written.targets:
             return "C5", f"rows of the data file {about}, from which it deletes rows, were deleted meanwhile"
+    # What a compaction writes anew deletes what was deleted before.
+    if operation == "replace":
         return None
-    # Rewritten position and equality deletes delete what was deleted before.
-    return None if operation == "replace" else _met_new_deletes(written, live, table, about)
+    found = None if is_vector(file) else _met_new_deletes(written, live, table, about)
+    if found is None and _reached(written, live, table):
+        return "C3a", f"rows of a partition in which it deletes by equality were deleted meanwhile ({path})"
+    return found
+
+
+def _reached(written: Written, live: Live, table: Table) -> bool:
+    """Whether the commit's equality deletes reach the data that a delete file is for: both may delete one row."""
+    if written.rewrites:
+        return False
+    if any(is_unpartitioned(table.specs[spec_id]) for spec_id, _ in written.equality):
+        return True
+    return place_key((live.row.spec_id, live.entry.file.partition)) in written.equality
 
 
 def _met_removed_data(written: Written, live: Live) -> tuple[str, str] | None:
