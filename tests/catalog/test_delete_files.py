@@ -331,6 +331,10 @@ def test_real_storage_serves_both(tmp_path: Path) -> None:
         blob = await Blobs(storage).read(f"file://{path}", 0, 4)
         with pytest.raises(NotFound):
             await Blobs(storage).read(f"file://{path}.gone", 0, 4)
+        # A path that only the client's own storage knows is nobody's fault.
+        elsewhere = BlobAt("mem://t/v.puffin", 0, 4)
+        assert await PositionDeletes(storage).targets("mem://t/d.parquet", listed(data)) is None
+        assert await Blobs(storage).read_all(frozenset({elsewhere})) == {elsewhere: b""}
         await storage.close()
         return found, blob
 

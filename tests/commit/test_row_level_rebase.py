@@ -238,6 +238,14 @@ def test_the_union_of_another_member_of_the_group_is_found_in_the_plan() -> None
         unite([then], among({}, read), path=PATH)
 
 
+def test_a_vector_that_only_its_client_can_reach_sends_it_back() -> None:
+    story = run(tell({"a1": {1}}, {"a1": {2}}))
+    own = blob_of(story.met()[0].ours.file)
+    with pytest.raises(CommitConflict, match="cannot be put together") as caught:
+        unite(story.met(), lambda at: b"" if at == own else story.blob_at(at), path=PATH)
+    assert caught.value.rule == "conflict.C5"
+
+
 def test_manifests_that_are_not_there_yet_are_asked_for() -> None:
     story = run(tell({"a1": {1}}, {"a1": {2}}))
     with pytest.raises(NeedsFile):

@@ -12,7 +12,7 @@ from typing import Any
 
 from icetower.catalog.parquet_texts import texts_in
 from icetower.catalog.ports import Storage
-from icetower.errors import NotFound, ValidationFailed
+from icetower.errors import BadRequest, NotFound, ValidationFailed
 from icetower.recent import Recent
 from icetower.table import avro_files
 from icetower.table.puffin import BlobAt
@@ -28,6 +28,9 @@ TARGETS_MAX = 1_000
 
 INLINE_MAX_BYTES = 64 * 1024
 """What takes longer to decode than this does, a thread decodes."""
+
+_UNREACHED = (NotFound, BadRequest)
+"""A file that is not there, or has a path that no storage here knows: its own client may well know it."""
 
 TARGETS_KEPT_MAX = 100_000
 PATH_FIELD_ID = 2147483546
@@ -63,9 +66,9 @@ class Blobs:
         return found
 
     async def read_all(self, blobs: frozenset[BlobAt]) -> dict[BlobAt, bytes]:
-        """Several, side by side; no bytes where there is no such file, which whoever decodes them will refuse.
+        """Several, side by side; no bytes where there is no such file or no way to it, which whoever asks will refuse.
 
-        One client that names a file which isn't there must not fail the group that its commit is in.
+        One client that names such a file must not fail the group that its commit is in.
         """
         wanted = tuple(blobs)
         read = await asyncio.gather(*(self._read_or_nothing(at) for at in wanted))
@@ -74,7 +77,7 @@ class Blobs:
     async def _read_or_nothing(self, at: BlobAt) -> bytes:
         try:
             return await self.read(at.path, at.offset, at.length_bytes)
-        except NotFound:
+        except _UNREACHED:
             return b""
 
 
@@ -88,8 +91,9 @@ class PositionDeletes:
     async def targets(self, path: str, file: DataFile) -> frozenset[str] | None:
         """The data files of which the position delete file at `path` deletes rows.
 
-        None where that cannot be told: a file that is missing, damaged, too large, encrypted, of a format that is not
-        read (ORC), or about too many data files. The caller then takes it for one about every file of its partition.
+        None where that cannot be told: a file that is missing, out of reach, damaged, too large, encrypted, of a format
+        that is not read (ORC), or about too many data files. The caller then takes it for one about every file of its
+        partition.
 
         Raises:
             UpstreamFailed: the storage failed.
@@ -109,7 +113,7 @@ class PositionDeletes:
             return None
         try:
             data = await self._storage.read_range(path, 0, file.size_bytes + 1)
-        except NotFound:
+        except _UNREACHED:
             return None
         if len(data) != file.size_bytes:  # engines look for the footer where the manifest says that the file ends
             return None

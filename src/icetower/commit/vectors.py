@@ -141,7 +141,7 @@ def unite(meetings: Sequence[Meeting], blob_at: Callable[[BlobAt], bytes | None]
     """One vector for each data file, in one new Puffin file.
 
     Args:
-        blob_at: the bytes of a blob; None where they have not been read yet. See `among`.
+        blob_at: the bytes of a blob; None where they have not been read yet, none where they cannot be. See `among`.
         path: where the Puffin file will be written.
 
     Raises:
@@ -220,6 +220,8 @@ def _check_limits(wanted: Sequence[_Places]) -> None:
 
 def _union(at: _Places, read: Mapping[BlobAt, bytes]) -> Vector:
     meeting = at.meeting
+    if not read[at.ours]:  # its client may reach where the tower cannot, and validates by itself
+        raise _cannot(meeting, f"nothing was found at {at.ours.path}")
     ours = decode(read[at.ours], name=_name(meeting.ours.file), cardinality=meeting.ours.file.record_count)
     try:
         files = (meeting.theirs.entry.file, meeting.base)
