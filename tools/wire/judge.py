@@ -71,8 +71,7 @@ class Doubt:
 
     def disjoint(self, *, but: frozenset[str] = frozenset()) -> bool:
         """Whether it has written nothing that was written meanwhile, the data files `but` aside."""
-        mine = _written(self, self.own())
-        return not any((mine & _written(self, other)) - but for other in self.meanwhile())
+        return not any(_meet(self, self.own(), other, but) for other in self.meanwhile())
 
     def vectors(self) -> dict[str, str]:
         """Its deletion vectors by the data file that each is for."""
@@ -171,25 +170,44 @@ def the_owner_says_blind(doubt: Doubt) -> bool:
     return doubt.job["properties"].get(BLIND_APPENDS) == "true" and kinds <= {ADDED}
 
 
-def _written(doubt: Doubt, changed: list[Entry]) -> set[Any]:
-    """The objects: files removed, data files that deletes reach into; for equality deletes, their partition."""
+def _meet(doubt: Doubt, mine: list[Entry], theirs: list[Entry], but: frozenset[str]) -> bool:
+    """Whether both have written one object: removed a file, or reached into a data file with deletes.
+
+    An equality delete reaches into its partition, or everywhere from a spec without any; whatever the other one has
+    written there is written by both.
+    """
+    my_files, their_files = _files(doubt, mine), _files(doubt, theirs)
+    if (my_files & their_files) - but:
+        return True
+    return _equality_meets(doubt, mine, their_files, theirs) or _equality_meets(doubt, theirs, my_files, mine)
+
+
+def _files(doubt: Doubt, changed: list[Entry]) -> set[str]:
+    """The files that were removed, and the data files that position deletes and deletion vectors reach into."""
     targets = {
         path_of(doubt.job, name): [path_of(doubt.job, target) for target in of] for name, of in doubt.positions.items()
     }
-    reached: set[Any] = set()
+    files: set[str] = set()
     for entry in changed:
-        if entry.status == DELETED and not entry.deletes:
-            reached.add(entry.path)
-        elif entry.deletes and entry.references is not None:
-            reached.add(entry.references)
-        elif entry.path in targets:
-            reached |= set(targets[entry.path])
-        elif entry.status == ADDED and entry.deletes:
-            reached.add((entry.spec, entry.partition))
-    if any(file["content"] == "equality-deletes" for file in doubt.job["files"].values()):
-        found = (entry for snapshot in doubt.outcome["snapshots"] for entry in entries(snapshot))
-        reached |= {(entry.spec, entry.partition) for entry in found if entry.path in reached}
-    return reached
+        if entry.status == DELETED:
+            files.add(entry.path)
+        if entry.deletes:
+            files |= {entry.references} if entry.references is not None else set(targets.get(entry.path, ()))
+    return files
+
+
+def _equality_meets(doubt: Doubt, one: list[Entry], files: set[str], other: list[Entry]) -> bool:
+    """Whether equality deletes that one has added reach what the other has written: these files, or such deletes."""
+    names = {path_of(doubt.job, name): file["content"] for name, file in doubt.job["files"].items()}
+    found = [entry for snapshot in doubt.outcome["snapshots"] for entry in entries(snapshot) if entry.path in files]
+    found += [entry for entry in other if names.get(entry.path) == "equality-deletes"]
+    places = {(entry.spec, entry.partition) for entry in found}
+    for entry in one:
+        if entry.status == ADDED and names.get(entry.path) == "equality-deletes":
+            everywhere = all(column["transform"] == "void" for column in doubt.job["specs"][entry.spec])
+            if (entry.spec, entry.partition) in places or (everywhere and places):
+                return True
+    return False
 
 
 EXCUSES: tuple[Callable[[Doubt], bool], ...] = (
@@ -256,13 +274,21 @@ def _rebased(tower: Outcome) -> Iterator[str]:
             yield f"{'rebased' if landed != verdict['base'] else 'direct'} {verdict['operation']}"
 
 
-def _operations(outcome: Outcome) -> dict[int, Mapping[str, Any]]:
-    return {event["id"]: event["op"] for event in outcome["events"] if event["do"] == "begin"}
+def _operations(job: Job, outcome: Outcome) -> dict[int, Mapping[str, Any]]:
+    """What the writers that began were to do, by the job: a server may have been given something else."""
+    asked: dict[int, Mapping[str, Any]] = {}
+    waiting = list(job["steps"])
+    while waiting:
+        step = waiting.pop()
+        if "op" in step:
+            asked[step["id"]] = step["op"]
+        waiting += (inner for slot in step.get("between", ()) for inner in slot)
+    return {event["id"]: asked[event["id"]] for event in outcome["events"] if event["do"] == "begin"}
 
 
 def _promised(job: Job, positions: Positions, tower: Outcome) -> Iterator[str]:
     """What a writer named is what its snapshot did, file by file: nothing lost, nothing twice."""
-    ops = _operations(tower)
+    ops = _operations(job, tower)
     for snapshot in tower["snapshots"]:
         op, own = ops.get(snapshot["id"]), _own(snapshot)
         if op is None or op["kind"] == "rewrite-manifests":
@@ -285,7 +311,7 @@ def _promised(job: Job, positions: Positions, tower: Outcome) -> Iterator[str]:
 
 def _as_landed(job: Job, positions: Positions, directory: Path, tower: Outcome, run: Run, out: Judgement) -> None:
     """Iceberg alone, in the order in which things landed on the tower."""
-    ops, verdicts = dict(_operations(tower)), tower["verdicts"]
+    ops, verdicts = _operations(job, tower), tower["verdicts"]
     skipped: set[int] = set()
     for _ in range(len(ops) + 1):
         serial = run(landed(job, tower, ops, skipped))
@@ -321,31 +347,42 @@ def _as_landed(job: Job, positions: Positions, directory: Path, tower: Outcome, 
         out.notes[f"excused: {excuse}"] += 1
         ops[number] = {**ops[number], "validate": [], "references": [], "start": doubt.outcome_parent()}
         if excuse == disjoint_rows_of_one_vector.__name__:
-            before = [ops[each] for each in _order(tower) if verdicts[str(each)].get("verdict") == "committed"]
-            job, positions, ops[number] = _united(doubt, ops[number], before, directory)
+            job, positions, ops[number] = _united(doubt, ops[number], serial, directory)
 
 
 def _united(
-    doubt: Doubt, op: Mapping[str, Any], landed: list[Mapping[str, Any]], directory: Path
+    doubt: Doubt, op: Mapping[str, Any], serial: Outcome, directory: Path
 ) -> tuple[Job, Positions, dict[str, Any]]:
     """The writer's operation as one that Iceberg takes after the others: each vector with all rows, in place of theirs.
+
+    Args:
+        serial: what Iceberg alone has so far: all that landed before the writer.
 
     Returns the job with these vectors, the rows of all delete files, and the operation.
     """
     positions, files, new = dict(doubt.positions), dict(doubt.job["files"]), dict[str, dict[str, list[int]]]()
-    add, remove = list(op["add_deletes"]), list(op.get("remove_deletes", ()))
-    parent = doubt.snapshot(doubt.outcome_parent()) or {}
+    add = list(op["add_deletes"])
+    landed_on = next((each for each in serial["snapshots"] if each["id"] == doubt.outcome_parent()), None)
+    live = [] if landed_on is None else [entry for entry in entries(landed_on) if entry.status != DELETED]
+    names = {path_of(doubt.job, name): name for name in positions}
+    superseded = {names[entry.path] for entry in live if entry.references in doubt.vectors() and entry.path in names}
     for path, name in doubt.vectors().items():
         (target,) = positions[name]
-        rows = sorted({*positions[name][target], *_deleted(parent, path)})
+        rows = sorted({*positions[name][target], *(_deleted(landed_on, path) if landed_on is not None else ())})
         add[add.index(name)] = united = f"{name}-united"
         files[united], new[united] = {**files[name], "path": None}, {target: rows}
-        theirs = [each for other in landed for each in other.get("add_deletes", ()) if other is not op]
-        newest = [each for each in theirs if each.split("-")[0] != name and target in positions.get(each, {})]
-        of_target = [*(each for each in remove if target in positions.get(str(each), {})), *newest]
-        remove = [each for each in remove if each not in of_target] + of_target[-1:]
+    kept = [each for each in op.get("remove_deletes", ()) if not set(positions.get(_name(each), ())) & _targets(doubt)]
     job = written({**doubt.job, "files": files, "positions": new}, directory)
+    remove = [*kept, *sorted(superseded)]
     return job, positions | new, {**op, "add_deletes": add, "remove_deletes": remove}
+
+
+def _targets(doubt: Doubt) -> set[str]:
+    return {target for name in doubt.vectors().values() for target in doubt.positions[name]}
+
+
+def _name(removed: Any) -> str:
+    return removed if isinstance(removed, str) else removed["file"]
 
 
 def _stricter(verdict: Mapping[str, Any], out: Judgement) -> str:
