@@ -18,7 +18,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import cycle, islice
@@ -182,11 +182,25 @@ def _compact(session: SparkSession, table: str, places: Sequence[str], done: thr
 
 
 def reason(error: Exception) -> str:
-    """What Iceberg said, without what differs from run to run."""
-    text = str(error)
-    found = re.search(r"(?:\w+\.)*(\w+Exception): (.*)", text)
-    line = f"{found[1]}: {found[2]}" if found else text.strip().splitlines()[0]
+    """What Iceberg said, without what differs from run to run.
+
+    Spark and Iceberg's procedures wrap it in errors of their own, which say only that something failed.
+    """
+    chain = list(_causes(error))
+    text = next((said for said in reversed(chain) if said.startswith("org.apache.iceberg.exceptions.")), chain[-1])
+    found = re.match(r"(?:\w+\.)*(\w+): (.*)", text)
+    line = f"{found[1]}: {found[2]}" if found else text.strip().partition("\n")[0]
     return re.sub(r"[\w:/.=-]*/(?=[\w=.-]+\.(parquet|puffin|avro))|\b[0-9a-f]{8}-[0-9a-f-]{27}", "", line)[:300]
+
+
+def _causes(error: Exception) -> Iterator[str]:
+    """An error of Spark, and what caused it, outermost first: class and message."""
+    java = getattr(error, "java_exception", None) or getattr(error, "_origin", None)  # of py4j, of PySpark
+    if java is None:
+        yield str(error)
+    while java is not None:
+        yield java.toString()
+        java = java.getCause()
 
 
 def _contents(session: SparkSession, table: str, shape: str, landed: dict[int, list[bool]]) -> list[str]:
