@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from sqlalchemy import inspect, text
+from sqlalchemy import event, inspect, text
 
 from icetower.ambient import SystemAmbient
 from icetower.contracts.model import ADMINISTRATOR, load
@@ -194,6 +194,47 @@ def test_secrets_are_neither_in_the_database_files_nor_in_logs(
         assert bearer not in str(wrong)
 
 
+def test_what_another_process_changes_holds_from_the_next_request_on(
+    registry: Registry, url: str, clock: Clock
+) -> None:
+    other = Registry(Database(url), clock)
+    secret = run(registry.create_principal("agent-1", "pricing"))
+    for _ in range(2):
+        assert run(registry.authenticate(secret)).contract_version == 1
+        assert run(registry.standings(["agent-1", "nobody"])) == {"agent-1": ("pricing", 1)}
+    run(other.apply_contract(load(WIDER, source="test"), by="owner"))
+    assert run(registry.authenticate(secret)).contract_version == 2
+    assert run(registry.standings(["agent-1"])) == {"agent-1": ("pricing", 2)}
+    run(other.revoke_contract("pricing", by="owner"))
+    assert run(registry.authenticate(secret)).contract.tables == ()
+    assert run(registry.standings(["agent-1"])) == {}
+    run(other.apply_contract(load(CONTRACT, source="test"), by="owner"))
+    assert run(registry.standings(["agent-1"])) == {"agent-1": ("pricing", 4)}
+    run(other.revoke_principal("agent-1"))
+    assert run(registry.standings(["agent-1"])) == {}
+    refusal(registry.authenticate(secret))
+
+
+def test_what_was_read_serves_until_the_registry_changes_and_a_token_not_beyond_its_end(url: str, clock: Clock) -> None:
+    database = Database(url)
+    registry = Registry(database, clock)
+    run(registry.apply_contract(load(CONTRACT, source="test"), by="owner"))
+    secret = run(registry.create_principal("agent-1", "pricing"))
+    token, _ = run(registry.issue_token("agent-1", secret, ttl_s=60))
+    statements: list[str] = []
+    event.listen(database.engine, "before_cursor_execute", lambda *args: statements.append(args[2]))
+    run(registry.authenticate(token))
+    first = len(statements)
+    run(registry.authenticate(token))
+    assert [s for s in statements[first:] if not s.startswith("BEGIN")] == [
+        "SELECT registry_changes.number \nFROM registry_changes"
+    ]
+    clock.ms += 60_000
+    refusal(registry.authenticate(token))
+    assert run(registry.authenticate(secret)).name == "agent-1"
+    database.close()
+
+
 def test_migrations_run_once_and_when_several_start_together(url: str, clock: Clock) -> None:
     async def open_all() -> None:
         databases = [Database(url) for _ in range(4)]
@@ -205,7 +246,7 @@ def test_migrations_run_once_and_when_several_start_together(url: str, clock: Cl
     database = Database(url)
     versions = database.run_now(lambda c: c.execute(text("SELECT version_num FROM registry_version")).scalars().all())
     database.close()
-    assert versions == ["0001"]
+    assert versions == ["0002"]
 
 
 def test_migrated_tables_are_those_that_queries_name(url: str, registry: Registry) -> None:

@@ -1,8 +1,8 @@
 """The registry: principals, their secrets and tokens, and the contracts in force with every version they had.
 
-Nothing is cached that can be revoked: each request has its credential read, so a revocation holds from the next one on.
-Requests that come while others' credentials are being read share the next reading. What is cached is the parsed form of
-a contract's text, which never changes.
+A revocation holds from the next request on. Every change counts up a number in its own transaction, and each request
+has this number read: what was read of credentials, principals and contracts is used again only while it stands.
+Requests that come while others' are being read share the next reading.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,7 +22,7 @@ from icetower.contracts.model import ADMINISTRATOR_NAME, NAME, Contract, dump, l
 from icetower.database import Database, Together
 from icetower.errors import AlreadyExists, BadRequest, NotAuthenticated, NotFound
 from icetower.registry.principals import Principal, administrator
-from icetower.registry.schema import contracts, credentials, principals
+from icetower.registry.schema import changes, contracts, credentials, principals
 from icetower.registry.sql import migrate, take_write_lock
 
 T = TypeVar("T")
@@ -31,9 +31,28 @@ TOKEN_TTL_S = 3600
 RESERVED_NAME = "open"
 """Who comes without a credential to a tower that is open; nobody in the registry may be taken for it."""
 BEARER_CHARACTERS_MAX = 512
+KNOWN_MAX = 100_000
+"""Credentials and principals that are kept between changes of the registry."""
 VALUES_MAX = 1_000
 """Parameters of one statement, of which databases allow only so many."""
 SECRET_PREFIX, TOKEN_PREFIX = "ict_", "icat_"  # so that secret scanners can tell what they found
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What was read while the registry stood at one number of changes. Only what was found: strangers take no room.
+
+    Attributes:
+        acting: by the hash of a credential, who acts by it, and until when (milliseconds since 1970; None: for good).
+        standings: by principal, its contract and that contract's version; None where it is in force no more.
+    """
+
+    number: int = -1
+    acting: dict[str, tuple[Principal, int | None]] = field(default_factory=dict[str, tuple[Principal, int | None]])
+    standings: dict[str, tuple[str, int] | None] = field(default_factory=dict[str, tuple[str, int] | None])
+
+    def __len__(self) -> int:
+        return len(self.acting) + len(self.standings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +88,18 @@ class Registry:
         self._database = database
         self._ambient = ambient
         self._authentication = Together(self._authenticate)
+        self._known = _Known()
         migrate(database, Path(__file__).parent / "migrations", version_table="registry_version")
 
-    async def _write(self, work: Callable[[Connection], T]) -> T:
+    async def _write(self, work: Callable[[Connection], T], *, only_adds: bool = False) -> T:
+        """One transaction, counted as a change unless all that was known before still holds after it."""
+
         def locked(connection: Connection) -> T:
             take_write_lock(connection)
-            return work(connection)
+            result = work(connection)
+            if not only_adds:
+                connection.execute(update(changes).values(number=changes.c.number + 1))
+            return result
 
         return await self._database.run(locked)
 
@@ -104,7 +129,7 @@ class Registry:
             connection.execute(insert(principals).values(name=name, contract=contract, created_ms=now))
             connection.execute(insert(credentials).values(hash=hash_of(secret), principal=name, created_ms=now))
 
-        await self._write(work)
+        await self._write(work, only_adds=True)
         return secret
 
     async def bind(self, name: str, contract: str) -> None:
@@ -164,16 +189,28 @@ class Registry:
     async def standings(self, names: Sequence[str]) -> dict[str, tuple[str, int]]:
         """Principal → its contract and that contract's version, as they stand now; the revoked ones are left out."""
 
-        def work(connection: Connection) -> dict[str, tuple[str, int]]:
-            found: dict[str, tuple[str, int]] = {}
-            for name, (row, latest) in _in_force(connection, names).items():
-                if row.contract == ADMINISTRATOR_NAME:
-                    found[name] = (ADMINISTRATOR_NAME, 0)
-                elif latest is not None and latest.text is not None:
-                    found[name] = (row.contract, latest.version)
-            return found
+        known = self._known
 
-        return await self._database.run(work)
+        def work(connection: Connection) -> _Known:
+            number = _number(connection)
+            lacking = [name for name in names if number != known.number or name not in known.standings]
+            return _Known(number, standings=_standings(connection, lacking))
+
+        read = await self._database.run(work)
+        standing = self._now_known(known, read).standings
+        found = ((name, standing.get(name)) for name in names)
+        return {name: each for name, each in found if each is not None}
+
+    def _now_known(self, known: _Known, read: _Known) -> _Known:
+        """What is known after a reading that began with `known`, all of it as the registry stood at the reading."""
+        if read.number == known.number:
+            known.acting.update(read.acting)
+            known.standings.update(read.standings)
+        else:
+            self._known = read
+        if len(self._known) > KNOWN_MAX:
+            self._known = _Known()
+        return known if read.number == known.number else read
 
     # ---------------------------------------------------------------------------------------------- authentication
 
@@ -187,15 +224,19 @@ class Registry:
     async def _authenticate(self, presented: Sequence[str]) -> dict[str, Principal | None]:
         now = self._ambient.now_ms()
 
-        def work(connection: Connection) -> dict[str, Principal | None]:
-            known = _credentials(connection, presented, now)
-            bound = _in_force(connection, {row.principal for row in known.values()})
-            return {
-                hash_: None if row is None or row.principal not in bound else _acting(*bound[row.principal])
-                for hash_, row in ((hash_, known.get(hash_)) for hash_ in presented)
-            }
+        known = self._known
 
-        return await self._database.run(work)
+        def work(connection: Connection) -> _Known:
+            number = _number(connection)
+            lacking = [hash_ for hash_ in presented if number != known.number or hash_ not in known.acting]
+            return _Known(number, acting=_acting(connection, lacking, now))
+
+        acting = self._now_known(known, await self._database.run(work)).acting
+        found = ((hash_, acting.get(hash_)) for hash_ in presented)
+        return {
+            hash_: None if each is None or (each[1] is not None and each[1] <= now) else each[0]
+            for hash_, each in found
+        }
 
     async def issue_token(self, client_id: str, secret: str, ttl_s: int = TOKEN_TTL_S) -> tuple[str, int]:
         """OAuth2 client credentials: an access token and its lifetime in seconds. Raises `NotAuthenticated`."""
@@ -228,7 +269,7 @@ class Registry:
             )
             return True
 
-        if not await self._write(work) or len(bearer) > BEARER_CHARACTERS_MAX:
+        if not await self._write(work, only_adds=True) or len(bearer) > BEARER_CHARACTERS_MAX:
             raise _not_authenticated()
         return token, ttl_s
 
@@ -342,7 +383,33 @@ def _among(
     ]
 
 
-def _acting(person: Row[Any], latest: Row[Any] | None) -> Principal:
+def _number(connection: Connection) -> int:
+    """How often the registry was changed. To be read first: what is read after it is never older."""
+    return connection.execute(select(changes.c.number)).scalar_one()
+
+
+def _standings(connection: Connection, names: Sequence[str]) -> dict[str, tuple[str, int] | None]:
+    found: dict[str, tuple[str, int] | None] = {}
+    for name, (row, latest) in _in_force(connection, names).items():
+        if row.contract == ADMINISTRATOR_NAME:
+            found[name] = (ADMINISTRATOR_NAME, 0)
+        else:
+            found[name] = None if latest is None or latest.text is None else (row.contract, latest.version)
+    return found
+
+
+def _acting(connection: Connection, presented: Sequence[str], now_ms: int) -> dict[str, tuple[Principal, int | None]]:
+    """Who acts by which credential, of those that are live."""
+    live = _credentials(connection, presented, now_ms)
+    bound = _in_force(connection, {row.principal for row in live.values()})
+    return {
+        hash_: (_principal_of(*bound[row.principal]), row.expires_ms)
+        for hash_, row in live.items()
+        if row.principal in bound
+    }
+
+
+def _principal_of(person: Row[Any], latest: Row[Any] | None) -> Principal:
     """A principal with its contract as it is now; a revoked contract grants nothing."""
     if person.contract == ADMINISTRATOR_NAME:
         return administrator(person.name)

@@ -35,3 +35,6 @@ contracts = Table(
     Column("applied_by", String(255), nullable=False),
     Column("text", Text),  # null: revoked
 )
+
+# One row. Every change of the registry counts it up, in the same transaction.
+changes = Table("registry_changes", metadata, Column("number", BigInteger, nullable=False))
