@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Generic, TypeVar
 
 from sqlalchemy import Connection, create_engine, event
@@ -17,6 +16,7 @@ from sqlalchemy.exc import ArgumentError
 from sqlalchemy.pool import StaticPool
 
 from icetower.errors import ConfigurationError
+from icetower.threads import Threads
 
 T = TypeVar("T")
 Question = TypeVar("Question")
@@ -80,14 +80,14 @@ class Database:
     def __init__(self, url: str) -> None:
         self.engine = open_engine(url)
         self.is_sqlite = self.engine.dialect.name == "sqlite"
-        self._threads = ThreadPoolExecutor(1 if self.is_sqlite else SERVER_THREADS, thread_name_prefix="sql")
+        self._threads = Threads(1 if self.is_sqlite else SERVER_THREADS, "sql")
 
     async def run(self, work: Callable[[Connection], T], *, write: bool = False) -> T:
         """Run `work` in one transaction: committed when it returns, rolled back when it raises.
 
         `write` takes SQLite's write lock before anything is read; say so whenever `work` writes.
         """
-        return await asyncio.get_running_loop().run_in_executor(self._threads, lambda: self.run_now(work, write=write))
+        return await self._threads.run(lambda: self.run_now(work, write=write))
 
     def run_now(self, work: Callable[[Connection], T], *, write: bool = False) -> T:
         """As `run`, in the caller's thread; for start-up, migrations and the command line."""
@@ -97,7 +97,7 @@ class Database:
                 return work(connection)
 
     def close(self) -> None:
-        self._threads.shutdown(wait=True)
+        self._threads.close(wait=True)
         self.engine.dispose()
 
 

@@ -19,7 +19,6 @@ import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -27,6 +26,7 @@ from pyiceberg.io import FSSPEC_FILE_IO, PY_IO_IMPL, SCHEMA_TO_FILE_IO, FileIO, 
 
 from icetower.catalog.ports import Storage
 from icetower.errors import AlreadyExists, BadRequest, IcetowerError, NotFound, UpstreamFailed
+from icetower.threads import Threads
 
 T = TypeVar("T")
 
@@ -58,7 +58,7 @@ class FileIOStorage:
         self._properties = {"s3.connect-timeout": "10", "s3.request-timeout": f"{timeout_s:g}", **(properties or {})}
         self._timeout_s = timeout_s
         self._threads_max = threads
-        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="storage")
+        self._threads = Threads(threads, "storage")
         self._doors: dict[str, _Door] = {}
         self._lock = threading.Lock()
 
@@ -104,7 +104,7 @@ class FileIOStorage:
 
     async def close(self) -> None:
         """Take no more calls. Those under way end by themselves."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._threads.close(wait=False)
 
     async def _call(self, verb: str, path: str, work: Callable[[_Door, str], T]) -> T:
         scheme, place = _parsed(path)
@@ -113,8 +113,7 @@ class FileIOStorage:
             return work(self._door(scheme, path), place)
 
         try:
-            async with asyncio.timeout(self._timeout_s):
-                return await asyncio.get_running_loop().run_in_executor(self._threads, in_thread)
+            return await self._threads.run(in_thread, self._timeout_s)
         except IcetowerError:
             raise
         except TimeoutError as error:

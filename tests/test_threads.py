@@ -1,0 +1,89 @@
+"""Calls that block, in a bounded number of threads."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from icetower.threads import Threads
+
+
+def test_calls_run_side_by_side_in_as_many_threads_as_there_may_be_and_no_more() -> None:
+    threads = Threads(3, "test")
+    together, seen = threading.Barrier(3), set[str]()
+
+    def work() -> None:
+        together.wait(10)  # passes only while three are in here at once
+        seen.add(threading.current_thread().name)
+
+    async def story() -> None:
+        await asyncio.gather(*(threads.run(work) for _ in range(30)))
+
+    asyncio.run(story())
+    assert seen == {"test-0", "test-1", "test-2"}
+    threads.close(wait=True)
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), KeyboardInterrupt(), SystemExit(2)])
+def test_what_a_call_raises_is_raised_to_whoever_asked(error: BaseException) -> None:
+    threads = Threads(1, "test")
+
+    def work() -> None:
+        raise error
+
+    async def story() -> str:
+        with pytest.raises(type(error)) as caught:
+            await threads.run(work)
+        assert caught.value is error
+        return await threads.run(lambda: "alive")
+
+    assert asyncio.run(story()) == "alive"
+    threads.close(wait=True)
+
+
+def test_a_stop_iteration_hangs_nobody() -> None:
+    threads = Threads(1, "test")
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        asyncio.run(threads.run(lambda: next(iter(()))))
+    threads.close(wait=True)
+
+
+def test_a_call_that_takes_too_long_is_given_up_and_its_thread_comes_back() -> None:
+    threads, go_on = Threads(1, "test"), threading.Event()
+
+    async def story() -> str:
+        with pytest.raises(TimeoutError):
+            await threads.run(go_on.wait, 0.01)
+        go_on.set()
+        return await threads.run(lambda: "alive", 10)
+
+    assert asyncio.run(story()) == "alive"
+    threads.close(wait=True)
+
+
+def test_a_call_that_nobody_waits_for_any_more_is_not_begun() -> None:
+    threads, go_on, begun = Threads(1, "test"), threading.Event(), list[str]()
+
+    async def story() -> None:
+        first = asyncio.create_task(threads.run(lambda: go_on.wait(10)))
+        second = asyncio.create_task(threads.run(lambda: begun.append("second")))
+        await asyncio.sleep(0)
+        second.cancel()
+        await asyncio.gather(second, return_exceptions=True)
+        go_on.set()
+        assert await first
+        await threads.run(lambda: begun.append("third"))
+
+    asyncio.run(story())
+    assert begun == ["third"]
+    threads.close(wait=True)
+
+
+def test_closed_threads_take_no_calls() -> None:
+    threads = Threads(1, "test")
+    asyncio.run(threads.run(lambda: None))
+    threads.close(wait=True)
+    with pytest.raises(RuntimeError, match="closed"):
+        asyncio.run(threads.run(lambda: None))
