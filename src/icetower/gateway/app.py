@@ -11,10 +11,10 @@ from contextlib import asynccontextmanager
 from types import FrameType
 
 import uvicorn
-from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Router
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from icetower.ambient import Ambient
 from icetower.errors import ConfigurationError, MethodNotAllowed, NotFound
@@ -28,29 +28,36 @@ COLLECT_AFTER = (50_000, 20, 50)
 """Thresholds of the garbage collector."""
 
 
-def build(tower: Tower) -> Starlette:
+def build(tower: Tower) -> ASGIApp:
     """The application around a tower; the tower is closed when the application stops."""
 
     @asynccontextmanager
-    async def lifespan(_: Starlette) -> AsyncGenerator[None]:
+    async def lifespan(_: object) -> AsyncGenerator[None]:
         await tower.ensure_administrator()
         yield
         await tower.close()
 
-    async def unknown(request: Request, error: Exception) -> Response:
-        status = error.status_code if isinstance(error, HTTPException) else 500
-        if status == 404:
-            return error_response(NotFound(f"there is no route {request.url.path}; GET /v1/config lists them"))
-        refusal = error_response(MethodNotAllowed(f"{request.method} is not offered on {request.url.path}"))
-        if isinstance(error, HTTPException) and error.headers and "Allow" in error.headers:
-            refusal.headers["Allow"] = error.headers["Allow"]
-        return refusal
+    router = Router([*oauth.routes(tower), *iceberg.routes(tower), *control.routes(tower)], lifespan=lifespan)
 
-    return Starlette(
-        routes=[*oauth.routes(tower), *iceberg.routes(tower), *control.routes(tower)],
-        exception_handlers={404: unknown, 405: unknown},
-        lifespan=lifespan,
-    )
+    # A router and no Starlette application: its layers of middleware cost more than a route, and nothing here needs
+    # them, since what a route raises is answered in it.
+    async def application(scope: Scope, receive: Receive, send: Send) -> None:
+        scope["app"] = router  # then it raises what it has no route for
+        try:
+            await router(scope, receive, send)
+        except HTTPException as error:
+            await _no_route(scope, error)(scope, receive, send)
+
+    return application
+
+
+def _no_route(scope: Scope, error: HTTPException) -> Response:
+    if error.status_code == 404:
+        return error_response(NotFound(f"there is no route {scope['path']}; GET /v1/config lists them"))
+    refusal = error_response(MethodNotAllowed(f"{scope['method']} is not offered on {scope['path']}"))
+    if error.headers and "Allow" in error.headers:
+        refusal.headers["Allow"] = error.headers["Allow"]
+    return refusal
 
 
 class _Server(uvicorn.Server):

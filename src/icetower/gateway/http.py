@@ -14,6 +14,7 @@ import orjson
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from icetower.errors import (
     BadRequest,
@@ -96,26 +97,39 @@ def error_response(error: IcetowerError) -> Response:
 
 def route(tower: Tower, method: str, path: str, handler: Handler, *, mutates: bool = False) -> Route:
     """A route for authenticated callers. With `mutates`, `Idempotency-Key` replays the answer that was given before."""
+    # An object, and no function: Starlette wraps functions twice, to catch exceptions that never leave this one.
+    return Route(path, _Endpoint(tower, handler, mutates), methods=[method])
 
-    async def endpoint(request: Request) -> Response:
+
+@dataclass(frozen=True, slots=True)
+class _Endpoint:
+    tower: Tower
+    handler: Handler
+    mutates: bool
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive, send)
+        response = await self._answer(request)
+        await response(scope, receive, send)
+
+    async def _answer(self, request: Request) -> Response:
+        tower = self.tower
         try:
             principal = await _authenticate(tower, request)
             call = Call(request, tower, principal, await read_body(request, tower.settings.server.body_max_bytes))
-            if mutates and (key := idempotency_key(request)) is not None:
-                return await once(call, key, handler)
-            return await handler(call)
+            if self.mutates and (key := idempotency_key(request)) is not None:
+                return await once(call, key, self.handler)
+            return await self.handler(call)
         except IcetowerError as error:
             if error.status >= 500:
-                log.warning("%s %s: %s (%s)", method, request.url.path, error.message, error.rule)
+                log.warning("%s %s: %s (%s)", request.method, request.url.path, error.message, error.rule)
             return error_response(error)
         except ClientDisconnect:
             return Response(status_code=400)
         except Exception:
             # What went wrong is for the log; it may hold what the caller must not see.
-            log.exception("%s %s failed", method, request.url.path)
+            log.exception("%s %s failed", request.method, request.url.path)
             return error_response(IcetowerError("the server failed; its log says how"))
-
-    return Route(path, endpoint, methods=[method])
 
 
 async def _authenticate(tower: Tower, request: Request) -> Principal:
