@@ -112,6 +112,38 @@ def test_rows_that_two_delete_are_refused_as_iceberg_refuses_them(bench: run.Ben
     assert judgement.notes["the same as Iceberg's own retries"] == 1
 
 
+@pytest.mark.parametrize("version", [2, 3])
+def test_an_upsert_by_equality_is_not_rebased_over_rows_that_were_deleted_in_its_partition(
+    bench: run.Bench, version: int
+) -> None:
+    """Snapshot isolation: both may delete one row. A server that let it pass would be found weaker."""
+    place: dict[str, Any] = {"spec": 0, "partition": ["a"]}
+    rows = {"content": "dv", "references": "D1"} if version == 3 else {"content": "position-deletes"}
+    asked = {"start": 1, "conflict_filter": True, "validate": ["no-conflicting-deletes"]}
+    job = {
+        "name": "upsert",
+        "format": version,
+        "specs": [[{"column": "category", "transform": "identity"}]],
+        "properties": {jobs.RETRIES: "20", **dict.fromkeys(jobs.LEVELS, "snapshot")},
+        "files": {
+            "D1": {"content": "data", "records": 100, **place},
+            "D2": {"content": "data", **place},
+            "E1": {"content": "equality-deletes", "records": 1, "equality_ids": [1], **place},
+            "P1": {"records": 1, "path_bounds": ["D1", "D1"], **rows, **place},
+        },
+        "positions": {"P1": {"D1": [3]}},
+        "steps": [
+            {"do": "write", "id": 1, "op": {"kind": "fast-append", "add": ["D1"]}},
+            {"do": "begin", "id": 2, "op": {"kind": "row-delta", "add": ["D2"], "add_deletes": ["E1"], **asked}},
+            {"do": "begin", "id": 3, "op": {"kind": "row-delta", "add_deletes": ["P1"], **asked}},
+            {"do": "commit", "id": 2, "between": [[{"do": "commit", "id": 3}]]},
+        ],
+    }
+    ((_, judgement),) = bench.judged([job])
+    assert judgement.problems == []
+    assert judgement.notes["the same as Iceberg's own retries"] == 1
+
+
 def test_the_judge_sees_a_server_that_is_weaker(bench: run.Bench) -> None:
     """A server that rebases whatever comes is what Iceberg is without its validations."""
     seen: Counter[str] = Counter()
