@@ -31,7 +31,7 @@ from icetower.ambient import Ambient
 from icetower.catalog.changes import Manifests
 from icetower.catalog.ports import Storage, Upstream
 from icetower.commit.head import Heads
-from icetower.commit.queue import Committed, Member, Waiting, bases_of, regrouped, snapshots_of
+from icetower.commit.queue import Committed, Member, Waiting, bases_of, names_of, regrouped
 from icetower.commit.steps import Known, Planner, Step, Version
 from icetower.commit.swaps import Swaps
 from icetower.commit.turns import Fate, Flight, Limits, Turn
@@ -108,11 +108,11 @@ class Engine:
         return await self._submit(member)
 
     async def _submit(self, member: Member) -> Committed:
-        self._check_open()
+        self._check_open([member])
         turn = self._turn(member.identifier)
         waiting = self._waiting(turn, member)
         try:
-            turn.queue.put(waiting)
+            turn.queue.put(waiting, certainly=turn.twice(waiting))
         except CommitConflict as full:
             waiting.settle(full)
         turn.stirred.set()
@@ -134,7 +134,8 @@ class Engine:
     def _leave(self, turn: Turn, waiting: Waiting) -> None:
         """Withdraw a commit past its deadline, now or as soon as it is certain not to have landed.
 
-        A commit that was sent twice is not withdrawn: told 409, its client would delete the manifests under the other.
+        A commit that was sent twice is not withdrawn: told 409, its client would delete the manifests under the other,
+        or take for lost what the other appends.
         """
         waiting.leaving = True
         if not waiting.sealed and not turn.twice(waiting):
@@ -146,7 +147,7 @@ class Engine:
 
         Raises as `submit` does.
         """
-        self._check_open()
+        self._check_open(members)
         if len({member.identifier for member in members}) != len(members):
             raise IcetowerError("a table was named twice in one transaction")  # the protocol has refused it before
         waiting = [self._waiting(self._turn(member.identifier), member) for member in members]
@@ -306,16 +307,10 @@ class Engine:
             turn.guests.append(waiting)
         held: list[Turn] = []
         try:
-            async with asyncio.timeout(self.limits.deadline_s):
-                for turn, waiting in zip(turns, ordered, strict=True):
-                    turn.stirred.set()
-                    await turn.lock.acquire()
-                    held.append(turn)
-                    waiting.taken_s = self._ambient.monotonic_s()
-        except TimeoutError:
-            error: IcetowerError = _withdrawn(self.limits.deadline_s, ordered[len(held)].member.identifier)
-        else:
-            error = await self._rounds(turns, ordered)
+            if await self._take_turns(turns, ordered, held):
+                error = await self._rounds(turns, ordered)
+            else:
+                error = _withdrawn(self.limits.deadline_s, ordered[len(held)].member.identifier)
         finally:
             for turn in held:
                 turn.lock.release()
@@ -323,6 +318,31 @@ class Engine:
                 turn.guests.remove(waiting)
         for waiting in ordered:
             waiting.settle(error)
+
+    async def _take_turns(self, turns: Sequence[Turn], ordered: Sequence[Waiting], held: list[Turn]) -> bool:
+        """Whether all turns were taken within the deadline; as far as that went, they are added to those held.
+
+        A transaction that was sent twice takes longer if it must: told 409, its client would delete the manifests under
+        the other (trap A3). It keeps its place meanwhile.
+        """
+
+        async def take() -> None:
+            for turn, waiting in zip(turns, ordered, strict=True):
+                turn.stirred.set()
+                await turn.lock.acquire()
+                held.append(turn)
+                waiting.taken_s = self._ambient.monotonic_s()
+
+        taking = asyncio.create_task(take())
+        try:
+            await asyncio.wait([taking], timeout=self.limits.deadline_s)
+            if taking.done() or any(turn.twice(w) for turn, w in zip(turns, ordered, strict=True)):
+                await taking
+                return True
+        finally:
+            taking.cancel()  # nothing, where it has ended
+        await asyncio.wait([taking])
+        return len(held) == len(turns)
 
     async def _rounds(self, turns: Sequence[Turn], ordered: Sequence[Waiting]) -> IcetowerError:
         """Try until it has landed and everybody was answered. What to tell whoever was not; never raises."""
@@ -440,9 +460,9 @@ class Engine:
 
     def _remember(self, turn: Turn, step: Step) -> None:
         turn.saw(step.new)
-        for accepted in step.plan.accepted:
-            for snapshot_id in accepted.snapshots:
-                turn.landed.put(str(snapshot_id), True, 1)
+        for waiting in step.going:
+            for name in waiting.names:
+                turn.landed.put(name, True, 1)
         turn.swaps_lost = 0
         turn.expires = True
         self._heads.remember(step.new.head, len(step.new.head.json_bytes), step.plan.files)
@@ -473,20 +493,20 @@ class Engine:
 
     def _waiting(self, turn: Turn, member: Member) -> Waiting:
         answer: asyncio.Future[Committed] = asyncio.get_running_loop().create_future()
-        snapshots = snapshots_of(member)
-        turn.under_way.update(snapshots)
+        names = names_of(member)
+        turn.under_way.update(names)
 
         def answered(done: asyncio.Future[Committed]) -> None:
-            for snapshot_id in snapshots:
-                turn.under_way[snapshot_id] -= 1
-                if not turn.under_way[snapshot_id]:
-                    del turn.under_way[snapshot_id]
+            for name in names:
+                turn.under_way[name] -= 1
+                if not turn.under_way[name]:
+                    del turn.under_way[name]
             # A client may hang up before its answer; an error that nobody fetches is no news.
             if not done.cancelled():
                 done.exception()
 
         answer.add_done_callback(answered)
-        return Waiting(member, answer, self._ambient.monotonic_s(), bases_of(member))
+        return Waiting(member, answer, self._ambient.monotonic_s(), bases_of(member), names=names)
 
     def _later(self, work: Coroutine[Any, Any, None]) -> None:
         """Do something that nobody waits for."""
@@ -498,8 +518,9 @@ class Engine:
         """Two towers that lose to each other must not keep step."""
         await self._ambient.sleep(min(0.002 * 2 ** min(attempt, 8), 0.25) * self._ambient.uniform())
 
-    def _check_open(self) -> None:
-        if self._draining:
+    def _check_open(self, members: Sequence[Member]) -> None:
+        # What is under way by another request is let in: that may land yet, and then this one must not have heard 409.
+        if self._draining and not any(self._turn(member.identifier).knows(member) for member in members):
             # Not 503: that ends a PyIceberg job, and leaves Java wondering whether it landed (trap A4).
             raise CommitConflict(
                 "the server is shutting down; nothing of the commit was committed; try again",

@@ -43,6 +43,7 @@ class Waiting:
         leaving: its caller waits no longer, so that it is withdrawn as soon as it is certain not to have landed.
         swaps_lost: how often its group was beaten by an outside writer.
         batch: stands for the members that are tried together, and without others, since their group has failed.
+        names: what it goes by when it is sent again.
     """
 
     member: Member
@@ -54,6 +55,7 @@ class Waiting:
     leaving: bool = False
     swaps_lost: int = 0
     batch: object = None
+    names: frozenset[str] = frozenset()
 
     @property
     def appends(self) -> bool:
@@ -129,13 +131,16 @@ class FairQueue:
         self._ring = _Ring()
         self._held = _Ring()
 
-    def put(self, waiting: Waiting) -> None:
+    def put(self, waiting: Waiting, *, certainly: bool = False) -> None:
         """Let one in, or hold it before a full queue.
+
+        Args:
+            certainly: however many are held.
 
         Raises:
             CommitConflict: too many are held already.
         """
-        if self._held.length >= self._held_max:
+        if self._held.length >= self._held_max and not certainly:
             raise CommitConflict(
                 f"{len(self)} commits wait for {waiting.member.identifier} already; nothing of this one was committed; "
                 "try again later",
@@ -213,11 +218,15 @@ def bases_of(member: Member) -> frozenset[int]:
     return frozenset(i for i in (*asserted, *parents) if isinstance(i, int))
 
 
-def snapshots_of(member: Member) -> frozenset[int]:
-    """The ids of the snapshots that a client wrote, by which it looks for them."""
-    if isinstance(member, AdmittedAppend):
-        return frozenset()
-    return frozenset(change.snapshot["snapshot-id"] for change in member.changes)
+def names_of(member: Member) -> frozenset[str]:
+    """What a commit that is sent again goes by: the ids of the snapshots that its client wrote.
+
+    An append by the fast path has written none: it goes by its key, and by the number that its application gave it.
+    """
+    if not isinstance(member, AdmittedAppend):
+        return frozenset(str(change.snapshot["snapshot-id"]) for change in member.changes)
+    given = [name for name in (member.key, member.application) if name is not None]
+    return frozenset(repr((member.principal, member.ref, name)) for name in given)
 
 
 def regrouped(failed: Iterable[Waiting]) -> list[Waiting]:

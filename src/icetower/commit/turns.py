@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from icetower.commit.queue import FairQueue, Waiting, snapshots_of
+from icetower.commit.plan import Member
+from icetower.commit.queue import FairQueue, Waiting, names_of
 from icetower.commit.steps import Known, Step, Version
 from icetower.errors import IcetowerError
 from icetower.protocol.names import Identifier
@@ -16,7 +17,8 @@ from icetower.recent import Recent
 
 __all__ = ["Fate", "Flight", "Limits", "Turn"]
 
-_LANDED_MAX = 10_000
+_LANDED_MAX = 32_768
+"""A thousand appends a second, for as long as a commit may wait for its turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +93,10 @@ class Turn:
         """Location of the last head that was seen, and since when it has asked for snapshot isolation."""
         self.appended_s: float | None = None
         """When the last group with appends by the fast path began."""
-        self.under_way: Counter[int] = Counter()
-        """How many commits that were not answered yet hold a snapshot of an id."""
+        self.under_way: Counter[str] = Counter()
+        """How many commits that were not answered yet go by a name."""
         self.landed: Recent[bool] = Recent(_LANDED_MAX)
-        """Ids of the snapshots that landed last."""
+        """Names of the commits that landed last."""
         self.swaps_lost = 0
         self.expires = True
         """Whether snapshots may expire; not for a while after their keys could not be kept."""
@@ -109,10 +111,16 @@ class Turn:
         on_the_way = (self.queue, self.guests, *(flight.waiting for flight in self.flights), *groups)
         return frozenset(i for waiting in on_the_way for w in waiting for i in w.bases)
 
+    def knows(self, member: Member) -> bool:
+        """Whether a commit that is not here yet is under way by another request, or has landed."""
+        return self._more_than(0, names_of(member))
+
     def twice(self, waiting: Waiting) -> bool:
         """Whether the same commit is under way, or has landed, by another request."""
-        ids = [str(i) for i in snapshots_of(waiting.member)]
-        return any(self.under_way[int(i)] > 1 or i in self.landed for i in ids)
+        return self._more_than(1, waiting.names)
+
+    def _more_than(self, times: int, names: frozenset[str]) -> bool:
+        return any(self.under_way[name] > times or name in self.landed for name in names)
 
     def saw(self, version: Version) -> None:
         """This version is the head now."""

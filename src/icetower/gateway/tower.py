@@ -6,7 +6,8 @@ import asyncio
 import logging
 import os
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ from icetower.errors import (
 )
 from icetower.gateway.gatekeeper import Gatekeeper
 from icetower.gateway.settings import Settings
+from icetower.gateway.twins import Twins
 from icetower.ledger.ledger import Answer, Attempt, Batch, Commit, CommitKey, Ledger, Outcome, key_hash
 from icetower.protocol.appends import AppendRequest
 from icetower.protocol.commits import CommitRequest
@@ -101,6 +103,7 @@ class Tower:
             Limits(deadline_s=settings.server.queue_deadline_s),
         )
         self.keys_in_flight: dict[tuple[str, str], tuple[asyncio.Lock, int]] = {}
+        self.twins: Twins[tuple[Committed, ...]] = Twins()
         self._aftermath: deque[Attempt | Commit | tuple[str, str, Answer]] = deque(maxlen=AFTERMATH_MAX)
         self._flushing: asyncio.Task[None] | None = None
 
@@ -135,16 +138,21 @@ class Tower:
         assert request.identifier is not None
         started_s = self.ambient.monotonic_s()
         operation = "?"
+
+        async def work() -> tuple[Committed]:
+            nonlocal operation
+            admitted = await self._admit(principal, request, sent)
+            if isinstance(admitted, Committed):
+                return (admitted,)
+            operation = "+".join(sorted(admitted.operations)) or "none"
+            return (await self._commit(admitted, creates=_creates(request)),)
+
         try:
             sent = _sent(principal, request, key, application)
             key = sent.key
             operation = "+".join(sorted({_operation(snapshot) for snapshot in sent.snapshots})) or "none"
-            admitted = await self._admit(principal, request, sent)
-            if isinstance(admitted, Committed):
-                committed = admitted
-            else:
-                operation = "+".join(sorted(admitted.operations)) or "none"
-                committed = await self._commit(admitted, creates=_creates(request))
+            _require(principal, request)
+            committed = _told(*await self.twins.once(_name(principal, [sent]), request, work))[0]
         except IcetowerError as error:
             self._log(principal.name, request.identifier, operation, started_s, error, key=key)
             raise
@@ -176,41 +184,53 @@ class Tower:
             await self.commit(principal, requests[0], key, application)
             return
         started_s = self.ambient.monotonic_s()
-        admitted: list[Admitted] = []
         try:
-            known: list[Committed] = []
+            sent = [_sent(principal, request, key, application) for request in requests]
             for request in requests:
                 if _creates(request):
                     raise NotSupported(f"a transaction cannot create a table ({request.identifier}); create it first")
-                member = await self._admit(principal, request, _sent(principal, request, key, application))
-                if isinstance(member, Committed):
-                    known.append(member)
-                else:
-                    admitted.append(member)
-            if len(known) == len(requests):
-                return
-            if known:
-                raise KeyMisused(
-                    "the idempotency key is known for some tables of the transaction and not for others; "
-                    "look whether it landed, and use a new key",
-                    rule="key.transaction",
-                )
-            committed = await self.engine.submit_together(admitted)
-            self._remember(list(zip(admitted, committed, strict=True)))
+                _require(principal, request)
+
+            async def work() -> tuple[Committed, ...]:
+                return await self._commit_together(principal, requests, sent)
+
+            committed = _told(*await self.twins.once(_name(principal, sent), tuple(requests), work))
         except IcetowerError as error:
             for request in requests:
                 if request.identifier is not None:
                     self._log(principal.name, request.identifier, "transaction", started_s, error, key=key)
             raise
-        for member, result in zip(admitted, committed, strict=True):
-            self._log(principal.name, member.identifier, "transaction", started_s, result, key=member.key)
+        for request, told, result in zip(requests, sent, committed, strict=True):
+            if request.identifier is not None:
+                self._log(principal.name, request.identifier, "transaction", started_s, result, key=told.key)
+
+    async def _commit_together(
+        self, principal: Principal, requests: Sequence[CommitRequest], sent: Sequence[Sent]
+    ) -> tuple[Committed, ...]:
+        admitted: list[Admitted] = []
+        known: list[Committed] = []
+        for request, names in zip(requests, sent, strict=True):
+            member = await self._admit(principal, request, names)
+            if isinstance(member, Committed):
+                known.append(member)
+            else:
+                admitted.append(member)
+        if len(known) == len(requests):
+            return tuple(known)
+        if known:
+            raise KeyMisused(
+                "the idempotency key is known for some tables of the transaction and not for others; "
+                "look whether it landed, and use a new key",
+                rule="key.transaction",
+            )
+        committed = await self.engine.submit_together(admitted)
+        self._remember(list(zip(admitted, committed, strict=True)))
+        return tuple(committed)
 
     async def _admit(self, principal: Principal, request: CommitRequest, sent: Sent) -> Admitted | Committed:
         """Read what the commit does and ask whether it may; or the answer of a commit that has landed before."""
         identifier = request.identifier
         assert identifier is not None
-        # Before anything of the table is read, or told by an error: who commits to a table may see it.
-        permissions.require(principal, Operation.CREATE if _creates(request) else Operation.READ, identifier)
         head = None if _creates(request) else await self.heads.load(identifier)
         if head is not None and sent.snapshots:
             # Before its files are read: some of them may be gone, since a client cleans up after its commit.
@@ -259,22 +279,29 @@ class Tower:
     ) -> Committed:
         """Data files into a table: ask, look at the files, queue; every attempt is logged."""
         started_s = self.ambient.monotonic_s()
+        # Two without a key, of one content, are two appends for all that anybody knows.
+        keyed = key is not None or request.key is not None or request.application is not None
+        name = (principal.name, identifier, request.ref, key, request.key, request.application) if keyed else None
+
+        async def work() -> tuple[Committed]:
+            head = await self.heads.load(identifier)
+            asked = admission_of_appends.ask(principal, identifier, head, request, key)
+            # Before its files are looked at: compaction may have replaced them since they were appended.
+            sent = Sent(principal.name, request.ref, asked.key, request.application)
+            landed = await self._landed_before(identifier, head, sent)
+            if landed is not None:
+                return (landed,)
+            files = await self.footers.verify(head.metadata, asked.claims)
+            return (await self.engine.submit_append(admission_of_appends.admitted(asked, files)),)
+
         try:
             # Before anything of the table is read, or told by an error.
             permissions.require(principal, Operation.APPEND, identifier)
-            head = await self.heads.load(identifier)
-            asked = admission_of_appends.ask(principal, identifier, head, request, key)
-            key = asked.key
-            # Before its files are looked at: compaction may have replaced them since they were appended.
-            sent = Sent(principal.name, request.ref, key, request.application)
-            committed = await self._landed_before(identifier, head, sent)
-            if committed is None:
-                files = await self.footers.verify(head.metadata, asked.claims)
-                committed = await self.engine.submit_append(admission_of_appends.admitted(asked, files))
+            committed = _told(*await self.twins.once(name, request, work))[0]
         except IcetowerError as error:
-            self._log(principal.name, identifier, "append", started_s, error, key=key)
+            self._log(principal.name, identifier, "append", started_s, error, key=key or request.key)
             raise
-        self._log(principal.name, identifier, "append", started_s, committed, key=key)
+        self._log(principal.name, identifier, "append", started_s, committed, key=key or request.key)
         return committed
 
     def _remember(self, results: Sequence[tuple[Admitted, Committed]]) -> None:
@@ -344,6 +371,25 @@ class Tower:
                 )
             except IcetowerError as error:
                 log.warning("the ledger could not be written: %s", error.message)
+
+
+def _require(principal: Principal, request: CommitRequest) -> None:
+    """Before anything of the table is read, or told by an error: who commits to a table may see it."""
+    assert request.identifier is not None
+    permissions.require(principal, Operation.CREATE if _creates(request) else Operation.READ, request.identifier)
+
+
+def _name(principal: Principal, sent: Sequence[Sent]) -> Hashable:
+    """What a commit is known by while it is in hand: its key and the ids of its snapshots.
+
+    Without a snapshot two equal ones may be two wishes: of two that take a lock, one must be refused.
+    """
+    ids = tuple(each.own for each in sent)
+    return (principal.name, tuple(each.key for each in sent), ids) if any(ids) else None
+
+
+def _told(committed: tuple[Committed, ...], of_twin: bool) -> tuple[Committed, ...]:
+    return tuple(replace(each, outcome="replayed") for each in committed) if of_twin else committed
 
 
 def _creates(request: CommitRequest) -> bool:
