@@ -18,7 +18,7 @@ what the clients wanted.
     commit.once       no commit is in a table twice: by key, snapshot id or data file
     group.tells       the group file of folded appends says whose each file is, and under which key
     commit.refused    a commit that was answered 409 is not in the table, and never comes
-    commit.acked      a commit that was acknowledged is in the table
+    commit.acked      a commit that was acknowledged is in the table, and a ref that it moves has stood there since
     commit.together   a transaction lands in one swap or not at all
     commit.revoked    no swap that began after a principal was revoked carries its commits
     answers.agree     of two answers to one request, none says 409 where the other says done
@@ -94,7 +94,7 @@ class TableSeen:
     added: dict[str, int] = field(default_factory=dict[str, int])
     steps: dict[int, Step] = field(default_factory=dict[int, Step])
     sent_by: dict[int, tuple[Intent, ...]] = field(default_factory=dict[int, "tuple[Intent, ...]"])
-    heads: list[dict[str, int]] = field(default_factory=list[dict[str, int]])
+    heads: list[dict[str, set[int]]] = field(default_factory=list[dict[str, set[int]]])
 
 
 class Judge:
@@ -120,6 +120,7 @@ class Judge:
         self._appends: dict[str, Attempt] = {}
         self._folded: dict[int, int] = {}
         self._began: dict[str, float] = {}
+        self._sent_after: dict[int, int] = {}
 
     # -- what the run tells ---------------------------------------------------------------------------------------
 
@@ -135,6 +136,7 @@ class Judge:
     def sent(self, attempt: Attempt) -> None:
         """A commit goes out for the first time."""
         attempt.intent.attempts.append(attempt)
+        self._sent_after[id(attempt)] = len(self.tables[attempt.intent.table].heads)
         for step in attempt.steps:
             self._attempts[step.snapshot_id] = (attempt, step)
         self._appends.update(dict.fromkeys(attempt.files, attempt))
@@ -147,7 +149,8 @@ class Judge:
             landed = [a for a in intent.attempts if self.landed(a)]
             self._hold("commit.acked", bool(landed), lambda: f"{intent} was acknowledged, and is not in {intent.table}")
         elif attempt.moves:
-            ok = any(all(refs.get(r) == s for r, s in attempt.moves.items()) for refs in table.heads)
+            since = table.heads[self._sent_after[id(attempt)] :]
+            ok = any(all(s in stood.get(r, ()) for r, s in attempt.moves.items()) for stood in since)
             self._hold("commit.acked", ok, lambda: f"{intent} was acknowledged, and no ref stood there")
         elif attempt.effect is not None:
             ok = attempt.effect(table.metadata)
@@ -244,8 +247,18 @@ class Judge:
         self._refs(table, swap.identifier, old, new, {s["snapshot-id"] for s in fresh})
         table.location, table.metadata = swap.new, new
         table.log = frozenset(entry["metadata-file"] for entry in new.get("metadata-log", ()))
-        table.heads.append({name: ref["snapshot-id"] for name, ref in new["refs"].items()})
+        came = {s["snapshot-id"] for s in fresh}
+        table.heads.append({name: self._stood(table, ref["snapshot-id"], came) for name, ref in new["refs"].items()})
         return attempts
+
+    def _stood(self, table: TableSeen, now: int, came: set[int]) -> set[int]:
+        """Where a ref has stood within one swap, as far as the swap's own snapshots tell.
+
+        A group is one swap: where it moves a ref, and goes on from there, no version shows the ref where it was moved
+        to. It is what lies beneath the snapshots that came with it.
+        """
+        beneath = next((i for i in self._chain(table, now) if i not in came), now)
+        return {now, beneath}
 
     def _log(self, old: JSON, new: JSON, swap: Swap) -> None:
         log = [entry["metadata-file"] for entry in new.get("metadata-log", ())]

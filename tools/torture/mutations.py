@@ -15,8 +15,10 @@ from unittest import mock
 
 from icetower.catalog.ports import Swap, SwapLost, SwapUnknown
 from icetower.commit import draft, rebase
+from icetower.commit.turns import Turn
 from icetower.errors import CommitConflict, CommitStateUnknown, UpstreamFailed
 from icetower.gateway.gatekeeper import Gatekeeper
+from icetower.gateway.twins import Twins
 from icetower.table import metadata as table_metadata
 from icetower.table.keys import Keys
 from torture.simulate import simulate
@@ -34,11 +36,14 @@ class Mutation:
     Attributes:
         patch: while it lasts, every tower is wrong in this way.
         caught_by: invariants, one of which must be the first to break.
+        first_seed: where its hunt begins. What it takes for some mistakes to show is rare, and is looked for near where
+            it was found.
     """
 
     name: str
     patch: Callable[[], AbstractContextManager[Any]]
     caught_by: frozenset[str]
+    first_seed: int = 0
 
 
 _SWAP = Door.swap
@@ -124,6 +129,17 @@ async def _unknown_is_answered_409(self: Gateway, *request: Any) -> Any:
         raise CommitConflict("try again") from unknown
 
 
+async def _everybody_on_their_own(self: Twins[Any], name: Any, request: Any, work: Callable[[], Any]) -> Any:
+    del self, name, request
+    return await work(), False
+
+
+async def _moves_are_only_answered(self: Gateway, principal: Any, request: Any, *more: Any) -> Any:
+    if {update["action"] for update in request.updates} == {"set-snapshot-ref"}:
+        return await self.heads.load(request.identifier)
+    return await _COMMIT(self, principal, request, *more)
+
+
 # ── In the plan ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -156,8 +172,10 @@ def _found_nowhere(*_: Any) -> None:
     return None
 
 
-def _mutation(name: str, patch: Callable[[], AbstractContextManager[Any]], *caught_by: str) -> Mutation:
-    return Mutation(name, patch, frozenset(caught_by))
+def _mutation(
+    name: str, patch: Callable[[], AbstractContextManager[Any]], *caught_by: str, first_seed: int = 0
+) -> Mutation:
+    return Mutation(name, patch, frozenset(caught_by), first_seed)
 
 
 MUTATIONS = (
@@ -174,6 +192,22 @@ MUTATIONS = (
         "commit.refused",
         "files.kept",
         "answers.agree",
+    ),
+    _mutation(
+        "twins are on their own",
+        _function(Twins, once=_everybody_on_their_own),
+        "answers.agree",
+        first_seed=700,  # a storage that is slow for one of two, for as long as the other may wait
+    ),
+    _mutation(
+        "what was sent twice is withdrawn like any other",
+        _function(Turn, twice=lambda *_: False),
+        "commit.refused",
+        "answers.agree",
+        "files.whole",
+    ),
+    _mutation(
+        "a rollback is answered and not done", _function(Gateway, commit=_moves_are_only_answered), "commit.acked"
     ),
     _mutation("keys are not looked up", _function(Keys, find=_found_nowhere), "commit.once"),
     _mutation(
@@ -220,7 +254,7 @@ def hunt(number: int, seeds_max: int = SEEDS_MAX) -> Caught:
     mutation = MUTATIONS[number]
     with ExitStack() as stack:
         stack.enter_context(mutation.patch())
-        for seed in range(seeds_max):
+        for seed in range(mutation.first_seed, mutation.first_seed + seeds_max):
             names = [violation.name for violation in simulate(seed).violations]
             found = next((name for name in names if name in mutation.caught_by), None)
             if found is not None:

@@ -20,6 +20,7 @@ from icetower.contracts.model import ADMINISTRATOR_NAME
 from icetower.errors import IcetowerError
 from icetower.gateway import tower as gateway
 from icetower.gateway.gatekeeper import Gatekeeper
+from icetower.gateway.twins import Twins
 from icetower.ledger.ledger import Batch, Commit, CommitKey
 from icetower.protocol.appends import AppendRequest, FileDescriptor
 from icetower.protocol.commits import CommitRequest
@@ -154,6 +155,7 @@ class Gateway(gateway.Tower):
         self.gatekeeper = Gatekeeper(registry, self.ledger, self.heads.group_keys, self.flush)
         self.engine = Engine(door, door, self.heads, self.manifests, ambient, self.gatekeeper, limits)  # type: ignore[arg-type]
         self.footers = Footers()  # type: ignore[assignment]
+        self.twins = Twins()
         self.told: dict[asyncio.Task[Any] | None, str] = {}
         self._aftermath = deque(maxlen=gateway.AFTERMATH_MAX)
         self._flushing = None
