@@ -1,8 +1,10 @@
 """Avro object container files, as Iceberg uses them: fields are known by their `field-id`, not by their name.
 
-fastavro does the work on the records. What it will not do is done on the file's header, before it reads and after it
-wrote: fields get the names that this package uses, and logical types are taken away, so that a date stays the number
+fastavro reads the records, and `avro_encoding` writes them. What fastavro will not do is done on the schema before it
+reads: fields get the names that this package uses, and logical types are taken away, so that a date stays the number
 of days that it is.
+
+Source: Avro specification, "Object Container Files".
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ import orjson
 from fastavro.schema import SchemaParseException
 
 from icetower.errors import ValidationFailed
+from icetower.table.avro_encoding import Encoder, encoder, put_long
 
 AvroSchema = Any
 Rename = Callable[[int, str], str]
@@ -37,6 +40,7 @@ _HEADER_SCHEMA = fastavro.parse_schema(
         ],
     }
 )
+_put_header = encoder(_HEADER_SCHEMA)
 _LONG = fastavro.parse_schema({"type": "long"})
 _BYTES = fastavro.parse_schema({"type": "bytes"})
 _MARKER_BYTES = 16
@@ -44,6 +48,8 @@ UNPACKED_MAX_BYTES = 256 * 1024 * 1024
 ROWS_MAX = 2_000_000
 """Bounds of one file. Iceberg's writers begin a new manifest at 8 MiB, packed."""
 _SCHEMA_KEPT_MAX_BYTES = 64 * 1024
+_BLOCK_BYTES = 64 * 1024
+"""A block ends with the record that reaches this, unpacked. Larger ones pack no better: deflate looks back 32 KiB."""
 
 _WIDE = Context(prec=60)  # Iceberg's decimals have up to 38 digits, Python's default context 28
 # What damaged or hostile bytes make fastavro, zlib and orjson raise.
@@ -126,17 +132,46 @@ def write(schema: AvroSchema, records: Iterable[Mapping[str, Any]], header: Mapp
     Raises:
         ValidationFailed: a record doesn't fit the schema.
     """
-    out = io.BytesIO()
-    marker = hashlib.blake2b(orjson.dumps([schema, dict(header)]), digest_size=16).digest()
     try:
-        plain = fastavro.parse_schema(_plain(schema, _keep))
-        fastavro.writer(out, plain, records, codec="deflate", sync_marker=marker, metadata=dict(header))
+        raw = orjson.dumps(schema)
+        marker = hashlib.blake2b(raw + orjson.dumps(dict(header)), digest_size=_MARKER_BYTES).digest()
+        meta = {key: value.encode() for key, value in header.items()}
+        meta |= {"avro.codec": b"deflate", "avro.schema": raw}
+        start = _joined({"magic": _MAGIC, "meta": meta, "sync": marker}, b"")
+        return b"".join((start, *_blocks(_encoder_of(raw), records, marker)))
     except (*_UNREADABLE, *_UNREADABLE_TOO) as error:
         message = f"a record doesn't fit the Avro schema of {schema.get('name')} ({type(error).__name__}: {error})"
         raise ValidationFailed(message, rule="manifest.writable") from error
-    parts, body = _split(out.getvalue())
-    parts["meta"]["avro.schema"] = orjson.dumps(schema)
-    return _joined(parts, body)
+
+
+def _blocks(encode: Encoder, records: Iterable[Mapping[str, Any]], marker: bytes) -> Iterator[bytes]:
+    block, count = bytearray(), 0
+    for record in records:
+        encode(block, record)
+        count += 1
+        if len(block) >= _BLOCK_BYTES:
+            yield _block(block, count, marker)
+            block, count = bytearray(), 0
+    if count:
+        yield _block(block, count, marker)
+
+
+def _block(data: bytearray, count: int, marker: bytes) -> bytes:
+    packed, start = zlib.compress(data, wbits=-zlib.MAX_WBITS), bytearray()
+    put_long(start, count)
+    put_long(start, len(packed))
+    return bytes(start) + packed + marker
+
+
+def _encoder_of(raw: bytes) -> Encoder:
+    return _encoder_once(raw) if len(raw) <= _SCHEMA_KEPT_MAX_BYTES else _made_encoder(raw)
+
+
+def _made_encoder(raw: bytes) -> Encoder:
+    return encoder(fastavro.parse_schema(_plain(orjson.loads(raw), _keep)))
+
+
+_encoder_once = lru_cache(maxsize=256)(_made_encoder)
 
 
 def field_schema(schema: AvroSchema, *path: int) -> AvroSchema:
@@ -211,9 +246,9 @@ def _takes_bytes(schema: AvroSchema, named: Mapping[str, AvroSchema], seen: froz
 
 
 def _joined(header: Mapping[str, Any], body: bytes) -> bytes:
-    stream = io.BytesIO()
-    fastavro.schemaless_writer(stream, _HEADER_SCHEMA, header)
-    return stream.getvalue() + body
+    start = bytearray()
+    _put_header(start, header)
+    return bytes(start) + body
 
 
 def _keep(_field_id: int, name: str) -> str:

@@ -123,20 +123,19 @@ def _entry_row(
     )
     if lacking:
         raise ValidationFailed(f"the entry of {file.path} cannot be written: {lacking}", rule="manifest.writable")
-    values = [_avro_value(value, kind) for value, kind in zip(file.partition, kinds, strict=True)]
-    record: dict[str, Any] = {
-        "block_size_in_bytes": _BLOCK_SIZE_BYTES,
-        **file.record,
-        "content": file.content,
-        "first_row_id": None if inherits else file.first_row_id,
-        "partition": dict(zip(names, values, strict=True)),
-    }
+    columns = zip(names, file.partition, kinds, strict=True)
     return {
         "status": entry.status,
         "snapshot_id": owner,
         "sequence_number": entry.sequence_number,
         "file_sequence_number": None if inherits else entry.file_sequence_number,
-        "data_file": record,
+        "data_file": {
+            "block_size_in_bytes": _BLOCK_SIZE_BYTES,
+            **file.record,
+            "content": file.content,
+            "first_row_id": None if inherits else file.first_row_id,
+            "partition": {name: _avro_value(value, kind) for name, value, kind in columns},
+        },
     }
 
 
