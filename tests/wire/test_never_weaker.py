@@ -106,6 +106,17 @@ def test_vectors_that_others_superseded_meanwhile_are_united_with_the_newest(ben
     assert (judgement.notes[EXCUSED], judgement.notes["rebased delete"]) == (2, 2)
 
 
+def test_a_filter_that_hides_what_it_changes_spoils_no_table(bench: run.Bench) -> None:
+    """Iceberg adds the second vector of a data file then, and reads the table no more (docs/conflicts.md, oddities)."""
+    job = vectors([1, 5], [2])
+    for step in job["steps"]:
+        if step["do"] == "begin":
+            step["op"] = step["op"] | {"conflict_filter": False, "references": []}
+    ((_, judgement),) = bench.judged([job])
+    assert judgement.problems == []
+    assert (judgement.notes[EXCUSED], judgement.notes["rebased delete"]) == (1, 1)
+
+
 def test_rows_that_two_delete_are_refused_as_iceberg_refuses_them(bench: run.Bench) -> None:
     ((_, judgement),) = bench.judged([vectors([1, 5], [5, 6])])
     assert judgement.problems == []

@@ -34,11 +34,16 @@ def path_of(job: Mapping[str, Any], name: str) -> str:
     return file.get("path") or f"mem://t/data/{name}.{ending}"
 
 
+def positions_of(job: Mapping[str, Any]) -> Positions:
+    """The rows that the delete files of a job delete; a job that was shrunk tells of files that it has no more."""
+    return {name: rows for name, rows in job.get("positions", {}).items() if name in job["files"]}
+
+
 def written(job: Mapping[str, Any], directory: Path) -> Job:
     """The job with its delete files written into a directory, and what it says of them made true."""
     directory.mkdir(parents=True, exist_ok=True)
     files = dict(job["files"])
-    for name, targets in job.get("positions", {}).items():
+    for name, targets in positions_of(job).items():
         rows = {path_of(job, target): positions for target, positions in targets.items()}
         said = {key: value for key, value in files[name].items() if key != "path"}
         records = sum(map(len, rows.values()))

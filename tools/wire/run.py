@@ -28,7 +28,7 @@ from differential.shrink import shrink  # noqa: E402
 from tower_process import TowerProcess  # noqa: E402
 
 from wire import jobs  # noqa: E402
-from wire.deletes import written  # noqa: E402
+from wire.deletes import positions_of, written  # noqa: E402
 from wire.driver import Driver, Job, through  # noqa: E402
 from wire.judge import Judgement, judge  # noqa: E402
 
@@ -67,15 +67,14 @@ class Bench:
             for given_job, (job, place) in zip(chunk, ready, strict=True):
                 tower = next(answers)
                 plain = None if races(job) else next(answers)
-                positions = given_job.get("positions", {})
-                yield given_job, judge(job, positions, place, tower, plain, self.driver.run)
+                yield given_job, judge(job, positions_of(given_job), place, tower, plain, self.driver.run)
 
     def judged_as_if(self, job: Job, otherwise: Job) -> Judgement:
         """The judgement of a server that did with the job what Iceberg alone does with another one."""
         ready, place = self._written(job)
         other, _ = self._written(otherwise)
         plain, done = self.driver.run_many([ready, {**other, "files": ready["files"]}])
-        return judge(ready, job["positions"], place, done, plain, self.driver.run)
+        return judge(ready, positions_of(job), place, done, plain, self.driver.run)
 
     def _written(self, job: Job) -> tuple[Job, Path]:
         place = self.directory / f"t{next(self.tables)}"
