@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
@@ -11,12 +12,13 @@ from typing import Any
 
 import pytest
 from engine_world import TABLE, Request, World, run, told
-from test_engine_pipeline import OTHER, Gated, blind, ends, fast, send, settled, until
+from test_engine_pipeline import OTHER, Gated, blind, ends, fails, fast, send, until
 
 from icetower.ambient import SystemAmbient
 from icetower.catalog.footers import Claim, Verified
+from icetower.catalog.ports import Swap, SwapUnknown
 from icetower.commit.engine import Committed, Limits
-from icetower.errors import CommitConflict
+from icetower.errors import CommitConflict, CommitStateUnknown, NotFound
 from icetower.gateway.settings import Settings
 from icetower.gateway.tower import Tower
 from icetower.gateway.twins import Twins
@@ -27,6 +29,15 @@ from icetower.table.manifests import DataFile
 
 HASTY = Limits(deadline_s=0.2, settle_s=1)
 ANN = administrator("ann")
+
+
+async def settled(world: World | None = None) -> None:
+    """Let everybody go on for as long as there may be anything to do; a catalog's SQL has a thread of its own."""
+    for _ in range(10):
+        for _ in range(30):
+            await asyncio.sleep(0)
+        if world is not None:
+            await world.upstream.inner.location(TABLE)
 
 
 async def transaction(world: World, name: str) -> list[Request]:
@@ -67,6 +78,73 @@ def test_a3_a_transaction_sent_twice_hears_no_409_past_its_deadline_while_the_ot
         assert [told(result) for result in await first] == ["direct", "direct"]
         assert [told(result) for result in await again] == ["replayed", "replayed"]
         assert (await world.live(), await world.live(OTHER)) == (["ann"], ["ann"])
+
+    run(story())
+
+
+@pytest.mark.parametrize("tables", [1, 2])
+def test_a3_a_resend_after_504_hears_no_409_at_its_deadline_while_the_swap_may_have_landed(tables: int) -> None:
+    """The swap lands after its clients have heard that nobody can tell, and after the resend was let in."""
+
+    async def story() -> None:
+        world = World(limits=HASTY)
+        await world.create()
+        await world.create(table=OTHER)
+        late: list[Sequence[Swap]] = []
+
+        async def lands_later(swaps: Sequence[Swap]) -> None:
+            late.append(swaps)
+            world.clock.time_ms += 2_000  # the time for settling has passed
+            raise SwapUnknown
+
+        gate = Gated(world, then=fails)
+        world.upstream.script = [lands_later, gate]
+        admitted = [await request.admitted() for request in (await transaction(world, "ann"))[:tables]]
+
+        async def commit() -> list[str]:
+            if tables == 1:
+                return [told(await world.engine.submit(*admitted))]
+            return [told(result) for result in await world.engine.submit_together(admitted)]
+
+        with pytest.raises(CommitStateUnknown):
+            await commit()
+        other = asyncio.create_task((await blind(world, "bob"))[0].send())
+        await gate.began.wait()
+        again = asyncio.create_task(commit())
+        await asyncio.sleep(2 * HASTY.deadline_s)
+        assert not again.done()
+        await world.upstream.inner.swap(late[0])
+        gate.go_on.set()
+        assert await ends([other]) == ["502 upstream"]
+        assert await again == ["replayed"] * tables
+
+    run(story())
+
+
+def test_an_error_of_a_read_that_nobody_waits_for_any_more_is_no_news() -> None:
+    async def story() -> None:
+        world = World()
+        location = (await world.create()).location
+        world.restart()
+        began, go_on = asyncio.Event(), asyncio.Event()
+
+        async def failing(path: str) -> bytes:
+            began.set()
+            await go_on.wait()
+            raise NotFound(f"{path} is not there")
+
+        world.storage.read = failing  # type: ignore[method-assign]
+        told_of: list[Any] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: told_of.append(context))
+        asked = asyncio.create_task(world.heads.at(location))
+        await began.wait()
+        asked.cancel()
+        await settled(world)
+        go_on.set()
+        await settled(world)
+        del asked  # it remembers where it was cancelled, and so the read
+        gc.collect()
+        assert told_of == []
 
     run(story())
 
@@ -136,9 +214,9 @@ def test_a3_a_resend_to_a_draining_engine_hears_no_409_while_the_other_may_land(
         first = asyncio.create_task(commit())
         await gate.began.wait()
         draining = asyncio.create_task(world.engine.drain())
-        await settled()
+        await settled(world)
         again = asyncio.create_task(commit())
-        await settled()
+        await settled(world)
         assert not again.done()
         with pytest.raises(CommitConflict, match="shutting down"):
             await (await blind(world, "bob"))[0].send()
@@ -161,7 +239,7 @@ def test_a3_a_resend_before_a_full_queue_hears_no_409_while_the_other_may_land()
         await gate.began.wait()
         waiting = await send(world, *requests[1:3])
         again = await send(world, requests[0], requests[3])
-        await settled()
+        await settled(world)
         assert await ends(again[1:]) == ["409 queue.full"]
         gate.go_on.set()
         assert await ends([*first, *waiting, again[0]]) == ["direct", "rebased", "rebased", "replayed"]

@@ -418,8 +418,9 @@ class Engine:
                 fate = Fate.LOST if await self._swaps.stale(steps) else Fate.LANDED
         except CommitStateUnknown:
             unknown = True
-            for step in steps:  # a refusal is certain, whatever became of the others
-                self._settle(step, refusals_only=True)
+            for turn, step in planned:
+                turn.may_have_landed(step.going)
+                self._settle(step, refusals_only=True)  # a refusal is certain, whatever became of the others
             raise
         finally:
             for turn, step in changed:
@@ -460,9 +461,7 @@ class Engine:
 
     def _remember(self, turn: Turn, step: Step) -> None:
         turn.saw(step.new)
-        for waiting in step.going:
-            for name in waiting.names:
-                turn.landed.put(name, True, 1)
+        turn.may_have_landed(step.going)
         turn.swaps_lost = 0
         turn.expires = True
         self._heads.remember(step.new.head, len(step.new.head.json_bytes), step.plan.files)

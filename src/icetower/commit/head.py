@@ -73,7 +73,13 @@ class Heads:
         if task is None:
             task = asyncio.create_task(self._read(location))
             self._reading[location] = task
-            task.add_done_callback(lambda _: self._reading.pop(location, None))
+
+            def ended(read: asyncio.Task[HeadState]) -> None:
+                del self._reading[location]
+                if not read.cancelled():  # all who asked may have gone by now; an error that nobody fetches is no news
+                    read.exception()
+
+            task.add_done_callback(ended)
         return await asyncio.shield(task)
 
     async def _read(self, location: str) -> HeadState:

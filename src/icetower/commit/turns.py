@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -95,8 +95,8 @@ class Turn:
         """When the last group with appends by the fast path began."""
         self.under_way: Counter[str] = Counter()
         """How many commits that were not answered yet go by a name."""
-        self.landed: Recent[bool] = Recent(_LANDED_MAX)
-        """Names of the commits that landed last."""
+        self._landed: Recent[bool] = Recent(_LANDED_MAX)
+        """Names of the commits that landed last, or may have: whoever heard 504 sends again, and it may land yet."""
         self.swaps_lost = 0
         self.expires = True
         """Whether snapshots may expire; not for a while after their keys could not be kept."""
@@ -112,15 +112,21 @@ class Turn:
         return frozenset(i for waiting in on_the_way for w in waiting for i in w.bases)
 
     def knows(self, member: Member) -> bool:
-        """Whether a commit that is not here yet is under way by another request, or has landed."""
+        """Whether a commit that is not here yet is under way by another request, or may have landed."""
         return self._more_than(0, names_of(member))
 
     def twice(self, waiting: Waiting) -> bool:
-        """Whether the same commit is under way, or has landed, by another request."""
+        """Whether the same commit is under way, or may have landed, by another request."""
         return self._more_than(1, waiting.names)
 
+    def may_have_landed(self, members: Iterable[Waiting]) -> None:
+        """These are in the table, or nobody can tell."""
+        for waiting in members:
+            for name in waiting.names:
+                self._landed.put(name, True, 1)
+
     def _more_than(self, times: int, names: frozenset[str]) -> bool:
-        return any(self.under_way[name] > times or name in self.landed for name in names)
+        return any(self.under_way[name] > times or name in self._landed for name in names)
 
     def saw(self, version: Version) -> None:
         """This version is the head now."""
