@@ -10,7 +10,7 @@ import yaml
 
 from icetower import errors
 from icetower.contracts.model import load
-from icetower.gateway.app import build
+from icetower.gateway.app import routes
 from icetower.gateway.settings import Server, Settings, UpstreamSettings
 from icetower.gateway.tower import Tower
 
@@ -33,8 +33,8 @@ def test_every_section_of_the_settings_is_documented() -> None:
 
 def test_every_control_route_is_documented(tmp_path: Path) -> None:
     settings = Settings.model_validate({"server": {"data": str(tmp_path)}})
-    routes = {getattr(route, "path", "") for route in build(_Unstarted(settings)).routes}
-    control = {path.removeprefix("/icetower/v1") for path in routes if path.startswith("/icetower/v1")}
+    paths = {getattr(route, "path", "") for route in routes(_Unstarted(settings))}
+    control = {path.removeprefix("/icetower/v1") for path in paths if path.startswith("/icetower/v1")}
     assert control
     for path in control:
         assert f"{path}`" in PROTOCOL, path

@@ -464,7 +464,7 @@ class Engine:
         turn.may_have_landed(step.going)
         turn.swaps_lost = 0
         turn.expires = True
-        self._heads.remember(step.new.head, len(step.new.head.json_bytes), step.plan.files)
+        self._heads.remember(step.new.head, step.plan.files)
 
     def _settle(self, step: Step, *, refusals_only: bool = False) -> None:
         size, head = len(step.plan.accepted), step.new.head

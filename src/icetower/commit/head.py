@@ -90,16 +90,17 @@ class Heads:
         metadata = table_metadata.parse(data)
         keys = await self.group_keys.keys_of(metadata, self._before(metadata))
         head = HeadState(location, metadata, indexed=keys)
-        self._put(head, len(data))
+        self._put(head)
         return head
 
-    def remember(self, head: HeadState, size_bytes: int, files: Mapping[str, bytes] | None = None) -> None:
+    def remember(self, head: HeadState, files: Mapping[str, bytes] | None = None) -> None:
         """Keep a head that was just swapped in, so that nobody reads it back. `files`: what was written for it."""
         self.group_keys.landed(head, self._before(head.metadata), files or {})
-        self._put(head, size_bytes)
+        self._put(head)
 
-    def _put(self, head: HeadState, size_bytes: int) -> None:
-        self._recent.put(head.location, head, size_bytes)
+    def _put(self, head: HeadState) -> None:
+        # By the JSON, however the file holds it: what is parsed takes about five times as much.
+        self._recent.put(head.location, head, head.size_bytes)
         self._newest.put(str(head.metadata.get("table-uuid")), head.location, 1)
 
     def _before(self, metadata: Metadata) -> HeadState | None:

@@ -128,6 +128,6 @@ class Swaps:
 
 
 async def _file_bytes(head: HeadState) -> bytes:
-    if ".gz." in head.location and len(head.json_bytes) > _LARGE_BYTES:
+    if ".gz." in head.location and head.size_bytes > _LARGE_BYTES:
         return await asyncio.to_thread(lambda: head.file_bytes)
     return head.file_bytes

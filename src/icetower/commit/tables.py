@@ -85,7 +85,7 @@ class Tables:
         except IcetowerError:
             await self._storage.delete_many([location])
             raise
-        self._heads.remember(head, len(head.json_bytes))
+        self._heads.remember(head)
         return head
 
     async def create_by_commit(self, admitted: Admitted) -> HeadState:

@@ -13,7 +13,7 @@ from types import FrameType
 import uvicorn
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
-from starlette.routing import Router
+from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from icetower.ambient import Ambient
@@ -28,6 +28,11 @@ COLLECT_AFTER = (50_000, 20, 50)
 """Thresholds of the garbage collector."""
 
 
+def routes(tower: Tower) -> list[Route]:
+    """All routes of a tower, in the order in which they are tried."""
+    return [*oauth.routes(tower), *iceberg.routes(tower), *control.routes(tower)]
+
+
 def build(tower: Tower) -> ASGIApp:
     """The application around a tower; the tower is closed when the application stops."""
 
@@ -37,7 +42,7 @@ def build(tower: Tower) -> ASGIApp:
         yield
         await tower.close()
 
-    router = Router([*oauth.routes(tower), *iceberg.routes(tower), *control.routes(tower)], lifespan=lifespan)
+    router = Router(routes(tower), lifespan=lifespan)
 
     # A router and no Starlette application: its layers of middleware cost more than a route, and nothing here needs
     # them, since what a route raises is answered in it.

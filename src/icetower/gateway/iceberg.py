@@ -313,9 +313,7 @@ def _table_response(call: Call, head: HeadState, *, mode: str = "all") -> Respon
     headers = {"ETag": etag}
     if mode == "refs":
         head = HeadState(head.location, _only_refs(head.metadata))
-    compressed = (
-        "gzip" in call.request.headers.get("accept-encoding", "") and len(head.json_bytes) > COMPRESS_FROM_BYTES
-    )
+    compressed = "gzip" in call.request.headers.get("accept-encoding", "") and head.size_bytes > COMPRESS_FROM_BYTES
     if compressed:
         headers |= {"Content-Encoding": "gzip", "Vary": "Accept-Encoding"}
     return Response(head.answer(config_bytes, compressed=compressed), 200, headers, "application/json")

@@ -89,6 +89,11 @@ class Document:
         parts.append(Part(open_end + b"}"))
         self._parts = tuple(parts)
 
+    @property
+    def size_bytes(self) -> int:
+        """Length of the whole, which is not put together for it."""
+        return sum(len(part.data) for part in self._parts)
+
     @cached_property
     def data(self) -> bytes:
         """The whole as JSON."""

@@ -102,6 +102,11 @@ class HeadState:
         return Document(self.metadata, self._written_before)
 
     @property
+    def size_bytes(self) -> int:
+        """Length of the metadata as JSON."""
+        return self._document.size_bytes
+
+    @property
     def json_bytes(self) -> bytes:
         """The metadata as it goes over the wire; serialised once for everybody who waits (trap A5)."""
         return self._document.data
