@@ -118,11 +118,8 @@ class Engine:
         turn.stirred.set()
         if turn.worker is None:
             turn.worker = asyncio.create_task(self._work(turn))
+        deadline = asyncio.get_running_loop().call_later(self.limits.deadline_s, self._leave, turn, waiting)
         try:
-            async with asyncio.timeout(self.limits.deadline_s):
-                return await asyncio.shield(waiting.answer)
-        except TimeoutError:
-            self._leave(turn, waiting)
             return await asyncio.shield(waiting.answer)
         except asyncio.CancelledError:
             # Its client hung up. In the queue it is not committed any more: that client looks, and may write again.
@@ -130,6 +127,8 @@ class Engine:
             if turn.queue.withdraw(waiting):
                 waiting.settle(_withdrawn(self.limits.deadline_s, turn.identifier))
             raise
+        finally:
+            deadline.cancel()
 
     def _leave(self, turn: Turn, waiting: Waiting) -> None:
         """Withdraw a commit past its deadline, now or as soon as it is certain not to have landed.

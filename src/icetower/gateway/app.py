@@ -102,6 +102,7 @@ def serve(settings: Settings, ambient: Ambient, *, open_to_all: bool, ready: Cal
         log_level="warning",
         lifespan="on",
         server_header=False,
+        proxy_headers=False,  # nothing here depends on who is at the other end of the connection
         timeout_graceful_shutdown=DRAIN_S,
         timeout_keep_alive=75,
         backlog=2048,
