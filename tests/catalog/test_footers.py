@@ -8,6 +8,7 @@ import datetime as dt
 import io
 import math
 import struct
+import threading
 from decimal import Decimal
 from typing import Any
 
@@ -24,7 +25,7 @@ from pyiceberg.schema import Schema
 
 from icetower.catalog import footers as footers_module
 from icetower.catalog.footers import Claim, Footers, Layout, Verified, verified
-from icetower.errors import ValidationFailed
+from icetower.errors import Unavailable, ValidationFailed
 from icetower.table import metadata as table_metadata
 from icetower.table.partitions import spec_of
 
@@ -70,6 +71,69 @@ def test_one_request_tells_length_and_footer() -> None:
     assert len(shelf.asked) == 1
     assert (found.file.path, found.file.record_count, found.file.size_bytes) == (PATH, 3, len(ONE))
     assert (found.file.file_format, found.file.content, found.spec_id, found.unproven) == ("PARQUET", 0, 0, ())
+
+
+def threads_used(monkeypatch: pytest.MonkeyPatch, *claims: Claim, shelf: Shelf) -> list[str]:
+    used: list[str] = []
+
+    def seen(*given: Any) -> Verified:
+        used.append(threading.current_thread().name)
+        return verified(*given)
+
+    monkeypatch.setattr(footers_module, "verified", seen)
+    fetch(shelf, *claims)
+    return used
+
+
+def test_long_footers_are_parsed_in_a_thread_and_short_ones_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    shelf, given = Shelf(**{PATH: ONE}), claim(table([ID]), ONE)
+    main = threading.current_thread().name
+    assert threads_used(monkeypatch, given, shelf=shelf) == [main]
+    long = parquet([ID_FIELD], list(range(1_000)), row_group_size=1)
+    assert int.from_bytes(long[-8:-4], "little") > footers_module.ON_LOOP_BYTES
+    (name,) = threads_used(monkeypatch, claim(table([ID]), long), shelf=Shelf(**{PATH: long}))
+    assert name.startswith("footers")
+
+
+def test_many_short_footers_do_not_hold_up_the_loop_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    footer_bytes = int.from_bytes(ONE[-8:-4], "little") + 8
+    monkeypatch.setattr(footers_module, "ON_LOOP_BYTES", 2 * footer_bytes)
+    used = threads_used(monkeypatch, *[claim(table([ID]), ONE)] * 5, shelf=Shelf(**{PATH: ONE}))
+    assert sum(name.startswith("footers") for name in used) == 3
+
+
+def test_what_is_refused_in_the_thread_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(footers_module, "ON_LOOP_BYTES", 0)
+    assert fetched_refusal(ONE, record_count=4) == "append.records"
+
+
+def test_a_requests_footers_are_bounded_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    footer_bytes = int.from_bytes(ONE[-8:-4], "little") + 8
+    monkeypatch.setattr(footers_module, "REQUEST_MAX_BYTES", 2 * footer_bytes)
+    shelf, given = Shelf(**{PATH: ONE}), claim(table([ID]), ONE)
+    assert len(fetch(shelf, given, given)) == 2
+    with pytest.raises(ValidationFailed, match="send fewer files at once") as refused:
+        fetch(shelf, given, given, given)
+    assert refused.value.rule == "limit.footers"
+
+
+def test_what_waits_for_the_thread_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(footers_module, "ON_LOOP_BYTES", 0)
+    monkeypatch.setattr(footers_module, "WAITING_MAX_BYTES", 2 * len(ONE))
+    shelf, given = Shelf(**{PATH: ONE}), claim(table([ID]), ONE)
+    fetch(shelf, given)
+    with pytest.raises(Unavailable):
+        fetch(shelf, *[given] * 20)
+
+
+def test_the_thread_has_a_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(footers_module, "ON_LOOP_BYTES", 0)
+    monkeypatch.setattr(footers_module, "TIMEOUT_S", 0.01)
+    go_on = threading.Event()
+    monkeypatch.setattr(footers_module, "verified", lambda *_: go_on.wait(10))
+    with pytest.raises(Unavailable, match="not read in time"):
+        fetch(Shelf(**{PATH: ONE}), claim(table([ID]), ONE))
+    go_on.set()
 
 
 def test_a_long_footer_takes_a_second_request(monkeypatch: pytest.MonkeyPatch) -> None:

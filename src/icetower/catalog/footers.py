@@ -28,19 +28,33 @@ from icetower.catalog.parquet_columns import Leaf, TableColumns, leaves_of, read
 from icetower.catalog.ports import Storage
 from icetower.catalog.thrift import Struct, inner, read_struct, structs, whole
 from icetower.conflicts import transforms
-from icetower.errors import NotFound, ValidationFailed
+from icetower.errors import NotFound, Unavailable, ValidationFailed
 from icetower.table.avro_schemas import parse_decimal
 from icetower.table.column_metrics import NONE, Mode, lower_bound, modes_of, upper_bound
 from icetower.table.manifests import DATA, DataFile
 from icetower.table.partitions import PartitionField, PartitionSpec, human_value
 from icetower.table.schemas import columns
+from icetower.threads import Threads
 
 Json = Mapping[str, Any]
 
 TAIL_BYTES = 32 * 1024
 """What is read of a file's end at first. Most footers are shorter, and no store charges more for it than for 1 KiB."""
 
-FOOTER_MAX_BYTES = 8 * 1024 * 1024
+FOOTER_MAX_BYTES = 4 * 1024 * 1024
+"""Enough for 8,000 columns in four row groups. A thread is busy with it for 2.5 to 5 seconds, and since it shares the
+interpreter's lock, other requests meanwhile take up to 0.2 s longer: /healthz was asked all the while."""
+
+REQUEST_MAX_BYTES = 16 * 1024 * 1024
+"""All footers of one request."""
+
+ON_LOOP_BYTES = 64 * 1024
+"""So much of a request's footers is parsed on the event loop, which takes up to 40 ms; what is more, in a thread."""
+
+WAITING_MAX_BYTES = 64 * 1024 * 1024
+"""Footers that wait for the thread, of all requests."""
+
+TIMEOUT_S = 60.0
 LAYOUTS_MAX = 256
 SCHEMAS_MAX = 16
 COLUMNS_MAX = 20_000
@@ -203,11 +217,39 @@ def _name_mapping(text: str | None) -> Sequence[Json] | None:
     return mapping
 
 
+class _Budget:
+    """What one request may ask for."""
+
+    __slots__ = ("_bytes", "_on_loop_bytes")
+
+    def __init__(self) -> None:
+        self._bytes = REQUEST_MAX_BYTES
+        self._on_loop_bytes = ON_LOOP_BYTES
+
+    def take(self, size_bytes: int) -> None:
+        """Raises `ValidationFailed` (``limit.footers``) where the request's footers are too long."""
+        self._bytes -= size_bytes
+        if self._bytes < 0:
+            raise ValidationFailed(
+                f"the footers of the append's files have more than {REQUEST_MAX_BYTES} bytes; send fewer files at once",
+                rule="limit.footers",
+            )
+
+    def on_loop(self, size_bytes: int) -> bool:
+        """Whether a footer is parsed on the event loop."""
+        if size_bytes > self._on_loop_bytes:
+            return False
+        self._on_loop_bytes -= size_bytes
+        return True
+
+
 class Footers:
     """Verifies data files by their footers. Of a file nothing is kept."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
+        self._threads = Threads(1, "footers")  # more would only fight for the interpreter's lock
+        self._waiting_bytes = 0
         self._layouts: OrderedDict[str, Layout] = OrderedDict()
 
     async def verify(self, metadata: Json, claims: Sequence[Claim]) -> list[Verified]:
@@ -216,11 +258,19 @@ class Footers:
         Raises:
             ValidationFailed: one is not what its writer says, or does not fit the table; ``append.*`` says how.
             UpstreamFailed: the storage failed.
+            Unavailable: too many long footers wait to be read.
         """
         layout = self._layout(metadata)
+        budget = _Budget()
         if len(claims) == 1:
-            return [await self._verify(layout, claims[0])]
-        return list(await asyncio.gather(*(self._verify(layout, claim) for claim in claims)))
+            return [await self._verify(layout, claims[0], budget)]
+        tasks = [asyncio.ensure_future(self._verify(layout, claim, budget)) for claim in claims]
+        try:
+            return list(await asyncio.gather(*tasks))
+        except BaseException:
+            for task in tasks:  # one is refused: nobody wants to know about the others any more
+                task.cancel()
+            raise
 
     def _layout(self, metadata: Json) -> Layout:
         uuid = str(metadata.get("table-uuid"))
@@ -232,11 +282,24 @@ class Footers:
             self._layouts.popitem(last=False)
         return layout
 
-    async def _verify(self, layout: Layout, claim: Claim) -> Verified:
-        return verified(layout, claim, await self._footer(claim.path, claim.size_bytes))
+    async def _verify(self, layout: Layout, claim: Claim, budget: _Budget) -> Verified:
+        end, size_bytes = await self._footer(claim.path, claim.size_bytes, budget)
+        if budget.on_loop(size_bytes):
+            return verified(layout, claim, end)
+        if self._waiting_bytes + size_bytes > WAITING_MAX_BYTES:
+            raise Unavailable("too many data files with long footers wait to be read; try again")
+        self._waiting_bytes += size_bytes
+        try:
+            return await self._threads.run(lambda: verified(layout, claim, end), TIMEOUT_S)
+        except TimeoutError as error:
+            raise Unavailable(
+                f"the footer of {claim.path} was not read in time (limit {TIMEOUT_S:g} s): try again"
+            ) from error
+        finally:
+            self._waiting_bytes -= size_bytes
 
-    async def _footer(self, path: str, size_bytes: int) -> bytes:
-        """The file's end, from its footer on at least."""
+    async def _footer(self, path: str, size_bytes: int, budget: _Budget) -> tuple[bytes, int]:
+        """The file's end, from its footer on at least; and how long the footer is, in bytes."""
         if size_bytes < len(_MAGIC) + _END_BYTES:
             _refuse(path, "append.footer", f"a Parquet file has more than {size_bytes} bytes")
         tail = await self._end(path, size_bytes, min(TAIL_BYTES, size_bytes))
@@ -244,8 +307,14 @@ class Footers:
             _refuse(path, "append.footer", "it does not end as Parquet files do; encrypted footers are not read either")
         wanted = int.from_bytes(tail[-_END_BYTES:-4], "little") + _END_BYTES
         if not _END_BYTES < wanted <= min(size_bytes - len(_MAGIC), FOOTER_MAX_BYTES):
-            _refuse(path, "append.footer", f"its footer is said to have {wanted - _END_BYTES} bytes")
-        return tail if wanted <= len(tail) else await self._end(path, size_bytes, wanted)
+            _refuse(
+                path,
+                "append.footer",
+                f"its footer is said to have {wanted - _END_BYTES} bytes, and at most {FOOTER_MAX_BYTES} are read; "
+                "write it with fewer row groups",
+            )
+        budget.take(wanted)
+        return (tail if wanted <= len(tail) else await self._end(path, size_bytes, wanted)), wanted
 
     async def _end(self, path: str, size_bytes: int, length_bytes: int) -> bytes:
         """The last `length_bytes` bytes of a file that is `size_bytes` long, which is found out on the way."""
