@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import time
+import uuid
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import orjson
 import pytest
 from forger import OWNER, SCHEMA, Forger, added, plain
@@ -20,6 +23,11 @@ from icetower.table.manifests import DELETED, EXISTING, read_manifest_list
 Forge = Callable[..., Forger]
 MINE, THEIRS = (1, 2), (2, 1)
 EVERYTHING = "tables:\n  - {table: NS.*, operations: [create, read, append, alter, drop], partitions: all}\n"
+
+
+def register(forger: Forger, location: str, **more: Any) -> httpx2.Response:
+    body = {"name": forger.table, "metadata-location": location, **more}
+    return forger.http.post(f"/v1/namespaces/{forger.namespace}/register", json=body)
 
 
 def swapped_header(data: bytes) -> bytes:
@@ -124,6 +132,66 @@ def test_who_may_register_reads_and_purges_no_other_table(forge: Forge, tmp_path
     copy.write_bytes(plain(theirs).read_bytes())  # under my own place, but it says that the table lies at theirs
     answer = agent.http.post(register, json={"name": "mine", "metadata-location": f"file://{copy}"})
     assert error_of(answer)["rule"] == "register.location"
+
+
+def forged(base: dict[str, Any], **parts: Any) -> str:
+    """A metadata file of one's own table that says something else; its location."""
+    path = plain(base["location"]) / "metadata" / f"00005-{uuid.uuid4()}.metadata.json"
+    path.write_bytes(orjson.dumps({**base, **{name.replace("_", "-"): value for name, value in parts.items()}}))
+    return f"file://{path}"
+
+
+def log_of(*paths: str) -> list[dict[str, Any]]:
+    return [{"metadata-file": path, "timestamp-ms": 1} for path in paths]
+
+
+def test_who_may_register_names_no_file_of_others(forge: Forge, tmp_path: Path) -> None:
+    agent = forge("tables:\n  - {table: NS.t, operations: [create, read, register, drop]}\n")
+    base = agent.create()
+    assert agent.http.delete(agent.url).status_code == 204
+    precious = f"file://{tmp_path}/precious.metadata.json"
+    snapshot = {"snapshot-id": 1, "sequence-number": 1, "timestamp-ms": 1, "summary": {"operation": "append"}}
+    file = {"snapshot-id": 1, "file-size-in-bytes": 1, "statistics-path": precious}
+    up = f"{base['location']}/../t/precious.metadata.json"
+    for parts in (
+        {"metadata_log": log_of(precious)},
+        {"metadata_log": log_of(up)},
+        {"snapshots": [{**snapshot, "manifest-list": precious}]},
+        {"snapshots": [{**snapshot, "manifests": [precious]}]},
+        {"statistics": [file]},
+        {"partition_statistics": [file]},
+    ):
+        answer = register(agent, forged(base, **parts))
+        assert error_of(answer)["rule"] == "register.location", parts
+    assert error_of(register(agent, forged(base, metadata_log=[{"timestamp-ms": 1}])))["rule"] == "metadata"
+    assert register(agent, forged(base)).status_code == 200
+
+
+def test_only_a_tables_own_metadata_files_are_deleted_after_a_commit(forge: Forge, tmp_path: Path) -> None:
+    """Whoever wrote the log that the table was registered with, an administrator included."""
+    admin, victim = forge(), forge()
+    victim.table = "victim"
+    victim.create()
+    theirs = victim.http.get(victim.url).json()["metadata-location"]
+    base = admin.create()
+    admin.http.delete(admin.url).raise_for_status()
+    precious, text = tmp_path / "00001-a.metadata.json", tmp_path / "precious.txt"
+    data = plain(base["location"]) / "data" / "a.metadata.json"
+    data.parent.mkdir()
+    for path in (precious, text, data):
+        path.write_text("x")
+    own = forged(base)
+    log = log_of(theirs, *(f"file://{path}" for path in (precious, text, data)), own)
+    asks = {"write.metadata.delete-after-commit.enabled": "true", "write.metadata.previous-versions-max": "1"}
+    assert register(admin, forged(base, metadata_log=log, properties=asks)).status_code == 200
+    update = {"action": "set-properties", "updates": {"a": "b"}}
+    assert admin.commit([], [update]).status_code == 200
+    until_s = time.monotonic() + 20
+    while plain(own).exists() and time.monotonic() < until_s:
+        time.sleep(0.01)
+    assert not plain(own).exists()
+    time.sleep(0.2)  # they are deleted side by side
+    assert all(path.exists() for path in (plain(theirs), precious, text, data))
 
 
 def test_a_purge_by_an_agent_stays_where_the_table_lies(forge: Forge, tmp_path: Path) -> None:

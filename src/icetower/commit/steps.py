@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from icetower.ambient import Ambient
-from icetower.catalog.changes import Manifests
+from icetower.catalog.changes import Manifests, is_under
 from icetower.catalog.deletes import Blobs, PositionDeletes
 from icetower.catalog.ports import Storage, Swap
 from icetower.commit.plan import Member, Needs, Plan, Sources, plan
@@ -24,6 +24,7 @@ from icetower.protocol.names import Identifier
 from icetower.table import metadata as table_metadata
 from icetower.table.head import HeadState
 from icetower.table.manifests import Manifest, ManifestFile, read_manifest, read_manifest_list
+from icetower.table.metadata import Metadata
 from icetower.table.puffin import BlobAt
 
 
@@ -56,6 +57,16 @@ class Version:
         if not asks_for_snapshot_isolation(head.metadata.get("properties") or {}):
             return Version(head, None)
         return Version(head, _last_number(self.head) + 1 if self.isolation_since is None else self.isolation_since)
+
+
+def is_own_metadata_file(path: str, metadata: Metadata) -> bool:
+    """Whether `path` is, by its place and name, a metadata file of this table.
+
+    A table's log is only as honest as whoever wrote the file that it was registered with: what it names may be another
+    table's, or no metadata file at all, and is then nothing to delete.
+    """
+    folder = metadata["properties"].get("write.metadata.path") or f"{metadata['location']}/metadata"
+    return is_under(path, folder) and path.endswith((".metadata.json", ".metadata.json.gz"))
 
 
 def _last_number(head: HeadState) -> int:
@@ -208,7 +219,8 @@ class Planner:
             self._manifests.remember(path, listing)
         for path, rows in planned.own.items():
             self._manifests.remember_own(path, rows)
-        return Step(identifier, waiting, version, version.followed_by(new), planned, () if keep_log else expired)
+        gone = () if keep_log else tuple(path for path in expired if is_own_metadata_file(path, logged))
+        return Step(identifier, waiting, version, version.followed_by(new), planned, gone)
 
     async def _planned(self, version: Version, members: Sequence[Member], known: Known, keep: frozenset[int]) -> Plan:
         """The plan, with everything read that it needs."""

@@ -117,7 +117,8 @@ class Tables:
     ) -> HeadState:
         """Point the catalog at a metadata file that exists already. Raises `BadRequest` where it is none.
 
-        `confined`: the file, and what it says of where the table lies, must be where a table of this name would be.
+        `confined`: the file, what it says of where the table lies, and the files that it names, must be where a table
+        of this name would be: they are read for whoever may read the table, and deleted when it is purged.
         """
         place = await self._own_place(identifier, location) if confined else None
         try:
@@ -129,6 +130,10 @@ class Tables:
         roots = {head.metadata["location"], *places_of(head.metadata)}
         if place is not None and not all(is_under(f"{root}/", place) for root in roots):
             raise _outside(f"the table of {location}", identifier)
+        if place is not None:
+            for path in _named_by(head.metadata):
+                if not any(is_under(path, root) for root in roots):
+                    raise _outside(f"{path}, which {location} names,", identifier)
         current = await self._location(identifier) if overwrite else None
         if current is None:
             await self._upstream.create_table(identifier, location)
@@ -189,10 +194,7 @@ class Tables:
                 continue
             await delete(files - deleted)
             deleted |= files
-        statistics = {s["statistics-path"] for s in head.metadata.get("statistics", ())}
-        statistics |= {s["statistics-path"] for s in head.metadata.get("partition-statistics", ())}
-        log = {entry["metadata-file"] for entry in head.metadata.get("metadata-log", ())}
-        await delete(manifests | listed | statistics | log | {head.location})
+        await delete(manifests | listed | _named_by(head.metadata) | {head.location})
 
     async def _check_free(self, identifier: Identifier) -> None:
         if not await self._upstream.namespace_exists(identifier.namespace):
@@ -242,6 +244,26 @@ def places_of(metadata: Metadata) -> tuple[str, ...]:
     """Directories beside a table's location where its properties have files written."""
     properties = metadata.get("properties", {})
     return tuple(properties[name] for name in PATHS if properties.get(name))
+
+
+def _named_by(metadata: Metadata) -> set[str]:
+    """The files that a metadata file names itself: lists of manifests, statistics, and the metadata files before it.
+
+    Raises `BadRequest` where it names them in a way that nobody could read.
+    """
+    named: set[Any] = set()
+    try:
+        named |= {s["manifest-list"] for s in metadata.get("snapshots", ()) if s.get("manifest-list") is not None}
+        # The first writers of version 1 listed manifests inside a snapshot.
+        named |= {path for s in metadata.get("snapshots", ()) for path in s.get("manifests") or ()}
+        for part in ("statistics", "partition-statistics"):
+            named |= {entry["statistics-path"] for entry in metadata.get(part, ())}
+        named |= {entry["metadata-file"] for entry in metadata.get("metadata-log", ())}
+    except (KeyError, TypeError) as error:
+        raise BadRequest(f"the table's metadata names a file in no known way: {error}", rule="metadata") from error
+    if not all(isinstance(path, str) for path in named):
+        raise BadRequest("the table's metadata names a file by what is no text", rule="metadata")
+    return named
 
 
 def _outside(what: str, identifier: Identifier) -> BadRequest:
