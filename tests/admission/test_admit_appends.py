@@ -155,6 +155,67 @@ def test_one_file_once() -> None:
     assert refusal(ADMIN, request(descriptor("a"), descriptor("b"), descriptor("a"))) == (400, "append.repeated")
 
 
+SPELLINGS = """\
+file:///w/t                    file:///w/t/data/a.parquet            yes
+file:///w/t                    /w/t/data/a.parquet                   no
+file:///w/t                    file:/w/t/data/a.parquet              no
+file:///w/t                    file://localhost/w/t/data/a.parquet   no
+file:///w/t                    file:////w/t/data/a.parquet           no
+file:///w/t                    file:///w/t//data/a.parquet           no
+file:///w/t                    file:///w//t/data/a.parquet           no
+file:///w/t                    file:///w/t/./data/a.parquet          no
+file:///w/t                    file:///w/t/data/../data/a.parquet    no
+file:///w/t                    file:///w/t/data/                     no
+file:///w/t                    file:///w/t/data/a.parquet?x=1        no
+file:///w/t                    file:///w/t/data/a.parquet#f          no
+file:///w/t                    file:///w/t/data/..a/.b/c...parquet   yes
+file:///w/t                    file:///w/other/a.parquet             yes
+file:///w/t                    /w/other/a.parquet                    no
+file:///w/t                    file:/w/other/a.parquet               no
+file:///w/t                    file:///w/other//a.parquet            no
+file:///w/t                    s3://b/t/a.parquet                    yes
+file:///w/t                    s3a://b/t/a.parquet                   no
+file:///w/t/                   file:///w/t/data/a.parquet            yes
+file:///w//t                   file:///w//t/data/a.parquet           yes
+/w/t                           /w/t/data/a.parquet                   yes
+/w/t                           file:///w/t/data/a.parquet            no
+/w/t                           /w/other/a.parquet                    yes
+file:/w/t                      file:/w/t/data/a.parquet              yes
+file:/w/t                      file:///w/t/data/a.parquet            no
+file:/w/t                      file:/w/other/a.parquet               yes
+s3://b/t                       s3://b/t/data/a.parquet               yes
+s3://b/t                       s3a://b/t/data/a.parquet              no
+s3://b/t                       s3n://b/t/data/a.parquet              no
+s3://b/t                       s3://b/t//data/a.parquet              no
+s3://b/t                       s3://b/t/a.parquet?versionId=1        no
+s3://b/t                       s3a://c/t/a.parquet                   no
+s3://b/t                       file:///w/other/a.parquet             yes
+s3://b/t                       S3://c/t/a.parquet                    no
+s3a://b/t                      s3a://b/t/data/a.parquet              yes
+s3a://b/t                      s3://b/t/data/a.parquet               no
+s3a://b/t                      s3a://c/a.parquet                     yes
+"""
+
+
+@pytest.mark.parametrize("line", SPELLINGS.splitlines())
+def test_one_file_has_one_spelling(line: str) -> None:
+    location, path, fine = line.split()
+    metadata = head().metadata | {"location": location}
+    table = HeadState(f"{location}/metadata/00000-a.metadata.json", metadata)
+    if fine == "yes":
+        assert asked(ADMIN, request(descriptor(path=path)), table=table)
+    else:
+        assert refusal(ADMIN, request(descriptor(path=path)), table=table) == (400, "append.path")
+        assert refusal(EVERYWHERE, request(descriptor(path=path)), table=table)[0] in (400, 403)
+
+
+def test_the_innermost_place_says_how_a_file_is_spelled() -> None:
+    table = head(**{"write.data.path": "/w/t/data"})
+    assert asked(EVERYWHERE, request(descriptor(path="/w/t/data/a.parquet")), table=table)
+    assert refusal(EVERYWHERE, request(descriptor()), table=table) == (400, "append.path")
+    assert asked(EVERYWHERE, request(descriptor(path="file:///w/t/old/a.parquet")), table=table)
+
+
 def test_only_branches() -> None:
     table = head()
     snapshot = {"snapshot-id": 5, "timestamp-ms": 2_000, "manifest-list": "l", "summary": {"operation": "append"}}

@@ -5,6 +5,7 @@ for whom nothing is granted. `admitted` gets the files as `catalog.footers` has 
 
 append.branch      the branch is not there, or is a tag
 append.partition   a partition does not fit its spec, or the file's statistics contradict it
+append.path        a file is spelled otherwise than the table's location, so that one file could have several names
 append.repeated    one file twice in a request
 append.encrypted   the table is encrypted
 append.unproven    the contract asks for proof of partitions, and the statistics give none (403)
@@ -15,6 +16,7 @@ append.file, .size, .footer, .records, .field-ids, .columns, .types, .required, 
 from __future__ import annotations
 
 import hashlib
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -82,10 +84,11 @@ def ask(
     _check_table(identifier, head, request.ref)
     claims = tuple(_claim(head, file) for file in request.files)
     _check_each_once(claims)
+    roots = _roots(head)
     rules = () if principal.administrator else principal.contract.rules_for(identifier)
     if not principal.administrator:
         _check_contract(principal, identifier, claims)
-        _check_location(principal, identifier, head, claims)
+        _check_location(principal, identifier, roots, claims)
         if key is None and request.application is None and any(rule.require_key for rule in rules):
             raise ContractViolation(
                 f"contract {principal.contract.name} requires an idempotency key for every append to {identifier}; "
@@ -93,6 +96,7 @@ def ask(
                 rule="contract.key",
                 next_step="new_key",
             )
+    _check_spelling(roots, claims)
     must_prove = any(rule.prove_partitions for rule in rules)
     return Asked(principal, identifier, head, request, key, claims, must_prove)
 
@@ -168,18 +172,83 @@ def _check_contract(principal: Principal, identifier: Identifier, claims: Sequen
         )
 
 
-def _check_location(principal: Principal, identifier: Identifier, head: HeadState, claims: Sequence[Claim]) -> None:
+def _roots(head: HeadState) -> tuple[str, ...]:
+    """Where the table's data files lie; its location comes last."""
     properties: Mapping[str, str] = head.metadata["properties"]
-    roots = (head.metadata["location"], *(properties[name] for name in DATA_PATHS if properties.get(name)))
+    return (*(properties[name] for name in DATA_PATHS if properties.get(name)), head.metadata["location"])
+
+
+def _check_location(
+    principal: Principal, identifier: Identifier, roots: Sequence[str], claims: Sequence[Claim]
+) -> None:
     for claim in claims:
         if not any(is_under(claim.path, root) for root in roots):
             raise ContractViolation(
                 f"{principal.name} may not append to {identifier}: the file {claim.path} doesn't lie under the table's "
-                f"location {' or '.join(roots)}",
+                f"location {' or '.join(reversed(roots))}",
                 rule="contract.location",
                 files=(claim.path,),
                 next_step="fix_request",
             )
+
+
+# -- one name for one file: paths are compared as texts, here, in groups, and by engines that look for deletes ---------
+
+_FAMILIES = (("s3", "s3a", "s3n"), ("gs", "gcs"), ("abfss", "abfs", "wasbs", "wasb"))
+_FAMILY = {scheme: names[0] for names in _FAMILIES for scheme in names}
+_ODD = re.compile(r"/\.{0,2}(?=/|\Z)|[?#]")
+"""What has more than one spelling. Some libraries drop what comes after ? and #, and others take it for the name."""
+
+
+def _check_spelling(roots: Sequence[str], claims: Sequence[Claim]) -> None:
+    """Files are spelled as the table spells the place that they lie in."""
+    plain = sorted(((_plain(root).rstrip("/"), root.rstrip("/")) for root in roots), key=lambda pair: -len(pair[0]))
+    for claim in claims:
+        path = claim.path
+        own = _plain(path)
+        for bare, root in plain:  # of places within each other, the innermost counts
+            if own.startswith(f"{bare}/"):
+                expected, start = root + own[len(bare) :], len(root)
+                break
+        else:  # elsewhere: only administrators get here
+            start_of_it, expected = _elsewhere(own, roots[-1])
+            start = len(start_of_it)
+        odd = _ODD.search(path, start)
+        if path != expected or odd:
+            wanted = f"it must be spelled {expected}" if not odd else f"it has {odd[0]!r} where one name must follow"
+            raise ValidationFailed(
+                f"the data file {path} has a path that is not the table's way to spell it: {wanted}; name files by the "
+                f"table's location {roots[-1]} as it is, and what follows without //, /./, /../, ? and #",
+                rule="append.path",
+                files=(path,),
+            )
+
+
+def _plain(path: str) -> str:
+    """A path without what is spelled in several ways: the beginning of local files' URIs, and kinds of URIs."""
+    if path.startswith("/"):
+        return path
+    scheme, colon, rest = path.partition(":")
+    scheme = scheme.lower() if colon else scheme
+    if scheme == "file":
+        return re.sub(r"^//(localhost)?(?=/)", "", rest)
+    return f"{_FAMILY.get(scheme, scheme)}{colon}{rest}"
+
+
+def _elsewhere(plain: str, location: str) -> tuple[str, str]:
+    """How a file outside of the table's places is spelled, in the manner of the table's location.
+
+    Returns: what comes before its name, and the whole.
+    """
+    if plain.startswith("/"):
+        before = "" if location.startswith("/") else "file:" if re.match(r"file:/(?!/)", location) else "file://"
+        return before, before + plain
+    scheme, separator, rest = plain.partition("://")
+    if not separator:  # no path at all, which the storage will say
+        return "", plain
+    own = location.partition(":")[0]
+    before = f"{own if _FAMILY.get(own) == scheme else scheme}://"
+    return before, before + rest
 
 
 # -- partitions, from Iceberg's JSON form of single values (specification, Appendix D) --------------------------------
