@@ -465,6 +465,53 @@ def test_rolling_back_and_removing_a_branch_need_refs_on_everything() -> None:
         assert ask(updates=harmless, by=contract("refs"))
 
 
+HISTORY: list[tuple[str, dict[str, Any]]] = [
+    ("refs", {"action": "remove-snapshots", "snapshot-ids": [6]}),
+    (
+        "refs",
+        {"action": "set-snapshot-ref", "ref-name": "wap", "type": "branch", "snapshot-id": 7, "max-ref-age-ms": 1},
+    ),
+    ("alter", {"action": "set-properties", "updates": {"icetower.retention.snapshots-max": "1"}}),
+    ("alter", {"action": "set-properties", "updated": {"icetower.retention.age-max-ms": "1"}}),
+    ("alter", {"action": "set-properties", "updates": {"history.expire.max-snapshot-age-ms": "1"}}),
+    ("alter", {"action": "remove-properties", "removals": ["history.expire.min-snapshots-to-keep"]}),
+    ("alter", {"action": "set-properties", "updates": {"gc.enabled": "true"}}),
+    ("alter", {"action": "remove-properties", "removed": ["icetower.retention.sinks-max-ms"]}),
+]
+
+
+@pytest.mark.parametrize(("operation", "update"), HISTORY)
+def test_who_owns_a_part_lets_no_history_go(operation: str, update: dict[str, Any]) -> None:
+    by = contract(f"append, overwrite, delete, refs, {operation}")
+    error = refused(updates=[update], by=by)
+    expected = "contract.ref" if update["action"] == "set-snapshot-ref" else "contract.history"
+    assert (error.status, error.rule) == (403, expected)
+    assert "'partitions: all'" in error.message
+    other = {"refs": "alter", "alter": "refs"}[operation]
+    assert ask(updates=[update], by=contract(operation, "all"))
+    assert refused(updates=[update], by=contract(other, "all")).rule == "contract.operation"
+    assert ask(updates=[update], by=administrator("chief"))
+
+
+def test_a_commit_with_files_changes_nothing_of_what_its_branch_keeps() -> None:
+    updates = updates_of(change([A]))
+    updates[-1] |= {"min-snapshots-to-keep": 1, "max-snapshot-age-ms": 1}
+    by = contract("append, refs")
+    assert refused(change([A]), updates=updates, by=by).rule == "contract.history"
+    assert ask(change([A]), updates=updates, by=contract("append, refs", "all"))
+
+
+def test_properties_that_let_nothing_go_are_whoever_alters() -> None:
+    other: dict[str, Any] = {"action": "set-properties", "updates": {"commit.retry.num-retries": "9"}}
+    keep: dict[str, Any] = {"action": "set-properties", "updates": {"icetower.retention.snapshots-max": "100"}}
+    had = {**METADATA, "properties": {"icetower.retention.snapshots-max": "100"}}
+    assert ask(updates=[other], by=contract("alter"))
+    assert ask(updates=[keep], by=contract("alter"), metadata=had)  # as it is
+    created = [{"action": "set-location", "location": LOCATION}, keep]
+    arguments: dict[str, Any] = {"metadata": None, "requirements": [{"type": "assert-create"}], "location": LOCATION}
+    assert ask(updates=created, by=contract("create"), **arguments).operations == {Operation.CREATE}
+
+
 PATHS = """\
 file:///w/pricing/prices/data/x.parquet              yes
 file:/w/pricing/prices/data/x.parquet                yes

@@ -6,6 +6,7 @@ contract.operation   it doesn't grant what the commit does
 contract.partitions  it doesn't own a partition that the commit adds to or removes from
 contract.undecided   it can't tell whether it does
 contract.ref         the commit would move a branch without asserting where it stands, so that others' data may go
+contract.history     it removes snapshots, or says for how long they are kept, without a word on all partitions
 contract.location    files outside the table's locations, or a change of these
 contract.summary     a summary key that only the tower writes
 contract.key         the contract requires an idempotency key
@@ -22,7 +23,7 @@ from typing import Any
 
 from icetower.admission.admitted import Admitted
 from icetower.admission.keys import key_of, number_of
-from icetower.admission.operations import operations_of, target_of
+from icetower.admission.operations import RETENTION, operations_of, target_of
 from icetower.admission.reads import declared, promised
 from icetower.admission.targets import Places, known_places
 from icetower.catalog.changes import is_under
@@ -44,6 +45,12 @@ OPEN_SUMMARY_KEYS = (KEY, BLIND, APPLICATION, SEQUENCE)
 OPEN_SUMMARY_PREFIXES = ("icetower.read-", "icetower.filter", "icetower.isolation")
 DATA_PATHS = ("write.data.path", "write.object-storage.path", "write.folder-storage.path")
 PATHS = (*DATA_PATHS, "write.metadata.path")
+HISTORY = ("icetower.retention.", "history.expire.", "gc.enabled")
+"""Properties that begin like this say how much of everybody's history goes."""
+
+_LISTS_OF_PROPERTIES = ("updates", "updated", "removals", "removed")
+"""Early clients' names of the two lists count as well: the table takes them."""
+
 _SHAPING = frozenset(
     {
         "assign-uuid",
@@ -103,6 +110,7 @@ def admit(
         asked.check_summaries()
         asked.check_partitions(operations, places or {})
         asked.check_refs()
+        asked.check_history()
         asked.check_locations(location)
         if key is None and application is None and any(rule.require_key for rule in rules):
             raise ContractViolation(
@@ -151,6 +159,13 @@ def fingerprint(updates: Sequence[JSON], changes: Sequence[Change]) -> str:
 
 def _summary(change: Change) -> Mapping[str, str]:
     return change.snapshot.get("summary") or {}
+
+
+def _properties_of(update: JSON) -> set[str]:
+    """The names of the properties that an update sets or removes."""
+    if update["action"] not in ("set-properties", "remove-properties"):
+        return set()
+    return {name for part in _LISTS_OF_PROPERTIES for name in update.get(part) or ()}
 
 
 def _check_manifests(changes: Sequence[Change]) -> None:
@@ -325,15 +340,56 @@ class _Asked:
             "that needs the operation refs and 'partitions: all' in the contract",
         )
 
+    # -- contract.history
+
+    def check_history(self) -> None:
+        """Snapshots are everybody's: who owns a part of a table lets none of them go, now or by a property."""
+        if self.base is None:
+            return
+        properties: JSON = self.base.get("properties") or {}
+        for update in self.updates:
+            if update["action"] == "remove-snapshots":
+                self._needs_everything(Operation.REFS, "it removes snapshots")
+            given: JSON = update.get("updates") or update.get("updated") or {}
+            names = [name for name in _properties_of(update) if name.startswith(HISTORY)]
+            # Java sends what the table has already when it replaces it.
+            kept = sorted(name for name in names if name not in given or given[name] != properties.get(name))
+            if kept:
+                self._needs_everything(Operation.ALTER, f"it changes {', '.join(kept)}, which lets snapshots go")
+            settings = [name for name in RETENTION if self._resets(update, name)]
+            if settings:
+                self._needs_everything(
+                    Operation.REFS, f"it changes {', '.join(settings)} of the branch {update['ref-name']}"
+                )
+
+    def _resets(self, update: JSON, setting: str) -> bool:
+        """Whether an update changes for how long a branch that is there keeps its snapshots."""
+        if update["action"] != "set-snapshot-ref":
+            return False
+        refs: Mapping[str, JSON] = (self.base or {}).get("refs") or {}
+        current = refs.get(update["ref-name"], {"type": "branch"} if update["ref-name"] == "main" else None)
+        return (
+            current is not None
+            and current.get("type") == "branch"
+            and update.get(setting) is not None
+            and update.get(setting) != current.get(setting)
+        )
+
+    def _needs_everything(self, operation: Operation, what: str) -> None:
+        if not self.contract.grants_everywhere(frozenset({operation}), self.identifier):
+            raise self.refuse(
+                "contract.history",
+                f"{what}, and history belongs to all who write to the table; "
+                f"that needs the operation {operation} and 'partitions: all' in the contract",
+            )
+
     # -- contract.location
 
     def check_locations(self, wanted: str | None) -> None:
         for update in self.updates:
             if update["action"] == "set-location" and not self._location_is_fine(update["location"], wanted):
                 raise self.refuse("contract.location", "it sets the table's location; only an administrator may")
-            # Early clients' names of the two lists count as well: the table takes them.
-            named = [update.get(part) or () for part in ("updates", "updated", "removals", "removed")]
-            changed = sorted({name for part in named for name in part} & set(PATHS))
+            changed = sorted(_properties_of(update) & set(PATHS))
             if changed:
                 raise self.refuse(
                     "contract.location",

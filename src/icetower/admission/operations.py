@@ -17,7 +17,7 @@ _PATH_FIELD_ID = 2147483546
 # Updates that go with a snapshot or with the table's own identity, and ask for nothing by themselves.
 _NEUTRAL = frozenset({"assign-uuid", "add-snapshot", "set-snapshot-ref"})
 _REFS = frozenset({"remove-snapshot-ref", "remove-snapshots"})
-_RETENTION = ("min-snapshots-to-keep", "max-snapshot-age-ms", "max-ref-age-ms")
+RETENTION = ("min-snapshots-to-keep", "max-snapshot-age-ms", "max-ref-age-ms")
 
 
 def target_of(file: DataFile) -> str | None:
@@ -101,5 +101,5 @@ def _advances(metadata: JSON, update: JSON, own: set[int]) -> bool:
     if current is None or update["snapshot-id"] not in own or update.get("type") != "branch":
         return False
     return current.get("type") == "branch" and all(
-        update.get(setting) is None or update.get(setting) == current.get(setting) for setting in _RETENTION
+        update.get(setting) is None or update.get(setting) == current.get(setting) for setting in RETENTION
     )
