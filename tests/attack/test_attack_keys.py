@@ -337,6 +337,35 @@ def test_k1_appends_by_the_fast_path_are_known_by_the_next_tower(killable: Calla
         assert admin.live() == ["0.parquet", "1.parquet", "3b.parquet"]
 
 
+def point(forger: Forger, ref: str, snapshot_id: int) -> None:
+    update = {"action": "set-snapshot-ref", "ref-name": ref, "type": "branch", "snapshot-id": snapshot_id}
+    forger.commit([], [update]).raise_for_status()
+
+
+def test_k2_a_fast_append_rolled_back_on_its_branch_is_forgotten_though_another_branch_has_it(forge: Forge) -> None:
+    """Kept, its key would be called done on a branch that has nothing of it, as soon as the snapshot expires."""
+    admin = forge()
+    admin.create()
+    (before,) = fast_race(admin, [fast(admin, "0.parquet", key="k0", application={"id": "app", "sequence": 1})], {})
+    bodies = [fast(admin, "1.parquet", key="k1"), fast(admin, "2.parquet", application={"id": "app", "sequence": 2})]
+    landed = [next(iter(fast_race(admin, [body], {}))) for body in bodies]
+    point(admin, "b", landed[-1])
+    fast_race(admin, [fast(admin, "b.parquet", key="kb", ref="b")], {})
+    point(admin, "main", before)
+    for body in bodies:
+        refused = admin.http.post(admin.url + "/append", json=body)
+        assert (refused.status_code, error_of(refused)["rule"]) == (422, "key.rolled-back")
+    gone = [before, *landed]
+    point(admin, "main", next(iter(fast_race(admin, [fast(admin, "3.parquet", key="k3")], {}))))
+    admin.commit([], [{"action": "remove-snapshots", "snapshot-ids": gone}]).raise_for_status()
+    for body in bodies:
+        assert fast_race(admin, [body], {}).isdisjoint(landed)
+    assert admin.live() == ["0.parquet", "1.parquet", "2.parquet", "3.parquet"]
+    # What its own branch had when it expired is done for good (K1).
+    assert fast_race(admin, [fast(admin, "again.parquet", key="k0")], {}) == {before}
+    assert admin.live() == ["0.parquet", "1.parquet", "2.parquet", "3.parquet"]
+
+
 def test_a_contract_that_requires_keys_takes_a_number_as_well(forge: Forge) -> None:
     admin, owner = forge(), forge(OWNER.replace("operations:", "require_key: true\n    operations:"))
     admin.create()

@@ -98,18 +98,22 @@ class Gatekeeper:
     async def _groups(
         self, uuid: str, gone: Sequence[Mapping[str, Any]], branches: _Branches, lost: list[Commit]
     ) -> list[Group]:
-        """Of those with a group file: what the ledger misses; what was rolled back joins the lost."""
+        """Of those with a group file: what the ledger misses; what its own branch has no more joins the lost."""
         named = {
             s["snapshot-id"]: str(s["summary"][GROUP_FILE]) for s in gone if GROUP_FILE in (s.get("summary") or {})
         }
-        on_branch = {i: path for i, path in named.items() if branches.has(None, i)}
-        missed = on_branch.keys() - await self._ledger.kept_groups(uuid, on_branch)
-        read = await self._group_keys.read(
-            uuid, {i: path for i, path in named.items() if i in missed or i not in on_branch}
-        )
-        for snapshot_id in named.keys() - on_branch.keys():
-            lost += commits_of(uuid, read[snapshot_id])
-        return [Group(uuid, i, tuple(commits_of(uuid, read[i]))) for i in sorted(missed)]
+        # Which branch it was for, only its file says. What is on all of them needs no reading, as with a single branch.
+        everywhere = [snapshot_id for snapshot_id in named if branches.all_have(snapshot_id)]
+        spared = await self._ledger.kept_groups(uuid, everywhere)
+        read = await self._group_keys.read(uuid, {i: path for i, path in named.items() if i not in spared})
+        missed: list[Group] = []
+        for snapshot_id in sorted(read):
+            commits = commits_of(uuid, read[snapshot_id])
+            there = [commit for commit in commits if branches.has(commit.owner.ref, snapshot_id)]
+            lost += [commit for commit in commits if commit not in there]
+            if len(there) == len(commits):
+                missed.append(Group(uuid, snapshot_id, tuple(commits)))
+        return missed
 
     async def _forget(self, head: HeadState, lost: Sequence[Commit], gone: frozenset[int]) -> None:
         await self._flush()  # what waits to be written would bring it back
@@ -119,10 +123,12 @@ class Gatekeeper:
         numbered = [owner for owner in owners if owner.numbered]
         if not numbered:
             return
-        # The number that counts now is the highest that is left, wherever it stands: also in files that were not read.
-        named = _group_files(snapshot for snapshot_id, snapshot in head.snapshots.items() if snapshot_id not in gone)
+        # The number that counts now is the highest that is left, wherever it stands: also in files that were not read,
+        # and in snapshots that go without having been rolled back.
+        lost_ids = frozenset(snapshot_id for commit in lost for snapshot_id in commit.snapshots)
+        named = _group_files(s for snapshot_id, s in head.snapshots.items() if snapshot_id not in lost_ids)
         groups = await self._group_keys.read(str(head.metadata["table-uuid"]), named)
-        left = head.keys.without(gone).plus(record for records in groups.values() for record in records)
+        left = head.keys.without(lost_ids).plus(record for records in groups.values() for record in records)
         before: list[Commit] = []
         for owner in numbered:
             landed = left.sequence(owner.principal, owner.ref, owner.key)
@@ -145,12 +151,15 @@ class _Branches:
         self._head = head
         self._histories: dict[str, frozenset[int]] = {}
 
-    def has(self, ref: str | None, snapshot_id: int) -> bool:
-        """Whether a snapshot is in the history of a ref, or of any (None). A commit that moved none cannot be lost."""
-        if ref == "":
-            return True
+    def has(self, ref: str, snapshot_id: int) -> bool:
+        """Whether a snapshot is in the history of a ref. A commit that moved none cannot be lost."""
+        return not ref or snapshot_id in self._history(ref)
+
+    def all_have(self, snapshot_id: int) -> bool:
+        """Whether a snapshot is in the history of every branch, and there is one."""
         refs: Mapping[str, Any] = self._head.metadata.get("refs") or {}
-        return any(snapshot_id in self._history(name) for name in (refs if ref is None else (ref,)))
+        branches = [name for name, ref in refs.items() if ref.get("type") != "tag"]
+        return bool(branches) and all(snapshot_id in self._history(name) for name in branches)
 
     def _history(self, ref: str) -> frozenset[int]:
         if ref not in self._histories:
