@@ -377,3 +377,69 @@ def test_a_contract_that_requires_keys_takes_a_number_as_well(forge: Forge) -> N
     request = owner.snapshot([(DATA, entries)], base=base)
     owner.send(request, **{"Icetower-Application": "app", "Icetower-Sequence": "1"}).raise_for_status()
     assert owner.live() == ["a.parquet", "b.parquet"]
+
+
+@pytest.fixture
+def pair(forge: Forge) -> tuple[Forger, Forger]:
+    """Writers to two tables, `t` and `u`, each with one file."""
+    one = forge()
+    two = Forger(one.http, one.namespace, "u")
+    for forger in (one, two):
+        forger.create()
+        forger.send(forger.append("0.parquet")).raise_for_status()
+    return one, two
+
+
+def together(*members: tuple[Forger, tuple[list[JSON], list[JSON]]], **headers: str) -> httpx2.Response:
+    changes = [
+        {"identifier": {"namespace": [forger.namespace], "name": forger.table}, **body_of(request)}
+        for forger, request in members
+    ]
+    return members[0][0].http.post("/v1/transactions/commit", json={"table-changes": changes}, headers=headers)
+
+
+@pytest.mark.parametrize("tables", [1, 2])
+def test_k2_a_transaction_under_a_key_that_was_rolled_back_is_not_called_done(
+    pair: tuple[Forger, Forger], tables: int
+) -> None:
+    forgers = pair[:tables]
+    before = forgers[-1].load()["current-snapshot-id"]
+    header = {"Idempotency-Key": header_key()}
+    members = [(forger, forger.append("1.parquet")) for forger in forgers]
+    for _ in range(2):  # sent again, it is done (K1)
+        assert together(*members, **header).status_code == 204
+    assert [forger.live() for forger in forgers] == [["0.parquet", "1.parquet"]] * tables
+    point(forgers[-1], "main", before)
+    refused = together(*members, **header)
+    assert (refused.status_code, error_of(refused)["rule"]) == (422, "key.rolled-back")
+    assert forgers[-1].live() == ["0.parquet"]
+
+
+def test_a_key_of_a_transaction_over_other_tables_is_an_error(pair: tuple[Forger, Forger]) -> None:
+    one, two = pair
+    header = {"Idempotency-Key": header_key()}
+    assert together((one, one.append("1.parquet")), **header).status_code == 204
+    refused = together((two, two.append("1.parquet")), **header)
+    assert (refused.status_code, error_of(refused)["rule"]) == (422, "key.endpoint")
+    assert two.live() == ["0.parquet"]
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_k1_a_transaction_with_a_member_without_snapshots_is_known_by_the_others(
+    pair: tuple[Forger, Forger], first: bool
+) -> None:
+    """Told to take a new key, its client would have it twice."""
+    one, two = pair
+    properties = {"action": "set-properties", "updates": {"watermark": "7"}}
+    head = {"type": "assert-ref-snapshot-id", "ref": "main", "snapshot-id": two.load()["current-snapshot-id"]}
+    members = [(one, one.append("1.parquet", summary={KEY: "k"})), (two, ([head], [properties]))]
+    for _ in range(2):
+        assert together(*(members if first else reversed(members))).status_code == 204
+    # What it required then need not hold any more.
+    two.send(two.append("1.parquet")).raise_for_status()
+    assert together(*members).status_code == 204
+    assert one.live() == ["0.parquet", "1.parquet"]
+    # Known for one of two that add snapshots, it stands for another transaction.
+    refused = together(members[0], (two, two.append("2.parquet", summary={KEY: "k"})))
+    assert (refused.status_code, error_of(refused)["rule"]) == (422, "key.transaction")
+    assert two.live() == ["0.parquet", "1.parquet"]

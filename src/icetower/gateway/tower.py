@@ -207,25 +207,41 @@ class Tower:
     async def _commit_together(
         self, principal: Principal, requests: Sequence[CommitRequest], sent: Sequence[Sent]
     ) -> tuple[Committed, ...]:
-        admitted: list[Admitted] = []
-        known: list[Committed] = []
-        for request, names in zip(requests, sent, strict=True):
-            member = await self._admit(principal, request, names)
+        # Members without snapshots leave nothing to be known by: they are done when those with snapshots are.
+        marked = [position for position, names in enumerate(sent) if names.snapshots]
+        admitted: dict[int, Admitted] = {}
+        known: dict[int, Committed] = {}
+        for position in (*marked, *(position for position in range(len(sent)) if position not in marked)):
+            if marked and len(known) == len(marked):
+                return await self._known_together(requests, known)
+            member = await self._admit(principal, requests[position], sent[position])
             if isinstance(member, Committed):
-                known.append(member)
+                known[position] = member
             else:
-                admitted.append(member)
-        if len(known) == len(requests):
-            return tuple(known)
+                admitted[position] = member
+        if known and len(known) == len(requests):
+            return await self._known_together(requests, known)
         if known:
             raise KeyMisused(
                 "the idempotency key is known for some tables of the transaction and not for others; "
                 "look whether it landed, and use a new key",
                 rule="key.transaction",
             )
-        committed = await self.engine.submit_together(admitted)
-        self._remember(list(zip(admitted, committed, strict=True)))
+        members = [admitted[position] for position in range(len(requests))]
+        committed = await self.engine.submit_together(members)
+        self._remember(list(zip(members, committed, strict=True)))
         return tuple(committed)
+
+    async def _known_together(
+        self, requests: Sequence[CommitRequest], known: Mapping[int, Committed]
+    ) -> tuple[Committed, ...]:
+        """The answer of a transaction that has landed before, its members without snapshots included."""
+        told: list[Committed] = []
+        for position, request in enumerate(requests):
+            assert request.identifier is not None
+            member = known.get(position)
+            told.append(member or Committed("replayed", await self.heads.load(request.identifier), (), 0.0, 1))
+        return tuple(told)
 
     async def _admit(self, principal: Principal, request: CommitRequest, sent: Sent) -> Admitted | Committed:
         """Read what the commit does and ask whether it may; or the answer of a commit that has landed before."""
