@@ -194,6 +194,15 @@ def test_only_a_tables_own_metadata_files_are_deleted_after_a_commit(forge: Forg
     assert all(path.exists() for path in (plain(theirs), precious, text, data))
 
 
+def test_who_may_register_a_name_does_not_reach_a_table_whose_name_begins_with_it(forge: Forge) -> None:
+    victim = forge()
+    victim.table = "t-secret"
+    victim.create()
+    theirs = victim.http.get(victim.url).json()["metadata-location"]
+    agent = forge("tables:\n  - {table: NS.t, operations: [read, register, drop]}\n")
+    assert error_of(register(agent, theirs))["rule"] == "register.location"
+
+
 def test_a_purge_by_an_agent_stays_where_the_table_lies(forge: Forge, tmp_path: Path) -> None:
     admin, precious = forge(), tmp_path / "precious.parquet"
     admin.create()

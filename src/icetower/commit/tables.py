@@ -24,6 +24,7 @@ from icetower.errors import (
 )
 from icetower.protocol.names import Identifier, Namespace
 from icetower.table import metadata as table_metadata
+from icetower.table.builder import is_uuid
 from icetower.table.head import HeadState
 from icetower.table.metadata import Metadata
 
@@ -214,6 +215,15 @@ class Tables:
         The table's uuid is part of it: no table lies where one of the same name did before it was dropped or renamed,
         and none lies above the tables of a namespace.
         """
+        if not is_uuid(uuid):  # "secret-<uuid>" would put a table named t where one named t-secret lies
+            raise BadRequest(
+                f"a table's UUID is written like 123e4567-e89b-42d3-a456-426614174000, not {uuid!r}; stage the "
+                "creation and send the UUID that it gives out",
+                rule="uuid",
+            )
+        return await self._place(identifier, uuid)
+
+    async def _place(self, identifier: Identifier, uuid: str) -> str:
         for level in (*identifier.namespace, identifier.name):
             if "/" in level or level in (".", ".."):
                 raise BadRequest(
@@ -224,14 +234,15 @@ class Tables:
 
     async def _own_place(self, identifier: Identifier, path: str) -> str:
         """The directory of a table of this name that `path` lies in. Raises `BadRequest` where it lies in none."""
-        beginning = plain_path(await self.default_location(identifier, ""))
+        beginning = plain_path(await self._place(identifier, ""))
         inside = plain_path(path)
         if not inside.startswith(beginning):
             raise _outside(path, identifier)
-        place = beginning + inside.removeprefix(beginning).split("/")[0]
-        if not is_under(inside, place):
+        uuid = inside.removeprefix(beginning).split("/")[0]
+        # `t-secret-<uuid>` is the place of a table named `t-secret`.
+        if not is_uuid(uuid) or not is_under(inside, beginning + uuid):
             raise _outside(path, identifier)
-        return place
+        return beginning + uuid
 
     async def _namespace_location(self, namespace: Namespace) -> str:
         properties = await self._upstream.namespace_properties(namespace)

@@ -5,6 +5,7 @@ Follows Iceberg's `TableMetadata.Builder`, its messages included, since clients'
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,6 +24,14 @@ LATEST_FORMAT_VERSION = 3
 ONE_MINUTE_MS = 60_000
 _CHOICES = ("current-schema-id", "default-spec-id", "default-sort-order-id")
 _GROWING = ("snapshots", "snapshot-log")
+
+
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
+
+
+def is_uuid(value: str) -> bool:
+    """Whether a text is a UUID as every writer of Iceberg spells it; others name no table, and no table's directory."""
+    return _UUID.fullmatch(value) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,8 +270,10 @@ class Builder(Structure):
         had = self.state.get("table-uuid")
         if had is not None and had.lower() == uuid.lower():
             return
-        if had is not None and self.base is not None:
+        if had is not None:
             raise ValidationFailed(f"Cannot assign uuid {uuid}: the table has {had}", rule="uuid")
+        if not is_uuid(uuid):
+            raise BadRequest(f"Cannot assign uuid {uuid}: it is no UUID in lower case, with its hyphens", rule="uuid")
         self.put("table-uuid", uuid)
 
     def upgrade(self, version: int) -> None:
