@@ -404,6 +404,21 @@ def test_without_statistics_there_are_sizes_alone() -> None:
     assert not {"value_counts", "null_value_counts", "lower_bounds", "upper_bounds"} & set(record)
 
 
+@pytest.mark.parametrize("counts", [{1: 3}, {1: 4}, {1: 2**63 - 1}, {2: 0}, {9: 1}])
+def test_nan_that_cannot_be_is_refused(counts: dict[int, int]) -> None:
+    metadata = table([column(1, "x", "double"), column(2, "id", "long")])
+    data = parquet([field("x", pa.float64(), 1), field("id", pa.int64(), 2)], [1.5, None, 8.0], [1, 2, 3])
+    assert look(metadata, data, nan_value_counts={1: 2})
+    assert refusal(metadata, data, nan_value_counts=counts) == "append.nan-counts"
+
+
+def test_without_statistics_there_is_no_more_nan_than_rows() -> None:
+    metadata = table([column(1, "x", "float")])
+    data = parquet([field("x", pa.float32(), 1)], [1.5, None, 8.0], write_statistics=False)
+    assert look(metadata, data, nan_value_counts={1: 3})
+    assert refusal(metadata, data, nan_value_counts={1: 4}) == "append.nan-counts"
+
+
 def test_floats_have_bounds_only_with_a_count_of_nan() -> None:
     """An engine that knows of no NaN takes all rows to match ``x < 9``: a delete by it would drop the file whole."""
     metadata = table([column(1, "x", "double")])
@@ -411,7 +426,7 @@ def test_floats_have_bounds_only_with_a_count_of_nan() -> None:
     bare = look(metadata, data).file.record
     assert by_id(bare["value_counts"]) == {1: 3}
     assert not {"lower_bounds", "upper_bounds", "nan_value_counts"} & set(bare)
-    told = look(metadata, data, nan_value_counts={1: 1, 9: 4}).file.record
+    told = look(metadata, data, nan_value_counts={1: 1}).file.record
     assert by_id(told["nan_value_counts"]) == {1: 1}
     assert by_id(told["lower_bounds"]) == {1: struct.pack("<d", 1.5)}
     assert by_id(told["upper_bounds"]) == {1: struct.pack("<d", 8.0)}

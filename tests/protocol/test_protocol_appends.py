@@ -89,6 +89,7 @@ def test_everything_that_is_read() -> None:
         (file(**{"spec-id": "0"}), "spec-id"),
         (file(partition="day=1"), "partition"),
         (file(**{"nan-value-counts": {"keys": [1], "values": []}}), "nan-value-counts"),
+        (file(**{"nan-value-counts": {"keys": [1, 1], "values": [0, 5]}}), "nan-value-counts"),
         (file(**{"key-metadata": "00"}), "key-metadata"),
     ],
 )

@@ -10,7 +10,7 @@ append.repeated    one file twice in a request
 append.encrypted   the table is encrypted
 append.unproven    the contract asks for proof of partitions, and the statistics give none (403)
 limit.files, contract.*, key: as in a commit
-append.file, .size, .footer, .records, .field-ids, .columns, .types, .required, .sort-order: the files themselves
+append.file, .size, .footer, .records, .nan-counts, .field-ids, .columns, .types, .required, .sort-order: the files
 """
 
 from __future__ import annotations

@@ -14,22 +14,20 @@ contradict is refused. The rest is the writer's word.
 from __future__ import annotations
 
 import asyncio
-import math
 import struct
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from decimal import Context, Decimal
-from typing import Any, Literal, NoReturn
+from typing import Any, NoReturn
 
 import orjson
 
 from icetower.catalog.parquet_columns import Leaf, TableColumns, leaves_of, read_schema
+from icetower.catalog.parquet_values import NUMBERS, reader, schema_elements
 from icetower.catalog.ports import Storage
 from icetower.catalog.thrift import Struct, inner, read_struct, structs, whole
 from icetower.conflicts import transforms
 from icetower.errors import NotFound, Unavailable, ValidationFailed
-from icetower.table.avro_schemas import parse_decimal
 from icetower.table.column_metrics import NONE, Mode, lower_bound, modes_of, upper_bound
 from icetower.table.manifests import DATA, DataFile
 from icetower.table.partitions import PartitionField, PartitionSpec, human_value
@@ -57,13 +55,11 @@ WAITING_MAX_BYTES = 64 * 1024 * 1024
 TIMEOUT_S = 60.0
 LAYOUTS_MAX = 256
 SCHEMAS_MAX = 16
-COLUMNS_MAX = 20_000
 _MAGIC = b"PAR1"
 _END_BYTES = 8
 _INEXACT_FROM_BYTES = 64
 """Some writers cut the statistics of longer values without saying so."""
 
-_WIDE = Context(prec=60)
 _UNDECIDED = object()
 
 
@@ -152,7 +148,7 @@ class Layout:
         for begin, found in self._known:
             if footer.startswith(begin):
                 return found, len(begin)
-        elements, end = _schema_of(footer)
+        elements, end = schema_elements(footer)
         leaves = leaves_of(read_schema(elements), self.columns, path)
         found = tuple(self._column(leaf) for leaf in leaves)
         self._known = [(footer[:end], found), *self._known[: SCHEMAS_MAX - 1]]
@@ -161,39 +157,9 @@ class Layout:
     def _column(self, leaf: Leaf) -> _Column:
         mode = self.modes.get(leaf.id, NONE) if leaf.kind is not None else NONE
         kind = leaf.kind or ""
-        read = None if leaf.repeated or leaf.kind is None else _reader(leaf.stored, leaf.physical, kind)
+        read = None if leaf.repeated or leaf.kind is None else reader(leaf.stored, leaf.physical, kind)
         bounds = mode.bounds and read is not None and not kind.startswith(("geometry", "geography"))
         return _Column(leaf, mode, read, leaf.id in self.sources, bounds)
-
-
-def _schema_of(footer: bytes) -> tuple[list[Struct], int]:
-    """The schema's elements and where they end. Every writer begins with the version and the schema.
-
-    Raises `ValueError`.
-    """
-    at = 1
-    while footer[at] > 0x7F:
-        at += 1
-    if footer[:1] != b"\x15" or footer[at + 1 : at + 2] != b"\x19":  # a number as field 1, a list as field 2
-        raise ValueError("it does not begin with a schema")
-    at += 2
-    count, kind = footer[at] >> 4, footer[at] & 0x0F
-    at += 1
-    if count == 15:
-        count = shift = 0
-        while True:
-            byte, at = footer[at], at + 1
-            count |= (byte & 0x7F) << shift
-            shift += 7
-            if byte < 0x80:
-                break
-    if kind != 12 or not 0 < count <= COLUMNS_MAX:
-        raise ValueError(f"its schema has {count} columns, and at most {COLUMNS_MAX} are read")
-    elements: list[Struct] = []
-    for _ in range(count):
-        element, at = read_struct(footer, at)
-        elements.append(element)
-    return elements, at
 
 
 def _parts_of(metadata: Json) -> tuple[Any, ...]:
@@ -440,6 +406,7 @@ def _statistics(
     lowers: list[dict[str, Any]] = []
     uppers: list[dict[str, Any]] = []
     sources: dict[int, _Values] = {}
+    _check_nan_columns(found, claim)
     for column in found:
         leaf, mode = column.leaf, column.mode
         if not (mode.counts or column.is_source or leaf.must_be_filled):
@@ -460,7 +427,10 @@ def _statistics(
         if leaf.kind in ("float", "double"):
             if leaf.id not in claim.nan_value_counts:
                 continue
-            nans.append({"key": leaf.id, "value": min(claim.nan_value_counts[leaf.id], values.count)})
+            nan = claim.nan_value_counts[leaf.id]
+            if nan > values.count - values.nulls:
+                _refuse_nan(claim.path, f"{nan} of the {values.count - values.nulls} values of {leaf.name}")
+            nans.append({"key": leaf.id, "value": nan})
         if column.has_bounds and values.lower is not None and values.upper is not None:
             # Two orders of UUIDs are about, Parquet's and Java's: bounds are right in both where they are equal.
             if leaf.kind == "uuid" and values.lower != values.upper:
@@ -478,6 +448,27 @@ def _statistics(
         "upper_bounds": uppers,
     }
     return {name: pairs for name, pairs in maps.items() if pairs}, sources
+
+
+def _check_nan_columns(found: Sequence[_Column], claim: Claim) -> None:
+    """Of floating-point columns alone NaN can be told; what is above their values is found out with their statistics.
+
+    Within lists and maps there may be more of them than rows, and nobody uses what is said of them. Of what type a
+    column was that the table has dropped is not asked: its writer began before.
+    """
+    if not claim.nan_value_counts:
+        return
+    floating = {column.leaf.id: column.leaf for column in found if column.leaf.kind in ("float", "double", None)}
+    for column_id, nan in claim.nan_value_counts.items():
+        leaf = floating.get(column_id)
+        if leaf is None:
+            _refuse_nan(claim.path, f"of the column {column_id}, and it has no floating-point column of that id")
+        if nan > claim.record_count and not leaf.repeated:
+            _refuse_nan(claim.path, f"{nan} of the {claim.record_count} rows in {leaf.name}")
+
+
+def _refuse_nan(path: str, said: str) -> NoReturn:
+    _refuse(path, "append.nan-counts", f"its nan-value-counts say {said}; count them again, or leave the counts out")
 
 
 def _values(column: _Column, groups: Sequence[Sequence[Struct]], *, ordered: bool) -> _Values:
@@ -514,8 +505,8 @@ def _bounds(read: Callable[[bytes], Any], said: Struct, stored: str, *, ordered:
     """Least and greatest value of a row group, and whether they are values and not merely around them."""
     low, high = said.get(6), said.get(5)
     if low is None or high is None:  # as older writers tell them; right for numbers alone
-        low, high = (said.get(2), said.get(1)) if stored in _NUMBERS else (None, None)
-    elif not ordered and stored not in _NUMBERS:
+        low, high = (said.get(2), said.get(1)) if stored in NUMBERS else (None, None)
+    elif not ordered and stored not in NUMBERS:
         return None, None, False
     if not isinstance(low, bytes) or not isinstance(high, bytes):
         return None, None, False
@@ -524,40 +515,6 @@ def _bounds(read: Callable[[bytes], Any], said: Struct, stored: str, *, ordered:
         return read(low), read(high), said.get(8, short) is True and said.get(7, short) is True
     except (ValueError, struct.error):
         return None, None, False
-
-
-_NUMBERS = frozenset(
-    {
-        *("boolean", "int32", "int64", "float", "double", "date", "time-us"),
-        *(f"{kind}-{unit}" for kind in ("timestamp", "timestamptz") for unit in ("ms", "us", "ns")),
-    }
-)
-_INT, _LONG = struct.Struct("<i"), struct.Struct("<q")
-_FLOAT, _DOUBLE = struct.Struct("<f"), struct.Struct("<d")
-
-
-def _reader(stored: str, physical: int, kind: str) -> Callable[[bytes], Any] | None:
-    """From a footer's bytes to the internal value of a column of the type `kind`; None where there is none.
-
-    What the readers raise for bytes that are no such value: `ValueError`, `struct.error`.
-    """
-    if decimal := parse_decimal(kind):
-        scale = decimal[1]
-        order: Literal["little", "big"] = "little" if physical in (1, 2) else "big"
-        return lambda raw: Decimal(int.from_bytes(raw, order, signed=True)).scaleb(-scale, _WIDE)
-    if kind == "string":
-        return bytes.decode
-    if kind in ("binary", "uuid") or kind.startswith("fixed["):
-        return lambda raw: raw
-    packed = {0: struct.Struct("<?"), 1: _INT, 2: _LONG, 4: _FLOAT, 5: _DOUBLE}.get(physical)
-    if packed is None:
-        return None
-    unpack = packed.unpack
-    if kind in ("float", "double"):
-        return lambda raw: None if math.isnan(number := unpack(raw)[0]) else number
-    if stored.endswith("-ms"):
-        return lambda raw: unpack(raw)[0] * 1000
-    return lambda raw: unpack(raw)[0]
 
 
 # -- partitions -------------------------------------------------------------------------------------------------------

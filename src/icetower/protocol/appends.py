@@ -124,7 +124,10 @@ def _nan_counts(file: Mapping[str, Any], where: str) -> Mapping[int, int]:
     if not isinstance(keys, list) or not isinstance(values, list) or len(keys) != len(values):
         raise _bad(f"{where}.nan-value-counts", "must be an object of two lists of one length, keys and values")
     place = f"{where}.nan-value-counts"
-    return {_count(key, place): _count(value, place) for key, value in zip(keys, values, strict=True)}
+    found = {_count(key, place): _count(value, place) for key, value in zip(keys, values, strict=True)}
+    if len(found) < len(keys):
+        raise _bad(place, "must name each column once")
+    return found
 
 
 def _application(value: Any) -> tuple[str, int] | None:
