@@ -460,3 +460,25 @@ def test_a_commit_without_a_snapshot_has_no_twin(tmp_path: Path) -> None:
         await tower.close()
 
     run(story())
+
+
+def test_k1_reruns_at_once_of_a_transaction_with_a_member_without_snapshots_land_once(tmp_path: Path) -> None:
+    """Whichever comes second meets the key in the engine only."""
+
+    async def story() -> None:
+        world = World()
+        await world.create()
+        await world.create(table=OTHER)
+        tower = tower_over(world, tmp_path)
+        properties = {"action": "set-properties", "updates": {"watermark": "7"}}
+        reruns: list[list[CommitRequest]] = []
+        for number in range(5):
+            writer = await world.writer("ann").refresh()
+            made = await writer.append(f"rerun-{number}", key="k", summary={"icetower.blind": "true"})
+            one = CommitRequest(made.table, tuple(made.requirements), tuple(made.updates))
+            reruns.append([one, CommitRequest(OTHER, (), (properties,))])
+        await asyncio.gather(*(tower.commit_together(ANN, rerun, "k") for rerun in reruns))
+        assert len(await world.live()) == 1
+        await tower.close()
+
+    run(story())

@@ -228,7 +228,19 @@ class Tower:
                 rule="key.transaction",
             )
         members = [admitted[position] for position in range(len(requests))]
-        committed = await self.engine.submit_together(members)
+        try:
+            committed = await self.engine.submit_together(members)
+        except KeyMisused as error:
+            if error.rule != "key.transaction" or len(marked) == len(requests):
+                raise
+            # The engine met the key on some tables only: it may have landed since it was asked for.
+            for position in marked:
+                names, identifier = sent[position], members[position].identifier
+                landed = await self._landed_before(identifier, await self.heads.load(identifier), names)
+                if landed is None:
+                    raise
+                known[position] = landed
+            return await self._known_together(requests, known)
         self._remember(list(zip(members, committed, strict=True)))
         return tuple(committed)
 
