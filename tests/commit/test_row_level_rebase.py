@@ -285,6 +285,15 @@ def test_r5_a_vector_that_lies_is_its_writers_fault_alone() -> None:
         assert conflict.value.rule == "conflict.C5"
 
 
+def test_r5_of_two_vectors_for_one_data_file_none_is_lost() -> None:
+    story = run(tell({"a1": {1}}, {"a1": {2}}))
+    again = vectors(story.world, "again.puffin", {"a1": {3}})[0].file
+    ((path, (entry,)),) = story.change.entries_added.items()
+    story.change = replace(story.change, entries_added={path: (entry, replace(entry, file=again))})
+    with pytest.raises(ValidationFailed, match=r"two deletion vectors for .*a1; merge them"):
+        story.met()
+
+
 def test_too_many_vectors_and_too_many_bytes_go_back_to_the_client() -> None:
     story = run(tell({"a1": {1}}, {"a1": {2}}))
     (meeting,) = story.met()

@@ -221,9 +221,74 @@ def test_r5_a_manifest_that_lies_is_found_out(lie: str) -> None:
     assert any(expected in problem for problem in commit().problems), commit().problems
 
 
+THEIRS = {"partition": ("y",)}
+TWICE = manifest(entry(ADDED, "p", snapshot_id=10), entry(ADDED, "p", snapshot_id=10, file=THEIRS))
+
+
+def replacing_twice(*entries: Entry) -> Change:
+    """The commit of one manifest in place of one that names a file in two partitions."""
+    own = manifest(*entries)
+    diff = diff_lists([row("base", TWICE, sequence_number=2, added_snapshot_id=10)], [row("own", own)])
+    return change_of(SNAPSHOT, diff, {"base": TWICE, "own": own})
+
+
+def test_r5_a_file_that_is_named_in_two_partitions_is_removed_from_each_by_itself() -> None:
+    mine, theirs = entry(DELETED, "p"), entry(DELETED, "p", file=THEIRS)
+    both = replacing_twice(mine, theirs)
+    assert (both.problems, [t.file.partition for t in both.removed]) == ((), [("x",), ("y",)])
+    assert summary_totals({"total-data-files": "2"}, both)["total-data-files"] == "0"
+    one = replacing_twice(mine, entry(EXISTING, "p", file=THEIRS))
+    assert (one.problems, [t.file.partition for t in one.removed], one.added) == ((), [("x",)], ())
+    neither = replacing_twice(entry(EXISTING, "p", file=THEIRS), entry(EXISTING, "p"))
+    assert (neither.problems, neither.removed, neither.added) == ((), (), ())
+
+
+@pytest.mark.parametrize(
+    ("entries", "expected"),
+    [
+        ([entry(DELETED, "p")], "p was live in base and is left out without a DELETED entry"),
+        ([entry(DELETED, "p"), entry(DELETED, "p")], "p was live in base and is left out without a DELETED entry"),
+        ([entry(EXISTING, "p"), entry(EXISTING, "p")], "p is marked EXISTING with partition ('x',), but had ('y',)"),
+        ([entry(EXISTING, "p")], "p was live in base and is left out without a DELETED entry"),
+        ([entry(DELETED, "p"), entry(EXISTING, "p"), entry(DELETED, "p", file=THEIRS)], "DELETED and live at once"),
+        ([entry(DELETED, "p", file={"partition": ("z",)})], "is marked DELETED in partition ('z',) of spec 0, but was"),
+        ([entry(ADDED, "p", file={"partition": ("z",)}), entry(DELETED, "p")], "marked ADDED, but was live before"),
+    ],
+)
+def test_r5_one_naming_of_a_file_does_not_speak_for_the_other(entries: list[Entry], expected: str) -> None:
+    problems = replacing_twice(*entries).problems
+    assert any(expected in problem for problem in problems), problems
+
+
+def test_r5_of_two_namings_in_one_partition_the_one_that_is_meant_goes() -> None:
+    base = manifest(entry(ADDED, "p", snapshot_id=9, sequence_number=1), entry(ADDED, "p", snapshot_id=10))
+    own = manifest(entry(EXISTING, "p", snapshot_id=9, sequence_number=1, file_sequence_number=2), entry(DELETED, "p"))
+    listed = row("base", base, sequence_number=2, added_snapshot_id=10)
+    diff = diff_lists([listed], [row("own", own, min_sequence_number=1)])
+    change = change_of(SNAPSHOT, diff, {"base": base, "own": own})
+    assert (change.problems, [t.sequence_number for t in change.removed]) == ((), [2])
+
+
 def test_compaction_may_keep_the_sequence_number_of_what_it_replaces() -> None:
     gone = (entry(DELETED, "old-1"), entry(DELETED, "old-2"))
     assert committed(*gone, entry(ADDED, "new", sequence_number=2), snapshot=COMPACTION).problems == ()
+
+
+@pytest.mark.parametrize("second", [ADDED, EXISTING])
+def test_r5_a_second_live_vector_of_a_data_file_is_found_out(second: int) -> None:
+    def vector(status: int, offset: int) -> Entry:
+        record = {"content_offset": offset, "content_size_in_bytes": 40}
+        about = {"content": 1, "file_format": "PUFFIN", "referenced_data_file": "a", "record": record}
+        return entry(status, "v.puffin", file=about)
+
+    base = replace(manifest(replace(vector(ADDED, 44), snapshot_id=10)), content=1)
+    own = replace(manifest(vector(ADDED, 4), vector(second, 44)), content=1)
+    before = [row("base", base, content=1, sequence_number=2, added_snapshot_id=10)] if second == EXISTING else []
+    change = change_of(SNAPSHOT, diff_lists(before, [row("own", own, content=1)]), {"base": base, "own": own})
+    assert change.problems == ("file a has 2 deletion vectors; merge them into one",)
+    kept = replace(manifest(vector(EXISTING, 44), NEW), content=1)  # and what is only carried on is no second
+    change = change_of(SNAPSHOT, diff_lists([], [row("own", kept, content=1)]), {"own": kept})
+    assert not any("deletion vectors" in problem for problem in change.problems)
 
 
 def test_r5_a_deletion_vector_is_told_from_its_neighbours_in_one_file() -> None:

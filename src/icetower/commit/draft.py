@@ -16,16 +16,16 @@ from icetower.admission.admitted import Admitted
 from icetower.commit.ground import Ground, Made
 from icetower.commit.merging import merge_small
 from icetower.conflicts.deletes import referenced_file
-from icetower.conflicts.filtering import key_of
 from icetower.conflicts.history import Live, NeedsFiles, parent_of
 from icetower.conflicts.pruning import can_contain
 from icetower.errors import CommitConflict, KeyMisused
 from icetower.protocol.marks import APPLICATION, CLIENT_LIST, KEY, PRINCIPAL, REF, SEQUENCE
 from icetower.table import metadata as table_metadata
 from icetower.table.change import COUNTED, Change, Touched, own_added_entries, summary_totals
+from icetower.table.entry_checks import Identity, identity_of
 from icetower.table.listing import Listing, assign_row_ids, write_listing
 from icetower.table.manifest_writing import manifest_row, write_manifest
-from icetower.table.manifests import ADDED, DATA, DELETED, EXISTING, Entry, Manifest, ManifestFile
+from icetower.table.manifests import ADDED, DATA, DELETED, EXISTING, DataFile, Entry, Manifest, ManifestFile
 from icetower.table.metadata import Metadata
 from icetower.table.schemas import schema_of
 
@@ -240,15 +240,18 @@ class _Finisher:
     ) -> tuple[frozenset[str], tuple[ManifestFile, ...]]:
         """The head's manifests that hold what the change removes, and what is written in their place.
 
-        A file is where the client found it, or in a manifest that has come to the table since.
+        A file is where the client found it, or in a manifest that has come to the table since. It goes where it is
+        named in the same partition, and as often as the client has found it there: another may name it elsewhere.
         """
-        wanted = {key_of(touched.file): touched for touched in change.removed}
+        wanted: dict[Identity, list[Touched]] = {}
+        for touched in change.removed:
+            wanted.setdefault(identity_of(touched.file, touched.spec_id), []).append(touched)
         if not wanted:
             return frozenset(), ()
         carried = {row.path for row in change.diff.carried}
-        specs = {touched.spec_id for touched in wanted.values()}
-        contents = {min(touched.file.content, 1) for touched in wanted.values()}
-        places = [(touched.spec_id, touched.file.partition) for touched in wanted.values()]
+        specs = {touched.spec_id for touched in change.removed}
+        contents = {min(touched.file.content, 1) for touched in change.removed}
+        places = [(touched.spec_id, touched.file.partition) for touched in change.removed]
         files, snapshot_id = self._ground.files, change.snapshot["snapshot-id"]
         rows = [
             row
@@ -260,21 +263,17 @@ class _Finisher:
         ]
         if missing := files.missing(rows):
             raise NeedsFiles(missing)
-        left = set(wanted)
+        live = {row.path: [each for each in files.entries(row) if each.status != DELETED] for row in rows}
+        gone, left = _to_remove(wanted, live)
         replaced: list[str] = []
         written: list[ManifestFile] = []
         for row in rows:
-            live = [each for each in files.entries(row) if each.status != DELETED]
-            gone = {key_of(each.entry.file) for each in live} & wanted.keys()
-            if not gone:
-                continue
-            left -= gone
-            replaced.append(row.path)
-            entries = tuple(_filtered_entry(each, key_of(each.entry.file) in gone) for each in live)
-            written += self._written(row.spec_id, row.content, entries, snapshot_id, number)
+            if at := gone.get(row.path):
+                replaced.append(row.path)
+                entries = tuple(_filtered_entry(each, n in at) for n, each in enumerate(live[row.path]))
+                written += self._written(row.spec_id, row.content, entries, snapshot_id, number)
         dangling = {touched.file.path for touched in change.removed if touched.file.content == DATA}
-        for key in left:
-            file = wanted[key].file
+        for file in left:
             # Deletes of a data file that goes as well are gone with it, whoever dropped them.
             if file.content != DATA and referenced_file(file) in dangling:
                 continue
@@ -379,6 +378,34 @@ def data_path(metadata: Metadata, name: str) -> str:
     """A path where the table's data files go."""
     folder = (metadata.get("properties") or {}).get("write.data.path") or f"{metadata['location']}/data"
     return f"{folder.rstrip('/')}/{name}"
+
+
+def _to_remove(
+    wanted: Mapping[Identity, Sequence[Touched]], live: Mapping[str, Sequence[Live]]
+) -> tuple[dict[str, set[int]], list[DataFile]]:
+    """Which of the live entries of manifests go, by position; and the files of which there are too few.
+
+    Where a file is named more often in one partition than the client found it, those go that it has found.
+    """
+    found: dict[Identity, list[tuple[str, int, int | None]]] = {}
+    for path, entries in live.items():
+        for at, each in enumerate(entries):
+            identity = identity_of(each.entry.file, each.row.spec_id)
+            if identity in wanted:
+                found.setdefault(identity, []).append((path, at, each.sequence_number))
+    gone: dict[str, set[int]] = {}
+    left: list[DataFile] = []
+    for identity, asked in wanted.items():
+        there = found.get(identity, [])
+        if len(there) < len(asked):
+            left.append(asked[0].file)
+            continue
+        if len(there) > len(asked):
+            numbers = {touched.sequence_number for touched in asked}
+            there.sort(key=lambda place: place[2] not in numbers)
+        for path, at, _ in there[: len(asked)]:
+            gone.setdefault(path, set()).add(at)
+    return gone, left
 
 
 def _filtered_entry(live: Live, is_gone: bool) -> Entry:

@@ -90,8 +90,15 @@ def met(change: Change, steps: Sequence[JSON], files: Files) -> tuple[Meeting, .
 
     Raises:
         NeedsFile: a manifest or manifest list must be read first.
+        ValidationFailed: the change has two vectors for one data file; one of them would be lost.
     """
-    ours = dict(_added_vectors(change))
+    ours: dict[str, tuple[int, Entry]] = {}
+    for target, vector in _added_vectors(change):
+        if target in ours:
+            raise ValidationFailed(
+                f"the commit adds two deletion vectors for {target}; merge them into one", rule="contract.manifest"
+            )
+        ours[target] = vector
     if not ours or change.names_sibling:  # what a sibling has written is not there to be merged with yet
         return ()
     now: dict[str, Live] = {}

@@ -12,13 +12,21 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from icetower.errors import ValidationFailed
-from icetower.table.entry_checks import FileKey, LiveEntry, check_entries, check_rows, inherited, key_of, live_entries
+from icetower.table.entry_checks import (
+    LiveEntry,
+    check_entries,
+    check_rows,
+    difference,
+    inherited,
+    is_vector,
+    key_of,
+    live_entries,
+)
 from icetower.table.manifests import (
     ADDED,
     DATA,
     DELETED,
     EQUALITY_DELETES,
-    POSITION_DELETES,
     DataFile,
     Entry,
     Manifest,
@@ -75,7 +83,7 @@ class Change:
 
     Attributes:
         snapshot: the snapshot as sent (JSON).
-        added, removed: the true difference of live files.
+        added, removed: the true difference of live entries: a file that was named twice and goes is removed twice.
         entries_added: the ADDED entries of files truly added, by the path of the manifest that holds them.
         entries_removed: the entries of files truly removed as they stood, by the path of the replaced manifest; numbers
             and row ids that were inherited are filled in.
@@ -154,23 +162,21 @@ def change_of(
         if row.path not in manifests:
             raise ValidationFailed(f"manifest {row.path} of snapshot {snapshot['snapshot-id']} was not read")
     before = live_entries(diff.removed, manifests)
-    after = live_entries(diff.added, manifests)
-    truly_added = [live for key, live in after.items() if key not in before]
-    truly_removed = [live for key, live in before.items() if key not in after]
+    true = difference(before, live_entries(diff.added, manifests))
     altered = (f"manifest {row.path} is carried over, but listed twice or otherwise" for row in diff.altered)
     problems = (
         *altered,
         *check_rows(snapshot, diff.added, manifests),
-        *check_entries(snapshot, diff.added, manifests, before, after),
+        *check_entries(snapshot, diff.added, manifests, before, true),
     )
     others = siblings - {snapshot["snapshot-id"]}
     return Change(
         snapshot=snapshot,
         diff=diff,
-        added=tuple(Touched(live.entry.file, live.row.spec_id, live.entry.sequence_number) for live in truly_added),
-        removed=tuple(Touched(live.entry.file, live.row.spec_id, live.sequence_number) for live in truly_removed),
-        entries_added=_by_path((live.row.path, live.entry) for live in truly_added if live.entry.status == ADDED),
-        entries_removed=_by_path((live.row.path, inherited(live)) for live in truly_removed),
+        added=tuple(Touched(live.entry.file, live.row.spec_id, live.entry.sequence_number) for live in true.added),
+        removed=tuple(Touched(live.entry.file, live.row.spec_id, live.sequence_number) for live in true.removed),
+        entries_added=_by_path((live.row.path, live.entry) for live in true.added if live.entry.status == ADDED),
+        entries_removed=_by_path((live.row.path, inherited(live)) for live in true.removed),
         problems=tuple(dict.fromkeys(problems)),
         names_sibling=bool(others) and _names_any(others, diff.added, manifests, before),
         headers=tuple(
@@ -195,13 +201,11 @@ def _names_any(
     others: frozenset[int],
     added: Sequence[ManifestFile],
     manifests: Mapping[str, Manifest],
-    before: Mapping[FileKey, LiveEntry],
+    before: Sequence[LiveEntry],
 ) -> bool:
+    theirs = {live.key for live in before if live.snapshot_id in others}
     entries = (entry for row in added for entry in manifests[row.path].entries if entry.status != ADDED)
-    return any(
-        entry.snapshot_id in others or ((was := before.get(key_of(entry.file))) and was.snapshot_id in others)
-        for entry in entries
-    )
+    return any(entry.snapshot_id in others or key_of(entry.file) in theirs for entry in entries)
 
 
 Groups = dict[tuple[int, int], tuple[Entry, ...]]
@@ -257,13 +261,13 @@ def summary_deltas(change: Change) -> dict[str, str]:
 
 def _amounts(file: DataFile, verb: str, gone: str) -> list[tuple[str, int]]:
     # A deletion vector is part of a file that it shares with others: its size is its own content's.
-    is_vector = file.content == POSITION_DELETES and file.file_format.lower() == "puffin"
-    size_bytes = file.record.get("content_size_in_bytes") if is_vector else None
+    vector = is_vector(file)
+    size_bytes = file.record.get("content_size_in_bytes") if vector else None
     amounts = [(f"{verb}-files-size", file.size_bytes if size_bytes is None else size_bytes)]
     if file.content == DATA:
         return [*amounts, (f"{gone}-data-files", 1), (f"{gone}-records", file.record_count)]
     kind = "equality" if file.content == EQUALITY_DELETES else "position"
-    files_key = f"{verb}-dvs" if is_vector else f"{verb}-{kind}-delete-files"
+    files_key = f"{verb}-dvs" if vector else f"{verb}-{kind}-delete-files"
     return [*amounts, (f"{verb}-delete-files", 1), (files_key, 1), (f"{verb}-{kind}-deletes", file.record_count)]
 
 

@@ -7,14 +7,27 @@ EXISTING and DELETED ones with the numbers that the file had. One exception is t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
-from icetower.table.records import ADDED, DATA, DELETED, EXISTING, DataFile, Entry, Manifest, ManifestFile
+from icetower.table.partitions import partition_key
+from icetower.table.records import (
+    ADDED,
+    DATA,
+    DELETED,
+    EXISTING,
+    POSITION_DELETES,
+    DataFile,
+    Entry,
+    Manifest,
+    ManifestFile,
+)
 
 FileKey = tuple[bool, str, int | None, str | None]
+Identity = tuple[FileKey, int, tuple[Any, ...]]
 _STATISTICS = ("value_counts", "null_value_counts", "nan_value_counts", "lower_bounds", "upper_bounds")
 
 
@@ -29,6 +42,31 @@ class LiveEntry:
     file_sequence_number: int | None
     first_row_id: int | None
 
+    @property
+    def key(self) -> FileKey:
+        return key_of(self.entry.file)
+
+    @property
+    def identity(self) -> Identity:
+        return identity_of(self.entry.file, self.row.spec_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The live entries of new manifests against those of the manifests that they replace.
+
+    Attributes:
+        kept: every live entry of the new manifests, with the one that it carries on; None where it is new.
+        removed: the entries that nothing carries on.
+    """
+
+    kept: tuple[tuple[LiveEntry, LiveEntry | None], ...]
+    removed: tuple[LiveEntry, ...]
+
+    @property
+    def added(self) -> tuple[LiveEntry, ...]:
+        return tuple(live for live, was in self.kept if was is None)
+
 
 def key_of(file: DataFile) -> FileKey:
     """What makes a file one file: its path; for deletion vectors, many to a file, also where it lies and its target."""
@@ -37,13 +75,55 @@ def key_of(file: DataFile) -> FileKey:
     return (False, file.path, file.record.get("content_offset"), file.referenced_data_file)
 
 
-def live_entries(rows: Sequence[ManifestFile], manifests: Mapping[str, Manifest]) -> dict[FileKey, LiveEntry]:
-    """The live files of manifests; where one is named twice, the first entry."""
-    found: dict[FileKey, LiveEntry] = {}
-    for row in rows:
-        for live in _live_of(row, manifests[row.path]):
-            found.setdefault(key_of(live.entry.file), live)
-    return found
+def identity_of(file: DataFile, spec_id: int) -> Identity:
+    """What makes an entry one entry: its file, and the partition that it is listed in.
+
+    One file may be named in several partitions. They have different owners, so that the path alone does not say whose
+    entry is meant.
+    """
+    return key_of(file), spec_id, partition_key(file.partition)
+
+
+def is_vector(file: DataFile) -> bool:
+    """Whether it is a deletion vector (format version 3)."""
+    return file.content == POSITION_DELETES and file.file_format.lower() == "puffin"
+
+
+def live_entries(rows: Sequence[ManifestFile], manifests: Mapping[str, Manifest]) -> tuple[LiveEntry, ...]:
+    """The live entries of manifests, each of them: a file that is named twice is there twice."""
+    return tuple(live for row in rows for live in _live_of(row, manifests[row.path]))
+
+
+def difference(before: Sequence[LiveEntry], after: Sequence[LiveEntry]) -> Difference:
+    """Which of the entries `before` each of those `after` carries on. An entry is carried on once."""
+    pairs = _paired([_names(live) for live in after], [_names(live) for live in before])
+    left = set(range(len(before))) - set(pairs.values())
+    return Difference(
+        tuple((live, before[pairs[at]] if at in pairs else None) for at, live in enumerate(after)),
+        tuple(before[at] for at in sorted(left)),
+    )
+
+
+def _names(live: LiveEntry) -> tuple[Hashable, ...]:
+    """From the closest to the loosest. The last, the file alone, is for saying what was forged: it is a problem."""
+    return (live.identity, live.snapshot_id, live.sequence_number), live.identity, live.key
+
+
+def _paired(wanted: Sequence[Sequence[Hashable]], there: Sequence[Sequence[Hashable]]) -> dict[int, int]:
+    """Positions of `wanted` with those of `there` that have one name in common, the closest names first; each once."""
+    pairs: dict[int, int] = {}
+    for closeness in range(min((len(names) for names in (*wanted, *there)), default=0)):
+        taken = set(pairs.values())
+        free: defaultdict[Hashable, list[int]] = defaultdict(list)
+        for at in reversed(range(len(there))):
+            if at not in taken:
+                free[there[at][closeness]].append(at)
+        if not free:
+            break
+        for at, names in enumerate(wanted):
+            if at not in pairs and (found := free.get(names[closeness])):
+                pairs[at] = found.pop()
+    return pairs
 
 
 def _live_of(row: ManifestFile, manifest: Manifest) -> Iterator[LiveEntry]:
@@ -159,35 +239,81 @@ def check_entries(
     snapshot: Mapping[str, Any],
     added: Sequence[ManifestFile],
     manifests: Mapping[str, Manifest],
-    before: Mapping[FileKey, LiveEntry],
-    after: Mapping[FileKey, LiveEntry],
+    before: Sequence[LiveEntry],
+    diff: Difference,
 ) -> Iterator[str]:
     """The status of each entry of a new manifest, against the files that were and are live."""
     own_id = snapshot["snapshot-id"]
-    marked: set[FileKey] = set()
+    known = {live.key for live in before}
     seen: set[FileKey] = set()
-    for row in added:
-        for live in _live_of(row, manifests[row.path]):
-            key, was = key_of(live.entry.file), before.get(key_of(live.entry.file))
-            if key in seen:
-                yield f"file {live.entry.file.path} is named twice as live"
-            seen.add(key)
-            problems = _added(snapshot, live, was) if live.entry.status == ADDED else _existing(live, was)
-            yield from (f"file {live.entry.file.path} {problem}" for problem in problems)
-        for entry in manifests[row.path].entries:
-            # A tombstone of an older snapshot says nothing about this one: some writers keep them.
-            if entry.status == DELETED and entry.snapshot_id in (None, own_id):
-                marked.add(key_of(entry.file))
-                problems = _deleted(entry, before, after)
-                yield from (f"file {entry.file.path} {problem}" for problem in problems)
-    for key, live in before.items():
-        if key not in after and key not in marked:
-            yield f"file {live.entry.file.path} was live in {live.row.path} and is left out without a DELETED entry"
+    for live, was in diff.kept:
+        if live.key in seen and was is None:
+            yield f"file {live.entry.file.path} is named twice as live"
+        seen.add(live.key)
+        is_added = live.entry.status == ADDED
+        problems = _added(snapshot, live, live.key in known) if is_added else _existing(live, was)
+        yield from (f"file {live.entry.file.path} {problem}" for problem in problems)
+    # A tombstone of an older snapshot says nothing about this one: some writers keep them.
+    gone = [
+        (entry, row.spec_id)
+        for row in added
+        for entry in manifests[row.path].entries
+        if entry.status == DELETED and entry.snapshot_id in (None, own_id)
+    ]
+    yield from _tombstone_problems(gone, known, diff)
+    yield from _vector_problems(diff)
 
 
-def _added(snapshot: Mapping[str, Any], live: LiveEntry, was: LiveEntry | None) -> Iterator[str]:
+def _tombstone_problems(gone: Sequence[tuple[Entry, int]], known: set[FileKey], diff: Difference) -> Iterator[str]:
+    """DELETED entries against the removed ones. Each that is removed needs one of its own, in its own partition."""
+    wanted = [identity_of(entry.file, spec_id) for entry, spec_id in gone]
+    there = [live.identity for live in diff.removed]
+    pairs = _paired(
+        [((name, entry.sequence_number or 0), name) for name, (entry, _) in zip(wanted, gone, strict=True)],
+        [((name, live.sequence_number or 0), name) for name, live in zip(there, diff.removed, strict=True)],
+    )
+    removed, kept = set(there), {live.identity for live, _ in diff.kept}
+    for at, (entry, spec_id) in enumerate(gone):
+        path = entry.file.path
+        if at in pairs:
+            was = diff.removed[pairs[at]]
+            if (entry.sequence_number or 0) != (was.sequence_number or 0):
+                yield (
+                    f"file {path} is marked DELETED with sequence number {entry.sequence_number}, "
+                    f"but had {was.sequence_number}"
+                )
+        elif wanted[at] in kept:
+            yield f"file {path} is marked DELETED and live at once"
+        elif key_of(entry.file) in known and wanted[at] not in removed:
+            place = f"partition {entry.file.partition} of spec {spec_id}"
+            yield f"file {path} is marked DELETED in {place}, but was not there"
+        elif wanted[at] not in removed:
+            yield f"file {path} is marked DELETED, but was not live in the manifests that this commit replaces"
+    for at in sorted(set(range(len(there))) - set(pairs.values())):
+        live = diff.removed[at]
+        yield f"file {live.entry.file.path} was live in {live.row.path} and is left out without a DELETED entry"
+
+
+def _vector_problems(diff: Difference) -> Iterator[str]:
+    """A data file has one deletion vector (specification: "Deletion Vectors"): readers refuse a table with two.
+
+    Only new manifests are looked at. What a carried one holds is not read, and two that were there stay as they were.
+    """
+    added: dict[str, int] = {}
+    live: dict[str, int] = {}
+    for each, was in diff.kept:
+        target = each.entry.file.referenced_data_file
+        if target is not None and is_vector(each.entry.file):
+            live[target] = live.get(target, 0) + 1
+            added[target] = added.get(target, 0) + (was is None)
+    for target, count in live.items():
+        if count > 1 and added[target]:
+            yield f"file {target} has {count} deletion vectors; merge them into one"
+
+
+def _added(snapshot: Mapping[str, Any], live: LiveEntry, was_live: bool) -> Iterator[str]:
     entry, number = live.entry, snapshot.get("sequence-number") or 0
-    if was is not None:
+    if was_live:  # in whatever partition
         yield "is marked ADDED, but was live before"
     if entry.snapshot_id not in (None, snapshot["snapshot-id"]):
         yield f"is marked ADDED by another snapshot, {entry.snapshot_id}"
@@ -232,13 +358,3 @@ def _existing(live: LiveEntry, was: LiveEntry | None) -> Iterator[str]:
 
 def _pairs(file: DataFile, name: str) -> dict[int, Any]:
     return {pair["key"]: pair["value"] for pair in file.record.get(name) or ()}
-
-
-def _deleted(entry: Entry, before: Mapping[FileKey, LiveEntry], after: Mapping[FileKey, LiveEntry]) -> Iterator[str]:
-    was = before.get(key_of(entry.file))
-    if was is None:
-        yield "is marked DELETED, but was not live in the manifests that this commit replaces"
-    elif (entry.sequence_number or 0) != (was.sequence_number or 0):
-        yield f"is marked DELETED with sequence number {entry.sequence_number}, but had {was.sequence_number}"
-    if key_of(entry.file) in after:
-        yield "is marked DELETED and live at once"

@@ -1,0 +1,93 @@
+"""An agent names a file of others in its own partition, and removes "it": only its own naming may go (R5)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+import pytest
+from forger import OWNER, Forger, added, plain
+from tower_process import error_of
+
+from icetower.table.manifests import DATA, DELETED, Entry, read_manifest
+
+Forge = Callable[..., Forger]
+MINE, THEIRS = (1, 2), (9, 9)
+ID = 4_000_000_000_000_000
+
+
+def named_twice(forge: Forge, **properties: str) -> tuple[Forger, Forger, dict[str, Any]]:
+    """An administrator's file, which an agent has named in its own partition once more: both, and the table then."""
+    admin = forge()
+    admin.create(2, **properties)
+    assert admin.send(admin.append("theirs.parquet", partition=THEIRS)).status_code == 200
+    agent = forge(OWNER)
+    assert agent.send(agent.append("theirs.parquet", partition=MINE)).status_code == 200
+    assert agent.live() == ["theirs.parquet"] * 2
+    return admin, agent, agent.load()
+
+
+def removal(agent: Forger, base: dict[str, Any], *tombstones: tuple[Any, ...], drop: int, **summary: str) -> Any:
+    """Drops manifests, newest first, with DELETED entries of these partitions."""
+    rows = agent.rows(base, base["refs"]["main"]["snapshot-id"])
+    found = {
+        entry.file.partition: Entry(DELETED, ID, row.sequence_number, row.sequence_number, entry.file)
+        for row in rows
+        for entry in read_manifest(plain(row.path).read_bytes()).entries
+    }
+    return agent.snapshot(
+        [(DATA, [found[partition] for partition in tombstones])],
+        base=base,
+        drop=[row.path for row in rows[:drop]],
+        operation="delete",
+        snapshot_id=ID,
+        summary=summary,
+    )
+
+
+@pytest.mark.parametrize(
+    ("tombstones", "rule"), [([MINE], "contract.manifest"), ([MINE, THEIRS], "contract.partitions")]
+)
+def test_r5_one_naming_of_a_file_does_not_stand_for_that_of_its_owner(
+    forge: Forge, tombstones: list[tuple[Any, ...]], rule: str
+) -> None:
+    _, agent, base = named_twice(forge)
+    assert error_of(agent.send(removal(agent, base, *tombstones, drop=2)))["rule"] == rule
+    assert agent.live() == ["theirs.parquet"] * 2
+    assert agent.send(removal(agent, base, MINE, drop=1)).status_code == 200
+    head = agent.load()
+    (row,) = [row for row in agent.rows(head, head["current-snapshot-id"]) if not row.deleted_files]
+    assert read_manifest(plain(row.path).read_bytes()).entries[0].file.partition == THEIRS
+    assert head["snapshots"][-1]["summary"]["total-data-files"] == "1"
+
+
+def test_r5_a_removal_done_again_in_merged_manifests_leaves_the_naming_of_others(forge: Forge) -> None:
+    admin, agent, base = named_twice(forge, **{"commit.manifest.min-count-to-merge": "10"})
+    parts = [{"type": "eq", "term": "region", "value": 1}, {"type": "eq", "term": "product", "value": 2}]
+    where = orjson.dumps({"type": "and", "left": parts[0], "right": parts[1]}).decode()
+    reads = {"icetower.isolation-level": "serializable", "icetower.filter": where}
+    stale = removal(agent, base, MINE, drop=1, **reads)
+    for n in range(14):
+        request = admin.append(f"{n}.parquet", partition=(5, 5), base=base, summary={"icetower.blind": "true"})
+        assert admin.send(request).status_code == 200
+    before = agent.load()
+    paths = {row.path for row in agent.rows(before, before["current-snapshot-id"])}
+    assert not paths & {row.path for row in agent.rows(base, base["current-snapshot-id"])}, "nothing was merged"
+    assert agent.send(stale).status_code == 200
+    after = agent.load()
+    rows = agent.rows(after, after["current-snapshot-id"])
+    live = [e.file for r in rows for e in read_manifest(plain(r.path).read_bytes()).entries if e.status != DELETED]
+    assert [file.partition for file in live if file.path.endswith("theirs.parquet")] == [THEIRS]
+    assert after["snapshots"][-1]["summary"]["total-data-files"] == str(len(live)) == "15"
+
+
+def test_r5_a_commit_of_two_vectors_for_one_data_file_is_refused(forge: Forge) -> None:
+    admin = forge()
+    base = admin.create(3, None)
+    assert admin.send(admin.append("a.parquet", partition=())).status_code == 200
+    about = {"content": 1, "referenced_data_file": admin.path(base, "a.parquet"), "content_size_in_bytes": 40}
+    two = [added(admin.path(base, "dv.puffin"), (), content_offset=offset, **about) for offset in (4, 44)]
+    refused = error_of(admin.send(admin.snapshot([(1, two)], operation="delete")))
+    assert (refused["rule"], "has 2 deletion vectors" in refused["message"]) == ("contract.manifest", True)
+    assert admin.live() == ["a.parquet"]
