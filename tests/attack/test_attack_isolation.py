@@ -203,6 +203,80 @@ def test_who_may_register_a_name_does_not_reach_a_table_whose_name_begins_with_i
     assert error_of(register(agent, theirs))["rule"] == "register.location"
 
 
+def creation(base: dict[str, Any], uuid: str, location: str, **properties: str) -> list[dict[str, Any]]:
+    return [
+        {"action": "assign-uuid", "uuid": uuid},
+        {"action": "upgrade-format-version", "format-version": 2},
+        {"action": "add-schema", "schema": base["schemas"][0]},
+        {"action": "set-current-schema", "schema-id": -1},
+        {"action": "add-spec", "spec": {"spec-id": 0, "fields": []}},
+        {"action": "set-default-spec", "spec-id": -1},
+        {"action": "add-sort-order", "sort-order": {"order-id": 0, "fields": []}},
+        {"action": "set-default-sort-order", "sort-order-id": -1},
+        {"action": "set-location", "location": location},
+        {"action": "set-properties", "updates": properties},
+    ]
+
+
+CREATE = [{"type": "assert-create"}]
+CREATOR = "tables:\n  - {table: NS.t, operations: [create, read, append, register, drop], partitions: all}\n"
+
+
+def test_a_staged_uuid_is_a_real_one(forge: Forge) -> None:
+    victim = forge()
+    victim.table = "t-secret"
+    base = victim.create()
+    agent = forge(CREATOR)
+    folder, uuid = base["location"].rsplit("/", 1)[0], base["table-uuid"]
+    for sent in (f"secret-{uuid}", "../x", "x", uuid.upper(), uuid.replace("-", ""), f"{uuid}/x", ""):
+        answer = agent.commit(CREATE, creation(base, sent, f"{folder}/t-{sent}"))
+        assert (answer.status_code, error_of(answer)["rule"]) == (400, "uuid"), sent
+    fresh = "12345678-0000-4000-8000-000000000000"
+    twice = [{"action": "assign-uuid", "uuid": fresh}, *creation(base, uuid, f"{folder}/t-{fresh}")]
+    assert error_of(agent.commit(CREATE, twice))["rule"] == "uuid"
+    assert error_of(agent.commit(CREATE, creation(base, uuid, f"{folder}/t-{uuid}")))["rule"] == "create.uuid"
+    assert error_of(agent.commit(CREATE, creation(base, fresh, base["location"])))["rule"] == "contract.location"
+    answer = agent.commit(CREATE, creation(base, fresh, f"{folder}/t-{fresh}"))
+    assert answer.status_code == 200
+
+
+def test_no_table_is_put_where_one_lies_that_was_renamed_away(forge: Forge) -> None:
+    admin = forge()
+    base = admin.create()
+    admin.send(admin.append("theirs.parquet")).raise_for_status()
+    theirs = admin.http.get(admin.url).json()["metadata-location"]
+    names = [{"namespace": [admin.namespace], "name": name} for name in ("t", "vault")]
+    rename = {"source": names[0], "destination": names[1]}
+    admin.http.post("/v1/tables/rename", json=rename).raise_for_status()
+    agent = forge(CREATOR)
+    answer = agent.commit(CREATE, creation(base, base["table-uuid"], base["location"]))
+    assert (answer.status_code, error_of(answer)["rule"]) == (409, "create.uuid")
+    for overwrite in (False, True):
+        assert error_of(register(agent, theirs, overwrite=overwrite))["rule"] == "register.location"
+    other = forged(base, table_uuid="12345678-0000-4000-8000-000000000000")
+    assert error_of(register(agent, other))["rule"] == "register.location"
+    assert register(admin, theirs).status_code == 200  # two names of one table: an administrator's to know
+    assert error_of(agent.http.delete(f"{agent.url}?purgeRequested=true"))["rule"] == "purge.shared"
+    admin.table = "vault"
+    assert admin.live() == ["theirs.parquet"]
+
+
+def test_a_creation_that_is_sent_again_after_a_rename_does_not_hear_that_it_failed(forge: Forge) -> None:
+    """Its client would delete the manifests that the table has now (trap A3)."""
+    agent, admin = forge(CREATOR), forge()
+    body = {"name": "t", "schema": SCHEMA, "stage-create": True}
+    staged = agent.http.post(f"/v1/namespaces/{agent.namespace}/tables", json=body).json()["metadata"]
+    plain(staged["location"]).joinpath("metadata").mkdir(parents=True)
+    _, snapshot = agent.append("a.parquet", base=staged, partition=())
+    updates = [*creation(staged, staged["table-uuid"], staged["location"]), *snapshot]
+    assert agent.commit(CREATE, updates).status_code == 200
+    assert agent.commit(CREATE, updates).status_code == 200
+    names = [{"namespace": [admin.namespace], "name": name} for name in ("t", "vault")]
+    rename = {"source": names[0], "destination": names[1]}
+    admin.http.post("/v1/tables/rename", json=rename).raise_for_status()
+    assert agent.commit(CREATE, updates).status_code >= 500
+
+
 def test_a_purge_by_an_agent_stays_where_the_table_lies(forge: Forge, tmp_path: Path) -> None:
     admin, precious = forge(), tmp_path / "precious.parquet"
     admin.create()

@@ -134,6 +134,15 @@ class UpstreamBehaviour:
         assert await upstream.list_tables(DB) == [T, U]
         assert await upstream.location(T) == "m0"
 
+    async def test_tables_are_found_by_a_part_of_their_place(self, upstream: Upstream) -> None:
+        await upstream.create_namespace(DB, {})
+        await upstream.create_table(U, "s3://b/u-1_2/metadata/m1")
+        await upstream.create_table(T, "s3://b/t-1x2/metadata/m0")
+        assert await upstream.tables_at("-1_2/") == [U]
+        assert await upstream.tables_at("/metadata/") == [T, U]
+        assert await upstream.tables_at("-1") == [T, U]
+        assert await upstream.tables_at("-3/") == []
+
     async def test_a_table_is_created_once(self, upstream: Upstream) -> None:
         await upstream.create_namespace(DB, {})
         await upstream.create_table(T, "m0")

@@ -96,6 +96,10 @@ class Upstream(Protocol):
         """The current metadata location. Raises `NoSuchTable`."""
         ...
 
+    async def tables_at(self, part: str) -> list[Identifier]:
+        """The tables and views of all namespaces whose metadata location contains `part`, sorted."""
+        ...
+
     async def create_table(self, identifier: Identifier, metadata_location: str) -> None:
         """Raises `NoSuchNamespace`; `AlreadyExists` for a table or view of that name."""
         ...

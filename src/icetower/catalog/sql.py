@@ -184,6 +184,16 @@ class SqlUpstream:
             raise _no_such_table(identifier)
         return found
 
+    async def tables_at(self, part: str) -> list[Identifier]:
+        # Other catalogs of the database too: they share its storage.
+        query = _tables.select().where(_tables.c.metadata_location.contains(part, autoescape=True))
+
+        def work(connection: Connection) -> list[Identifier]:
+            rows = connection.execute(query)
+            return sorted(Identifier(tuple(row.table_namespace.split(".")), row.table_name) for row in rows)
+
+        return await self._read(work, "look for the tables of a place")
+
     async def _read_locations(self, identifiers: Sequence[Identifier]) -> dict[Identifier, str | None]:
         def work(connection: Connection) -> dict[Identifier, str | None]:
             return {identifier: self._head(connection, identifier) for identifier in identifiers}

@@ -28,6 +28,8 @@ from icetower.table.builder import is_uuid
 from icetower.table.head import HeadState
 from icetower.table.metadata import Metadata
 
+_UUID_LENGTH = 36
+
 
 class Tables:
     def __init__(
@@ -96,6 +98,12 @@ class Tables:
         except AlreadyExists as error:
             return await self._created_before(admitted, error)
         metadata, files = plan_creation(admitted, now_ms=self._ambient.now_ms(), new_name=self._ambient.uuid4)
+        # Asked after the name was found free: a table that is renamed away in between is found at its place.
+        taken = await self._tables_at_place_of(admitted.identifier, metadata)
+        if admitted.identifier in taken:
+            return await self._created_before(admitted, _created_meanwhile(admitted.identifier))
+        for other in taken:
+            await self._refuse_place(admitted, other)
         for path, data in files.items():
             await self._storage.write(path, data)
         try:
@@ -112,6 +120,32 @@ class Tables:
         if same and all(change.snapshot["snapshot-id"] in head.snapshots for change in admitted.changes):
             return head
         raise _created_meanwhile(admitted.identifier) from error
+
+    async def _tables_at_place_of(self, identifier: Identifier, metadata: Metadata) -> list[Identifier]:
+        """Who has the UUID of a new table already, where the table goes to the place that its name and UUID make.
+
+        Who chooses another place is an administrator, and may know why. The UUID that a table was created with stays in
+        its metadata location, in whichever catalog or under whichever name it is now.
+        """
+        uuid, location = metadata.get("table-uuid"), metadata["location"].rstrip("/")
+        if uuid is None or not location.endswith(f"/{identifier.name}-{uuid}"):
+            return []
+        return await self._upstream.tables_at(f"-{uuid}/")
+
+    async def _refuse_place(self, admitted: Admitted, other: Identifier) -> None:
+        """Two tables at one place would write, and purge, each other. Raises `AlreadyExists`, `CommitStateUnknown`."""
+        if admitted.changes:
+            head = await self._heads.load(other)
+            if all(change.snapshot["snapshot-id"] in head.snapshots for change in admitted.changes):
+                # Told that it failed, its client would delete what the table needs (trap A3).
+                raise CommitStateUnknown(
+                    f"the creation of {admitted.identifier} landed before, and the table has another name since"
+                )
+        raise AlreadyExists(
+            f"the UUID that was sent for {admitted.identifier} is that of another table; stage the creation again and "
+            "send the UUID that it gives out",
+            rule="create.uuid",
+        )
 
     async def register(
         self, identifier: Identifier, location: str, *, overwrite: bool, confined: bool = False
@@ -131,11 +165,12 @@ class Tables:
         roots = {head.metadata["location"], *places_of(head.metadata)}
         if place is not None and not all(is_under(f"{root}/", place) for root in roots):
             raise _outside(f"the table of {location}", identifier)
+        current = await self._location(identifier) if overwrite else None
         if place is not None:
             for path in _named_by(head.metadata):
                 if not any(is_under(path, root) for root in roots):
                     raise _outside(f"{path}, which {location} names,", identifier)
-        current = await self._location(identifier) if overwrite else None
+            await self._check_alone(identifier, head, place)
         if current is None:
             await self._upstream.create_table(identifier, location)
             return head
@@ -147,13 +182,21 @@ class Tables:
             raise CommitStateUnknown(f"the catalog did not say whether {identifier} was registered anew") from error
         return head
 
+    async def _check_alone(self, identifier: Identifier, head: HeadState, place: str) -> None:
+        """No other table has this one's UUID, or lies at its place, since it was renamed from there."""
+        uuid = place[-_UUID_LENGTH:]
+        if head.metadata.get("table-uuid") != uuid:
+            raise _outside(f"a table with the UUID {head.metadata.get('table-uuid')}", identifier)
+        if any(other != identifier for other in await self._upstream.tables_at(f"-{uuid}/")):
+            raise _outside(f"{head.location}, which has become another table's,", identifier)
+
     async def rename(self, source: Identifier, target: Identifier) -> None:
         await self._upstream.rename_table(source, target)
 
     async def drop(self, identifier: Identifier, *, purge: bool, confined: bool = False) -> None:
         """Forget a table; with `purge`, delete every file that its metadata reaches (unless `gc.enabled` is false).
 
-        `confined`: only files that lie where the table does.
+        `confined`: only files that lie where the table does, and only where no other table lies there too.
         """
         if not purge:
             await self._upstream.drop_table(identifier)
@@ -165,6 +208,14 @@ class Tables:
                 "drop it without purging",
                 rule="purge.gc-enabled",
             )
+        if confined:
+            # By the place alone: however its scheme is written.
+            part = plain_path(head.metadata["location"]).split("://")[-1].rstrip("/") + "/"
+            if any(other != identifier for other in await self._upstream.tables_at(part)):
+                raise BadRequest(
+                    f"another table lies where {identifier} does; drop it without purging, or ask an administrator",
+                    rule="purge.shared",
+                )
         # The pointer goes first: a crash half-way leaves files without a table, never a table without files.
         await self._upstream.drop_table(identifier, head.location)
         await self._purge(head, confined=confined)
