@@ -7,7 +7,7 @@
     run.py --tables              no runs: tables, plots and page from the results that there are
 
 Every run starts its side on a fresh SQLite file and warehouse, and ends by reading the table: each acknowledged commit
-must be in it exactly once. Results go to docs/plots/bench-commit.json, plots beside it, tables into docs/benchmarks.md;
+must be in it exactly once. Results go to docs/plots/bench/bench-commit.json, plots beside it, tables into docs/benchmarks.md;
 sections that were not run stay as they are. Exit status 1: a table was not exact, or a side could not be run.
 """
 
@@ -42,7 +42,7 @@ from bench.plots import all_plots  # noqa: E402
 from bench.servers import Trouble  # noqa: E402
 
 PAGE = ROOT / "docs" / "benchmarks.md"
-PLOTS = ROOT / "docs" / "plots"
+PLOTS = ROOT / "docs" / "plots" / "bench"
 RESULTS = PLOTS / "bench-commit.json"
 HISTORY_COMMITS = 20_000
 WIDTH = 150
