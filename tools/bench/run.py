@@ -8,7 +8,8 @@
 
 Every run starts its side on a fresh SQLite file and warehouse, and ends by reading the table: each acknowledged commit
 must be in it exactly once. Results go to docs/plots/bench/bench-commit.json, plots beside it, tables into
-docs/benchmarks.md; sections that were not run stay as they are. Exit status 1: a table was not exact, or a side could not be run.
+docs/benchmarks.md; sections that were not run stay as they are. Exit status 1: a
+table was not exact, or a side could not be run.
 """
 
 from __future__ import annotations
