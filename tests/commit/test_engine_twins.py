@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from engine_world import TABLE, Request, World, run, told
-from test_engine_pipeline import OTHER, Gated, blind, ends, fails, fast, send, until
+from test_engine_pipeline import OTHER, Gated, blind, ends, fails, fast, send, settled, until
 
 from icetower.ambient import SystemAmbient
 from icetower.catalog.footers import Claim, Verified
@@ -29,15 +29,6 @@ from icetower.table.manifests import DataFile
 
 HASTY = Limits(deadline_s=0.2, settle_s=1)
 ANN = administrator("ann")
-
-
-async def settled(world: World | None = None) -> None:
-    """Let everybody go on for as long as there may be anything to do; a catalog's SQL has a thread of its own."""
-    for _ in range(10):
-        for _ in range(30):
-            await asyncio.sleep(0)
-        if world is not None:
-            await world.upstream.inner.location(TABLE)
 
 
 async def transaction(world: World, name: str) -> list[Request]:

@@ -11,11 +11,11 @@ from rule_world import short, specs_of
 
 from icetower.conflicts import cases
 from icetower.conflicts.cases import SCHEMA
-from icetower.conflicts.deletes import Corrupt, DeleteIndex, is_vector, partition_text, referenced_file
+from icetower.conflicts.deletes import Corrupt, DeleteIndex, partition_text, referenced_file
 from icetower.conflicts.expressions import columns_of
 from icetower.conflicts.history import Live
 from icetower.conflicts.sketch import BY_CATEGORY, case, data, equalities, positions, vector
-from icetower.table.records import ADDED, DataFile, Entry, ManifestFile
+from icetower.table.records import ADDED, DataFile, Entry, ManifestFile, is_vector
 
 JSON = dict[str, Any]
 

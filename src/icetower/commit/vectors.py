@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from icetower.commit.draft import Replacement
-from icetower.conflicts.deletes import is_vector
 from icetower.conflicts.filtering import FileKey, key_of
 from icetower.conflicts.history import Files, Live
 from icetower.errors import CommitConflict, ValidationFailed
@@ -23,7 +22,7 @@ from icetower.table import puffin
 from icetower.table.change import Change, Touched
 from icetower.table.partitions import partition_key
 from icetower.table.puffin import Blob, BlobAt
-from icetower.table.records import ADDED, DATA, DELETED, DataFile, Entry
+from icetower.table.records import ADDED, DATA, DELETED, DataFile, Entry, is_vector
 from icetower.table.vectors import BLOB_MAX_BYTES, Overlap, Vector, as_blob, decode, merge
 
 JSON = Mapping[str, Any]

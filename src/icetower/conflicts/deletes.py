@@ -16,7 +16,7 @@ from icetower.conflicts.history import Live
 from icetower.conflicts.literals import compare, value_text
 from icetower.conflicts.metrics import metrics_of
 from icetower.table.partitions import PartitionSpec, partition_key
-from icetower.table.records import EQUALITY_DELETES, POSITION_DELETES, DataFile
+from icetower.table.records import EQUALITY_DELETES, DataFile, is_vector
 
 DELETE_FILE_PATH = 2147483546
 """Field id of the path column of a position delete file (specification: "Reserved Field IDs")."""
@@ -36,11 +36,6 @@ def place_key(place: Place) -> Place:
 def is_unpartitioned(spec: PartitionSpec) -> bool:
     """No fields, or none but `void` ones."""
     return all(part.transform == "void" for part in spec.fields)
-
-
-def is_vector(file: DataFile) -> bool:
-    """Whether a delete file is a deletion vector (format version 3)."""
-    return file.content == POSITION_DELETES and file.file_format.lower() == "puffin"
 
 
 def referenced_file(file: DataFile) -> str | None:

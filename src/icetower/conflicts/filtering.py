@@ -15,13 +15,13 @@ from typing import Any
 from urllib.parse import quote_plus
 
 from icetower.conflicts.attempt import Attempt, Conflict
-from icetower.conflicts.deletes import Place, is_unpartitioned, is_vector, place_key
+from icetower.conflicts.deletes import Place, is_unpartitioned, place_key
 from icetower.conflicts.expressions import FALSE, Expression, either, text
 from icetower.conflicts.history import Files, Live
 from icetower.conflicts.operations import Removal
 from icetower.conflicts.pruning import can_contain
 from icetower.table.partitions import PartitionSpec, human_value
-from icetower.table.records import DATA, DELETED, EXISTING, DataFile, Entry, ManifestFile
+from icetower.table.records import DATA, DELETED, EXISTING, DataFile, Entry, ManifestFile, is_vector
 
 FileKey = tuple[str, Any, Any]
 Write = Callable[[Iterable[Entry], int, int], ManifestFile]

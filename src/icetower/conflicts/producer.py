@@ -15,7 +15,7 @@ from typing import Any
 
 from icetower.conflicts.attempt import DELETES, Attempt, Clear, Conflict, conflict_of
 from icetower.conflicts.checks import MixedSpecs, judge, single_spec
-from icetower.conflicts.deletes import is_unpartitioned, is_vector, vector_text
+from icetower.conflicts.deletes import is_unpartitioned, vector_text
 from icetower.conflicts.expressions import TRUE
 from icetower.conflicts.filtering import FileKey, Filter, Note, Refused, entry_as, key_of
 from icetower.conflicts.history import UNASSIGNED, Files, branch_head
@@ -35,6 +35,7 @@ from icetower.table.records import (
     Entry,
     Manifest,
     ManifestFile,
+    is_vector,
 )
 
 EFFECTS = (

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from icetower.conflicts.attempt import Conflict
-from icetower.conflicts.deletes import Place, is_unpartitioned, is_vector, place_key, referenced_file
+from icetower.conflicts.deletes import Place, is_unpartitioned, place_key, referenced_file
 from icetower.conflicts.expressions import Column, columns_of
 from icetower.conflicts.filtering import FileKey, key_of
 from icetower.conflicts.history import Files, Live, NeedsFile, NeedsFiles, operation_name
@@ -27,7 +27,16 @@ from icetower.conflicts.reads import ReadScope
 from icetower.errors import ValidationFailed
 from icetower.table.change import Change, Touched
 from icetower.table.partitions import PartitionSpec
-from icetower.table.records import ADDED, DATA, DELETED, EQUALITY_DELETES, POSITION_DELETES, DataFile, ManifestFile
+from icetower.table.records import (
+    ADDED,
+    DATA,
+    DELETED,
+    EQUALITY_DELETES,
+    POSITION_DELETES,
+    DataFile,
+    ManifestFile,
+    is_vector,
+)
 
 JSON = Mapping[str, Any]
 Targets = Mapping[str, frozenset[str] | None]

@@ -19,11 +19,11 @@ from icetower.table.records import (
     DATA,
     DELETED,
     EXISTING,
-    POSITION_DELETES,
     DataFile,
     Entry,
     Manifest,
     ManifestFile,
+    is_vector,
 )
 
 FileKey = tuple[bool, str, int | None, str | None]
@@ -82,11 +82,6 @@ def identity_of(file: DataFile, spec_id: int) -> Identity:
     entry is meant.
     """
     return key_of(file), spec_id, partition_key(file.partition)
-
-
-def is_vector(file: DataFile) -> bool:
-    """Whether it is a deletion vector (format version 3)."""
-    return file.content == POSITION_DELETES and file.file_format.lower() == "puffin"
 
 
 def live_entries(rows: Sequence[ManifestFile], manifests: Mapping[str, Manifest]) -> tuple[LiveEntry, ...]:

@@ -89,3 +89,8 @@ class Manifest:
     content: int
     format_version: int
     length_bytes: int | None = None
+
+
+def is_vector(file: DataFile) -> bool:
+    """Whether it is a deletion vector (format version 3)."""
+    return file.content == POSITION_DELETES and file.file_format.lower() == "puffin"
