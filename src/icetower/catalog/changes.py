@@ -22,14 +22,33 @@ SNAPSHOTS_PER_COMMIT_MAX = 100
 """Likewise for snapshots, each of which is planned on what the ones before it leave. Clients send one to three."""
 
 
+LISTS_MAX_BYTES = 256 * 1024 * 1024
+OWN_MAX_BYTES = 128 * 1024 * 1024
+MANIFESTS_MAX_BYTES = 256 * 1024 * 1024
+"""Bounds of what is kept parsed. It is counted by what its parts take in memory, as was measured with CPython 3.11."""
+
+_ROW_BYTES, _SUMMARY_BYTES = 810, 175
+"""A row of a manifest list, and what it says of one partition field."""
+
+_ENTRY_BYTES, _ITEM_BYTES = 1_000, 224
+"""An entry of a manifest, and one item of its lists: what it says of one column."""
+
+
 class Manifests:
     """Parsed manifest lists and manifests, cached: both are immutable once a snapshot names them."""
 
-    def __init__(self, storage: Storage, *, rows_max: int = 400_000) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        *,
+        lists_max_bytes: int = LISTS_MAX_BYTES,
+        own_max_bytes: int = OWN_MAX_BYTES,
+        manifests_max_bytes: int = MANIFESTS_MAX_BYTES,
+    ) -> None:
         self._storage = storage
-        self._lists: Recent[Listing] = Recent(rows_max)
-        self._own: Recent[tuple[ManifestFile, ...]] = Recent(rows_max)
-        self._manifests: Recent[Manifest] = Recent(rows_max)
+        self._lists: Recent[Listing] = Recent(lists_max_bytes)
+        self._own: Recent[tuple[ManifestFile, ...]] = Recent(own_max_bytes)
+        self._manifests: Recent[Manifest] = Recent(manifests_max_bytes)
 
     @property
     def listings(self) -> Mapping[str, Listing]:
@@ -51,23 +70,37 @@ class Manifests:
 
     def remember(self, path: str, listing: Listing) -> None:
         """Keep a list that was just written, so that nobody reads it back."""
-        self._lists.put(path, listing, len(listing) + 1)
+        first = listing.runs[0].rows[0] if listing.runs else None
+        self._lists.put(path, listing, _bytes_of_rows(len(listing), first))
 
     def remember_own(self, path: str, rows: tuple[ManifestFile, ...]) -> None:
         """Keep what a snapshot added itself, which is what others are held against."""
-        self._own.put(path, rows, len(rows) + 1)
+        self._own.put(path, rows, _bytes_of_rows(len(rows), rows[0] if rows else None))
 
     async def manifest_at(self, path: str) -> Manifest:
         found = self._manifests.get(path)
         if found is None:
             found = read_manifest(await self._storage.read(path))
-            self._manifests.put(path, found, len(found.entries) + 1)
+            self._manifests.put(path, found, _bytes_of_manifest(found))
         return found
 
     async def manifests_at(self, paths: Sequence[str]) -> dict[str, Manifest]:
         if len(paths) == 1:  # as nearly always: no task is needed to wait for one
             return {paths[0]: await self.manifest_at(paths[0])}
         return dict(zip(paths, await asyncio.gather(*(self.manifest_at(path) for path in paths)), strict=True))
+
+
+def _bytes_of_rows(count: int, first: ManifestFile | None) -> int:
+    """What rows of a manifest list take in memory, about: lists are long, and their rows are alike."""
+    fields = 0 if first is None else len(first.partitions or ())
+    return _ROW_BYTES + count * (_ROW_BYTES + fields * _SUMMARY_BYTES)
+
+
+def _bytes_of_manifest(manifest: Manifest) -> int:
+    """What a manifest takes in memory, about. Most of it are its columns' statistics, each value in a record."""
+    records = (entry.file.record for entry in manifest.entries)
+    items = sum(len(value) for record in records for value in record.values() if isinstance(value, list))
+    return _ENTRY_BYTES * (len(manifest.entries) + 1) + _ITEM_BYTES * items + manifest.unpacked_bytes
 
 
 async def read_changes(

@@ -59,11 +59,16 @@ _UNREADABLE_TOO = (struct.error, zlib.error, RecursionError, SchemaParseExceptio
 
 @dataclass(frozen=True, slots=True)
 class AvroFile:
-    """A file as read: header values by key, its own writer's schema, and records by canonical field names."""
+    """A file as read: header values by key, its own writer's schema, and records by canonical field names.
+
+    Attributes:
+        unpacked_bytes: how long the records are in Avro's encoding.
+    """
 
     header: Mapping[str, str]
     schema: AvroSchema
     records: list[dict[str, Any]]
+    unpacked_bytes: int
 
 
 def read(data: bytes, *, rename: Rename, what: str) -> AvroFile:
@@ -76,12 +81,12 @@ def read(data: bytes, *, rename: Rename, what: str) -> AvroFile:
         header, body = _split(data)
         schema = _ready(header["meta"]["avro.schema"], rename)
         codec = header["meta"].get("avro.codec", b"null").decode()
-        records = _records(schema.readable, codec, header["sync"], body)
+        records, unpacked_bytes = _records(schema.readable, codec, header["sync"], body)
         values = {key: value.decode() for key, value in header["meta"].items() if key != "avro.schema"}
     except (*_UNREADABLE, *_UNREADABLE_TOO) as error:
         message = f"{what} is not a readable Avro file ({type(error).__name__}: {error}); write it again"
         raise ValidationFailed(message, rule="manifest.readable") from error
-    return AvroFile(header=values, schema=schema.written, records=records)
+    return AvroFile(header=values, schema=schema.written, records=records, unpacked_bytes=unpacked_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +111,11 @@ def _made_ready(raw: bytes, rename: Rename) -> _Schema:
 _ready_once = lru_cache(maxsize=256)(_made_ready)
 
 
-def _records(schema: AvroSchema, codec: str, marker: bytes, body: bytes) -> list[dict[str, Any]]:
-    """The records of all blocks, with bounds checked before anything is made of a block: a few bytes may claim
-    anything. Raises `ValueError`."""
+def _records(schema: AvroSchema, codec: str, marker: bytes, body: bytes) -> tuple[list[dict[str, Any]], int]:
+    """The records of all blocks, and how many bytes they are unpacked.
+
+    Bounds are checked before anything is made of a block: a few bytes may claim anything. Raises `ValueError`.
+    """
     stream, left, records = io.BytesIO(body), UNPACKED_MAX_BYTES, cast("list[dict[str, Any]]", [])
     while stream.tell() < len(body):
         count = cast("int", fastavro.schemaless_reader(stream, _LONG, None))
@@ -121,7 +128,7 @@ def _records(schema: AvroSchema, codec: str, marker: bytes, body: bytes) -> list
             raise ValueError(f"it has more than {UNPACKED_MAX_BYTES} bytes unpacked, or more than {ROWS_MAX} rows")
         rows = io.BytesIO(block)
         records += [cast("dict[str, Any]", fastavro.schemaless_reader(rows, schema, None)) for _ in range(count)]
-    return records
+    return records, UNPACKED_MAX_BYTES - left
 
 
 def write(schema: AvroSchema, records: Iterable[Mapping[str, Any]], header: Mapping[str, str]) -> bytes:

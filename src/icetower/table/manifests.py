@@ -88,6 +88,7 @@ def read_manifest(data: bytes) -> Manifest:
             content=1 if file.header.get("content", "data") == "deletes" else 0,
             format_version=int(file.header.get("format-version", "1")),
             length_bytes=len(data),
+            unpacked_bytes=file.unpacked_bytes,
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise _malformed("the manifest", error) from error

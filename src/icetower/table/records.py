@@ -79,7 +79,7 @@ class Entry:
 class Manifest:
     """A manifest as read. `spec_fields`: the partition fields (JSON) of its header; `schema`: its JSON schema.
 
-    `length_bytes`: how long the file is; None where it was not read from one.
+    `length_bytes`: how long the file is; None where it was not read from one. `unpacked_bytes`: its entries, unpacked.
     """
 
     entries: tuple[Entry, ...]
@@ -89,6 +89,7 @@ class Manifest:
     content: int
     format_version: int
     length_bytes: int | None = None
+    unpacked_bytes: int = 0
 
 
 def is_vector(file: DataFile) -> bool:
