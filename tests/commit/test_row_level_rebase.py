@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from iceberg_client import SNAPSHOT, Client, create, data
 
-from icetower.commit.vectors import BYTES_MAX, VECTORS_MAX, Meeting, NeedsBlobs, United, among, blob_of, met, unite
+from icetower.commit.vectors import BYTES_MAX, VECTORS_MAX, Meeting, NeedsBlobs, United, among, met, unite
 from icetower.conflicts.deletes import referenced_file
 from icetower.conflicts.filtering import key_of
 from icetower.conflicts.history import Files, Live, NeedsFile, branch_head, since
@@ -21,7 +21,7 @@ from icetower.table import puffin
 from icetower.table.change import Change, Touched
 from icetower.table.puffin import BlobAt
 from icetower.table.records import ADDED, Entry, ManifestFile
-from icetower.table.vectors import BLOB_MAX_BYTES, Vector, as_blob, decode
+from icetower.table.vectors import BLOB_MAX_BYTES, Vector, as_blob, blob_of, decode
 
 BLIND = {"icetower.blind": "true"}
 A, B = data("a1", "a"), data("b1", "b")

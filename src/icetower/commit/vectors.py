@@ -23,7 +23,7 @@ from icetower.table.change import Change, Touched
 from icetower.table.partitions import partition_key
 from icetower.table.puffin import Blob, BlobAt
 from icetower.table.records import ADDED, DATA, DELETED, DataFile, Entry, is_vector
-from icetower.table.vectors import BLOB_MAX_BYTES, Overlap, Vector, as_blob, decode, merge
+from icetower.table.vectors import BLOB_MAX_BYTES, Overlap, Vector, as_blob, blob_of, decode_of, merge
 
 JSON = Mapping[str, Any]
 
@@ -206,14 +206,6 @@ def _places(meeting: Meeting) -> _Places:
         raise _cannot(meeting, str(error)) from error
 
 
-def blob_of(file: DataFile) -> BlobAt:
-    """Where a deletion vector lies, as its manifest entry says. Raises `ValueError` where it says nothing usable."""
-    offset, length = file.record.get("content_offset"), file.record.get("content_size_in_bytes")
-    if not isinstance(offset, int) or not isinstance(length, int) or offset < 0 or not 0 < length <= BLOB_MAX_BYTES:
-        raise ValueError(f"its manifest says that it is {length} bytes long at {offset}")
-    return BlobAt(file.path, offset, length)
-
-
 def _check_limits(wanted: Sequence[_Places]) -> None:
     size = sum({blob: blob.length_bytes for at in wanted for blob in at.blobs}.values())
     if len(wanted) > VECTORS_MAX or size > BYTES_MAX:
@@ -228,13 +220,11 @@ def _union(at: _Places, read: Mapping[BlobAt, bytes]) -> Vector:
     meeting = at.meeting
     if not read[at.ours]:  # its client may reach where the tower cannot, and validates by itself
         raise _cannot(meeting, f"nothing was found at {at.ours.path}")
-    ours = decode(read[at.ours], name=_name(meeting.ours.file), cardinality=meeting.ours.file.record_count)
+    ours = decode_of(meeting.ours.file, read[at.ours])
     try:
         files = (meeting.theirs.entry.file, meeting.base)
         theirs, base = (
-            None
-            if blob is None or file is None
-            else decode(read[blob], name=_name(file), cardinality=file.record_count)
+            None if blob is None or file is None else decode_of(file, read[blob])
             for blob, file in zip((at.theirs, at.base), files, strict=True)
         )
     except ValidationFailed as error:  # not this client's fault, and nothing that it could mend
@@ -250,10 +240,6 @@ def _union(at: _Places, read: Mapping[BlobAt, bytes]) -> Vector:
             files=(meeting.target,),
         )
     return merged
-
-
-def _name(file: DataFile) -> str:
-    return f"at {file.record.get('content_offset')} of {file.path}"
 
 
 def _cannot(meeting: Meeting, why: str) -> CommitConflict:

@@ -18,7 +18,8 @@ from itertools import islice
 from pyroaring import FrozenBitMap64
 
 from icetower.errors import ValidationFailed
-from icetower.table.puffin import DELETION_VECTOR, NewBlob
+from icetower.table.puffin import DELETION_VECTOR, BlobAt, NewBlob
+from icetower.table.records import DataFile
 
 BLOB_MAX_BYTES = 8 * 1024 * 1024
 """No larger vector is read: it would take up to twenty times as much memory. 8 MiB hold 64 million positions."""
@@ -56,6 +57,14 @@ class Vector:
 NOTHING = Vector.of(())
 
 
+def blob_of(file: DataFile) -> BlobAt:
+    """Where a deletion vector lies, as its manifest entry says. Raises `ValueError` where it says nothing usable."""
+    offset, length = file.record.get("content_offset"), file.record.get("content_size_in_bytes")
+    if not isinstance(offset, int) or not isinstance(length, int) or offset < 0 or not 0 < length <= BLOB_MAX_BYTES:
+        raise ValueError(f"its manifest says that it is {length} bytes long at {offset}")
+    return BlobAt(file.path, offset, length)
+
+
 def encode(vector: Vector) -> bytes:
     """A vector as a blob."""
     compact = FrozenBitMap64(vector.bitmap)
@@ -83,6 +92,11 @@ def decode(blob: bytes, *, name: str, cardinality: int | None = None) -> Vector:
             f"the deletion vector {name} cannot be read ({error}); write it again", rule="vector.readable"
         ) from error
     return vector
+
+
+def decode_of(file: DataFile, blob: bytes) -> Vector:
+    """The vector of a manifest entry, by its blob, with as many positions as the entry says. Raises as `decode`."""
+    return decode(blob, name=f"at {file.record.get('content_offset')} of {file.path}", cardinality=file.record_count)
 
 
 def _decoded(blob: bytes) -> Vector:
