@@ -5,13 +5,14 @@ from __future__ import annotations
 import itertools
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx2
 
+from icetower.table import puffin
 from icetower.table.manifest_writing import assign_first_row_ids, manifest_row, write_manifest, write_manifest_list
 from icetower.table.manifests import (
     ADDED,
@@ -23,6 +24,7 @@ from icetower.table.manifests import (
     read_manifest,
     read_manifest_list,
 )
+from icetower.table.vectors import Vector, as_blob
 
 JSON = dict[str, Any]
 SCHEMA: JSON = {
@@ -182,6 +184,19 @@ class Forger:
         base = options.pop("base", None) or self.load()
         entries = [added(self.path(base, path), partition) for path in paths]
         return self.snapshot([(DATA, entries)], base=base, **options)
+
+    def vector(
+        self, base: JSON, name: str, target: str, positions: Iterable[int], partition: tuple[Any, ...] = (), **lies: Any
+    ) -> Entry:
+        """An entry of a deletion vector in a Puffin file of its own; `lies` change what is said of it."""
+        deleted = Vector.of(positions)
+        data, (blob,) = puffin.write([as_blob(deleted, target)], created_by="forger")
+        path = self.path(base, name)
+        plain(path).parent.mkdir(parents=True, exist_ok=True)
+        plain(path).write_bytes(data)
+        where = {"content_offset": blob.offset, "content_size_in_bytes": blob.length_bytes}
+        told = {"content": 1, "referenced_data_file": target, "rows": len(deleted), **where, **lies}
+        return added(path, partition, **told)
 
     @staticmethod
     def path(base: JSON, name: str) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 import pytest
-from forger import OWNER, Forger, added, plain
+from forger import OWNER, SPEC, Forger, plain
 from tower_process import error_of
 
 from icetower.table.manifests import DATA, DELETED, Entry, read_manifest
@@ -86,8 +86,69 @@ def test_r5_a_commit_of_two_vectors_for_one_data_file_is_refused(forge: Forge) -
     admin = forge()
     base = admin.create(3, None)
     assert admin.send(admin.append("a.parquet", partition=())).status_code == 200
-    about = {"content": 1, "referenced_data_file": admin.path(base, "a.parquet"), "content_size_in_bytes": 40}
-    two = [added(admin.path(base, "dv.puffin"), (), content_offset=offset, **about) for offset in (4, 44)]
+    target = admin.path(base, "a.parquet")
+    two = [admin.vector(base, f"{n}.puffin", target, [n]) for n in range(2)]
     refused = error_of(admin.send(admin.snapshot([(1, two)], operation="delete")))
     assert (refused["rule"], "has 2 deletion vectors" in refused["message"]) == ("contract.manifest", True)
     assert admin.live() == ["a.parquet"]
+
+
+@pytest.mark.parametrize(("spec", "place"), [(None, ()), (SPEC, MINE)])
+def test_r5_a_second_vector_beside_one_in_a_manifest_that_is_kept_is_refused(
+    forge: Forge, spec: dict[str, Any] | None, place: tuple[Any, ...]
+) -> None:
+    admin = forge()
+    base = admin.create(3, spec)
+    assert admin.send(admin.append("a.parquet", "b.parquet", partition=place)).status_code == 200
+    writer = forge(OWNER) if spec else admin
+    target, other = admin.path(base, "a.parquet"), admin.path(base, "b.parquet")
+    first = writer.vector(base, "1.puffin", target, [1], place)
+    assert writer.send(writer.snapshot([(1, [first])], operation="delete")).status_code == 200
+    second = writer.vector(base, "2.puffin", target, [1, 2], place)
+    answer = writer.send(writer.snapshot([(1, [second])], operation="delete"))
+    assert (answer.status_code, error_of(answer)["rule"]) == (400, "contract.manifest")
+    assert "has a deletion vector in manifest" in error_of(answer)["message"]
+    assert writer.live() == ["1.puffin", "a.parquet", "b.parquet"]
+
+    beside = writer.vector(base, "3.puffin", other, [1], place)
+    assert writer.send(writer.snapshot([(1, [beside])], operation="delete")).status_code == 200
+    now = writer.load()
+    rows = [row for row in writer.rows(now, now["current-snapshot-id"]) if row.content]
+    (drop,) = [row for row in rows if row.sequence_number == 2]
+    gone = Entry(DELETED, ID, 2, 2, first.file)
+    instead = writer.snapshot([(1, [second, gone])], drop=[drop.path], operation="delete", snapshot_id=ID)
+    assert writer.send(instead).status_code == 200
+    assert writer.live() == ["2.puffin", "3.puffin", "a.parquet", "b.parquet"]
+
+
+def test_r5_no_second_vector_of_one_commit_hides_in_the_manifest_of_its_first_snapshot(forge: Forge) -> None:
+    admin = forge()
+    base = admin.create(3, None)
+    assert admin.send(admin.append("a.parquet", partition=())).status_code == 200
+    target = admin.path(base, "a.parquet")
+    requirements, updates = admin.snapshot([(1, [admin.vector(base, "1.puffin", target, [1])])], operation="delete")
+    first = updates[0]["snapshot"]
+    seen = admin.load()
+    seen["snapshots"].append(first)
+    seen["refs"]["main"]["snapshot-id"] = first["snapshot-id"]
+    seen["last-sequence-number"], seen["next-row-id"] = 2, first["first-row-id"] + first["added-rows"]
+    second = admin.vector(base, "2.puffin", target, [2])
+    _, more = admin.snapshot([(1, [second])], base=seen, operation="delete")
+    assert error_of(admin.commit(requirements, updates + more))["rule"] == "contract.manifest"
+    assert admin.live() == ["a.parquet"]
+    assert admin.commit(requirements, updates).status_code == 200
+
+
+def test_r5_a_vector_is_listed_where_its_data_file_is(forge: Forge) -> None:
+    """Elsewhere readers refuse it, and a second one for the same file would not be found beside the first."""
+    admin = forge()
+    base = admin.create(3)
+    agent = forge(OWNER.replace("product: 2", "product: [2, 3]"))
+    assert agent.send(agent.append("a.parquet")).status_code == 200
+    target = agent.path(base, "a.parquet")
+    for place, status in (((1, 3), 400), (MINE, 200)):
+        vector = agent.vector(base, f"{place[1]}.puffin", target, [1], place)
+        answer = agent.send(agent.snapshot([(1, [vector])], operation="delete"))
+        assert answer.status_code == status, answer.text
+        assert status == 200 or error_of(answer)["rule"] == "contract.manifest"
+    assert admin.live() == ["2.puffin", "a.parquet"]

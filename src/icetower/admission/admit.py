@@ -36,7 +36,8 @@ from icetower.registry.principals import Principal
 from icetower.table import metadata as table_metadata
 from icetower.table.bounds import bound_problems
 from icetower.table.change import Change
-from icetower.table.partitions import PartitionSpec, spec_of
+from icetower.table.partitions import PartitionSpec, partition_key, spec_of
+from icetower.table.records import is_vector
 
 JSON = Mapping[str, Any]
 
@@ -120,6 +121,7 @@ def admit(
                 rule="contract.key",
                 next_step="new_key",
             )
+    _check_vectors(changes, places or {})
     scope = None
     if metadata is not None and changes:
         after = _after(metadata, updates)
@@ -200,6 +202,26 @@ def _check_headers(metadata: JSON | None, changes: Sequence[Change], updates: Se
                 f"{problem}; write its row anew",
                 rule="contract.manifest",
             )
+
+
+def _check_vectors(changes: Sequence[Change], places: Places) -> None:
+    """A deletion vector belongs where its data file does: readers refuse another, and a second one could hide there."""
+    own = known_places(changes)
+    for change in changes:
+        for touched in change.added:
+            target = touched.file.referenced_data_file
+            if target is None or not is_vector(touched.file):
+                continue
+            reached = {
+                (spec, partition_key(partition)) for at in (own, places) for spec, partition in at.get(target, ())
+            }
+            if reached and (touched.spec_id, partition_key(touched.file.partition)) not in reached:
+                raise ValidationFailed(
+                    f"the commit's manifests don't say what it does: the deletion vector for {target} is listed in "
+                    f"partition {touched.file.partition} of spec {touched.spec_id}, where that file is not; list it "
+                    "where its data file is",
+                    rule="contract.manifest",
+                )
 
 
 def _after(metadata: JSON | None, updates: Sequence[JSON]) -> JSON:

@@ -12,11 +12,8 @@ from typing import Any, Protocol
 from icetower.admission.operations import target_of
 from icetower.catalog.changes import MANIFESTS_PER_COMMIT_MAX
 from icetower.table import metadata as table_metadata
-from icetower.table.change import Change
+from icetower.table.change import Change, Place
 from icetower.table.manifests import DATA, DELETED, Manifest, ManifestFile
-
-Place = tuple[int, tuple[Any, ...]]
-"""Where a data file lies: partition spec id and partition."""
 
 Places = Mapping[str, tuple[Place, ...]]
 """Data files by path. One path may be named in several partitions, and a deletion vector reaches all of them."""

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 from urllib.parse import unquote
 
 from icetower.catalog.ports import Storage
+from icetower.conflicts.pruning import can_contain
 from icetower.errors import CommitConflict, NotFound, ValidationFailed
 from icetower.recent import Recent
 from icetower.table import metadata as table_metadata
-from icetower.table.change import Change, change_of, diff_lists, manifests_to_read
+from icetower.table.change import Change, Place, change_of, diff_lists, manifests_to_read, vectors_added
 from icetower.table.listing import Listing
-from icetower.table.manifests import Manifest, ManifestFile, read_manifest, read_manifest_list
+from icetower.table.manifests import DATA, DELETED, Manifest, ManifestFile, read_manifest, read_manifest_list
+from icetower.table.partitions import PartitionSpec, spec_of
+from icetower.table.records import is_vector
 
 MANIFESTS_PER_COMMIT_MAX = 2_000
 """A commit that touches more manifests than this is refused: reading them would starve the others."""
@@ -25,6 +28,7 @@ SNAPSHOTS_PER_COMMIT_MAX = 100
 LISTS_MAX_BYTES = 256 * 1024 * 1024
 OWN_MAX_BYTES = 128 * 1024 * 1024
 MANIFESTS_MAX_BYTES = 256 * 1024 * 1024
+TARGETS_MAX_BYTES = 64 * 1024 * 1024
 """Bounds of what is kept parsed. It is counted by what its parts take in memory, as was measured with CPython 3.11."""
 
 _ROW_BYTES, _SUMMARY_BYTES = 810, 175
@@ -32,6 +36,14 @@ _ROW_BYTES, _SUMMARY_BYTES = 810, 175
 
 _ENTRY_BYTES, _ITEM_BYTES = 1_000, 224
 """An entry of a manifest, and one item of its lists: what it says of one column."""
+
+_TARGET_BYTES = 110
+"""The path of a data file in a set, without its characters."""
+
+PRUNED_BY_MAX = 8
+"""Partitions of new deletion vectors by which manifests are passed over; where there are more, all are looked into."""
+
+READ_AT_ONCE = 64
 
 
 class Manifests:
@@ -49,6 +61,7 @@ class Manifests:
         self._lists: Recent[Listing] = Recent(lists_max_bytes)
         self._own: Recent[tuple[ManifestFile, ...]] = Recent(own_max_bytes)
         self._manifests: Recent[Manifest] = Recent(manifests_max_bytes)
+        self._targets: Recent[frozenset[str]] = Recent(TARGETS_MAX_BYTES)
 
     @property
     def listings(self) -> Mapping[str, Listing]:
@@ -72,6 +85,23 @@ class Manifests:
         """Keep a list that was just written, so that nobody reads it back."""
         first = listing.runs[0].rows[0] if listing.runs else None
         self._lists.put(path, listing, _bytes_of_rows(len(listing), first))
+
+    def known_vector_targets(self, path: str) -> frozenset[str] | None:
+        """As `vector_targets`, or None where the manifest would have to be read."""
+        found = self._targets.get(path)
+        if found is None and path in self._manifests:
+            files = (entry.file for entry in self._manifests[path].entries if entry.status != DELETED)
+            targets = (file.referenced_data_file for file in files if is_vector(file))
+            found = frozenset(target for target in targets if target is not None)
+            self._targets.put(path, found, _TARGET_BYTES + sum(_TARGET_BYTES + len(target) for target in found))
+        return found
+
+    async def vector_targets(self, path: str) -> frozenset[str]:
+        """The data files for which the delete manifest at `path` has a live deletion vector. Raises `NotFound`."""
+        await self.manifest_at(path)
+        found = self.known_vector_targets(path)
+        assert found is not None, "the manifest that was put last is kept"
+        return found
 
     def remember_own(self, path: str, rows: tuple[ManifestFile, ...]) -> None:
         """Keep what a snapshot added itself, which is what others are held against."""
@@ -153,13 +183,64 @@ async def read_changes(
                 _check_confined(path, roots or (), "manifest")
         try:
             read = await manifests.manifests_at(wanted)
+            vectors = vectors_added(diff, read)
+            carried = await _carried_vectors(manifests, metadata, diff.carried, vectors) if vectors else {}
         except NotFound as error:
             raise ValidationFailed(
                 f"snapshot {snapshot['snapshot-id']} names a manifest that cannot be read: {error.message}",
                 rule="manifest.exists",
             ) from error
-        changes.append(change_of(snapshot, diff, read, siblings=siblings))
+        changes.append(change_of(snapshot, diff, read, siblings=siblings, carried_vectors=carried))
     return tuple(changes)
+
+
+async def _carried_vectors(
+    manifests: Manifests,
+    metadata: Mapping[str, Any] | None,
+    carried: Sequence[ManifestFile],
+    vectors: Mapping[str, set[Place]],
+) -> dict[str, str]:
+    """Which of the data files that get a deletion vector have one in a carried manifest already, with its path.
+
+    Manifests that were seen before are looked up. Of the others those are read that may hold, by their bounds, the
+    partition where a new vector is said to belong: both belong where their data file does (`admission.targets`).
+    """
+    wanted, places = frozenset(vectors), set[Place]().union(*vectors.values())
+    specs = _Specs(metadata)
+    found: dict[str, str] = {}
+    unknown: list[str] = []
+    for row in carried:
+        if row.content == DATA or (row.added_files, row.existing_files) == (0, 0):
+            continue
+        targets = manifests.known_vector_targets(row.path)
+        if targets is not None:
+            found |= dict.fromkeys(targets & wanted, row.path)
+        elif specs.may_hold(row, places):
+            unknown.append(row.path)
+    for start in range(0, len(unknown), READ_AT_ONCE):
+        some = unknown[start : start + READ_AT_ONCE]
+        for path, targets in zip(some, await asyncio.gather(*map(manifests.vector_targets, some)), strict=True):
+            found |= dict.fromkeys(targets & wanted, path)
+    return found
+
+
+class _Specs:
+    """The partition specs of a table, each resolved once where it is asked for."""
+
+    def __init__(self, metadata: Mapping[str, Any] | None) -> None:
+        self._metadata = metadata
+        self._specs: dict[int, PartitionSpec] = {}
+
+    def may_hold(self, row: ManifestFile, places: Collection[Place]) -> bool:
+        """Whether a manifest may, by its bounds, hold files of one of these partitions. What cannot be told may be."""
+        if self._metadata is None or len(places) > PRUNED_BY_MAX:
+            return True
+        try:
+            if row.spec_id not in self._specs:
+                self._specs[row.spec_id] = spec_of(self._metadata, row.spec_id)
+            return can_contain(row, self._specs[row.spec_id], places)
+        except (ValidationFailed, TypeError, ValueError, AttributeError):  # a client's values may be of any type yet
+            return True
 
 
 async def _own_list(

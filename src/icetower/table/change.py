@@ -34,6 +34,10 @@ from icetower.table.manifests import (
 )
 
 JSON = Mapping[str, Any]
+
+Place = tuple[int, tuple[Any, ...]]
+"""Where a file is listed: partition spec id and partition."""
+
 # May be filled in while a manifest is carried: row ids after an upgrade to version 3, counts that version 1 left out.
 _FILLED_LATER = frozenset(
     {"first_row_id", "added_files", "existing_files", "deleted_files", "added_rows", "existing_rows", "deleted_rows"}
@@ -140,12 +144,24 @@ def manifests_to_read(diff: ListDiff) -> tuple[ManifestFile, ...]:
     return tuple(rows.values())
 
 
+def vectors_added(diff: ListDiff, manifests: Mapping[str, Manifest]) -> dict[str, set[Place]]:
+    """The data files for which new manifests name new deletion vectors, and where these are said to belong."""
+    found: dict[str, set[Place]] = {}
+    for row in diff.added:
+        for entry in manifests[row.path].entries if row.content != DATA else ():
+            target = entry.file.referenced_data_file
+            if entry.status == ADDED and target is not None and is_vector(entry.file):
+                found.setdefault(target, set()).add((row.spec_id, entry.file.partition))
+    return found
+
+
 def change_of(
     snapshot: JSON,
     diff: ListDiff,
     manifests: Mapping[str, Manifest],
     *,
     siblings: frozenset[int] = frozenset(),
+    carried_vectors: Mapping[str, str] | None = None,
 ) -> Change:
     """What `snapshot` adds and removes.
 
@@ -154,6 +170,8 @@ def change_of(
         diff: its manifest list against its parent's.
         manifests: those of `manifests_to_read(diff)`, by path.
         siblings: ids of the snapshots that the same commit adds.
+        carried_vectors: of the data files of `vectors_added`, those with a live deletion vector in a manifest that is
+            carried over, with that manifest's path.
 
     Raises:
         ValidationFailed: a manifest was not given.
@@ -167,7 +185,7 @@ def change_of(
     problems = (
         *altered,
         *check_rows(snapshot, diff.added, manifests),
-        *check_entries(snapshot, diff.added, manifests, before, true),
+        *check_entries(snapshot, diff.added, manifests, before, true, carried_vectors or {}),
     )
     others = siblings - {snapshot["snapshot-id"]}
     return Change(

@@ -236,8 +236,13 @@ def check_entries(
     manifests: Mapping[str, Manifest],
     before: Sequence[LiveEntry],
     diff: Difference,
+    carried_vectors: Mapping[str, str],
 ) -> Iterator[str]:
-    """The status of each entry of a new manifest, against the files that were and are live."""
+    """The status of each entry of a new manifest, against the files that were and are live.
+
+    Args:
+        carried_vectors: by data file, a manifest that is carried over and holds a live deletion vector for it.
+    """
     own_id = snapshot["snapshot-id"]
     known = {live.key for live in before}
     seen: set[FileKey] = set()
@@ -256,7 +261,7 @@ def check_entries(
         if entry.status == DELETED and entry.snapshot_id in (None, own_id)
     ]
     yield from _tombstone_problems(gone, known, diff)
-    yield from _vector_problems(diff)
+    yield from _vector_problems(diff, carried_vectors)
 
 
 def _tombstone_problems(gone: Sequence[tuple[Entry, int]], known: set[FileKey], diff: Difference) -> Iterator[str]:
@@ -289,10 +294,10 @@ def _tombstone_problems(gone: Sequence[tuple[Entry, int]], known: set[FileKey], 
         yield f"file {live.entry.file.path} was live in {live.row.path} and is left out without a DELETED entry"
 
 
-def _vector_problems(diff: Difference) -> Iterator[str]:
+def _vector_problems(diff: Difference, carried: Mapping[str, str]) -> Iterator[str]:
     """A data file has one deletion vector (specification: "Deletion Vectors"): readers refuse a table with two.
 
-    Only new manifests are looked at. What a carried one holds is not read, and two that were there stay as they were.
+    Two that were there already stay as they were.
     """
     added: dict[str, int] = {}
     live: dict[str, int] = {}
@@ -302,7 +307,12 @@ def _vector_problems(diff: Difference) -> Iterator[str]:
             live[target] = live.get(target, 0) + 1
             added[target] = added.get(target, 0) + (was is None)
     for target, count in live.items():
-        if count > 1 and added[target]:
+        if added[target] and target in carried:
+            yield (
+                f"file {target} has a deletion vector in manifest {carried[target]} already, which the commit keeps; "
+                "write one with the rows of both, and remove the other"
+            )
+        elif count > 1 and added[target]:
             yield f"file {target} has {count} deletion vectors; merge them into one"
 
 
