@@ -152,3 +152,32 @@ def test_r5_a_vector_is_listed_where_its_data_file_is(forge: Forge) -> None:
         assert answer.status_code == status, answer.text
         assert status == 200 or error_of(answer)["rule"] == "contract.manifest"
     assert admin.live() == ["2.puffin", "a.parquet"]
+
+
+@pytest.mark.parametrize("lie", [{"rows": 0}, {"rows": 3}, {"content_offset": 5}, {"content_size_in_bytes": 8}])
+def test_r5_a_vector_with_other_rows_than_its_entry_says_is_refused(forge: Forge, lie: dict[str, int]) -> None:
+    """No reader would take it, and by a wrong count of rows an overwrite could pass for a rewrite."""
+    admin = forge()
+    base = admin.create(3, None)
+    assert admin.send(admin.append("a.parquet", partition=())).status_code == 200
+    target = admin.path(base, "a.parquet")
+    vectors = [admin.vector(base, f"{n}.puffin", target, [3, 4], **told) for n, told in enumerate((lie, {}))]
+    answers = [admin.send(admin.snapshot([(1, [vector])], operation="delete")) for vector in vectors]
+    assert [answer.status_code for answer in answers] == [400, 200]
+    assert error_of(answers[0])["rule"] == "vector.readable"
+    assert admin.live() == ["1.puffin", "a.parquet"]
+
+
+def test_r5_a_vector_that_is_not_there_is_refused_and_told_of_to_nobody_who_may_not_write_it(forge: Forge) -> None:
+    admin = forge()
+    base = admin.create(3)
+    agent = forge(OWNER)
+    assert agent.send(agent.append("a.parquet")).status_code == 200
+    vector = agent.vector(base, "v.puffin", agent.path(base, "a.parquet"), [1], MINE)
+    plain(vector.file.path).unlink()
+    answer = agent.send(agent.snapshot([(1, [vector])], operation="delete"))
+    assert (answer.status_code, error_of(answer)["rule"]) == (400, "vector.readable")
+    elsewhere = agent.vector(base, "../../../elsewhere", agent.path(base, "a.parquet"), [1], MINE)
+    plain(elsewhere.file.path).unlink()
+    answer = agent.send(agent.snapshot([(1, [elsewhere])], operation="delete"))
+    assert error_of(answer)["rule"] == "contract.location"

@@ -1,13 +1,15 @@
 """Inside delete files: the bytes of deletion vectors, and which data files position deletes are about.
 
 Manifests say most of what a commit deletes. What they leave out is here: the rows of a vector (for the row-level
-rebase), and the targets of a position delete file that covers a whole partition (trap R6).
+rebase, and to see whether there are as many as its manifest says), and the targets of a position delete file that
+covers a whole partition (trap R6).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 from icetower.catalog.parquet_texts import texts_in
@@ -15,9 +17,10 @@ from icetower.catalog.ports import Storage
 from icetower.errors import BadRequest, NotFound, ValidationFailed
 from icetower.recent import Recent
 from icetower.table import avro_files
+from icetower.table.change import Change
 from icetower.table.puffin import BlobAt
-from icetower.table.records import POSITION_DELETES, DataFile
-from icetower.table.vectors import BLOB_MAX_BYTES
+from icetower.table.records import POSITION_DELETES, DataFile, is_vector
+from icetower.table.vectors import BLOB_MAX_BYTES, blob_of, decode_of
 
 KEPT_BYTES = 32 * 1024 * 1024
 """Of the blobs that were read last: a vector that several commits meet is read once."""
@@ -31,6 +34,17 @@ INLINE_MAX_BYTES = 64 * 1024
 
 _UNREACHED = (NotFound, BadRequest)
 """A file that is not there, or has a path that no storage here knows: its own client may well know it."""
+
+VECTORS_MAX = 100_000
+VECTORS_MAX_BYTES = 256 * 1024 * 1024
+"""Bounds of the deletion vectors that one commit adds, each of which is looked at."""
+
+RUN_MAX_BYTES = BLOB_MAX_BYTES
+RUN_GAP_MAX_BYTES = 4 * 1024
+"""Vectors that lie so near to each other in one file are read together."""
+
+RUNS_AT_ONCE = 4
+"""So many for one commit, and so many large ones for all: what is decoded may take twenty times as much memory."""
 
 TARGETS_KEPT_MAX = 100_000
 PATH_FIELD_ID = 2147483546
@@ -79,6 +93,102 @@ class Blobs:
             return await self.read(at.path, at.offset, at.length_bytes)
         except _UNREACHED:
             return b""
+
+
+class Vectors:
+    """Is each deletion vector that a commit adds there, and are as many rows in it as its manifest entry says?
+
+    Readers refuse a data file whose vector is torn or has another number of rows, and nobody could mend it but by
+    writing the vector again. What the rows are is the writer's to say.
+    """
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._room = asyncio.Semaphore(RUNS_AT_ONCE)
+
+    async def verify(self, changes: Sequence[Change]) -> None:
+        """Look into the vectors that changes add; into those that are encrypted, or out of this storage's reach, not.
+
+        Raises:
+            ValidationFailed: one is missing, torn, or has another number of rows; there are too many.
+            UpstreamFailed: the storage failed.
+        """
+        added = (touched.file for change in changes for touched in change.added)
+        files = [file for file in added if is_vector(file) and not file.record.get("key_metadata")]
+        # Each once, however many entries name it: a commit must not have one blob decoded again and again.
+        placed = {(_place_of(file), file.record_count): file for file in files}
+        size = sum(at.length_bytes for at, _ in placed)
+        if len(files) > VECTORS_MAX or size > VECTORS_MAX_BYTES:
+            raise ValidationFailed(
+                f"the commit adds {len(files)} deletion vectors of {size} bytes; at most {VECTORS_MAX} of "
+                f"{VECTORS_MAX_BYTES} bytes go into one. Split it",
+                rule="limit.vectors",
+            )
+        runs = _runs([(at, file) for (at, _), file in placed.items()])
+
+        async def verify_next() -> None:
+            for run in runs:
+                await self._verify_run(run)
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(min(RUNS_AT_ONCE, len(placed))):
+                    group.create_task(verify_next())
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0]  # noqa: B904 - it has its own cause
+
+    async def _verify_run(self, run: Sequence[tuple[BlobAt, DataFile]]) -> None:
+        path, start = run[0][0].path, run[0][0].offset
+        length_bytes = max(at.offset + at.length_bytes for at, _ in run) - start
+        large = length_bytes > INLINE_MAX_BYTES
+        async with self._room if large else nullcontext():
+            try:
+                data = await self._storage.read_range(path, start, length_bytes)
+            except BadRequest:  # a path that no storage here knows: its own client may well know it
+                return
+            except NotFound as error:
+                raise ValidationFailed(
+                    f"the commit adds a deletion vector in {path}, and there is no such file; write it first",
+                    rule="vector.readable",
+                ) from error
+            parts = [(file, data[at.offset - start :][: at.length_bytes]) for at, file in run]
+            if large:
+                await asyncio.to_thread(_decode_all, parts)
+            else:
+                _decode_all(parts)
+
+
+def _place_of(file: DataFile) -> BlobAt:
+    try:
+        return blob_of(file)
+    except ValueError as error:
+        raise ValidationFailed(
+            f"the deletion vector for {file.referenced_data_file} in {file.path} cannot be read ({error}); "
+            "write it again",
+            rule="vector.readable",
+        ) from error
+
+
+def _runs(placed: Sequence[tuple[BlobAt, DataFile]]) -> Iterator[list[tuple[BlobAt, DataFile]]]:
+    """Vectors that are read together, in order of where they begin."""
+    run: list[tuple[BlobAt, DataFile]] = []
+    end = 0
+    for at, file in sorted(placed, key=lambda pair: (pair[0].path, pair[0].offset, pair[0].length_bytes)):
+        stop = at.offset + at.length_bytes
+        apart = not run or at.path != run[0][0].path or at.offset > end + RUN_GAP_MAX_BYTES
+        if apart or stop - run[0][0].offset > RUN_MAX_BYTES:
+            if run:
+                yield run
+            run, end = [], 0
+        run.append((at, file))
+        end = max(end, stop)
+    if run:
+        yield run
+
+
+def _decode_all(parts: Sequence[tuple[DataFile, bytes]]) -> None:
+    for file, blob in parts:
+        decode_of(file, blob)
 
 
 class PositionDeletes:

@@ -19,6 +19,7 @@ from icetower.admission.keys import key_of, number_of
 from icetower.admission.targets import locate
 from icetower.ambient import Ambient
 from icetower.catalog.changes import Manifests, read_changes
+from icetower.catalog.deletes import Vectors
 from icetower.catalog.footers import Footers
 from icetower.catalog.ports import Storage, Upstream
 from icetower.catalog.sql import SqlUpstream
@@ -84,6 +85,7 @@ class Tower:
         self.heads = Heads(self.upstream, self.storage, ledger=self.ledger, ambient=ambient)
         self.manifests = Manifests(self.storage)
         self.footers = Footers(self.storage)
+        self.vectors = Vectors(self.storage)
         self.tables = Tables(
             self.upstream,
             self.storage,
@@ -274,7 +276,7 @@ class Tower:
             snapshots=None if head is None else head.snapshots,
             confined=bound,
         )
-        return admit(
+        admitted = admit(
             principal,
             identifier,
             metadata,
@@ -286,19 +288,26 @@ class Tower:
             places=await locate(self.manifests, metadata, changes) if bound else None,
             location=await self.tables.default_location(identifier, _uuid(request)) if bound and head is None else None,
         )
+        await self.vectors.verify(changes)  # not before: of files elsewhere nobody shall hear whether they are there
+        return admitted
 
     async def _landed_before(self, identifier: Identifier, head: HeadState, sent: Sent) -> Committed | None:
         """The answer that a commit has got before, if any (traps K1 to K3). Raises `KeyMisused`."""
-        landed = replays.resent(head, sent) or await replays.landed(self.ledger, head, sent)
+        own = replays.resent(head, sent)
+        if own is not None:
+            return Committed("replayed", head, own, 0.0, 1)
+        found = await replays.landed(self.ledger, head, sent)
         for _ in range(REPLAY_LOADS_MAX):
-            if landed is None or any(snapshot_id in head.snapshots for snapshot_id in landed):
+            if found is None or found.shows_in(head):
                 break
-            # The ledger knows what this version does not: it came after it, or has expired.
+            # The ledger knows what this version does not: it came after it, or is gone.
             newest = await self.heads.load(identifier)
             if newest.location == head.location:
                 break
-            head, landed = newest, await replays.landed(self.ledger, newest, sent)
-        return None if landed is None else Committed("replayed", head, landed, 0.0, 1)
+            head, found = newest, await replays.landed(self.ledger, newest, sent)
+        if found is None or not await replays.is_done(self.ledger, identifier, head, found):
+            return None
+        return Committed("replayed", head, found.snapshots, 0.0, 1)
 
     # -- appends by the fast path ---------------------------------------------------------------------------------
 
@@ -444,11 +453,17 @@ def _operation(snapshot: Mapping[str, Any]) -> str:
 def _commits(admitted: Admitted, done: Committed) -> list[Commit]:
     """What the ledger keeps of a commit."""
     table = str(done.head.metadata["table-uuid"]), target_ref(admitted.updates) or "", admitted.principal
-    about = done.snapshots, admitted.application_id, admitted.fingerprint
-    commits = [] if admitted.key is None else [Commit(CommitKey(*table, admitted.key), *about)]
+    numbers = [(done.head.snapshots.get(i) or {}).get("sequence-number") or 0 for i in done.snapshots]
+    about = {
+        "snapshots": done.snapshots,
+        "application_id": admitted.application_id,
+        "fingerprint": admitted.fingerprint,
+        "sequence_number": min(numbers) or None,
+    }
+    commits = [] if admitted.key is None else [Commit(CommitKey(*table, admitted.key), **about)]
     if admitted.application_sequence is not None:
         name, number = admitted.application_sequence
-        commits.append(Commit(CommitKey(*table, name, numbered=True), *about, sequence=number))
+        commits.append(Commit(CommitKey(*table, name, numbered=True), **about, sequence=number))
     return commits
 
 
