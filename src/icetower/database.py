@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from sqlalchemy import Connection, create_engine, event
+from sqlalchemy import URL, Connection, create_engine, event
 from sqlalchemy.engine import Engine, make_url
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.pool import StaticPool
@@ -43,6 +44,11 @@ def _sqlite_begin(connection: Connection) -> None:
     # (SQLITE_BUSY without any wait) once another process has written in between.
     immediate = connection.get_execution_options().get(WRITE_OPTION, False)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if immediate else "BEGIN")
+
+
+def sqlite_url(file: Path) -> str:
+    """The URL of a SQLite database, whatever characters its path has."""
+    return URL.create("sqlite", database=str(file)).render_as_string(hide_password=False)
 
 
 def open_engine(url: str) -> Engine:

@@ -235,11 +235,12 @@ def test_a_token_cannot_bring_headers_of_its_own(server: Server) -> None:
         Appender(Channel(server.uri, timeout_s=1), "a\r\nX: y")
 
 
-def test_a_parquet_file_is_described_by_its_footer(tmp_path: Path) -> None:
-    place = tmp_path / "a.parquet"
+@pytest.mark.parametrize("name", ["a.parquet", "a b%20+ü&=.parquet"])
+def test_a_parquet_file_is_described_by_its_footer(tmp_path: Path, name: str) -> None:
+    place = tmp_path / name
     pq.write_table(pa.table({"id": [1, 2, 3]}), place)
     file = DataFile.of_parquet(place, partition={"p": 1}, spec_id=2)
-    assert (file.path, file.record_count, file.size_bytes) == (place.as_uri(), 3, place.stat().st_size)
+    assert (file.path, file.record_count, file.size_bytes) == (f"file://{place}", 3, place.stat().st_size)
     assert DataFile.of_parquet(place, uri="s3://b/a.parquet").path == "s3://b/a.parquet"
     counted = DataFile("p", 1, 2, nan_value_counts={3: 0}).to_json()
     assert counted["nan-value-counts"] == {"keys": [3], "values": [0]}

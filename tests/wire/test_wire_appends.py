@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
@@ -84,6 +84,26 @@ def refused(call: Any) -> tuple[int, str | None]:
     with pytest.raises(IcetowerError) as error:
         call()
     return error.value.status, error.value.rule
+
+
+ODD = "a b%20c+ü&=~"
+
+
+def test_locations_are_taken_as_they_are(start_tower: Callable[..., TowerProcess], tmp_path: Path) -> None:
+    """Spaces, per cent signs and other characters that URIs quote: in the data directory, in a file's name."""
+    tower = start_tower(data=ODD)
+    catalog = tower.catalog()
+    catalog.create_namespace("ns")
+    table = catalog.create_table("ns.t", schema=SCHEMA)
+    assert local(table.location()).is_relative_to(tmp_path / ODD)
+    table.append(pa.table({"id": [1], "at": [FIRST], "owner": ["me"]}, schema=schema_to_pyarrow(table.schema())))
+    tower.admin.append("ns.t", [write(table, f"{ODD}.parquet", [2]), write(table, "plain.parquet", [3])])
+    assert ids(table) == [1, 2, 3]
+    for name in ("a#b", "a?b"):  # of which some readers take a part only
+        file = write(table, f"{name}.parquet", [4])
+        assert refused(lambda file=file: tower.admin.append("ns.t", [file])) == (400, "append.path")
+    assert ids(table) == [1, 2, 3]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [ODD, f"{ODD}.stderr"]
 
 
 # -- contents ---------------------------------------------------------------------------------------------------------

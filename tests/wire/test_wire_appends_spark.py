@@ -71,7 +71,8 @@ def test_what_spark_finds(tower: TowerProcess, spark: SparkSession, namespace: s
     )
     sql("INSERT INTO {t} VALUES (1, TIMESTAMP '2017-01-01 10:00:00', 0.5)")
     location = next(row[1] for row in sql("DESCRIBE EXTENDED {t}") if row[0] == "Location")
-    first = tower.admin.append(name, [write(location, "a.parquet", [10, 11], 0), write(location, "b.parquet", [20], 1)])
+    odd = write(location, "b b%20+ü.parquet", [20], 1)  # names are taken as they are
+    first = tower.admin.append(name, [write(location, "a.parquet", [10, 11], 0), odd])
     second = tower.admin.append(name, [write(location, "c.parquet", [30, 31, 32], 2)])
     spark.sql(f"REFRESH TABLE {CATALOG}.{name}")
 

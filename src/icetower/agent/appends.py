@@ -35,7 +35,8 @@ class DataFile:
     """A Parquet file that was written and is to be appended.
 
     Attributes:
-        path: as the table is to name it: ``s3://…`` or ``file:///…``, under the table's location.
+        path: as the table is to name it: ``s3://…`` or ``file:///…``, under the table's location. Taken as it is:
+            nothing in it is quoted, and ``?`` and ``#`` cannot be in it.
         record_count: its rows.
         size_bytes: its length.
         partition: values by the partition field's name, in Iceberg's JSON form: ``{"day": "2017-01-31", "bucket": 3}``.
@@ -76,7 +77,8 @@ class DataFile:
             ) from error
         place = Path(file).absolute()
         rows = parquet.read_metadata(place).num_rows
-        return cls(uri or place.as_uri(), rows, place.stat().st_size, partition or {}, spec_id)
+        # Not `as_uri`: Iceberg's readers, and so the server, take the characters of a location as they are.
+        return cls(uri or f"file://{place}", rows, place.stat().st_size, partition or {}, spec_id)
 
     def to_json(self) -> dict[str, Any]:
         """As the append request has it."""

@@ -31,7 +31,7 @@ from icetower.commit.head import Heads
 from icetower.commit.replays import Sent
 from icetower.commit.tables import Tables
 from icetower.contracts.model import ADMINISTRATOR_NAME, Operation
-from icetower.database import Database
+from icetower.database import Database, sqlite_url
 from icetower.errors import (
     CommitStateUnknown,
     Conflict,
@@ -75,8 +75,8 @@ class Tower:
         data.mkdir(parents=True, exist_ok=True)
         self.data = data
         (data / "control.db").touch(mode=0o600)
-        control = Database(f"sqlite:///{data / 'control.db'}")
-        upstream_uri = settings.upstream.uri or f"sqlite:///{data / 'catalog.db'}"
+        control = Database(sqlite_url(data / "control.db"))
+        upstream_uri = settings.upstream.uri or sqlite_url(data / "catalog.db")
         self._databases = [control, Database(upstream_uri)]
         self.registry = Registry(control, ambient)
         self.ledger = Ledger(control, ambient, lifetime_s=settings.server.key_lifetime_s)
@@ -92,7 +92,7 @@ class Tower:
             self.heads,
             self.manifests,
             ambient,
-            warehouse=settings.upstream.warehouse or (data / "warehouse").as_uri(),
+            warehouse=settings.upstream.warehouse or f"file://{data}/warehouse",  # as it is: nothing is unquoted
         )
         self.gatekeeper = Gatekeeper(self.registry, self.ledger, self.heads.group_keys, self.flush)
         self.engine = Engine(
