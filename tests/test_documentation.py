@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from icetower import errors
-from icetower.contracts.model import load
+from icetower.contracts.document import load
 from icetower.gateway.app import routes
 from icetower.gateway.settings import Server, Settings, UpstreamSettings
 from icetower.gateway.tower import Tower

@@ -12,7 +12,8 @@ from icetower.admission.admit import admit, fingerprint
 from icetower.admission.admitted import Admitted
 from icetower.admission.operations import operation_of, operations_of, target_of
 from icetower.admission.targets import Places, locate, targets_of
-from icetower.contracts.model import Contract, Operation, load
+from icetower.contracts.document import load
+from icetower.contracts.model import Contract, Operation
 from icetower.errors import BadRequest, ContractViolation, IcetowerError, KeyMisused, ValidationFailed
 from icetower.protocol.names import Identifier
 from icetower.registry.principals import Principal, administrator
@@ -174,6 +175,7 @@ def ask(
         key=key,
         places=places,
         location=location,
+        now_ms=0,
     )
 
 
@@ -612,13 +614,15 @@ def test_only_who_may_write_everywhere_tells_a_mediators_progress() -> None:
 def test_a_commit_may_use_the_spec_that_it_adds() -> None:
     spec = {"action": "add-spec", "spec": {"spec-id": 2, "fields": [
         {"name": "day_2", "transform": "day", "source-id": 2, "field-id": 1001}]}}  # fmt: skip
-    written = change([Touched(file("n", 1).file, 2, None)])
+    written = change([Touched(file("n", 0).file, 2, None)])
     updates = [spec, *updates_of(written)]
     assert refused(written, updates=updates).rule == "contract.operation"
-    # Its own field means nothing to a contract that names another one.
+    both = {Operation.APPEND, Operation.ALTER}
+    assert ask(written, updates=updates, by=contract("append, alter", "[{day_2: [1970-01-01]}]")).operations == both
+    # A contract that names another field means its column and transform, wherever they are.
+    assert ask(written, updates=updates, by=contract("append, alter")).operations == both
+    spec["spec"]["fields"][0]["transform"] = "year"
     assert refused(written, updates=updates, by=contract("append, alter")).rule == "contract.undecided"
-    owner = contract("append, alter", "[{day_2: [1970-01-02]}]")
-    assert ask(written, updates=updates, by=owner).operations == {Operation.APPEND, Operation.ALTER}
     assert isinstance(refused(written), ValidationFailed)  # without it the spec is unknown
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from icetower.admission.appends import Asked, admitted, ask, fingerprint
 from icetower.catalog.footers import Verified
-from icetower.contracts.model import load
+from icetower.contracts.document import load
 from icetower.errors import IcetowerError
 from icetower.protocol.appends import AppendRequest, FileDescriptor
 from icetower.protocol.names import Identifier
@@ -75,7 +75,7 @@ def request(*files: FileDescriptor, ref: str = "main", key: str | None = None, *
 def asked(
     principal: Principal, what: AppendRequest, *, table: HeadState | None = None, key: str | None = None
 ) -> Asked:
-    return ask(principal, TABLE, table or head(), what, key)
+    return ask(principal, TABLE, table or head(), what, key, now_ms=0)
 
 
 def refusal(principal: Principal, what: AppendRequest, **given: Any) -> tuple[int, str]:

@@ -12,7 +12,8 @@ from icetower.admission.permissions import (
     require_visible,
     visible,
 )
-from icetower.contracts.model import Operation, load
+from icetower.contracts.document import load
+from icetower.contracts.model import Operation
 from icetower.errors import ContractViolation
 from icetower.protocol.names import Identifier
 from icetower.registry.principals import Principal, administrator

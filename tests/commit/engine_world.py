@@ -374,6 +374,7 @@ class Request:
             requirements=self.requirements,
             updates=self.updates,
             key=self.key,
+            now_ms=world.clock.now_ms(),
         )
 
     async def send(self) -> Committed:

@@ -38,7 +38,7 @@ def test_a_creation_may_bring_several_snapshots_each_on_the_one_before() -> None
         ]
         changes = await read_changes(world.manifests, None, updates)
         creating: dict[str, Any] = {"requirements": [{"type": "assert-create"}], "updates": updates}
-        member = admit(administrator("ann"), TABLE, None, changes, key=None, **creating)
+        member = admit(administrator("ann"), TABLE, None, changes, key=None, now_ms=0, **creating)
         metadata, files = plan_creation(member, now_ms=world.clock.now_ms(), new_name=world.clock.uuid4)
 
         oldest, newest = metadata["snapshots"]

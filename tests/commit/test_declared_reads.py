@@ -12,7 +12,7 @@ from iceberg_client import Client, create, data, equalities, positions
 from icetower.admission.admit import admit
 from icetower.catalog.changes import read_changes
 from icetower.commit.engine import Committed
-from icetower.contracts.model import load
+from icetower.contracts.document import load
 from icetower.errors import IcetowerError
 from icetower.registry.principals import Principal
 from icetower.table.change import Touched
@@ -113,7 +113,7 @@ async def by_contract(text: str, theirs: dict[str, Any]) -> str:
     assert await outcomes(await bob.merge(**theirs)) == ["direct"]
     principal = Principal("ann", load(text, source="test"), 1)
     asked = {"requirements": request.requirements, "updates": request.updates}
-    member = admit(principal, request.table, base.metadata, changes, **asked)
+    member = admit(principal, request.table, base.metadata, changes, **asked, now_ms=0)
     try:
         committed = await world.engine.submit(member)
     except IcetowerError as error:

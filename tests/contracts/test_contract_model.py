@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from icetower.contracts.document import dump, from_json, load, parse_pattern, to_json
 from icetower.contracts.model import (
     ADMINISTRATOR,
     Contract,
+    Escalation,
+    Idempotency,
+    Isolation,
+    KeyWay,
     Operation,
+    Orchestration,
+    Orphans,
     Pattern,
+    Quota,
     Range,
     Region,
+    Retries,
+    Revocation,
     Rule,
     Values,
-    dump,
-    from_json,
-    load,
-    parse_pattern,
-    to_json,
 )
 from icetower.errors import BadRequest
 from icetower.protocol.names import Identifier
@@ -40,7 +45,23 @@ tables:
     require_key: true
     read_scope: owned
   - {table: wal.*, operations: [append], partitions: all}
+  - table: pricing.product_prices
+    operations: [append]
+    partitions:
+      - hour(written_at): {from: now, to: now+2h}
+        bucket(16, product_id): 3
+    except: [{hour(written_at): now}]
+    isolation: serializable
+    pattern: scheduler
+    write_location: table
+    quotas: {commits_per_minute: 60, files_per_commit: 500, bytes_per_commit: 1GiB}
 reads: [inventory.*]
+mode: shadow
+retries: {attempts: 7, min_wait: 250ms, max_wait: 1m}
+escalation: {after_failures: 5, within: 10m, to: Dana Ito <dana.ito@example.com>, webhook: pricing-oncall}
+idempotency: {required: true, how: [header, sequence], window: 48h}
+orphans: {detect_every: 12h, older_than: 7d, action: delete}
+revocation: {by: [oncall]}
 """
 
 
@@ -68,9 +89,26 @@ def test_everything_a_contract_can_say() -> None:
                 reads_owned=True,
             ),
             Rule(Pattern(("wal",), "*"), frozenset({append}), None),
+            Rule(
+                Pattern(("pricing",), "product_prices"),
+                frozenset({append}),
+                (Region((("bucket(16, product_id)", Values(("3",))), ("hour(written_at)", Range("now", "now+2h")))),),
+                excluded=(Region((("hour(written_at)", Values(("now",))),)),),
+                isolation=Isolation.SERIALIZABLE,
+                orchestration=Orchestration.SCHEDULER,
+                own_location=False,
+                quota=Quota(60, 500, 1024**3),
+            ),
         ),
         reads=(Pattern(("inventory",), "*"),),
+        shadow=True,
+        retries=Retries(7, 250, 60_000),
+        escalation=Escalation(5, 600, "Dana Ito <dana.ito@example.com>", "pricing-oncall"),
+        idempotency=Idempotency(True, frozenset({KeyWay.HEADER, KeyWay.SEQUENCE}), 48 * 3600),
+        orphans=Orphans(12 * 3600, 7 * 86_400, delete=True),
+        revocation=Revocation(("oncall",)),
     )
+    assert load(dump(contract), source="again") == contract
 
 
 HEAD = "version: 1\nagent: a\n"
@@ -84,7 +122,11 @@ REFUSED = [
     ("version: 1\nagent: 'a b'", 2, "letters"),
     ("version: 1\nagent:", 2, "is empty"),
     (HEAD + "agent: b", 3, "'agent' twice"),
-    (HEAD + "quota: 3", 3, "unknown field 'quota'; allowed are: version, agent, description, owner, tables, reads"),
+    (
+        HEAD + "quota: 3",
+        3,
+        "unknown field 'quota'; allowed are: version, agent, description, owner, mode",
+    ),
     (HEAD + "reads: inventory.*", 3, "reads must be a list"),
     (HEAD + "reads: ['*']", 3, "reads[0] is '*'"),
     (HEAD + "reads: [a.*.b]", 3, "reads[0] is 'a.*.b'"),
@@ -114,6 +156,18 @@ REFUSED = [
         7,
         "holds nothing",
     ),
+    (HEAD + "tables:\n- {table: a.b, operations: [append], except: [{d: 1}]}", 4, "add 'partitions'"),
+    (HEAD + "tables:\n- {table: a.b, operations: [append], pattern: scheduler, partitions: [{d: 1}]}", 4, "slots"),
+    (HEAD + "tables:\n- {table: a.b, operations: [append], quotas: {files_per_commit: 0}}", 4, "1 or more"),
+    (HEAD + "tables:\n- {table: a.b, operations: [append], quotas: {bytes_per_commit: 1GB}}", 4, "512MiB"),
+    (HEAD + "retries: {min_wait: 5s, max_wait: 1s}", 3, "raise 'max_wait'"),
+    (HEAD + "retries: {min_wait: 5}", 3, "such as 100ms"),
+    (HEAD + "escalation: {after_failures: 3, within: 10m, to: the team}", 3, "name a person"),
+    (HEAD + "escalation: {after_failures: 3, within: 10m, to: a@b.c, webhook: 'https://x/y'}", 3, "secrets"),
+    (HEAD + "escalation: {after_failures: 3, within: 0s, to: a@b.c}", 3, "duration"),
+    (HEAD + "idempotency: {required: true, how: []}", 3, "every way"),
+    (HEAD + "revocation: {by: ['a b']}", 3, "no principal's name"),
+    (HEAD + "mode: silent", 3, "allowed are: enforce, shadow"),
     (HEAD + "owner: &x y\ndescription: *x", 3, "anchor"),
     (HEAD + "owner: !!python/name:os.system x", 3, "tag"),
     (HEAD + "<<: {owner: x}", 3, "<<"),
@@ -178,7 +232,9 @@ EXTENT = st.one_of(
     st.builds(Range, st.just("2017-01-01"), st.just("2017-01-02")),
     st.builds(Values, st.lists(st.none() | WORDS, min_size=1, max_size=4).map(tuple)),
 )
-REGION = st.dictionaries(WORDS.filter(lambda w: w != "<<"), EXTENT, min_size=1, max_size=3).map(
+TERMS = st.sampled_from(("day(ts)", "bucket(16, a.b)", "truncate(3, word)"))
+FIELDS = WORDS.filter(lambda word: word != "<<" and not {*"()"} & {*word})
+REGION = st.dictionaries(TERMS | FIELDS, EXTENT, min_size=1, max_size=3).map(
     lambda fields: Region(tuple(sorted(fields.items())))
 )
 RULE = st.builds(
@@ -190,7 +246,13 @@ RULE = st.builds(
     st.booleans(),
     st.booleans(),
     st.booleans(),
+    st.booleans(),
+    isolation=st.none() | st.sampled_from(Isolation),
+    orchestration=st.sampled_from((Orchestration.DIRECT, Orchestration.MEDIATOR)),
+    own_location=st.booleans(),
+    quota=st.builds(Quota, *[st.none() | st.integers(1, 10**12)] * 3),
 )
+SECONDS = st.integers(1, 10**8).map(lambda thousandths: thousandths / 1000)
 CONTRACTS = st.builds(
     Contract,
     NAMES.filter(lambda name: not name.startswith("_")),
@@ -198,9 +260,18 @@ CONTRACTS = st.builds(
     st.lists(PATTERN, max_size=2).map(tuple),
     WORDS,
     st.none() | WORDS,
+    shadow=st.booleans(),
+    retries=st.none() | st.builds(Retries, st.integers(0, 99), st.integers(1, 500), st.integers(500, 10**7)),
+    escalation=st.none()
+    | st.builds(Escalation, st.integers(1, 99), SECONDS, st.just("a@b.c"), st.sampled_from((None, "w"))),
+    idempotency=st.none()
+    | st.builds(Idempotency, st.booleans(), st.frozensets(st.sampled_from(KeyWay), min_size=1), st.none() | SECONDS),
+    orphans=st.none() | st.builds(Orphans, SECONDS, SECONDS, st.booleans()),
+    revocation=st.none() | st.builds(Revocation, st.lists(NAMES.map("p".__add__), max_size=2).map(tuple)),
 )
 
 
+@settings(deadline=None)
 @given(CONTRACTS)
 def test_a_contract_survives_being_written_as_yaml_and_as_json(contract: Contract) -> None:
     assert load(dump(contract), source="again") == contract

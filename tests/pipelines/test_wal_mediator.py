@@ -12,7 +12,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from icetower.contracts.check import Touch, Violation, check
-from icetower.contracts.model import Contract, Operation, load
+from icetower.contracts.document import load
+from icetower.contracts.model import Contract, Operation
+from icetower.contracts.terms import NO_LAYOUT
 from icetower.errors import BadRequest
 from icetower.pipelines.tables import iceberg_table, identifier, load_metadata
 from icetower.pipelines.wal_mediator import Job, Mediation, Window, mediate
@@ -172,7 +174,8 @@ def test_the_verdict_is_the_one_of_the_contract_check(spark: SparkSession, fresh
     )
     for number, *place in found.collect():
         touch = Touch(spec, tuple(place), adds=True, content=0)
-        verdict = check(held, identifier(f"{namespace}.target"), (touch,), frozenset({Operation.APPEND}))
+        table = identifier(f"{namespace}.target")
+        verdict = check(held, table, (touch,), frozenset({Operation.APPEND}), layout=NO_LAYOUT, now_ms=0)
         if not isinstance(verdict, Violation):
             expected.add(number)
     assert 0 < len(expected) < 30

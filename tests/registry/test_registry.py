@@ -12,7 +12,8 @@ import pytest
 from sqlalchemy import event, inspect, text
 
 from icetower.ambient import SystemAmbient
-from icetower.contracts.model import ADMINISTRATOR, load
+from icetower.contracts.document import load
+from icetower.contracts.model import ADMINISTRATOR
 from icetower.database import Database
 from icetower.errors import AlreadyExists, BadRequest, IcetowerError, NotAuthenticated, NotFound
 from icetower.registry.principals import Principal

@@ -29,6 +29,7 @@ from icetower.admission.targets import Places, known_places
 from icetower.catalog.changes import is_under
 from icetower.contracts.check import Clear, Touch, Verdict, check
 from icetower.contracts.model import FILE_OPERATIONS, Operation
+from icetower.contracts.terms import NO_LAYOUT, Layout
 from icetower.errors import ContractViolation, ValidationFailed
 from icetower.protocol.marks import APPLICATION, BLIND, KEY, MEDIATOR, OURS, SEQUENCE
 from icetower.protocol.names import Identifier
@@ -82,6 +83,7 @@ def admit(
     application: tuple[str, int] | None = None,
     places: Places | None = None,
     location: str | None = None,
+    now_ms: int,
 ) -> Admitted:
     """The commit with all that the engine needs to know of its permission.
 
@@ -92,6 +94,7 @@ def admit(
         application: (application, sequence) of the request's headers, if any; one in the summaries goes before it.
         places: where data files lie that added delete files reach into, as `targets.locate` found them.
         location: for a table being created, where the catalog wants it; None: wherever the commit says.
+        now_ms: milliseconds since 1970, for what contracts own relative to ``now``.
 
     Raises:
         ValidationFailed: the manifests lie (``contract.manifest``), or name a partition spec that isn't there.
@@ -107,13 +110,13 @@ def admit(
     application = number_of(summaries, application)
     rules = principal.contract.rules_for(identifier)
     if not principal.administrator:
-        asked = _Asked(principal, identifier, metadata, changes, requirements, updates)
+        asked = _Asked(principal, identifier, metadata, changes, requirements, updates, now_ms)
         asked.check_summaries()
         asked.check_partitions(operations, places or {})
         asked.check_refs()
         asked.check_history()
         asked.check_locations(location)
-        if key is None and application is None and any(rule.require_key for rule in rules):
+        if key is None and application is None and principal.contract.requires_key(identifier):
             raise ContractViolation(
                 f"contract {principal.contract.name} requires an idempotency key for every commit to {identifier}; "
                 f"send the header Idempotency-Key or the snapshot property {KEY}, or number the commits "
@@ -125,7 +128,7 @@ def admit(
     scope = None
     if metadata is not None and changes:
         after = _after(metadata, updates)
-        scope = declared(after, changes) or promised(principal.contract, identifier, after, operations)
+        scope = declared(after, changes) or promised(principal.contract, identifier, after, operations, now_ms)
     return Admitted(
         principal=principal.name,
         identifier=identifier,
@@ -283,6 +286,7 @@ class _Asked:
         changes: Sequence[Change],
         requirements: Sequence[JSON],
         updates: Sequence[JSON],
+        now_ms: int,
     ) -> None:
         self.principal = principal
         self.contract = principal.contract
@@ -291,6 +295,7 @@ class _Asked:
         self.changes = changes
         self.requirements = requirements
         self.updates = updates
+        self.now_ms = now_ms
 
     def refuse(self, rule: str, message: str, partitions: Sequence[str] = ()) -> ContractViolation:
         return ContractViolation(
@@ -304,11 +309,12 @@ class _Asked:
 
     def check_partitions(self, operations: frozenset[Operation], places: Places) -> None:
         # First without files: a commit that isn't granted at all shall not depend on its own metadata making sense.
-        self._raise_unless_clear(check(self.contract, self.identifier, (), operations))
+        self._raise_unless_clear(self._check((), operations, NO_LAYOUT))
         if not self.changes:
             return
-        touches, lost = touches_of(self.after(), self.changes, places)
-        self._raise_unless_clear(check(self.contract, self.identifier, touches, operations))
+        table = self.after()
+        touches, lost = touches_of(table, self.changes, places)
+        self._raise_unless_clear(self._check(touches, operations, Layout(table)))
         if lost and not self.contract.grants_everywhere(operations & FILE_OPERATIONS, self.identifier):
             raise self.refuse(
                 "contract.undecided",
@@ -316,6 +322,9 @@ class _Asked:
                 + (f" and {len(lost) - 1} more" if len(lost) > 1 else "")
                 + ", which is not in the snapshot that it was written on, so its partition can't be told",
             )
+
+    def _check(self, touches: Sequence[Touch], operations: frozenset[Operation], layout: Layout) -> Verdict:
+        return check(self.contract, self.identifier, touches, operations, layout=layout, now_ms=self.now_ms)
 
     def _raise_unless_clear(self, verdict: Verdict) -> None:
         if not isinstance(verdict, Clear):

@@ -30,6 +30,7 @@ from icetower.catalog.footers import Claim, Verified
 from icetower.conflicts import literals
 from icetower.contracts.check import Clear, Touch, check
 from icetower.contracts.model import Operation
+from icetower.contracts.terms import Layout
 from icetower.errors import ContractViolation, KeyMisused, ValidationFailed
 from icetower.protocol.appends import AppendRequest, FileDescriptor
 from icetower.protocol.marks import KEY
@@ -65,13 +66,20 @@ class Asked:
 
 
 def ask(
-    principal: Principal, identifier: Identifier, head: HeadState, request: AppendRequest, key: str | None
+    principal: Principal,
+    identifier: Identifier,
+    head: HeadState,
+    request: AppendRequest,
+    key: str | None,
+    *,
+    now_ms: int,
 ) -> Asked:
     """What can be said before a file is opened.
 
     Args:
         head: the table, as of late; the plan looks at it again.
         key: the request's idempotency key (header), if any.
+        now_ms: milliseconds since 1970, for what contracts own relative to ``now``.
 
     Raises:
         ContractViolation: outside the principal's contract.
@@ -87,9 +95,9 @@ def ask(
     roots = _roots(head)
     rules = () if principal.administrator else principal.contract.rules_for(identifier)
     if not principal.administrator:
-        _check_contract(principal, identifier, claims)
+        _check_contract(principal, identifier, head, claims, now_ms)
         _check_location(principal, identifier, roots, claims)
-        if key is None and request.application is None and any(rule.require_key for rule in rules):
+        if key is None and request.application is None and principal.contract.requires_key(identifier):
             raise ContractViolation(
                 f"contract {principal.contract.name} requires an idempotency key for every append to {identifier}; "
                 f"send the header Idempotency-Key, or application and sequence ({KEY} is for commits)",
@@ -160,10 +168,12 @@ def _check_each_once(claims: Sequence[Claim]) -> None:
         )
 
 
-def _check_contract(principal: Principal, identifier: Identifier, claims: Sequence[Claim]) -> None:
+def _check_contract(
+    principal: Principal, identifier: Identifier, head: HeadState, claims: Sequence[Claim], now_ms: int
+) -> None:
     counted = Counter((claim.spec, claim.partition) for claim in claims)
     touches = [Touch(spec, partition, True, DATA, count) for (spec, partition), count in counted.items()]
-    verdict = check(principal.contract, identifier, touches, _APPEND)
+    verdict = check(principal.contract, identifier, touches, _APPEND, layout=Layout(head.metadata), now_ms=now_ms)
     if not isinstance(verdict, Clear):
         raise ContractViolation(
             f"{principal.name} may not append to {identifier}: {verdict.message}",

@@ -15,6 +15,7 @@ from icetower.conflicts.isolation import Level
 from icetower.conflicts.reads import ReadScope
 from icetower.contracts.check import owned, reads_only_owned
 from icetower.contracts.model import FILE_OPERATIONS, Contract, Operation
+from icetower.contracts.terms import Layout
 from icetower.errors import BadRequest, ValidationFailed
 from icetower.protocol.marks import FILTER, ISOLATION
 from icetower.protocol.names import Identifier
@@ -97,14 +98,15 @@ def _schema(metadata: JSON, snapshot: JSON) -> JSON:
 
 
 def promised(
-    contract: Contract, identifier: Identifier, metadata: JSON, operations: frozenset[Operation]
+    contract: Contract, identifier: Identifier, metadata: JSON, operations: frozenset[Operation], now_ms: int
 ) -> ReadScope | None:
     """The scope that `read_scope: owned` of a contract gives a commit of `operations`: what its owner may own."""
     if contract.administrator or not operations & FILE_OPERATIONS:
         return None
     if not reads_only_owned(contract, identifier, operations):
         return None
-    return ReadScope(Level.SERIALIZABLE, None, owned(contract, identifier, _specs(metadata)), "contract")
+    owns = owned(contract, identifier, _specs(metadata), layout=Layout(metadata), now_ms=now_ms)
+    return ReadScope(Level.SERIALIZABLE, None, owns, "contract")
 
 
 def _specs(metadata: JSON) -> dict[int, PartitionSpec]:

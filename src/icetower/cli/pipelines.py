@@ -13,7 +13,8 @@ from rich.table import Table
 
 from icetower.cli.registry import DEFAULT_URI, Json, Uri, connect
 from icetower.cli.terminal import say
-from icetower.contracts.model import Contract, load
+from icetower.contracts.document import load
+from icetower.contracts.model import Contract
 from icetower.errors import ConfigurationError
 
 if TYPE_CHECKING:

@@ -6,12 +6,14 @@ operation of the commit on it. Undecided is no permission: the caller refuses, a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from icetower.contracts.model import FILE_OPERATIONS, Contract, Operation, Region, Rule
-from icetower.contracts.values import Compiled, NotUnderstood, compile_extent
+from icetower.contracts.model import FILE_OPERATIONS, Contract, Operation
+from icetower.contracts.owning import Ownership
+from icetower.contracts.terms import Layout
+from icetower.contracts.values import Standing
 from icetower.protocol.names import Identifier
 from icetower.table.partitions import PartitionSpec, partition_name
 
@@ -59,8 +61,21 @@ class Undecided:
 Verdict = Clear | Violation | Undecided
 
 
-def check(contract: Contract, table: Identifier, touches: Sequence[Touch], operations: frozenset[Operation]) -> Verdict:
-    """The verdict on a commit to `table` that asks for `operations` and touches `touches`."""
+def check(
+    contract: Contract,
+    table: Identifier,
+    touches: Sequence[Touch],
+    operations: frozenset[Operation],
+    *,
+    layout: Layout,
+    now_ms: int,
+) -> Verdict:
+    """The verdict on a commit to `table` that asks for `operations` and touches `touches`.
+
+    Args:
+        layout: what the names in the contract's regions mean for the table.
+        now_ms: milliseconds since 1970.
+    """
     if contract.administrator:
         return Clear()
     rules = contract.rules_for(table)
@@ -76,30 +91,25 @@ def check(contract: Contract, table: Identifier, touches: Sequence[Touch], opera
         )
     wanted = operations & FILE_OPERATIONS
     granting = tuple(rule for rule in rules if all(rule.grants(operation) for operation in wanted))
-    if any(rule.partitions is None for rule in granting) or not touches:
+    if any(rule.whole for rule in granting) or not touches:
         return Clear()
-    return _partitions(contract, table, granting, touches, wanted)
+    return _partitions(contract, table, Ownership(granting, layout, now_ms), touches, wanted)
 
 
 def _partitions(
     contract: Contract,
     table: Identifier,
-    granting: Sequence[Rule],
+    ownership: Ownership,
     touches: Sequence[Touch],
     wanted: frozenset[Operation],
 ) -> Verdict:
-    regions = tuple(region for rule in granting for region in rule.partitions or ())
     outside: dict[str, None] = {}
     unknown: dict[str, str] = {}
-    compiled: dict[PartitionSpec, _Regions] = {}
     for touch in touches:
-        spec = touch.spec
-        if spec not in compiled:
-            compiled[spec] = _Regions(spec, regions)
-        owned = compiled[spec].owns(touch.partition)
-        if owned is None:
-            unknown.setdefault(_name(touch), compiled[spec].reason)
-        elif not owned:
+        standing = ownership.of(touch.spec, touch.partition)
+        if standing is Standing.PARTLY:
+            unknown.setdefault(_name(touch), ownership.reason)
+        elif standing is Standing.OUTSIDE:
             outside.setdefault(_name(touch))
     what = " and ".join(sorted(wanted)) or "write"
     if outside:
@@ -131,7 +141,7 @@ def reads_only_owned(contract: Contract, table: Identifier, operations: frozense
 
 
 def owned(
-    contract: Contract, table: Identifier, specs: Mapping[int, PartitionSpec]
+    contract: Contract, table: Identifier, specs: Mapping[int, PartitionSpec], *, layout: Layout, now_ms: int
 ) -> Callable[[int, tuple[Any, ...]], bool]:
     """(spec id, partition) → whether a rule of the contract for this table may own that partition (trap R2).
 
@@ -139,55 +149,15 @@ def owned(
     counts as owned, and so does a partition of a spec that came after `specs`.
     """
     rules = contract.rules_for(table)
-    everything = any(rule.partitions is None for rule in rules)
-    regions = tuple(region for rule in rules for region in rule.partitions or ())
-    compiled: dict[int, _Regions] = {}
+    everything = any(rule.whole for rule in rules)
+    ownership = Ownership(rules, layout, now_ms)
 
     def owns(spec_id: int, partition: tuple[Any, ...]) -> bool:
         if everything or spec_id not in specs:
             return True
-        if spec_id not in compiled:
-            compiled[spec_id] = _Regions(specs[spec_id], regions)
-        return compiled[spec_id].owns(partition) is not False
+        return ownership.of(specs[spec_id], partition) is not Standing.OUTSIDE
 
     return owns
-
-
-class _Regions:
-    """The regions of a contract, made ready for one partition spec."""
-
-    def __init__(self, spec: PartitionSpec, regions: Iterable[Region]) -> None:
-        self.reason = ""
-        self._width = len(spec.fields)
-        self._regions = [self._compile(spec, region) for region in regions]
-
-    def _compile(self, spec: PartitionSpec, region: Region) -> list[tuple[int, Compiled | None]]:
-        """(position in the partition tuple, extent) of each field; None where the field cannot be judged."""
-        positions = {field.name: index for index, field in enumerate(spec.fields)}
-        extents: list[tuple[int, Compiled | None]] = []
-        for name, extent in region.fields:
-            try:
-                if name not in positions:
-                    raise NotUnderstood(f"partition spec {spec.spec_id} of these files has no field {name!r}")
-                extents.append((positions[name], compile_extent(spec.fields[positions[name]], extent)))
-            except NotUnderstood as problem:
-                self.reason = self.reason or str(problem)
-                extents.append((-1, None))
-        return extents
-
-    def owns(self, partition: tuple[Any, ...]) -> bool | None:
-        """Three-valued: a region holds if all its fields do, the union if one region does; None: cannot be told."""
-        if len(partition) != self._width:
-            self.reason = self.reason or "the partition has another number of values than its spec has fields"
-            return None
-        undecided = False
-        for extents in self._regions:
-            if any(extent is not None and not extent.holds(partition[position]) for position, extent in extents):
-                continue
-            if all(extent is not None for _, extent in extents):
-                return True
-            undecided = True
-        return None if undecided else False
 
 
 def _name(touch: Touch) -> str:

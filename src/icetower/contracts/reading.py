@@ -6,7 +6,8 @@ saw instead of becoming a date, an octal number and a rounded one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,10 @@ from icetower.errors import BadRequest
 RULE = "contract.syntax"
 TEXT_CHARACTERS_MAX = 1_000_000
 DEPTH_MAX = 20
+TOP = "the contract"
+_UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
+_UNITS_BYTES = {"B": 1, **{f"{letter}iB": 1024**power for power, letter in enumerate("KMGT", start=1)}}
+DURATION_MAX_S = 10 * 366 * 86_400
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +56,7 @@ class Reader:
                 raise self.wrong("has a name that is not a plain word", line=line)
             if key.value in fields:
                 raise self.wrong(f"has the field {key.value!r} twice; keep one", line=line)
-            inner = key.value if self.place == "the contract" else f"{self.place}.{key.value}"
-            fields[key.value] = Reader(value, inner, self.source)
+            fields[key.value] = Reader(value, _inner(self.place, key.value), self.source)
             if key.value == "<<":
                 raise self.wrong("uses '<<'; write the fields out", line=line)
         return fields
@@ -96,10 +100,71 @@ class Reader:
     def boolean(self) -> bool:
         return self.choice(("true", "false")) == "true"
 
+    def whole_number(self, *, least: int = 0) -> int:
+        text = self.text()
+        if not re.fullmatch(r"\d{1,15}", text) or int(text) < least:
+            raise self.wrong(f"is {text!r}; write a whole number, {least} or more")
+        return int(text)
+
+    def duration_s(self) -> float:
+        """Seconds of a duration such as 100ms, 30s, 10m, 24h, 7d or 2w."""
+        text = self.text()
+        found = re.fullmatch(r"(\d{1,15})(ms|s|m|h|d|w)", text)
+        if found is None or not 0 < int(found[1]) * _UNITS_MS[found[2]] <= DURATION_MAX_S * 1000:
+            raise self.wrong(
+                f"is {text!r}; write a duration of up to ten years, such as 100ms, 30s, 10m, 24h, 7d or 2w"
+            )
+        return int(found[1]) * _UNITS_MS[found[2]] / 1000
+
+    def size_bytes(self) -> int:
+        """Bytes of a size such as 1048576, 512MiB or 1GiB."""
+        text = self.text()
+        found = re.fullmatch(r"([1-9]\d{0,14})(B|KiB|MiB|GiB|TiB)?", text)
+        if found is None:
+            raise self.wrong(f"is {text!r}; write a size such as 1048576, 512MiB or 1GiB")
+        return int(found[1]) * _UNITS_BYTES[found[2] or "B"]
+
+
+def duration_text(seconds: float) -> str:
+    """A duration in the largest unit that it is a whole number of; `Reader.duration_s` reads it back."""
+    thousandths = round(seconds * 1000)
+    unit = next(unit for unit in ("w", "d", "h", "m", "s", "ms") if thousandths % _UNITS_MS[unit] == 0)
+    return f"{thousandths // _UNITS_MS[unit]}{unit}"
+
+
+def size_text(size_bytes: int) -> str:
+    """A size in the largest unit that it is a whole number of; `Reader.size_bytes` reads it back."""
+    unit = next(unit for unit in ("TiB", "GiB", "MiB", "KiB", "B") if size_bytes % _UNITS_BYTES[unit] == 0)
+    return f"{size_bytes // _UNITS_BYTES[unit]}{'' if unit == 'B' else unit}"
+
+
+def _inner(place: str, name: str) -> str:
+    return name if place == TOP else f"{place}.{name}"
+
+
+def lines_of(text: str, *, source: str) -> dict[str, int]:
+    """Where everything stands: place, as messages name it (``tables[0].partitions``) → line, counted from 1.
+
+    A field's line is its name's. Raises `BadRequest` for what is not plain YAML.
+    """
+    return dict(_lines(read_document(text, source=source).node, TOP))
+
+
+def _lines(node: Any, place: str) -> Iterator[tuple[str, int]]:
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            inner = _inner(place, str(key.value))
+            yield inner, key.start_mark.line + 1
+            yield from _lines(value, inner)
+    elif isinstance(node, yaml.SequenceNode):
+        for index, item in enumerate(node.value):
+            yield f"{place}[{index}]", item.start_mark.line + 1
+            yield from _lines(item, f"{place}[{index}]")
+
 
 def read_document(text: str, *, source: str) -> Reader:
     """The one document in `text`. Raises `BadRequest` for what is not plain YAML."""
-    top = Reader(None, "the contract", source)
+    top = Reader(None, TOP, source)
     if len(text) > TEXT_CHARACTERS_MAX:
         raise top.wrong(f"is longer than {TEXT_CHARACTERS_MAX} characters", line=1)
     try:

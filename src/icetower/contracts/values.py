@@ -9,21 +9,32 @@ from __future__ import annotations
 import datetime as dt
 import re
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
+from enum import Enum
 from typing import Any
 
-from icetower.contracts.model import Extent, Values
+from icetower.contracts.model import NOW, Extent, Values
 from icetower.table.partitions import PartitionField
 
 _EPOCH_DAY = dt.date(1970, 1, 1).toordinal()
 _DATE = re.compile(r"(\d{4})(?:-(\d\d)(?:-(\d\d)(?:[T-](\d\d))?)?)?")
 _CALENDAR = ("year", "month", "day", "hour")
+_NOW = re.compile(rf"{NOW}(?:([+-]\d{{1,9}})([mhdw]))?")
+_UNITS_MS = {"m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 
 
 class NotUnderstood(ValueError):
     """A value of a contract means nothing for the field that it is given for; the text says why."""
+
+
+class Standing(Enum):
+    """How a set of values lies to an extent, a region or a contract: within, apart from it, or neither for certain."""
+
+    INSIDE = "inside"
+    OUTSIDE = "outside"
+    PARTLY = "partly"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,23 +45,61 @@ class Compiled:
     start: Any = None
     end: Any = None
 
-    def holds(self, raw: Any) -> bool:
+    def of(self, raw: Any) -> Standing:
+        """Where one value lies, which may be of any type that a manifest can hold."""
         if self.values is not None:
-            return raw in self.values
+            return _stands(raw in self.values)
         if raw is None:
-            return False
+            return Standing.OUTSIDE
         try:
-            return bool((self.start is None or raw >= self.start) and (self.end is None or raw < self.end))
+            return _stands((self.start is None or raw >= self.start) and (self.end is None or raw < self.end))
         except TypeError:
-            return False  # not a value of this field, whatever the manifest says
+            return Standing.OUTSIDE  # not a value of this field, whatever the manifest says
+
+    def of_span(self, low: Any, high: Any, count: int | None) -> Standing:
+        """Where the values from `low` to `high` lie, of which there are `count` (None: more than can be listed)."""
+        if self.values is not None:
+            held = sum(value is not None and low <= value <= high for value in self.values)
+            return Standing.OUTSIDE if not held else _stands_all(held == count)
+        if (self.end is not None and low >= self.end) or (self.start is not None and high < self.start):
+            return Standing.OUTSIDE
+        return _stands_all((self.start is None or low >= self.start) and (self.end is None or high < self.end))
+
+    def of_prefix(self, prefix: Any) -> Standing:
+        """Where all texts lie that begin with `prefix` (or all byte strings)."""
+        if self.values is not None:
+            return _stands_none(not any(value is not None and value.startswith(prefix) for value in self.values))
+        start, end = self.start, self.end
+        if end is not None and (prefix >= end):
+            return Standing.OUTSIDE
+        if start is not None and start > prefix and not start.startswith(prefix):
+            return Standing.OUTSIDE
+        return _stands_all((start is None or prefix >= start) and (end is None or not end.startswith(prefix)))
+
+    def of_some(self, values: Collection[Any]) -> Standing:
+        """Where a few values lie, one of which it is."""
+        found = {self.of(value) for value in values}
+        return found.pop() if len(found) == 1 else Standing.PARTLY
 
 
-def compile_extent(field: PartitionField, extent: Extent) -> Compiled:
-    """What `extent` means for `field`. Raises `NotUnderstood`."""
+def _stands(held: bool) -> Standing:
+    return Standing.INSIDE if held else Standing.OUTSIDE
+
+
+def _stands_all(held: bool) -> Standing:
+    return Standing.INSIDE if held else Standing.PARTLY
+
+
+def _stands_none(apart: bool) -> Standing:
+    return Standing.OUTSIDE if apart else Standing.PARTLY
+
+
+def compile_extent(field: PartitionField, extent: Extent, now_ms: int) -> Compiled:
+    """What `extent` means for `field` at `now_ms` (milliseconds since 1970). Raises `NotUnderstood`."""
     if isinstance(extent, Values):
-        parse = _parser(field, exact=True)
+        parse = _parser(field, now_ms, exact=True)
         return Compiled(frozenset(None if text is None else _read(parse, text, field) for text in extent.values))
-    parse = _parser(field, exact=False)
+    parse = _parser(field, now_ms, exact=False)
     start, end = (None if text is None else _read(parse, text, field) for text in (extent.start, extent.end))
     return Compiled(None, start, end)
 
@@ -74,8 +123,43 @@ def _type_of(field: PartitionField) -> str:
     return "int" if field.transform.startswith("bucket") else field.source_type
 
 
-def _parser(field: PartitionField, *, exact: bool) -> Callable[[str], Any]:
+def _parser(field: PartitionField, now_ms: int, *, exact: bool) -> Callable[[str], Any]:
     """How texts for `field` are read; a bound of a range (not `exact`) may be coarser than the field: its beginning."""
+    parse = _parser_of_texts(field, exact=exact)
+
+    def read(text: str) -> Any:
+        moment_ms = _moment_ms(text, now_ms)
+        return parse(text) if moment_ms is None else _at(field, moment_ms, text)
+
+    return read
+
+
+def _moment_ms(text: str, now_ms: int) -> int | None:
+    """The moment that ``now``, ``now+2h`` or ``now-30m`` names; None for any other text."""
+    found = _NOW.fullmatch(text)
+    if found is None:
+        return None
+    return now_ms + (0 if found[1] is None else int(found[1]) * _UNITS_MS[found[2]])
+
+
+def _at(field: PartitionField, moment_ms: int, text: str) -> Any:
+    """The field's value at a moment: the day, hour or microsecond that it lies in."""
+    unit = field.transform
+    if unit == "identity":
+        if field.source_type == "date":
+            unit = "day"
+        elif field.source_type.startswith("timestamp"):
+            return moment_ms * (1_000_000 if field.source_type.endswith("_ns") else 1_000)
+    if unit not in _CALENDAR:
+        raise NotUnderstood(f"{text} is a time, and {field.transform} of {field.source_type} has none")
+    hours = moment_ms // 3_600_000
+    if unit in ("hour", "day"):
+        return hours if unit == "hour" else hours // 24
+    date = dt.date.fromordinal(_EPOCH_DAY + hours // 24)
+    return date.year - 1970 if unit == "year" else (date.year - 1970) * 12 + date.month - 1
+
+
+def _parser_of_texts(field: PartitionField, *, exact: bool) -> Callable[[str], Any]:
     transform = field.transform
     if transform in _CALENDAR:
         return lambda text: _calendar(text, transform, exact=exact)

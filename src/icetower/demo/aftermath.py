@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from icetower.contracts.model import load
+from icetower.contracts.document import load
 from icetower.demo import plan, tables
 from icetower.demo.data import Totals
 from icetower.demo.serving import Serving

@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from icetower.contracts.model import dump, load
+from icetower.contracts.document import dump, load
 from icetower.errors import BadRequest, Forbidden
 from icetower.gateway.http import Call, json_response, no_content, route
 from icetower.gateway.tower import Tower

@@ -287,6 +287,7 @@ class Tower:
             application=sent.application,
             places=await locate(self.manifests, metadata, changes) if bound else None,
             location=await self.tables.default_location(identifier, _uuid(request)) if bound and head is None else None,
+            now_ms=self.ambient.now_ms(),
         )
         await self.vectors.verify(changes)  # not before: of files elsewhere nobody shall hear whether they are there
         return admitted
@@ -322,7 +323,7 @@ class Tower:
 
         async def work() -> tuple[Committed]:
             head = await self.heads.load(identifier)
-            asked = admission_of_appends.ask(principal, identifier, head, request, key)
+            asked = admission_of_appends.ask(principal, identifier, head, request, key, now_ms=self.ambient.now_ms())
             # Before its files are looked at: compaction may have replaced them since they were appended.
             sent = Sent(principal.name, request.ref, asked.key, request.application)
             landed = await self._landed_before(identifier, head, sent)

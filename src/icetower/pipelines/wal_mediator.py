@@ -31,7 +31,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from icetower.ambient import Ambient, SystemAmbient
-from icetower.contracts.model import Contract, Operation, load
+from icetower.contracts.document import load
+from icetower.contracts.model import Contract, Operation
+from icetower.contracts.terms import Layout
 from icetower.errors import BadRequest, CommitConflict, IcetowerError, UsageError
 from icetower.pipelines.session import CATALOG, CREDENTIAL_VARIABLE, TOKEN_VARIABLE, spark_session
 from icetower.pipelines.tables import (
@@ -254,6 +256,8 @@ class _Run:
             proven_specs=proven_specs(wal, job.wal),
             contracts=job.contracts,
             operation=Operation.OVERWRITE if job.merge_keys else Operation.APPEND,
+            layout=Layout(target),
+            now_ms=self.ambient.now_ms(),
         )
 
     def _classified(self, batch: Batch, target: Metadata, rules: Rules) -> DataFrame:

@@ -16,6 +16,7 @@ from pyspark.sql.types import DataType, DecimalType, StringType, StructField, St
 
 from icetower.contracts.check import Clear, Touch, check
 from icetower.contracts.model import Contract, Operation
+from icetower.contracts.terms import Layout
 from icetower.errors import BadRequest
 from icetower.pipelines.tables import quoted
 from icetower.pipelines.wal_plan import Batch, Metadata
@@ -126,7 +127,13 @@ def read_batch(spark: SparkSession, wal: str, batch: Batch) -> DataFrame:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What rows are judged by. `contracts` by agent; `operation` is what the mediator will do for them."""
+    """What rows are judged by.
+
+    Attributes:
+        contracts: by agent.
+        operation: what the mediator will do for them.
+        now_ms: when it does so; slots that are owned relative to the clock are judged by this time.
+    """
 
     table: Identifier
     catalog: str
@@ -135,6 +142,8 @@ class Rules:
     proven_specs: Sequence[int]
     contracts: Mapping[str, Contract]
     operation: Operation
+    layout: Layout
+    now_ms: int
 
 
 def judge(rows: DataFrame, rules: Rules) -> DataFrame:
@@ -202,7 +211,8 @@ def _verdict(agent: str | None, values: Sequence[Any], rules: Rules) -> tuple[st
         return "wal.agent", f"no contract is in force for the agent {agent!r}"
     raw = tuple(raw_value(field, value) for field, value in zip(rules.spec.fields, values, strict=True))
     touch = Touch(rules.spec, raw, adds=True, content=0, files=1)
-    verdict = check(contract, rules.table, (touch,), frozenset({rules.operation}))
+    operations = frozenset({rules.operation})
+    verdict = check(contract, rules.table, (touch,), operations, layout=rules.layout, now_ms=rules.now_ms)
     return None if isinstance(verdict, Clear) else (verdict.rule, verdict.message)
 
 

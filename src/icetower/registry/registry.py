@@ -18,7 +18,8 @@ from typing import Any, TypeVar
 from sqlalchemy import ColumnElement, Connection, Row, Select, and_, delete, func, insert, or_, select, update
 
 from icetower.ambient import Ambient
-from icetower.contracts.model import ADMINISTRATOR_NAME, NAME, Contract, dump, load
+from icetower.contracts.document import dump, load
+from icetower.contracts.model import ADMINISTRATOR_NAME, NAME, Contract
 from icetower.database import Database, Together
 from icetower.errors import AlreadyExists, BadRequest, NotAuthenticated, NotFound
 from icetower.registry.principals import Principal, administrator

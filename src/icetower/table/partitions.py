@@ -75,7 +75,7 @@ def resolve_fields(
     """
     columns: dict[int, tuple[str, str]] = {}
     for schema in schemas:
-        for column_id, column in _columns(schema, ""):
+        for column_id, column in columns_of(schema):
             columns.setdefault(column_id, column)
     return tuple(_field(position, field, columns) for position, field in enumerate(fields))
 
@@ -96,9 +96,14 @@ def _field(position: int, field: Mapping[str, Any], columns: Mapping[int, tuple[
         transform=transform,
         source_name=name,
         source_type=kind,
-        result_type=_RESULTS.get(transform.split("[")[0], kind),
+        result_type=result_of(transform, kind),
         source_id=source_id,
     )
+
+
+def result_of(transform: str, source_type: str) -> str:
+    """The type of a transform's values."""
+    return _RESULTS.get(transform.split("[")[0], source_type)
 
 
 def _schemas(metadata: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -108,13 +113,14 @@ def _schemas(metadata: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return sorted(schemas, key=lambda s: (s.get("schema-id", 0) != current, -s.get("schema-id", 0)))
 
 
-def _columns(struct_type: Mapping[str, Any], prefix: str) -> Iterator[tuple[int, tuple[str, str]]]:
+def columns_of(struct_type: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[int, tuple[str, str]]]:
+    """(id, (name, type)) of every column that a partition field may come from; nested ones are ``a.b``."""
     for field in struct_type["fields"]:
         name, kind = prefix + field["name"], field["type"]
         if isinstance(kind, str):
             yield field["id"], (name, kind)
         elif kind["type"] == "struct":  # elements of lists and maps are no partition sources
-            yield from _columns(kind, name + ".")
+            yield from columns_of(kind, name + ".")
 
 
 def partition_key(partition: Sequence[Any]) -> tuple[Any, ...]:

@@ -1,0 +1,257 @@
+"""Do all rows that a partition may hold lie in what a contract owns?
+
+A partition says something about its rows: a value of each of its fields. A region asks for something: a value of each
+of its terms. Where both are the same transform of the same column it is a comparison; where they are not (the table was
+partitioned otherwise since, or the contract names columns) it is asked what the one tells about the other:
+
+    exactly     identity tells every transform; an hour its day, month and year; bucket[32] its bucket[16]
+    a span      a month is a span of days, truncate[10] of numbers, truncate[3] the texts with a prefix
+    a few       bucket[8] is two buckets of bucket[16]
+    nothing     a bucket tells no value, and a partition without a field of the column nothing at all
+
+INSIDE is said only of what holds for every row; what is neither inside nor outside for certain is PARTLY.
+Specification: "Partition Transforms".
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+from icetower.conflicts.transforms import apply
+from icetower.contracts.model import Region, Rule
+from icetower.contracts.terms import Layout
+from icetower.contracts.values import Compiled, NotUnderstood, Standing, compile_extent
+from icetower.errors import ValidationFailed
+from icetower.table.partitions import PartitionField, PartitionSpec
+
+INSIDE, OUTSIDE, PARTLY = Standing.INSIDE, Standing.OUTSIDE, Standing.PARTLY
+_CALENDAR = ("year", "month", "day", "hour")
+_EPOCH_DAY = dt.date(1970, 1, 1).toordinal()
+_NOT_VALUES = (TypeError, ValueError, OverflowError, ArithmeticError, AttributeError, ValidationFailed)
+"""What a value of another type in a manifest makes of a computation with it."""
+
+Judge = Callable[[tuple[Any, ...]], Standing]
+
+
+class Ownership:
+    """What a contract's rules own of a table at one time, made ready for the specs that it is asked about.
+
+    Args:
+        now_ms: milliseconds since 1970, for what is owned relative to ``now``.
+    """
+
+    def __init__(self, rules: Sequence[Rule], layout: Layout, now_ms: int) -> None:
+        self.reason = ""
+        """Why something could not be told, the first time that it couldn't."""
+        self._rules = rules
+        self._layout = layout
+        self._now_ms = now_ms
+        self._judges: dict[PartitionSpec, list[Judge]] = {}
+
+    def of(self, spec: PartitionSpec, partition: tuple[Any, ...]) -> Standing:
+        """Where the rows of a partition lie: INSIDE where one rule owns it whole."""
+        if len(partition) != len(spec.fields):
+            self._note("the partition has another number of values than its spec has fields")
+            return PARTLY
+        if spec not in self._judges:
+            self._judges[spec] = [self._rule(rule, spec) for rule in self._rules]
+        return _any(judge(partition) for judge in self._judges[spec])
+
+    def _note(self, reason: str) -> None:
+        self.reason = self.reason or reason
+
+    def _rule(self, rule: Rule, spec: PartitionSpec) -> Judge:
+        given = None if rule.partitions is None else [self._region(region, spec) for region in rule.partitions]
+        excluded = [self._region(region, spec) for region in rule.excluded]
+
+        def judge(partition: tuple[Any, ...]) -> Standing:
+            inside = INSIDE if given is None else _any(region(partition) for region in given)
+            taken = _any(region(partition) for region in excluded)
+            return _all((inside, _NOT[taken]))
+
+        return judge
+
+    def _region(self, region: Region, spec: PartitionSpec) -> Judge:
+        judges: list[Judge] = []
+        for name, extent in region.fields:
+            try:
+                field = self._layout.field(name, spec)
+                if field is None:
+                    raise NotUnderstood(f"the table has no partition field and no column for {name!r}")
+                judges.append(self._term(field, compile_extent(field, extent, self._now_ms), spec))
+            except NotUnderstood as problem:
+                judges.append(self._unknown(str(problem)))
+        return lambda partition: _all(judge(partition) for judge in judges)
+
+    def _unknown(self, reason: str) -> Judge:
+        def judge(partition: tuple[Any, ...]) -> Standing:
+            self._note(reason)
+            return PARTLY
+
+        return judge
+
+    def _term(self, wanted: PartitionField, extent: Compiled, spec: PartitionSpec) -> Judge:
+        """What the fields of a spec tell together about one term."""
+        telling = [
+            (position, _relation(field, wanted, extent))
+            for position, field in enumerate(spec.fields)
+            if field.source_id == wanted.source_id and field.transform != "void"
+        ]
+        if not telling:
+            return self._unknown(
+                f"partition spec {spec.spec_id} of these files has no field of the column {wanted.source_name} for "
+                f"{wanted.name!r}, so they may hold any value of it"
+            )
+        unsure = (
+            f"{wanted.name!r} is {wanted.transform} of {wanted.source_name}, and partition spec {spec.spec_id} of "
+            f"these files has {', '.join(spec.fields[position].transform for position, _ in telling)} of it"
+        )
+
+        def judge(partition: tuple[Any, ...]) -> Standing:
+            found = _decided(_guarded(relation, partition[position]) for position, relation in telling)
+            if found is PARTLY:
+                self._note(unsure)
+            return found
+
+        return judge
+
+
+# ------------------------------------------------------------------------------------------------ three-valued logic
+
+_NOT = {INSIDE: OUTSIDE, OUTSIDE: INSIDE, PARTLY: PARTLY}
+
+
+def _any(standings: Iterable[Standing]) -> Standing:
+    found = set(standings)
+    return INSIDE if INSIDE in found else PARTLY if PARTLY in found else OUTSIDE
+
+
+def _all(standings: Iterable[Standing]) -> Standing:
+    found = set(standings)
+    return OUTSIDE if OUTSIDE in found else PARTLY if PARTLY in found else INSIDE
+
+
+def _decided(standings: Iterable[Standing]) -> Standing:
+    """Several say something about one thing. Where they contradict each other no row is there, or the values lie."""
+    found = set(standings) - {PARTLY}
+    return found.pop() if len(found) == 1 else PARTLY
+
+
+def _guarded(relation: Callable[[Any], Standing], raw: Any) -> Standing:
+    try:
+        return relation(raw)
+    except _NOT_VALUES:
+        return PARTLY
+
+
+# ------------------------------------------------------------------------- what one transform tells about another
+
+
+def _relation(have: PartitionField, want: PartitionField, extent: Compiled) -> Callable[[Any], Standing]:
+    """Value of `have` → where the values of `want` lie that go with it; both are of one column."""
+    if have.transform == want.transform:
+        return extent.of
+    told = _bucket_relation(have, want, extent) or (lambda raw: _by_source(have, want, extent, raw))
+    return lambda raw: extent.of(None) if raw is None else told(raw)
+
+
+def _bucket_relation(have: PartitionField, want: PartitionField, extent: Compiled) -> Callable[[Any], Standing] | None:
+    """Two numbers of buckets tell of each other what their greatest common divisor leaves of the hash."""
+    if not (have.transform.startswith("bucket[") and want.transform.startswith("bucket[")):
+        return None
+    buckets, wanted = _width(have), _width(want)
+    step = math.gcd(buckets, wanted)
+    return lambda raw: extent.of_some(range(raw % step, wanted, step))
+
+
+def _by_source(have: PartitionField, want: PartitionField, extent: Compiled, raw: Any) -> Standing:
+    kind = have.source_type
+    source = _source_of(have, raw)
+    if source is None:
+        return PARTLY
+    if isinstance(source, _Prefix):
+        return _of_prefix(source.text, want, extent)
+    low, high = source.low, source.high
+    if low == high:
+        return extent.of(apply(want.transform, kind, low))
+    if want.transform.startswith("bucket["):
+        return PARTLY
+    if want.transform == "identity" and kind.startswith("timestamp") and low < 0:
+        high += 1_000_000_000 if kind.endswith("_ns") else 1_000_000  # Iceberg puts some a second too early before 1970
+    first, last = apply(want.transform, kind, low), apply(want.transform, kind, high)
+    return extent.of_span(first, last, _count(want, first, last))
+
+
+def _of_prefix(prefix: str | bytes, want: PartitionField, extent: Compiled) -> Standing:
+    if want.transform.startswith("truncate[") and _width(want) <= len(prefix):
+        return extent.of(prefix[: _width(want)])
+    return PARTLY if want.transform.startswith("bucket[") else extent.of_prefix(prefix)
+
+
+def _count(field: PartitionField, first: Any, last: Any) -> int | None:
+    """How many values a monotone transform has from `first` to `last`; None where that is not a matter of counting."""
+    if not isinstance(first, int) or not isinstance(last, int):
+        return None
+    step = _width(field) if field.transform.startswith("truncate[") else 1
+    return (last - first) // step + 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Interval:
+    """Source values from `low` to `high`, both included."""
+
+    low: Any
+    high: Any
+
+
+@dataclass(frozen=True, slots=True)
+class _Prefix:
+    """All texts that begin so, or all byte strings."""
+
+    text: str | bytes
+
+
+def _source_of(field: PartitionField, raw: Any) -> _Interval | _Prefix | None:
+    """The values of the source column that go with a partition value; None where it tells nothing of their order."""
+    transform, kind = field.transform, field.source_type
+    if transform == "identity":
+        return _Interval(raw, raw)
+    if transform in _CALENDAR:
+        first, after = _first_day(transform, raw), _first_day(transform, raw + 1)
+        if kind == "date":
+            return _Interval(first, after - 1)
+        parts = 86_400 * (1_000_000_000 if kind.endswith("_ns") else 1_000_000)
+        if transform == "hour":
+            return _Interval(raw * parts // 24, (raw + 1) * parts // 24 - 1)
+        return _Interval(first * parts, after * parts - 1)
+    if transform.startswith("truncate["):
+        return _truncated(raw, kind, _width(field))
+    return None
+
+
+def _truncated(raw: Any, kind: str, width: int) -> _Interval | _Prefix | None:
+    if isinstance(raw, str | bytes):
+        return _Interval(raw, raw) if len(raw) < width else _Prefix(raw)
+    if isinstance(raw, Decimal):
+        exponent = int(raw.as_tuple().exponent)
+        return _Interval(raw, raw + Decimal(width - 1).scaleb(exponent))
+    end = raw + width - 1
+    # Java's numbers begin again at their end: the last truncated value of a type has the first rows, too.
+    return _Interval(raw, end) if end < 2 ** (31 if kind == "int" else 63) else None
+
+
+def _first_day(unit: str, number: int) -> int:
+    """Days since 1970 at which a year, month or day begins (an hour: anything, it is not asked for)."""
+    if unit in ("day", "hour"):
+        return number
+    year, month = divmod(number, 12) if unit == "month" else (number, 0)
+    return dt.date(1970 + year, month + 1, 1).toordinal() - _EPOCH_DAY
+
+
+def _width(field: PartitionField) -> int:
+    return int(field.transform[field.transform.index("[") + 1 : -1])

@@ -1,0 +1,112 @@
+"""The names of a contract's regions: a partition field's, or a transform of a column as Spark writes it.
+
+`day(ts)`, `bucket(16, product_id)`, `truncate(10, sku)`, `identity(region)`. A region that names columns stays true
+when the table's partitioning changes; one that names a field means that field's transform and column, whichever spec
+has it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from icetower.errors import ValidationFailed
+from icetower.table.partitions import PartitionField, PartitionSpec, columns_of, resolve_fields, result_of
+
+_CALL = re.compile(r"(\w+)\(\s*(?:(\d+)\s*,\s*)?([^(),\s][^(),]*?)\s*\)")
+_PLAIN = {
+    **{name: name for name in ("identity", "year", "month", "day", "hour")},
+    **{f"{name}s": name for name in ("year", "month", "day", "hour")},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """A transform, as in table metadata (``bucket[16]``), of a column, which may be nested (``a.b``)."""
+
+    transform: str
+    column: str
+
+
+def parse_term(text: str) -> Term | None:
+    """The transform of a column that a text is; None for a plain name, which is a partition field's.
+
+    Raises:
+        ValueError: it looks like a transform and is none; the text says why.
+    """
+    if "(" not in text and ")" not in text:
+        return None
+    found = _CALL.fullmatch(text.strip())
+    if found is None:
+        raise ValueError("is no transform of one column; write day(ts) or bucket(16, product_id)")
+    name, width, column = found[1].lower(), found[2], found[3]
+    if name in ("bucket", "truncate"):
+        if width is None or int(width) < 1:
+            raise ValueError(f"needs a number: {name}(16, {column})")
+        return Term(f"{name}[{int(width)}]", column)
+    if name not in _PLAIN:
+        raise ValueError(f"has the transform {name!r}; known are {', '.join(('bucket', 'truncate', *_PLAIN))}")
+    if width is not None:
+        raise ValueError(f"takes no number: {name}({column})")
+    return Term(_PLAIN[name], column)
+
+
+class Layout:
+    """What names in regions mean for one table: its columns, and the partition fields of all its specs.
+
+    Args:
+        metadata: the table's, with the specs and schemas of the commit that is judged.
+    """
+
+    def __init__(self, metadata: Mapping[str, Any]) -> None:
+        self._metadata = metadata
+
+    def field(self, name: str, spec: PartitionSpec) -> PartitionField | None:
+        """The field, or the term as if it were one, that a region's `name` means; None where the table has none.
+
+        A field of the judged `spec` itself comes first; where only other specs have the name, they must agree on it.
+        """
+        own = next((field for field in spec.fields if field.name == name and field.transform != "void"), None)
+        if own is not None:
+            return own
+        try:
+            term = parse_term(name)
+        except ValueError:
+            return None
+        if term is None:
+            return self._named.get(name)
+        if term.column not in self._columns:
+            return None
+        source_id, kind = self._columns[term.column]
+        return PartitionField(-1, name, term.transform, term.column, kind, result_of(term.transform, kind), source_id)
+
+    @cached_property
+    def _columns(self) -> dict[str, tuple[int, str]]:
+        schemas = self._metadata.get("schemas") or [self._metadata["schema"]]
+        current = self._metadata.get("current-schema-id", 0)
+        schema = next(each for each in schemas if each.get("schema-id", 0) == current)
+        return {name: (column_id, kind) for column_id, (name, kind) in columns_of(schema)}
+
+    @cached_property
+    def _named(self) -> dict[str, PartitionField]:
+        found: dict[str, set[tuple[int, str]]] = {}
+        fields: dict[str, PartitionField] = {}
+        schemas = self._metadata.get("schemas") or [self._metadata["schema"]]
+        for spec in self._metadata.get("partition-specs") or ():
+            try:
+                resolved = resolve_fields(spec["fields"], schemas)
+            except ValidationFailed:
+                continue  # its column is gone altogether
+            for field in resolved:
+                if field.transform == "void":  # what version 1 leaves of a field that was dropped
+                    continue
+                found.setdefault(field.name, set()).add((field.source_id, field.transform))
+                fields[field.name] = field
+        return {name: field for name, field in fields.items() if len(found[name]) == 1}
+
+
+NO_LAYOUT = Layout({"schemas": [{"schema-id": 0, "fields": []}]})
+"""For whoever judges partitions of one spec by the names of its own fields alone."""
