@@ -23,8 +23,8 @@
 
     ConfigurationError and UsageError (exit status 2) are for people at a terminal.
 
-Each error says what happened, to what, and what to do next. `rule`, `partitions`, `snapshot`, `files` and `next_step`
-travel beside the message in the body of the answer, so that an agent can act without reading prose.
+Each error says what happened, to what, and what to do next. Its attributes travel beside the message in the body of the
+answer, so that an agent can act without reading prose.
 """
 
 from __future__ import annotations
@@ -43,7 +43,11 @@ class IcetowerError(Exception):
         partitions: human names of the partitions concerned, such as ``date=2017-01-02/bucket=3``.
         snapshot: id of the snapshot that stands in the way, if one does.
         files: paths of the files that it is about, a few.
-        next_step: one word for machines: ``refresh``, ``retry``, ``fix_request``, ``ask_owner``, ``new_key``, ``none``.
+        next_step: one word for machines: ``refresh``, ``retry``, ``wait_until``, ``fix_request``, ``ask_owner``,
+            ``request_partition``, ``escalated_to``, ``new_key``, ``authenticate``, ``none``.
+        owner: whose partitions they are, where they are somebody else's: a contract's name, and its contact.
+        wait_until_ms: before this time (milliseconds since 1970) trying again is in vain.
+        escalated_to: the person whose decision it has become.
     """
 
     status: ClassVar[int] = 500
@@ -60,6 +64,9 @@ class IcetowerError(Exception):
         snapshot: int | None = None,
         files: Sequence[str] = (),
         next_step: str | None = None,
+        owner: str | None = None,
+        wait_until_ms: int | None = None,
+        escalated_to: str | None = None,
     ) -> None:
         super().__init__(message)
         self.message = message
@@ -68,6 +75,9 @@ class IcetowerError(Exception):
         self.snapshot = snapshot
         self.files = tuple(files)
         self.next_step = next_step or self.default_next_step
+        self.owner = owner
+        self.wait_until_ms = wait_until_ms
+        self.escalated_to = escalated_to
 
 
 class BadRequest(IcetowerError):

@@ -107,6 +107,9 @@ def test_error_bodies_tell_people_and_machines() -> None:
             "snapshot": None,
             "files": [],
             "next_step": "ask_owner",
+            "owner": None,
+            "wait_until_ms": None,
+            "escalated_to": None,
         }
     }
     conflict = error_body(CommitConflict("stale", snapshot=7))["error"]

@@ -28,4 +28,7 @@ def error_of(status: int, body: bytes) -> IcetowerError:
         snapshot=said.get("snapshot"),
         files=said.get("files") or (),
         next_step=said.get("next_step"),
+        owner=said.get("owner"),
+        wait_until_ms=said.get("wait_until_ms"),
+        escalated_to=said.get("escalated_to"),
     )

@@ -114,5 +114,8 @@ def error_body(error: IcetowerError) -> JSON:
             "snapshot": error.snapshot,
             "files": list(error.files),
             "next_step": error.next_step,
+            "owner": error.owner,
+            "wait_until_ms": error.wait_until_ms,
+            "escalated_to": error.escalated_to,
         }
     }
