@@ -503,11 +503,9 @@ def test_a_commit_with_files_changes_nothing_of_what_its_branch_keeps() -> None:
     assert ask(change([A]), updates=updates, by=contract("append, refs", "all"))
 
 
-def test_properties_that_let_nothing_go_are_whoever_alters() -> None:
-    other: dict[str, Any] = {"action": "set-properties", "updates": {"commit.retry.num-retries": "9"}}
+def test_what_lets_no_history_go_that_was_kept_is_no_change() -> None:
     keep: dict[str, Any] = {"action": "set-properties", "updates": {"icetower.retention.snapshots-max": "100"}}
     had = {**METADATA, "properties": {"icetower.retention.snapshots-max": "100"}}
-    assert ask(updates=[other], by=contract("alter"))
     assert ask(updates=[keep], by=contract("alter"), metadata=had)  # as it is
     created = [{"action": "set-location", "location": LOCATION}, keep]
     arguments: dict[str, Any] = {"metadata": None, "requirements": [{"type": "assert-create"}], "location": LOCATION}
@@ -618,11 +616,14 @@ def test_a_commit_may_use_the_spec_that_it_adds() -> None:
     updates = [spec, *updates_of(written)]
     assert refused(written, updates=updates).rule == "contract.operation"
     both = {Operation.APPEND, Operation.ALTER}
-    assert ask(written, updates=updates, by=contract("append, alter", "[{day_2: [1970-01-01]}]")).operations == both
+    assert refused(written, updates=updates, by=contract("append, alter")).rule == "contract.shared"
+    alters = "- {table: pricing.*, operations: [alter], partitions: all}\n"
+    owner = contract("append", "[{day_2: [1970-01-01]}]", alters)
+    assert ask(written, updates=updates, by=owner).operations == both
     # A contract that names another field means its column and transform, wherever they are.
-    assert ask(written, updates=updates, by=contract("append, alter")).operations == both
+    assert ask(written, updates=updates, by=contract("append", extra=alters)).operations == both
     spec["spec"]["fields"][0]["transform"] = "year"
-    assert refused(written, updates=updates, by=contract("append, alter")).rule == "contract.undecided"
+    assert refused(written, updates=updates, by=contract("append", extra=alters)).rule == "contract.undecided"
     assert isinstance(refused(written), ValidationFailed)  # without it the spec is unknown
 
 

@@ -373,3 +373,19 @@ def test_r5_who_rewrites_a_manifest_cannot_hide_the_files_of_others_in_it(forge:
     assert error_of(agent.send(request))["rule"] == "contract.manifest"
     assert agent.send(agent.snapshot([(0, [kept, gone])], drop=[old.path], operation="delete")).status_code == 200
     assert agent.live() == ["theirs.parquet"]
+
+
+@pytest.mark.parametrize("operations", ["alter", "read, append, overwrite, delete, alter"])
+def test_who_owns_a_part_does_not_say_how_all_of_a_table_is_partitioned(forge: Forge, operations: str) -> None:
+    """Nobody's partitions could be told any more from the files that come after it."""
+    admin = forge()
+    admin.create()
+    agent = forge(OWNER.replace("read, append, overwrite, delete", operations))
+    spec = {"action": "add-spec", "spec": {"spec-id": 1, "fields": []}}
+    default = {"action": "set-default-spec", "spec-id": -1}
+    assert error_of(agent.commit([], [spec, default]))["rule"] == "contract.shared"
+    assert error_of(agent.commit([], [spec]))["rule"] == "contract.shared"
+    assert admin.load()["default-spec-id"] == 0
+    assert len(admin.load()["partition-specs"]) == 1
+    assert agent.commit([], [{"action": "set-properties", "updates": {"comment": "mine"}}]).status_code == 200
+    assert admin.commit([], [spec, default]).status_code == 200

@@ -7,6 +7,7 @@ contract.partitions  it doesn't own a partition that the commit adds to or remov
 contract.undecided   it can't tell whether it does
 contract.ref         the commit would move a branch without asserting where it stands, so that others' data may go
 contract.history     it removes snapshots, or says for how long they are kept, without a word on all partitions
+contract.shared      it alters what everybody goes by, such as the partition spec, without a word on all partitions
 contract.location    files outside the table's locations, or a change of these
 contract.summary     a summary key that only the tower writes
 contract.key         the contract requires an idempotency key
@@ -22,6 +23,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from icetower.admission.admitted import Admitted
+from icetower.admission.alterations import shared
 from icetower.admission.keys import key_of, number_of
 from icetower.admission.operations import RETENTION, operations_of, target_of
 from icetower.admission.reads import declared, promised
@@ -116,6 +118,7 @@ def admit(
         asked.check_refs()
         asked.check_history()
         asked.check_locations(location)
+        asked.check_shared()
         if key is None and application is None and principal.contract.requires_key(identifier):
             raise ContractViolation(
                 f"contract {principal.contract.name} requires an idempotency key for every commit to {identifier}; "
@@ -412,6 +415,19 @@ class _Asked:
                 "contract.history",
                 f"{what}, and history belongs to all who write to the table; "
                 f"that needs the operation {operation} and 'partitions: all' in the contract",
+            )
+
+    # -- contract.shared
+
+    def check_shared(self) -> None:
+        if self.base is None or self.contract.grants_everywhere(frozenset({Operation.ALTER}), self.identifier):
+            return
+        changed = shared(self.base, self.after(), self.updates)
+        if changed:
+            raise self.refuse(
+                "contract.shared",
+                f"it changes {', '.join(changed)}, and all who read or write the table go by that; "
+                "it needs the operation alter and 'partitions: all' in the contract",
             )
 
     # -- contract.location
