@@ -294,21 +294,16 @@ class Tower:
 
     async def _landed_before(self, identifier: Identifier, head: HeadState, sent: Sent) -> Committed | None:
         """The answer that a commit has got before, if any (traps K1 to K3). Raises `KeyMisused`."""
-        own = replays.resent(head, sent)
-        if own is not None:
-            return Committed("replayed", head, own, 0.0, 1)
-        found = await replays.landed(self.ledger, head, sent)
+        landed = replays.resent(head, sent) or await replays.landed(self.ledger, head, sent)
         for _ in range(REPLAY_LOADS_MAX):
-            if found is None or found.shows_in(head):
+            if landed is None or any(snapshot_id in head.snapshots for snapshot_id in landed):
                 break
-            # The ledger knows what this version does not: it came after it, or is gone.
+            # The ledger knows what this version does not: it came after it, or has expired.
             newest = await self.heads.load(identifier)
             if newest.location == head.location:
                 break
-            head, found = newest, await replays.landed(self.ledger, newest, sent)
-        if found is None or not await replays.is_done(self.ledger, identifier, head, found):
-            return None
-        return Committed("replayed", head, found.snapshots, 0.0, 1)
+            head, landed = newest, await replays.landed(self.ledger, newest, sent)
+        return None if landed is None else Committed("replayed", head, landed, 0.0, 1)
 
     # -- appends by the fast path ---------------------------------------------------------------------------------
 
@@ -454,17 +449,11 @@ def _operation(snapshot: Mapping[str, Any]) -> str:
 def _commits(admitted: Admitted, done: Committed) -> list[Commit]:
     """What the ledger keeps of a commit."""
     table = str(done.head.metadata["table-uuid"]), target_ref(admitted.updates) or "", admitted.principal
-    numbers = [(done.head.snapshots.get(i) or {}).get("sequence-number") or 0 for i in done.snapshots]
-    about = {
-        "snapshots": done.snapshots,
-        "application_id": admitted.application_id,
-        "fingerprint": admitted.fingerprint,
-        "sequence_number": min(numbers) or None,
-    }
-    commits = [] if admitted.key is None else [Commit(CommitKey(*table, admitted.key), **about)]
+    about = done.snapshots, admitted.application_id, admitted.fingerprint
+    commits = [] if admitted.key is None else [Commit(CommitKey(*table, admitted.key), *about)]
     if admitted.application_sequence is not None:
         name, number = admitted.application_sequence
-        commits.append(Commit(CommitKey(*table, name, numbered=True), **about, sequence=number))
+        commits.append(Commit(CommitKey(*table, name, numbered=True), *about, sequence=number))
     return commits
 
 
