@@ -10,6 +10,7 @@ import typer
 from icetower import __version__
 from icetower.cli import demo as demo_command
 from icetower.cli import explain as explain_command
+from icetower.cli import grants as grants_command
 from icetower.cli import pipelines, registry
 from icetower.cli import serve as serve_command
 from icetower.cli.terminal import fail, say
@@ -44,6 +45,7 @@ app.command("demo")(demo_command.demo)
 app.command("explain")(explain_command.explain)
 app.command("mediate")(pipelines.mediate)
 app.command("orphans")(pipelines.orphans)
+registry.contracts.command("grants")(grants_command.grants)
 app.add_typer(registry.contracts, name="contracts")
 app.add_typer(registry.principals, name="principals")
 
