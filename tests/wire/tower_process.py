@@ -112,6 +112,7 @@ def error_of(response: httpx2.Response) -> dict[str, Any]:
     """The error of an answer; its code is the status, and none of its fields is missing or empty."""
     error = response.json()["error"]
     assert error["code"] == response.status_code
-    assert set(error) == {"message", "type", "code", "rule", "partitions", "snapshot", "files", "next_step"}
+    fields = {"message", "type", "code", "rule", "partitions", "snapshot", "files", "next_step"}
+    assert set(error) == fields | {"owner", "wait_until_ms", "escalated_to"}
     assert all(error[field] for field in ("message", "type", "rule", "next_step"))
     return error
