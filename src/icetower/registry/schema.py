@@ -38,3 +38,34 @@ contracts = Table(
 
 # One row. Every change of the registry counts it up, in the same transaction.
 changes = Table("registry_changes", metadata, Column("number", BigInteger, nullable=False))
+
+# What waits for a person: an agent that was stopped (`kind` escalation), or one that asks for partitions (request).
+matters = Table(
+    "registry_matters",
+    metadata,
+    Column("id", String(36), primary_key=True),
+    Column("kind", String(16), nullable=False),
+    Column("subject", String(64), nullable=False),  # a hash of what it is about; unique among those that are open
+    Column("principal", String(255), nullable=False),
+    Column("contract", String(128), nullable=False),
+    Column("target", Text, nullable=False),  # the table
+    Column("contact", Text),  # for whom it is
+    Column("details", Text, nullable=False),  # JSON
+    Column("opened_ms", BigInteger, nullable=False),
+    Column("closed_ms", BigInteger),  # null: open
+    Column("closed_by", String(255)),
+    Column("decision", String(16)),
+    Column("note", Text),
+)
+
+deliveries = Table(
+    "registry_deliveries",
+    metadata,
+    Column("matter", String(36), primary_key=True),
+    Column("way", String(16), primary_key=True),
+    Column("address", Text, nullable=False),  # of mail; for a webhook its name in the settings, never its URL
+    Column("attempts", Integer, nullable=False),
+    Column("next_ms", BigInteger),  # when it is sent (again), or whoever is sending it has had long enough; null: never
+    Column("delivered_ms", BigInteger),
+    Column("fault", Text),  # of the last attempt
+)
