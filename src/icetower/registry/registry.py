@@ -83,13 +83,18 @@ def hash_of(secret: str) -> str:
 
 
 class Registry:
-    """Open it once; its tables are made or brought up to date then."""
+    """Open it once; its tables are made or brought up to date then.
+
+    Attributes:
+        number: the highest number of changes that was read; -1: none yet. Each request has it read anew.
+    """
 
     def __init__(self, database: Database, ambient: Ambient) -> None:
         self._database = database
         self._ambient = ambient
         self._authentication = Together(self._authenticate)
         self._known = _Known()
+        self.number = -1
         migrate(database, Path(__file__).parent / "migrations", version_table="registry_version")
 
     async def _write(self, work: Callable[[Connection], T], *, only_adds: bool = False) -> T:
@@ -204,6 +209,7 @@ class Registry:
 
     def _now_known(self, known: _Known, read: _Known) -> _Known:
         """What is known after a reading that began with `known`, all of it as the registry stood at the reading."""
+        self.number = max(self.number, read.number)
         if read.number == known.number:
             known.acting.update(read.acting)
             known.standings.update(read.standings)
@@ -212,6 +218,17 @@ class Registry:
         if len(self._known) > KNOWN_MAX:
             self._known = _Known()
         return known if read.number == known.number else read
+
+    async def change(self, work: Callable[[Connection], T], *, quietly: bool = False) -> T:
+        """For what other rooms keep beside principals and contracts: one transaction.
+
+        Every tower hears of it, with `quietly` none.
+        """
+        return await self._write(work, only_adds=quietly)
+
+    async def read(self, work: Callable[[Connection], T]) -> tuple[int, T]:
+        """What `work` reads, and a number of changes that it is not older than."""
+        return await self._database.run(lambda connection: (_number(connection), work(connection)))
 
     # ---------------------------------------------------------------------------------------------- authentication
 
