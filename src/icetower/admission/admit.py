@@ -11,6 +11,7 @@ contract.shared      it alters what everybody goes by, such as the partition spe
 contract.location    files outside the table's locations, or a change of these
 contract.summary     a summary key that only the tower writes
 contract.key         the contract requires an idempotency key
+summary.unknown      a summary key that begins like ours, and is none (400)
 summary.reads        the summary's word on what was read says nothing that can be used (400); filter.*: its filter
 """
 
@@ -33,7 +34,7 @@ from icetower.contracts.check import Clear, Touch, Verdict, check
 from icetower.contracts.model import FILE_OPERATIONS, Operation
 from icetower.contracts.terms import NO_LAYOUT, Layout
 from icetower.errors import ContractViolation, ValidationFailed
-from icetower.protocol.marks import APPLICATION, BLIND, KEY, MEDIATOR, OURS, SEQUENCE
+from icetower.protocol.marks import APPLICATION, KEY, MEDIATOR, OF_CLIENTS, OF_THE_TOWER, OURS, SEQUENCE
 from icetower.protocol.names import Identifier
 from icetower.registry.principals import Principal
 from icetower.table import metadata as table_metadata
@@ -45,8 +46,6 @@ from icetower.table.records import is_vector
 JSON = Mapping[str, Any]
 
 SUMMARY_CHARACTERS_MAX = 1_048_576
-OPEN_SUMMARY_KEYS = (KEY, BLIND, APPLICATION, SEQUENCE)
-OPEN_SUMMARY_PREFIXES = ("icetower.read-", "icetower.filter", "icetower.isolation")
 DATA_PATHS = ("write.data.path", "write.object-storage.path", "write.folder-storage.path")
 PATHS = (*DATA_PATHS, "write.metadata.path")
 HISTORY = ("icetower.retention.", "history.expire.", "gc.enabled")
@@ -106,6 +105,7 @@ def admit(
     """
     _check_manifests(changes)
     _check_headers(metadata, changes, updates)
+    _check_words(changes)
     operations = operations_of(metadata, requirements, updates, changes)
     summaries = [_summary(change) for change in changes]
     key = key_of(summaries, key)
@@ -185,6 +185,17 @@ def _check_manifests(changes: Sequence[Change]) -> None:
             f"the commit's manifests don't say what it does: {shown}{more}; write the commit again",
             rule="contract.manifest",
         )
+
+
+def _check_words(changes: Sequence[Change]) -> None:
+    """A word of ours that nobody knows is a misspelt one: it would be passed over, and its writer would rely on it."""
+    for name in (name for change in changes for name in _summary(change)):
+        if name.startswith(OURS) and name not in OF_CLIENTS | OF_THE_TOWER and not name.startswith(MEDIATOR):
+            raise ValidationFailed(
+                f"the snapshot property {name} is not known here; those that a client may set are "
+                f"{', '.join(sorted(OF_CLIENTS))}",
+                rule="summary.unknown",
+            )
 
 
 def _check_headers(metadata: JSON | None, changes: Sequence[Change], updates: Sequence[JSON]) -> None:
@@ -476,7 +487,6 @@ class _Asked:
     def check_summaries(self) -> None:
         # A mediator's progress makes rows of its write-ahead log count as done: only who may write everywhere says so.
         mediates = self.contract.grants_everywhere(frozenset({Operation.APPEND}), self.identifier)
-        prefixes = (*OPEN_SUMMARY_PREFIXES, MEDIATOR) if mediates else OPEN_SUMMARY_PREFIXES
         for change in self.changes:
             size = sum(len(name) + len(text) for name, text in _summary(change).items())
             if size > SUMMARY_CHARACTERS_MAX:  # every commit after it would write it again, every reader read it
@@ -485,8 +495,7 @@ class _Asked:
                     f"a snapshot's summary has {size} characters, and at most {SUMMARY_CHARACTERS_MAX} are kept",
                 )
             for name in _summary(change):
-                open_to_all = name in OPEN_SUMMARY_KEYS or name.startswith(prefixes)
-                if name.startswith(OURS) and not open_to_all:
+                if name in OF_THE_TOWER or (name.startswith(MEDIATOR) and not mediates):
                     raise self.refuse(
                         "contract.summary", f"the snapshot property {name} is written by the tower alone; leave it out"
                     )

@@ -43,6 +43,10 @@ GROUP_FILE = "icetower.group-file"
 GROUP_SIZE = "icetower.group-size"
 """How many appends the snapshot stands for."""
 
+OF_CLIENTS = frozenset({KEY, BLIND, APPLICATION, SEQUENCE, FILTER, ISOLATION})
+OF_THE_TOWER = frozenset({REF, PRINCIPAL, CLIENT_LIST, GROUP_FILE, GROUP_SIZE})
+"""Every word of a summary, but for those of mediators."""
+
 # Table properties.
 BLIND_APPENDS = "icetower.blind-appends"
 """Its owner's word that every append to the table is blind (trap R1)."""
