@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
+from urllib.parse import quote
 
 import httpx2
 
@@ -96,17 +97,50 @@ class Tower:
         """The newest version of every contract."""
         return self._json("GET", "/contracts")["contracts"]
 
-    def contract(self, name: str) -> dict[str, Any]:
-        """One contract in force: `contract`, `version`, `text`."""
-        return self._json("GET", f"/contracts/{name}")
+    def contract(self, name: str, version: int | None = None) -> dict[str, Any]:
+        """A contract in force, or an older version of it: `contract`, `version`, `text`, `applied_ms`, `applied_by`,
+        `message`."""
+        wanted = {} if version is None else {"version": str(version)}
+        return self._json("GET", f"/contracts/{_in_path(name)}", params=wanted)
+
+    def contract_history(self, name: str) -> list[dict[str, Any]]:
+        """Every version of a contract, oldest first; the text of a revocation is None."""
+        return self._json("GET", f"/contracts/{_in_path(name)}/history")["versions"]
 
     def apply_contract(self, text: str) -> dict[str, Any]:
         """Put a contract (YAML) in force: `contract`, `version`."""
         return self._json("POST", "/contracts", content=text.encode())
 
-    def revoke_contract(self, name: str) -> dict[str, Any]:
-        """End a contract: its principals may do nothing from the next request on."""
-        return self._json("DELETE", f"/contracts/{name}")
+    def apply_contracts(
+        self, texts: Sequence[str], *, expected: Sequence[int | None] = (), message: str | None = None
+    ) -> list[dict[str, Any]]:
+        """Put contracts (YAML) in force, all or none: of each `contract`, `version`, and whether it `changed`.
+
+        Args:
+            expected: for each, the newest version that the caller has seen (0: none); None: whatever it is.
+            message: why; it is kept with the versions.
+
+        Raises:
+            Conflict: somebody has put another version in force than was expected; nothing was applied.
+        """
+        seen = [*expected, *[None] * (len(texts) - len(expected))]
+        contracts = [{"text": text, "expected": version} for text, version in zip(texts, seen, strict=True)]
+        return self._json("POST", "/contracts/apply", json={"contracts": contracts, "message": message})["contracts"]
+
+    def restore_contract(self, name: str, version: int | None = None, *, message: str | None = None) -> dict[str, Any]:
+        """Put an older version in force again, as a new one: `contract`, `version`, `changed`.
+
+        Without a version: the last one that a revoked contract had.
+        """
+        return self._json("POST", f"/contracts/{_in_path(name)}/restore", json={"version": version, "message": message})
+
+    def revoke_contract(self, name: str, *, message: str | None = None) -> dict[str, Any]:
+        """End a contract: its principals may do nothing from the next request on, and their tokens are gone.
+
+        For administrators, and for principals that the contract's `revocation` names.
+        """
+        wanted = {} if message is None else {"message": message}
+        return self._json("DELETE", f"/contracts/{_in_path(name)}", params=wanted)
 
     def principals(self) -> list[dict[str, Any]]:
         return self._json("GET", "/principals")["principals"]
@@ -117,11 +151,11 @@ class Tower:
 
     def rotate_principal(self, name: str) -> str:
         """A new secret for a principal; the old one ends now."""
-        return self._json("POST", f"/principals/{name}/rotate")["secret"]
+        return self._json("POST", f"/principals/{_in_path(name)}/rotate")["secret"]
 
     def revoke_principal(self, name: str) -> None:
         """End a principal: it is unknown from the next request on."""
-        self._json("DELETE", f"/principals/{name}")
+        self._json("DELETE", f"/principals/{_in_path(name)}")
 
     def commits(self, *, limit: int = 100, table: str | None = None) -> list[dict[str, Any]]:
         """The newest attempts to commit, newest first; an agent sees its own."""
@@ -142,3 +176,7 @@ class Tower:
         if response.is_success:
             return response.json() if response.content else None
         raise error_of(response.status_code, response.content)
+
+
+def _in_path(name: str) -> str:
+    return quote(name, safe="")

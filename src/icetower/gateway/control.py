@@ -9,17 +9,38 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from icetower.contracts.document import dump, load
-from icetower.errors import BadRequest, Forbidden
+from icetower.errors import BadRequest, Forbidden, NotFound
 from icetower.gateway.http import Call, json_response, no_content, route
 from icetower.gateway.tower import Tower
 from icetower.protocol.wire import Wire, read, read_object
+from icetower.registry.versions import Proposal
 
 RECENT_MAX = 1_000
+
+
+CONTRACTS_MAX = 1_000
+"""Contracts in one request."""
 
 
 class _NewPrincipal(Wire):
     name: str
     contract: str
+
+
+class _Proposed(Wire):
+    text: str
+    expected: int | None = None
+
+
+class _Proposals(Wire):
+    contracts: list[_Proposed]
+    message: str | None = None
+
+
+class _Restoration(Wire):
+    version: int | None = None
+    expected: int | None = None
+    message: str | None = None
 
 
 def routes(tower: Tower) -> list[Route]:
@@ -32,7 +53,10 @@ def routes(tower: Tower) -> list[Route]:
         route(tower, "GET", base + "/me", me),
         route(tower, "GET", base + "/contracts", list_contracts),
         route(tower, "POST", base + "/contracts", apply_contract),
+        route(tower, "POST", base + "/contracts/apply", apply_contracts),
         route(tower, "GET", base + "/contracts/{name}", show_contract),
+        route(tower, "GET", base + "/contracts/{name}/history", contract_history),
+        route(tower, "POST", base + "/contracts/{name}/restore", restore_contract),
         route(tower, "DELETE", base + "/contracts/{name}", revoke_contract),
         route(tower, "GET", base + "/principals", list_principals),
         route(tower, "POST", base + "/principals", create_principal),
@@ -79,18 +103,71 @@ async def apply_contract(call: Call) -> Response:
     return json_response({"contract": contract.name, "version": version})
 
 
+async def apply_contracts(call: Call) -> Response:
+    """Several contracts in one transaction, all or none; each may say which version its author has seen."""
+    _require_administrator(call)
+    wanted = read(_Proposals, read_object(call.body, "contracts"), "contracts")
+    if not 1 <= len(wanted.contracts) <= CONTRACTS_MAX:
+        raise BadRequest(f"contracts: give 1 to {CONTRACTS_MAX} of them at once")
+    proposals = [
+        Proposal(load(each.text, source=f"contracts[{position}]"), each.text, each.expected)
+        for position, each in enumerate(wanted.contracts)
+    ]
+    done = await call.tower.registry.apply_contracts(proposals, by=call.principal.name, message=wanted.message)
+    return json_response({"contracts": [asdict(applied) for applied in done]})
+
+
 async def show_contract(call: Call) -> Response:
-    name = call.request.path_params["name"]
+    """A contract in force as its author wrote it, or an older version of it."""
+    name = _own_contract(call)
+    try:
+        version = None if call.query("version") is None else int(call.query("version") or "")
+    except ValueError as error:
+        raise BadRequest("query parameter version must be a number") from error
+    found = asdict(await call.tower.registry.contract(name, version))
+    return json_response({"contract": found.pop("name"), **found})
+
+
+async def contract_history(call: Call) -> Response:
+    """Every version of a contract, oldest first; a revocation has no text."""
+    name = _own_contract(call)
+    found = await call.tower.registry.history(name)
+    if not found:
+        raise NotFound(f"there has never been a contract {name}", rule="contract.exists")
+    return json_response({"contract": name, "versions": [asdict(version) for version in found]})
+
+
+def _own_contract(call: Call) -> str:
+    """The contract in the path, which anybody but an administrator must be bound to."""
+    name = str(call.request.path_params["name"])
     if not call.principal.administrator and name != call.principal.contract.name:
         raise Forbidden(f"{call.principal.name} may read its own contract only", rule="permission.administrator")
-    contract, version = await call.tower.registry.contract(name)
-    return json_response({"contract": name, "version": version, "text": dump(contract)})
+    return name
+
+
+async def restore_contract(call: Call) -> Response:
+    """An older version in force again, as a new one."""
+    _require_administrator(call)
+    wanted = read(_Restoration, read_object(call.body or b"{}", "restoration"), "restoration")
+    done = await call.tower.registry.restore_contract(
+        call.request.path_params["name"],
+        wanted.version,
+        by=call.principal.name,
+        message=wanted.message,
+        expected=wanted.expected,
+    )
+    return json_response(asdict(done))
 
 
 async def revoke_contract(call: Call) -> Response:
-    _require_administrator(call)
+    """For administrators, and for principals that the contract itself names."""
     name = call.request.path_params["name"]
-    version = await call.tower.registry.revoke_contract(name, by=call.principal.name)
+    version = await call.tower.registry.revoke_contract(
+        name,
+        by=call.principal.name,
+        message=call.query("message"),
+        named_only=not call.principal.administrator,
+    )
     return json_response({"contract": name, "version": version})
 
 

@@ -20,6 +20,7 @@ from icetower.errors import (
     BadRequest,
     BodyTooLarge,
     CommitConflict,
+    Forbidden,
     IcetowerError,
     KeyMisused,
     NotAuthenticated,
@@ -144,7 +145,14 @@ async def _authenticate(tower: Tower, request: Request) -> Principal:
     scheme, _, token = header.partition(" ")
     if scheme.lower() != "bearer" or not token:
         raise NotAuthenticated("the Authorization header is not of the form 'Bearer TOKEN'")
-    return await tower.registry.authenticate(token.strip())
+    principal = await tower.registry.authenticate(token.strip())
+    if principal.revoked:
+        raise Forbidden(
+            f"contract {principal.contract.name} of {principal.name} was revoked; nothing is allowed until it is "
+            "restored",
+            rule="contract.revoked",
+        )
+    return principal
 
 
 async def read_body(request: Request, max_bytes: int) -> bytes:

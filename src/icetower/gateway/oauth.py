@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from icetower.errors import BadRequest, IcetowerError, NotAuthenticated
+from icetower.errors import BadRequest, IcetowerError, NotAuthenticated, Unavailable
 from icetower.gateway.http import json_response, read_body
 from icetower.gateway.tower import Tower
 
@@ -81,6 +81,8 @@ def _refusal(error: IcetowerError) -> Response:
     """An OAuth2 error (RFC 6749, 5.2)."""
     if isinstance(error, NotAuthenticated):
         code = "invalid_client"
+    elif isinstance(error, Unavailable):
+        code = "temporarily_unavailable"
     else:
         code = error.rule.removeprefix("oauth.") if error.rule.startswith("oauth.") else "invalid_request"
     return json_response({"error": code, "error_description": error.message}, error.status)

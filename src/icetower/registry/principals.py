@@ -9,11 +9,18 @@ from icetower.contracts.model import ADMINISTRATOR, Contract
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Somebody who has proven who they are. `contract_version` counts from 1; 0: the built-in contract."""
+    """Somebody who has proven who they are.
+
+    Attributes:
+        contract: what it may do; nothing, where its contract was revoked.
+        contract_version: counts from 1; 0: the built-in contract.
+        revoked: its contract was.
+    """
 
     name: str
     contract: Contract
     contract_version: int
+    revoked: bool = False
 
     @property
     def administrator(self) -> bool:

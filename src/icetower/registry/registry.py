@@ -11,20 +11,21 @@ import hashlib
 import hmac
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sqlalchemy import ColumnElement, Connection, Row, Select, and_, delete, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Row, Select, delete, insert, or_, select, update
+from sqlalchemy.exc import SQLAlchemyError
 
 from icetower.ambient import Ambient
-from icetower.contracts.document import dump, load
 from icetower.contracts.model import ADMINISTRATOR_NAME, NAME, Contract
 from icetower.database import Database, Together
-from icetower.errors import AlreadyExists, BadRequest, NotAuthenticated, NotFound
+from icetower.errors import AlreadyExists, BadRequest, NotAuthenticated, NotFound, Unavailable
+from icetower.registry import versions
 from icetower.registry.principals import Principal, administrator
 from icetower.registry.schema import changes, contracts, credentials, principals
 from icetower.registry.sql import migrate, take_write_lock
+from icetower.registry.versions import Applied, ContractVersion, Proposal
 
 T = TypeVar("T")
 
@@ -66,17 +67,6 @@ class PrincipalRecord:
     revoked_ms: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class ContractVersion:
-    """One version of a contract: who applied it and when. `text` None: with this version it was revoked."""
-
-    name: str
-    version: int
-    applied_ms: int
-    applied_by: str
-    text: str | None
-
-
 def hash_of(secret: str) -> str:
     """SHA-256 in hexadecimal. Enough for 256 random bits; slow hashes are for what people choose."""
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
@@ -107,7 +97,19 @@ class Registry:
                 connection.execute(update(changes).values(number=changes.c.number + 1))
             return result
 
-        return await self._database.run(locked)
+        return await self._ask(locked)
+
+    async def _ask(self, work: Callable[[Connection], T]) -> T:
+        """One transaction. Raises `Unavailable` where the database cannot be asked: nobody is let in by guessing."""
+        try:
+            return await self._database.run(work)
+        except SQLAlchemyError as error:
+            # Not in the driver's words: they may hold paths and statements.
+            raise Unavailable(
+                f"the registry of principals and contracts cannot be asked ({type(error).__name__}); "
+                "nobody is let in, and nothing is committed, until it can be",
+                rule="registry.available",
+            ) from error
 
     # -------------------------------------------------------------------------------------------------- principals
 
@@ -190,7 +192,7 @@ class Registry:
             rows = connection.execute(select(principals).order_by(principals.c.name))
             return [PrincipalRecord(row.name, row.contract, row.created_ms, row.revoked_ms) for row in rows]
 
-        return await self._database.run(work)
+        return await self._ask(work)
 
     async def standings(self, names: Sequence[str]) -> dict[str, tuple[str, int]]:
         """Principal → its contract and that contract's version, as they stand now; the revoked ones are left out."""
@@ -202,7 +204,7 @@ class Registry:
             lacking = [name for name in names if number != known.number or name not in known.standings]
             return _Known(number, standings=_standings(connection, lacking))
 
-        read = await self._database.run(work)
+        read = await self._ask(work)
         standing = self._now_known(known, read).standings
         found = ((name, standing.get(name)) for name in names)
         return {name: each for name, each in found if each is not None}
@@ -228,7 +230,7 @@ class Registry:
 
     async def read(self, work: Callable[[Connection], T]) -> tuple[int, T]:
         """What `work` reads, and a number of changes that it is not older than."""
-        return await self._database.run(lambda connection: (_number(connection), work(connection)))
+        return await self._ask(lambda connection: (_number(connection), work(connection)))
 
     # ---------------------------------------------------------------------------------------------- authentication
 
@@ -249,7 +251,7 @@ class Registry:
             lacking = [hash_ for hash_ in presented if number != known.number or hash_ not in known.acting]
             return _Known(number, acting=_acting(connection, lacking, now))
 
-        acting = self._now_known(known, await self._database.run(work)).acting
+        acting = self._now_known(known, await self._ask(work)).acting
         found = ((hash_, acting.get(hash_)) for hash_ in presented)
         return {
             hash_: None if each is None or (each[1] is not None and each[1] <= now) else each[0]
@@ -271,7 +273,7 @@ class Registry:
 
         def work(connection: Connection) -> bool:
             row = _credentials(connection, [presented], now).get(presented)
-            if row is None or not _in_force(connection, [row.principal]):
+            if row is None or _standings(connection, [row.principal]).get(row.principal) is None:
                 return False
             if client_id is not None and (row.issued_from is not None or not _same(row.principal, client_id)):
                 return False
@@ -294,69 +296,81 @@ class Registry:
     # --------------------------------------------------------------------------------------------------- contracts
 
     async def apply_contract(self, contract: Contract, *, by: str, text: str | None = None) -> int:
-        """Put a contract in force and return its version; unchanged, it keeps the one it has.
+        """Put one contract in force and return its version, as `apply_contracts`."""
+        return (await self.apply_contracts([Proposal(contract, text)], by=by))[0].version
 
-        `text` is the YAML as its author wrote it, kept with its comments; by default it is written anew.
-        Raises `BadRequest` if `text` is not that contract.
+    async def apply_contracts(
+        self, proposals: Sequence[Proposal], *, by: str, message: str | None = None
+    ) -> list[Applied]:
+        """Put contracts in force, all of them or none; unchanged, one keeps the version that it has.
+
+        Raises:
+            BadRequest: a text is not its contract, the message is too long, or one contract is proposed twice.
+            Conflict: another version is in force than was expected.
         """
-        written = text if text is not None else dump(contract)
-        if contract.administrator or load(written, source=contract.name) != contract:
-            raise BadRequest(
-                f"contract {contract.name}: its text says something else, or it is built in", rule="contract"
+        names = [proposal.contract.name for proposal in proposals]
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            raise BadRequest(f"contract {twice} is given twice; keep one of them", rule="contract.twice")
+        written = [(proposal, proposal.written) for proposal in proposals]
+        author = self._author(by, message)
+        return await self._write(lambda connection: versions.apply(connection, written, author))
+
+    async def restore_contract(
+        self, name: str, version: int | None = None, *, by: str, message: str | None = None, expected: int | None = None
+    ) -> Applied:
+        """Put an older version in force again, as a new one; None: the last one of a contract that is revoked.
+
+        Secrets of its principals work again. Tokens that ended with its revocation don't.
+
+        Raises:
+            NotFound: there is no such version, or it is a revocation.
+            BadRequest: a version must be named.
+            Conflict: another version is the newest than was expected.
+        """
+        author = self._author(by, message)
+        return await self._write(lambda c: versions.restore(c, name, version, author, expected))
+
+    async def revoke_contract(self, name: str, *, by: str, message: str | None = None, named_only: bool = False) -> int:
+        """From the next request on its principals may do nothing; their tokens are gone for good.
+
+        Returns the version that says so.
+
+        Args:
+            named_only: `by` must be named in the contract's `revocation`.
+
+        Raises:
+            NotFound: there is no such contract.
+            Forbidden: `by` is not named.
+        """
+        author = self._author(by, message)
+
+        def work(connection: Connection) -> int:
+            version = versions.revoke(connection, name, author, named_only=named_only)
+            bound = select(principals.c.name).where(principals.c.contract == name)
+            connection.execute(
+                delete(credentials).where(credentials.c.issued_from.is_not(None), credentials.c.principal.in_(bound))
             )
-
-        def work(connection: Connection) -> int:
-            latest = _latest(connection, contract.name)
-            if latest is not None and latest.text is not None and _parsed(contract.name, latest.text) == contract:
-                return latest.version
-            return _append_version(connection, contract.name, latest, by, self._ambient.now_ms(), written)
+            return version
 
         return await self._write(work)
 
-    async def revoke_contract(self, name: str, *, by: str) -> int:
-        """From the next request on its principals may do nothing. Returns that version; raises `NotFound`."""
+    def _author(self, by: str, message: str | None) -> versions.Author:
+        return versions.Author(by, self._ambient.now_ms(), versions.checked_message(message))
 
-        def work(connection: Connection) -> int:
-            latest = _latest(connection, name)
-            if latest is None:
-                raise _no_contract(name)
-            if latest.text is None:
-                return latest.version
-            return _append_version(connection, name, latest, by, self._ambient.now_ms(), None)
+    async def contract(self, name: str, version: int | None = None) -> ContractVersion:
+        """The version of a contract that is in force, or the one with that number.
 
-        return await self._write(work)
-
-    async def contract(self, name: str) -> tuple[Contract, int]:
-        """A contract in force and its version. Raises `NotFound` for one unknown or revoked."""
-
-        def work(connection: Connection) -> tuple[Contract, int]:
-            latest = _latest(connection, name)
-            if latest is None or latest.text is None:
-                raise _no_contract(name)
-            return _parsed(name, latest.text), latest.version
-
-        return await self._database.run(work)
+        Raises `NotFound` for one unknown or revoked.
+        """
+        return await self._ask(lambda connection: versions.find(connection, name, version))
 
     async def contracts(self) -> list[ContractVersion]:
         """The newest version of every contract, by name; revoked ones have no text."""
-
-        def work(connection: Connection) -> list[ContractVersion]:
-            newest = (
-                select(contracts.c.name, func.max(contracts.c.version).label("v")).group_by(contracts.c.name).subquery()
-            )
-            matched = and_(contracts.c.name == newest.c.name, contracts.c.version == newest.c.v)
-            return _versions(connection.execute(select(contracts).join(newest, matched).order_by(contracts.c.name)))
-
-        return await self._database.run(work)
+        return await self._ask(versions.everything)
 
     async def history(self, name: str) -> list[ContractVersion]:
         """Every version of a contract, oldest first; empty for an unknown one."""
-
-        def work(connection: Connection) -> list[ContractVersion]:
-            query = select(contracts).where(contracts.c.name == name).order_by(contracts.c.version)
-            return _versions(connection.execute(query))
-
-        return await self._database.run(work)
+        return await self._ask(lambda connection: versions.history(connection, name))
 
 
 # ------------------------------------------------------------------------------------------------------------- queries
@@ -380,12 +394,8 @@ def _in_force(connection: Connection, names: Iterable[str]) -> dict[str, tuple[R
     """Principals that are not revoked: each with the newest version of its contract, where it has one."""
     unrevoked = select(principals).where(principals.c.revoked_ms.is_(None))
     people = _among(connection, unrevoked, principals.c.name, names)
-    newest = select(contracts.c.name, func.max(contracts.c.version).label("version")).group_by(contracts.c.name)
-    last = newest.subquery()
-    query = select(contracts).join(last, and_(contracts.c.name == last.c.name, contracts.c.version == last.c.version))
-    latest = {
-        row.name: row for row in _among(connection, query, contracts.c.name, {person.contract for person in people})
-    }
+    bound = {person.contract for person in people}
+    latest = {row.name: row for row in _among(connection, versions.newest(), contracts.c.name, bound)}
     return {person.name: (person, latest.get(person.contract)) for person in people}
 
 
@@ -432,8 +442,9 @@ def _principal_of(person: Row[Any], latest: Row[Any] | None) -> Principal:
     if person.contract == ADMINISTRATOR_NAME:
         return administrator(person.name)
     if latest is None or latest.text is None:
-        return Principal(person.name, Contract(person.contract, description="revoked"), latest.version if latest else 0)
-    return Principal(person.name, _parsed(person.contract, latest.text), latest.version)
+        nothing = Contract(person.contract, description="revoked")
+        return Principal(person.name, nothing, latest.version if latest else 0, revoked=True)
+    return Principal(person.name, versions.parsed(person.contract, latest.text), latest.version)
 
 
 def _token_end(connection: Connection, credential: Row[Any], now_ms: int, ttl_s: int) -> int:
@@ -455,32 +466,8 @@ def _require_principal(connection: Connection, name: str) -> None:
 
 
 def _require_contract(connection: Connection, name: str) -> None:
-    latest = None if name == ADMINISTRATOR_NAME else _latest(connection, name)
-    if name != ADMINISTRATOR_NAME and (latest is None or latest.text is None):
-        raise _no_contract(name)
-
-
-def _latest(connection: Connection, name: str) -> Row[Any] | None:
-    query = select(contracts).where(contracts.c.name == name).order_by(contracts.c.version.desc()).limit(1)
-    return connection.execute(query).one_or_none()
-
-
-def _append_version(
-    connection: Connection, name: str, latest: Row[Any] | None, by: str, now_ms: int, text: str | None
-) -> int:
-    version = 1 if latest is None else latest.version + 1
-    row = {"name": name, "version": version, "applied_ms": now_ms, "applied_by": by, "text": text}
-    connection.execute(insert(contracts).values(**row))
-    return version
-
-
-def _versions(rows: Any) -> list[ContractVersion]:
-    return [ContractVersion(row.name, row.version, row.applied_ms, row.applied_by, row.text) for row in rows]
-
-
-@lru_cache(maxsize=1024)
-def _parsed(name: str, text: str) -> Contract:
-    return load(text, source=f"contract {name}")
+    if name != ADMINISTRATOR_NAME:
+        versions.find(connection, name, None)
 
 
 def _not_authenticated() -> NotAuthenticated:
@@ -491,7 +478,3 @@ def _not_authenticated() -> NotAuthenticated:
 
 def _no_principal(name: str) -> NotFound:
     return NotFound(f"there is no principal {name}, or it was revoked", rule="principal.exists")
-
-
-def _no_contract(name: str) -> NotFound:
-    return NotFound(f"there is no contract {name} in force; apply it first", rule="contract.exists")

@@ -34,6 +34,7 @@ contracts = Table(
     Column("applied_ms", BigInteger, nullable=False),
     Column("applied_by", String(255), nullable=False),
     Column("text", Text),  # null: revoked
+    Column("message", Text),
 )
 
 # One row. Every change of the registry counts it up, in the same transaction.
