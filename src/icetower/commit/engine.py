@@ -35,7 +35,7 @@ from icetower.commit.queue import Committed, Member, Waiting, bases_of, names_of
 from icetower.commit.steps import Known, Planner, Step, Version
 from icetower.commit.swaps import Swaps
 from icetower.commit.turns import Fate, Flight, Limits, Turn
-from icetower.errors import CommitConflict, CommitStateUnknown, IcetowerError, KeyMisused, UpstreamFailed
+from icetower.errors import CommitConflict, CommitStateUnknown, IcetowerError, KeyMisused, Unavailable, UpstreamFailed
 from icetower.protocol.names import Identifier
 from icetower.table.head import HeadState
 
@@ -272,7 +272,7 @@ class Engine:
         fate = await flight.landed()
         again = [waiting for waiting in flight.waiting if not waiting.answer.done()]
         if fate is Fate.FAILED and flight.error is not None:
-            if len(again) > 1 and not isinstance(flight.error, CommitStateUnknown | UpstreamFailed):
+            if len(again) > 1 and not isinstance(flight.error, CommitStateUnknown | UpstreamFailed | Unavailable):
                 again = regrouped(again)
             else:
                 for waiting in again:
