@@ -1,4 +1,4 @@
-"""Revocation: from the next request on, with its tokens, and for nobody else. Where nobody can be asked, nobody is in."""
+"""Revocation: from the next request on, with its tokens, for nobody else. Where nobody can be asked, nobody is in."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from pyiceberg.types import LongType, NestedField
 from sqlalchemy import text as sql
 from tower_process import SCHEMA, TowerProcess, error_of
 
+from icetower.admission.admitted import Admitted
 from icetower.agent import DataFile
 from icetower.agent import Tower as Agent
-from icetower.admission.admitted import Admitted
 from icetower.ambient import SystemAmbient
 from icetower.commit.engine import Committed
 from icetower.contracts.document import load
@@ -56,7 +56,7 @@ def form(name: str, secret: str) -> dict[str, str]:
     return {"grant_type": "client_credentials", "client_id": name, "client_secret": secret}
 
 
-# -- clause 6: how the agent's access can be revoked without affecting other agents -------------------------------------
+# -- clause 6: how the agent's access can be revoked without affecting other agents -----------------------------------
 
 
 def test_revoking_one_of_two_agents_under_load_stops_it_at_once_and_no_commit_of_the_other(
@@ -193,7 +193,7 @@ def test_a_revoked_principal_is_gone_for_good_and_its_contract_stays(tower: Towe
         assert stays.me()["contract"] == contract
 
 
-# -- contracts over the wire --------------------------------------------------------------------------------------------
+# -- contracts over the wire ------------------------------------------------------------------------------------------
 
 
 def test_contracts_are_applied_together_shown_and_restored_over_the_wire(tower: TowerProcess, namespace: str) -> None:
@@ -231,13 +231,13 @@ class Away:
 
     def __init__(self, data: Path) -> None:
         self.tower = Tower(Settings.model_validate({"server": {"data": str(data)}}), SystemAmbient())
-        self.submitted = 0
+        self.submitted: asyncio.Queue[str] = asyncio.Queue()
         transport = httpx2.ASGITransport(app=build(self.tower))
         self.http = httpx2.AsyncClient(base_url="http://tower.test", transport=transport, timeout=60)
         submit = self.tower.engine.submit
 
         async def counted(member: Admitted) -> Committed:
-            self.submitted += 1
+            self.submitted.put_nowait(member.principal)
             return await submit(member)
 
         self.tower.engine.submit = counted  # type: ignore[method-assign]
@@ -290,8 +290,7 @@ def test_without_the_registry_nobody_is_let_in_and_what_waits_does_not_land(tmp_
         sent = [asyncio.create_task(setters[0]())]
         await writing.wait()  # the first is on its way to the swap; the others come behind it
         sent += [asyncio.create_task(setter()) for setter in setters[1:]]
-        while away.submitted < len(setters):
-            await asyncio.sleep(0)
+        assert {await away.submitted.get() for _ in setters} == {"ann", "bob", "cid"}
         away.take()
         go_on.set()
         answers = [*await asyncio.gather(*sent), await setters[0]()]
