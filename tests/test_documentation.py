@@ -11,7 +11,7 @@ import yaml
 from icetower import errors
 from icetower.contracts.document import load
 from icetower.gateway.app import routes
-from icetower.gateway.settings import Server, Settings, UpstreamSettings
+from icetower.gateway.settings import EscalationSettings, Server, Settings, UpstreamSettings
 from icetower.gateway.tower import Tower
 
 ROOT = Path(__file__).parent.parent
@@ -20,8 +20,8 @@ README, OPERATIONS, PROTOCOL, ARCHITECTURE = (
 )
 
 
-@pytest.mark.parametrize("model", [Server, UpstreamSettings])
-def test_every_setting_is_documented(model: type[Server | UpstreamSettings]) -> None:
+@pytest.mark.parametrize("model", [Server, UpstreamSettings, EscalationSettings])
+def test_every_setting_is_documented(model: type[Server | UpstreamSettings | EscalationSettings]) -> None:
     for name in model.model_fields:
         assert f"`{name}`" in OPERATIONS, name
 

@@ -19,8 +19,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from icetower.ambient import Ambient
 from icetower.errors import ConfigurationError, MethodNotAllowed, NotFound
 from icetower.gateway import control, iceberg, oauth
-from icetower.gateway.http import LOOPBACK, error_response
-from icetower.gateway.settings import Settings
+from icetower.gateway.http import error_response
+from icetower.gateway.settings import LOOPBACK, Settings
 from icetower.gateway.tower import Tower
 
 DRAIN_S = 30
@@ -39,6 +39,7 @@ def build(tower: Tower) -> ASGIApp:
     @asynccontextmanager
     async def lifespan(_: object) -> AsyncGenerator[None]:
         await tower.ensure_administrator()
+        tower.escalations.start()
         yield
         await tower.close()
 

@@ -25,6 +25,7 @@ from icetower.errors import (
     KeyMisused,
     NotAuthenticated,
 )
+from icetower.gateway.settings import LOOPBACK
 from icetower.gateway.tower import Tower
 from icetower.ledger.ledger import Answer
 from icetower.protocol.catalog import error_body
@@ -35,7 +36,6 @@ from icetower.table.keys import application_sequence
 
 log = logging.getLogger("icetower")
 
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
 NO_CREDENTIAL = "Bearer None"
 """What PyIceberg 0.12 sends where it was given no token."""
 

@@ -5,17 +5,28 @@
 [storage]                    properties for PyIceberg's FileIO on the server, such as s3.endpoint
 [table-config]               properties handed to clients with each table, such as s3.endpoint
 [defaults], [overrides]      catalog properties for clients: GET /v1/config returns them as they stand here
+[escalations]                smtp_host, smtp_port, smtp_encryption, smtp_user, smtp_password_env, sender, plain_webhooks
+[escalations.webhooks]       by the names that contracts use: NAME = {url, secret_env}
+
+Secrets are not in the file: `…_env` names the environment variable that has one.
 """
 
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from icetower.contracts.model import NAME
 from icetower.errors import ConfigurationError
+from icetower.observe.matters import mail_address
+from icetower.observe.sending import Encryption, MailServer, Ways, Webhook
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 class _Section(BaseModel):
@@ -42,6 +53,78 @@ class UpstreamSettings(_Section):
     """Where new tables go, such as s3://bucket/warehouse; default: `warehouse` under the data directory."""
 
 
+class WebhookSettings(_Section):
+    url: str
+    """Where word is posted. Often a secret itself; it is never shown."""
+    secret_env: str | None = None
+    """The variable with the secret that signs each post; without it nothing is signed."""
+
+
+class EscalationSettings(_Section):
+    """How people hear of escalations, and of requests for partitions."""
+
+    smtp_host: str | None = None
+    """The mail server; without one no mail is sent."""
+    smtp_port: Annotated[int, Field(ge=1, le=65535)] = 587
+    smtp_encryption: Encryption = Encryption.STARTTLS
+    smtp_user: str | None = None
+    smtp_password_env: str = "ICETOWER_SMTP_PASSWORD"  # noqa: S105 - the name of a variable
+    sender: str | None = None
+    """`Icetower <icetower@example.com>`; mail needs it."""
+    plain_webhooks: bool = False
+    """Whether webhooks beyond loopback may be plain HTTP."""
+    webhooks: dict[str, WebhookSettings] = {}
+
+    def ways(self, environment: Mapping[str, str]) -> Ways:
+        """What word can be sent by. Raises `ConfigurationError` for what is wrong or missing, without showing it."""
+        webhooks = {name: self._webhook(name, webhook, environment) for name, webhook in self.webhooks.items()}
+        return Ways(webhooks, None if self.smtp_host is None else self._mail_server(self.smtp_host, environment))
+
+    def _webhook(self, name: str, webhook: WebhookSettings, environment: Mapping[str, str]) -> Webhook:
+        if not NAME.fullmatch(name):
+            raise _wrong(f"webhooks: {name!r}", "is no name; write letters, digits, '_', '-' or '.'")
+        try:
+            parts = urlsplit(webhook.url)
+            host, _ = parts.hostname, parts.port
+        except ValueError:
+            host, parts = None, urlsplit("")
+        if not host or parts.scheme not in ("http", "https") or parts.username is not None or not _plain(webhook.url):
+            raise _wrong(f"webhooks.{name}.url", "is no address; write https://host/path, without a user in it")
+        if parts.scheme == "http" and host not in LOOPBACK and not self.plain_webhooks:
+            raise _wrong(
+                f"webhooks.{name}.url", "is plain HTTP to another machine; write https, or set plain_webhooks = true"
+            )
+        secret = None if webhook.secret_env is None else _secret(f"webhooks.{name}", webhook.secret_env, environment)
+        return Webhook(webhook.url, secret)
+
+    def _mail_server(self, host: str, environment: Mapping[str, str]) -> MailServer:
+        sender = None if self.sender is None else mail_address(self.sender)
+        if sender is None:
+            raise _wrong("sender", "must be a mail address where smtp_host is set: 'Icetower <icetower@example.com>'")
+        if self.smtp_user is None:
+            return MailServer(host, self.smtp_port, self.smtp_encryption, sender)
+        if self.smtp_encryption is Encryption.NONE and host not in LOOPBACK:
+            raise _wrong("smtp_encryption", "is none, and the password would travel in the open; write starttls")
+        password = _secret("smtp_user", self.smtp_password_env, environment)
+        return MailServer(host, self.smtp_port, self.smtp_encryption, sender, self.smtp_user, password)
+
+
+def _plain(url: str) -> bool:
+    """Whether a URL can be sent as it stands: no spaces, no control characters, nothing beyond ASCII."""
+    return url.isascii() and url.isprintable() and " " not in url
+
+
+def _secret(of: str, name: str, environment: Mapping[str, str]) -> str:
+    secret = environment.get(name)
+    if not secret:
+        raise _wrong(of, f"needs a secret in the environment variable {name}, which is not set")
+    return secret
+
+
+def _wrong(key: str, what: str) -> ConfigurationError:
+    return ConfigurationError(f"[escalations] {key} {what}", rule="configuration.escalations")
+
+
 class Settings(_Section):
     server: Server = Server()
     upstream: UpstreamSettings = UpstreamSettings()
@@ -49,6 +132,7 @@ class Settings(_Section):
     table_config: Annotated[dict[str, str], Field(alias="table-config")] = {}
     defaults: dict[str, str] = {}
     overrides: dict[str, str] = {}
+    escalations: EscalationSettings = EscalationSettings()
 
 
 def load_settings(path: Path | None, **server: Any) -> Settings:

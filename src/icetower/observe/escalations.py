@@ -1,0 +1,237 @@
+"""Whether a principal is stopped at a table, when it comes to that, and what people and agents do about it.
+
+An escalation belongs to a principal and a table, by their names. It outlives restarts, and every change of the
+contract: a team that changes its agent's contract has not yet looked at what the agent did. Only an administrator
+closes it. While the contract is in shadow mode it admits everything, so nothing is counted, and nobody is stopped.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+
+from icetower.ambient import Ambient
+from icetower.contracts.model import Contract
+from icetower.database import Together
+from icetower.errors import BadRequest, Conflict, ContractViolation, IcetowerError
+from icetower.observe.failures import STOPPED, Failure, Streaks, counts
+from icetower.observe.matters import (
+    DECISIONS,
+    Closing,
+    Decision,
+    Delivery,
+    Kind,
+    Matter,
+    Wanted,
+    Way,
+    check_escalation,
+    checked_note,
+    escalation_details,
+    mail_address,
+    one_line,
+    stop_of,
+    time_text,
+)
+from icetower.observe.notifier import Notifier
+from icetower.observe.sending import Sender, Ways
+from icetower.observe.store import Store
+from icetower.protocol.names import Identifier
+from icetower.registry.principals import Principal
+from icetower.registry.registry import Registry
+
+NO_MAIL = "the tower's settings name no mail server"
+_STOPS = "stops"
+
+log = logging.getLogger("icetower")
+
+
+class Escalations:
+    """One a tower."""
+
+    def __init__(self, registry: Registry, ambient: Ambient, ways: Ways) -> None:
+        self._registry = registry
+        self._ambient = ambient
+        self._ways = ways
+        self._store = Store(registry)
+        self._streaks = Streaks()
+        # The open escalations as they were at a number of the registry's changes. Each request has the number read, so
+        # that what another tower opened or closed holds from the next request on.
+        self._stops: tuple[int, Mapping[str, Matter]] = (-1, {})
+        self._reading: Together[str, tuple[int, Mapping[str, Matter]]] = Together(self._read_stops)
+        self._notifier = Notifier(self._store, Sender(ways, ambient), ambient)
+
+    def start(self) -> None:
+        """Begin to send, on the event loop that runs."""
+        self._notifier.start()
+
+    async def close(self) -> None:
+        await self._notifier.close()
+
+    # -- stops ----------------------------------------------------------------------------------------------------
+
+    async def require_free(self, principal: Principal, table: Identifier) -> None:
+        """Raises `ContractViolation` (`contract.escalated`) where an escalation is open."""
+        if _governed(principal):
+            stop = await self._stop(stop_of(principal.name, table))
+            if stop is not None:
+                raise _stopped(stop)
+
+    async def failed(self, principal: Principal, table: Identifier, error: IcetowerError) -> IcetowerError:
+        """Count an attempt that failed, and open an escalation where it has used up the budget.
+
+        It is durable when this returns, so that the agent's next attempt is stopped. Returns the error that the agent
+        is told: its own, or that it is stopped already.
+        """
+        if not _governed(principal) or not counts(error):
+            return error
+        subject = stop_of(principal.name, table)
+        try:
+            stop = await self._stop(subject)
+            if stop is not None:
+                return _stopped(stop)
+            clause = principal.contract.escalation
+            if clause is None:
+                return error
+            failure = Failure(self._ambient.now_ms(), error.rule)
+            failures = self._streaks.failed(principal.name, subject, failure, clause)
+            if failures is not None:
+                await self._escalate(principal, table, failures)
+        except IcetowerError as fault:
+            # The refusal stands either way; the next failure comes to it again.
+            log.warning("no escalation of %s at %s: %s", principal.name, one_line(str(table)), fault.message)
+        return error
+
+    def succeeded(self, principal: str, table: Identifier) -> None:
+        """An attempt has landed: its failures are no longer in a row."""
+        self._streaks.ended(principal, stop_of(principal, table))
+
+    async def _escalate(self, principal: Principal, table: Identifier, failures: Sequence[Failure]) -> None:
+        contract = principal.contract
+        assert contract.escalation is not None
+        matter = self._matter(
+            Kind.ESCALATION,
+            stop_of(principal.name, table),
+            principal,
+            table,
+            contract.escalation.to,
+            escalation_details(contract, failures),
+        )
+        try:
+            opened = await self._store.escalate(matter, failures)
+        except Conflict:
+            self._streaks.ended(principal.name, matter.subject)  # not again at each further failure
+            raise
+        if opened:
+            log.warning("escalation %s: %s (%s)", matter.id, matter.title, matter.rules)
+            self._notifier.wake()
+        self._stops = await self._reading.ask(_STOPS)
+        if matter.subject in self._stops[1]:
+            self._streaks.ended(principal.name, matter.subject)
+
+    async def _stop(self, subject: str) -> Matter | None:
+        if self._stops[0] < self._registry.number:
+            self._stops = await self._reading.ask(_STOPS)
+        return self._stops[1].get(subject)
+
+    async def _read_stops(self, asked: Sequence[str]) -> Mapping[str, tuple[int, Mapping[str, Matter]]]:
+        found = await self._store.stops()
+        return dict.fromkeys(asked, found)
+
+    # -- people, and agents that ask --------------------------------------------------------------------------------
+
+    async def ask(self, principal: Principal, wanted: Wanted) -> tuple[Matter, bool]:
+        """Open a request for the owner of a principal's contract; and whether it is new: of one wish one is open.
+
+        Raises:
+            Conflict: too many are open, or were made today.
+        """
+        clause = principal.contract.escalation
+        contact = principal.contract.owner or (clause and clause.to)
+        matter = self._matter(
+            Kind.REQUEST, wanted.subject(principal.name), principal, wanted.table, contact, wanted.details
+        )
+        asked, new = await self._store.ask(matter)
+        if new:
+            self._notifier.wake()
+        return asked, new
+
+    async def close_matter(self, kind: Kind, id_: str, by: str, decision: Decision, note: str) -> Matter:
+        """Close a matter, in somebody's name and words.
+
+        Raises:
+            BadRequest: a note that is none, or a decision that is none on a matter of this kind.
+            NotFound, Conflict: there is none such; it was closed before.
+        """
+        if decision not in DECISIONS[kind]:
+            raise BadRequest(
+                f"decision: {decision} is none on a {kind}; write {' or '.join(sorted(DECISIONS[kind]))}",
+                rule=f"{kind}.decision",
+            )
+        closing = Closing(self._ambient.now_ms(), by, decision, checked_note(note))
+        closed = await self._store.close(kind, id_, closing)
+        if kind is Kind.ESCALATION:
+            self._streaks.ended(closed.principal, closed.subject)
+        return closed
+
+    async def find(self, kind: Kind, id_: str, principal: str | None = None) -> Matter:
+        """One matter, of a principal where one is given. Raises `NotFound`."""
+        return await self._store.find(kind, id_, principal)
+
+    async def list(self, kind: Kind, *, principal: str | None, open_: bool | None, limit: int) -> list[Matter]:
+        """Matters of a kind, newest first; of one principal, open or closed ones only, where it is said."""
+        return await self._store.list(kind, principal=principal, open_=open_, limit=limit)
+
+    def check(self, contract: Contract) -> list[str]:
+        """Whether this tower can do what a contract's escalation says. Warnings; raises `BadRequest`."""
+        return check_escalation(contract, list(self._ways.webhooks), mails=self._ways.mail_server is not None)
+
+    # -- small things -----------------------------------------------------------------------------------------------
+
+    def _matter(
+        self,
+        kind: Kind,
+        subject: str,
+        principal: Principal,
+        table: Identifier,
+        contact: str | None,
+        details: Mapping[str, object],
+    ) -> Matter:
+        now_ms = self._ambient.now_ms()
+        webhook = principal.contract.escalation and principal.contract.escalation.webhook
+        return Matter(
+            id=self._ambient.uuid7(),
+            kind=kind,
+            subject=subject,
+            principal=principal.name,
+            contract=principal.contract.name,
+            table=one_line(str(table)),
+            contact=contact and one_line(contact),
+            details=details,
+            opened_ms=now_ms,
+            deliveries=self._deliveries(webhook, contact, now_ms),
+        )
+
+    def _deliveries(self, webhook: str | None, contact: str | None, now_ms: int) -> tuple[Delivery, ...]:
+        """A webhook and a mail where both can be; that nobody hears of it is shown, too."""
+        sent = [] if webhook is None else [Delivery(Way.WEBHOOK, webhook, next_ms=now_ms)]
+        if contact is not None and mail_address(contact) is not None:
+            if self._ways.mail_server is not None:
+                sent.append(Delivery(Way.MAIL, one_line(contact), next_ms=now_ms))
+            elif not sent:
+                sent.append(Delivery(Way.MAIL, one_line(contact), fault=NO_MAIL))
+        return tuple(sent)
+
+
+def _governed(principal: Principal) -> bool:
+    return not principal.administrator and not principal.contract.shadow
+
+
+def _stopped(stop: Matter) -> ContractViolation:
+    return ContractViolation(
+        f"{stop.title} ({stop.rules}), since {time_text(stop.opened_ms)}. Nothing of this commit was done, and nothing "
+        f"of another to this table will be until {stop.contact} has looked at it and an administrator has closed "
+        f"escalation {stop.id} (`icetower escalations close`)",
+        rule=STOPPED,
+        next_step="escalated_to",
+        escalated_to=stop.contact,
+    )

@@ -1,0 +1,97 @@
+"""What is said of a matter outside: the webhook's body and its signature, and the mail. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+from datetime import UTC, datetime
+from email.headerregistry import Address
+from email.message import EmailMessage
+from email.utils import format_datetime
+
+from icetower.observe.matters import Kind, Matter, one_line, time_text
+
+SIGNATURE = "Icetower-Signature"
+SUBJECT_CHARACTERS_MAX = 200
+
+
+def webhook_body(matter: Matter) -> bytes:
+    """JSON. `text` is a line for chat rooms; `id` is the same whenever the same word is sent again."""
+    return json.dumps(
+        {
+            "event": f"{matter.kind.value}.opened",
+            "text": f"Icetower: {one_line(matter.title)} ({matter.id})",
+            "id": matter.id,
+            "kind": matter.kind.value,
+            "principal": matter.principal,
+            "contract": matter.contract,
+            "table": matter.table,
+            "contact": matter.contact,
+            "opened_ms": matter.opened_ms,
+            **matter.details,
+        }
+    ).encode()
+
+
+def signature(secret: str, body: bytes, at_ms: int) -> str:
+    """The header `Icetower-Signature`: ``t=SECONDS,v1=HEX``.
+
+    HEX is the HMAC-SHA256, under the shared secret, of the seconds since 1970, a dot, and the body. The time is signed
+    too, so that a receiver can refuse what somebody has recorded and sends again later.
+    """
+    at_s = str(at_ms // 1000)
+    digest = hmac.new(secret.encode(), at_s.encode() + b"." + body, hashlib.sha256).hexdigest()
+    return f"t={at_s},v1={digest}"
+
+
+def mail(matter: Matter, sender: Address, to: Address, at_ms: int) -> EmailMessage:
+    """The mail of a matter."""
+    message = EmailMessage()
+    message["From"] = sender
+    message["To"] = to
+    message["Subject"] = f"[icetower] {one_line(matter.title)}"[:SUBJECT_CHARACTERS_MAX]
+    message["Date"] = format_datetime(datetime.fromtimestamp(at_ms / 1000, UTC))
+    # The same for every attempt: whoever gets two can tell that they are one.
+    message["Message-ID"] = f"<{matter.id}@{sender.domain}>"
+    message["Auto-Submitted"] = "auto-generated"
+    message.set_content("\n".join(_lines(matter)) + "\n")
+    return message
+
+
+def _lines(matter: Matter) -> list[str]:
+    commands = "escalations" if matter.kind is Kind.ESCALATION else "requests"
+    about = [
+        f"{one_line(matter.title)}.",
+        "",
+        f"principal  {matter.principal} (contract {matter.contract})",
+        f"table      {one_line(matter.table)}",
+        f"since      {time_text(matter.opened_ms)}",
+        f"id         {matter.id}",
+    ]
+    if matter.kind is Kind.ESCALATION:
+        failures = matter.details["failures"]
+        return [
+            *about,
+            f"because    {matter.details['after_failures']} failures in a row: {one_line(matter.rules)}",
+            f"last       {time_text(failures[-1]['at_ms'])}",
+            "",
+            "Its commits to this table are refused until an administrator closes the escalation; its other tables, and",
+            "other agents, go on. Look at what it tried, mend the agent or its contract, then close it:",
+            "",
+            f"  icetower {commands} show {matter.id}",
+            f"  icetower {commands} close {matter.id} --note 'what was found'",
+        ]
+    return [
+        *about,
+        f"operations {', '.join(matter.details['operations'])}",
+        f"partitions {', '.join(one_line(each) for each in matter.details['partitions']) or 'all of the table'}",
+        "",
+        "The agent's reason:",
+        *(f"  {one_line(line)}" for line in matter.details["reason"].splitlines()),
+        "",
+        "Nothing is granted by answering: change the contract, or don't, and tell the agent which:",
+        "",
+        f"  icetower {commands} close {matter.id} --granted --note '…'",
+        f"  icetower {commands} close {matter.id} --denied --note '…'",
+    ]
