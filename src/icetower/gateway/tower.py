@@ -43,6 +43,7 @@ from icetower.gateway.gatekeeper import Gatekeeper
 from icetower.gateway.settings import Settings
 from icetower.gateway.twins import Twins
 from icetower.ledger.ledger import Answer, Attempt, Batch, Commit, CommitKey, Ledger, Outcome, key_hash
+from icetower.observe.escalations import Escalations
 from icetower.protocol.appends import AppendRequest
 from icetower.protocol.commits import CommitRequest
 from icetower.protocol.names import Identifier
@@ -79,6 +80,7 @@ class Tower:
         upstream_uri = settings.upstream.uri or sqlite_url(data / "catalog.db")
         self._databases = [control, Database(upstream_uri)]
         self.registry = Registry(control, ambient)
+        self.escalations = Escalations(self.registry, ambient, settings.escalations.ways(os.environ))
         self.ledger = Ledger(control, ambient, lifetime_s=settings.server.key_lifetime_s)
         self.upstream: Upstream = SqlUpstream(self._databases[1], settings.upstream.catalog)
         self.storage: Storage = FileIOStorage(settings.storage, threads=settings.server.storage_threads)
@@ -123,6 +125,7 @@ class Tower:
         """Finish what waits, write what is to be written, let go of files and threads."""
         await self.engine.drain()
         await self.flush()
+        await self.escalations.close()
         await self.upstream.close()
         for database in self._databases:
             database.close()
@@ -156,8 +159,9 @@ class Tower:
             _require(principal, request)
             committed = _told(*await self.twins.once(_name(principal, [sent]), request, work))[0]
         except IcetowerError as error:
-            self._log(principal.name, request.identifier, operation, started_s, error, key=key)
-            raise
+            told = await self.escalations.failed(principal, request.identifier, error)
+            self._log(principal.name, request.identifier, operation, started_s, told, key=key)
+            raise told
         self._log(principal.name, request.identifier, operation, started_s, committed, key=key)
         return committed.head
 
@@ -198,10 +202,12 @@ class Tower:
 
             committed = _told(*await self.twins.once(_name(principal, sent), tuple(requests), work))
         except IcetowerError as error:
-            for request in requests:
-                if request.identifier is not None:
-                    self._log(principal.name, request.identifier, "transaction", started_s, error, key=key)
-            raise
+            told = error
+            for identifier in (request.identifier for request in requests if request.identifier is not None):
+                failure = await self.escalations.failed(principal, identifier, error)
+                self._log(principal.name, identifier, "transaction", started_s, failure, key=key)
+                told = failure if told is error else told
+            raise told
         for request, told, result in zip(requests, sent, committed, strict=True):
             if request.identifier is not None:
                 self._log(principal.name, request.identifier, "transaction", started_s, result, key=told.key)
@@ -267,6 +273,7 @@ class Tower:
             before = await self._landed_before(identifier, head, sent)
             if before is not None:
                 return before
+        await self.escalations.require_free(principal, identifier)  # not before: what has landed is told so
         metadata = None if head is None else head.metadata
         bound = not principal.administrator
         changes = await read_changes(
@@ -324,6 +331,7 @@ class Tower:
             landed = await self._landed_before(identifier, head, sent)
             if landed is not None:
                 return (landed,)
+            await self.escalations.require_free(principal, identifier)
             files = await self.footers.verify(head.metadata, asked.claims)
             return (await self.engine.submit_append(admission_of_appends.admitted(asked, files)),)
 
@@ -332,8 +340,9 @@ class Tower:
             permissions.require(principal, Operation.APPEND, identifier)
             committed = _told(*await self.twins.once(name, request, work))[0]
         except IcetowerError as error:
-            self._log(principal.name, identifier, "append", started_s, error, key=key or request.key)
-            raise
+            told = await self.escalations.failed(principal, identifier, error)
+            self._log(principal.name, identifier, "append", started_s, told, key=key or request.key)
+            raise told
         self._log(principal.name, identifier, "append", started_s, committed, key=key or request.key)
         return committed
 
@@ -363,6 +372,8 @@ class Tower:
     ) -> None:
         latency_ms = (self.ambient.monotonic_s() - started_s) * 1000
         committed = result if isinstance(result, Committed) else None
+        if committed is not None and committed.outcome != "replayed":
+            self.escalations.succeeded(principal, identifier)
         self._aftermath.append(
             Attempt(
                 principal=principal,
