@@ -161,7 +161,9 @@ class Tower:
         except IcetowerError as error:
             told = await self.escalations.failed(principal, request.identifier, error)
             self._log(principal.name, request.identifier, operation, started_s, told, key=key)
-            raise told
+            if told is not error:
+                raise told from error
+            raise
         self._log(principal.name, request.identifier, operation, started_s, committed, key=key)
         return committed.head
 
@@ -207,7 +209,9 @@ class Tower:
                 failure = await self.escalations.failed(principal, identifier, error)
                 self._log(principal.name, identifier, "transaction", started_s, failure, key=key)
                 told = failure if told is error else told
-            raise told
+            if told is not error:
+                raise told from error
+            raise
         for request, told, result in zip(requests, sent, committed, strict=True):
             if request.identifier is not None:
                 self._log(principal.name, request.identifier, "transaction", started_s, result, key=told.key)
@@ -342,7 +346,9 @@ class Tower:
         except IcetowerError as error:
             told = await self.escalations.failed(principal, identifier, error)
             self._log(principal.name, identifier, "append", started_s, told, key=key or request.key)
-            raise told
+            if told is not error:
+                raise told from error
+            raise
         self._log(principal.name, identifier, "append", started_s, committed, key=key or request.key)
         return committed
 
