@@ -164,17 +164,17 @@ def _bucket_relation(have: PartitionField, want: PartitionField, extent: Compile
     """Two numbers of buckets tell of each other what their greatest common divisor leaves of the hash."""
     if not (have.transform.startswith("bucket[") and want.transform.startswith("bucket[")):
         return None
-    buckets, wanted = _width(have), _width(want)
+    buckets, wanted = width_of(have), width_of(want)
     step = math.gcd(buckets, wanted)
     return lambda raw: extent.of_some(range(raw % step, wanted, step))
 
 
 def _by_source(have: PartitionField, want: PartitionField, extent: Compiled, raw: Any) -> Standing:
     kind = have.source_type
-    source = _source_of(have, raw)
+    source = source_of(have, raw)
     if source is None:
         return PARTLY
-    if isinstance(source, _Prefix):
+    if isinstance(source, Prefix):
         return _of_prefix(source.text, want, extent)
     low, high = source.low, source.high
     if low == high:
@@ -188,8 +188,8 @@ def _by_source(have: PartitionField, want: PartitionField, extent: Compiled, raw
 
 
 def _of_prefix(prefix: str | bytes, want: PartitionField, extent: Compiled) -> Standing:
-    if want.transform.startswith("truncate[") and _width(want) <= len(prefix):
-        return extent.of(prefix[: _width(want)])
+    if want.transform.startswith("truncate[") and width_of(want) <= len(prefix):
+        return extent.of(prefix[: width_of(want)])
     return PARTLY if want.transform.startswith("bucket[") else extent.of_prefix(prefix)
 
 
@@ -197,12 +197,12 @@ def _count(field: PartitionField, first: Any, last: Any) -> int | None:
     """How many values a monotone transform has from `first` to `last`; None where that is not a matter of counting."""
     if not isinstance(first, int) or not isinstance(last, int):
         return None
-    step = _width(field) if field.transform.startswith("truncate[") else 1
+    step = width_of(field) if field.transform.startswith("truncate[") else 1
     return (last - first) // step + 1
 
 
 @dataclass(frozen=True, slots=True)
-class _Interval:
+class Interval:
     """Source values from `low` to `high`, both included."""
 
     low: Any
@@ -210,39 +210,39 @@ class _Interval:
 
 
 @dataclass(frozen=True, slots=True)
-class _Prefix:
+class Prefix:
     """All texts that begin so, or all byte strings."""
 
     text: str | bytes
 
 
-def _source_of(field: PartitionField, raw: Any) -> _Interval | _Prefix | None:
+def source_of(field: PartitionField, raw: Any) -> Interval | Prefix | None:
     """The values of the source column that go with a partition value; None where it tells nothing of their order."""
     transform, kind = field.transform, field.source_type
     if transform == "identity":
-        return _Interval(raw, raw)
+        return Interval(raw, raw)
     if transform in _CALENDAR:
         first, after = _first_day(transform, raw), _first_day(transform, raw + 1)
         if kind == "date":
-            return _Interval(first, after - 1)
+            return Interval(first, after - 1)
         parts = 86_400 * (1_000_000_000 if kind.endswith("_ns") else 1_000_000)
         if transform == "hour":
-            return _Interval(raw * parts // 24, (raw + 1) * parts // 24 - 1)
-        return _Interval(first * parts, after * parts - 1)
+            return Interval(raw * parts // 24, (raw + 1) * parts // 24 - 1)
+        return Interval(first * parts, after * parts - 1)
     if transform.startswith("truncate["):
-        return _truncated(raw, kind, _width(field))
+        return _truncated(raw, kind, width_of(field))
     return None
 
 
-def _truncated(raw: Any, kind: str, width: int) -> _Interval | _Prefix | None:
+def _truncated(raw: Any, kind: str, width: int) -> Interval | Prefix | None:
     if isinstance(raw, str | bytes):
-        return _Interval(raw, raw) if len(raw) < width else _Prefix(raw)
+        return Interval(raw, raw) if len(raw) < width else Prefix(raw)
     if isinstance(raw, Decimal):
         exponent = int(raw.as_tuple().exponent)
-        return _Interval(raw, raw + Decimal(width - 1).scaleb(exponent))
+        return Interval(raw, raw + Decimal(width - 1).scaleb(exponent))
     end = raw + width - 1
     # Java's numbers begin again at their end: the last truncated value of a type has the first rows, too.
-    return _Interval(raw, end) if end < 2 ** (31 if kind == "int" else 63) else None
+    return Interval(raw, end) if end < 2 ** (31 if kind == "int" else 63) else None
 
 
 def _first_day(unit: str, number: int) -> int:
@@ -253,5 +253,6 @@ def _first_day(unit: str, number: int) -> int:
     return dt.date(1970 + year, month + 1, 1).toordinal() - _EPOCH_DAY
 
 
-def _width(field: PartitionField) -> int:
+def width_of(field: PartitionField) -> int:
+    """The number in ``bucket[16]`` or ``truncate[10]``."""
     return int(field.transform[field.transform.index("[") + 1 : -1])

@@ -128,14 +128,14 @@ def _parser(field: PartitionField, now_ms: int, *, exact: bool) -> Callable[[str
     parse = _parser_of_texts(field, exact=exact)
 
     def read(text: str) -> Any:
-        moment_ms = _moment_ms(text, now_ms)
+        moment_ms = moment_of(text, now_ms)
         return parse(text) if moment_ms is None else _at(field, moment_ms, text)
 
     return read
 
 
-def _moment_ms(text: str, now_ms: int) -> int | None:
-    """The moment that ``now``, ``now+2h`` or ``now-30m`` names; None for any other text."""
+def moment_of(text: str, now_ms: int) -> int | None:
+    """The moment that ``now``, ``now+2h`` or ``now-30m`` names, in milliseconds; None for any other text."""
     found = _NOW.fullmatch(text)
     if found is None:
         return None
