@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from icetower.agent import Tower
-from icetower.cli.terminal import say
+from icetower.cli.terminal import say, warn
 from icetower.errors import UsageError
 
 contracts = typer.Typer(help="Isolation contracts: who may write what.", no_args_is_help=True)
@@ -57,6 +57,8 @@ def apply_contract(
             except OSError as error:
                 raise UsageError(f"{file} cannot be read: {error.strerror}") from error
             done = tower.apply_contract(text)
+            for warning in done["warnings"]:
+                warn(warning)
             say(json.dumps(done) if as_json else f"{done['contract']}: version {done['version']} is in force")
 
 

@@ -67,11 +67,6 @@ def routes(tower: Tower) -> list[Route]:
     ]
 
 
-def _require_administrator(call: Call) -> None:
-    if not call.principal.administrator:
-        raise Forbidden(f"{call.principal.name} is not an administrator", rule="permission.administrator")
-
-
 async def me(call: Call) -> Response:
     """Who the caller is and what its contract grants, in the contract's own words."""
     principal = call.principal
@@ -88,24 +83,25 @@ async def me(call: Call) -> Response:
 
 
 async def list_contracts(call: Call) -> Response:
-    _require_administrator(call)
+    call.require_administrator()
     return json_response({"contracts": [asdict(version) for version in await call.tower.registry.contracts()]})
 
 
 async def apply_contract(call: Call) -> Response:
-    _require_administrator(call)
+    call.require_administrator()
     try:
         text = call.body.decode()
     except UnicodeDecodeError as error:
         raise BadRequest("the contract is not UTF-8 text") from error
     contract = load(text, source="the body")
+    warnings = call.tower.escalations.check(contract)
     version = await call.tower.registry.apply_contract(contract, by=call.principal.name, text=text)
-    return json_response({"contract": contract.name, "version": version})
+    return json_response({"contract": contract.name, "version": version, "warnings": warnings})
 
 
 async def apply_contracts(call: Call) -> Response:
     """Several contracts in one transaction, all or none; each may say which version its author has seen."""
-    _require_administrator(call)
+    call.require_administrator()
     wanted = read(_Proposals, read_object(call.body, "contracts"), "contracts")
     if not 1 <= len(wanted.contracts) <= CONTRACTS_MAX:
         raise BadRequest(f"contracts: give 1 to {CONTRACTS_MAX} of them at once")
@@ -113,8 +109,9 @@ async def apply_contracts(call: Call) -> Response:
         Proposal(load(each.text, source=f"contracts[{position}]"), each.text, each.expected)
         for position, each in enumerate(wanted.contracts)
     ]
+    warnings = [warning for proposal in proposals for warning in call.tower.escalations.check(proposal.contract)]
     done = await call.tower.registry.apply_contracts(proposals, by=call.principal.name, message=wanted.message)
-    return json_response({"contracts": [asdict(applied) for applied in done]})
+    return json_response({"contracts": [asdict(applied) for applied in done], "warnings": warnings})
 
 
 async def show_contract(call: Call) -> Response:
@@ -147,7 +144,7 @@ def _own_contract(call: Call) -> str:
 
 async def restore_contract(call: Call) -> Response:
     """An older version in force again, as a new one."""
-    _require_administrator(call)
+    call.require_administrator()
     wanted = read(_Restoration, read_object(call.body or b"{}", "restoration"), "restoration")
     done = await call.tower.registry.restore_contract(
         call.request.path_params["name"],
@@ -172,25 +169,25 @@ async def revoke_contract(call: Call) -> Response:
 
 
 async def list_principals(call: Call) -> Response:
-    _require_administrator(call)
+    call.require_administrator()
     return json_response({"principals": [asdict(record) for record in await call.tower.registry.principals()]})
 
 
 async def create_principal(call: Call) -> Response:
-    _require_administrator(call)
+    call.require_administrator()
     wanted = read(_NewPrincipal, read_object(call.body, "principal"), "principal")
     secret = await call.tower.registry.create_principal(wanted.name, wanted.contract)
     return json_response({"name": wanted.name, "contract": wanted.contract, "secret": secret}, 201)
 
 
 async def revoke_principal(call: Call) -> Response:
-    _require_administrator(call)
+    call.require_administrator()
     await call.tower.registry.revoke_principal(call.request.path_params["name"])
     return no_content()
 
 
 async def rotate_principal(call: Call) -> Response:
-    _require_administrator(call)
+    call.require_administrator()
     name = call.request.path_params["name"]
     return json_response({"name": name, "secret": await call.tower.registry.rotate(name)})
 
@@ -211,7 +208,7 @@ async def recent_commits(call: Call) -> Response:
 
 async def summarise_commits(call: Call) -> Response:
     """How commits ended, and how long they took, by table and by principal."""
-    _require_administrator(call)
+    call.require_administrator()
     await call.tower.flush()
     ledger = call.tower.ledger
     outcomes = await ledger.counts()

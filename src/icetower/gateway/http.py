@@ -60,6 +60,11 @@ class Call:
     def table(self) -> Identifier:
         return Identifier(self.namespace, self.request.path_params["table"])
 
+    def require_administrator(self) -> None:
+        """Raises `Forbidden` for anybody else."""
+        if not self.principal.administrator:
+            raise Forbidden(f"{self.principal.name} is not an administrator", rule="permission.administrator")
+
     def query(self, name: str) -> str | None:
         return self.request.query_params.get(name)
 
