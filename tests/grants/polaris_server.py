@@ -226,6 +226,7 @@ class PolarisServer:
     Attributes:
         changed: the requests that change something, as they came: method, path, body.
         objections: what the judges said; empty if all was right.
+        meanwhile: what somebody else does just before the next of those requests.
     """
 
     def __init__(self, token: str = "polaris-token", catalog: str | None = None) -> None:
@@ -234,6 +235,7 @@ class PolarisServer:
         self.changed: list[tuple[str, str, JSON | None]] = []
         self.objections: list[str] = []
         self.faults: list[Fault] = []
+        self.meanwhile: Callable[[State], None] | None = None
         self._judges: tuple[Judge, ...] = judges()
         self._lock = threading.Lock()
         self._catalog = None if catalog is None else httpx2.Client(base_url=catalog, timeout=60.0)
@@ -290,7 +292,9 @@ class PolarisServer:
             return (200, json.dumps(good).encode()) if known else (401, b'{"error": "unauthorized_client"}')
         if headers.get("Authorization") != f"Bearer {self.token}":
             return 401, _error(Refused(401, "Unauthorized"))
-        if path.startswith("/api/catalog/") and self._catalog is not None:
+        if path.startswith("/api/catalog/"):
+            if self._catalog is None:
+                return 404, _error(Refused(404, "no catalog is served here"))
             kept = {name: headers[name] for name in ("Authorization", "Content-Type") if name in headers}
             answer = self._catalog.request(method, target.removeprefix("/api/catalog"), headers=kept, content=body)
             return answer.status_code, answer.content
@@ -302,6 +306,9 @@ class PolarisServer:
         if method != "GET":
             fault = next((fault for fault in self.faults if fault.at == len(self.changed)), None)
             self.changed.append((method, path, body))
+            if self.meanwhile is not None:
+                self.meanwhile(self.state)
+                self.meanwhile = None
         if fault is not None and not fault.carried_out:
             return fault.status, _error(Refused(fault.status, "injected"))
         try:
