@@ -166,6 +166,49 @@ class Tower:
         """How commits ended and how long they took, by table and principal."""
         return self._json("GET", "/commits/summary")
 
+    # -- what waits for a person ------------------------------------------------------------------------------------
+
+    def escalations(self, *, state: str | None = None, limit: int = 100) -> list[dict[str, Any]]:
+        """Escalations, newest first; an agent sees its own. `state`: ``open`` or ``closed`` ones only."""
+        return self._json("GET", "/escalations", params=_chosen(limit, state))["escalations"]
+
+    def escalation(self, id_: str) -> dict[str, Any]:
+        """One escalation: who is stopped at which table, since when, for which failures, and who was told."""
+        return self._json("GET", f"/escalations/{quote(id_, safe='')}")
+
+    def close_escalation(self, id_: str, note: str) -> dict[str, Any]:
+        """Let a stopped agent go on. For administrators; `note` says what was found and done."""
+        return self._json("POST", f"/escalations/{quote(id_, safe='')}/close", json={"note": note})
+
+    def request_partitions(
+        self, table: str, partitions: Sequence[str], *, operations: Sequence[str], reason: str
+    ) -> dict[str, Any]:
+        """Ask the owner of one's contract for partitions, after a refusal with `request_partition` as its next step.
+
+        Args:
+            table: ``namespace.table``.
+            partitions: as the refusal named them; none: all of the table.
+            operations: as contracts name them, such as ``append``.
+            reason: a person will read it.
+
+        Returns the request; the one that is open already where the same was asked before. `request` with its `id` says
+        later whether it was ``granted`` or ``denied`` (`state`), and why (`note`).
+        """
+        wanted = {"table": table, "partitions": list(partitions), "operations": list(operations), "reason": reason}
+        return self._json("POST", "/requests", json=wanted)
+
+    def requests(self, *, state: str | None = None, limit: int = 100) -> list[dict[str, Any]]:
+        """Requests for partitions, newest first; an agent sees its own. `state`: ``open`` or ``closed`` ones only."""
+        return self._json("GET", "/requests", params=_chosen(limit, state))["requests"]
+
+    def request(self, id_: str) -> dict[str, Any]:
+        """One request for partitions, and what became of it."""
+        return self._json("GET", f"/requests/{quote(id_, safe='')}")
+
+    def close_request(self, id_: str, decision: str, note: str) -> dict[str, Any]:
+        """Answer a request: ``granted`` or ``denied``. For administrators. It changes no contract."""
+        return self._json("POST", f"/requests/{quote(id_, safe='')}/close", json={"decision": decision, "note": note})
+
     def _json(self, method: str, path: str, **options: Any) -> Any:
         try:
             response = self._http.request(method, "/icetower/v1" + path, **options)
@@ -180,3 +223,7 @@ class Tower:
 
 def _in_path(name: str) -> str:
     return quote(name, safe="")
+
+
+def _chosen(limit: int, state: str | None) -> dict[str, str]:
+    return {"limit": str(limit)} | ({} if state is None else {"state": state})

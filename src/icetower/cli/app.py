@@ -9,9 +9,9 @@ import typer
 
 from icetower import __version__
 from icetower.cli import demo as demo_command
+from icetower.cli import escalations, pipelines, registry
 from icetower.cli import explain as explain_command
 from icetower.cli import grants as grants_command
-from icetower.cli import pipelines, registry
 from icetower.cli import serve as serve_command
 from icetower.cli.terminal import fail, say
 from icetower.errors import ConfigurationError, IcetowerError, UsageError
@@ -48,6 +48,8 @@ app.command("orphans")(pipelines.orphans)
 registry.contracts.command("grants")(grants_command.grants)
 app.add_typer(registry.contracts, name="contracts")
 app.add_typer(registry.principals, name="principals")
+app.add_typer(escalations.escalations, name="escalations")
+app.add_typer(escalations.requests, name="requests")
 
 
 def main() -> None:

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from icetower.agent import Tower
 from icetower.cli.terminal import say, warn
@@ -67,7 +68,7 @@ def list_contracts(uri: Uri = DEFAULT_URI, as_json: Json = False) -> None:
     """The contracts in force."""
     with connect(uri) as tower:
         rows = tower.contracts()
-    _print(rows, ("name", "version", "applied_ms", "applied_by"), as_json)
+    print_rows(rows, ("name", "version", "applied_ms", "applied_by"), as_json)
 
 
 @contracts.command("show")
@@ -104,7 +105,7 @@ def list_principals(uri: Uri = DEFAULT_URI, as_json: Json = False) -> None:
     """All principals, the revoked ones included."""
     with connect(uri) as tower:
         rows = tower.principals()
-    _print(rows, ("name", "contract", "created_ms", "revoked_ms"), as_json)
+    print_rows(rows, ("name", "contract", "created_ms", "revoked_ms"), as_json)
 
 
 @principals.command("rotate")
@@ -122,19 +123,26 @@ def revoke_principal(name: str, uri: Uri = DEFAULT_URI) -> None:
     say(f"{name} is revoked")
 
 
-def _print(rows: list[dict[str, Any]], columns: tuple[str, ...], as_json: bool) -> None:
+def print_rows(rows: list[dict[str, Any]], columns: tuple[str, ...], as_json: bool) -> None:
+    """A table on the terminal, or JSON."""
     if as_json:
         say(json.dumps(rows))
         return
     table = Table(*(column.removesuffix("_ms").replace("_", " ") for column in columns))
     for row in rows:
-        table.add_row(*(_cell(column, row[column]) for column in columns))
+        # As text: what agents have written is no markup.
+        table.add_row(*(Text(_cell(column, row[column])) for column in columns))
     Console().print(table)
+
+
+def time_text(at_ms: int) -> str:
+    """A time as people read it, in UTC."""
+    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(sep=" ", timespec="seconds")
 
 
 def _cell(column: str, value: Any) -> str:
     if value is None:
         return ""
     if column.endswith("_ms"):
-        return datetime.fromtimestamp(value / 1000, UTC).isoformat(sep=" ", timespec="seconds")
-    return str(value)
+        return time_text(value)
+    return ", ".join(value) if isinstance(value, list) else str(value)

@@ -195,14 +195,8 @@ async def rotate_principal(call: Call) -> Response:
 async def recent_commits(call: Call) -> Response:
     """The newest attempts: an administrator sees all, an agent its own."""
     await call.tower.flush()
-    try:
-        limit = int(call.query("limit") or 100)
-    except ValueError as error:
-        raise BadRequest("query parameter limit must be a number") from error
     principal = call.query("principal") if call.principal.administrator else call.principal.name
-    found = await call.tower.ledger.recent(
-        limit=max(1, min(limit, RECENT_MAX)), table=call.query("table"), principal=principal
-    )
+    found = await call.tower.ledger.recent(limit=call.limit(RECENT_MAX), table=call.query("table"), principal=principal)
     return json_response({"attempts": [asdict(attempt) for attempt in found]})
 
 

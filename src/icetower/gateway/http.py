@@ -68,6 +68,13 @@ class Call:
     def query(self, name: str) -> str | None:
         return self.request.query_params.get(name)
 
+    def limit(self, most: int, default: int = 100) -> int:
+        """How many rows the query asks for, from 1 to `most`. Raises `BadRequest` for what is no number."""
+        try:
+            return max(1, min(int(self.query("limit") or default), most))
+        except ValueError as error:
+            raise BadRequest("query parameter limit must be a number") from error
+
     def flag(self, name: str) -> bool:
         """A boolean of the query. Raises `BadRequest` for anything but true and false."""
         value = (self.query(name) or "false").lower()
