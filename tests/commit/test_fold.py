@@ -226,6 +226,7 @@ def test_a_branch_keeps_what_is_set_for_its_retention() -> None:
     assert after["refs"]["audit"] == {"snapshot-id": 78, "type": "branch", "max-ref-age-ms": 99}
     assert after["current-snapshot-id"] == 77
     assert read_group(done.files[done.snapshot["summary"]["icetower.group-file"]]).ref == "audit"
+    assert done.snapshot["summary"]["icetower.ref"] == "audit"  # so that nobody has to read the file for it
 
 
 def test_a_dropped_source_column_is_found_in_an_older_schema() -> None:

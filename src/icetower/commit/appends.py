@@ -16,7 +16,7 @@ from typing import Any
 
 from icetower.admission.admitted import AdmittedAppend
 from icetower.errors import CommitConflict
-from icetower.protocol.marks import GROUP_FILE, GROUP_SIZE
+from icetower.protocol.marks import GROUP_FILE, GROUP_SIZE, REF
 from icetower.table import metadata as table_metadata
 from icetower.table.change import Change, ListDiff, summary_totals
 from icetower.table.groups import Group, GroupedAppend, group_file_name, key_records, write_group
@@ -115,6 +115,7 @@ def fold(
             **_totals(appends, parent),
             GROUP_FILE: group_path,
             GROUP_SIZE: str(len(appends)),
+            REF: appends[0].ref,
         },
         "schema-id": metadata["current-schema-id"],
         **row_ids,

@@ -29,7 +29,7 @@ MEDIATOR = "icetower.wal."
 
 # Written by the tower, in a snapshot's summary.
 REF = "icetower.ref"
-"""Beside a key: the branch for which the key stands (trap K2)."""
+"""Beside a key or a group file: the branch for which the keys stand (trap K2)."""
 
 PRINCIPAL = "icetower.principal"
 """Who committed it."""
