@@ -14,8 +14,9 @@ from icetower.commit import group_keys as group_keys_module
 from icetower.commit.group_keys import UNDER_WAY_MS, GroupKeys, commits_of
 from icetower.commit.head import Heads
 from icetower.database import Database
-from icetower.errors import UpstreamFailed, ValidationFailed
+from icetower.errors import KeyMisused, UpstreamFailed
 from icetower.gateway.gatekeeper import Gatekeeper
+from icetower.ledger.histories import Fate, TableName
 from icetower.ledger.ledger import SEQUENCE_LIFETIMES, CommitKey, Ledger
 from icetower.protocol.marks import APPLICATION, GROUP_FILE, KEY, PRINCIPAL, REF, SEQUENCE
 from icetower.table import metadata as table_metadata
@@ -64,12 +65,20 @@ class Place:
         self.storage.read_paths.clear()
         return self.keys
 
-    def group(self, snapshot_id: int, *keys: str, uuid: str = UUID, application: tuple[str, int] | None = None) -> None:
-        """A snapshot for appends by ann under some keys."""
+    def group(
+        self,
+        snapshot_id: int,
+        *keys: str,
+        uuid: str = UUID,
+        application: tuple[str, int] | None = None,
+        ref: str = "main",
+        marked: bool = True,
+    ) -> None:
+        """A snapshot for appends by ann under some keys. `marked`: its summary says for which branch."""
         path = f"file:///t/{snapshot_id}.json"
         appends = tuple(GroupedAppend("ann", key, application, "f", ()) for key in keys)
-        self.storage.files[path] = write_group(Group(uuid, "main", snapshot_id, appends))
-        self.snapshot(snapshot_id, {GROUP_FILE: path})
+        self.storage.files[path] = write_group(Group(uuid, ref, snapshot_id, appends))
+        self.snapshot(snapshot_id, {GROUP_FILE: path, **({REF: ref} if marked else {})})
 
     def snapshot(self, snapshot_id: int, summary: dict[str, str]) -> None:
         made = {"snapshot-id": snapshot_id, "timestamp-ms": self.clock.now_ms(), "summary": summary}
@@ -189,17 +198,58 @@ def test_h1_snapshots_that_went_take_their_keys_along_and_old_group_files_are_no
     assert place.read_ids == []
 
 
-def expire(place: Place, *snapshot_ids: int, head_id: int) -> None:
-    """What the gatekeeper does before a swap that lets snapshots go."""
+def expire(place: Place, *snapshot_ids: int, head_id: int, **branches: int) -> None:
+    """What the gatekeeper does before a swap that lets snapshots go. `branches`: beside main, and where they stand."""
 
     async def story() -> None:
-        metadata = {**place.metadata, "refs": {"main": {"snapshot-id": head_id, "type": "branch"}}}
+        heads = {"main": head_id, **branches}
+        refs = {name: {"snapshot-id": at, "type": "branch"} for name, at in heads.items()}
+        metadata = {**place.metadata, "refs": refs}
         keys = await place.keys.keys_of(metadata, None)
         gate = Gatekeeper(None, place.ledger, place.keys, place.keys.flush)  # type: ignore[arg-type]
         await gate.keep_keys(TABLE, HeadState("file:///t/1.json", metadata, indexed=keys), snapshot_ids)
 
     run(story())
     place.snapshots = [snapshot for snapshot in place.snapshots if snapshot["snapshot-id"] not in snapshot_ids]
+
+
+@pytest.mark.parametrize("form", ["summary", "group", "group-without-mark"])
+@pytest.mark.parametrize(
+    ("branches", "fate"),
+    [
+        ({"b": 3}, Fate.EXPIRED),  # its branch has it: done
+        ({"b": 1}, None),  # lost by its branch, whoever else has it: forgotten
+        ({}, Fate.GONE),  # its branch is gone; where it may stand when it is made again, nobody knows
+    ],
+)
+def test_k2_a_key_that_expires_is_done_where_its_own_branch_has_it_then(
+    place: Place, form: str, branches: dict[str, int], fate: Fate | None
+) -> None:
+    place.snapshot(1, {})
+    if form == "summary":
+        place.snapshot(2, {KEY: "k", PRINCIPAL: "ann", REF: "b"})
+    else:
+        place.group(2, "k", ref="b", marked=form == "group")
+    place.snapshot(3, {})
+    for snapshot in place.snapshots[1:]:
+        snapshot["parent-snapshot-id"] = snapshot["snapshot-id"] - 1
+    expire(place, 2, head_id=3, **branches)
+    commit = run(place.ledger.find_commit(CommitKey(UUID, "b", "ann", "k")))
+    assert (None if commit is None else run(place.ledger.fate(TableName(UUID, TABLE), commit))) is fate
+
+
+def test_k1_what_the_ledger_has_of_a_group_is_not_read_again_as_it_expires_from_one_of_many_branches(
+    place: Place,
+) -> None:
+    place.group(1, "k1", ref="b")
+    place.load()
+    place.tower()
+    place.snapshot(2, {})
+    expire(place, 1, head_id=2, b=1)
+    assert place.read_ids == []
+    commit = run(place.ledger.find_commit(CommitKey(UUID, "b", "ann", "k1")))
+    assert commit is not None
+    assert run(place.ledger.fate(TableName(UUID, TABLE), commit)) is Fate.EXPIRED
 
 
 def known(place: Place, name: str, *, numbered: bool = False) -> tuple[int, ...] | None:
@@ -227,7 +277,7 @@ def test_k2_what_was_rolled_back_is_forgotten_as_it_expires_and_what_came_before
     place.snapshots[1]["parent-snapshot-id"], place.snapshots[2]["parent-snapshot-id"] = 1, 2
     place.load()  # the ledger has them all
     place.tower()  # and the next tower reads none of them
-    run(place.ledger.remember_commits(commits_of(UUID, [r for r in [record_of(place.snapshots[2])] if r])))
+    run(place.ledger.remember_commits(commits_of(UUID, [r for r in [record_of(place.snapshots[2])] if r], 3)))
     assert known(place, "app", numbered=True) == (3,)
     expire(place, 2, 3, head_id=1)  # main was rolled back to the first
     assert [known(place, name) for name in ("k1", "k2", "k3")] == [(1,), None, None]
@@ -239,18 +289,36 @@ def test_k2_a_table_created_again_starts_afresh_and_a_copied_group_file_says_not
     assert place.load().find("ann", "main", "k1") is None
 
 
-def test_a_group_file_that_is_gone_costs_its_keys_and_one_that_cannot_be_read_now_costs_the_load(place: Place) -> None:
+@pytest.mark.parametrize("data", [None, b"", b"{}", b"\xff", b'{"version":99}'])
+def test_a_group_file_that_is_missing_or_damaged_does_not_keep_anybody_from_the_table(
+    place: Place, data: bytes | None
+) -> None:
     place.group(1, "k1")
     place.group(2, "k2")
     path = "file:///t/1.json"
-    data = place.storage.files.pop(path)
+    whole = place.storage.files.pop(path)
+    if data is not None:
+        place.storage.files[path] = data
     keys = place.load()
     assert (keys.find("ann", "main", "k1"), keys.find("ann", "main", "k2")) == (None, (2,))
+    with pytest.raises(KeyMisused, match=f"{path}.*Restore it") as told:
+        keys.check_key("main", "k1")
+    assert (told.value.rule, told.value.snapshot, told.value.files) == ("key.unreadable", 1, (path,))
+    assert run(place.ledger.kept_groups(UUID, [1, 2])) == {2}
+    before = place.head(keys)
+    place.group(3, "k3")
+    with pytest.raises(KeyMisused):  # the next version knows no more
+        place.load(before).check_key("main", "k1")
+    del place.snapshots[0]
+    place.load(before).check_key("main", "k1")  # with its snapshot it is nobody's any more
+    place.snapshots[:0] = before.metadata["snapshots"][:1]
+    place.storage.files[path] = whole
     place.tower()
-    place.storage.files[path] = data.replace(b'"version":1', b'"version":99')
-    with pytest.raises(ValidationFailed, match="version 99"):
-        place.load()
-    place.tower()
+    assert place.load().find("ann", "main", "k1") == (1,)
+
+
+def test_a_group_file_that_cannot_be_read_now_costs_the_load(place: Place) -> None:
+    place.group(1, "k1")
     place.storage.away = True
     with pytest.raises(UpstreamFailed):
         place.load()

@@ -22,6 +22,7 @@ from icetower.database import Database
 from icetower.errors import KeyMisused
 from icetower.ledger import ledger as ledger_module
 from icetower.ledger.hashes import APPLICATION, KEY, hashed
+from icetower.ledger.histories import BEFORE
 from icetower.ledger.ledger import (
     SEQUENCE_LIFETIMES,
     SWEPT_MIN,
@@ -65,7 +66,7 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Databas
     sqlite = request.param == "sqlite"
     database = Database(f"sqlite:///{tmp_path / 'control.db'}" if sqlite else request.getfixturevalue("postgres_url"))
     if not sqlite:
-        for table in ("version", "keys", "answers", "attempts", "groups"):
+        for table in ("version", *(name.removeprefix("ledger_") for name in metadata.tables)):
             database.run_now(lambda c, name=f"ledger_{table}": c.execute(text(f"DROP TABLE IF EXISTS {name}")))
     yield database
     database.close()
@@ -346,7 +347,8 @@ def test_a_ledger_of_the_first_version_is_brought_up_to_date_without_loss(databa
     old_answer = "INSERT INTO ledger_answers VALUES ('ann', 'k', 'POST /a', NULL, 200, :body, :expires)"
     database.run_now(lambda c: c.execute(text(old_answer), {"body": b"x", "expires": clock.ms + 9}), write=True)
     ledger = Ledger(database, clock, lifetime_s=100)
-    expected = Commit(owners[0], (7, -8), "app-1", "ab" * 32, None, clock.ms - 10, clock.ms + 50_000)
+    times_ms = clock.ms - 10, clock.ms + 50_000
+    expected = Commit(owners[0], (7, -8), "app-1", "ab" * 32, None, *times_ms, registration=BEFORE)
     assert run(ledger.find_commit(owners[0])) == expected
     assert len(run(ledger.find_commits(owners))) == 12_000
     assert run(ledger.find("ann", "k", "POST /a")) == Answer("POST /a", 200, b"x")

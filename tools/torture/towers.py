@@ -21,6 +21,7 @@ from icetower.errors import IcetowerError
 from icetower.gateway import tower as gateway
 from icetower.gateway.gatekeeper import Gatekeeper
 from icetower.gateway.twins import Twins
+from icetower.ledger.histories import Fate, TableName
 from icetower.ledger.ledger import Batch, Commit, CommitKey
 from icetower.protocol.appends import AppendRequest, FileDescriptor
 from icetower.protocol.commits import CommitRequest
@@ -96,6 +97,7 @@ class MemoryLedger:
     def __init__(self) -> None:
         self._commits: dict[CommitKey, Commit] = {}
         self._groups: set[tuple[str, int]] = set()
+        self._expired: set[int] = set()
 
     async def write(self, batch: Batch) -> None:
         """A live key keeps its first content, an application its highest number."""
@@ -105,6 +107,7 @@ class MemoryLedger:
             if known is None or (commit.sequence or 0) > (known.sequence or 0):
                 self._commits[commit.owner] = commit
         self._groups.update((group.table_uuid, group.snapshot_id) for group in batch.groups)
+        self._expired.update(snapshot_id for each in batch.expired for snapshot_id in each.snapshots)
 
     async def find_commits(self, owners: Sequence[CommitKey]) -> dict[CommitKey, Commit]:
         await asyncio.sleep(0.002)
@@ -116,10 +119,19 @@ class MemoryLedger:
     async def remember_commits(self, commits: Sequence[Commit]) -> None:
         await self.write(Batch(commits=commits))
 
-    async def forget_commits(self, owners: Sequence[CommitKey]) -> None:
+    async def forget_commits(
+        self, owners: Sequence[CommitKey], table_uuid: str = "", snapshot_ids: Iterable[int] = ()
+    ) -> None:
         await asyncio.sleep(0.002)
         for owner in owners:
             self._commits.pop(owner, None)
+        self._groups.difference_update((table_uuid, snapshot_id) for snapshot_id in snapshot_ids)
+
+    async def fate(self, table: TableName, commit: Commit) -> Fate:
+        """Nobody registers a table anew here."""
+        del table
+        await asyncio.sleep(0.002)
+        return Fate.GONE if self._expired.isdisjoint(commit.snapshots) else Fate.EXPIRED
 
     async def kept_groups(self, table_uuid: str, snapshot_ids: Iterable[int]) -> frozenset[int]:
         await asyncio.sleep(0.002)

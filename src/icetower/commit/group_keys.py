@@ -15,18 +15,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from icetower.ambient import Ambient
 from icetower.catalog.ports import Storage
-from icetower.errors import IcetowerError, NotFound
+from icetower.errors import IcetowerError, NotFound, ValidationFailed
 from icetower.ledger.ledger import SEQUENCE_LIFETIMES, Batch, Commit, CommitKey, Group, Ledger
-from icetower.protocol.marks import GROUP_FILE
+from icetower.protocol.marks import GROUP_FILE, REF
 from icetower.recent import Recent
 from icetower.table.groups import key_records, read_group
 from icetower.table.head import HeadState
-from icetower.table.keys import KeyRecord, Keys, records_of
+from icetower.table.keys import KeyRecord, Keys, Unreadable, records_of
 
 Metadata = Mapping[str, Any]
 
@@ -57,7 +57,7 @@ class GroupKeys:
         self._ledger = ledger
         self._ambient = ambient
         self._seen: Recent[bool] = Recent(TABLES_MAX)
-        self._waiting: deque[tuple[str, int, bytes]] = deque(maxlen=WAITING_MAX)
+        self._waiting: deque[tuple[str, Metadata, bytes]] = deque(maxlen=WAITING_MAX)
         self._keeping: asyncio.Task[None] | None = None
 
     async def keys_of(self, metadata: Metadata, before: HeadState | None) -> Keys:
@@ -68,7 +68,6 @@ class GroupKeys:
 
         Raises:
             UpstreamFailed: a group file cannot be read now.
-            ValidationFailed: a group file cannot be understood, by this release at least.
         """
         snapshots = {snapshot["snapshot-id"]: snapshot for snapshot in metadata.get("snapshots", ())}
         known: Collection[int] = () if before is None else before.snapshots
@@ -77,11 +76,11 @@ class GroupKeys:
         uuid = str(metadata.get("table-uuid"))
         if before is None:
             named = await self._unknown(uuid, named)
-        groups = await self.read(uuid, {i: str(s["summary"][GROUP_FILE]) for i, s in named.items()})
-        records = records_of(fresh, groups)
-        if before is None:
-            return Keys().plus(records)
-        return before.keys.without([i for i in known if i not in snapshots]).plus(records)
+        read = await self._read(uuid, named.values())
+        groups = {i: records for i, records in read.items() if records is not None}
+        unreadable = [_unreadable(named[i]) for i, records in read.items() if records is None]
+        keys = Keys() if before is None else before.keys.without([i for i in known if i not in snapshots])
+        return keys.plus(records_of(fresh, groups)).with_unreadable(unreadable)
 
     async def _unknown(self, uuid: str, named: Mapping[int, Metadata]) -> dict[int, Metadata]:
         """Of snapshots with group files, those whose files must be read when nothing is known of the table."""
@@ -97,27 +96,33 @@ class GroupKeys:
         oldest_ms = now_ms - SEQUENCE_LIFETIMES * self._ledger.lifetime_ms
         return {i: s for i, s in named.items() if i not in kept and s.get("timestamp-ms", now_ms) > oldest_ms}
 
-    async def read(self, uuid: str, paths: Mapping[int, str]) -> dict[int, tuple[KeyRecord, ...]]:
-        """The keys in group files, by snapshot; they are brought into the ledger as well.
+    async def read(self, uuid: str, snapshots: Iterable[Metadata]) -> dict[int, tuple[KeyRecord, ...]]:
+        """The keys in the group files of snapshots (JSON), by their ids; they are brought into the ledger as well.
 
-        Raises `UpstreamFailed`, `ValidationFailed`. A file that is gone has none.
+        Raises `UpstreamFailed`. A file that is missing or damaged has none.
         """
+        return {i: records or () for i, records in (await self._read(uuid, snapshots)).items()}
+
+    async def _read(self, uuid: str, snapshots: Iterable[Metadata]) -> dict[int, tuple[KeyRecord, ...] | None]:
+        """Likewise, with None for what is missing or damaged: the table is there to be read all the same."""
         room = asyncio.Semaphore(READ_AT_ONCE)
 
-        async def read(snapshot_id: int, path: str) -> tuple[KeyRecord, ...]:
+        async def read(snapshot: Metadata) -> tuple[KeyRecord, ...] | None:
+            snapshot_id, path = snapshot["snapshot-id"], str(snapshot["summary"][GROUP_FILE])
             async with room:
                 try:
                     data = await self._storage.read(path)
-                except NotFound:
+                    records = _records(uuid, snapshot_id, data)
+                except (NotFound, ValidationFailed) as error:
                     # Whoever deletes files that he does not know must not take the table with them.
-                    log.warning("group file %s is gone: keys of snapshot %d are not known any more", path, snapshot_id)
-                    return ()
-            records = _records(uuid, snapshot_id, data)
-            self._keep_soon(uuid, snapshot_id, data)
+                    log.error("the keys of snapshot %d are not known: group file %s: %s", snapshot_id, path, error)
+                    return None
+            self._keep_soon(uuid, snapshot, data)
             return records
 
-        found = await asyncio.gather(*(read(snapshot_id, path) for snapshot_id, path in paths.items()))
-        return dict(zip(paths, found, strict=True))
+        named = {snapshot["snapshot-id"]: snapshot for snapshot in snapshots}
+        found = await asyncio.gather(*(read(snapshot) for snapshot in named.values()))
+        return dict(zip(named, found, strict=True))
 
     # -- into the ledger ------------------------------------------------------------------------------------------
 
@@ -129,12 +134,12 @@ class GroupKeys:
         for snapshot_id, snapshot in head.snapshots.items() if files else ():
             path = str((snapshot.get("summary") or {}).get(GROUP_FILE))
             if snapshot_id not in known and path in files:
-                self._keep_soon(uuid, snapshot_id, files[path])
+                self._keep_soon(uuid, snapshot, files[path])
 
-    def _keep_soon(self, uuid: str, snapshot_id: int, data: bytes) -> None:
+    def _keep_soon(self, uuid: str, snapshot: Metadata, data: bytes) -> None:
         if self._ledger is None:
             return
-        self._waiting.append((uuid, snapshot_id, data))
+        self._waiting.append((uuid, snapshot, data))
         if self._keeping is None or self._keeping.done():
             self._keeping = asyncio.create_task(self._keep(self._ledger))
 
@@ -147,13 +152,24 @@ class GroupKeys:
         while self._waiting:
             some = [self._waiting.popleft() for _ in range(min(len(self._waiting), KEPT_AT_ONCE))]
             try:
-                await ledger.write(Batch(groups=[_group(uuid, i, data) for uuid, i, data in some]))
+                await ledger.write(Batch(groups=[_group(*each) for each in some]))
             except IcetowerError as error:
                 log.warning("the ledger could not be written: %s", error.message)
 
 
-def _group(uuid: str, snapshot_id: int, data: bytes) -> Group:
-    return Group(uuid, snapshot_id, tuple(commits_of(uuid, _records(uuid, snapshot_id, data))))
+def _unreadable(snapshot: Metadata) -> Unreadable:
+    summary = snapshot["summary"]
+    at_ms = snapshot.get("timestamp-ms", 0)
+    return Unreadable(snapshot["snapshot-id"], summary.get(REF), at_ms, str(summary[GROUP_FILE]))
+
+
+def _group(uuid: str, snapshot: Metadata, data: bytes) -> Group:
+    return group_of(uuid, snapshot, _records(uuid, snapshot["snapshot-id"], data))
+
+
+def group_of(uuid: str, snapshot: Metadata, records: Collection[KeyRecord]) -> Group:
+    """A snapshot (JSON) and what its group file holds, as the ledger keeps them."""
+    return Group(uuid, snapshot["snapshot-id"], tuple(commits_of(uuid, records, snapshot.get("sequence-number"))))
 
 
 def _records(uuid: str, snapshot_id: int, data: bytes) -> tuple[KeyRecord, ...]:
@@ -162,14 +178,15 @@ def _records(uuid: str, snapshot_id: int, data: bytes) -> tuple[KeyRecord, ...]:
     return key_records(group) if (group.table_uuid, group.snapshot_id) == (uuid, snapshot_id) else ()
 
 
-def commits_of(table_uuid: str, records: Collection[KeyRecord]) -> list[Commit]:
-    """Records of a table as the ledger keeps them."""
+def commits_of(table_uuid: str, records: Collection[KeyRecord], sequence_number: int | None) -> list[Commit]:
+    """Records of a table as the ledger keeps them. `sequence_number`: the lowest of their snapshots, if it is known."""
     commits: list[Commit] = []
     for record in records:
+        at = table_uuid, record.ref, record.principal
+        about: dict[str, Any] = {"snapshots": record.snapshots, "sequence_number": sequence_number or None}
         if record.key is not None:
-            commits.append(Commit(CommitKey(table_uuid, record.ref, record.principal, record.key), record.snapshots))
+            commits.append(Commit(CommitKey(*at, record.key), **about))
         if record.application is not None:
             name, number = record.application
-            owner = CommitKey(table_uuid, record.ref, record.principal, name, numbered=True)
-            commits.append(Commit(owner, record.snapshots, sequence=number))
+            commits.append(Commit(CommitKey(*at, name, numbered=True), sequence=number, **about))
     return commits

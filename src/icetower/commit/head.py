@@ -64,9 +64,13 @@ class Heads:
                 if location == asked_before:
                     raise
 
-    async def at(self, location: str) -> HeadState:
-        """The table at one metadata file."""
-        head = self._recent.get(location)
+    async def at(self, location: str, *, anew: bool = False) -> HeadState:
+        """The table at one metadata file.
+
+        Args:
+            anew: read it even where it is known: the ledger may have forgotten keys that it had when it was read.
+        """
+        head = None if anew else self._recent.get(location)
         if head is not None:
             return head
         task = self._reading.get(location)

@@ -7,6 +7,9 @@ of its snapshots. The plan asks again, when everything before it in the queue is
 The table's own word goes first. What it does not have is asked of the ledger: keys whose snapshots have expired, and
 those in group files that were not read since the ledger has them. The ledger must be asked after the head was loaded:
 whatever was left out of the head because the ledger had it, the ledger has then.
+
+That a key is in the ledger says that its commit has landed in a table with this uuid, once. Done is only what is in the
+table now, or was seen to expire from it (`ledger.histories`).
 """
 
 from __future__ import annotations
@@ -17,8 +20,10 @@ from typing import Any
 
 from icetower.admission.admit import application_of
 from icetower.errors import KeyMisused
-from icetower.ledger.ledger import CommitKey, Ledger
+from icetower.ledger.histories import Fate, TableName
+from icetower.ledger.ledger import Commit, CommitKey, Ledger
 from icetower.protocol.marks import CLIENT_LIST, PRINCIPAL
+from icetower.protocol.names import Identifier
 from icetower.table import metadata as table_metadata
 from icetower.table.head import HeadState
 
@@ -46,8 +51,27 @@ class Sent:
         return tuple(snapshot["snapshot-id"] for snapshot in self.snapshots)
 
 
-async def landed(ledger: Ledger, head: HeadState, sent: Sent) -> tuple[int, ...] | None:
-    """The snapshots as which a commit has landed before; None if it has not, as far as this version of the table knows.
+@dataclass(frozen=True, slots=True)
+class Landed:
+    """A commit that has landed, once.
+
+    Attributes:
+        name: by which of its names it is known, in words.
+        snapshots: as which it landed.
+        remembered: what the ledger has of it; None where the table itself tells.
+    """
+
+    name: str
+    snapshots: tuple[int, ...]
+    remembered: Commit | None = None
+
+    def shows_in(self, head: HeadState) -> bool:
+        """Whether a version of the table has anything of it."""
+        return any(snapshot_id in head.snapshots for snapshot_id in self.snapshots)
+
+
+async def landed(ledger: Ledger, head: HeadState, sent: Sent) -> Landed | None:
+    """How a commit has landed before; None if it has not, as far as this version of the table and the ledger know.
 
     Args:
         head: must have been loaded before this is called.
@@ -58,32 +82,64 @@ async def landed(ledger: Ledger, head: HeadState, sent: Sent) -> tuple[int, ...]
     """
     uuid, principal, ref = str(head.metadata["table-uuid"]), sent.principal, sent.ref
     if sent.key is not None:
-        snapshots, application = head.keys.find(principal, ref, sent.key), None
+        snapshots, application, commit = head.keys.find(principal, ref, sent.key), None, None
         if snapshots is not None:
             saved = head.snapshots.get(snapshots[-1]) or {}
             application = application_of(saved.get("summary") or {})
         elif (commit := await ledger.find_commit(CommitKey(uuid, ref, principal, sent.key))) is not None:
             snapshots, application = commit.snapshots, commit.application_id
         if snapshots is not None:
-            check_on_branch(head, f"idempotency key {sent.key}", ref, snapshots)
+            name = f"idempotency key {sent.key}"
+            check_on_branch(head, name, ref, snapshots)
             _check_same_write(sent, snapshots, application)
-            return snapshots
+            return Landed(name, snapshots, commit)
     if sent.application is not None:
-        name, number = sent.application
-        last = head.keys.sequence(principal, ref, name)
+        application, number = sent.application
+        last, commit = head.keys.sequence(principal, ref, application), None
         if last is None or last[0] < number:
-            commit = await ledger.find_commit(CommitKey(uuid, ref, principal, name, numbered=True))
+            commit = await ledger.find_commit(CommitKey(uuid, ref, principal, application, numbered=True))
             last = None if commit is None or commit.sequence is None else (commit.sequence, commit.snapshots)
         if last is not None and number <= last[0]:
-            check_on_branch(head, f"number {last[0]} of application {name}", ref, last[1])
-            return last[1]
+            name = f"number {last[0]} of application {application}"
+            check_on_branch(head, name, ref, last[1])
+            return Landed(name, last[1], commit)
     return None
+
+
+async def is_done(ledger: Ledger, identifier: Identifier, head: HeadState, found: Landed) -> bool:
+    """Whether a commit that has landed once is done; where it is not, it may be done now.
+
+    Args:
+        head: the newest version, loaded after the commit was found.
+
+    Raises:
+        KeyMisused: nobody can tell whether the table has its rows.
+    """
+    if found.remembered is None or found.shows_in(head):
+        return True
+    fate = await ledger.fate(TableName(str(head.metadata["table-uuid"]), identifier), found.remembered)
+    if fate in (Fate.EXPIRED, Fate.LEFT_BEHIND):
+        return fate is Fate.EXPIRED
+    numbered = found.remembered.owner.numbered
+    anew = "a higher number, or another name of the application" if numbered else "a new key"
+    if fate is Fate.REGISTERED_ANEW:
+        why, rule = "the table was registered anew since, or at two names", "key.registered-anew"
+    else:
+        why, rule = "it was removed past this server, or after its branch", "key.gone"
+    raise KeyMisused(
+        f"the commit under {found.name} landed as snapshot {found.snapshots[-1]}, which {identifier} does not have: "
+        f"{why}. Whether its rows are in the table cannot be told: look for them, and if they are missing, write them "
+        f"under {anew}",
+        rule=rule,
+        snapshot=found.snapshots[-1],
+        next_step="ask_owner",
+    )
 
 
 def check_on_branch(head: HeadState, what: str, ref: str, snapshots: Sequence[int]) -> None:
     """What was rolled back is not done: an explicit error (trap K2). Raises `KeyMisused`.
 
-    Snapshots that have expired are done: whoever lets one go that was rolled back has its keys forgotten.
+    Of snapshots that are not in the table it says nothing (`is_done`).
     """
     there = [snapshot_id for snapshot_id in snapshots if snapshot_id in head.snapshots]
     at = head.ref(ref)

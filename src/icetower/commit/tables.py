@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from icetower.admission.admit import PATHS
@@ -22,6 +24,8 @@ from icetower.errors import (
     NoSuchTable,
     NotFound,
 )
+from icetower.ledger.histories import TableName
+from icetower.ledger.ledger import Ledger
 from icetower.protocol.names import Identifier, Namespace
 from icetower.table import metadata as table_metadata
 from icetower.table.builder import is_uuid
@@ -30,8 +34,14 @@ from icetower.table.metadata import Metadata
 
 _UUID_LENGTH = 36
 
+log = logging.getLogger("icetower")
+
 
 class Tables:
+    """Args:
+    ledger: is told of registrations before they happen; None where there is none.
+    """
+
     def __init__(
         self,
         upstream: Upstream,
@@ -41,6 +51,7 @@ class Tables:
         ambient: Ambient,
         *,
         warehouse: str,
+        ledger: Ledger | None = None,
     ) -> None:
         self._upstream = upstream
         self._storage = storage
@@ -48,6 +59,7 @@ class Tables:
         self._manifests = manifests
         self._ambient = ambient
         self._warehouse = warehouse.rstrip("/")
+        self._ledger = ledger
 
     async def new_metadata(
         self,
@@ -152,12 +164,14 @@ class Tables:
     ) -> HeadState:
         """Point the catalog at a metadata file that exists already. Raises `BadRequest` where it is none.
 
+        Keys of commits that the file knows nothing of are not done in this table any more (`ledger.histories`).
+
         `confined`: the file, what it says of where the table lies, and the files that it names, must be where a table
         of this name would be: they are read for whoever may read the table, and deleted when it is purged.
         """
         place = await self._own_place(identifier, location) if confined else None
         try:
-            head = await self._heads.at(location)
+            head = await self._heads.at(location, anew=True)
         except IcetowerError as error:
             raise BadRequest(
                 f"{location} cannot be read as the metadata file of a table: {error.message}", rule="register.metadata"
@@ -172,14 +186,25 @@ class Tables:
                     raise _outside(f"{path}, which {location} names,", identifier)
             await self._check_alone(identifier, head, place)
         if current is None:
+            await self._check_free(identifier)  # a mistake costs no keys
+        # Between these two reads and the swap: a commit that meets the new history in the ledger, and the old one in
+        # the catalog, loses its swap to this one, or this one to it.
+        table = TableName(str(head.metadata.get("table-uuid")), identifier)
+        number = 0 if self._ledger is None else await self._ledger.begin_history(table)
+        if current is None:
             await self._upstream.create_table(identifier, location)
-            return head
-        try:
-            await self._upstream.swap([Swap(identifier, current, location)])
-        except SwapLost as error:
-            raise CommitConflict(f"{identifier} was changed meanwhile; look again", rule="swap.lost") from error
-        except SwapUnknown as error:
-            raise CommitStateUnknown(f"the catalog did not say whether {identifier} was registered anew") from error
+        else:
+            try:
+                await self._upstream.swap([Swap(identifier, current, location)])
+            except SwapLost as error:
+                raise CommitConflict(f"{identifier} was changed meanwhile; look again", rule="swap.lost") from error
+            except SwapUnknown as error:
+                raise CommitStateUnknown(f"the catalog did not say whether {identifier} was registered anew") from error
+        if self._ledger is not None:
+            try:
+                await self._ledger.confirm_history(table, number, _last_number(head))
+            except Exception:  # it is registered; keys that it has left behind are answered 422 then
+                log.exception("the ledger could not be told that %s was registered", identifier)
         return head
 
     async def _check_alone(self, identifier: Identifier, head: HeadState, place: str) -> None:
@@ -191,6 +216,13 @@ class Tables:
             raise _outside(f"{head.location}, which has become another table's,", identifier)
 
     async def rename(self, source: Identifier, target: Identifier) -> None:
+        if self._ledger is not None:
+            with suppress(NotFound, BadRequest):  # without metadata that can be read there are no commits
+                head = await self._heads.load(source)
+                uuid = str(head.metadata.get("table-uuid"))
+                # Of several tables with one uuid each is known by its name: the new one may have been another's.
+                if await self._ledger.registered(uuid):
+                    await self._ledger.begin_history(TableName(uuid, target))
         await self._upstream.rename_table(source, target)
 
     async def drop(self, identifier: Identifier, *, purge: bool, confined: bool = False) -> None:
@@ -300,6 +332,12 @@ class Tables:
         if "location" in properties:
             return properties["location"].rstrip("/")
         return "/".join((self._warehouse, *namespace))
+
+
+def _last_number(head: HeadState) -> int:
+    """No snapshot in this version's past has a higher sequence number."""
+    numbers = [snapshot.get("sequence-number") or 0 for snapshot in head.snapshots.values()]
+    return max(head.metadata.get("last-sequence-number") or 0, *numbers, 0)
 
 
 def places_of(metadata: Metadata) -> tuple[str, ...]:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from icetower.admission.admit import application_of
 from icetower.admission.admitted import Admitted, AdmittedAppend
-from icetower.commit.group_keys import GroupKeys, commits_of
+from icetower.commit.group_keys import GroupKeys, commits_of, group_of
 from icetower.errors import CommitConflict, Forbidden, IcetowerError
-from icetower.ledger.ledger import Batch, Commit, CommitKey, Group, Ledger
-from icetower.protocol.marks import GROUP_FILE
+from icetower.ledger.histories import TableName
+from icetower.ledger.ledger import Batch, Commit, CommitKey, Expired, Group, Ledger
+from icetower.protocol.marks import GROUP_FILE, REF
 from icetower.protocol.names import Identifier
 from icetower.registry.registry import RESERVED_NAME, Registry
 from icetower.table import metadata as table_metadata
@@ -61,8 +62,9 @@ class Gatekeeper:
     async def keep_keys(self, identifier: Identifier, head: HeadState, snapshot_ids: Collection[int]) -> None:
         """Before snapshots go: bring into the ledger what it may have missed of their keys (traps K1, H1).
 
-        It may have, by a crash or since another tower committed them. A key whose snapshot was rolled back is forgotten
-        instead: nothing of it will be left to call done (K2).
+        It may have, by a crash or since another tower committed them. It is kept, too, which of them their branch has:
+        only those are done once they are gone. A key whose snapshot was rolled back is forgotten: nothing of it is left
+        to call done (K2). Where its branch is gone, nobody can tell, and the ledger says so.
 
         Args:
             head: the version that still has the snapshots.
@@ -70,64 +72,67 @@ class Gatekeeper:
         Raises:
             IcetowerError: the ledger or a group file is away; the snapshots must stay for now.
         """
-        del identifier
         uuid = str(head.metadata["table-uuid"])
         gone = [head.snapshots[i] for i in snapshot_ids if i in head.snapshots]
         branches = _Branches(head)
+        going = _Going()
         kept: dict[CommitKey, Commit] = {}
-        lost: list[Commit] = []
         for snapshot in gone:
             record = record_of(snapshot)
-            application_id = application_of(snapshot.get("summary") or {})
-            for commit in commits_of(uuid, [] if record is None else [record]):
+            if record is None:
+                continue
+            has = branches.has(record.ref, snapshot["snapshot-id"])
+            commits = commits_of(uuid, [record], snapshot.get("sequence-number"))
+            going.take(snapshot["snapshot-id"], commits, has)
+            for commit in commits if has is not False else ():
                 owner = commit.owner
-                if branches.has(owner.ref, snapshot["snapshot-id"]):
-                    whole = None if owner.numbered else head.keys.find(owner.principal, owner.ref, owner.key)
-                    highest = kept.get(owner, commit)
-                    if (highest.sequence or 0) <= (commit.sequence or 0):
-                        kept[owner] = replace(
-                            commit, snapshots=whole or commit.snapshots, application_id=application_id
-                        )
-                else:
-                    lost.append(commit)
-        groups = await self._groups(uuid, gone, branches, lost)
-        if lost:
-            await self._forget(head, lost, frozenset(snapshot_ids))
-        await self._ledger.write(Batch(commits=list(kept.values()), groups=groups))
+                whole = None if owner.numbered else head.keys.find(owner.principal, owner.ref, owner.key)
+                highest = kept.get(owner, commit)
+                if (highest.sequence or 0) <= (commit.sequence or 0):
+                    about = application_of(snapshot.get("summary") or {})
+                    kept[owner] = replace(commit, snapshots=whole or commit.snapshots, application_id=about)
+        groups = await self._groups(uuid, gone, branches, going)
+        if going.lost:
+            await self._forget(head, going, frozenset(snapshot_ids))
+        expired = [Expired(TableName(uuid, identifier), tuple(going.had))] if going.had else []
+        await self._ledger.write(Batch(commits=list(kept.values()), groups=groups, expired=expired))
 
     async def _groups(
-        self, uuid: str, gone: Sequence[Mapping[str, Any]], branches: _Branches, lost: list[Commit]
+        self, uuid: str, gone: Sequence[Mapping[str, Any]], branches: _Branches, going: _Going
     ) -> list[Group]:
-        """Of those with a group file: what the ledger misses; what its own branch has no more joins the lost."""
-        named = {
-            s["snapshot-id"]: str(s["summary"][GROUP_FILE]) for s in gone if GROUP_FILE in (s.get("summary") or {})
-        }
-        # Which branch it was for, only its file says. What is on all of them needs no reading, as with a single branch.
-        everywhere = [snapshot_id for snapshot_id in named if branches.all_have(snapshot_id)]
-        spared = await self._ledger.kept_groups(uuid, everywhere)
-        read = await self._group_keys.read(uuid, {i: path for i, path in named.items() if i not in spared})
+        """Of those with a group file: what the ledger misses of them."""
+        named = {snapshot["snapshot-id"]: snapshot for snapshot in _with_group_files(gone)}
+        # Which branch it was for, summaries say only since they were given the mark; its file does.
+        refs = {snapshot_id: snapshot["summary"].get(REF) for snapshot_id, snapshot in named.items()}
+        # What its branch has needs no reading, where the ledger has it already.
+        there = [snapshot_id for snapshot_id, ref in refs.items() if ref is not None and branches.has(ref, snapshot_id)]
+        spared = await self._ledger.kept_groups(uuid, there)
+        read = await self._group_keys.read(uuid, [s for snapshot_id, s in named.items() if snapshot_id not in spared])
         missed: list[Group] = []
-        for snapshot_id in sorted(read):
-            commits = commits_of(uuid, read[snapshot_id])
-            there = [commit for commit in commits if branches.has(commit.owner.ref, snapshot_id)]
-            lost += [commit for commit in commits if commit not in there]
-            if len(there) == len(commits):
-                missed.append(Group(uuid, snapshot_id, tuple(commits)))
+        for snapshot_id, records in read.items():
+            group = group_of(uuid, named[snapshot_id], records)
+            ref = next((record.ref for record in records), refs[snapshot_id])
+            has = None if ref is None else branches.has(ref, snapshot_id)
+            going.take(snapshot_id, group.commits, has)
+            if has is not False:
+                missed.append(group)
+        going.had += sorted(spared)
         return missed
 
-    async def _forget(self, head: HeadState, lost: Sequence[Commit], gone: frozenset[int]) -> None:
+    async def _forget(self, head: HeadState, going: _Going, gone: frozenset[int]) -> None:
         await self._flush()  # what waits to be written would bring it back
-        remembered = await self._ledger.find_commits([commit.owner for commit in lost])
+        remembered = await self._ledger.find_commits([commit.owner for commit in going.lost])
         owners = [owner for owner, commit in remembered.items() if gone.issuperset(commit.snapshots)]
-        await self._ledger.forget_commits(owners)
+        uuid = str(head.metadata["table-uuid"])
+        lost_ids = frozenset(snapshot_id for commit in going.lost for snapshot_id in commit.snapshots)
+        await self._ledger.forget_commits(owners, uuid, lost_ids)
         numbered = [owner for owner in owners if owner.numbered]
         if not numbered:
             return
         # The number that counts now is the highest that is left, wherever it stands: also in files that were not read,
         # and in snapshots that go without having been rolled back.
-        lost_ids = frozenset(snapshot_id for commit in lost for snapshot_id in commit.snapshots)
-        named = _group_files(s for snapshot_id, s in head.snapshots.items() if snapshot_id not in lost_ids)
-        groups = await self._group_keys.read(str(head.metadata["table-uuid"]), named)
+        named = _with_group_files(s for snapshot_id, s in head.snapshots.items() if snapshot_id not in lost_ids)
+        groups = await self._group_keys.read(uuid, named)
         left = head.keys.without(lost_ids).plus(record for records in groups.values() for record in records)
         before: list[Commit] = []
         for owner in numbered:
@@ -137,11 +142,27 @@ class Gatekeeper:
         await self._ledger.remember_commits(before)
 
 
-def _group_files(snapshots: Iterable[Mapping[str, Any]]) -> dict[int, str]:
-    """Paths of group files, by snapshot."""
-    return {
-        s["snapshot-id"]: str(s["summary"][GROUP_FILE]) for s in snapshots if GROUP_FILE in (s.get("summary") or {})
-    }
+def _with_group_files(snapshots: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    return [snapshot for snapshot in snapshots if GROUP_FILE in (snapshot.get("summary") or {})]
+
+
+@dataclass(slots=True)
+class _Going:
+    """What becomes of the keys of snapshots that go.
+
+    Attributes:
+        had: the snapshots that their branch has: done.
+        lost: commits that their branch has no more: not done.
+    """
+
+    had: list[int] = field(default_factory=list[int])
+    lost: list[Commit] = field(default_factory=list[Commit])
+
+    def take(self, snapshot_id: int, commits: Sequence[Commit], has: bool | None) -> None:
+        if has:
+            self.had.append(snapshot_id)
+        elif has is not None:
+            self.lost += commits
 
 
 class _Branches:
@@ -151,15 +172,14 @@ class _Branches:
         self._head = head
         self._histories: dict[str, frozenset[int]] = {}
 
-    def has(self, ref: str, snapshot_id: int) -> bool:
-        """Whether a snapshot is in the history of a ref. A commit that moved none cannot be lost."""
-        return not ref or snapshot_id in self._history(ref)
+    def has(self, ref: str, snapshot_id: int) -> bool | None:
+        """Whether a snapshot is in the history of a ref; None where there is no such ref any more.
 
-    def all_have(self, snapshot_id: int) -> bool:
-        """Whether a snapshot is in the history of every branch, and there is one."""
-        refs: Mapping[str, Any] = self._head.metadata.get("refs") or {}
-        branches = [name for name, ref in refs.items() if ref.get("type") != "tag"]
-        return bool(branches) and all(snapshot_id in self._history(name) for name in branches)
+        A commit that moved none cannot be lost.
+        """
+        if ref and self._head.ref(ref) is None:
+            return None
+        return not ref or snapshot_id in self._history(ref)
 
     def _history(self, ref: str) -> frozenset[int]:
         if ref not in self._histories:

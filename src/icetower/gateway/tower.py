@@ -95,6 +95,7 @@ class Tower:
             self.manifests,
             ambient,
             warehouse=settings.upstream.warehouse or f"file://{data}/warehouse",  # as it is: nothing is unquoted
+            ledger=self.ledger,
         )
         self.gatekeeper = Gatekeeper(self.registry, self.ledger, self.heads.group_keys, self.flush)
         self.engine = Engine(
@@ -305,16 +306,21 @@ class Tower:
 
     async def _landed_before(self, identifier: Identifier, head: HeadState, sent: Sent) -> Committed | None:
         """The answer that a commit has got before, if any (traps K1 to K3). Raises `KeyMisused`."""
-        landed = replays.resent(head, sent) or await replays.landed(self.ledger, head, sent)
+        own = replays.resent(head, sent)
+        if own is not None:
+            return Committed("replayed", head, own, 0.0, 1)
+        found = await replays.landed(self.ledger, head, sent)
         for _ in range(REPLAY_LOADS_MAX):
-            if landed is None or any(snapshot_id in head.snapshots for snapshot_id in landed):
+            if found is None or found.shows_in(head):
                 break
-            # The ledger knows what this version does not: it came after it, or has expired.
+            # The ledger knows what this version does not: it came after it, or is gone.
             newest = await self.heads.load(identifier)
             if newest.location == head.location:
                 break
-            head, landed = newest, await replays.landed(self.ledger, newest, sent)
-        return None if landed is None else Committed("replayed", head, landed, 0.0, 1)
+            head, found = newest, await replays.landed(self.ledger, newest, sent)
+        if found is None or not await replays.is_done(self.ledger, identifier, head, found):
+            return None
+        return Committed("replayed", head, found.snapshots, 0.0, 1)
 
     # -- appends by the fast path ---------------------------------------------------------------------------------
 
@@ -467,10 +473,15 @@ def _commits(admitted: Admitted, done: Committed) -> list[Commit]:
     """What the ledger keeps of a commit."""
     table = str(done.head.metadata["table-uuid"]), target_ref(admitted.updates) or "", admitted.principal
     about = done.snapshots, admitted.application_id, admitted.fingerprint
-    commits = [] if admitted.key is None else [Commit(CommitKey(*table, admitted.key), *about)]
+    numbers = [(done.head.snapshots.get(i) or {}).get("sequence-number") or 0 for i in done.snapshots]
+    lowest = min(numbers) or None
+    commits: list[Commit] = []
+    if admitted.key is not None:
+        commits.append(Commit(CommitKey(*table, admitted.key), *about, sequence_number=lowest))
     if admitted.application_sequence is not None:
         name, number = admitted.application_sequence
-        commits.append(Commit(CommitKey(*table, name, numbered=True), *about, sequence=number))
+        owner = CommitKey(*table, name, numbered=True)
+        commits.append(Commit(owner, *about, sequence=number, sequence_number=lowest))
     return commits
 
 

@@ -8,6 +8,8 @@ KEY = b"key"
 APPLICATION = b"application"
 GROUP = b"group"
 ANSWER = b"answer"
+EXPIRED = b"expired"
+REGISTRATION = b"registration"
 
 
 def hashed(kind: bytes, *names: str) -> bytes:

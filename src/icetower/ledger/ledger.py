@@ -17,15 +17,31 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal
 
-from sqlalchemy import ColumnElement, Connection, Row, Table, case, delete, func, insert, literal_column, select
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    LargeBinary,
+    Row,
+    Table,
+    and_,
+    case,
+    cast,
+    delete,
+    func,
+    insert,
+    literal_column,
+    select,
+)
 from sqlalchemy.dialects import postgresql, sqlite
 
 from icetower.ambient import Ambient
 from icetower.database import Database
 from icetower.errors import KeyMisused
+from icetower.ledger import histories
 from icetower.ledger.hashes import ANSWER, APPLICATION, GROUP, KEY, hashed
+from icetower.ledger.histories import Fate, TableName
 from icetower.ledger.lookups import ASKED_AT_ONCE, Lookups
-from icetower.ledger.schema import answers, attempts, groups, keys
+from icetower.ledger.schema import answers, attempts, expired, groups, keys
 from icetower.registry.sql import migrate
 
 LIFETIME_S = 24 * 3600
@@ -78,6 +94,8 @@ class Commit:
     Attributes:
         application_id, fingerprint: who wrote it, and a hash (hex) of what (trap K3), where it is known.
         sequence: the number that the application gave it.
+        sequence_number: the lowest one of its snapshots, where the table counts them (formats 2 and 3).
+        registration: how often the table's uuid had been registered when this was kept; the ledger sets it.
     """
 
     owner: CommitKey
@@ -87,6 +105,8 @@ class Commit:
     sequence: int | None = None
     landed_ms: int = 0
     expires_ms: int = 0
+    sequence_number: int | None = None
+    registration: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +126,14 @@ class Group:
 def group_id(table_uuid: str, snapshot_id: int) -> bytes:
     """Under which a snapshot's group is stored."""
     return hashed(GROUP, table_uuid, str(snapshot_id))
+
+
+@dataclass(frozen=True, slots=True)
+class Expired:
+    """Snapshots with keys that are about to leave a table, while the branch of their keys has them."""
+
+    table: TableName
+    snapshots: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +169,7 @@ class Batch:
     attempts: Sequence[Attempt] = ()
     commits: Sequence[Commit] = ()
     groups: Sequence[Group] = ()
+    expired: Sequence[Expired] = ()
     answers: Sequence[tuple[str, str, Answer]] = ()
 
 
@@ -181,7 +210,7 @@ class Ledger:
         self._upserts: dict[str, tuple[str, list[str] | None]] = {}
         # Anywhere: a tower that restarts often must not sweep the same beginning again and again.
         start = int(ambient.uniform() * 256).to_bytes(1, "big")
-        self._swept: dict[str, bytes] = {table.name: start for table in (keys, groups, answers)}
+        self._swept: dict[str, bytes] = {table.name: start for table in (keys, groups, expired, answers)}
 
     @property
     def lifetime_ms(self) -> int:
@@ -191,7 +220,8 @@ class Ledger:
     async def write(self, batch: Batch) -> None:
         """Keep a batch, all or nothing; it is durable when this returns.
 
-        A live key keeps its first content, and an application its highest number; their window begins anew.
+        A live key keeps its first content, and an application its highest number; their window begins anew. A key that
+        was used again since its table was registered anew has both contents.
         """
         now = self._ambient.now_ms()
         commits = [*batch.commits, *(commit for group in batch.groups for commit in group.commits)]
@@ -204,7 +234,11 @@ class Ledger:
         logged = [_attempt_row(attempt, now) for attempt in batch.attempts]
 
         def work(connection: Connection) -> None:
-            for table, some in rows:
+            numbers = histories.numbers_of(connection, {commit.owner.table_uuid for commit in commits})
+            for row, commit in zip(rows[0][1], commits, strict=True):
+                row["registration"] = numbers.get(commit.owner.table_uuid, 0)
+            gone = self._expired_rows(connection, batch.expired, now)
+            for table, some in (*rows, (expired, gone)):
                 if some:
                     # In the order of the tree that they go into; two writers in one order cannot deadlock.
                     self._upsert(connection, table, sorted(some, key=lambda row: row["id"]))
@@ -214,7 +248,7 @@ class Ledger:
                 newest = connection.execute(select(func.max(attempts.c.id))).scalar_one()
                 connection.execute(delete(attempts).where(attempts.c.id <= newest - self._attempts_max))
 
-        if logged or any(some for _, some in rows):
+        if logged or batch.expired or any(some for _, some in rows):
             await self._database.run(work, write=True)
 
     def _window_ms(self, *, numbered: bool) -> int:
@@ -229,7 +263,15 @@ class Ledger:
             "fingerprint": bytes.fromhex(commit.fingerprint) if commit.fingerprint else None,
             "landed_ms": now_ms,
             "expires_ms": now_ms + self._window_ms(numbered=commit.sequence is not None),
+            "sequence_number": commit.sequence_number,
         }
+
+    def _expired_rows(self, connection: Connection, gone: Sequence[Expired], now_ms: int) -> list[dict[str, Any]]:
+        ids: set[bytes] = set()
+        for each in gone:
+            history = histories.history_of(connection, each.table)
+            ids |= {history.expired_id(each.table, snapshot_id) for snapshot_id in each.snapshots}
+        return [{"id": name, "expires_ms": now_ms + self._window_ms(numbered=True)} for name in ids]
 
     def _answer_row(self, name: bytes, answer: Answer, now_ms: int) -> dict[str, Any]:
         return {
@@ -282,14 +324,24 @@ class Ledger:
         """Keep what was committed; see `write`."""
         await self.write(Batch(commits=commits))
 
-    async def forget_commits(self, owners: Sequence[CommitKey]) -> None:
-        """Let go of keys whose commits are no longer part of their branch."""
+    async def forget_commits(
+        self, owners: Sequence[CommitKey], table_uuid: str = "", snapshot_ids: Iterable[int] = ()
+    ) -> None:
+        """Let go of keys whose commits are no longer part of their branch.
+
+        Of the snapshots' group files it does not count any more as known that all their keys are here.
+        """
+        gone = (
+            (keys, sorted(owner.id for owner in owners)),
+            (groups, sorted(group_id(table_uuid, snapshot_id) for snapshot_id in snapshot_ids)),
+        )
 
         def work(connection: Connection) -> None:
-            for some in _pieces(sorted(owner.id for owner in owners)):
-                connection.execute(delete(keys).where(keys.c.id.in_(some)))
+            for table, ids in gone:
+                for some in _pieces(ids):
+                    connection.execute(delete(table).where(table.c.id.in_(some)))
 
-        if owners:
+        if any(ids for _, ids in gone):
             await self._database.run(work, write=True)
 
     async def kept_groups(self, table_uuid: str, snapshot_ids: Iterable[int]) -> frozenset[int]:
@@ -305,6 +357,37 @@ class Ledger:
             return frozenset(found)
 
         return await self._database.run(work) if by_id else frozenset()
+
+    # --------------------------------------------------------------------------------- histories of tables (histories)
+
+    async def begin_history(self, table: TableName) -> int:
+        """A table is about to be registered: what was said of its name counts no more. The registration's number.
+
+        It is durable when this returns; the catalog's pointer may be set then.
+        """
+        return await self._database.run(lambda connection: histories.begin(connection, table), write=True)
+
+    async def confirm_history(self, table: TableName, number: int, sequence_number: int) -> None:
+        """The catalog's pointer was set, at a file with this last sequence number."""
+        await self._database.run(
+            lambda connection: histories.confirm(connection, table, number, sequence_number), write=True
+        )
+
+    async def registered(self, table_uuid: str) -> bool:
+        """Whether a table with this uuid was ever registered, under any name."""
+        return bool(await self._database.run(lambda connection: histories.numbers_of(connection, [table_uuid])))
+
+    async def fate(self, table: TableName, commit: Commit) -> Fate:
+        """What became of a commit that was found here, and none of whose snapshots is in the table."""
+
+        def work(connection: Connection) -> Fate:
+            history = histories.history_of(connection, table)
+            seen = histories.seen_to_expire(connection, table, history, commit.snapshots)
+            # Of a number, only the last is kept: where that lies says nothing of those below it.
+            at = None if commit.owner.numbered else commit.sequence_number
+            return history.fate(seen=seen, registration=commit.registration, sequence_number=at)
+
+        return await self._database.run(work)
 
     # ----------------------------------------------------------------------------------------- answers of other routes
 
@@ -398,9 +481,30 @@ def _upsert(table: Table, lifetime_ms: int, dialect: Any) -> Any:
     gives_way = old.expires_ms <= now_ms
     if "sequence" in old:
         gives_way |= new.sequence > old.sequence
-    changed = {c.name: case((gives_way, new[c.name]), else_=c) for c in old if c.name not in ("id", "expires_ms")}
+    united = _united(table, new, dialect) if "snapshots" in old else {}
+    changed = {
+        c.name: case((gives_way, new[c.name]), *united.get(c.name, ()), else_=c)
+        for c in old
+        if c.name not in ("id", "expires_ms")
+    }
     expires_ms = case((new.expires_ms > old.expires_ms, new.expires_ms), else_=old.expires_ms)
     return statement.on_conflict_do_update(index_elements=[old.id], set_={**changed, "expires_ms": expires_ms})
+
+
+def _united(table: Table, new: Any, dialect: Any) -> dict[str, list[Any]]:
+    """By column, when and how a key is kept with both of its contents: the table has one or the other."""
+    old = table.c
+    inside = "instr({0}, {1}) > 0" if dialect is sqlite else "position({1} in {0}) > 0"
+    again: Any = literal_column(f"NOT ({inside.format(f'{table.name}.snapshots', 'excluded.snapshots')})")
+    when = and_(old.sequence.is_(None), new.registration > old.registration, again)
+    both = cast(old.snapshots.op("||")(new.snapshots), LargeBinary)
+    lowest = case((new.sequence_number < old.sequence_number, new.sequence_number), else_=old.sequence_number)
+    known = new.sequence_number.is_not(None)
+    return {
+        "snapshots": [(when, both)],
+        "registration": [(when, new.registration)],
+        "sequence_number": [(and_(when, known), lowest), (when, new.sequence_number)],
+    }
 
 
 def _pieces(ids: Sequence[bytes]) -> Iterable[Sequence[bytes]]:
@@ -422,6 +526,8 @@ def _commit(owner: CommitKey, row: Row[Any]) -> Commit:
         row.sequence,
         row.landed_ms,
         row.expires_ms,
+        row.sequence_number,
+        row.registration,
     )
 
 

@@ -21,6 +21,8 @@ keys = Table(
     Column("fingerprint", LargeBinary(32)),
     Column("landed_ms", BigInteger, nullable=False),
     Column("expires_ms", BigInteger, nullable=False),
+    Column("registration", BigInteger, nullable=False),  # how often the uuid had been registered when this was kept
+    Column("sequence_number", BigInteger),  # the lowest of the snapshots
     sqlite_with_rowid=False,
 )
 
@@ -32,6 +34,24 @@ groups = Table(
     sqlite_with_rowid=False,
 )
 """Snapshots whose group file need not be read: all its keys are, or were for their window, among those above."""
+
+expired = Table(
+    "ledger_expired",
+    metadata,
+    Column("id", LargeBinary(16), primary_key=True),  # of (table uuid, history, snapshot id)
+    Column("expires_ms", BigInteger, nullable=False),
+    sqlite_with_rowid=False,
+)
+"""Snapshots with keys that have left the table while their branch had them."""
+
+registrations = Table(
+    "ledger_registrations",
+    metadata,
+    Column("id", LargeBinary(16), primary_key=True),  # of a table uuid, or of (table uuid, name)
+    Column("number", BigInteger, nullable=False),  # how often the uuid was registered; had been, when the name was last
+    Column("sequence_number", BigInteger),  # of the file that the name was registered at, once the catalog points at it
+    sqlite_with_rowid=False,
+)
 
 answers = Table(
     "ledger_answers",
