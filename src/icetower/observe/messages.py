@@ -6,6 +6,7 @@ import hashlib
 import hmac
 import json
 from datetime import UTC, datetime
+from email import policy
 from email.headerregistry import Address
 from email.message import EmailMessage
 from email.utils import format_datetime
@@ -14,6 +15,8 @@ from icetower.observe.matters import Kind, Matter, one_line, time_text
 
 SIGNATURE = "Icetower-Signature"
 SUBJECT_CHARACTERS_MAX = 200
+
+_UNFOLDED = policy.default.clone(max_line_length=998)  # what mail allows; short headers are read by people and rules
 
 
 def webhook_body(matter: Matter) -> bytes:
@@ -47,7 +50,7 @@ def signature(secret: str, body: bytes, at_ms: int) -> str:
 
 def mail(matter: Matter, sender: Address, to: Address, at_ms: int) -> EmailMessage:
     """The mail of a matter."""
-    message = EmailMessage()
+    message = EmailMessage(_UNFOLDED)
     message["From"] = sender
     message["To"] = to
     message["Subject"] = f"[icetower] {one_line(matter.title)}"[:SUBJECT_CHARACTERS_MAX]
