@@ -151,7 +151,7 @@ def contract(
     operations: str = "append", partitions: str = "[{day: [1970-01-01, 1970-01-02]}]", extra: str = ""
 ) -> Contract:
     text = f"version: 1\nagent: pricing\ntables:\n- table: pricing.*\n  operations: [{operations}]\n"
-    return load(text + f"  partitions: {partitions}\n{extra}", source="test")
+    return load(text + f"  write_location: table\n  partitions: {partitions}\n{extra}", source="test")
 
 
 def ask(
@@ -297,7 +297,7 @@ def test_a_foreign_partition_is_refused_by_name_whatever_is_done_there() -> None
         assert (error.rule, error.partitions, error.next_step) == (
             "contract.partitions",
             ("day=1970-01-03",),
-            "ask_owner",
+            "request_partition",
         )
         assert "day=1970-01-03" in error.message
     assert ask(change([A], [B], claim="overwrite"), by=free).operations == {Operation.OVERWRITE}

@@ -58,7 +58,7 @@ def head(*partitions: tuple[str, str], **properties: str) -> HeadState:
 
 def agent(*rules: str) -> Principal:
     text = "version: 1\nagent: ann\ntables:\n" + "".join(
-        f"  - {{table: db.t, operations: [append]{r}}}\n" for r in rules
+        f"  - {{table: db.t, operations: [append], write_location: table{r}}}\n" for r in rules
     )
     return Principal("ann", load(text, source="test"), 3)
 

@@ -44,6 +44,7 @@ SPEC: JSON = {
 OWNER = """tables:
   - table: NS.t
     operations: [read, append, overwrite, delete]
+    write_location: table
     partitions: [{region: 1, product: 2}]
 """
 """Owns one partition, (1, 2), of the table `t`."""

@@ -22,7 +22,8 @@ from icetower.table.manifests import DELETED, EXISTING, read_manifest_list
 
 Forge = Callable[..., Forger]
 MINE, THEIRS = (1, 2), (2, 1)
-EVERYTHING = "tables:\n  - {table: NS.*, operations: [create, read, append, alter, drop], partitions: all}\n"
+ALL = "write_location: table, partitions: all"
+EVERYTHING = f"tables:\n  - {{table: NS.*, operations: [create, read, append, alter, drop], {ALL}}}\n"
 
 
 def register(forger: Forger, location: str, **more: Any) -> httpx2.Response:
@@ -221,7 +222,7 @@ def creation(base: dict[str, Any], uuid: str, location: str, **properties: str) 
 
 
 CREATE = [{"type": "assert-create"}]
-CREATOR = "tables:\n  - {table: NS.t, operations: [create, read, append, register, drop], partitions: all}\n"
+CREATOR = f"tables:\n  - {{table: NS.t, operations: [create, read, append, register, drop], {ALL}}}\n"
 
 
 def test_a_staged_uuid_is_a_real_one(forge: Forge) -> None:
@@ -295,7 +296,7 @@ def test_an_empty_commit_is_no_way_to_read_a_table(forge: Forge) -> None:
     for answer in (agent.commit([], []), agent.commit([{"type": "assert-table-uuid", "uuid": "x"}], [])):
         assert error_of(answer)["rule"] == "contract.operation"
         assert base["table-uuid"] not in answer.text
-    stranger = forge("tables:\n  - {table: NS.other, operations: [append]}\n")
+    stranger = forge("tables:\n  - {table: NS.other, operations: [append], write_location: table}\n")
     there = stranger.commit([], [])
     stranger.table = "nowhere"
     assert error_of(there)["rule"] == error_of(stranger.commit([], []))["rule"] == "contract.table"

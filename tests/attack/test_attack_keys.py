@@ -23,7 +23,7 @@ Forge = Callable[..., Forger]
 JSON = dict[str, Any]
 RESENDS = 200
 BLIND = {"icetower.blind": "true"}
-APPENDER = "tables:\n  - table: NS.t\n    operations: [read, append]\n    partitions: all\n"
+APPENDER = "tables:\n  - table: NS.t\n    operations: [read, append]\n    write_location: table\n    partitions: all\n"
 
 
 def header_key(number: int = 0) -> str:

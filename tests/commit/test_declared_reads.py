@@ -95,7 +95,7 @@ def test_r2_who_lies_loses_isolation_and_nobody_else_anything() -> None:
 CONTRACT = """version: 1
 agent: ann
 tables:
-- {table: db.t, operations: [overwrite], partitions: [{category: a}], read_scope: owned}
+- {table: db.t, operations: [overwrite], write_location: table, partitions: [{category: a}], read_scope: owned}
 """
 
 

@@ -67,6 +67,17 @@ def test_metadata_that_lacks_a_list_is_told_as_it_is(given: JSON) -> None:
     assert orjson.loads(gzip.decompress(Document(given).gzipped())) == given
 
 
+WITH_PROPERTIES = {"properties": {"x": "y"}, "snapshots": [{"n": 1}]}
+
+
+@pytest.mark.parametrize("given", [{}, {"a": 1}, {"properties": {}}, WITH_PROPERTIES])
+def test_a_document_is_told_with_other_properties_and_stays_what_it_is(given: JSON) -> None:
+    document, own = Document(given), {"x": "z", "ü": "1"}
+    assert orjson.loads(document.told(b"", b"", own)) == {**given, "properties": own}
+    assert gzip.decompress(document.gzipped(b"<", b">", own)) == document.told(b"<", b">", own)
+    assert orjson.loads(gzip.decompress(document.gzipped())) == given
+
+
 def test_a_stream_is_one_member_that_simple_readers_take_to_its_end() -> None:
     """Some clients stop after a gzip stream's first member."""
     document = Document(metadata([snapshot(number) for number in range(1000)]))

@@ -113,7 +113,8 @@ def test_h2_a_herd_of_agents_appends_and_every_row_is_there_once(tower: TowerPro
     """Sixteen agents with principals of their own: few snapshots, every file attributed to its agent and its key."""
     name = name_of(table)
     agents, each = 16, 4
-    rule = f"tables:\n  - {{table: {name}, operations: [append], partitions: all, require_key: true}}\n"
+    granted = "operations: [append], write_location: table, partitions: all, require_key: true"
+    rule = f"tables:\n  - {{table: {name}, {granted}}}\n"
     secrets = {n: tower.principal(f"herd-{n}", rule) for n in range(agents)}
     start = Barrier(agents)
 
@@ -305,6 +306,7 @@ def test_nobody_appends_outside_their_contract(tower: TowerProcess, by_day: Tabl
         tower.principal(
             f"{namespace}.owner",
             f"tables:\n  - {{table: {name}, operations: [append], partitions: [{{day: 2017-01-02}}], require_key: true,"
+            " write_location: table,"
             " prove_partitions: true}\n",
         ),
     )

@@ -20,6 +20,7 @@ agent: bench
 tables:
   - table: {NAMESPACE}.{TABLE}
     operations: [append]
+    write_location: table
     partitions: all
     blind_appends: true
 """

@@ -5,6 +5,8 @@ contract.table       the contract doesn't name the table
 contract.operation   it doesn't grant what the commit does
 contract.partitions  it doesn't own a partition that the commit adds to or removes from
 contract.undecided   it can't tell whether it does
+contract.pattern     its rows come through the write-ahead log alone
+contract.quota       more files or bytes than a commit may bring
 contract.ref         the commit would move a branch without asserting where it stands, so that others' data may go
 contract.history     it removes snapshots, or says for how long they are kept, without a word on all partitions
 contract.shared      it alters what everybody goes by, such as the partition spec, without a word on all partitions
@@ -21,20 +23,24 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from icetower.admission.admitted import Admitted
 from icetower.admission.alterations import shared
-from icetower.admission.keys import key_of, number_of
+from icetower.admission.keys import check_key, key_of, number_of, ways_of
+from icetower.admission.locations import DATA_PATHS, own_path
 from icetower.admission.operations import RETENTION, operations_of, target_of
-from icetower.admission.reads import declared, promised
+from icetower.admission.quotas import check_quota
+from icetower.admission.reads import scope_of
+from icetower.admission.refusals import Held, refusal
 from icetower.admission.targets import Places, known_places
 from icetower.catalog.changes import is_under
-from icetower.contracts.check import Clear, Touch, Verdict, check
-from icetower.contracts.model import FILE_OPERATIONS, Operation
+from icetower.contracts.check import Clear, Touch, Verdict, check, isolation_of
+from icetower.contracts.model import FILE_OPERATIONS, Isolation, Operation
 from icetower.contracts.terms import NO_LAYOUT, Layout
 from icetower.errors import ContractViolation, ValidationFailed
-from icetower.protocol.marks import APPLICATION, KEY, MEDIATOR, OF_CLIENTS, OF_THE_TOWER, OURS, SEQUENCE
+from icetower.protocol.marks import MEDIATOR, OF_CLIENTS, OF_THE_TOWER, OURS
 from icetower.protocol.names import Identifier
 from icetower.registry.principals import Principal
 from icetower.table import metadata as table_metadata
@@ -46,7 +52,6 @@ from icetower.table.records import is_vector
 JSON = Mapping[str, Any]
 
 SUMMARY_CHARACTERS_MAX = 1_048_576
-DATA_PATHS = ("write.data.path", "write.object-storage.path", "write.folder-storage.path")
 PATHS = (*DATA_PATHS, "write.metadata.path")
 HISTORY = ("icetower.retention.", "history.expire.", "gc.enabled")
 """Properties that begin like this say how much of everybody's history goes."""
@@ -108,30 +113,30 @@ def admit(
     _check_words(changes)
     operations = operations_of(metadata, requirements, updates, changes)
     summaries = [_summary(change) for change in changes]
+    shadow = Held(principal)
     key = key_of(summaries, key)
     application = number_of(summaries, application)
     rules = principal.contract.rules_for(identifier)
     if not principal.administrator:
         asked = _Asked(principal, identifier, metadata, changes, requirements, updates, now_ms)
-        asked.check_summaries()
-        asked.check_partitions(operations, places or {})
-        asked.check_refs()
-        asked.check_history()
-        asked.check_locations(location)
-        asked.check_shared()
-        if key is None and application is None and principal.contract.requires_key(identifier):
-            raise ContractViolation(
-                f"contract {principal.contract.name} requires an idempotency key for every commit to {identifier}; "
-                f"send the header Idempotency-Key or the snapshot property {KEY}, or number the commits "
-                f"({APPLICATION}, {SEQUENCE})",
-                rule="contract.key",
-                next_step="new_key",
-            )
+        ways = ways_of(key, application, in_summary=key_of(summaries, None) is not None)
+        for ask in (
+            asked.check_summaries,
+            partial(asked.check_partitions, operations, places or {}),
+            asked.check_quota,
+            asked.check_refs,
+            asked.check_history,
+            partial(asked.check_locations, location),
+            asked.check_shared,
+            partial(check_key, principal, identifier, ways),
+        ):
+            with shadow.held():
+                ask()
     _check_vectors(changes, places or {})
     scope = None
     if metadata is not None and changes:
         after = _after(metadata, updates)
-        scope = declared(after, changes) or promised(principal.contract, identifier, after, operations, now_ms)
+        scope = scope_of(principal.contract, identifier, after, changes, operations, now_ms)
     return Admitted(
         principal=principal.name,
         identifier=identifier,
@@ -148,6 +153,8 @@ def admit(
         application_id=_application(changes),
         table_uuid=None if metadata is None else metadata.get("table-uuid"),
         read_scope=scope,
+        shadowed=tuple(shadow.refusals),
+        serializable=isolation_of(principal.contract, identifier, operations) is Isolation.SERIALIZABLE,
         application_sequence=application,
     )
 
@@ -311,9 +318,9 @@ class _Asked:
         self.updates = updates
         self.now_ms = now_ms
 
-    def refuse(self, rule: str, message: str, partitions: Sequence[str] = ()) -> ContractViolation:
+    def refuse(self, rule: str, message: str, *, next_step: str | None = None) -> ContractViolation:
         return ContractViolation(
-            f"{self.principal.name} may not commit to {self.identifier}: {message}", rule=rule, partitions=partitions
+            f"{self.principal.name} may not commit to {self.identifier}: {message}", rule=rule, next_step=next_step
         )
 
     def after(self) -> JSON:
@@ -342,7 +349,14 @@ class _Asked:
 
     def _raise_unless_clear(self, verdict: Verdict) -> None:
         if not isinstance(verdict, Clear):
-            raise self.refuse(verdict.rule, verdict.message, verdict.partitions)
+            raise refusal(verdict, f"{self.principal.name} may not commit to {self.identifier}")
+
+    # -- contract.quota
+
+    def check_quota(self) -> None:
+        added = [touched.file for change in self.changes for touched in change.added]
+        size_bytes = sum(int(file.record.get("file_size_in_bytes") or 0) for file in added)
+        check_quota(self.principal, self.identifier, files=len(added), size_bytes=size_bytes)
 
     # -- contract.ref
 
@@ -464,15 +478,19 @@ class _Asked:
         table = self.after()
         properties = table.get("properties") or {}
         roots = [table["location"], *(properties[name] for name in DATA_PATHS if properties.get(name))]
+        own = own_path(self.principal, self.identifier, table["location"], properties)
         for path in statistics:  # a purge deletes them
             if not any(is_under(path, root) for root in roots):
                 raise self.refuse("contract.location", f"the statistics file {path} doesn't lie under {roots[0]}")
+        places = roots if own is None else [own]
         for change in self.changes:
             for touched in change.added:
-                if not any(is_under(touched.file.path, root) for root in roots):
+                if not any(is_under(touched.file.path, place) for place in places):
                     raise self.refuse(
                         "contract.location",
-                        f"the file {touched.file.path} doesn't lie under the table's location {' or '.join(roots)}",
+                        f"the file {touched.file.path} doesn't lie under {' or '.join(places)}, where "
+                        + ("its own files go; load the table, write.data.path says so" if own else "the table's go"),
+                        next_step="fix_request",
                     )
 
     def _location_is_fine(self, location: str, wanted: str | None) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 
 from icetower.conflicts.reads import ReadScope
 from icetower.contracts.model import Operation
+from icetower.errors import ContractViolation
 from icetower.protocol.names import Identifier
 from icetower.table.change import Change, Touched
 
@@ -32,6 +33,8 @@ class Admitted:
         application_id: the running application, as the snapshot summary names it.
         read_scope: what its writer is known to have read (trap R2); None where nobody says.
         application_sequence: (application, sequence), where the summary numbers the application's commits.
+        serializable: the contract holds it to serializable isolation, whatever the table is content with.
+        shadowed: what its contract, which is in shadow mode, would have refused.
     """
 
     principal: str
@@ -50,6 +53,8 @@ class Admitted:
     table_uuid: str | None = None
     read_scope: ReadScope | None = None
     application_sequence: tuple[str, int] | None = None
+    serializable: bool = False
+    shadowed: tuple[ContractViolation, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

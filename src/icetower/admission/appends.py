@@ -21,10 +21,14 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Context, Decimal
+from functools import partial
 from typing import Any
 
-from icetower.admission.admit import DATA_PATHS
 from icetower.admission.admitted import AdmittedAppend
+from icetower.admission.keys import check_key, ways_of
+from icetower.admission.locations import DATA_PATHS, own_path
+from icetower.admission.quotas import check_quota
+from icetower.admission.refusals import Held, refusal
 from icetower.catalog.changes import is_under
 from icetower.catalog.footers import Claim, Verified
 from icetower.conflicts import literals
@@ -33,15 +37,14 @@ from icetower.contracts.model import Operation
 from icetower.contracts.terms import Layout
 from icetower.errors import ContractViolation, KeyMisused, ValidationFailed
 from icetower.protocol.appends import AppendRequest, FileDescriptor
-from icetower.protocol.marks import KEY
 from icetower.protocol.names import Identifier
 from icetower.registry.principals import Principal
 from icetower.table.avro_schemas import parse_decimal
-from icetower.table.change import Touched
+from icetower.table.change import Change, Touched
 from icetower.table.head import HeadState
 from icetower.table.manifests import DATA
 from icetower.table.metadata import MAIN
-from icetower.table.partitions import PartitionField, PartitionSpec, partition_name
+from icetower.table.partitions import PartitionField, PartitionSpec, partition_name, spec_of
 
 _APPEND = frozenset({Operation.APPEND})
 _WIDE = Context(prec=1000)
@@ -54,6 +57,7 @@ class Asked:
     Attributes:
         claims: the files to be verified.
         must_prove: whether the contract asks for proof of their partitions.
+        shadowed: what the contract, which is in shadow mode, would have refused.
     """
 
     principal: Principal
@@ -63,6 +67,7 @@ class Asked:
     key: str | None
     claims: tuple[Claim, ...]
     must_prove: bool
+    shadowed: tuple[ContractViolation, ...] = ()
 
 
 def ask(
@@ -93,20 +98,22 @@ def ask(
     claims = tuple(_claim(head, file) for file in request.files)
     _check_each_once(claims)
     roots = _roots(head)
-    rules = () if principal.administrator else principal.contract.rules_for(identifier)
+    rules = () if principal.administrator or principal.contract.shadow else principal.contract.rules_for(identifier)
+    shadow = Held(principal)
     if not principal.administrator:
-        _check_contract(principal, identifier, head, claims, now_ms)
-        _check_location(principal, identifier, roots, claims)
-        if key is None and request.application is None and principal.contract.requires_key(identifier):
-            raise ContractViolation(
-                f"contract {principal.contract.name} requires an idempotency key for every append to {identifier}; "
-                f"send the header Idempotency-Key, or application and sequence ({KEY} is for commits)",
-                rule="contract.key",
-                next_step="new_key",
-            )
+        size_bytes = sum(file.size_bytes for file in request.files)
+        ways = ways_of(key, request.application, in_summary=key is not None)
+        for check_it in (
+            partial(_check_contract, principal, identifier, head, claims, now_ms),
+            partial(_check_location, principal, identifier, head, roots, claims),
+            partial(check_quota, principal, identifier, files=len(claims), size_bytes=size_bytes),
+            partial(check_key, principal, identifier, ways),
+        ):
+            with shadow.held():
+                check_it()
     _check_spelling(roots, claims)
     must_prove = any(rule.prove_partitions for rule in rules)
-    return Asked(principal, identifier, head, request, key, claims, must_prove)
+    return Asked(principal, identifier, head, request, key, claims, must_prove, tuple(shadow.refusals))
 
 
 def admitted(asked: Asked, files: Sequence[Verified]) -> AdmittedAppend:
@@ -116,17 +123,7 @@ def admitted(asked: Asked, files: Sequence[Verified]) -> AdmittedAppend:
         ContractViolation: ``append.unproven``, where the contract asks for proof.
     """
     if asked.must_prove:
-        for verified, claim in zip(files, asked.claims, strict=True):
-            if verified.unproven:
-                raise ContractViolation(
-                    f"{asked.principal.name} may not append {claim.path}: contract {asked.principal.contract.name} "
-                    f"asks for proof of partitions, and the file's statistics do not show that all its rows have one "
-                    f"value of {', '.join(verified.unproven)}; write it with statistics, or append it by a commit",
-                    rule="append.unproven",
-                    partitions=(partition_name(claim.spec, claim.partition),),
-                    files=(claim.path,),
-                    next_step="fix_request",
-                )
+        check_proofs(asked.principal, asked.claims, files)
     uuid = asked.head.metadata.get("table-uuid")
     return AdmittedAppend(
         principal=asked.principal.name,
@@ -140,6 +137,36 @@ def admitted(asked: Asked, files: Sequence[Verified]) -> AdmittedAppend:
         fingerprint=fingerprint(claim.path for claim in asked.claims),
         table_uuid=None if uuid is None else str(uuid),
     )
+
+
+def check_proofs(principal: Principal, claims: Sequence[Claim], files: Sequence[Verified]) -> None:
+    """Raises `ContractViolation` (``append.unproven``) for a file whose statistics don't prove its partition."""
+    for verified, claim in zip(files, claims, strict=True):
+        if verified.unproven:
+            raise ContractViolation(
+                f"{principal.name} may not add {claim.path}: contract {principal.contract.name} asks for proof of "
+                f"partitions, and the file's statistics do not show that all its rows have one value of "
+                f"{', '.join(verified.unproven)}; write it with statistics of these columns",
+                rule="append.unproven",
+                partitions=(partition_name(claim.spec, claim.partition),),
+                files=(claim.path,),
+                next_step="fix_request",
+            )
+
+
+def claims_of(metadata: Mapping[str, Any], changes: Sequence[Change]) -> list[Claim]:
+    """What a commit says of the data files that it adds, to be proven as those of an append are."""
+    specs: dict[int, PartitionSpec] = {}
+    claims: list[Claim] = []
+    for change in changes:
+        for touched in change.added:
+            file = touched.file
+            if file.content != DATA:
+                continue  # what delete files reach is judged by the data files that they point into
+            spec = specs.setdefault(touched.spec_id, spec_of(metadata, touched.spec_id))
+            size_bytes = int(file.record.get("file_size_in_bytes") or 0)
+            claims.append(Claim(file.path, file.record_count, size_bytes, spec, file.partition, None, {}))
+    return claims
 
 
 def fingerprint(paths: Iterable[str]) -> str:
@@ -175,11 +202,7 @@ def _check_contract(
     touches = [Touch(spec, partition, True, DATA, count) for (spec, partition), count in counted.items()]
     verdict = check(principal.contract, identifier, touches, _APPEND, layout=Layout(head.metadata), now_ms=now_ms)
     if not isinstance(verdict, Clear):
-        raise ContractViolation(
-            f"{principal.name} may not append to {identifier}: {verdict.message}",
-            rule=verdict.rule,
-            partitions=verdict.partitions,
-        )
+        raise refusal(verdict, f"{principal.name} may not append to {identifier}")
 
 
 def _roots(head: HeadState) -> tuple[str, ...]:
@@ -189,13 +212,15 @@ def _roots(head: HeadState) -> tuple[str, ...]:
 
 
 def _check_location(
-    principal: Principal, identifier: Identifier, roots: Sequence[str], claims: Sequence[Claim]
+    principal: Principal, identifier: Identifier, head: HeadState, roots: Sequence[str], claims: Sequence[Claim]
 ) -> None:
+    own = own_path(principal, identifier, head.metadata["location"], head.metadata.get("properties") or {})
+    places = roots if own is None else (own,)
     for claim in claims:
-        if not any(is_under(claim.path, root) for root in roots):
+        if not any(is_under(claim.path, place) for place in places):
             raise ContractViolation(
-                f"{principal.name} may not append to {identifier}: the file {claim.path} doesn't lie under the table's "
-                f"location {' or '.join(reversed(roots))}",
+                f"{principal.name} may not append to {identifier}: the file {claim.path} doesn't lie under "
+                f"{' or '.join(reversed(places))}, where {'its own files' if own else 'files of the table'} go",
                 rule="contract.location",
                 files=(claim.path,),
                 next_step="fix_request",

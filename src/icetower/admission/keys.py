@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from icetower.errors import BadRequest, KeyMisused
+from icetower.contracts.model import KeyWay
+from icetower.errors import BadRequest, ContractViolation, KeyMisused
 from icetower.protocol.marks import APPLICATION, KEY, SEQUENCE
+from icetower.protocol.names import Identifier
+from icetower.registry.principals import Principal
 from icetower.table.keys import application_sequence
 
 KEY_CHARACTERS_MAX = 255
@@ -50,3 +53,35 @@ def number_of(summaries: Sequence[Summary], requested: tuple[str, int] | None) -
             rule="key.sequence",
         )
     return numbers.pop() if numbers else requested
+
+
+_WAYS = {
+    KeyWay.HEADER: "send the header Idempotency-Key (a UUID of version 7)",
+    KeyWay.SUMMARY: f"set the snapshot property {KEY}",
+    KeyWay.SEQUENCE: f"number the commits ({APPLICATION}, {SEQUENCE})",
+}
+
+
+def ways_of(key: str | None, application: tuple[str, int] | None, *, in_summary: bool) -> frozenset[KeyWay]:
+    """In which of the ways that contracts name a commit's key came. One in the summary is the request's, too."""
+    found = {
+        KeyWay.HEADER: key is not None,
+        KeyWay.SUMMARY: key is not None and in_summary,
+        KeyWay.SEQUENCE: application is not None,
+    }
+    return frozenset(way for way, came in found.items() if came)
+
+
+def check_key(principal: Principal, table: Identifier, ways: frozenset[KeyWay]) -> None:
+    """Raises `ContractViolation` where the contract requires a key, and none came in one of the ways that it names."""
+    contract = principal.contract
+    if not contract.requires_key(table):
+        return
+    asked = frozenset(KeyWay) if contract.idempotency is None else contract.idempotency.how
+    if not ways & asked:
+        how = [words for way, words in _WAYS.items() if way in asked]
+        raise ContractViolation(
+            f"contract {contract.name} requires an idempotency key for every commit to {table}: {', or '.join(how)}",
+            rule="contract.key",
+            next_step="new_key",
+        )

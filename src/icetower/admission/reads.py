@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from icetower.conflicts.expressions import Expression, bind, columns_of, from_json
 from icetower.conflicts.isolation import Level
 from icetower.conflicts.reads import ReadScope
-from icetower.contracts.check import owned, reads_only_owned
-from icetower.contracts.model import FILE_OPERATIONS, Contract, Operation
+from icetower.contracts.check import isolation_of, owned, reads_only_owned
+from icetower.contracts.model import FILE_OPERATIONS, Contract, Isolation, Operation
 from icetower.contracts.terms import Layout
 from icetower.errors import BadRequest, ValidationFailed
 from icetower.protocol.marks import FILTER, ISOLATION
@@ -95,6 +96,29 @@ def _schema(metadata: JSON, snapshot: JSON) -> JSON:
     schemas: Mapping[int, JSON] = {schema["schema-id"]: schema for schema in metadata["schemas"]}
     current = schemas[metadata["current-schema-id"]]
     return schemas.get(snapshot.get("schema-id", current["schema-id"]), current)
+
+
+def scope_of(
+    contract: Contract,
+    identifier: Identifier,
+    metadata: JSON,
+    changes: Sequence[Change],
+    operations: frozenset[Operation],
+    now_ms: int,
+) -> ReadScope | None:
+    """What the writer of a commit is known to have read: by its own word, else by its contract's.
+
+    A contract that holds it to serializable isolation hears no word that asks for less. One that is content with
+    snapshot isolation is a word by itself. Raises as `declared` does.
+    """
+    level = isolation_of(contract, identifier, operations)
+    said = declared(metadata, changes)
+    if said is not None and said.level is Level.SNAPSHOT and level is Isolation.SERIALIZABLE:
+        said = None if said.filter is None else replace(said, level=Level.SERIALIZABLE)
+    scope = said or promised(contract, identifier, metadata, operations, now_ms)
+    if scope is None and level is Isolation.SNAPSHOT:
+        return ReadScope(Level.SNAPSHOT, None, None, "contract")
+    return scope
 
 
 def promised(

@@ -4,7 +4,7 @@ The protocol doesn't say what a client has read. So a commit is rebased only by 
 
 - nobody's is needed for an append that is known to be blind, and for a rewrite that shows that it changes no row;
 - the table's, that snapshot isolation is enough for it;
-- the contract's, that its principal reads nothing but what it owns;
+- the contract's, that its principal reads nothing but what it owns, or is owed no more than snapshot isolation;
 - the client's own, a filter and an isolation level in the snapshot's summary.
 
 Then what was written meanwhile is held against it (`conflicts.written`). A conflict is refused with its snapshot,
@@ -147,13 +147,17 @@ def word_for(member: Admitted, ground: Ground, *, isolation_since: int | None) -
                 "(icetower.filter and icetower.isolation-level=serializable in its summary), or delete row by row",
             )
         return Word("summary", scope)
-    by_table = asks_for_snapshot_isolation(properties) and _declared_at(member, ground, isolation_since)
+    by_table = (
+        not member.serializable
+        and asks_for_snapshot_isolation(properties)
+        and _declared_at(member, ground, isolation_since)
+    )
     if scope is not None and scope.source == "summary":
         return Word("summary", scope, merges_vectors=scope.level is Level.SNAPSHOT)
     if by_table:
         return Word("table", merges_vectors=scope is not None)
     if scope is not None:
-        return Word("contract", scope)
+        return Word("contract", scope, merges_vectors=scope.level is Level.SNAPSHOT)
     only_adds = all(change.is_pure_append for change in member.changes)
     if only_adds:
         raise _refused(

@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from icetower.contracts.model import FILE_OPERATIONS, Contract, Operation
+from icetower.contracts.model import FILE_OPERATIONS, Contract, Isolation, Operation, Orchestration
 from icetower.contracts.owning import Ownership
-from icetower.contracts.terms import Layout
+from icetower.contracts.terms import NO_LAYOUT, Layout
 from icetower.contracts.values import Standing
 from icetower.protocol.names import Identifier
 from icetower.table.partitions import PartitionSpec, partition_name
@@ -42,11 +42,19 @@ class Clear:
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """Outside the contract. `rule` as in error bodies; `partitions` by their human names."""
+    """Outside the contract.
+
+    Attributes:
+        rule: as in error bodies.
+        partitions: by their human names.
+        outside: what is touched and not owned; `layout` is the table's.
+    """
 
     rule: str
     partitions: tuple[str, ...]
     message: str
+    outside: tuple[Touch, ...] = ()
+    layout: Layout = NO_LAYOUT
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +77,14 @@ def check(
     *,
     layout: Layout,
     now_ms: int,
+    mediated: bool = False,
 ) -> Verdict:
     """The verdict on a commit to `table` that asks for `operations` and touches `touches`.
 
     Args:
         layout: what the names in the contract's regions mean for the table.
         now_ms: milliseconds since 1970.
+        mediated: whether the rows come through the table's write-ahead log.
     """
     if contract.administrator:
         return Clear()
@@ -91,9 +101,19 @@ def check(
         )
     wanted = operations & FILE_OPERATIONS
     granting = tuple(rule for rule in rules if all(rule.grants(operation) for operation in wanted))
+    if wanted and not mediated:
+        direct = tuple(rule for rule in granting if rule.orchestration is not Orchestration.MEDIATOR)
+        if granting and not direct:
+            return Violation(
+                "contract.pattern",
+                (),
+                f"contract {contract.name} lets its rows into {table} through the write-ahead log alone "
+                "(pattern: mediator); append them to the log",
+            )
+        granting = direct
     if any(rule.whole for rule in granting) or not touches:
         return Clear()
-    return _partitions(contract, table, Ownership(granting, layout, now_ms), touches, wanted)
+    return _partitions(contract, table, Ownership(granting, layout, now_ms), touches, wanted, layout)
 
 
 def _partitions(
@@ -102,15 +122,16 @@ def _partitions(
     ownership: Ownership,
     touches: Sequence[Touch],
     wanted: frozenset[Operation],
+    layout: Layout,
 ) -> Verdict:
-    outside: dict[str, None] = {}
+    outside: dict[str, Touch] = {}
     unknown: dict[str, str] = {}
     for touch in touches:
         standing = ownership.of(touch.spec, touch.partition)
         if standing is Standing.PARTLY:
             unknown.setdefault(_name(touch), ownership.reason)
         elif standing is Standing.OUTSIDE:
-            outside.setdefault(_name(touch))
+            outside.setdefault(_name(touch), touch)
     what = " and ".join(sorted(wanted)) or "write"
     if outside:
         named = tuple(outside)
@@ -118,6 +139,8 @@ def _partitions(
             "contract.partitions",
             named[:NAMED_IN_LIST],
             f"contract {contract.name} doesn't own {_list(named)} of {table} for {what}",
+            outside=tuple(outside.values())[:NAMED_IN_LIST],
+            layout=layout,
         )
     if unknown:
         named = tuple(unknown)
@@ -138,6 +161,35 @@ def reads_only_owned(contract: Contract, table: Identifier, operations: frozense
     wanted = operations & FILE_OPERATIONS
     granting = [rule for rule in contract.rules_for(table) if all(rule.grants(each) for each in wanted)]
     return bool(wanted and granting) and all(rule.reads_owned for rule in granting)
+
+
+def isolation_of(contract: Contract, table: Identifier, operations: frozenset[Operation]) -> Isolation | None:
+    """The level that a contract holds a commit of `operations` to; None where it leaves that to the table.
+
+    Of several rules that grant it the stricter counts, and snapshot isolation only where all of them say so.
+    """
+    wanted = operations & FILE_OPERATIONS
+    granting = [rule for rule in contract.rules_for(table) if wanted and all(rule.grants(each) for each in wanted)]
+    levels = {rule.isolation for rule in granting}
+    if Isolation.SERIALIZABLE in levels:
+        return Isolation.SERIALIZABLE
+    return Isolation.SNAPSHOT if levels == {Isolation.SNAPSHOT} else None
+
+
+def owner_of(
+    contracts: Sequence[Contract], table: Identifier, touches: Sequence[Touch], layout: Layout, now_ms: int
+) -> Contract | None:
+    """The contract that owns what is touched, or some of it, and may write there."""
+    for contract in contracts:
+        rules = [
+            rule
+            for rule in contract.rules_for(table)
+            if not rule.whole and any(rule.grants(operation) for operation in FILE_OPERATIONS)
+        ]
+        ownership = Ownership(rules, layout, now_ms)
+        if rules and any(ownership.of(touch.spec, touch.partition) is Standing.INSIDE for touch in touches):
+            return contract
+    return None
 
 
 def owned(

@@ -9,9 +9,11 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from icetower.contracts.document import dump, load
+from icetower.contracts.model import Contract
 from icetower.errors import BadRequest, Forbidden, NotFound
 from icetower.gateway.http import Call, json_response, no_content, route
 from icetower.gateway.tower import Tower
+from icetower.ledger.ledger import Outcome
 from icetower.protocol.wire import Wire, read, read_object
 from icetower.registry.versions import Proposal
 
@@ -54,6 +56,7 @@ def routes(tower: Tower) -> list[Route]:
         route(tower, "GET", base + "/contracts", list_contracts),
         route(tower, "POST", base + "/contracts", apply_contract),
         route(tower, "POST", base + "/contracts/apply", apply_contracts),
+        route(tower, "GET", base + "/shadow", shadow_report),
         route(tower, "GET", base + "/contracts/{name}", show_contract),
         route(tower, "GET", base + "/contracts/{name}/history", contract_history),
         route(tower, "POST", base + "/contracts/{name}/restore", restore_contract),
@@ -94,7 +97,7 @@ async def apply_contract(call: Call) -> Response:
     except UnicodeDecodeError as error:
         raise BadRequest("the contract is not UTF-8 text") from error
     contract = load(text, source="the body")
-    warnings = call.tower.escalations.check(contract)
+    warnings = _can_keep(call.tower, contract)
     version = await call.tower.registry.apply_contract(contract, by=call.principal.name, text=text)
     return json_response({"contract": contract.name, "version": version, "warnings": warnings})
 
@@ -109,9 +112,21 @@ async def apply_contracts(call: Call) -> Response:
         Proposal(load(each.text, source=f"contracts[{position}]"), each.text, each.expected)
         for position, each in enumerate(wanted.contracts)
     ]
-    warnings = [warning for proposal in proposals for warning in call.tower.escalations.check(proposal.contract)]
+    warnings = [warning for proposal in proposals for warning in _can_keep(call.tower, proposal.contract)]
     done = await call.tower.registry.apply_contracts(proposals, by=call.principal.name, message=wanted.message)
     return json_response({"contracts": [asdict(applied) for applied in done], "warnings": warnings})
+
+
+def _can_keep(tower: Tower, contract: Contract) -> list[str]:
+    """What is to be said of a contract that this tower can keep. Raises `BadRequest` where it can't."""
+    window_s = None if contract.idempotency is None else contract.idempotency.window_s
+    if window_s is not None and window_s > tower.settings.server.key_lifetime_s:
+        raise BadRequest(
+            f"contract {contract.name}: idempotency.window is {window_s:g} s, and this tower keeps keys for "
+            f"{tower.settings.server.key_lifetime_s} s; ask for less, or raise server.key_lifetime_s",
+            rule="contract.window",
+        )
+    return tower.escalations.check(contract)
 
 
 async def show_contract(call: Call) -> Response:
@@ -224,3 +239,31 @@ def _with_text_keys(row: dict[str, object]) -> dict[str, object]:
         else value
         for name, value in row.items()
     }
+
+
+async def shadow_report(call: Call) -> Response:
+    """What contracts in shadow mode would have refused, and what rebasing has spared those whom they bind."""
+    call.require_administrator()
+    await call.tower.flush()
+    ledger, registry = call.tower.ledger, call.tower.registry
+    contract = call.query("contract")
+    counted = await ledger.shadowed(contract)
+    bound = {record.name: record.contract for record in await registry.principals()}
+    summaries = await ledger.summary("principal")
+    return json_response(
+        {
+            "refusals": [{**asdict(row.last), "count": row.count, "first_ms": row.first_ms} for row in counted],
+            "principals": [
+                {
+                    "principal": each.name,
+                    "contract": bound.get(each.name),
+                    "outcomes": each.outcomes,
+                    "retries_saved": each.outcomes.get(Outcome.REBASED, 0),
+                    "latency_ms": {f"p{at}": value for at, value in each.latency_ms.items()},
+                }
+                for each in summaries
+                if each.name in {row.last.principal for row in counted}
+                or (contract is not None and bound.get(each.name) == contract)
+            ],
+        }
+    )

@@ -65,6 +65,10 @@ class Call:
         if not self.principal.administrator:
             raise Forbidden(f"{self.principal.name} is not an administrator", rule="permission.administrator")
 
+    def allow(self, check: Callable[..., None], *arguments: Any) -> None:
+        """Ask `admission.permissions` about the caller. Raises `ContractViolation`, but in shadow mode."""
+        self.tower.governor.allow(self.principal, check, *arguments)
+
     def query(self, name: str) -> str | None:
         return self.request.query_params.get(name)
 

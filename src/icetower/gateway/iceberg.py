@@ -13,7 +13,7 @@ import orjson
 from starlette.responses import Response
 from starlette.routing import Route
 
-from icetower.admission import permissions
+from icetower.admission import locations, permissions
 from icetower.admission.admit import PATHS
 from icetower.contracts.model import Operation
 from icetower.errors import BadRequest, ContractViolation, NoSuchNamespace, NoSuchTable
@@ -113,34 +113,34 @@ async def list_namespaces(call: Call) -> Response:
 async def create_namespace(call: Call) -> Response:
     wanted = wire.parse_request(wire.CreateNamespace, call.body)
     namespace = wanted.levels()
-    permissions.require_namespace_change(call.principal, namespace)
+    call.allow(permissions.require_namespace_change, namespace)
     _require_no_location(call, ["location"] if "location" in wanted.properties else [], ".".join(namespace))
     await call.tower.upstream.create_namespace(namespace, wanted.properties)
     return json_response({"namespace": namespace, "properties": wanted.properties})
 
 
 async def load_namespace(call: Call) -> Response:
-    permissions.require_visible(call.principal, call.namespace)
+    call.allow(permissions.require_visible, call.namespace)
     properties = await call.tower.upstream.namespace_properties(call.namespace)
     return json_response({"namespace": call.namespace, "properties": properties})
 
 
 async def namespace_exists(call: Call) -> Response:
-    permissions.require_visible(call.principal, call.namespace)
+    call.allow(permissions.require_visible, call.namespace)
     if not await call.tower.upstream.namespace_exists(call.namespace):
         raise NoSuchNamespace(f"Namespace does not exist: {'.'.join(call.namespace)}")
     return no_content()
 
 
 async def drop_namespace(call: Call) -> Response:
-    permissions.require_namespace_change(call.principal, call.namespace)
+    call.allow(permissions.require_namespace_change, call.namespace)
     await call.tower.upstream.drop_namespace(call.namespace)
     return no_content()
 
 
 async def update_namespace(call: Call) -> Response:
     wanted = wire.parse_request(wire.UpdateProperties, call.body)
-    permissions.require_namespace_change(call.principal, call.namespace)
+    call.allow(permissions.require_namespace_change, call.namespace)
     changed = {*wanted.removals, *wanted.updates} & {"location"}
     _require_no_location(call, sorted(changed), ".".join(call.namespace))
     done = await call.tower.upstream.update_namespace(call.namespace, wanted.removals, wanted.updates)
@@ -151,7 +151,7 @@ async def update_namespace(call: Call) -> Response:
 
 
 async def list_tables(call: Call) -> Response:
-    permissions.require_visible(call.principal, call.namespace)
+    call.allow(permissions.require_visible, call.namespace)
     found = await call.tower.upstream.list_tables(call.namespace)
     seen = [identifier for identifier in found if permissions.visible(call.principal, identifier)]
     page, token = _page(call, seen)
@@ -162,7 +162,7 @@ async def list_tables(call: Call) -> Response:
 async def create_table(call: Call) -> Response:
     wanted = wire.parse_request(wire.CreateTable, call.body)
     identifier = Identifier(call.namespace, wanted.name)
-    permissions.require(call.principal, Operation.CREATE, identifier)
+    call.allow(permissions.require, Operation.CREATE, identifier)
     chosen = [name for name in PATHS if name in wanted.properties] + (["location"] if wanted.location else [])
     _require_no_location(call, chosen, str(identifier))
     metadata = await call.tower.tables.new_metadata(
@@ -174,8 +174,10 @@ async def create_table(call: Call) -> Response:
         properties=wanted.properties,
     )
     if wanted.stage_create:
-        return json_response({"metadata": metadata, "config": call.tower.settings.table_config})
-    return _table_response(call, await call.tower.tables.create(identifier, metadata))
+        own = locations.told(call.principal, identifier, metadata) or {}
+        staged = {**metadata, "properties": {**(metadata.get("properties") or {}), **own}}
+        return json_response({"metadata": staged, "config": call.tower.settings.table_config})
+    return _table_response(call, identifier, await call.tower.tables.create(identifier, metadata))
 
 
 async def _require_read(call: Call) -> None:
@@ -191,7 +193,7 @@ async def _require_read(call: Call) -> None:
         and not await call.tower.upstream.namespace_exists(call.namespace)
     ):
         raise NoSuchTable(f"Table does not exist: {call.table}")
-    permissions.require(call.principal, Operation.READ, call.table)
+    call.allow(permissions.require, Operation.READ, call.table)
 
 
 def _require_no_location(call: Call, chosen: Sequence[str], what: str) -> None:
@@ -207,11 +209,11 @@ def _require_no_location(call: Call, chosen: Sequence[str], what: str) -> None:
 async def register_table(call: Call) -> Response:
     wanted = wire.parse_request(wire.RegisterTable, call.body)
     identifier = Identifier(call.namespace, wanted.name)
-    permissions.require(call.principal, Operation.REGISTER, identifier)
+    call.allow(permissions.require, Operation.REGISTER, identifier)
     tables = call.tower.tables
     confined = not call.principal.administrator
     head = await tables.register(identifier, wanted.metadata_location, overwrite=wanted.overwrite, confined=confined)
-    return _table_response(call, head)
+    return _table_response(call, identifier, head)
 
 
 async def load_table(call: Call) -> Response:
@@ -219,7 +221,7 @@ async def load_table(call: Call) -> Response:
     mode = call.query("snapshots") or "all"
     if mode not in ("all", "refs"):
         raise BadRequest(f"query parameter snapshots is {mode!r}; write all or refs")
-    return _table_response(call, await call.tower.heads.load(call.table, verify=True), mode=mode)
+    return _table_response(call, call.table, await call.tower.heads.load(call.table, verify=True), mode=mode)
 
 
 async def table_exists(call: Call) -> Response:
@@ -229,7 +231,7 @@ async def table_exists(call: Call) -> Response:
 
 
 async def drop_table(call: Call) -> Response:
-    permissions.require(call.principal, Operation.DROP, call.table)
+    call.allow(permissions.require, Operation.DROP, call.table)
     confined = not call.principal.administrator
     await call.tower.tables.drop(call.table, purge=call.flag("purgeRequested"), confined=confined)
     return no_content()
@@ -237,13 +239,13 @@ async def drop_table(call: Call) -> Response:
 
 async def rename_table(call: Call) -> Response:
     source, target = wire.parse_request(wire.RenameTable, call.body).identifiers()
-    permissions.require_rename(call.principal, source, target)
+    call.allow(permissions.require_rename, source, target)
     await call.tower.tables.rename(source, target)
     return no_content()
 
 
 async def report_metrics(call: Call) -> Response:
-    permissions.require(call.principal, Operation.READ, call.table)
+    call.allow(permissions.require, Operation.READ, call.table)
     read_object(call.body, "metrics report")
     return no_content()
 
@@ -259,7 +261,7 @@ async def commit_table(call: Call) -> Response:
     key, application = idempotency_key(call.request), numbered(call.request)
 
     async def commit(call: Call) -> Response:
-        return _table_response(call, await call.tower.commit(call.principal, request, key, application))
+        return _table_response(call, call.table, await call.tower.commit(call.principal, request, key, application))
 
     if key is None:
         return await commit(call)
@@ -274,8 +276,8 @@ async def commit_table(call: Call) -> Response:
 
 
 async def load_after_commit(call: Call) -> Response:
-    permissions.require(call.principal, Operation.READ, call.table)  # the contract may have changed since the commit
-    return _table_response(call, await call.tower.heads.load(call.table))
+    call.allow(permissions.require, Operation.READ, call.table)  # the contract may have changed since the commit
+    return _table_response(call, call.table, await call.tower.heads.load(call.table))
 
 
 async def append_files(call: Call) -> Response:
@@ -321,10 +323,11 @@ async def commit_transaction(call: Call) -> Response:
 # -- answers ----------------------------------------------------------------------------------------------------------
 
 
-def _table_response(call: Call, head: HeadState, *, mode: str = "all") -> Response:
-    """A `LoadTableResult`, or 304 where the caller has it (trap A6: the ETag is the caller's own)."""
+def _table_response(call: Call, identifier: Identifier, head: HeadState, *, mode: str = "all") -> Response:
+    """A `LoadTableResult`, or 304 where the caller has it (trap A6: answer and ETag are the caller's own)."""
     config_bytes = orjson.dumps(call.tower.settings.table_config)
-    etag = head.etag(f"{mode}\n{call.principal.name}\n{config_bytes.decode()}")
+    own = locations.told(call.principal, identifier, head.metadata)
+    etag = head.etag(f"{mode}\n{call.principal.name}\n{own}\n{config_bytes.decode()}")
     if etag in (call.request.headers.get("if-none-match") or "").split(", "):
         return Response(status_code=304, headers={"ETag": etag})
     headers = {"ETag": etag}
@@ -333,7 +336,7 @@ def _table_response(call: Call, head: HeadState, *, mode: str = "all") -> Respon
     compressed = "gzip" in call.request.headers.get("accept-encoding", "") and head.size_bytes > COMPRESS_FROM_BYTES
     if compressed:
         headers |= {"Content-Encoding": "gzip", "Vary": "Accept-Encoding"}
-    return Response(head.answer(config_bytes, compressed=compressed), 200, headers, "application/json")
+    return Response(head.answer(config_bytes, compressed=compressed, own=own), 200, headers, "application/json")
 
 
 def _only_refs(metadata: Metadata) -> Metadata:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from icetower.admission import appends as admission_of_appends
-from icetower.admission import permissions
+from icetower.admission import locations, permissions
 from icetower.admission.admit import admit
 from icetower.admission.admitted import Admitted
 from icetower.admission.keys import key_of, number_of
@@ -40,9 +40,11 @@ from icetower.errors import (
     NotSupported,
 )
 from icetower.gateway.gatekeeper import Gatekeeper
+from icetower.gateway.governor import Governor
 from icetower.gateway.settings import Settings
 from icetower.gateway.twins import Twins
 from icetower.ledger.ledger import Answer, Attempt, Batch, Commit, CommitKey, Ledger, Outcome, key_hash
+from icetower.ledger.shadow import Shadowed
 from icetower.observe.escalations import Escalations
 from icetower.protocol.appends import AppendRequest
 from icetower.protocol.commits import CommitRequest
@@ -107,9 +109,10 @@ class Tower:
             self.gatekeeper,
             Limits(deadline_s=settings.server.queue_deadline_s),
         )
+        self.governor = Governor(self.registry, ambient, self._note, deadline_s=settings.server.queue_deadline_s)
         self.keys_in_flight: dict[tuple[str, str], tuple[asyncio.Lock, int]] = {}
         self.twins: Twins[tuple[Committed, ...]] = Twins()
-        self._aftermath: deque[Attempt | Commit | tuple[str, str, Answer]] = deque(maxlen=AFTERMATH_MAX)
+        self._aftermath: deque[Attempt | Commit | Shadowed | tuple[str, str, Answer]] = deque(maxlen=AFTERMATH_MAX)
         self._flushing: asyncio.Task[None] | None = None
 
     async def ensure_administrator(self) -> None:
@@ -157,9 +160,10 @@ class Tower:
             sent = _sent(principal, request, key, application)
             key = sent.key
             operation = "+".join(sorted({_operation(snapshot) for snapshot in sent.snapshots})) or "none"
-            _require(principal, request)
+            self._require(principal, request)
             committed = _told(*await self.twins.once(_name(principal, [sent]), request, work))[0]
         except IcetowerError as error:
+            error = await self.governor.explained(principal, request.identifier, error)
             told = await self.escalations.failed(principal, request.identifier, error)
             self._log(principal.name, request.identifier, operation, started_s, told, key=key)
             if told is not error:
@@ -198,7 +202,7 @@ class Tower:
             for request in requests:
                 if _creates(request):
                     raise NotSupported(f"a transaction cannot create a table ({request.identifier}); create it first")
-                _require(principal, request)
+                self._require(principal, request)
 
             async def work() -> tuple[Committed, ...]:
                 return await self._commit_together(principal, requests, sent)
@@ -279,12 +283,15 @@ class Tower:
             if before is not None:
                 return before
         await self.escalations.require_free(principal, identifier)  # not before: what has landed is told so
+        await self.governor.turn(principal, identifier)
         metadata = None if head is None else head.metadata
         bound = not principal.administrator
+        place = await self.tables.default_location(identifier, _uuid(request)) if bound and head is None else None
+        updates = locations.without_told(principal, identifier, metadata, place, request.updates)
         changes = await read_changes(
             self.manifests,
             metadata,
-            request.updates,
+            updates,
             snapshots=None if head is None else head.snapshots,
             confined=bound,
         )
@@ -294,15 +301,29 @@ class Tower:
             metadata,
             changes,
             requirements=request.requirements,
-            updates=request.updates,
+            updates=updates,
             key=sent.key,
             application=sent.application,
             places=await locate(self.manifests, metadata, changes) if bound else None,
-            location=await self.tables.default_location(identifier, _uuid(request)) if bound and head is None else None,
+            location=place,
             now_ms=self.ambient.now_ms(),
         )
+        self.governor.shadowed(principal, identifier, "+".join(sorted(admitted.operations)), admitted.shadowed)
+        await self._prove(principal, identifier, metadata, admitted)
         await self.vectors.verify(changes)  # not before: of files elsewhere nobody shall hear whether they are there
         return admitted
+
+    async def _prove(
+        self, principal: Principal, identifier: Identifier, metadata: Mapping[str, Any] | None, admitted: Admitted
+    ) -> None:
+        """Where the contract asks for it, data files must prove that they lie where they say (trap R5)."""
+        contract = principal.contract
+        if metadata is None or principal.administrator or contract.shadow:
+            return
+        if any(rule.prove_partitions for rule in contract.rules_for(identifier)):
+            claims = admission_of_appends.claims_of(metadata, admitted.changes)
+            files = await self.footers.verify(metadata, claims)
+            admission_of_appends.check_proofs(principal, claims, files)
 
     async def _landed_before(self, identifier: Identifier, head: HeadState, sent: Sent) -> Committed | None:
         """The answer that a commit has got before, if any (traps K1 to K3). Raises `KeyMisused`."""
@@ -342,14 +363,17 @@ class Tower:
             if landed is not None:
                 return (landed,)
             await self.escalations.require_free(principal, identifier)
+            await self.governor.turn(principal, identifier)
+            self.governor.shadowed(principal, identifier, "append", asked.shadowed)
             files = await self.footers.verify(head.metadata, asked.claims)
             return (await self.engine.submit_append(admission_of_appends.admitted(asked, files)),)
 
         try:
             # Before anything of the table is read, or told by an error.
-            permissions.require(principal, Operation.APPEND, identifier)
+            self.governor.allow(principal, permissions.require, Operation.APPEND, identifier)
             committed = _told(*await self.twins.once(name, request, work))[0]
         except IcetowerError as error:
+            error = await self.governor.explained(principal, identifier, error)
             told = await self.escalations.failed(principal, identifier, error)
             self._log(principal.name, identifier, "append", started_s, told, key=key or request.key)
             if told is not error:
@@ -357,6 +381,12 @@ class Tower:
             raise
         self._log(principal.name, identifier, "append", started_s, committed, key=key or request.key)
         return committed
+
+    def _require(self, principal: Principal, request: CommitRequest) -> None:
+        """Before anything of the table is read, or told by an error: who commits to a table may see it."""
+        assert request.identifier is not None
+        operation = Operation.CREATE if _creates(request) else Operation.READ
+        self.governor.allow(principal, permissions.require, operation, request.identifier)
 
     def _remember(self, results: Sequence[tuple[Admitted, Committed]]) -> None:
         """Keys for the time after their snapshots expire. The table has them already: this is a cache (trap K1)."""
@@ -402,6 +432,10 @@ class Tower:
         )
         self._flush_soon()
 
+    def _note(self, item: Shadowed) -> None:
+        self._aftermath.append(item)
+        self._flush_soon()
+
     def _flush_soon(self) -> None:
         if self._flushing is None or self._flushing.done():
             self._flushing = asyncio.create_task(self._flush())
@@ -423,16 +457,11 @@ class Tower:
                         attempts=[item for item in batch if isinstance(item, Attempt)],
                         commits=[item for item in batch if isinstance(item, Commit)],
                         answers=[item for item in batch if isinstance(item, tuple)],
+                        shadowed=[item for item in batch if isinstance(item, Shadowed)],
                     )
                 )
             except IcetowerError as error:
                 log.warning("the ledger could not be written: %s", error.message)
-
-
-def _require(principal: Principal, request: CommitRequest) -> None:
-    """Before anything of the table is read, or told by an error: who commits to a table may see it."""
-    assert request.identifier is not None
-    permissions.require(principal, Operation.CREATE if _creates(request) else Operation.READ, request.identifier)
 
 
 def _name(principal: Principal, sent: Sequence[Sent]) -> Hashable:

@@ -10,6 +10,7 @@ GROUP = b"group"
 ANSWER = b"answer"
 EXPIRED = b"expired"
 REGISTRATION = b"registration"
+SHADOW = b"shadow"
 
 
 def hashed(kind: bytes, *names: str) -> bytes:

@@ -42,6 +42,7 @@ from icetower.ledger.hashes import ANSWER, APPLICATION, GROUP, KEY, hashed
 from icetower.ledger.histories import Fate, TableName
 from icetower.ledger.lookups import ASKED_AT_ONCE, Lookups
 from icetower.ledger.schema import answers, attempts, expired, groups, keys
+from icetower.ledger.shadow import ShadowCount, Shadowed, read_shadowed, write_shadowed
 from icetower.registry.sql import migrate
 
 LIFETIME_S = 24 * 3600
@@ -171,6 +172,7 @@ class Batch:
     groups: Sequence[Group] = ()
     expired: Sequence[Expired] = ()
     answers: Sequence[tuple[str, str, Answer]] = ()
+    shadowed: Sequence[Shadowed] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,12 +245,13 @@ class Ledger:
                     # In the order of the tree that they go into; two writers in one order cannot deadlock.
                     self._upsert(connection, table, sorted(some, key=lambda row: row["id"]))
                     self._sweep(connection, table, SWEPT_MIN + SWEPT_PER_ROW * len(some), now)
+            write_shadowed(connection, batch.shadowed)
             if logged:
                 connection.execute(insert(attempts), logged)
                 newest = connection.execute(select(func.max(attempts.c.id))).scalar_one()
                 connection.execute(delete(attempts).where(attempts.c.id <= newest - self._attempts_max))
 
-        if logged or batch.expired or any(some for _, some in rows):
+        if logged or batch.shadowed or batch.expired or any(some for _, some in rows):
             await self._database.run(work, write=True)
 
     def _window_ms(self, *, numbered: bool) -> int:
@@ -412,6 +415,10 @@ class Ledger:
     async def record(self, batch: Sequence[Attempt]) -> None:
         """Append attempts to the log, and let the oldest go where it is full."""
         await self.write(Batch(attempts=batch))
+
+    async def shadowed(self, contract: str | None = None) -> list[ShadowCount]:
+        """What contracts in shadow mode would have refused; of one contract, or of all."""
+        return await self._database.run(lambda connection: read_shadowed(connection, contract))
 
     async def recent(
         self, *, limit: int = 100, table: str | None = None, principal: str | None = None

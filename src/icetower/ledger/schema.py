@@ -80,3 +80,20 @@ attempts = Table(
     Column("snapshots", Text, nullable=False),  # JSON list of ids
     Column("key_hash", String(64)),
 )
+
+shadow = Table(
+    "ledger_shadow",
+    metadata,
+    Column("id", LargeBinary(16), primary_key=True),  # of (principal, contract, its version, about, operation, rule)
+    Column("principal", String(255), nullable=False),
+    Column("contract", String(255), nullable=False),
+    Column("contract_version", Integer, nullable=False),
+    Column("about", Text, nullable=False),  # the table or namespace
+    Column("operation", String(32), nullable=False),
+    Column("rule", String(64), nullable=False),
+    Column("times", BigInteger, nullable=False),
+    Column("first_ms", BigInteger, nullable=False),
+    Column("last_ms", BigInteger, nullable=False),
+    Column("message", Text, nullable=False),
+    Column("partitions", Text, nullable=False),  # JSON list of names
+)

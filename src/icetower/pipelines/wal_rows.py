@@ -212,7 +212,9 @@ def _verdict(agent: str | None, values: Sequence[Any], rules: Rules) -> tuple[st
     raw = tuple(raw_value(field, value) for field, value in zip(rules.spec.fields, values, strict=True))
     touch = Touch(rules.spec, raw, adds=True, content=0, files=1)
     operations = frozenset({rules.operation})
-    verdict = check(contract, rules.table, (touch,), operations, layout=rules.layout, now_ms=rules.now_ms)
+    verdict = check(
+        contract, rules.table, (touch,), operations, layout=rules.layout, now_ms=rules.now_ms, mediated=True
+    )
     return None if isinstance(verdict, Clear) else (verdict.rule, verdict.message)
 
 

@@ -23,6 +23,8 @@ import orjson
 
 JSON = Mapping[str, Any]
 
+PROPERTIES = "properties"
+"""What a document begins with, so that it can be told with other ones."""
 _LONG = {"snapshots": 128, "snapshot-log": 1024}
 """The lists that grow with a table's history, and how many entries make a piece."""
 _GZIP_HEADER = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"  # deflated; no name, no time: equal parts give equal bytes
@@ -40,6 +42,7 @@ class Part:
 
     def __init__(self, data: bytes, *, level: int = 1, entries: Sequence[JSON] = ()) -> None:
         self.data = data
+        self.length = len(data)
         self.entries = entries
         self._level = level
 
@@ -60,6 +63,30 @@ class Part:
         return _power(8 * len(self.data))
 
 
+class _Joined(Part):
+    """Several parts as one, put together from what each of them is already."""
+
+    def __init__(self, parts: Sequence[Part]) -> None:
+        super().__init__(b"")
+        self._parts = tuple(part for part in parts if part.length)
+        self.length = sum(part.length for part in self._parts)
+
+    @cached_property
+    def packed(self) -> bytes:
+        return b"".join(part.packed for part in self._parts)
+
+    @cached_property
+    def crc(self) -> int:
+        crc = 0
+        for part in self._parts:
+            crc = _multiplied(part.shift, crc) ^ part.crc
+        return crc
+
+    @cached_property
+    def shift(self) -> int:
+        return _power(8 * self.length)
+
+
 class Document:
     """A table's metadata as JSON, in parts.
 
@@ -70,13 +97,19 @@ class Document:
 
     def __init__(self, metadata: JSON, before: Document | None = None) -> None:
         self._pieces: dict[str, tuple[Part, ...]] = {}
+        self._properties = Part(_beginning(metadata[PROPERTIES]) if PROPERTIES in metadata else b"{")
         parts: list[Part] = []
-        rest = {key: value for key, value in metadata.items() if key not in _LONG}
-        open_end = orjson.dumps(rest)[:-1]
+        rest = {key: value for key, value in metadata.items() if key not in _LONG and key != PROPERTIES}
+        open_end = orjson.dumps(rest)[1:-1]
+        if open_end and PROPERTIES in metadata:
+            open_end = b"," + open_end
+        begun = bool(open_end) or PROPERTIES in metadata
+        self._then = b"" if PROPERTIES in metadata or not metadata else b","
         for key, size in _LONG.items():
             if key not in metadata:
                 continue
-            open_end += (b"," if len(open_end) > 1 else b"") + orjson.dumps(key) + b":"
+            open_end += (b"," if begun else b"") + orjson.dumps(key) + b":"
+            begun = True
             known = () if before is None else before._pieces.get(key, ())
             pieces, tail = _cut(metadata[key], size, known)
             self._pieces[key] = pieces
@@ -92,16 +125,34 @@ class Document:
     @property
     def size_bytes(self) -> int:
         """Length of the whole, which is not put together for it."""
-        return sum(len(part.data) for part in self._parts)
+        return sum(len(part.data) for part in (self._properties, *self._parts))
 
     @cached_property
     def data(self) -> bytes:
         """The whole as JSON."""
+        return self._properties.data + self._rest
+
+    @cached_property
+    def _rest(self) -> bytes:
         return b"".join(part.data for part in self._parts)
 
-    def gzipped(self, prefix: bytes = b"", suffix: bytes = b"") -> bytes:
-        """The whole between two other texts, as one gzip stream."""
-        return _gzip((Part(prefix), *self._parts, Part(suffix)))
+    def told(self, prefix: bytes, suffix: bytes, properties: Mapping[str, str] | None = None) -> bytes:
+        """The whole as JSON between two other texts; with `properties` instead of its own, if they are given."""
+        beginning = self._properties.data if properties is None else _beginning(properties) + self._then
+        return b"".join((prefix, beginning, self._rest, suffix))
+
+    def gzipped(self, prefix: bytes = b"", suffix: bytes = b"", properties: Mapping[str, str] | None = None) -> bytes:
+        """As `told`, as one gzip stream. Of what is told with other properties, only they are packed anew."""
+        beginning = self._properties if properties is None else Part(_beginning(properties) + self._then)
+        return _gzip((Part(prefix), beginning, self._joined, Part(suffix)))
+
+    @cached_property
+    def _joined(self) -> _Joined:
+        return _Joined(self._parts)
+
+
+def _beginning(properties: Mapping[str, str]) -> bytes:
+    return b"{" + orjson.dumps(PROPERTIES) + b":" + orjson.dumps(properties)
 
 
 def _cut(entries: Sequence[JSON], size: int, known: Iterable[Part]) -> tuple[tuple[Part, ...], Sequence[JSON]]:
@@ -134,10 +185,10 @@ def _cut(entries: Sequence[JSON], size: int, known: Iterable[Part]) -> tuple[tup
 def _gzip(parts: Iterable[Part]) -> bytes:
     out, crc, length = [_GZIP_HEADER], 0, 0
     for part in parts:
-        if part.data:
+        if part.length:
             out.append(part.packed)
             crc = _multiplied(part.shift, crc) ^ part.crc
-            length += len(part.data)
+            length += part.length
     return b"".join((*out, _END_OF_STREAM, struct.pack("<II", crc, length & 0xFFFFFFFF)))
 
 

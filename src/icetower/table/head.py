@@ -116,15 +116,24 @@ class HeadState:
         """The metadata as its file holds it: compressed where its name says so."""
         return self._document.gzipped() if ".gz." in self.location else self.json_bytes
 
-    def answer(self, config: bytes, *, compressed: bool) -> bytes:
-        """A load or commit answer of the specification (`LoadTableResult`), built and compressed once a version."""
+    def answer(self, config: bytes, *, compressed: bool, own: Mapping[str, str] | None = None) -> bytes:
+        """A load or commit answer of the specification (`LoadTableResult`), built and compressed once a version.
+
+        Args:
+            own: table properties as this caller alone is told them, put over the table's (trap A6). Such an answer is
+                put together for each caller, from parts that all of them share.
+        """
         name = f"{compressed}:{config.decode()}"
-        if name not in self._answers:
-            prefix = b'{"metadata-location":' + orjson.dumps(self.location) + b',"metadata":'
-            suffix = b',"config":' + config + b"}"
-            document = self._document
-            self._answers[name] = document.gzipped(prefix, suffix) if compressed else prefix + document.data + suffix
-        return self._answers[name]
+        if own is None and name in self._answers:
+            return self._answers[name]
+        prefix = b'{"metadata-location":' + orjson.dumps(self.location) + b',"metadata":'
+        suffix = b',"config":' + config + b"}"
+        properties = None if own is None else {**(self.metadata.get("properties") or {}), **own}
+        put_together = self._document.gzipped if compressed else self._document.told
+        answer = put_together(prefix, suffix, properties)
+        if own is None:
+            self._answers[name] = answer
+        return answer
 
     def etag(self, variant: str) -> str:
         """A strong ETag of this version; `variant` tells apart answers that differ by caller (trap A6)."""

@@ -1,0 +1,65 @@
+"""How much an agent may send: files and bytes a commit, and commits a minute (contract: `quotas`)."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from icetower.contracts.model import FILE_OPERATIONS
+from icetower.errors import ContractViolation
+from icetower.protocol.names import Identifier
+from icetower.recent import Recent
+from icetower.registry.principals import Principal
+
+MINUTE_S = 60.0
+PLACES_MAX = 1_000_000
+"""Commits of the last minutes that are remembered, of all principals; who is forgotten begins anew."""
+
+
+def _quota(principal: Principal, table: Identifier, name: str) -> int | None:
+    """Of several rules that let a principal write to a table, the strictest one's quota; None where there is none."""
+    rules = () if principal.administrator else principal.contract.rules_for(table)
+    writing = (rule for rule in rules if any(rule.grants(operation) for operation in FILE_OPERATIONS))
+    return min((quota for rule in writing if (quota := getattr(rule.quota, name)) is not None), default=None)
+
+
+def check_quota(principal: Principal, table: Identifier, *, files: int, size_bytes: int) -> None:
+    """Raises `ContractViolation` for a commit that adds more files, or bytes, than the contract allows."""
+    for what, given, name in (
+        (f"{files} files", files, "files_per_commit"),
+        (f"files of {size_bytes} bytes", size_bytes, "bytes_per_commit"),
+    ):
+        most = _quota(principal, table, name)
+        if most is not None and given > most:
+            raise ContractViolation(
+                f"{principal.name} may not add {what} to {table} at once: contract {principal.contract.name} allows "
+                f"{most} ({name}); send it in several commits",
+                rule="contract.quota",
+                next_step="fix_request",
+            )
+
+
+class Rates:
+    """Commits a minute, by principal and table: no minute has more than its contract allows, and who comes too early
+    takes the next place that is free."""
+
+    def __init__(self) -> None:
+        self._places_s: Recent[deque[float]] = Recent(PLACES_MAX)
+
+    def wait_s(self, principal: Principal, table: Identifier, now_s: float, most_s: float) -> float:
+        """How long a commit has to wait for its place, in seconds; more than `most_s`: it has taken none.
+
+        Args:
+            now_s: of a clock that never goes back.
+        """
+        quota = _quota(principal, table, "commits_per_minute")
+        if quota is None:
+            return 0.0
+        name = f"{principal.name}\n{table}"
+        places_s = self._places_s.get(name)
+        if places_s is None or places_s.maxlen != quota:
+            places_s = deque(places_s or (), maxlen=quota)
+        wait_s = max(0.0, places_s[0] + MINUTE_S - now_s) if len(places_s) == quota else 0.0
+        if wait_s <= most_s:
+            places_s.append(now_s + wait_s)
+        self._places_s.put(name, places_s, len(places_s) or 1)
+        return wait_s
