@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import queue
+import socket
 import ssl
 import threading
 from collections.abc import Iterable, Iterator
@@ -120,7 +121,7 @@ class MailReceiver:
         self._user = user
         self._tls = tls
         self.loop = asyncio.new_event_loop()
-        self._server = self.loop.run_until_complete(self.loop.create_server(self._session, "127.0.0.1", 0))
+        self._listener = socket.create_server(("127.0.0.1", 0))
 
     def _session(self) -> SMTP:
         return SMTP(
@@ -149,12 +150,13 @@ class MailReceiver:
 
     @property
     def port(self) -> int:
-        return self._server.sockets[0].getsockname()[1]
+        return self._listener.getsockname()[1]
 
     def serve(self) -> None:
         """Until `loop.stop`."""
+        server = self.loop.run_until_complete(self.loop.create_server(self._session, sock=self._listener))
         self.loop.run_forever()
-        self._server.close()
+        server.close()
         for task in asyncio.all_tasks(self.loop):
             task.cancel()
         self.loop.run_until_complete(asyncio.sleep(0))
