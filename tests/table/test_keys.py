@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
+from uuid import UUID
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icetower.errors import BadRequest
+from icetower.ambient import uuid7_of
+from icetower.errors import BadRequest, KeyMisused
 from icetower.protocol.marks import APPLICATION, KEY, PRINCIPAL, REF, SEQUENCE
 from icetower.table import keys as keys_module
-from icetower.table.keys import KeyRecord, Keys, application_sequence, record_of
+from icetower.table.keys import (
+    CLOCKS_APART_MAX_MS,
+    KeyRecord,
+    Keys,
+    Unreadable,
+    application_sequence,
+    record_of,
+)
 
 
 def snapshot(snapshot_id: int, **marks: str) -> dict[str, Any]:
@@ -170,3 +180,56 @@ def test_numbers_are_read() -> None:
     assert application_sequence(None, None) is None
     assert application_sequence("app", "0") == ("app", 0)
     assert application_sequence("app", 2**63 - 1) == ("app", 2**63 - 1)
+
+
+LOST = Unreadable(7, "main", 1_000_000_000_000, "t/g.json")
+
+
+def minted(ms: int) -> str:
+    return uuid7_of(ms, 5)
+
+
+DOUBTS = [
+    # branch of the lost one, branch and key of the commit, whether it may have landed
+    ("main", "main", "any text", True),
+    ("main", "main", str(UUID(int=5, version=4)), True),
+    ("main", "main", minted(LOST.at_ms - 1), True),
+    ("main", "main", minted(LOST.at_ms + CLOCKS_APART_MAX_MS), True),
+    ("main", "main", minted(LOST.at_ms + CLOCKS_APART_MAX_MS + 1), False),
+    ("main", "other", "any text", False),
+    (None, "other", "any text", True),
+    (None, "other", minted(LOST.at_ms + CLOCKS_APART_MAX_MS + 1), False),
+]
+
+
+@pytest.mark.parametrize(("theirs", "ours", "key", "doubtful"), DOUBTS)
+def test_k1_a_key_that_may_be_in_a_file_that_cannot_be_read_is_not_called_new(
+    theirs: str | None, ours: str, key: str, doubtful: bool
+) -> None:
+    keys = Keys().with_unreadable([replace(LOST, ref=theirs)])
+    more = keys.plus([KeyRecord("ann", ours, "other key", None, (8,))])
+    for known in (keys, more, more.without([8])):
+        if doubtful:
+            with pytest.raises(KeyMisused, match=r"t/g\.json"):
+                known.check_key(ours, key)
+        else:
+            known.check_key(ours, key)
+    Keys().check_key(ours, key)
+    keys.without([7]).check_key(ours, key)
+    more.without([7, 8]).check_key(ours, key)
+
+
+@pytest.mark.parametrize(
+    ("ref", "last_ms", "doubtful"),
+    [("main", None, True), ("main", LOST.at_ms, True), ("main", LOST.at_ms + 1, False), ("other", None, False)],
+)
+def test_k1_a_number_may_have_landed_with_what_cannot_be_read_unless_a_lower_one_landed_after_it(
+    ref: str, last_ms: int | None, doubtful: bool
+) -> None:
+    keys = Keys().with_unreadable([LOST])
+    if doubtful:
+        with pytest.raises(KeyMisused, match="application app") as told:
+            keys.check_number(ref, "app", last_ms)
+        assert (told.value.rule, told.value.next_step) == ("key.unreadable", "ask_owner")
+    else:
+        keys.check_number(ref, "app", last_ms)

@@ -58,12 +58,16 @@ def ids(table: Table, **scan: Any) -> list[int]:
     return sorted(table.refresh().scan(**scan).to_arrow()["id"].to_pylist())
 
 
-def groups(table: Table) -> list[Group]:
+def groups_of(table: Table) -> list[Path]:
     return [
-        read_group(local(snapshot.summary["icetower.group-file"]).read_bytes())
+        local(snapshot.summary["icetower.group-file"])
         for snapshot in table.refresh().metadata.snapshots
         if snapshot.summary and "icetower.group-file" in snapshot.summary.additional_properties
     ]
+
+
+def groups(table: Table) -> list[Group]:
+    return [read_group(path.read_bytes()) for path in groups_of(table)]
 
 
 @pytest.fixture
@@ -362,3 +366,43 @@ def test_the_route_as_others_may_call_it(tower: TowerProcess, table: Table, name
     with tower.client("wrong") as http:
         assert error_of(http.post(url, json={"files": [file.to_json()]}))["code"] == 401
     assert ids(table) == [1]
+
+
+@pytest.mark.parametrize("damage", ["missing", "torn"])
+def test_k1_a_table_whose_group_file_is_damaged_is_read_and_no_key_is_called_new_that_may_be_in_it(
+    start_tower: Callable[..., TowerProcess], tmp_path: Path, damage: str
+) -> None:
+    first = start_tower(data="first")
+    catalog = first.catalog()
+    catalog.create_namespace("ns")
+    table = catalog.create_table("ns.t", schema=SCHEMA)
+    key = new_key()
+    landed = first.admin.append("ns.t", [write(table, "a.parquet", [1])], key=key)
+    (group,) = groups_of(table)
+    whole = group.read_bytes()
+    group.unlink()
+    if damage == "torn":
+        group.write_bytes(whole[: len(whole) // 2])
+
+    # Another tower on the same catalog, with a ledger of its own that knows nothing.
+    config = tmp_path / "second.toml"
+    database = tmp_path / "first" / "catalog.db"
+    config.write_text(f'[upstream]\nuri = "sqlite:///{database}"\n')
+    second = start_tower("--config", str(config), data="second")
+    table = second.catalog().load_table("ns.t")
+    assert ids(table) == [1]
+    again = write(table, "b.parquet", [1])
+    for attempt in ({"key": key}, {"key": "any text"}, {"application": ("app", 1)}):
+        with pytest.raises(KeyMisused) as told:
+            second.admin.append("ns.t", [again], **attempt)
+        error = told.value
+        assert (error.rule, error.snapshot, error.files) == ("key.unreadable", landed.snapshot_id, (f"file://{group}",))
+        assert str(group) in error.message
+    table.append(pa.table({"id": [2], "at": [FIRST], "owner": ["me"]}, schema=schema_to_pyarrow(table.schema())))
+    assert ids(table) == [1, 2]
+
+    group.write_bytes(whole)  # restored: a tower that starts now knows the key
+    third = start_tower("--config", str(config), data="third")
+    assert third.admin.append("ns.t", [again], key=key).outcome == "replayed"
+    assert third.admin.append("ns.t", [write(table, "c.parquet", [3])]).outcome == "appended"
+    assert ids(third.catalog().load_table("ns.t")) == [1, 2, 3]

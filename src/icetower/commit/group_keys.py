@@ -20,13 +20,13 @@ from typing import Any
 
 from icetower.ambient import Ambient
 from icetower.catalog.ports import Storage
-from icetower.errors import IcetowerError, NotFound
+from icetower.errors import IcetowerError, NotFound, ValidationFailed
 from icetower.ledger.ledger import SEQUENCE_LIFETIMES, Batch, Commit, CommitKey, Group, Ledger
-from icetower.protocol.marks import GROUP_FILE
+from icetower.protocol.marks import GROUP_FILE, REF
 from icetower.recent import Recent
 from icetower.table.groups import key_records, read_group
 from icetower.table.head import HeadState
-from icetower.table.keys import KeyRecord, Keys, records_of
+from icetower.table.keys import KeyRecord, Keys, Unreadable, records_of
 
 Metadata = Mapping[str, Any]
 
@@ -68,7 +68,6 @@ class GroupKeys:
 
         Raises:
             UpstreamFailed: a group file cannot be read now.
-            ValidationFailed: a group file cannot be understood, by this release at least.
         """
         snapshots = {snapshot["snapshot-id"]: snapshot for snapshot in metadata.get("snapshots", ())}
         known: Collection[int] = () if before is None else before.snapshots
@@ -77,11 +76,11 @@ class GroupKeys:
         uuid = str(metadata.get("table-uuid"))
         if before is None:
             named = await self._unknown(uuid, named)
-        groups = await self.read(uuid, named.values())
-        records = records_of(fresh, groups)
-        if before is None:
-            return Keys().plus(records)
-        return before.keys.without([i for i in known if i not in snapshots]).plus(records)
+        read = await self._read(uuid, named.values())
+        groups = {i: records for i, records in read.items() if records is not None}
+        unreadable = [_unreadable(named[i]) for i, records in read.items() if records is None]
+        keys = Keys() if before is None else before.keys.without([i for i in known if i not in snapshots])
+        return keys.plus(records_of(fresh, groups)).with_unreadable(unreadable)
 
     async def _unknown(self, uuid: str, named: Mapping[int, Metadata]) -> dict[int, Metadata]:
         """Of snapshots with group files, those whose files must be read when nothing is known of the table."""
@@ -100,20 +99,24 @@ class GroupKeys:
     async def read(self, uuid: str, snapshots: Iterable[Metadata]) -> dict[int, tuple[KeyRecord, ...]]:
         """The keys in the group files of snapshots (JSON), by their ids; they are brought into the ledger as well.
 
-        Raises `UpstreamFailed`, `ValidationFailed`. A file that is gone has none.
+        Raises `UpstreamFailed`. A file that is missing or damaged has none.
         """
+        return {i: records or () for i, records in (await self._read(uuid, snapshots)).items()}
+
+    async def _read(self, uuid: str, snapshots: Iterable[Metadata]) -> dict[int, tuple[KeyRecord, ...] | None]:
+        """Likewise, with None for what is missing or damaged: the table is there to be read all the same."""
         room = asyncio.Semaphore(READ_AT_ONCE)
 
-        async def read(snapshot: Metadata) -> tuple[KeyRecord, ...]:
+        async def read(snapshot: Metadata) -> tuple[KeyRecord, ...] | None:
             snapshot_id, path = snapshot["snapshot-id"], str(snapshot["summary"][GROUP_FILE])
             async with room:
                 try:
                     data = await self._storage.read(path)
-                except NotFound:
+                    records = _records(uuid, snapshot_id, data)
+                except (NotFound, ValidationFailed) as error:
                     # Whoever deletes files that he does not know must not take the table with them.
-                    log.warning("group file %s is gone: keys of snapshot %d are not known any more", path, snapshot_id)
-                    return ()
-            records = _records(uuid, snapshot_id, data)
+                    log.error("the keys of snapshot %d are not known: group file %s: %s", snapshot_id, path, error)
+                    return None
             self._keep_soon(uuid, snapshot, data)
             return records
 
@@ -152,6 +155,12 @@ class GroupKeys:
                 await ledger.write(Batch(groups=[_group(*each) for each in some]))
             except IcetowerError as error:
                 log.warning("the ledger could not be written: %s", error.message)
+
+
+def _unreadable(snapshot: Metadata) -> Unreadable:
+    summary = snapshot["summary"]
+    at_ms = snapshot.get("timestamp-ms", 0)
+    return Unreadable(snapshot["snapshot-id"], summary.get(REF), at_ms, str(summary[GROUP_FILE]))
 
 
 def _group(uuid: str, snapshot: Metadata, data: bytes) -> Group:

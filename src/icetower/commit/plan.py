@@ -351,6 +351,7 @@ class _Planner:
             if last is not None and number <= last[0]:
                 self._check_on_branch(f"number {last[0]} of application {application}", append.ref, last[1])
                 return last[1]
+        self._check_known(append.principal, append.ref, append.key, append.application)
         return None
 
     def result(self, keep: frozenset[int]) -> Plan:
@@ -396,6 +397,7 @@ class _Planner:
                 return last[1]
         present = [snapshot_id for snapshot_id in own if self._ground.snapshot(snapshot_id) is not None]
         if not present:
+            self._check_known(member.principal, ref, member.key, member.application_sequence)
             return None
         for change in member.changes:
             saved = self._ground.snapshot(change.snapshot["snapshot-id"])
@@ -409,6 +411,15 @@ class _Planner:
                 )
         self._check_still_there(member, own)
         return own
+
+    def _check_known(self, principal: str, ref: str, key: str | None, application: tuple[str, int] | None) -> None:
+        """What is in no group file that can be read may be in one that can't. Raises `KeyMisused`."""
+        if key is not None:
+            self._keys.check_key(ref, key)
+        if application is not None:
+            last = self._keys.sequence(principal, ref, application[0])
+            landed = None if last is None else self._ground.snapshot(last[1][-1])
+            self._keys.check_number(ref, application[0], None if landed is None else landed["timestamp-ms"])
 
     def _check_still_there(self, member: Admitted, own: tuple[int, ...]) -> None:
         """A snapshot that is in the table, but not on the branch it is sent for, is not done (trap K2)."""

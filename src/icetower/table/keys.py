@@ -14,12 +14,16 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
+from uuid import UUID
 
-from icetower.errors import BadRequest
+from icetower.errors import BadRequest, KeyMisused
 from icetower.protocol.marks import APPLICATION, KEY, PRINCIPAL, REF, SEQUENCE
 
 LAYER_MAX = 262_144
 """Entries of a layer that is no longer merged: no commit waits for a larger copy than this."""
+
+CLOCKS_APART_MAX_MS = 10 * 60 * 1000
+"""So far a client's clock may be ahead of the tower's; a key that seems to be made later was made later."""
 
 NAME_CHARACTERS_MAX = 255
 SEQUENCE_MAX = 2**63 - 1
@@ -46,6 +50,22 @@ class KeyRecord:
     key: str | None
     application: tuple[str, int] | None
     snapshots: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A snapshot whose group file is missing or damaged: under which keys its appends came is not known.
+
+    Attributes:
+        ref: the branch for which they came; None where its summary doesn't say.
+        at_ms: when it was committed.
+        path: of the file.
+    """
+
+    snapshot_id: int
+    ref: str | None
+    at_ms: int
+    path: str
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,11 +100,17 @@ class _Layer:
 class Keys:
     """The keys of one version of a table. Immutable; `Keys()` is empty."""
 
-    __slots__ = ("_gone", "_layers")
+    __slots__ = ("_gone", "_layers", "_unreadable")
 
-    def __init__(self, layers: tuple[_Layer, ...] = (), gone: frozenset[int] = frozenset()) -> None:
+    def __init__(
+        self,
+        layers: tuple[_Layer, ...] = (),
+        gone: frozenset[int] = frozenset(),
+        unreadable: tuple[Unreadable, ...] = (),
+    ) -> None:
         self._layers = layers  # the oldest first
         self._gone = gone
+        self._unreadable = unreadable
 
     @staticmethod
     def of(snapshots: Iterable[Mapping[str, Any]], groups: Mapping[int, Iterable[KeyRecord]] | None = None) -> Keys:
@@ -117,6 +143,39 @@ class Keys:
                     break
         return highest
 
+    def check_key(self, ref: str, key: str) -> None:
+        """Ask this of a key that was not found, before it is called new.
+
+        A key that names the time of its making (a UUID of version 7) after that of an unreadable snapshot, by more than
+        clocks are apart, is not in it.
+
+        Raises:
+            KeyMisused: it may be the key of a snapshot whose group file cannot be read.
+        """
+        minted_ms = _minted_ms(key)
+        for lost in self._unreadable:
+            later = minted_ms is not None and minted_ms > lost.at_ms + CLOCKS_APART_MAX_MS
+            if lost.ref in (None, ref) and not later:
+                raise _cannot_be_told(f"idempotency key {key}", "a new key", lost)
+
+    def check_number(self, ref: str, application: str, last_ms: int | None) -> None:
+        """Ask this of a number that is higher than the last one that is known of its application.
+
+        Args:
+            last_ms: when that last one landed; None where none is known. What landed before it had lower numbers.
+
+        Raises:
+            KeyMisused: it may be the number of a snapshot whose group file cannot be read.
+        """
+        for lost in self._unreadable:
+            if lost.ref in (None, ref) and (last_ms is None or last_ms <= lost.at_ms):
+                raise _cannot_be_told(f"application {application}", "a key instead of a number", lost)
+
+    def with_unreadable(self, snapshots: Iterable[Unreadable]) -> Keys:
+        """With snapshots of which the keys are not known."""
+        unreadable = (*self._unreadable, *snapshots)
+        return self if unreadable == self._unreadable else Keys(self._layers, self._gone, unreadable)
+
     def plus(self, items: Iterable[KeyRecord]) -> Keys:
         """With commits that came after. Costs about as much as there are items, not as there are keys."""
         keys: dict[Owner, tuple[int, ...]] = {}
@@ -140,13 +199,14 @@ class Keys:
             newest = layers.pop()
             layers[-1] = newest.over(layers[-1])
         # A snapshot that comes back (a table registered anew at an older version) is there again.
-        return Keys(tuple(layers), self._gone - snapshots)
+        return Keys(tuple(layers), self._gone - snapshots, self._unreadable)
 
     def without(self, snapshot_ids: Collection[int]) -> Keys:
         """Without snapshots that have expired. What only they stood for is forgotten here; the ledger outlives them."""
+        unreadable = tuple(lost for lost in self._unreadable if lost.snapshot_id not in snapshot_ids)
         named = [i for i in snapshot_ids if any(i in layer.snapshots for layer in self._layers)]
         if not named:
-            return self
+            return self if unreadable == self._unreadable else Keys(self._layers, self._gone, unreadable)
         gone = self._gone.union(named)
         layers: list[_Layer] = []
         for layer in self._layers:
@@ -157,7 +217,7 @@ class Keys:
                 layers.append(kept)
         if tuple(layers) != self._layers:
             gone &= frozenset[int]().union(*(layer.snapshots for layer in layers))
-        return Keys(tuple(layers), gone)
+        return Keys(tuple(layers), gone, unreadable)
 
     def records(self, snapshot_ids: Collection[int]) -> list[KeyRecord]:
         """What any of these snapshots stand for: one record for each key and each number."""
@@ -229,6 +289,27 @@ def application_sequence(application: object, sequence: object) -> tuple[str, in
 
 def _misnumbered(what: str) -> BadRequest:
     return BadRequest(f"{what}; an application that numbers its commits sends both", rule="key.sequence")
+
+
+def _minted_ms(key: str) -> int | None:
+    """When a UUID of version 7 was made, as its maker's clock went, in milliseconds since 1970; None for other keys."""
+    try:
+        made = UUID(key)
+    except ValueError:
+        return None
+    return made.int >> 80 if made.version == 7 else None
+
+
+def _cannot_be_told(what: str, instead: str, lost: Unreadable) -> KeyMisused:
+    return KeyMisused(
+        f"whether a commit under {what} has landed cannot be told: the group file {lost.path}, which says what "
+        f"snapshot {lost.snapshot_id} stands for, is missing or damaged. Restore it and restart the server, or let the "
+        f"snapshot expire; until then look for the rows, and if they are missing, write them under {instead}",
+        rule="key.unreadable",
+        snapshot=lost.snapshot_id,
+        files=(lost.path,),
+        next_step="ask_owner",
+    )
 
 
 def _owner(principal: str, ref: str, name: str) -> Owner:
