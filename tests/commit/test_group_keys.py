@@ -14,7 +14,7 @@ from icetower.commit import group_keys as group_keys_module
 from icetower.commit.group_keys import UNDER_WAY_MS, GroupKeys, commits_of
 from icetower.commit.head import Heads
 from icetower.database import Database
-from icetower.errors import UpstreamFailed, ValidationFailed
+from icetower.errors import KeyMisused, UpstreamFailed
 from icetower.gateway.gatekeeper import Gatekeeper
 from icetower.ledger.histories import Fate, TableName
 from icetower.ledger.ledger import SEQUENCE_LIFETIMES, CommitKey, Ledger
@@ -289,18 +289,34 @@ def test_k2_a_table_created_again_starts_afresh_and_a_copied_group_file_says_not
     assert place.load().find("ann", "main", "k1") is None
 
 
-def test_a_group_file_that_is_gone_costs_its_keys_and_one_that_cannot_be_read_now_costs_the_load(place: Place) -> None:
+@pytest.mark.parametrize("data", [None, b"", b"{}", b"\xff", b'{"version":99}'])
+def test_a_group_file_that_is_missing_or_damaged_keeps_nobody_from_the_table(place: Place, data: bytes | None) -> None:
     place.group(1, "k1")
     place.group(2, "k2")
     path = "file:///t/1.json"
-    data = place.storage.files.pop(path)
+    whole = place.storage.files.pop(path)
+    if data is not None:
+        place.storage.files[path] = data
     keys = place.load()
     assert (keys.find("ann", "main", "k1"), keys.find("ann", "main", "k2")) == (None, (2,))
+    with pytest.raises(KeyMisused, match=f"{path}.*Restore it") as told:
+        keys.check_key("main", "k1")
+    assert (told.value.rule, told.value.snapshot, told.value.files) == ("key.unreadable", 1, (path,))
+    assert run(place.ledger.kept_groups(UUID, [1, 2])) == {2}
+    before = place.head(keys)
+    place.group(3, "k3")
+    with pytest.raises(KeyMisused):  # the next version knows no more
+        place.load(before).check_key("main", "k1")
+    del place.snapshots[0]
+    place.load(before).check_key("main", "k1")  # with its snapshot it is nobody's any more
+    place.snapshots[:0] = before.metadata["snapshots"][:1]
+    place.storage.files[path] = whole
     place.tower()
-    place.storage.files[path] = data.replace(b'"version":1', b'"version":99')
-    with pytest.raises(ValidationFailed, match="version 99"):
-        place.load()
-    place.tower()
+    assert place.load().find("ann", "main", "k1") == (1,)
+
+
+def test_a_group_file_that_cannot_be_read_now_costs_the_load(place: Place) -> None:
+    place.group(1, "k1")
     place.storage.away = True
     with pytest.raises(UpstreamFailed):
         place.load()
