@@ -185,6 +185,20 @@ def test_a_contract_that_is_gone_ends_with_prune(at: Workplace) -> None:
     assert all(key[1] == "pricing_writer" for _, key in at.server.state.assigned)
 
 
+def test_with_prune_a_role_passes_to_another_agent_whole(at: Workplace) -> None:
+    at.run({"pricing_agent": PRICING})
+    refused = at.run({"pricing": INVENTORY})
+    assert isinstance(refused.error, Conflict)
+    assert "--prune" in refused.error.message
+    assert at.run({"pricing": INVENTORY}, "--prune").status == 0
+    assert granted(at.server.state, "pricing_writer") == {
+        "TABLE_WRITE_DATA inventory.stock",
+        "TABLE_DROP inventory.stock",
+    }
+    assert at.server.state.assigned == {("pricing_writer", ("prod", "pricing_writer"))}
+    assert at.server.state.members == {("pricing", "pricing_writer")}
+
+
 def test_a_writer_that_becomes_a_reader_loses_its_old_role(at: Workplace) -> None:
     at.run({"pricing_agent": PRICING})
     assert at.run({"pricing_agent": "reads: [pricing.*]"}).status == 0

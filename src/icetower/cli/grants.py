@@ -65,7 +65,7 @@ def grants(
     ] = False,
     tables: Annotated[bool, typer.Option(help="Set the write settings on the tables, too.")] = True,
     catalog_uri: Annotated[
-        str, typer.Option(help="The catalog's Iceberg REST routes.  [default: POLARIS/api/catalog]")
+        str, typer.Option(help="The catalog's Iceberg REST routes; POLARIS/api/catalog without it.")
     ] = "",
     credentials: Annotated[Path, typer.Option(help="The folder for the credentials of new principals.")] = Path(
         ".icetower/polaris"
