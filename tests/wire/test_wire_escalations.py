@@ -34,11 +34,11 @@ CONTRACT = """\
 owner: Pricing Team <team@example.com>
 tables:
   - table: shop.prices
-    operations: [append]
+    operations: [append, drop, rename]
     partitions: [{{region: [{region}]}}]
     blind_appends: true
   - table: shop.other
-    operations: [append]
+    operations: [append, create]
     partitions: all
     blind_appends: true
 escalation: {{after_failures: 5, within: 10m, to: Dana Ito <dana.ito@example.com>{webhook}}}
@@ -193,7 +193,7 @@ def test_it_stays_over_restarts_and_for_other_towers(world: World) -> None:
     assert world.receiver.posts.empty()  # of two towers, one has sent it
 
 
-def test_the_fast_path_and_transactions_are_stopped_too(world: World) -> None:
+def test_the_fast_path_transactions_drops_and_renames_are_stopped_too(world: World) -> None:
     tower = world.start()
     furnish(tower)
     secret = agent(tower, "wild", "north")
@@ -203,12 +203,18 @@ def test_the_fast_path_and_transactions_are_stopped_too(world: World) -> None:
     stop = caught.value
     assert (stop.rule, stop.next_step, stop.escalated_to) == ("contract.escalated", "escalated_to", DANA)
     with tower.client(secret) as http:
+        elsewhere = {"namespace": ["shop"], "name": "other"}
         changes = [
             {"identifier": {"namespace": ["shop"], "name": name}, "requirements": [], "updates": []}
             for name in ("other", "prices")
         ]
-        told = http.post("/v1/transactions/commit", json={"table-changes": changes})
-        assert error_of(told)["rule"] == "contract.escalated"
+        told = [
+            http.post("/v1/transactions/commit", json={"table-changes": changes}),
+            http.delete("/v1/namespaces/shop/tables/prices"),
+            http.post("/v1/tables/rename", json={"source": changes[1]["identifier"], "destination": elsewhere}),
+        ]
+        assert [error_of(answer)["rule"] for answer in told] == ["contract.escalated"] * 3
+        assert http.head("/v1/namespaces/shop/tables/prices").status_code == 204
 
 
 def test_what_has_landed_is_told_so_to_a_stopped_agent(world: World) -> None:

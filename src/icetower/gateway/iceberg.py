@@ -210,6 +210,7 @@ async def register_table(call: Call) -> Response:
     wanted = wire.parse_request(wire.RegisterTable, call.body)
     identifier = Identifier(call.namespace, wanted.name)
     call.allow(permissions.require, Operation.REGISTER, identifier)
+    await call.tower.escalations.require_free(call.principal, identifier)
     tables = call.tower.tables
     confined = not call.principal.administrator
     head = await tables.register(identifier, wanted.metadata_location, overwrite=wanted.overwrite, confined=confined)
@@ -232,6 +233,7 @@ async def table_exists(call: Call) -> Response:
 
 async def drop_table(call: Call) -> Response:
     call.allow(permissions.require, Operation.DROP, call.table)
+    await call.tower.escalations.require_free(call.principal, call.table)
     confined = not call.principal.administrator
     await call.tower.tables.drop(call.table, purge=call.flag("purgeRequested"), confined=confined)
     return no_content()
@@ -240,6 +242,7 @@ async def drop_table(call: Call) -> Response:
 async def rename_table(call: Call) -> Response:
     source, target = wire.parse_request(wire.RenameTable, call.body).identifiers()
     call.allow(permissions.require_rename, source, target)
+    await call.tower.escalations.require_free(call.principal, source)
     await call.tower.tables.rename(source, target)
     return no_content()
 
