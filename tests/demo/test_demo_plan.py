@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -12,14 +14,17 @@ from pyiceberg.io.pyarrow import _determine_partitions
 from pyiceberg.transforms import BucketTransform
 from pyiceberg.types import LongType
 
-from icetower.contracts import model
 from icetower.contracts.check import Clear, Touch, Violation, check
+from icetower.contracts.document import load
+from icetower.contracts.model import Operation
+from icetower.contracts.terms import Layout
 from icetower.demo import data, journal, plan, tables
 from icetower.demo.plan import Conduct, Engine
 from icetower.protocol.names import Identifier
 from icetower.table.partitions import PartitionField, PartitionSpec
 
 DAYS = 3
+EXAMPLES = Path(__file__).parent.parent.parent / "examples" / "contracts"
 
 
 @pytest.fixture(scope="module")
@@ -75,17 +80,40 @@ def _touches(agent: plan.Agent, rows: pa.Table) -> list[Touch]:
     ]
 
 
+def _layout(table: str) -> Layout:
+    shape = next(shape for shape in tables.SHAPES if shape.name == table)
+    fields = [
+        {"id": at, "name": name, "required": False, "type": str(kind)}
+        for at, (name, kind) in enumerate(shape.columns, 1)
+    ]
+    return Layout({"current-schema-id": 0, "schemas": [{"schema-id": 0, "fields": fields}]})
+
+
 @pytest.mark.parametrize("agent", plan.AGENTS, ids=lambda agent: agent.name)
 def test_contracts_cover_what_is_written_and_nothing_of_the_neighbours(source: pa.Table, agent: plan.Agent) -> None:
-    contract = model.load(plan.contract_text(agent.name, DAYS), source=agent.contract_file)
+    contract = plan.contract_of(agent.name, DAYS)
     assert contract.name == agent.name
-    append = frozenset({model.Operation.APPEND})
+    append = frozenset({Operation.APPEND})
     for other in plan.agents_of(agent.table):
         touches = _touches(other, plan.rows_of(other, source, DAYS))
         assert touches
         for touch in touches:
-            verdict = check(contract, Identifier.parse(agent.table), [touch], append)
+            table = Identifier.parse(agent.table)
+            verdict = check(contract, table, [touch], append, layout=_layout(agent.table), now_ms=0)
             assert isinstance(verdict, Clear if other is agent else Violation), (other.name, touch.partition, verdict)
+
+
+@pytest.mark.parametrize("agent", plan.AGENTS, ids=lambda agent: agent.name)
+def test_an_agents_contract_is_the_example_of_its_table_but_for_its_name_and_share(agent: plan.Agent) -> None:
+    example = load((EXAMPLES / f"{plan.EXAMPLES[agent.table]}.yaml").read_text(), source=agent.table)
+    contract = plan.contract_of(agent.name, DAYS)
+    own = Identifier.parse(agent.table)
+    (granted,), (narrowed,) = ([r for r in c.tables if r.pattern.matches(own)] for c in (example, contract))
+    assert granted.partitions != narrowed.partitions
+    assert [r for r in contract.tables if r is not narrowed] == [r for r in example.tables if r is not granted]
+    assert replace(narrowed, partitions=granted.partitions) == granted
+    same = {"name": example.name, "description": example.description, "tables": example.tables}
+    assert replace(contract, **same) == example
 
 
 def test_stray_rows_are_anothers(source: pa.Table) -> None:
@@ -105,7 +133,7 @@ def test_the_slots_follow_each_other_over_the_whole_horizon() -> None:
 
 def test_other_contracts_can_be_read() -> None:
     for name in (plan.MEDIATOR, plan.AUDITOR):
-        assert model.load(plan.contract_text(name, DAYS), source=name).name == name
+        assert load(plan.contract_text(name, DAYS), source=name).name == name
 
 
 @pytest.mark.parametrize("runs", [[], [[0, 0]], [[0, 4], [6, 6], [9, 12]]])

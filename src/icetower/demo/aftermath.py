@@ -14,7 +14,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from icetower.contracts.document import load
 from icetower.demo import plan, tables
 from icetower.demo.data import Totals
 from icetower.demo.serving import Serving
@@ -89,8 +88,7 @@ def main() -> None:
 
     task = json.loads(sys.stdin.read())
     contracts = {
-        agent.name: load(plan.contract_text(agent.name, task["days"]), source=agent.contract_file)
-        for agent in plan.agents_of(tables.INTERACTIONS_WAL)
+        agent.name: plan.contract_of(agent.name, task["days"]) for agent in plan.agents_of(tables.INTERACTIONS_WAL)
     }
     job = Job(f"{CATALOG}.{tables.INTERACTIONS_WAL}", f"{CATALOG}.{tables.INTERACTIONS}", contracts)
     # One session, two principals: who merges need not see prices, and who counts must not write.

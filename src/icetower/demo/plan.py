@@ -7,17 +7,18 @@ interactions by household, each into its own partition of the write-ahead log. F
 from __future__ import annotations
 
 import datetime as dt
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from importlib import resources
-from string import Template
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from pyiceberg.transforms import BucketTransform
 from pyiceberg.types import LongType
 
+from icetower.contracts.document import dump, load
+from icetower.contracts.model import Contract, Extent, Range, Region, Rule, Values
 from icetower.demo import data, tables
 from icetower.demo.data import pc
 
@@ -62,10 +63,6 @@ class Agent:
         per_day = 2 if self.engine is Engine.PYICEBERG else 1
         return max(BATCHES_MIN, min(per_day * days, BATCHES_MAX * per_day // 2))
 
-    @property
-    def contract_file(self) -> str:
-        return f"{self.name}.yaml"
-
 
 STOCK_SLOTS = 3
 INTERACTION_SHARES = 3
@@ -82,6 +79,14 @@ AGENTS: tuple[Agent, ...] = (
     Agent("interactions-till", tables.INTERACTIONS_WAL, Engine.PYICEBERG, (1,)),
     Agent("interactions-web", tables.INTERACTIONS_WAL, Engine.PYICEBERG, (2,)),
 )
+
+
+EXAMPLES: Mapping[str, str] = {
+    tables.PRICES: "pricing_agent",
+    tables.STOCK: "inventory_agent",
+    tables.INTERACTIONS_WAL: "recommendation_agent",
+}
+"""By the table that an agent writes to, whose contract of document 000 its own is made from."""
 
 
 def agent_named(name: str) -> Agent:
@@ -140,16 +145,47 @@ def stray_rows(agent: Agent, source: pa.Table, days: int) -> pa.Table:
     return batch(rows_of(neighbour, source, days), 0, neighbour.batches(days))
 
 
-def contract_text(name: str, days: int) -> str:
-    """The contract of an agent, the mediator or the auditor, as YAML.
+def contract_of(name: str, days: int) -> Contract:
+    """The contract of an agent, the mediator or the auditor.
 
-    The files are shipped with the package. The slots of the stock movements depend on how many days are replayed: their
-    bounds are `$from` and `$to` in the file.
+    An agent's is the one that document 000's agent of its table has (examples/contracts), narrowed to its share.
     """
-    text = resources.files("icetower.demo").joinpath(f"contracts/{name}.yaml").read_text(encoding="utf-8")
-    bounds: dict[str, Any] = {}
-    owner = next((agent for agent in agents_of(tables.STOCK) if agent.name == name), None)
-    if owner is not None:
-        start, end = slot(owner.share[0], days)
-        bounds = {"from": f"{start:%Y-%m-%dT%H}", "to": f"{end:%Y-%m-%dT%H}"}
-    return Template(text).substitute(bounds)
+    agent = next((agent for agent in AGENTS if agent.name == name), None)
+    if agent is None:
+        return _shipped(f"contracts/{name}.yaml")
+    example = _shipped(f"examples/{EXAMPLES[agent.table]}.yaml")
+    share = _share_of(agent, days)
+    return replace(
+        example,
+        name=agent.name,
+        description=f"{example.description}; of {example.name}'s partitions those of {agent.name}",
+        tables=tuple(_narrowed(rule, share) for rule in example.tables),
+    )
+
+
+def contract_text(name: str, days: int) -> str:
+    """As `contract_of`, as YAML."""
+    return dump(contract_of(name, days))
+
+
+def _shipped(path: str) -> Contract:
+    text = resources.files("icetower.demo").joinpath(path).read_text(encoding="utf-8")
+    return load(text, source=path)
+
+
+def _share_of(agent: Agent, days: int) -> Mapping[str, Extent]:
+    """What an agent owns, in the terms of the example contracts."""
+    if agent.table == tables.PRICES:
+        return {f"bucket({tables.BUCKETS}, product_id)": Values(tuple(str(bucket) for bucket in agent.share))}
+    if agent.table == tables.STOCK:
+        start, end = slot(agent.share[0], days)
+        return {"hour(moved_at)": Range(f"{start:%Y-%m-%dT%H}", f"{end:%Y-%m-%dT%H}")}
+    return {"_agent": Values((agent.name,))}
+
+
+def _narrowed(rule: Rule, share: Mapping[str, Extent]) -> Rule:
+    """A rule whose regions have other extents of the terms that `share` names."""
+    if rule.partitions is None:
+        return rule
+    narrowed = (tuple((term, share.get(term, extent)) for term, extent in region.fields) for region in rule.partitions)
+    return replace(rule, partitions=tuple(Region(fields) for fields in narrowed))
