@@ -102,6 +102,9 @@ TOLD = [
     ("{identity(ts): {to: '1969-12-31T23:00:00'}}", "ts", "hour", -2, PART),
     ("{identity(ts): {to: '1969-12-31T23:00:02'}}", "ts", "hour", -2, IN),
     ("{day(ts): {to: 1970-01-01}}", "ts", "hour", -1, IN),
+    ("{day(ts): {from: 1970-01-01}}", "ts", "hour", 1_732_919_506, IN),
+    ("{day(ts): {from: 1970-01-01}}", "ts", "hour", 1_732_919_507, PART),  # and 290,308 years before Christ
+    ("{day(ts): {from: 1970-01-01}}", "ts", "hour", -1_732_919_508, PART),
     ("{'bucket(16, id)': [1, 5, 9, 13]}", "id", "bucket[16]", 5, IN),
     ("{'bucket(16, id)': [1, 5, 9, 13]}", "id", "bucket[4]", 1, IN),
     ("{'bucket(16, id)': [1, 5, 9]}", "id", "bucket[4]", 1, PART),

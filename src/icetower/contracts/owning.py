@@ -32,6 +32,8 @@ from icetower.table.partitions import PartitionField, PartitionSpec
 INSIDE, OUTSIDE, PARTLY = Standing.INSIDE, Standing.OUTSIDE, Standing.PARTLY
 _CALENDAR = ("year", "month", "day", "hour")
 _EPOCH_DAY = dt.date(1970, 1, 1).toordinal()
+_HOURS_TWICE = 2**32 - 2**63 // 3_600_000_000 - 1
+"""From here on an hour has two meanings: Java's numbers of hours begin again within the range of microseconds."""
 _NOT_VALUES = (TypeError, ValueError, OverflowError, ArithmeticError, AttributeError, ValidationFailed)
 """What a value of another type in a manifest makes of a computation with it."""
 
@@ -227,7 +229,7 @@ def source_of(field: PartitionField, raw: Any) -> Interval | Prefix | None:
             return Interval(first, after - 1)
         parts = 86_400 * (1_000_000_000 if kind.endswith("_ns") else 1_000_000)
         if transform == "hour":
-            return Interval(raw * parts // 24, (raw + 1) * parts // 24 - 1)
+            return Interval(raw * parts // 24, (raw + 1) * parts // 24 - 1) if abs(raw) < _HOURS_TWICE else None
         return Interval(first * parts, after * parts - 1)
     if transform.startswith("truncate["):
         return _truncated(raw, kind, width_of(field))
