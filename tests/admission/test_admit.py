@@ -355,6 +355,28 @@ def test_r5_a_deletion_vector_labelled_as_mine_may_reach_into_yours() -> None:
     assert targets_of([change([A, dv("d", A)])]) == {A.file.path}
 
 
+def test_r5_a_reference_and_bounds_that_differ_reach_into_two_files() -> None:
+    """Iceberg goes by the reference, PyIceberg by the bounds."""
+    theirs = f"{LOCATION}/data/theirs.parquet"
+    bounds = (theirs.encode(), theirs.encode())
+    both = change([file("d", 0, content=POSITION_DELETES, target=A.file.path, bounds=bounds)], claim="delete")
+    assert targets_of([both]) == {A.file.path, theirs}
+    places = {A.file.path: ((0, (0,)),), theirs: ((0, (2,)),)}
+    assert refused(both, by=contract("overwrite"), places=places).partitions == ("day=1970-01-03",)
+    assert ask(both, by=contract("overwrite"), places=places | {theirs: ((0, (1,)),)})
+
+
+def test_r5_rows_come_back_where_a_delete_file_goes_whatever_its_label() -> None:
+    """It was let in when both partitions were somebody's; now they are two owners'."""
+    mine = contract("overwrite")
+    labelled = file("d", 0, content=POSITION_DELETES, target=FOREIGN.file.path)
+    gone = change([], [labelled], claim="overwrite")
+    assert refused(gone, by=mine, places={FOREIGN.file.path: ((0, (2,)),)}).partitions == ("day=1970-01-03",)
+    assert refused(gone, by=mine).rule == "contract.undecided"
+    assert ask(gone, by=mine, places={FOREIGN.file.path: ((0, (1,)),)})
+    assert ask(gone, by=mine, places={FOREIGN.file.path: ()})  # it is not in the table any more
+
+
 class Stored:
     """Manifests of a parent snapshot, by path; remembers which were read."""
 
@@ -394,7 +416,8 @@ def test_r5_targets_are_found_in_the_parents_live_data() -> None:
         "m3",
     ]  # deletes are not looked at; data to the end, since a file may have two places
     dead = change([dv("d3", FOREIGN)], claim="delete")
-    assert asyncio.run(locate(stored, METADATA, [dead])) == {}
+    assert asyncio.run(locate(stored, METADATA, [dead])) == {FOREIGN.file.path: ()}
+    assert asyncio.run(locate(stored, METADATA, [change([], [dv("d1", A)])])) == {A.file.path: ((0, (0,)),)}
     assert asyncio.run(locate(stored, METADATA, [change([A])])) == {}
 
 

@@ -30,7 +30,7 @@ from icetower.admission.admitted import Admitted
 from icetower.admission.alterations import shared
 from icetower.admission.keys import check_key, key_of, number_of, ways_of
 from icetower.admission.locations import DATA_PATHS, own_path
-from icetower.admission.operations import RETENTION, operations_of, target_of
+from icetower.admission.operations import RETENTION, operations_of, targets_of
 from icetower.admission.quotas import check_quota
 from icetower.admission.reads import scope_of
 from icetower.admission.refusals import Held, refusal
@@ -271,7 +271,10 @@ def application_of(summary: Mapping[str, Any]) -> str | None:
 
 
 def touches_of(metadata: JSON, changes: Sequence[Change], places: Places) -> tuple[list[Touch], list[str]]:
-    """The partitions that changes touch, and the paths of data files that deletes reach into and nobody can place."""
+    """The partitions that changes touch, and the paths of data files that deletes reach into and nobody can place.
+
+    Deletes that go reach into theirs as those that come do: rows come back there.
+    """
     specs: dict[int, PartitionSpec] = {}
     counted: Counter[tuple[int, tuple[Any, ...], bool, int]] = Counter()
     lost: dict[str, None] = {}
@@ -280,14 +283,13 @@ def touches_of(metadata: JSON, changes: Sequence[Change], places: Places) -> tup
         for files, adds in ((change.added, True), (change.removed, False)):
             for touched in files:
                 counted[touched.spec_id, touched.file.partition, adds, touched.file.content] += 1
-                target = target_of(touched.file) if adds else None
-                if target is None:
-                    continue
-                reached = {*own.get(target, ()), *places.get(target, ())}
-                for place in reached:
-                    counted[*place, adds, touched.file.content] += 1
-                if not reached:
-                    lost.setdefault(target)
+                for target in targets_of(touched.file):
+                    reached = {*own.get(target, ()), *places.get(target, ())}
+                    for place in reached:
+                        counted[*place, adds, touched.file.content] += 1
+                    # What goes and was about a file that is not there any more brings back nothing.
+                    if not reached and (adds or target not in places):
+                        lost.setdefault(target)
     touches: list[Touch] = []
     for (spec_id, partition, adds, content), files_count in counted.items():
         if spec_id not in specs:

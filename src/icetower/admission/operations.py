@@ -28,8 +28,20 @@ def target_of(file: DataFile) -> str | None:
     """
     if file.content != POSITION_DELETES:
         return None
-    if file.referenced_data_file is not None:
-        return file.referenced_data_file
+    return _by_bounds(file) if file.referenced_data_file is None else file.referenced_data_file
+
+
+def targets_of(file: DataFile) -> frozenset[str]:
+    """Every data file that some reader finds in a position delete file as the one that it applies to.
+
+    Iceberg's own readers go by `target_of`; PyIceberg goes by the bounds, whatever the reference says.
+    """
+    if file.content != POSITION_DELETES:
+        return frozenset()
+    return frozenset(target for target in (file.referenced_data_file, _by_bounds(file)) if target is not None)
+
+
+def _by_bounds(file: DataFile) -> str | None:
     lower, upper = (_bound(file.record.get(name)) for name in ("lower_bounds", "upper_bounds"))
     return lower.decode("utf-8", "replace") if lower is not None and lower == upper else None
 
