@@ -89,6 +89,9 @@ def read(data: bytes, *, rename: Rename, what: str) -> AvroFile:
     return AvroFile(header=values, schema=schema.written, records=records, unpacked_bytes=unpacked_bytes)
 
 
+_PRIMITIVE = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
+
+
 @dataclass(frozen=True, slots=True)
 class _Schema:
     """A writer's schema as it stands in the file, and made ready to read by."""
@@ -183,12 +186,13 @@ _encoder_once = lru_cache(maxsize=256)(_made_encoder)
 
 def field_schema(schema: AvroSchema, *path: int) -> AvroSchema:
     """The schema found by following field ids down a record schema (options stripped, names resolved), or None."""
-    named = dict(_named_types(schema))
+    whole = schema
     for field_id in path:
         fields = schema.get("fields", ()) if isinstance(schema, dict) else ()
-        found = _required(next((field["type"] for field in fields if field.get("field-id") == field_id), None))
-        # Java defines a type once, and then refers to it by name: two decimals of one precision share theirs.
-        schema = named.get(found, found) if isinstance(found, str) else found
+        schema = _required(next((field["type"] for field in fields if field.get("field-id") == field_id), None))
+        if isinstance(schema, str) and schema not in _PRIMITIVE:
+            # Java defines a type once, and then refers to it by name: two decimals of one precision share theirs.
+            schema = dict(_named_types(whole)).get(schema, schema)
     return schema
 
 
