@@ -323,6 +323,8 @@ def test_what_was_cut_short_goes_on(at: Workplace, request_number: int, status: 
     assert first.error is not None
     assert f"({request_number} of {REQUESTS} done" in first.error.message
     assert first.status == 1
+    awaited = list(at.credentials.glob("*.awaited"))
+    assert bool(awaited) == (first.error.status != 409 and "POST /api/management/v1/principals" in first.error.message)
 
     second = at.run({"pricing_agent": PRICING})
     assert second.status == 0, second
