@@ -1,0 +1,158 @@
+"""Sets of rows as boxes: along each axis a set of values, and along an axis that is not named every value. Pure.
+
+Regions of a contract become boxes (`axes.py`), so that whether two agents own a partition in common, what a new version
+of a contract adds, and what nobody owns are all one thing: an intersection or a difference of boxes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+BOXES_MAX = 2_000
+"""Subtracting a box may leave two for each of its axes."""
+
+Cut = tuple[int, Any, bool]
+"""A place between values: before or after (True) one of them; the first number is -1 and 1 at the ends of the order."""
+
+LOWEST: Cut = (-1, 0, False)
+HIGHEST: Cut = (1, 0, False)
+
+
+class TooMany(Exception):
+    """More boxes than are worth counting."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spans:
+    """A set of values of one order, and null or not.
+
+    Attributes:
+        pieces: half open, in order, with something between each and the next. Null lies in none of them.
+    """
+
+    pieces: tuple[tuple[Cut, Cut], ...]
+    null: bool = False
+
+    def __bool__(self) -> bool:
+        return bool(self.pieces) or self.null
+
+    def __and__(self, other: Spans) -> Spans:
+        pieces = ((max(start, first), min(end, last)) for start, end in self.pieces for first, last in other.pieces)
+        return Spans(_joined(piece for piece in pieces if piece[0] < piece[1]), self.null and other.null)
+
+    def __or__(self, other: Spans) -> Spans:
+        return Spans(_joined((*self.pieces, *other.pieces)), self.null or other.null)
+
+    def __sub__(self, other: Spans) -> Spans:
+        return replace(self & Spans(_outside(other.pieces)), null=self.null and not other.null)
+
+
+def _joined(pieces: Iterable[tuple[Cut, Cut]]) -> tuple[tuple[Cut, Cut], ...]:
+    joined: list[tuple[Cut, Cut]] = []
+    for start, end in sorted(pieces):
+        if joined and start <= joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
+        else:
+            joined.append((start, end))
+    return tuple(joined)
+
+
+def _outside(pieces: Sequence[tuple[Cut, Cut]]) -> tuple[tuple[Cut, Cut], ...]:
+    starts = (LOWEST, *(end for _, end in pieces))
+    ends = (*(start for start, _ in pieces), HIGHEST)
+    return tuple((start, end) for start, end in zip(starts, ends, strict=True) if start < end)
+
+
+EVERYTHING = Spans(((LOWEST, HIGHEST),), null=True)
+
+
+def before(value: Any) -> Cut:
+    return (0, value, False)
+
+
+def after(value: Any) -> Cut:
+    return (0, value, True)
+
+
+def span(start: Cut, end: Cut) -> Spans:
+    """From one cut to another; nothing, where they stand the wrong way round."""
+    return Spans(((start, end),) if start < end else ())
+
+
+Box = Mapping[Any, Spans]
+"""Axis → what of it; none of them empty. An axis that is not named has every value, null among them."""
+
+
+def intersection(one: Box, other: Box) -> Box | None:
+    """What lies in both; None where nothing does."""
+    both: dict[Any, Spans] = dict(one)
+    for axis, spans in other.items():
+        both[axis] = both.get(axis, EVERYTHING) & spans
+        if not both[axis]:
+            return None
+    return both
+
+
+def intersections(some: Sequence[Box], others: Sequence[Box]) -> list[Box]:
+    found = (intersection(one, other) for one in some for other in others)
+    return [box for box in found if box is not None]
+
+
+def difference(some: Iterable[Box], others: Iterable[Box]) -> list[Box]:
+    """What lies in some of the boxes and in none of the others; the pieces of one box lie apart. Raises `TooMany`."""
+    left = list(some)
+    for other in others:
+        left = [piece for box in left for piece in _without(box, other)]
+        if len(left) > BOXES_MAX:
+            raise TooMany
+    return left
+
+
+def _without(box: Box, other: Box) -> list[Box]:
+    if intersection(box, other) is None:
+        return [box]
+    pieces: list[Box] = []
+    rest: dict[Any, Spans] = dict(box)
+    for axis, spans in other.items():
+        held = rest.get(axis, EVERYTHING)
+        if outside := held - spans:
+            pieces.append({**rest, axis: outside})
+        rest[axis] = held & spans
+    return pieces
+
+
+def merged(boxes: Iterable[Box]) -> list[Box]:
+    """The same in fewer boxes: without those that others hold, and two that differ along one axis put together."""
+    found: list[Box] = []
+    for box in boxes:
+        _merge_into(found, box)
+    return found
+
+
+def _merge_into(found: list[Box], box: Box) -> None:
+    for position, other in enumerate(found):
+        together = _together(other, box)
+        if together is not None:
+            del found[position]
+            _merge_into(found, together)
+            return
+    found.append(box)
+
+
+def _together(one: Box, other: Box) -> Box | None:
+    """The union of two boxes, where it is a box."""
+    axes = one.keys() | other.keys()
+    unlike = [axis for axis in axes if one.get(axis, EVERYTHING) != other.get(axis, EVERYTHING)]
+    if len(unlike) <= 1:
+        union = {axis: one.get(axis, EVERYTHING) | other.get(axis, EVERYTHING) for axis in axes}
+        return {axis: spans for axis, spans in union.items() if spans != EVERYTHING}
+    if all(other.get(axis, EVERYTHING) - one.get(axis, EVERYTHING) == NOTHING for axis in axes):
+        return one
+    if all(one.get(axis, EVERYTHING) - other.get(axis, EVERYTHING) == NOTHING for axis in axes):
+        return other
+    return None
+
+
+NOTHING = Spans(())
