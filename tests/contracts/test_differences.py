@@ -168,6 +168,8 @@ def test_what_writes_are_held_to(before: str, after: str, words: str) -> None:
     assert [change.kind for change in back] == [opposite[found[0].kind]]
 
 
+OF_G = "to g@h.i after 3 failures in a row within 10m"
+OF_D = "to D <d@e.f> and the webhook x after 5 failures in a row within 10m"
 CLAUSES = [
     # clause, before, after, what is said
     ("mode", "mode: shadow", "", "is enforced from now on (mode: enforce)"),
@@ -178,8 +180,7 @@ CLAUSES = [
         "escalation",
         "escalation: {after_failures: 5, within: 10m, to: D <d@e.f>, webhook: x}",
         "escalation: {after_failures: 3, within: 10m, to: g@h.i}",
-        "has escalation: to g@h.i after 3 failures in a row within 10m; before: to D <d@e.f> and the webhook x after 5 "
-        "failures in a row within 10m",  # noqa: ISC004
+        f"has escalation: {OF_G}; before: {OF_D}",
     ),
     (
         "idempotency",
