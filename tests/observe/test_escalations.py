@@ -254,7 +254,7 @@ def test_a_restart_keeps_what_is_open_and_loses_what_was_counted(sides: Callable
     asyncio.run(work())
 
 
-def test_of_failures_at_the_same_moment_one_opens(sides: Callable[..., Side]) -> None:
+def test_of_failures_at_the_same_moment_one_opens(sides: Callable[..., Side], caplog: pytest.LogCaptureFixture) -> None:
     async def work() -> None:
         towers = [sides() for _ in range(3)]
         await towers[0].principal("a")
@@ -265,7 +265,10 @@ def test_of_failures_at_the_same_moment_one_opens(sides: Callable[..., Side]) ->
         for tower in towers:
             assert await tower.attempt(secret, TABLE) == "contract.escalated"
 
-    asyncio.run(work())
+    with caplog.at_level(logging.WARNING, "icetower"):
+        asyncio.run(work())
+    (opened,) = caplog.messages  # the others found it open, and failed at nothing
+    assert opened.startswith("escalation ")
 
 
 def test_the_database_itself_allows_one_open_matter_of_a_subject(sides: Callable[..., Side]) -> None:

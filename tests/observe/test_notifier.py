@@ -6,6 +6,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -221,7 +222,7 @@ def test_a_tower_that_stops_while_it_sends_leaves_it_to_the_next(
 
 def test_what_a_tower_died_over_is_taken_over_when_its_time_is_up(tower: Callable[[Ways], Tower], clock: Clock) -> None:
     async def work() -> None:
-        with hook() as receiver:
+        with hook([None]) as receiver:
             dead = tower(Ways())
             matter = await dead.open("oncall")
             ((_, delivery),), _ = await dead.store.claim(clock.ms, clock.ms + CLAIM_MS, 1)
@@ -230,9 +231,12 @@ def test_what_a_tower_died_over_is_taken_over_when_its_time_is_up(tower: Callabl
                 assert await living.store.claim(clock.ms, clock.ms + 1, 1) == ([], clock.ms + 1)
                 clock.ms += 1
                 living.notifier.wake()
-                await living.store.settled.get()
+                await asyncio.to_thread(receiver.next)
                 # The dead one comes back to life, and what it has to say counts no more.
-                await dead.store.settle(matter, delivery)
+                await dead.store.settle(matter, replace(delivery, fault="late", next_ms=clock.ms))
+                assert await living.sent(matter) == [("waiting", 2, None)]
+                receiver.released.set()
+                await living.store.settled.get()
                 assert await living.sent(matter) == [("delivered", 2, None)]
 
     run(work)
