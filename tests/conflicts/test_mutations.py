@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from differential import mutations, run
 from differential.compare import difference
-from differential.mutations import HAND_MADE, MUTATIONS, Bench, Mutation, Stale
+from differential.mutations import HAND_MADE, MUTATIONS, Bench, Mutation
 from differential.oracle import Oracle
+from mutants import Stale
 
 from icetower.conflicts import checks, history
 from icetower.conflicts.checks import RULES
@@ -48,7 +49,7 @@ def test_every_rule_and_effect_has_mutations() -> None:
 
 def test_every_mutation_fits_the_model_and_leaves_it_as_it_was() -> None:
     for mutation in MUTATIONS:
-        function = mutations._function(mutation.where)
+        function = mutation.function()
         before = function.__code__
         with mutation.applied():
             assert function.__code__ is not before, mutation.name

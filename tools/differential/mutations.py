@@ -14,24 +14,19 @@ are in `tests/conflicts/cases`.
 from __future__ import annotations
 
 import argparse
-import ast
-import importlib
-import inspect
 import json
 import sys
-import textwrap
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
-from functools import cached_property
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import CodeType, FunctionType
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 if __package__ in {None, ""}:
     sys.path.insert(0, str(ROOT / "tools"))
+
+import mutants  # noqa: E402
 
 from differential import run  # noqa: E402
 from differential.compare import difference  # noqa: E402
@@ -47,87 +42,16 @@ HAND_MADE = ROOT / "tests" / "conflicts" / "cases"
 """Cases for what random ones meet too rarely, with Iceberg's outcomes."""
 
 
-class Stale(Exception):
-    """A mutation no longer fits the model, or the list of them is malformed; the message says where."""
-
-
 @dataclass(frozen=True, slots=True)
-class Mutation:
-    """One change of the model.
+class Mutation(mutants.Mutation):
+    """One change of the model. `rule`: an id of `checks.RULES` or an effect of `producer.EFFECTS`."""
 
-    Attributes:
-        rule: whose mutation it is: an id of `checks.RULES` or an effect of `producer.EFFECTS`.
-        where: the function, as ``module.function`` or ``module.Class.method`` below `icetower.conflicts`.
-        name: what the mutant does.
-        old, new: a text that the function holds once, and what it says instead.
-    """
-
-    rule: str
-    where: str
-    name: str
-    old: str = ""
-    new: str = ""
-
-    @contextmanager
-    def applied(self) -> Iterator[None]:
-        """The running model with this change, while the context lasts. Raises `Stale`.
-
-        The function stays the same object with other code, so that everybody who holds it has the mutant.
-        """
-        function = _function(self.where)
-        code, mutant = function.__code__, self._code(function)
-        function.__code__ = mutant
-        try:
-            yield
-        finally:
-            function.__code__ = code
-
-    def _code(self, function: FunctionType) -> CodeType:
-        text = textwrap.dedent(inspect.getsource(function))
-        if text.count(self.old) != 1:
-            raise Stale(f"{self.name!r}: {self.where} holds {self.old!r} {text.count(self.old)} times, not once")
-        tree = ast.parse(text.replace(self.old, self.new))
-        definition = tree.body[0]
-        assert isinstance(definition, ast.FunctionDef)
-        definition.decorator_list.clear()
-        module = compile(tree, f"<{self.name}>", "exec")  # with this module's future features, which are the model's
-        return next(each for each in module.co_consts if isinstance(each, CodeType))
-
-
-def _function(where: str) -> FunctionType:
-    module, *names = where.split(".")
-    found: Any = importlib.import_module(f"{PACKAGE}.{module}")
-    for name in names:
-        found = inspect.getattr_static(found, name, None)
-    if isinstance(found, property):
-        found = found.fget
-    elif isinstance(found, cached_property):
-        found = found.func
-    if not isinstance(found, FunctionType):
-        raise Stale(f"{PACKAGE} has no function {where}")
-    return found
+    package: str = PACKAGE
 
 
 def parsed(lines: Iterable[str]) -> tuple[Mutation, ...]:
     """The mutations of a list; its head tells the format. Raises `Stale`."""
-    found: list[Mutation] = []
-    rule = where = part = ""
-    for line in (line.rstrip("\n") for line in lines):
-        text = line[4:]
-        if not line.strip() or line.startswith("#"):
-            continue
-        if not line.startswith(" "):
-            rule, _, where = line.partition(" ")
-        elif line.startswith(("  - ", "  + ")) and found:
-            part = "old" if line[2] == "-" else "new"
-            found[-1] = replace(found[-1], **{part: text})
-        elif line.startswith("    ") and found:
-            found[-1] = replace(found[-1], **{part: f"{getattr(found[-1], part)}\n{line[2:]}"})
-        elif rule and where:
-            found.append(Mutation(rule, where, line.strip()))
-        else:
-            raise Stale(f"{LIST.name}: {line!r} belongs to nothing")
-    return tuple(found)
+    return mutants.parsed(lines, Mutation)
 
 
 MUTATIONS = parsed(LIST.read_text().splitlines())
