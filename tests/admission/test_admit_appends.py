@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from icetower.admission.appends import Asked, admitted, ask, fingerprint
+from icetower.admission.appends import Asked, admitted, ask, check_proofs, fingerprint, key_of
 from icetower.catalog.footers import Verified
 from icetower.contracts.document import load
 from icetower.errors import IcetowerError
@@ -75,7 +75,7 @@ def request(*files: FileDescriptor, ref: str = "main", key: str | None = None, *
 def asked(
     principal: Principal, what: AppendRequest, *, table: HeadState | None = None, key: str | None = None
 ) -> Asked:
-    return ask(principal, TABLE, table or head(), what, key, now_ms=0)
+    return ask(principal, TABLE, table or head(), what, key_of(what, key), now_ms=0)
 
 
 def refusal(principal: Principal, what: AppendRequest, **given: Any) -> tuple[int, str]:
@@ -240,14 +240,14 @@ def test_r5_a_contract_may_ask_for_proof_of_partitions() -> None:
     strict = agent(", partitions: all, prove_partitions: true")
     what = request(descriptor(partition=[1]))
     done = asked(strict, what, table=table)
-    assert admitted(done, found(done)).files
+    check_proofs(strict, TABLE, done.claims, found(done))
     with pytest.raises(IcetowerError) as refused:
-        admitted(done, found(done, "id_bucket"))
+        check_proofs(strict, TABLE, done.claims, found(done, "id_bucket"))
     assert (refused.value.status, refused.value.rule) == (403, "append.unproven")
     assert refused.value.partitions == ("id_bucket=1",)
     for trusting in (EVERYWHERE, ADMIN):
         believed = asked(trusting, what, table=table)
-        assert admitted(believed, found(believed, "id_bucket")).files
+        check_proofs(trusting, TABLE, believed.claims, found(believed, "id_bucket"))
 
 
 @pytest.mark.parametrize(

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from icetower.admission.permissions import (
-    may,
-    require,
-    require_namespace_change,
-    require_rename,
-    require_visible,
-    visible,
-)
+from icetower.admission.permissions import may, require, require_namespace_change, require_visible, visible
 from icetower.contracts.document import load
 from icetower.contracts.model import Operation
 from icetower.errors import ContractViolation
@@ -69,13 +64,6 @@ def test_tables(line: str) -> None:
         assert name in caught.value.message
 
 
-def test_a_rename_needs_rename_here_and_create_there() -> None:
-    require_rename(AGENT, Identifier.parse("lab.old"), Identifier.parse("lab.new"))
-    for source, target in (("lab.new", "lab.old"), ("lab.old", "pricing.prices")):
-        with pytest.raises(ContractViolation):
-            require_rename(AGENT, Identifier.parse(source), Identifier.parse(target))
-
-
 NAMESPACES = """\
 namespace  seen  changed
 pricing    yes   no
@@ -112,3 +100,16 @@ def test_listings_show_tables_that_the_contract_names() -> None:
     assert visible(AGENT, Identifier.parse("lab.x"))
     assert not visible(AGENT, Identifier.parse("pricing.secret"))
     assert visible(CHIEF, Identifier.parse("pricing.secret"))
+
+
+def test_in_shadow_mode_everything_is_seen_and_what_is_asked_for_is_judged() -> None:
+    shadow = replace(AGENT, contract=replace(AGENT.contract, shadow=True))
+    hidden = Identifier.parse("pricing.secret")
+    assert visible(shadow, hidden)
+    assert visible(shadow, ("other",))
+    assert may(shadow, Operation.DROP, hidden)
+    for ask, what in ((require_visible, ("other",)), (require_namespace_change, ("pricing",))):
+        with pytest.raises(ContractViolation, match="agent-1 may"):
+            ask(shadow, what)
+    with pytest.raises(ContractViolation, match="doesn't name the table"):
+        require(shadow, Operation.READ, hidden)

@@ -29,7 +29,7 @@ from typing import Any
 from icetower.admission.admitted import Admitted
 from icetower.admission.alterations import shared
 from icetower.admission.keys import check_key, key_of, number_of, ways_of
-from icetower.admission.locations import DATA_PATHS, own_path
+from icetower.admission.locations import DATA_PATHS, check_files, roots_of
 from icetower.admission.operations import RETENTION, operations_of, targets_of
 from icetower.admission.quotas import check_quota
 from icetower.admission.reads import scope_of
@@ -114,12 +114,15 @@ def admit(
     operations = operations_of(metadata, requirements, updates, changes)
     summaries = [_summary(change) for change in changes]
     shadow = Held(principal)
+    enforced = not principal.contract.shadow
     key = key_of(summaries, key)
     application = number_of(summaries, application)
     rules = principal.contract.rules_for(identifier)
     if not principal.administrator:
         asked = _Asked(principal, identifier, metadata, changes, requirements, updates, now_ms)
-        ways = ways_of(key, application, in_summary=key_of(summaries, None) is not None)
+        # Without a snapshot there is no summary that it could be in.
+        in_summary = not summaries or key_of(summaries, None) is not None
+        ways = ways_of(key, application, in_summary=in_summary)
         for ask in (
             asked.check_summaries,
             partial(asked.check_partitions, operations, places or {}),
@@ -135,7 +138,7 @@ def admit(
     _check_vectors(changes, places or {})
     scope = None
     if metadata is not None and changes:
-        after = _after(metadata, updates)
+        after = shaped(metadata, updates)
         scope = scope_of(principal.contract, identifier, after, changes, operations, now_ms)
     return Admitted(
         principal=principal.name,
@@ -147,14 +150,14 @@ def admit(
         contract=principal.contract.name,
         contract_version=principal.contract_version,
         blind_appends=any(rule.blind_appends for rule in rules),
-        strict=any(rule.strict for rule in rules),
+        strict=enforced and any(rule.strict for rule in rules),
         operations=operations,
         fingerprint=fingerprint(updates, changes),
         application_id=_application(changes),
         table_uuid=None if metadata is None else metadata.get("table-uuid"),
         read_scope=scope,
         shadowed=tuple(shadow.refusals),
-        serializable=isolation_of(principal.contract, identifier, operations) is Isolation.SERIALIZABLE,
+        serializable=enforced and isolation_of(principal.contract, identifier, operations) is Isolation.SERIALIZABLE,
         application_sequence=application,
     )
 
@@ -210,7 +213,7 @@ def _check_headers(metadata: JSON | None, changes: Sequence[Change], updates: Se
     headers = [header for change in changes for header in change.headers]
     if not headers:
         return
-    table = _after(metadata, updates)
+    table = shaped(metadata, updates)
     for header in headers:
         spec = spec_of(table, header.row.spec_id)
         known = tuple(field.field_id for field in spec.fields)
@@ -248,7 +251,7 @@ def _check_vectors(changes: Sequence[Change], places: Places) -> None:
                 )
 
 
-def _after(metadata: JSON | None, updates: Sequence[JSON]) -> JSON:
+def shaped(metadata: JSON | None, updates: Sequence[JSON]) -> JSON:
     """The table with the commit's schemas, specs and properties, which its own files may use already."""
     own = [update for update in updates if update["action"] in _SHAPING]
     if not own and metadata is not None:
@@ -326,7 +329,7 @@ class _Asked:
         )
 
     def after(self) -> JSON:
-        return _after(self.base, self.updates)
+        return shaped(self.base, self.updates)
 
     # -- contract.table, contract.operation, contract.partitions, contract.undecided
 
@@ -351,7 +354,7 @@ class _Asked:
 
     def _raise_unless_clear(self, verdict: Verdict) -> None:
         if not isinstance(verdict, Clear):
-            raise refusal(verdict, f"{self.principal.name} may not commit to {self.identifier}")
+            raise refusal(verdict, self.principal, self.identifier)
 
     # -- contract.quota
 
@@ -478,22 +481,12 @@ class _Asked:
         if not self.changes and not statistics:
             return
         table = self.after()
-        properties = table.get("properties") or {}
-        roots = [table["location"], *(properties[name] for name in DATA_PATHS if properties.get(name))]
-        own = own_path(self.principal, self.identifier, table["location"], properties)
+        roots = roots_of(table)
         for path in statistics:  # a purge deletes them
             if not any(is_under(path, root) for root in roots):
-                raise self.refuse("contract.location", f"the statistics file {path} doesn't lie under {roots[0]}")
-        places = roots if own is None else [own]
-        for change in self.changes:
-            for touched in change.added:
-                if not any(is_under(touched.file.path, place) for place in places):
-                    raise self.refuse(
-                        "contract.location",
-                        f"the file {touched.file.path} doesn't lie under {' or '.join(places)}, where "
-                        + ("its own files go; load the table, write.data.path says so" if own else "the table's go"),
-                        next_step="fix_request",
-                    )
+                raise self.refuse("contract.location", f"the statistics file {path} doesn't lie under {roots[-1]}")
+        added = [touched.file.path for change in self.changes for touched in change.added]
+        check_files(self.principal, self.identifier, table, added)
 
     def _location_is_fine(self, location: str, wanted: str | None) -> bool:
         given = location.rstrip("/")
@@ -517,5 +510,7 @@ class _Asked:
             for name in _summary(change):
                 if name in OF_THE_TOWER or (name.startswith(MEDIATOR) and not mediates):
                     raise self.refuse(
-                        "contract.summary", f"the snapshot property {name} is written by the tower alone; leave it out"
+                        "contract.summary",
+                        f"the snapshot property {name} is written by the tower alone; leave it out",
+                        next_step="fix_request",
                     )

@@ -26,10 +26,9 @@ from typing import Any
 
 from icetower.admission.admitted import AdmittedAppend
 from icetower.admission.keys import check_key, ways_of
-from icetower.admission.locations import DATA_PATHS, own_path
+from icetower.admission.locations import check_files, roots_of
 from icetower.admission.quotas import check_quota
 from icetower.admission.refusals import Held, refusal
-from icetower.catalog.changes import is_under
 from icetower.catalog.footers import Claim, Verified
 from icetower.conflicts import literals
 from icetower.contracts.check import Clear, Touch, check
@@ -56,7 +55,6 @@ class Asked:
 
     Attributes:
         claims: the files to be verified.
-        must_prove: whether the contract asks for proof of their partitions.
         shadowed: what the contract, which is in shadow mode, would have refused.
     """
 
@@ -66,8 +64,14 @@ class Asked:
     request: AppendRequest
     key: str | None
     claims: tuple[Claim, ...]
-    must_prove: bool
     shadowed: tuple[ContractViolation, ...] = ()
+
+
+def key_of(request: AppendRequest, key: str | None) -> str | None:
+    """The key of an append: that of its header, else its body's. Raises `KeyMisused` where they differ."""
+    if key is not None and request.key is not None and key != request.key:
+        raise KeyMisused("the header Idempotency-Key and the body's key differ; send one of them", rule="key")
+    return request.key if key is None else key
 
 
 def ask(
@@ -83,47 +87,34 @@ def ask(
 
     Args:
         head: the table, as of late; the plan looks at it again.
-        key: the request's idempotency key (header), if any.
+        key: the idempotency key, if any (`key_of`).
         now_ms: milliseconds since 1970, for what contracts own relative to ``now``.
 
     Raises:
         ContractViolation: outside the principal's contract.
         ValidationFailed: a branch, spec or partition that the table doesn't have.
-        KeyMisused: the header and the body carry different keys.
     """
-    if key is not None and request.key is not None and key != request.key:
-        raise KeyMisused("the header Idempotency-Key and the body's key differ; send one of them", rule="key")
-    key = request.key if key is None else key
     _check_table(identifier, head, request.ref)
     claims = tuple(_claim(head, file) for file in request.files)
     _check_each_once(claims)
-    roots = _roots(head)
-    rules = () if principal.administrator or principal.contract.shadow else principal.contract.rules_for(identifier)
     shadow = Held(principal)
     if not principal.administrator:
         size_bytes = sum(file.size_bytes for file in request.files)
         ways = ways_of(key, request.application, in_summary=key is not None)
         for check_it in (
             partial(_check_contract, principal, identifier, head, claims, now_ms),
-            partial(_check_location, principal, identifier, head, roots, claims),
+            partial(check_files, principal, identifier, head.metadata, [claim.path for claim in claims]),
             partial(check_quota, principal, identifier, files=len(claims), size_bytes=size_bytes),
             partial(check_key, principal, identifier, ways),
         ):
             with shadow.held():
                 check_it()
-    _check_spelling(roots, claims)
-    must_prove = any(rule.prove_partitions for rule in rules)
-    return Asked(principal, identifier, head, request, key, claims, must_prove, tuple(shadow.refusals))
+    _check_spelling(roots_of(head.metadata), claims)
+    return Asked(principal, identifier, head, request, key, claims, tuple(shadow.refusals))
 
 
 def admitted(asked: Asked, files: Sequence[Verified]) -> AdmittedAppend:
-    """The append with its files as they were found.
-
-    Raises:
-        ContractViolation: ``append.unproven``, where the contract asks for proof.
-    """
-    if asked.must_prove:
-        check_proofs(asked.principal, asked.claims, files)
+    """The append with its files as they were found."""
     uuid = asked.head.metadata.get("table-uuid")
     return AdmittedAppend(
         principal=asked.principal.name,
@@ -139,19 +130,27 @@ def admitted(asked: Asked, files: Sequence[Verified]) -> AdmittedAppend:
     )
 
 
-def check_proofs(principal: Principal, claims: Sequence[Claim], files: Sequence[Verified]) -> None:
-    """Raises `ContractViolation` (``append.unproven``) for a file whose statistics don't prove its partition."""
+def check_proofs(principal: Principal, table: Identifier, claims: Sequence[Claim], files: Sequence[Verified]) -> None:
+    """Raises `ContractViolation` (``append.unproven``) for a file whose statistics don't prove its partition, where the
+    contract asks for that."""
+    if not must_prove(principal, table):
+        return
     for verified, claim in zip(files, claims, strict=True):
         if verified.unproven:
             raise ContractViolation(
-                f"{principal.name} may not add {claim.path}: contract {principal.contract.name} asks for proof of "
-                f"partitions, and the file's statistics do not show that all its rows have one value of "
+                f"{principal.name} may not add {claim.path} to {table}: contract {principal.contract.name} asks for "
+                f"proof of partitions, and the file's statistics do not show that all its rows have one value of "
                 f"{', '.join(verified.unproven)}; write it with statistics of these columns",
                 rule="append.unproven",
                 partitions=(partition_name(claim.spec, claim.partition),),
                 files=(claim.path,),
                 next_step="fix_request",
             )
+
+
+def must_prove(principal: Principal, table: Identifier) -> bool:
+    """Whether the contract asks for proof of partitions."""
+    return not principal.administrator and principal.contract.proves(table)
 
 
 def claims_of(metadata: Mapping[str, Any], changes: Sequence[Change]) -> list[Claim]:
@@ -202,29 +201,7 @@ def _check_contract(
     touches = [Touch(spec, partition, True, DATA, count) for (spec, partition), count in counted.items()]
     verdict = check(principal.contract, identifier, touches, _APPEND, layout=Layout(head.metadata), now_ms=now_ms)
     if not isinstance(verdict, Clear):
-        raise refusal(verdict, f"{principal.name} may not append to {identifier}")
-
-
-def _roots(head: HeadState) -> tuple[str, ...]:
-    """Where the table's data files lie; its location comes last."""
-    properties: Mapping[str, str] = head.metadata["properties"]
-    return (*(properties[name] for name in DATA_PATHS if properties.get(name)), head.metadata["location"])
-
-
-def _check_location(
-    principal: Principal, identifier: Identifier, head: HeadState, roots: Sequence[str], claims: Sequence[Claim]
-) -> None:
-    own = own_path(principal, identifier, head.metadata["location"], head.metadata.get("properties") or {})
-    places = roots if own is None else (own,)
-    for claim in claims:
-        if not any(is_under(claim.path, place) for place in places):
-            raise ContractViolation(
-                f"{principal.name} may not append to {identifier}: the file {claim.path} doesn't lie under "
-                f"{' or '.join(reversed(places))}, where {'its own files' if own else 'files of the table'} go",
-                rule="contract.location",
-                files=(claim.path,),
-                next_step="fix_request",
-            )
+        raise refusal(verdict, principal, identifier)
 
 
 # -- one name for one file: paths are compared as texts, here, in groups, and by engines that look for deletes ---------

@@ -80,8 +80,9 @@ def check_key(principal: Principal, table: Identifier, ways: frozenset[KeyWay]) 
     asked = frozenset(KeyWay) if contract.idempotency is None else contract.idempotency.how
     if not ways & asked:
         how = [words for way, words in _WAYS.items() if way in asked]
+        takes_keys = not asked.isdisjoint((KeyWay.HEADER, KeyWay.SUMMARY))
         raise ContractViolation(
             f"contract {contract.name} requires an idempotency key for every commit to {table}: {', or '.join(how)}",
             rule="contract.key",
-            next_step="new_key",
+            next_step="new_key" if takes_keys else "fix_request",
         )

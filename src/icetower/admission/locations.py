@@ -2,14 +2,19 @@
 
 The table itself doesn't know: each principal is told another `write.data.path` with the table, and Iceberg's clients
 write there by themselves. What they send back of it (Java repeats all properties when it replaces a table) is dropped.
+In shadow mode it is told, too: so that what enforcing the contract would refuse is counted as it will be, and that what
+runs while it is enforced writes to its own place already.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from icetower.admission.refusals import LOCATION, Misplaced
+from icetower.catalog.changes import is_under
 from icetower.contracts.model import FILE_OPERATIONS
+from icetower.errors import ContractViolation
 from icetower.protocol.names import Identifier
 from icetower.registry.principals import Principal
 
@@ -28,12 +33,10 @@ def own_path(principal: Principal, table: Identifier, location: str, properties:
     Args:
         location, properties: the table's own.
     """
-    contract = principal.contract
-    if principal.administrator or contract.shadow:
+    if principal.administrator:
         return None
-    writing = [
-        rule for rule in contract.rules_for(table) if any(rule.grants(operation) for operation in FILE_OPERATIONS)
-    ]
+    rules = principal.contract.rules_for(table)
+    writing = [rule for rule in rules if any(rule.grants(operation) for operation in FILE_OPERATIONS)]
     if not any(rule.own_location for rule in writing):
         return None
     shared = next((properties[name] for name in DATA_PATHS if properties.get(name)), f"{location.rstrip('/')}/data")
@@ -44,6 +47,39 @@ def told(principal: Principal, table: Identifier, metadata: JSON) -> dict[str, s
     """The properties that a principal alone is told with a table; None: the table's, as they are."""
     path = own_path(principal, table, metadata["location"], metadata.get("properties") or {})
     return None if path is None else {DATA_PATH: path}
+
+
+def roots_of(metadata: JSON) -> tuple[str, ...]:
+    """Where a table's data files may lie; its location comes last."""
+    properties: Mapping[str, str] = metadata.get("properties") or {}
+    return (*(properties[name] for name in DATA_PATHS if properties.get(name)), metadata["location"])
+
+
+def check_files(principal: Principal, table: Identifier, metadata: JSON, paths: Iterable[str]) -> None:
+    """Raises `ContractViolation` for a file that is added outside of the table's places, and `Misplaced` for one that
+    is in them, and not where the principal's own go."""
+    roots = roots_of(metadata)
+    own = own_path(principal, table, metadata["location"], metadata.get("properties") or {})
+    apart: str | None = None
+    for path in paths:
+        if not any(is_under(path, root) for root in roots):
+            raise ContractViolation(
+                f"{principal.name} may not add the file {path} to {table}: it doesn't lie under "
+                f"{' or '.join(reversed(roots))}, where the table's go",
+                rule=LOCATION,
+                files=(path,),
+                next_step="fix_request",
+            )
+        if own is not None and apart is None and not is_under(path, own):
+            apart = path
+    if apart is not None:
+        raise Misplaced(
+            f"{principal.name} may not add the file {apart} to {table}: it doesn't lie under {own}, where its own "
+            "files go; load the table, whose write.data.path says so, and write it there",
+            rule=LOCATION,
+            files=(apart,),
+            next_step="refresh",
+        )
 
 
 def without_told(

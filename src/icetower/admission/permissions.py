@@ -25,16 +25,14 @@ def require(principal: Principal, operation: Operation, table: Identifier) -> No
     )
 
 
-def require_rename(principal: Principal, source: Identifier, target: Identifier) -> None:
-    """A rename needs `rename` on the old name and `create` on the new one. Raises `ContractViolation`."""
-    require(principal, Operation.RENAME, source)
-    require(principal, Operation.CREATE, target)
-
-
 def visible(principal: Principal, what: Identifier | Namespace) -> bool:
     """Whether a listing shows a table, or a namespace (if any table in it or under it may be)."""
+    return principal.contract.shadow or _named(principal, what)
+
+
+def _named(principal: Principal, what: Identifier | Namespace) -> bool:
     contract = principal.contract
-    if contract.administrator or contract.shadow:
+    if contract.administrator:
         return True
     if isinstance(what, Identifier):
         return bool(contract.rules_for(what))
@@ -42,8 +40,8 @@ def visible(principal: Principal, what: Identifier | Namespace) -> bool:
 
 
 def require_visible(principal: Principal, namespace: Namespace) -> None:
-    """Raises `ContractViolation` for a namespace in which a principal may see nothing."""
-    if not visible(principal, namespace):
+    """Raises `ContractViolation` for a namespace in which a principal may see nothing; in shadow mode, too."""
+    if not _named(principal, namespace):
         raise ContractViolation(
             f"{principal.name} may see nothing in the namespace {'.'.join(namespace)}: "
             f"contract {principal.contract.name} names no table in it",

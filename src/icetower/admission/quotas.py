@@ -55,10 +55,10 @@ class Rates:
         if quota is None:
             return 0.0
         name = f"{principal.name}\n{table}"
-        places_s = self._places_s.get(name)
-        if places_s is None or places_s.maxlen != quota:
-            places_s = deque(places_s or (), maxlen=quota)
-        wait_s = max(0.0, places_s[0] + MINUTE_S - now_s) if len(places_s) == quota else 0.0
+        places_s = self._places_s.get(name, deque[float]())
+        while places_s and (len(places_s) > quota or places_s[0] + MINUTE_S <= now_s):
+            places_s.popleft()
+        wait_s = places_s[0] + MINUTE_S - now_s if len(places_s) == quota else 0.0
         if wait_s <= most_s:
             places_s.append(now_s + wait_s)
         self._places_s.put(name, places_s, len(places_s) or 1)

@@ -113,7 +113,8 @@ def scope_of(
     """
     level = isolation_of(contract, identifier, operations)
     said = declared(metadata, changes)
-    if said is not None and said.level is Level.SNAPSHOT and level is Isolation.SERIALIZABLE:
+    held = level is Isolation.SERIALIZABLE and not contract.shadow
+    if said is not None and said.level is Level.SNAPSHOT and held:
         said = None if said.filter is None else replace(said, level=Level.SERIALIZABLE)
     scope = said or promised(contract, identifier, metadata, operations, now_ms)
     if scope is None and level is Isolation.SNAPSHOT:

@@ -8,10 +8,13 @@ from contextlib import contextmanager
 from icetower.contracts.check import Touch, Undecided, Violation
 from icetower.contracts.terms import Layout
 from icetower.errors import ContractViolation
+from icetower.protocol.names import Identifier
 from icetower.registry.principals import Principal
 
 PARTITIONS = "contract.partitions"
-ALWAYS = frozenset({"contract.summary", "contract.location", "contract.manifest"})
+LOCATION = "contract.location"
+PATTERN = "contract.pattern"
+ALWAYS = frozenset({"contract.summary", LOCATION, "contract.manifest"})
 """Rules that hold in shadow mode, too: they keep the tower's own marks, and the files of others, from everybody."""
 REQUEST_PARTITION = "request_partition"
 
@@ -20,16 +23,28 @@ class NotOwned(ContractViolation):
     """Partitions that are not the contract's. Who knows the other contracts can say whose they are.
 
     Attributes:
-        touches: what the commit touches.
-        layout: the table that they are of.
+        table: whose they are.
+        touches: what the commit touches of it.
+        layout: what its partitions mean.
     """
 
     def __init__(
-        self, message: str, *, partitions: tuple[str, ...], touches: tuple[Touch, ...], layout: Layout
+        self,
+        message: str,
+        *,
+        table: Identifier,
+        partitions: tuple[str, ...],
+        touches: tuple[Touch, ...],
+        layout: Layout,
     ) -> None:
         super().__init__(message, rule=PARTITIONS, partitions=partitions, next_step=REQUEST_PARTITION)
+        self.table = table
         self.touches = touches
         self.layout = layout
+
+
+class Misplaced(ContractViolation):
+    """A file in the table's place, but not in its principal's own: a matter of the contract alone."""
 
 
 class Held:
@@ -48,14 +63,18 @@ class Held:
         try:
             yield
         except ContractViolation as refusal:
-            if not self._shadow or refusal.rule in ALWAYS:
+            if not self._shadow or (refusal.rule in ALWAYS and not isinstance(refusal, Misplaced)):
                 raise
             self.refusals.append(refusal)
 
 
-def refusal(verdict: Violation | Undecided, what: str) -> ContractViolation:
-    """The error for a verdict; `what` says who may not do what."""
-    message = f"{what}: {verdict.message}"
+def refusal(verdict: Violation | Undecided, principal: Principal, table: Identifier) -> ContractViolation:
+    """The error for a verdict on what a principal adds to, or removes from, a table."""
+    message = f"{principal.name} may not commit to {table}: {verdict.message}"
     if isinstance(verdict, Violation) and verdict.rule == PARTITIONS:
-        return NotOwned(message, partitions=verdict.partitions, touches=verdict.outside, layout=verdict.layout)
-    return ContractViolation(message, rule=verdict.rule, partitions=verdict.partitions)
+        return NotOwned(
+            message, table=table, partitions=verdict.partitions, touches=verdict.outside, layout=verdict.layout
+        )
+    # Through the log its rows come in: nobody has to change the contract for that.
+    next_step = "fix_request" if verdict.rule == PATTERN else None
+    return ContractViolation(message, rule=verdict.rule, partitions=verdict.partitions, next_step=next_step)

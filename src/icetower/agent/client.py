@@ -166,6 +166,14 @@ class Tower:
         """How commits ended and how long they took, by table and principal."""
         return self._json("GET", "/commits/summary")
 
+    def shadow_report(self, contract: str | None = None) -> list[dict[str, Any]]:
+        """What contracts in shadow mode would have refused, for whom and how often; and what rebasing spares them.
+
+        Of all contracts in shadow mode, or of one, whatever its mode. For administrators.
+        """
+        wanted = {} if contract is None else {"contract": contract}
+        return self._json("GET", "/shadow", params=wanted)["contracts"]
+
     # -- what waits for a person ------------------------------------------------------------------------------------
 
     def escalations(self, *, state: str | None = None, limit: int = 100) -> list[dict[str, Any]]:

@@ -278,5 +278,9 @@ class Contract:
             return bool(self.rules_for(table))
         return any(rule.require_key for rule in self.rules_for(table))
 
+    def proves(self, table: Identifier) -> bool:
+        """Whether statistics must show in which partition of the table each data file lies."""
+        return any(rule.prove_partitions for rule in self.rules_for(table))
+
 
 ADMINISTRATOR = Contract(ADMINISTRATOR_NAME, description="everything is allowed", administrator=True)

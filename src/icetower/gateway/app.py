@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from icetower.ambient import Ambient
 from icetower.errors import ConfigurationError, MethodNotAllowed, NotFound
-from icetower.gateway import control, escalations, iceberg, oauth
+from icetower.gateway import control, escalations, iceberg, oauth, shadow
 from icetower.gateway.http import error_response
 from icetower.gateway.settings import LOOPBACK, Settings
 from icetower.gateway.tower import Tower
@@ -30,7 +30,8 @@ COLLECT_AFTER = (50_000, 20, 50)
 
 def routes(tower: Tower) -> list[Route]:
     """All routes of a tower, in the order in which they are tried."""
-    return [*oauth.routes(tower), *iceberg.routes(tower), *control.routes(tower), *escalations.routes(tower)]
+    rooms = (oauth, iceberg, control, escalations, shadow)
+    return [each for room in rooms for each in room.routes(tower)]
 
 
 def build(tower: Tower) -> ASGIApp:

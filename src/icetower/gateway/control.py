@@ -13,7 +13,6 @@ from icetower.contracts.model import Contract
 from icetower.errors import BadRequest, Forbidden, NotFound
 from icetower.gateway.http import Call, json_response, no_content, route
 from icetower.gateway.tower import Tower
-from icetower.ledger.ledger import Outcome
 from icetower.protocol.wire import Wire, read, read_object
 from icetower.registry.versions import Proposal
 
@@ -56,7 +55,6 @@ def routes(tower: Tower) -> list[Route]:
         route(tower, "GET", base + "/contracts", list_contracts),
         route(tower, "POST", base + "/contracts", apply_contract),
         route(tower, "POST", base + "/contracts/apply", apply_contracts),
-        route(tower, "GET", base + "/shadow", shadow_report),
         route(tower, "GET", base + "/contracts/{name}", show_contract),
         route(tower, "GET", base + "/contracts/{name}/history", contract_history),
         route(tower, "POST", base + "/contracts/{name}/restore", restore_contract),
@@ -239,31 +237,3 @@ def _with_text_keys(row: dict[str, object]) -> dict[str, object]:
         else value
         for name, value in row.items()
     }
-
-
-async def shadow_report(call: Call) -> Response:
-    """What contracts in shadow mode would have refused, and what rebasing has spared those whom they bind."""
-    call.require_administrator()
-    await call.tower.flush()
-    ledger, registry = call.tower.ledger, call.tower.registry
-    contract = call.query("contract")
-    counted = await ledger.shadowed(contract)
-    bound = {record.name: record.contract for record in await registry.principals()}
-    summaries = await ledger.summary("principal")
-    return json_response(
-        {
-            "refusals": [{**asdict(row.last), "count": row.count, "first_ms": row.first_ms} for row in counted],
-            "principals": [
-                {
-                    "principal": each.name,
-                    "contract": bound.get(each.name),
-                    "outcomes": each.outcomes,
-                    "retries_saved": each.outcomes.get(Outcome.REBASED, 0),
-                    "latency_ms": {f"p{at}": value for at, value in each.latency_ms.items()},
-                }
-                for each in summaries
-                if each.name in {row.last.principal for row in counted}
-                or (contract is not None and bound.get(each.name) == contract)
-            ],
-        }
-    )

@@ -7,20 +7,21 @@ locations outside of the table) it refuses in shadow mode, too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from icetower.admission.quotas import Rates
-from icetower.admission.refusals import NotOwned
+from icetower.admission.refusals import Held, NotOwned
 from icetower.ambient import Ambient
 from icetower.contracts.check import owner_of
-from icetower.contracts.document import load
 from icetower.contracts.model import Contract, Operation
-from icetower.errors import CommitConflict, ContractViolation, IcetowerError
+from icetower.errors import CommitConflict, IcetowerError
 from icetower.ledger.shadow import Shadowed
 from icetower.protocol.names import Identifier
 from icetower.registry.principals import Principal
 from icetower.registry.registry import Registry
+from icetower.registry.versions import parsed
 
 
 class Governor:
@@ -40,69 +41,85 @@ class Governor:
         self._deadline_s = deadline_s
         self._rates = Rates()
 
-    async def turn(self, principal: Principal, table: Identifier) -> None:
+    async def turn(self, principal: Principal, table: Identifier, *, since_s: float) -> None:
         """Wait until the contract's quota of commits lets one more go on.
+
+        Args:
+            since_s: when its request came: as many seconds after it as the deadline has, it must go on.
 
         Raises:
             CommitConflict: that would be after the deadline. Clients back off and come again (trap A4).
         """
-        wait_s = self._rates.wait_s(principal, table, self._ambient.monotonic_s(), self._deadline_s)
-        if wait_s > self._deadline_s:
-            raise CommitConflict(
+        now_s = self._ambient.monotonic_s()
+        left_s = max(0.0, since_s + self._deadline_s - now_s)
+        wait_s = self._rates.wait_s(principal, table, now_s, left_s)
+        if wait_s > left_s:
+            too_many = CommitConflict(
                 f"{principal.name} has used up the commits a minute that contract {principal.contract.name} allows "
                 f"for {table} (commits_per_minute); come back in {wait_s:.0f} s, or write more at once",
                 rule="contract.quota",
                 next_step="wait_until",
                 wait_until_ms=self._ambient.now_ms() + int(wait_s * 1000) + 1,
             )
-        if wait_s > 0:
+            if not principal.contract.shadow:
+                raise too_many
+            self.shadowed(principal, table, "commit", [too_many])
+        elif wait_s > 0 and not principal.contract.shadow:
             await self._ambient.sleep(wait_s)
 
-    async def explained(self, principal: Principal, table: Identifier, error: IcetowerError) -> IcetowerError:
+    async def explained(self, principal: Principal, error: IcetowerError) -> IcetowerError:
         """A refusal with the owner of the partitions that it is about, where another contract in force owns them."""
         if isinstance(error, NotOwned) and error.owner is None:
-            others = await self._others(principal.contract)
-            owner = owner_of(others, table, error.touches, error.layout, self._ambient.now_ms())
+            try:
+                others = await self._others(principal.contract)
+            except IcetowerError:  # whose they are nobody can tell now; the refusal stands
+                return error
+            owner = owner_of(others, error.table, error.touches, error.layout, self._ambient.now_ms())
             if owner is not None:
                 error.owner = owner.name if owner.owner is None else f"{owner.name} ({owner.owner})"
         return error
 
     async def _others(self, own: Contract) -> list[Contract]:
-        versions = await self._registry.contracts()
-        return [load(v.text, source=v.name) for v in versions if v.text is not None and v.name != own.name]
+        found: list[Contract] = []
+        for version in await self._registry.contracts():
+            if version.text is not None and version.name != own.name:
+                found.append(parsed(version.name, version.text))
+                await self._ambient.sleep(0)  # one that is new takes milliseconds to read, and there may be hundreds
+        return found
 
     # -- shadow mode ----------------------------------------------------------------------------------------------
 
     def allow(self, principal: Principal, check: Callable[..., None], *arguments: Any) -> None:
         """Ask `check` (of `admission.permissions`) about a principal; what shadow mode lets by is noted."""
-        try:
+        what = next((argument for argument in arguments if isinstance(argument, Identifier)), None)
+        about = str(what) if what is not None else ".".join(map(str, arguments[-1]))
+        operation = next((str(argument) for argument in arguments if isinstance(argument, Operation)), "namespace")
+        with self.held(principal, about, operation):
             check(principal, *arguments)
-        except ContractViolation as refusal:
-            if not principal.contract.shadow:
-                raise
-            operation = next((str(argument) for argument in arguments if isinstance(argument, Operation)), "namespace")
-            what = next((argument for argument in arguments if isinstance(argument, Identifier)), None)
-            about = str(what) if what is not None else ".".join(map(str, arguments[-1]))
-            self._add(principal, about, operation, refusal)
+
+    @contextmanager
+    def held(self, principal: Principal, about: str, operation: str) -> Generator[None]:
+        """What a contract in shadow mode refuses in here is noted, and raised for all others."""
+        shadow = Held(principal)
+        with shadow.held():
+            yield
+        self.shadowed(principal, about, operation, shadow.refusals)
 
     def shadowed(
-        self, principal: Principal, table: Identifier, operation: str, refusals: Sequence[ContractViolation]
+        self, principal: Principal, about: Identifier | str, operation: str, refusals: Sequence[IcetowerError]
     ) -> None:
-        """Note what a contract in shadow mode would have refused of a commit."""
+        """Note what a contract in shadow mode would have refused. `about`: the table, or the namespace."""
         for refusal in refusals:
-            self._add(principal, str(table), operation, refusal)
-
-    def _add(self, principal: Principal, about: str, operation: str, refusal: ContractViolation) -> None:
-        self._note(
-            Shadowed(
-                principal=principal.name,
-                contract=principal.contract.name,
-                contract_version=principal.contract_version,
-                about=about,
-                operation=operation,
-                rule=refusal.rule,
-                message=refusal.message,
-                partitions=refusal.partitions,
-                at_ms=self._ambient.now_ms(),
+            self._note(
+                Shadowed(
+                    principal=principal.name,
+                    contract=principal.contract.name,
+                    contract_version=principal.contract_version,
+                    about=str(about),
+                    operation=operation,
+                    rule=refusal.rule,
+                    message=refusal.message,
+                    partitions=refusal.partitions,
+                    at_ms=self._ambient.now_ms(),
+                )
             )
-        )

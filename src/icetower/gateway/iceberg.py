@@ -241,7 +241,9 @@ async def drop_table(call: Call) -> Response:
 
 async def rename_table(call: Call) -> Response:
     source, target = wire.parse_request(wire.RenameTable, call.body).identifiers()
-    call.allow(permissions.require_rename, source, target)
+    # It needs `rename` on the old name and `create` on the new one.
+    call.allow(permissions.require, Operation.RENAME, source)
+    call.allow(permissions.require, Operation.CREATE, target)
     await call.tower.escalations.require_free(call.principal, source)
     await call.tower.tables.rename(source, target)
     return no_content()

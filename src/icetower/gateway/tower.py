@@ -13,7 +13,7 @@ from typing import Any
 
 from icetower.admission import appends as admission_of_appends
 from icetower.admission import locations, permissions
-from icetower.admission.admit import admit
+from icetower.admission.admit import admit, shaped
 from icetower.admission.admitted import Admitted
 from icetower.admission.keys import key_of, number_of
 from icetower.admission.targets import locate
@@ -150,7 +150,7 @@ class Tower:
 
         async def work() -> tuple[Committed]:
             nonlocal operation
-            admitted = await self._admit(principal, request, sent)
+            admitted = await self._admit(principal, request, sent, since_s=started_s)
             if isinstance(admitted, Committed):
                 return (admitted,)
             operation = "+".join(sorted(admitted.operations)) or "none"
@@ -160,10 +160,10 @@ class Tower:
             sent = _sent(principal, request, key, application)
             key = sent.key
             operation = "+".join(sorted({_operation(snapshot) for snapshot in sent.snapshots})) or "none"
-            self._require(principal, request)
+            self._require(principal, _asked_first(request), request.identifier)
             committed = _told(*await self.twins.once(_name(principal, [sent]), request, work))[0]
         except IcetowerError as error:
-            error = await self.governor.explained(principal, request.identifier, error)
+            error = await self.governor.explained(principal, error)
             told = await self.escalations.failed(principal, request.identifier, error)
             self._log(principal.name, request.identifier, operation, started_s, told, key=key)
             if told is not error:
@@ -202,14 +202,15 @@ class Tower:
             for request in requests:
                 if _creates(request):
                     raise NotSupported(f"a transaction cannot create a table ({request.identifier}); create it first")
-                self._require(principal, request)
+                assert request.identifier is not None
+                self._require(principal, _asked_first(request), request.identifier)
 
             async def work() -> tuple[Committed, ...]:
-                return await self._commit_together(principal, requests, sent)
+                return await self._commit_together(principal, requests, sent, since_s=started_s)
 
             committed = _told(*await self.twins.once(_name(principal, sent), tuple(requests), work))
         except IcetowerError as error:
-            told = error
+            told = error = await self.governor.explained(principal, error)
             for identifier in (request.identifier for request in requests if request.identifier is not None):
                 failure = await self.escalations.failed(principal, identifier, error)
                 self._log(principal.name, identifier, "transaction", started_s, failure, key=key)
@@ -222,7 +223,7 @@ class Tower:
                 self._log(principal.name, request.identifier, "transaction", started_s, result, key=told.key)
 
     async def _commit_together(
-        self, principal: Principal, requests: Sequence[CommitRequest], sent: Sequence[Sent]
+        self, principal: Principal, requests: Sequence[CommitRequest], sent: Sequence[Sent], *, since_s: float
     ) -> tuple[Committed, ...]:
         # Members without snapshots leave nothing to be known by: they are done when those with snapshots are.
         marked = [position for position, names in enumerate(sent) if names.snapshots]
@@ -231,7 +232,7 @@ class Tower:
         for position in (*marked, *(position for position in range(len(sent)) if position not in marked)):
             if marked and len(known) == len(marked):
                 return await self._known_together(requests, known)
-            member = await self._admit(principal, requests[position], sent[position])
+            member = await self._admit(principal, requests[position], sent[position], since_s=since_s)
             if isinstance(member, Committed):
                 known[position] = member
             else:
@@ -272,7 +273,9 @@ class Tower:
             told.append(member or Committed("replayed", await self.heads.load(request.identifier), (), 0.0, 1))
         return tuple(told)
 
-    async def _admit(self, principal: Principal, request: CommitRequest, sent: Sent) -> Admitted | Committed:
+    async def _admit(
+        self, principal: Principal, request: CommitRequest, sent: Sent, *, since_s: float
+    ) -> Admitted | Committed:
         """Read what the commit does and ask whether it may; or the answer of a commit that has landed before."""
         identifier = request.identifier
         assert identifier is not None
@@ -283,7 +286,7 @@ class Tower:
             if before is not None:
                 return before
         await self.escalations.require_free(principal, identifier)  # not before: what has landed is told so
-        await self.governor.turn(principal, identifier)
+        await self.governor.turn(principal, identifier, since_s=since_s)
         metadata = None if head is None else head.metadata
         bound = not principal.administrator
         place = await self.tables.default_location(identifier, _uuid(request)) if bound and head is None else None
@@ -308,22 +311,30 @@ class Tower:
             location=place,
             now_ms=self.ambient.now_ms(),
         )
-        self.governor.shadowed(principal, identifier, "+".join(sorted(admitted.operations)), admitted.shadowed)
-        await self._prove(principal, identifier, metadata, admitted)
+        operation = "+".join(sorted(admitted.operations))
+        self.governor.shadowed(principal, identifier, operation, admitted.shadowed)
+        if admission_of_appends.must_prove(principal, identifier):
+            await self._prove(principal, admitted, shaped(metadata, updates), operation)
         await self.vectors.verify(changes)  # not before: of files elsewhere nobody shall hear whether they are there
         return admitted
 
     async def _prove(
-        self, principal: Principal, identifier: Identifier, metadata: Mapping[str, Any] | None, admitted: Admitted
+        self, principal: Principal, admitted: Admitted, metadata: Mapping[str, Any], operation: str
     ) -> None:
-        """Where the contract asks for it, data files must prove that they lie where they say (trap R5)."""
-        contract = principal.contract
-        if metadata is None or principal.administrator or contract.shadow:
-            return
-        if any(rule.prove_partitions for rule in contract.rules_for(identifier)):
-            claims = admission_of_appends.claims_of(metadata, admitted.changes)
+        """Data files must show by their statistics that they lie where they say (trap R5).
+
+        Args:
+            metadata: the table, with the commit's own schemas and specs.
+        """
+        claims = admission_of_appends.claims_of(metadata, admitted.changes)
+        try:
             files = await self.footers.verify(metadata, claims)
-            admission_of_appends.check_proofs(principal, claims, files)
+            admission_of_appends.check_proofs(principal, admitted.identifier, claims, files)
+        except IcetowerError as error:
+            if not principal.contract.shadow:
+                raise
+            if error.status < 500:
+                self.governor.shadowed(principal, admitted.identifier, operation, [error])
 
     async def _landed_before(self, identifier: Identifier, head: HeadState, sent: Sent) -> Committed | None:
         """The answer that a commit has got before, if any (traps K1 to K3). Raises `KeyMisused`."""
@@ -356,24 +367,28 @@ class Tower:
 
         async def work() -> tuple[Committed]:
             head = await self.heads.load(identifier)
-            asked = admission_of_appends.ask(principal, identifier, head, request, key, now_ms=self.ambient.now_ms())
-            # Before its files are looked at: compaction may have replaced them since they were appended.
-            sent = Sent(principal.name, request.ref, asked.key, request.application)
+            # Before the contract is asked, and its files are looked at: a slot may have passed since they were
+            # appended, and compaction may have replaced them.
+            own = admission_of_appends.key_of(request, key)
+            sent = Sent(principal.name, request.ref, own, request.application)
             landed = await self._landed_before(identifier, head, sent)
             if landed is not None:
                 return (landed,)
+            now_ms = self.ambient.now_ms()
+            asked = admission_of_appends.ask(principal, identifier, head, request, own, now_ms=now_ms)
             await self.escalations.require_free(principal, identifier)
-            await self.governor.turn(principal, identifier)
+            await self.governor.turn(principal, identifier, since_s=started_s)
             self.governor.shadowed(principal, identifier, "append", asked.shadowed)
             files = await self.footers.verify(head.metadata, asked.claims)
+            with self.governor.held(principal, str(identifier), "append"):
+                admission_of_appends.check_proofs(principal, identifier, asked.claims, files)
             return (await self.engine.submit_append(admission_of_appends.admitted(asked, files)),)
 
         try:
-            # Before anything of the table is read, or told by an error.
-            self.governor.allow(principal, permissions.require, Operation.APPEND, identifier)
+            self._require(principal, Operation.APPEND, identifier)
             committed = _told(*await self.twins.once(name, request, work))[0]
         except IcetowerError as error:
-            error = await self.governor.explained(principal, identifier, error)
+            error = await self.governor.explained(principal, error)
             told = await self.escalations.failed(principal, identifier, error)
             self._log(principal.name, identifier, "append", started_s, told, key=key or request.key)
             if told is not error:
@@ -382,11 +397,13 @@ class Tower:
         self._log(principal.name, identifier, "append", started_s, committed, key=key or request.key)
         return committed
 
-    def _require(self, principal: Principal, request: CommitRequest) -> None:
-        """Before anything of the table is read, or told by an error: who commits to a table may see it."""
-        assert request.identifier is not None
-        operation = Operation.CREATE if _creates(request) else Operation.READ
-        self.governor.allow(principal, permissions.require, operation, request.identifier)
+    def _require(self, principal: Principal, operation: Operation, identifier: Identifier) -> None:
+        """Before anything of the table is read, or told by an error. Raises `ContractViolation`.
+
+        What shadow mode lets by is noted once, where the commit itself is judged.
+        """
+        if not principal.contract.shadow:
+            permissions.require(principal, operation, identifier)
 
     def _remember(self, results: Sequence[tuple[Admitted, Committed]]) -> None:
         """Keys for the time after their snapshots expire. The table has them already: this is a cache (trap K1)."""
@@ -479,6 +496,11 @@ def _told(committed: tuple[Committed, ...], of_twin: bool) -> tuple[Committed, .
 
 def _creates(request: CommitRequest) -> bool:
     return any(requirement["type"] == "assert-create" for requirement in request.requirements)
+
+
+def _asked_first(request: CommitRequest) -> Operation:
+    """Who commits to a table may see it, and who makes one may create it."""
+    return Operation.CREATE if _creates(request) else Operation.READ
 
 
 def _uuid(request: CommitRequest) -> str:

@@ -11,7 +11,7 @@ import hashlib
 import json
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -42,7 +42,7 @@ from icetower.ledger.hashes import ANSWER, APPLICATION, GROUP, KEY, hashed
 from icetower.ledger.histories import Fate, TableName
 from icetower.ledger.lookups import ASKED_AT_ONCE, Lookups
 from icetower.ledger.schema import answers, attempts, expired, groups, keys
-from icetower.ledger.shadow import ShadowCount, Shadowed, read_shadowed, write_shadowed
+from icetower.ledger.shadow import Ended, ShadowCount, Shadowed, read_endings, read_shadowed, write_shadowed
 from icetower.registry.sql import migrate
 
 LIFETIME_S = 24 * 3600
@@ -419,6 +419,10 @@ class Ledger:
     async def shadowed(self, contract: str | None = None) -> list[ShadowCount]:
         """What contracts in shadow mode would have refused; of one contract, or of all."""
         return await self._database.run(lambda connection: read_shadowed(connection, contract))
+
+    async def endings(self, principals: Collection[str], *, since_ms: int) -> list[Ended]:
+        """How the attempts of some principals have ended since a time."""
+        return await self._database.run(lambda connection: read_endings(connection, principals, since_ms))
 
     async def recent(
         self, *, limit: int = 100, table: str | None = None, principal: str | None = None

@@ -1,20 +1,25 @@
-"""What contracts in shadow mode would have refused: counted by who, what and why, so that the log stays small."""
+"""What contracts in shadow mode would have refused: counted by who, what and why, so that the log stays small.
+
+And how the attempts of those whom they bind have ended, in all the detail that a report of it wants.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import Connection, delete, insert, select, update
 
 from icetower.ledger.hashes import SHADOW, hashed
-from icetower.ledger.schema import shadow
+from icetower.ledger.schema import attempts, shadow
 
 MESSAGE_CHARACTERS_MAX = 2_000
 PARTITIONS_MAX = 20
-ROWS_MAX = 100_000
-"""Kinds of refusals that are kept; what comes after them is not counted."""
+ATTEMPTS_MAX = 100_000
+KINDS_MAX = 1_000
+"""Kinds of refusals that are kept of one principal; those that were met longest ago give way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +63,9 @@ def write_shadowed(connection: Connection, refusals: Sequence[Shadowed]) -> None
         known = update(shadow).where(shadow.c.id == refusal.id).values(times=shadow.c.times + 1, **said)
         if connection.execute(known).rowcount:
             continue
-        if len(connection.execute(select(shadow.c.id).limit(ROWS_MAX)).all()) >= ROWS_MAX:
-            return
+        own = select(shadow.c.id).where(shadow.c.principal == refusal.principal)
+        newest = own.order_by(shadow.c.last_ms.desc(), shadow.c.id).offset(KINDS_MAX - 1)
+        connection.execute(delete(shadow).where(shadow.c.id.in_(connection.execute(newest).scalars().all())))
         row = {
             "id": refusal.id,
             "principal": refusal.principal,
@@ -97,3 +103,24 @@ def read_shadowed(connection: Connection, contract: str | None) -> list[ShadowCo
         )
         for row in connection.execute(query)
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """Attempts of one principal that ended alike, each with how long it took, in milliseconds."""
+
+    principal: str
+    outcome: str
+    rule: str | None
+    latencies_ms: tuple[float, ...]
+
+
+def read_endings(connection: Connection, principals: Collection[str], since_ms: int) -> list[Ended]:
+    """How the attempts of some principals have ended, by rule; of the newest `ATTEMPTS_MAX` since a time."""
+    kind = (attempts.c.principal, attempts.c.outcome, attempts.c.rule)
+    wanted = (attempts.c.principal.in_(principals), attempts.c.at_ms >= since_ms)
+    query = select(*kind, attempts.c.latency_ms).where(*wanted).order_by(attempts.c.id.desc()).limit(ATTEMPTS_MAX)
+    found: defaultdict[tuple[str, str, str | None], list[float]] = defaultdict(list)
+    for principal, outcome, rule, latency_ms in connection.execute(query):
+        found[principal, outcome, rule].append(latency_ms)
+    return [Ended(*kind, tuple(latencies_ms)) for kind, latencies_ms in found.items()]

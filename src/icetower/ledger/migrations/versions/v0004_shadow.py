@@ -23,3 +23,4 @@ def upgrade() -> None:
         sa.Column("message", sa.Text, nullable=False),
         sa.Column("partitions", sa.Text, nullable=False),
     )
+    op.create_index("ledger_shadow_principal", "ledger_shadow", ["principal", "last_ms"])
