@@ -27,7 +27,7 @@ URL = re.compile(r"\bhttps?://(\[[^\]]+\]|[^\s/:\"'`)<>,;\]}\\]+)")
 # Hosts that name nobody: this machine, placeholders, the namespaces of XML, and formats that are named by an address.
 HOSTS_ALLOWED = re.compile(
     r"127\.0\.0\.1|localhost|0\.0\.0\.0|\[::1\]|[\w.-]*\.?example(\.com|\.org|\.net)?|[\w.-]+\.(invalid|test|internal)"
-    r"|ant\.apache\.org|www\.apache\.org|www\.w3\.org|[\w-]+|[^\w].*|.*[{}$*].*"
+    r"|ant\.apache\.org|www\.apache\.org|www\.w3\.org|json-schema\.org|[\w-]+|[^\w].*|.*[{}$*].*"
 )
 # Registries are named nowhere, not even without a scheme.
 REGISTRIES = re.compile(
