@@ -10,7 +10,7 @@ import pytest
 
 from icetower.admission.admit import admit, fingerprint
 from icetower.admission.admitted import Admitted
-from icetower.admission.operations import operation_of, operations_of, target_of
+from icetower.admission.operations import operation_of, operations_of
 from icetower.admission.targets import Places, locate, targets_of
 from icetower.contracts.document import load
 from icetower.contracts.model import Contract, Operation
@@ -30,6 +30,7 @@ from icetower.table.manifests import (
     Manifest,
     ManifestFile,
 )
+from icetower.table.records import referenced_file
 
 TABLE = Identifier(("pricing",), "prices")
 LOCATION = "file:///w/pricing/prices"
@@ -350,7 +351,7 @@ def test_r5_a_deletion_vector_labelled_as_mine_may_reach_into_yours() -> None:
         assert refused(written, by=mine).rule == "contract.undecided"
         assert ask(written, by=mine, places={theirs: ((0, (1,)),)})
         assert ask(written, by=contract("overwrite", "all"))
-    assert (target_of(many.file), target_of(A.file)) == (None, None)
+    assert (referenced_file(many.file), referenced_file(A.file)) == (None, None)
     # Files that the commit itself names are looked up too: they may be somebody else's already.
     assert targets_of([change([A, dv("d", A)])]) == {A.file.path}
 

@@ -15,7 +15,6 @@ from typing import Any
 
 from engine_world import TABLE, Request, World
 
-from icetower.conflicts.deletes import referenced_file
 from icetower.conflicts.history import Files, NeedsFile, branch_head, inherit
 from icetower.conflicts.operations import Flag, Kind, Operation, Removal
 from icetower.conflicts.producer import Draft, Producer
@@ -23,6 +22,7 @@ from icetower.table.change import Touched
 from icetower.table.head import HeadState
 from icetower.table.manifest_writing import write_manifest, write_manifest_list
 from icetower.table.manifests import DELETED, DataFile, Entry, Manifest, ManifestFile
+from icetower.table.records import referenced_file
 
 SCHEMA = {
     "type": "struct",

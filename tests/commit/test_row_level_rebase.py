@@ -13,14 +13,13 @@ from hypothesis import strategies as st
 from iceberg_client import SNAPSHOT, Client, create, data
 
 from icetower.commit.vectors import BYTES_MAX, VECTORS_MAX, Meeting, NeedsBlobs, United, among, met, unite
-from icetower.conflicts.deletes import referenced_file
 from icetower.conflicts.filtering import key_of
 from icetower.conflicts.history import Files, Live, NeedsFile, branch_head, since
 from icetower.errors import CommitConflict, ValidationFailed
 from icetower.table import puffin
 from icetower.table.change import Change, Touched
 from icetower.table.puffin import BlobAt
-from icetower.table.records import ADDED, Entry, ManifestFile
+from icetower.table.records import ADDED, Entry, ManifestFile, referenced_file
 from icetower.table.vectors import BLOB_MAX_BYTES, Vector, as_blob, blob_of, decode
 
 BLIND = {"icetower.blind": "true"}

@@ -11,11 +11,11 @@ from rule_world import short, specs_of
 
 from icetower.conflicts import cases
 from icetower.conflicts.cases import SCHEMA
-from icetower.conflicts.deletes import Corrupt, DeleteIndex, partition_text, referenced_file
+from icetower.conflicts.deletes import Corrupt, DeleteIndex, partition_text
 from icetower.conflicts.expressions import columns_of
 from icetower.conflicts.history import Live
 from icetower.conflicts.sketch import BY_CATEGORY, case, data, equalities, positions, vector
-from icetower.table.records import ADDED, DataFile, Entry, ManifestFile, is_vector
+from icetower.table.records import ADDED, PATH_FIELD_ID, DataFile, Entry, ManifestFile, is_vector, referenced_file
 
 JSON = dict[str, Any]
 
@@ -200,6 +200,14 @@ ABOUT = [
 def test_which_file_a_delete_file_is_about(name: str, expected: str | None) -> None:
     found = referenced_file(file(name))
     assert (found and short(found)) == expected
+
+
+def test_bounds_that_are_no_text_name_some_file_that_nobody_has() -> None:
+    """A client may write what it likes there."""
+    bounds = [{"key": PATH_FIELD_ID, "value": b"\xff"}]
+    odd = file("of-red-by-bounds")
+    odd = replace(odd, record={**odd.record, "lower_bounds": bounds, "upper_bounds": bounds})
+    assert referenced_file(odd) == "\N{REPLACEMENT CHARACTER}"
 
 
 def test_a_vector_is_known_by_its_format() -> None:

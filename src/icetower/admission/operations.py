@@ -8,11 +8,9 @@ from typing import Any
 from icetower.contracts.model import Operation
 from icetower.table.change import Change
 from icetower.table.manifests import DATA, POSITION_DELETES, DataFile
+from icetower.table.records import bounded_file, referenced_file
 
 JSON = Mapping[str, Any]
-
-_PATH_FIELD_ID = 2147483546
-"""Column `file_path` of position delete files (specification: "Reserved Field IDs")."""
 
 # Updates that go with a snapshot or with the table's own identity, and ask for nothing by themselves.
 _NEUTRAL = frozenset({"assign-uuid", "add-snapshot", "set-snapshot-ref"})
@@ -20,37 +18,14 @@ _REFS = frozenset({"remove-snapshot-ref", "remove-snapshots"})
 RETENTION = ("min-snapshots-to-keep", "max-snapshot-age-ms", "max-ref-age-ms")
 
 
-def target_of(file: DataFile) -> str | None:
-    """The one data file that a position delete file or deletion vector applies to, as readers find it.
-
-    Iceberg's readers take `referenced_data_file`, or equal bounds of the column `file_path`, and then look at no
-    partition (`ContentFileUtil`, `DeleteFileIndex`).
-    """
-    if file.content != POSITION_DELETES:
-        return None
-    return _by_bounds(file) if file.referenced_data_file is None else file.referenced_data_file
-
-
 def targets_of(file: DataFile) -> frozenset[str]:
     """Every data file that some reader finds in a position delete file as the one that it applies to.
 
-    Iceberg's own readers go by `target_of`; PyIceberg goes by the bounds, whatever the reference says.
+    Iceberg's own readers go by `referenced_file`; PyIceberg goes by the bounds, whatever the reference says.
     """
     if file.content != POSITION_DELETES:
         return frozenset()
-    return frozenset(target for target in (file.referenced_data_file, _by_bounds(file)) if target is not None)
-
-
-def _by_bounds(file: DataFile) -> str | None:
-    lower, upper = (_bound(file.record.get(name)) for name in ("lower_bounds", "upper_bounds"))
-    return lower.decode("utf-8", "replace") if lower is not None and lower == upper else None
-
-
-def _bound(bounds: Any) -> bytes | None:
-    """Avro's maps with whole numbers as keys are lists of records."""
-    if isinstance(bounds, Mapping):
-        return bounds.get(_PATH_FIELD_ID)
-    return next((item["value"] for item in bounds or () if item["key"] == _PATH_FIELD_ID), None)
+    return frozenset(target for target in (file.referenced_data_file, bounded_file(file)) if target is not None)
 
 
 def operation_of(change: Change) -> Operation:
@@ -82,10 +57,12 @@ def preserves_rows(change: Change) -> bool:
 
 def _revives_rows(change: Change) -> bool:
     """Whether rows come back: delete files go, without a successor for their data file and without that data file."""
-    settled = {target_of(touched.file) for touched in change.added}
+    settled = {referenced_file(touched.file) for touched in change.added}
     settled |= {touched.file.path for touched in change.removed if touched.file.content == DATA}
     settled.discard(None)
-    return any(touched.file.content != DATA and target_of(touched.file) not in settled for touched in change.removed)
+    return any(
+        touched.file.content != DATA and referenced_file(touched.file) not in settled for touched in change.removed
+    )
 
 
 def operations_of(

@@ -19,7 +19,7 @@ from icetower.recent import Recent
 from icetower.table import avro_files
 from icetower.table.change import Change
 from icetower.table.puffin import BlobAt
-from icetower.table.records import POSITION_DELETES, DataFile, is_vector
+from icetower.table.records import PATH_FIELD_ID, POSITION_DELETES, DataFile, is_vector
 from icetower.table.vectors import BLOB_MAX_BYTES, blob_of, decode_of
 
 KEPT_BYTES = 32 * 1024 * 1024
@@ -47,9 +47,6 @@ RUNS_AT_ONCE = 4
 """So many for one commit, and so many large ones for all: what is decoded may take twenty times as much memory."""
 
 TARGETS_KEPT_MAX = 100_000
-PATH_FIELD_ID = 2147483546
-"""Column `file_path` of position delete files (specification: "Reserved Field IDs")."""
-
 _PATH = "file_path"
 
 

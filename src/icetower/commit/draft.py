@@ -15,7 +15,6 @@ import orjson
 from icetower.admission.admitted import Admitted
 from icetower.commit.ground import Ground, Made
 from icetower.commit.merging import merge_small
-from icetower.conflicts.deletes import referenced_file
 from icetower.conflicts.history import Live, NeedsFiles, parent_of
 from icetower.conflicts.pruning import can_contain
 from icetower.errors import CommitConflict, KeyMisused
@@ -27,6 +26,7 @@ from icetower.table.listing import Listing, assign_row_ids, write_listing
 from icetower.table.manifest_writing import manifest_row, write_manifest
 from icetower.table.manifests import ADDED, DATA, DELETED, EXISTING, DataFile, Entry, Manifest, ManifestFile
 from icetower.table.metadata import Metadata
+from icetower.table.records import referenced_file
 from icetower.table.schemas import schema_of
 
 JSON = dict[str, Any]

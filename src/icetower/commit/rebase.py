@@ -23,7 +23,6 @@ from icetower.admission.operations import preserves_rows
 from icetower.commit.ground import Ground
 from icetower.conflicts.attempt import Conflict
 from icetower.conflicts.blindness import known_blind
-from icetower.conflicts.deletes import referenced_file
 from icetower.conflicts.history import operation_name, parent_of
 from icetower.conflicts.isolation import Level
 from icetower.conflicts.reads import ReadScope, carried_over
@@ -32,7 +31,7 @@ from icetower.errors import CommitConflict
 from icetower.protocol.marks import BLIND_APPENDS, STRICT
 from icetower.table.change import Change
 from icetower.table.partitions import partition_name
-from icetower.table.records import DATA, POSITION_DELETES
+from icetower.table.records import DATA, POSITION_DELETES, referenced_file
 
 JSON = Mapping[str, Any]
 

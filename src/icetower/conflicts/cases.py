@@ -11,12 +11,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from icetower.conflicts.deletes import DELETE_FILE_PATH
 from icetower.conflicts.operations import Flag, Kind
 from icetower.errors import BadRequest
 from icetower.table.manifest_writing import single_value
 from icetower.table.partitions import FIRST_PARTITION_FIELD_ID
-from icetower.table.records import DATA, EQUALITY_DELETES, POSITION_DELETES, DataFile
+from icetower.table.records import DATA, EQUALITY_DELETES, PATH_FIELD_ID, POSITION_DELETES, DataFile
 
 LOCATION = "mem://t"
 COLUMNS = (
@@ -293,8 +292,8 @@ def data_file(case: Case, name: str) -> DataFile:
     lower, upper = _bounds(metrics.lower), _bounds(metrics.upper)
     if file.path_bounds:
         low, high = (path_of(case, bound).encode() for bound in file.path_bounds)
-        lower = [*(lower or ()), {"key": DELETE_FILE_PATH, "value": low}]
-        upper = [*(upper or ()), {"key": DELETE_FILE_PATH, "value": high}]
+        lower = [*(lower or ()), {"key": PATH_FIELD_ID, "value": low}]
+        upper = [*(upper or ()), {"key": PATH_FIELD_ID, "value": high}]
     content = {"data": DATA, "equality-deletes": EQUALITY_DELETES}.get(file.content, POSITION_DELETES)
     is_vector = file.content == "dv"
     references = None if file.references is None else path_of(case, file.references)

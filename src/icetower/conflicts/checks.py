@@ -21,12 +21,12 @@ from icetower.conflicts.attempt import (
     conflict_of,
     text_of,
 )
-from icetower.conflicts.deletes import Corrupt, is_unpartitioned, referenced_file, vector_text
+from icetower.conflicts.deletes import Corrupt, is_unpartitioned, vector_text
 from icetower.conflicts.expressions import FALSE, TRUE, Expression, text
 from icetower.conflicts.history import Live, UnknownHistory, is_ancestor
 from icetower.conflicts.operations import Flag, Kind, Operation, unique
 from icetower.errors import ValidationFailed
-from icetower.table.records import ADDED, DATA, DELETED, EQUALITY_DELETES, POSITION_DELETES, is_vector
+from icetower.table.records import ADDED, DATA, DELETED, EQUALITY_DELETES, POSITION_DELETES, is_vector, referenced_file
 
 _ADDING = frozenset({"append", "overwrite"})
 _REMOVING = frozenset({"overwrite", "replace", "delete"})

@@ -14,7 +14,7 @@ from itertools import count
 from typing import Any
 
 from icetower.conflicts.attempt import Clear, Conflict
-from icetower.conflicts.deletes import place_key, referenced_file
+from icetower.conflicts.deletes import place_key
 from icetower.conflicts.explain import Explanation, Names, explain, who_removed
 from icetower.conflicts.expressions import FALSE, TRUE, Expression, Predicate, both, columns_of, either
 from icetower.conflicts.filtering import Refused
@@ -27,7 +27,7 @@ from icetower.errors import BadRequest
 from icetower.table.change import Change, Touched
 from icetower.table.head import HeadState
 from icetower.table.partitions import PartitionField
-from icetower.table.records import ADDED, DATA, DELETED, POSITION_DELETES, DataFile, is_vector
+from icetower.table.records import ADDED, DATA, DELETED, POSITION_DELETES, DataFile, is_vector, referenced_file
 
 JSON = Mapping[str, Any]
 

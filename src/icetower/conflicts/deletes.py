@@ -16,10 +16,8 @@ from icetower.conflicts.history import Live
 from icetower.conflicts.literals import compare, value_text
 from icetower.conflicts.metrics import metrics_of
 from icetower.table.partitions import PartitionSpec, partition_key
-from icetower.table.records import EQUALITY_DELETES, DataFile, is_vector
+from icetower.table.records import EQUALITY_DELETES, DataFile, is_vector, referenced_file
 
-DELETE_FILE_PATH = 2147483546
-"""Field id of the path column of a position delete file (specification: "Reserved Field IDs")."""
 Place = tuple[int, tuple[Any, ...]]
 """A partition: the id of its spec, and its tuple."""
 
@@ -36,24 +34,6 @@ def place_key(place: Place) -> Place:
 def is_unpartitioned(spec: PartitionSpec) -> bool:
     """No fields, or none but `void` ones."""
     return all(part.transform == "void" for part in spec.fields)
-
-
-def referenced_file(file: DataFile) -> str | None:
-    """The one data file that a position delete file is about; None if it may be about many.
-
-    Either it says so, or the bounds of its path column are equal.
-    """
-    if file.content == EQUALITY_DELETES:
-        return None
-    if file.referenced_data_file is not None:
-        return file.referenced_data_file
-    lower, upper = (_path_bound(file, name) for name in ("lower_bounds", "upper_bounds"))
-    return lower.decode() if lower is not None and lower == upper else None
-
-
-def _path_bound(file: DataFile, name: str) -> bytes | None:
-    pairs: Iterable[Mapping[str, Any]] = file.record.get(name) or ()
-    return next((pair["value"] for pair in pairs if pair["key"] == DELETE_FILE_PATH), None)
 
 
 def vector_text(file: DataFile) -> str:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from icetower.conflicts.attempt import Conflict
-from icetower.conflicts.deletes import Place, is_unpartitioned, place_key, referenced_file
+from icetower.conflicts.deletes import Place, is_unpartitioned, place_key
 from icetower.conflicts.expressions import Column, columns_of
 from icetower.conflicts.filtering import FileKey, key_of
 from icetower.conflicts.history import Files, Live, NeedsFile, NeedsFiles, operation_name
@@ -36,6 +36,7 @@ from icetower.table.records import (
     DataFile,
     ManifestFile,
     is_vector,
+    referenced_file,
 )
 
 JSON = Mapping[str, Any]

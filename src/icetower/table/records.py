@@ -9,6 +9,9 @@ from typing import Any
 EXISTING, ADDED, DELETED = 0, 1, 2
 DATA, POSITION_DELETES, EQUALITY_DELETES = 0, 1, 2
 
+PATH_FIELD_ID = 2147483546
+"""Column `file_path` of position delete files (specification: "Reserved Field IDs")."""
+
 
 @dataclass(frozen=True, slots=True)
 class FieldSummary:
@@ -95,3 +98,27 @@ class Manifest:
 def is_vector(file: DataFile) -> bool:
     """Whether it is a deletion vector (format version 3)."""
     return file.content == POSITION_DELETES and file.file_format.lower() == "puffin"
+
+
+def referenced_file(file: DataFile) -> str | None:
+    """The one data file that a position delete file or deletion vector is about; None if it may be about many.
+
+    Either it says so, or the bounds of its path column are equal. Iceberg's readers look at no partition then
+    (`ContentFileUtil`, `DeleteFileIndex`).
+    """
+    if file.content != POSITION_DELETES:
+        return None
+    return bounded_file(file) if file.referenced_data_file is None else file.referenced_data_file
+
+
+def bounded_file(file: DataFile) -> str | None:
+    """The one data file that a position delete file is about by the bounds of its path column alone."""
+    lower, upper = (_path_bound(file.record.get(name)) for name in ("lower_bounds", "upper_bounds"))
+    return lower.decode("utf-8", "replace") if lower is not None and lower == upper else None
+
+
+def _path_bound(bounds: Any) -> bytes | None:
+    """Avro's maps with whole numbers as keys are lists of records."""
+    if isinstance(bounds, Mapping):
+        return bounds.get(PATH_FIELD_ID)
+    return next((pair["value"] for pair in bounds or () if pair["key"] == PATH_FIELD_ID), None)
