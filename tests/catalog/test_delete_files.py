@@ -186,7 +186,7 @@ def test_targets_are_the_distinct_paths(paths: list[str], dictionary: bool, grou
     assert targets(avro(paths), "avro") == set(paths)
 
 
-@settings(max_examples=400)
+@settings(max_examples=400, deadline=None)
 @given(st.data())
 def test_damaged_files_are_unknown_or_about_something_and_never_fail(data: st.DataObject) -> None:
     file = bytearray(parquet([A, A, B]))
