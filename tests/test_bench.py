@@ -14,10 +14,11 @@ import pytest
 from bench import course, curve, report, sides
 from bench.latency import NONE, S3, Latency
 from bench.operations import Operation, Spread, figures, judge, percentile, unattributed
-from bench.prepared import parquet_of
 from bench.raw_client import Connection
+from bench.shapes import FLAT, HOURLY, SPREAD, Shape, values_of
 from bench.sides import Case
 from bench.slow_io import SlowFileIO, properties
+from pyiceberg.catalog import load_catalog
 
 # -- arithmetic -------------------------------------------------------------------------------------------------------
 
@@ -180,11 +181,29 @@ def test_the_slow_io_keeps_files_whole_and_never_replaces_one(tmp_path: Path) ->
 # -- what is prepared, and what is heard ------------------------------------------------------------------------------
 
 
-def test_prepared_files_hold_the_row_that_they_are_named_for() -> None:
-    row_id = random.Random(1).randrange(2**40)
-    assert pq.read_table(BytesIO(parquet_of(row_id)))["id"].to_pylist() == [row_id]
-    statistics = pq.read_metadata(BytesIO(parquet_of(row_id))).row_group(0).column(0).statistics
-    assert (statistics.min, statistics.max) == (row_id, row_id)
+@pytest.mark.parametrize("shape", [FLAT, HOURLY, SPREAD])
+def test_prepared_files_hold_the_row_that_they_are_named_for(shape: Shape) -> None:
+    values = values_of(random.Random(1).randrange(2**40), 7)
+    data = BytesIO(shape.parquet(values))
+    expected = shape.rows([{name: values[name] for name in shape.numbers}])
+    assert pq.read_table(data).replace_schema_metadata().to_pylist() == expected.to_pylist()
+    group = pq.read_metadata(data).row_group(0)
+    bounds = [(s.min, s.max) for s in (group.column(at).statistics for at in range(group.num_columns))]
+    assert bounds[:2] == [(values["id"],) * 2, (7, 7)]
+
+
+def test_a_prepared_file_is_described_as_pyiceberg_would(tmp_path: Path) -> None:
+    """Bounds and partition of a file that PyIceberg writes from the same row."""
+    catalog = load_catalog("bench", type="sql", uri="sqlite:///:memory:", warehouse=f"file://{tmp_path}")
+    catalog.create_namespace("bench")
+    table = catalog.create_table("bench.t", schema=SPREAD.schema, partition_spec=SPREAD.spec())
+    values = values_of(12_345, 3)
+    table.append(SPREAD.rows([values]))
+    (task,) = table.scan().plan_files()
+    made = SPREAD.file("there", values, 1)
+    assert tuple(task.file.partition) == made.partition
+    for side, told in (("lower_bounds", task.file.lower_bounds), ("upper_bounds", task.file.upper_bounds)):
+        assert {pair["key"]: pair["value"] for pair in made.record[side]} == dict(told)
 
 
 @pytest.mark.parametrize("pieces", [1, 2, 7, 200])

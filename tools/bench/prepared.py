@@ -6,26 +6,19 @@ manifest, a manifest list, and the JSON body of the request, as an engine would 
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import orjson
-import pyarrow as pa
-import pyarrow.parquet as pq
 
+from bench.shapes import FLAT, Shape, Values
 from icetower.agent import DataFile
 from icetower.table.manifest_writing import manifest_row, write_manifest, write_manifest_list
 from icetower.table.manifests import ManifestFile, read_manifest_list
 from icetower.table.records import ADDED, Entry
 from icetower.table.records import DataFile as TableFile
-
-SCHEMA = pa.schema([("id", pa.int64()), ("writer", pa.int64()), ("note", pa.string())])
-NOTE = "one row of one writer"
-_PLACEHOLDER = 0x1122334455667788
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,71 +29,42 @@ class Prepared:
     body: bytes
 
 
-def rows(*ids: int, writer: int = 0) -> pa.Table:
-    """Rows of the benchmark's table."""
-    return pa.table({"id": ids, "writer": [writer] * len(ids), "note": [NOTE] * len(ids)}, schema=SCHEMA)
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is prepared for a row.
+
+    Attributes:
+        values: row id → the numbers of its row.
+        folder: row id → where under the table's `data` its file goes.
+        summary: row id → properties of its snapshot besides those that every append has.
+    """
+
+    shape: Shape = FLAT
+    values: Callable[[int], Values] = lambda row_id: {"id": row_id}
+    folder: Callable[[int], str] = lambda _: ""
+    summary: Callable[[int], Mapping[str, str]] = lambda _: {}
 
 
-def _parquet_template() -> bytes:
-    out = BytesIO()
-    table = pa.table({"id": [_PLACEHOLDER], "writer": [0], "note": [NOTE]}, schema=_with_ids())
-    pq.write_table(table, out, compression="none", use_dictionary=False)
-    return out.getvalue()
+PLAIN = Plan()
 
 
-def _with_ids() -> pa.Schema:
-    """The schema with Iceberg's field ids, without which its readers would find nothing in the files."""
-    return pa.schema(
-        [field.with_metadata({b"PARQUET:field_id": str(at).encode()}) for at, field in enumerate(SCHEMA, 1)]
-    )
-
-
-_TEMPLATE = _parquet_template()
-
-
-def parquet_of(row_id: int) -> bytes:
-    """A Parquet file with one row of that id: the placeholder's bytes, in the page and in its statistics, replaced."""
-    return _TEMPLATE.replace(struct.pack("<q", _PLACEHOLDER), struct.pack("<q", row_id))
-
-
-def data_file(path: str, row_id: int, size_bytes: int) -> TableFile:
-    """The data file as a writer describes it, with the metrics of its one row."""
-    low = {1: struct.pack("<q", row_id), 2: struct.pack("<q", 0), 3: NOTE[:16].encode()}
-    high = low | {3: NOTE[:15].encode() + b"s"}
-    ones = [{"key": at, "value": 1} for at in (1, 2, 3)]
-    record = {
-        "file_path": path,
-        "file_format": "PARQUET",
-        "record_count": 1,
-        "file_size_in_bytes": size_bytes,
-        "column_sizes": [{"key": at, "value": 60} for at in (1, 2, 3)],
-        "value_counts": ones,
-        "null_value_counts": [{"key": at, "value": 0} for at in (1, 2, 3)],
-        "lower_bounds": [{"key": at, "value": value} for at, value in low.items()],
-        "upper_bounds": [{"key": at, "value": value} for at, value in high.items()],
-        "split_offsets": [4],
-        "sort_order_id": 0,
-    }
-    return TableFile(0, path, "PARQUET", (), 1, size_bytes, None, None, record)
-
-
-def write_data_files(metadata: Mapping[str, Any], ids: Sequence[int]) -> Iterator[tuple[int, str, int]]:
-    """Write a data file for each id under the table's location; gives id, path and size in bytes."""
-    folder = _place(metadata["location"]) / "data"
-    folder.mkdir(parents=True, exist_ok=True)
+def write_data_files(metadata: Mapping[str, Any], ids: Sequence[int], plan: Plan = PLAIN) -> Iterator[TableFile]:
+    """Write a data file for each id under the table's location."""
     for row_id in ids:
-        place = folder / f"prepared-{row_id}.parquet"
-        data = parquet_of(row_id)
-        place.write_bytes(data)
-        yield row_id, f"{metadata['location']}/data/{place.name}", len(data)
+        folder = f"{metadata['location']}/data/{plan.folder(row_id)}".rstrip("/")
+        path = f"{folder}/prepared-{row_id}.parquet"
+        data = plan.shape.parquet(plan.values(row_id))
+        _place(folder).mkdir(parents=True, exist_ok=True)
+        _place(path).write_bytes(data)
+        yield plan.shape.file(path, plan.values(row_id), len(data))
 
 
-def prepare(metadata: Mapping[str, Any], ids: Sequence[int]) -> list[Prepared]:
+def prepare(metadata: Mapping[str, Any], ids: Sequence[int], plan: Plan = PLAIN) -> list[Prepared]:
     """Prepare one commit for each id on the table's current snapshot, which must be there."""
     base = next(s for s in metadata["snapshots"] if s["snapshot-id"] == metadata["current-snapshot-id"])
     base_rows = read_manifest_list(_place(base["manifest-list"]).read_bytes())
-    made = write_data_files(metadata, ids)
-    return [_prepare_one(metadata, base, base_rows, *one) for one in made]
+    made = zip(ids, write_data_files(metadata, ids, plan), strict=True)
+    return [_prepare_one(metadata, base, base_rows, row_id, file, plan.summary(row_id)) for row_id, file in made]
 
 
 def _prepare_one(
@@ -108,14 +72,14 @@ def _prepare_one(
     base: Mapping[str, Any],
     base_rows: Sequence[ManifestFile],
     row_id: int,
-    path: str,
-    size_bytes: int,
+    file: TableFile,
+    more: Mapping[str, str],
 ) -> Prepared:
     snapshot_id = 4_000_000_000_000_000_000 + row_id
     sequence_number = metadata["last-sequence-number"] + 1
     schema = next(s for s in metadata["schemas"] if s["schema-id"] == metadata["current-schema-id"])
     spec = metadata["partition-specs"][0]
-    entries = [Entry(ADDED, snapshot_id, None, None, data_file(path, row_id, size_bytes))]
+    entries = [Entry(ADDED, snapshot_id, None, None, file)]
     common = {"spec_fields": spec["fields"], "spec_id": spec["spec-id"], "schema": schema, "content": 0}
     manifest = write_manifest(entries, format_version=metadata["format-version"], snapshot_id=snapshot_id, **common)
     manifest_path = f"{metadata['location']}/metadata/prepared-{row_id}-m0.avro"
@@ -138,7 +102,8 @@ def _prepare_one(
         "operation": "append",
         "added-data-files": "1",
         "added-records": "1",
-        "added-files-size": str(size_bytes),
+        "added-files-size": str(file.size_bytes),
+        **more,
     }
     snapshot = {
         "snapshot-id": snapshot_id,
@@ -162,8 +127,8 @@ def _prepare_one(
 
 def descriptors(metadata: Mapping[str, Any], ids: Sequence[int]) -> Iterator[tuple[int, dict[str, Any]]]:
     """Data files for the fast path: the id of the only row, and the file as the SDK describes it."""
-    for row_id, path, size_bytes in write_data_files(metadata, ids):
-        yield row_id, DataFile(path, 1, size_bytes).to_json()
+    for row_id, file in zip(ids, write_data_files(metadata, ids), strict=True):
+        yield row_id, DataFile(file.path, 1, file.size_bytes).to_json()
 
 
 def _place(path: str) -> Path:

@@ -19,8 +19,8 @@ from bench.verify import NAMESPACE, TABLE
 
 PROCESSES_MAX = 16
 PRELOADED = (
-    "bench.prepared",
     "bench.pyiceberg_writers",
+    "bench.shapes",
     "bench.slow_io",
     "pyarrow.parquet",
     "pyiceberg.catalog.rest",
@@ -146,14 +146,14 @@ def _open(job: Job) -> tuple[Any, _Attempts]:
 def _write(job: Job, table: Any, attempts: _Attempts, from_s: float, done: list[Operation]) -> None:
     from pyiceberg.exceptions import CommitFailedException, ValidationException
 
-    from bench.prepared import rows
+    from bench.shapes import FLAT
 
     row_id = (job.writer + 1) * IDS_PER_WRITER
     while time.monotonic() < from_s + job.seconds:
         row_id += 1
         before, start_s, outcome = attempts.sent, time.monotonic(), "ok"
         try:
-            table.append(rows(row_id, writer=job.writer))
+            table.append(FLAT.rows([{"id": row_id, "writer": job.writer}]))
         except (CommitFailedException, ValidationException):
             outcome = "conflict"
         except Exception as error:  # noqa: BLE001 - whatever else clients meet is counted by its name

@@ -15,9 +15,10 @@ from bench import protocol_writers, pyiceberg_writers, servers, slow_io, verify
 from bench.latency import PROFILES, Latency
 from bench.operations import figures, judge, unattributed
 from bench.plain import Plain
-from bench.prepared import SCHEMA, descriptors, prepare, rows
+from bench.prepared import descriptors, prepare
 from bench.protocol_writers import APPEND_PATH, COMMIT_PATH, Load, Request
 from bench.pyiceberg_writers import Job
+from bench.shapes import FLAT
 from bench.verify import NAMESPACE, TABLE
 from icetower.agent import Tower, new_key
 from icetower.table.manifests import read_manifest_list
@@ -86,8 +87,10 @@ def create(catalog: Catalog, case: Case) -> None:
     """The table, with one row in it: the base of prepared commits."""
     catalog.create_namespace(NAMESPACE)
     declared = {"icetower.blind-appends": "true"}
-    table = catalog.create_table(f"{NAMESPACE}.{TABLE}", schema=SCHEMA, properties=declared | dict(case.properties))
-    table.append(rows(FIRST_ROW))
+    table = catalog.create_table(
+        f"{NAMESPACE}.{TABLE}", schema=FLAT.schema, properties=declared | dict(case.properties)
+    )
+    table.append(FLAT.rows([{"id": FIRST_ROW}]))
 
 
 @dataclass(frozen=True, slots=True)
