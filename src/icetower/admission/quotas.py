@@ -45,6 +45,10 @@ class Rates:
     def __init__(self) -> None:
         self._places_s: Recent[deque[float]] = Recent(PLACES_MAX)
 
+    def __len__(self) -> int:
+        """Places that are kept."""
+        return sum(map(len, self._places_s.values()))
+
     def wait_s(self, principal: Principal, table: Identifier, now_s: float, most_s: float) -> float:
         """How long a commit has to wait for its place, in seconds; more than `most_s`: it has taken none.
 

@@ -1,0 +1,73 @@
+"""Answers with properties for one caller alone (trap A6): the same bytes as if all had been written out for it."""
+
+from __future__ import annotations
+
+import gzip
+from typing import Any
+
+import orjson
+import pytest
+
+from icetower.table import document
+from icetower.table.head import HeadState
+
+JSON = dict[str, Any]
+CONFIG = b'{"s3.endpoint":"http://127.0.0.1"}'
+OWN = {"write.data.path": "file:///w/t/data/agent-1", "\u00fc": '"'}
+
+
+def head(count: int, **properties: str) -> HeadState:
+    snapshots = [{"snapshot-id": number, "summary": {"operation": "append"}} for number in range(count)]
+    log = [{"snapshot-id": number, "timestamp-ms": 1} for number in range(count)]
+    metadata = {"format-version": 2, "location": "file:///w/t", "snapshots": snapshots, "snapshot-log": log}
+    return HeadState("file:///w/t/metadata/1.json", {**metadata, "properties": properties})
+
+
+def plain(state: HeadState, own: JSON) -> JSON:
+    metadata = {**state.metadata, "properties": {**state.metadata["properties"], **own}}
+    return {"metadata-location": state.location, "metadata": metadata, "config": orjson.loads(CONFIG)}
+
+
+@pytest.mark.parametrize("count", [0, 1, 300])
+@pytest.mark.parametrize("properties", [{}, {"a": "b"}, {"write.data.path": "file:///elsewhere", "z": "\u2028"}])
+def test_an_answer_of_ones_own_is_what_a_plain_serialisation_would_be(count: int, properties: dict[str, str]) -> None:
+    state = head(count, **properties)
+    for own in (None, {}, OWN):
+        written = plain(state, own or {})
+        # In the document's order: properties first.
+        rest = {key: value for key, value in written["metadata"].items() if key != "properties"}
+        written["metadata"] = {"properties": written["metadata"]["properties"], **rest}
+        answer = state.answer(CONFIG, compressed=False, own=own)
+        assert answer == orjson.dumps(written)
+        assert gzip.decompress(state.answer(CONFIG, compressed=True, own=own)) == answer
+    assert orjson.loads(state.json_bytes) == state.metadata  # the table knows nothing of it
+
+
+def test_the_body_is_packed_once_for_all_callers(monkeypatch: pytest.MonkeyPatch) -> None:
+    packed: list[int] = []
+    compressor = document.zlib.compressobj
+
+    class Counting:
+        def __init__(self, *arguments: Any) -> None:
+            self.inner = compressor(*arguments)
+
+        def compress(self, data: bytes) -> bytes:
+            packed.append(len(data))
+            return self.inner.compress(data)
+
+        def flush(self, mode: int) -> bytes:
+            return self.inner.flush(mode)
+
+    monkeypatch.setattr(document.zlib, "compressobj", Counting)
+    state = head(1_000)
+    state.answer(CONFIG, compressed=True, own={"write.data.path": "1"})
+    first = sum(packed)
+    assert first > len(state.json_bytes)
+    packed.clear()
+    for number in range(20):
+        state.answer(CONFIG, compressed=True, own={"write.data.path": str(number)})
+    assert sum(packed) < 20 * 300  # what is around it, and the properties
+    packed.clear()
+    state.answer(CONFIG, compressed=True)
+    state.answer(CONFIG, compressed=True)
+    assert sum(packed) < 300
