@@ -8,7 +8,7 @@ from typing import Any
 from icetower.contracts.model import Operation
 from icetower.table.change import Change
 from icetower.table.manifests import DATA, POSITION_DELETES, DataFile
-from icetower.table.records import bounded_file, referenced_file
+from icetower.table.records import referenced_file
 
 JSON = Mapping[str, Any]
 
@@ -21,11 +21,10 @@ RETENTION = ("min-snapshots-to-keep", "max-snapshot-age-ms", "max-ref-age-ms")
 def targets_of(file: DataFile) -> frozenset[str]:
     """Every data file that some reader finds in a position delete file as the one that it applies to.
 
-    Iceberg's own readers go by `referenced_file`; PyIceberg goes by the bounds, whatever the reference says.
+    PyIceberg goes by the bounds, whatever the reference says.
     """
-    if file.content != POSITION_DELETES:
-        return frozenset()
-    return frozenset(target for target in (file.referenced_data_file, bounded_file(file)) if target is not None)
+    found = (referenced_file(file), referenced_file(file, by_bounds=True))
+    return frozenset(target for target in found if target is not None)
 
 
 def operation_of(change: Change) -> Operation:

@@ -100,19 +100,19 @@ def is_vector(file: DataFile) -> bool:
     return file.content == POSITION_DELETES and file.file_format.lower() == "puffin"
 
 
-def referenced_file(file: DataFile) -> str | None:
+def referenced_file(file: DataFile, *, by_bounds: bool = False) -> str | None:
     """The one data file that a position delete file or deletion vector is about; None if it may be about many.
 
     Either it says so, or the bounds of its path column are equal. Iceberg's readers look at no partition then
     (`ContentFileUtil`, `DeleteFileIndex`).
+
+    Args:
+        by_bounds: by the bounds alone, whatever it says.
     """
     if file.content != POSITION_DELETES:
         return None
-    return bounded_file(file) if file.referenced_data_file is None else file.referenced_data_file
-
-
-def bounded_file(file: DataFile) -> str | None:
-    """The one data file that a position delete file is about by the bounds of its path column alone."""
+    if file.referenced_data_file is not None and not by_bounds:
+        return file.referenced_data_file
     lower, upper = (_path_bound(file.record.get(name)) for name in ("lower_bounds", "upper_bounds"))
     return lower.decode("utf-8", "replace") if lower is not None and lower == upper else None
 
