@@ -24,7 +24,7 @@ import asyncio
 from collections import deque
 from collections.abc import Collection, Coroutine, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from icetower.admission.admitted import Admitted, AdmittedAppend
 from icetower.ambient import Ambient
@@ -34,12 +34,15 @@ from icetower.commit.head import Heads
 from icetower.commit.queue import Committed, Member, Waiting, bases_of, names_of, regrouped
 from icetower.commit.steps import Known, Planner, Step, Version
 from icetower.commit.swaps import Swaps
+from icetower.commit.turned_away import SENT_BACK, LastLook, draining, lost_for_good, withdrawn
 from icetower.commit.turns import Fate, Flight, Limits, Turn
 from icetower.errors import CommitConflict, CommitStateUnknown, IcetowerError, KeyMisused, Unavailable, UpstreamFailed
 from icetower.protocol.names import Identifier
 from icetower.table.head import HeadState
 
 __all__ = ["Committed", "Engine", "Gatekeeper", "Limits", "Member"]
+
+T = TypeVar("T")
 
 
 class Gatekeeper(Protocol):
@@ -86,6 +89,7 @@ class Engine:
             files_max=self.limits.read_files_max,
         )
         self._swaps = Swaps(upstream, storage, heads, ambient, settle_s=self.limits.settle_s)
+        self._look = LastLook(heads, look_s=self.limits.look_s)
         self._turns: dict[Identifier, Turn] = {}
         self._transactions: set[asyncio.Task[None]] = set()
         self._chores: set[asyncio.Task[None]] = set()
@@ -108,16 +112,12 @@ class Engine:
         return await self._submit(member)
 
     async def _submit(self, member: Member) -> Committed:
-        self._check_open([member])
+        closed = self._closed_to([member])
+        if closed is not None:
+            return _told(await self._look.answer(member, closed))
         turn = self._turn(member.identifier)
         waiting = self._waiting(turn, member)
-        try:
-            turn.queue.put(waiting, certainly=turn.twice(waiting))
-        except CommitConflict as full:
-            waiting.settle(full)
-        turn.stirred.set()
-        if turn.worker is None:
-            turn.worker = asyncio.create_task(self._work(turn))
+        self._enqueue(turn, waiting)
         deadline = asyncio.get_running_loop().call_later(self.limits.deadline_s, self._leave, turn, waiting)
         try:
             return await asyncio.shield(waiting.answer)
@@ -125,10 +125,20 @@ class Engine:
             # Its client hung up. In the queue it is not committed any more: that client looks, and may write again.
             waiting.leaving = True
             if turn.queue.withdraw(waiting):
-                waiting.settle(_withdrawn(self.limits.deadline_s, turn.identifier))
+                waiting.settle(withdrawn(self.limits.deadline_s, turn.identifier))
             raise
         finally:
             deadline.cancel()
+
+    def _enqueue(self, turn: Turn, waiting: Waiting) -> None:
+        """Let one into the table's queue, or turn it away where that is full, and see to it that somebody works."""
+        try:
+            turn.queue.put(waiting, certainly=turn.twice(waiting))
+        except CommitConflict as full:
+            self._turn_away(turn, waiting, full)
+        turn.stirred.set()
+        if turn.worker is None:
+            turn.worker = asyncio.create_task(self._work(turn))
 
     def _leave(self, turn: Turn, waiting: Waiting) -> None:
         """Withdraw a commit past its deadline, now or as soon as it is certain not to have landed.
@@ -137,18 +147,41 @@ class Engine:
         or take for lost what the other appends.
         """
         waiting.leaving = True
-        if not waiting.sealed and not turn.twice(waiting):
+        if not waiting.sealed and not waiting.over and not turn.twice(waiting):
             turn.queue.withdraw(waiting)
-            waiting.settle(_withdrawn(self.limits.deadline_s, turn.identifier))
+            self._turn_away(turn, waiting, withdrawn(self.limits.deadline_s, turn.identifier))
+
+    def _turn_away(self, turn: Turn, waiting: Waiting, refusal: IcetowerError) -> None:
+        """A commit is not committed any more. It hears why, after a last look whether it is in the table."""
+        waiting.refused = refusal
+        if waiting in turn.guests:  # its transaction is told as one
+            return
+        if refusal.status >= 500:
+            waiting.settle(refusal)
+            return
+
+        async def tell() -> None:
+            told = await self._look.answer(waiting.member, refusal)
+            if told is not refusal or refusal.rule not in SENT_BACK or not turn.twice(waiting):
+                waiting.settle(told)
+                return
+            # Sent again while this looked. A group that still has it in hand lands it, or brings it back.
+            waiting.refused = None
+            if waiting.taken_s is None:
+                self._enqueue(turn, waiting)
+
+        self._later(tell())
 
     async def submit_together(self, members: Sequence[Admitted]) -> list[Committed]:
         """Commit to several tables, all or nothing; the answers are in the order of the members.
 
         Raises as `submit` does.
         """
-        self._check_open(members)
         if len({member.identifier for member in members}) != len(members):
             raise IcetowerError("a table was named twice in one transaction")  # the protocol has refused it before
+        closed = self._closed_to(members)
+        if closed is not None:
+            return _told(await self._look.answers(members, closed))
         waiting = [self._waiting(self._turn(member.identifier), member) for member in members]
         # A task of its own: a caller that goes away must not let go of the turns half-way.
         task = asyncio.create_task(self._together(sorted(waiting, key=lambda w: w.member.identifier)))
@@ -240,13 +273,13 @@ class Engine:
                 version = await self._load(turn)
             except Exception as raised:  # noqa: BLE001 - a worker that dies would leave its clients waiting for ever
                 for waiting in group:
-                    waiting.settle(_told(raised))
+                    waiting.settle(_known(raised))
                 return None
         flight = Flight(group, version, None, None)
         try:
             flight.step = await self._plan(turn, group, version)
         except Exception as raised:  # noqa: BLE001 - likewise
-            flight.error = _told(raised)
+            flight.error = _known(raised)
         before = turn.flights[-1] if turn.flights else None
         flight.landing = asyncio.create_task(self._fly(turn, flight, before))
         flight.landing.add_done_callback(lambda _: turn.stirred.set())
@@ -261,7 +294,7 @@ class Engine:
             if before is not None and await before.landed() is not Fate.LANDED:
                 return Fate.GROUNDED
         except Exception as raised:  # noqa: BLE001 - a worker that dies would leave its clients waiting for ever
-            flight.error = _told(raised)
+            flight.error = _known(raised)
         return Fate.FAILED
 
     async def _grounded(self, turn: Turn, flight: Flight) -> Version | None:
@@ -270,29 +303,29 @@ class Engine:
         Returns the version to plan them on, if the head that it was planned on still stands.
         """
         fate = await flight.landed()
-        again = [waiting for waiting in flight.waiting if not waiting.answer.done()]
+        again = list(flight.waiting)
+        going = [waiting for waiting in again if not waiting.over]
         if fate is Fate.FAILED and flight.error is not None:
-            if len(again) > 1 and not isinstance(flight.error, CommitStateUnknown | UpstreamFailed | Unavailable):
-                again = regrouped(again)
+            if len(going) > 1 and not isinstance(flight.error, CommitStateUnknown | UpstreamFailed | Unavailable):
+                again = [*(waiting for waiting in again if waiting.over), *regrouped(going)]
             else:
-                for waiting in again:
-                    waiting.settle(flight.error)
-                again = []
+                for waiting in going:
+                    self._turn_away(turn, waiting, flight.error)
         if fate is Fate.LOST:
             turn.swaps_lost += 1
-            for waiting in again:
+            for waiting in going:
                 waiting.swaps_lost += 1
                 if waiting.swaps_lost >= self.limits.rounds_max:
-                    waiting.settle(_lost_for_good(self.limits.rounds_max))
+                    self._turn_away(turn, waiting, lost_for_good(self.limits.rounds_max))
         while turn.flights:
             later = turn.flights.popleft()
             await later.landed()
             again += later.waiting
         for waiting in again:
-            waiting.sealed = False
+            waiting.taken_s, waiting.sealed = None, False
             if waiting.leaving:
                 self._leave(turn, waiting)
-        turn.queue.put_back([waiting for waiting in again if not waiting.answer.done()])
+        turn.queue.put_back([waiting for waiting in again if not waiting.over])
         if fate is Fate.LOST:
             await self._pause(turn.swaps_lost)
         return flight.planned_on if fate is Fate.LATE else None
@@ -304,19 +337,32 @@ class Engine:
         turns = [self._turn(waiting.member.identifier) for waiting in ordered]
         for turn, waiting in zip(turns, ordered, strict=True):
             turn.guests.append(waiting)
+        members = [waiting.member for waiting in ordered]
+        try:
+            while True:
+                error = await self._attempt_together(turns, ordered)
+                if all(waiting.answer.done() for waiting in ordered):
+                    return
+                told = await self._look.answers(members, error)
+                twice = any(turn.twice(waiting) for turn, waiting in zip(turns, ordered, strict=True))
+                if told is not error or error.rule not in SENT_BACK or not twice:
+                    break
+        finally:
+            for turn, waiting in zip(turns, ordered, strict=True):
+                turn.guests.remove(waiting)
+        for position, waiting in enumerate(ordered):
+            waiting.settle(told if isinstance(told, IcetowerError) else told[position])
+
+    async def _attempt_together(self, turns: Sequence[Turn], ordered: Sequence[Waiting]) -> IcetowerError:
+        """Take all turns and commit. What to tell whoever was not answered; never raises."""
         held: list[Turn] = []
         try:
             if await self._take_turns(turns, ordered, held):
-                error = await self._rounds(turns, ordered)
-            else:
-                error = _withdrawn(self.limits.deadline_s, ordered[len(held)].member.identifier)
+                return await self._rounds(turns, ordered)
+            return withdrawn(self.limits.deadline_s, ordered[len(held)].member.identifier)
         finally:
             for turn in held:
                 turn.lock.release()
-            for turn, waiting in zip(turns, ordered, strict=True):
-                turn.guests.remove(waiting)
-        for waiting in ordered:
-            waiting.settle(error)
 
     async def _take_turns(self, turns: Sequence[Turn], ordered: Sequence[Waiting], held: list[Turn]) -> bool:
         """Whether all turns were taken within the deadline; as far as that went, they are added to those held.
@@ -350,14 +396,14 @@ class Engine:
                 fate = await self._land(await self._planned_together(turns, ordered), None)
                 if fate is Fate.LATE:
                     for waiting in ordered:
-                        if waiting.answer.done():
-                            waiting.answer.result()
+                        if waiting.refused is not None:
+                            raise waiting.refused
                 if fate is not Fate.LOST:
                     break
                 await self._pause(attempt + 1)
         except Exception as raised:  # noqa: BLE001 - whoever waits must be told
-            return _told(raised)
-        return _lost_for_good(self.limits.rounds_max)
+            return _known(raised)
+        return lost_for_good(self.limits.rounds_max)
 
     async def _planned_together(self, turns: Sequence[Turn], ordered: Sequence[Waiting]) -> Sequence[tuple[Turn, Step]]:
         steps = [
@@ -419,7 +465,7 @@ class Engine:
             unknown = True
             for turn, step in planned:
                 turn.may_have_landed(step.going)
-                self._settle(step, refusals_only=True)  # a refusal is certain, whatever became of the others
+                self._settle(turn, step, refusals_only=True)  # whatever became of the others
             raise
         finally:
             for turn, step in changed:
@@ -429,8 +475,8 @@ class Engine:
         if fate is Fate.LANDED:
             for turn, step in changed:
                 self._remember(turn, step)
-            for step in steps:
-                self._settle(step)
+            for turn, step in planned:
+                self._settle(turn, step)
             # Everybody has been answered: nothing from here on may turn a commit that landed into a failure.
             self._later(self._swaps.expire(steps))
         return fate
@@ -444,7 +490,7 @@ class Engine:
         for turn, step in planned:
             going = step.going
             for position, error in (await self._gatekeeper.still_admits([w.member for w in going])).items():
-                going[position].settle(error)
+                self._turn_away(turn, going[position], error)
                 late = True
             if late or not step.expired:
                 continue
@@ -456,7 +502,7 @@ class Engine:
                 turn.expires = False
                 late = True
         # Somebody may have left meanwhile. No await between this look and the seals.
-        return late or any(waiting.answer.done() for _, step in planned for waiting in step.going)
+        return late or any(waiting.over for _, step in planned for waiting in step.going)
 
     def _remember(self, turn: Turn, step: Step) -> None:
         turn.saw(step.new)
@@ -465,7 +511,8 @@ class Engine:
         turn.expires = True
         self._heads.remember(step.new.head, step.plan.files)
 
-    def _settle(self, step: Step, *, refusals_only: bool = False) -> None:
+    def _settle(self, turn: Turn, step: Step, *, refusals_only: bool = False) -> None:
+        """Answer everybody. With `refusals_only`, those who were refused on a version that may not stand any more."""
         size, head = len(step.plan.accepted), step.new.head
         results: list[tuple[Member, Committed | IcetowerError]] = [(r.member, r.error) for r in step.plan.refused]
         if not refusals_only:
@@ -479,7 +526,10 @@ class Engine:
             found = waiting[id(member)].popleft()
             if isinstance(result, Committed) and found.taken_s is not None:
                 result = replace(result, queue_wait_ms=(found.taken_s - found.entered_s) * 1000)
-            found.settle(result)
+            if refusals_only and isinstance(result, IcetowerError):
+                self._turn_away(turn, found, result)
+            else:
+                found.settle(result)
 
     # -- small things ---------------------------------------------------------------------------------------------
 
@@ -516,38 +566,24 @@ class Engine:
         """Two towers that lose to each other must not keep step."""
         await self._ambient.sleep(min(0.002 * 2 ** min(attempt, 8), 0.25) * self._ambient.uniform())
 
-    def _check_open(self, members: Sequence[Member]) -> None:
+    def _closed_to(self, members: Sequence[Member]) -> CommitConflict | None:
         # What is under way by another request is let in: that may land yet, and then this one must not have heard 409.
-        if self._draining and not any(self._turn(member.identifier).knows(member) for member in members):
-            # Not 503: that ends a PyIceberg job, and leaves Java wondering whether it landed (trap A4).
-            raise CommitConflict(
-                "the server is shutting down; nothing of the commit was committed; try again",
-                rule="queue.draining",
-                next_step="retry",
-            )
+        if not self._draining or any(self._turn(member.identifier).knows(member) for member in members):
+            return None
+        return draining()
 
 
-def _told(raised: Exception) -> IcetowerError:
+def _told(told: T | IcetowerError) -> T:
+    """The answer. Raises the error that is told instead."""
+    if isinstance(told, IcetowerError):
+        raise told
+    return told
+
+
+def _known(raised: Exception) -> IcetowerError:
     """What the clients of a group hear when something happens that nobody foresaw."""
     if isinstance(raised, IcetowerError):
         return raised
     error = CommitStateUnknown(f"the commit engine failed: {type(raised).__name__}")
     error.__cause__ = raised
     return error
-
-
-def _lost_for_good(rounds: int) -> CommitConflict:
-    return CommitConflict(
-        f"{rounds} swaps in a row were lost to other writers of the catalog; try again",
-        rule="swap.lost",
-        next_step="retry",
-    )
-
-
-def _withdrawn(deadline_s: float, identifier: Identifier) -> CommitConflict:
-    return CommitConflict(
-        f"the commit waited {deadline_s:g} s for its turn on {identifier} and was withdrawn; nothing of it was "
-        "committed; try again",
-        rule="queue.deadline",
-        next_step="retry",
-    )

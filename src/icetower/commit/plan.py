@@ -170,6 +170,17 @@ def plan(
     return planner.result(keep)
 
 
+def landed(head: HeadState, member: Member) -> tuple[int, ...] | None:
+    """The snapshots as which a commit is in a version of the table already; None if it is not.
+
+    Raises:
+        KeyMisused: it is there, but rolled back, or its key stands for something else.
+        ValidationFailed: its snapshots are there with other content.
+    """
+    planner = _Planner(head, Sources(), 0, str, int, None)
+    return planner.landed_append(member) if isinstance(member, AdmittedAppend) else planner.landed(member)
+
+
 class _NeedsTargets(Exception):
     """Position delete files must be read first, which don't say which data files they are about (trap R6)."""
 
@@ -248,7 +259,7 @@ class _Planner:
     def take(self, member: Admitted) -> None:
         """Decide on one member. Raises what is in `_LACKING`."""
         try:
-            landed = self._landed(member)
+            landed = self.landed(member)
             if landed is not None:
                 self._replayed.append(Replayed(member, landed))
                 return
@@ -286,7 +297,7 @@ class _Planner:
         numbers: dict[tuple[str, str], int] = {}
         for append in appends:
             try:
-                landed = self._landed_append(append)
+                landed = self.landed_append(append)
             except IcetowerError as error:
                 self._refused.append(Refused(append, error))
                 continue
@@ -336,7 +347,7 @@ class _Planner:
         self._accepted += [Accepted(append, "appended", (snapshot_id,)) for append in going]
         self._replayed += [Replayed(append, (snapshot_id,)) for append in later]
 
-    def _landed_append(self, append: AdmittedAppend) -> tuple[int, ...] | None:
+    def landed_append(self, append: AdmittedAppend) -> tuple[int, ...] | None:
         """The snapshot of this very append, if it is in the table already (traps K1, K2)."""
         if append.table_uuid is not None and append.table_uuid != self._ground.view.get("table-uuid"):
             return None
@@ -378,7 +389,7 @@ class _Planner:
 
     # -- what is there already ------------------------------------------------------------------------------------
 
-    def _landed(self, member: Admitted) -> tuple[int, ...] | None:
+    def landed(self, member: Admitted) -> tuple[int, ...] | None:
         """The snapshots of this very commit, if it is in the table already (traps A3, K1, K2, K3)."""
         own = tuple(change.snapshot["snapshot-id"] for change in member.changes)
         if not own:

@@ -41,6 +41,7 @@ class Waiting:
         taken_s: when its group was formed; None while it is in the queue.
         sealed: its swap has begun, and only the outcome may answer (trap A3).
         leaving: its caller waits no longer, so that it is withdrawn as soon as it is certain not to have landed.
+        refused: it is not committed any more, and this is why; told after a last look at the table.
         swaps_lost: how often its group was beaten by an outside writer.
         batch: stands for the members that are tried together, and without others, since their group has failed.
         names: what it goes by when it is sent again.
@@ -53,6 +54,7 @@ class Waiting:
     taken_s: float | None = None
     sealed: bool = False
     leaving: bool = False
+    refused: IcetowerError | None = None
     swaps_lost: int = 0
     batch: object = None
     names: frozenset[str] = frozenset()
@@ -61,6 +63,11 @@ class Waiting:
     def appends(self) -> bool:
         """Whether it is an append by the fast path."""
         return isinstance(self.member, AdmittedAppend)
+
+    @property
+    def over(self) -> bool:
+        """Whether it is to be planned no more."""
+        return self.refused is not None or self.answer.done()
 
     def settle(self, result: Committed | IcetowerError) -> None:
         """Answer, unless it was answered before."""

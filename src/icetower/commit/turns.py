@@ -39,6 +39,8 @@ class Limits:
     """Commits that are held back before one table's queue; more are refused at once."""
     deadline_s: float = 30.0
     """How long a commit may wait for its turn before it is withdrawn and answered 409 (trap A4)."""
+    look_s: float = 5.0
+    """How long it may take to look, for the last time, whether a commit that is turned away is in the table."""
     rounds_max: int = 32
     """Swaps lost to outside writers before a commit gives up with 409."""
     settle_s: float = 30.0

@@ -1,0 +1,95 @@
+"""Commits that are turned away: what they hear, and the last look whether they are in the table after all.
+
+This tower may not be the first that was asked. Another one may have sent a commit's swap and died, and its client has
+come here since it heard nothing. While the commit waits here, that swap may land, or have landed unseen. Told 409, the
+client would delete manifests that the table names (trap A3). This tower's own swap meets what has landed, and so does a
+plan on a head that still stands; who is turned away without either is looked for in the head, at the very end.
+
+A swap that lands after the look is beyond it: docs/operations.md says what bounds that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from icetower.commit.head import Heads
+from icetower.commit.plan import Member, landed
+from icetower.commit.queue import Committed
+from icetower.errors import CommitConflict, CommitStateUnknown, IcetowerError, KeyMisused, ValidationFailed
+from icetower.protocol.names import Identifier
+
+SENT_BACK = ("queue.deadline", "queue.full")
+"""Rules of refusals that say nothing of the commit itself: where it is under way by another request, it may wait on."""
+
+
+class LastLook:
+    """Args:
+    look_s: how long a look may take.
+    """
+
+    def __init__(self, heads: Heads, *, look_s: float) -> None:
+        self._heads = heads
+        self._look_s = look_s
+
+    async def answer(self, member: Member, refusal: IcetowerError) -> Committed | IcetowerError:
+        """What to tell a commit that is turned away: the refusal, unless the head has it, or cannot be read."""
+        if refusal.status >= 500:  # nobody deletes anything on hearing these
+            return refusal
+        try:
+            async with asyncio.timeout(self._look_s):
+                head = await self._heads.load(member.identifier)
+        except (IcetowerError, TimeoutError) as error:
+            unknown = CommitStateUnknown(
+                f"{refusal.message}. But whether another server had committed it before cannot be told, since the head "
+                f"of {member.identifier} cannot be read now: look for its snapshot before writing again, or send the "
+                "very same again"
+            )
+            unknown.__cause__ = error
+            return unknown
+        try:
+            snapshots = landed(head, member)
+        except (KeyMisused, ValidationFailed) as error:  # it is there, but not as it was sent
+            return error
+        return refusal if snapshots is None else Committed("replayed", head, snapshots, 0.0, 1)
+
+    async def answers(self, members: Sequence[Member], refusal: IcetowerError) -> list[Committed] | IcetowerError:
+        """Likewise for a transaction: its answers, where all of it is in the tables."""
+        told = await asyncio.gather(*(self.answer(member, refusal) for member in members))
+        there = [each for each in told if isinstance(each, Committed)]
+        if len(there) == len(told):
+            return there
+        other = next((each for each in told if isinstance(each, IcetowerError) and each is not refusal), None)
+        if other is None and there:
+            return KeyMisused(
+                "some tables of the transaction have it, and others do not: its idempotency key stands for another "
+                "transaction; use a new key",
+                rule="key.transaction",
+            )
+        return other or refusal
+
+
+def draining() -> CommitConflict:
+    # Not 503: that ends a PyIceberg job, and leaves Java wondering whether it landed (trap A4).
+    return CommitConflict(
+        "the server is shutting down; nothing of the commit was committed; try again",
+        rule="queue.draining",
+        next_step="retry",
+    )
+
+
+def lost_for_good(rounds: int) -> CommitConflict:
+    return CommitConflict(
+        f"{rounds} swaps in a row were lost to other writers of the catalog; try again",
+        rule="swap.lost",
+        next_step="retry",
+    )
+
+
+def withdrawn(deadline_s: float, identifier: Identifier) -> CommitConflict:
+    return CommitConflict(
+        f"the commit waited {deadline_s:g} s for its turn on {identifier} and was withdrawn; nothing of it was "
+        "committed; try again",
+        rule="queue.deadline",
+        next_step="retry",
+    )
