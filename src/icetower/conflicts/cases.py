@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from icetower.conflicts.operations import Flag, Kind
 from icetower.errors import BadRequest
 from icetower.table.manifest_writing import single_value
-from icetower.table.partitions import FIRST_PARTITION_FIELD_ID
+from icetower.table.partitions import FIRST_PARTITION_FIELD_ID, result_of
 from icetower.table.records import DATA, EQUALITY_DELETES, PATH_FIELD_ID, POSITION_DELETES, DataFile
 
 LOCATION = "mem://t"
@@ -227,9 +227,7 @@ def _check_file(case: Case, name: str, file: FileOf) -> None:
 
 
 def _result_type(field: PartitionFieldOf) -> str:
-    transform = field.transform.split("[")[0]
-    own = next(kind for _, name, kind, _ in COLUMNS if name == field.column)
-    return {"bucket": "int", "year": "int", "month": "int", "day": "date"}.get(transform, own)
+    return result_of(field.transform, next(kind for _, name, kind, _ in COLUMNS if name == field.column))
 
 
 def _fits(value: Any, kind: str) -> bool:
