@@ -29,6 +29,7 @@ from icetower.admission.keys import check_key, ways_of
 from icetower.admission.locations import check_files, roots_of
 from icetower.admission.quotas import check_quota
 from icetower.admission.refusals import Held, refusal
+from icetower.catalog.changes import FAMILY_OF, plain_path
 from icetower.catalog.footers import Claim, Verified
 from icetower.conflicts import literals
 from icetower.contracts.check import Clear, Touch, check
@@ -206,18 +207,16 @@ def _check_contract(
 
 # -- one name for one file: paths are compared as texts, here, in groups, and by engines that look for deletes ---------
 
-_FAMILIES = (("s3", "s3a", "s3n"), ("gs", "gcs"), ("abfss", "abfs", "wasbs", "wasb"))
-_FAMILY = {scheme: names[0] for names in _FAMILIES for scheme in names}
 _ODD = re.compile(r"/\.{0,2}(?=/|\Z)|[?#]")
 """What has more than one spelling. Some libraries drop what comes after ? and #, and others take it for the name."""
 
 
 def _check_spelling(roots: Sequence[str], claims: Sequence[Claim]) -> None:
     """Files are spelled as the table spells the place that they lie in."""
-    plain = sorted(((_plain(root).rstrip("/"), root.rstrip("/")) for root in roots), key=lambda pair: -len(pair[0]))
+    plain = sorted(((plain_path(root).rstrip("/"), root.rstrip("/")) for root in roots), key=lambda pair: -len(pair[0]))
     for claim in claims:
         path = claim.path
-        own = _plain(path)
+        own = plain_path(path)
         for bare, root in plain:  # of places within each other, the innermost counts
             if own.startswith(f"{bare}/"):
                 expected, start = root + own[len(bare) :], len(root)
@@ -236,17 +235,6 @@ def _check_spelling(roots: Sequence[str], claims: Sequence[Claim]) -> None:
             )
 
 
-def _plain(path: str) -> str:
-    """A path without what is spelled in several ways: the beginning of local files' URIs, and kinds of URIs."""
-    if path.startswith("/"):
-        return path
-    scheme, colon, rest = path.partition(":")
-    scheme = scheme.lower() if colon else scheme
-    if scheme == "file":
-        return re.sub(r"^//(localhost)?(?=/)", "", rest)
-    return f"{_FAMILY.get(scheme, scheme)}{colon}{rest}"
-
-
 def _elsewhere(plain: str, location: str) -> tuple[str, str]:
     """How a file outside of the table's places is spelled, in the manner of the table's location.
 
@@ -259,7 +247,7 @@ def _elsewhere(plain: str, location: str) -> tuple[str, str]:
     if not separator:  # no path at all, which the storage will say
         return "", plain
     own = location.partition(":")[0]
-    before = f"{own if _FAMILY.get(own) == scheme else scheme}://"
+    before = f"{own if FAMILY_OF.get(own) == scheme else scheme}://"
     return before, before + rest
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 from urllib.parse import unquote
@@ -307,18 +308,27 @@ def _roots(metadata: Mapping[str, Any] | None, updates: Sequence[Mapping[str, An
     return tuple(roots)
 
 
+_FAMILIES = (("s3", "s3a", "s3n"), ("gs", "gcs"), ("abfss", "abfs", "wasbs", "wasb"))
+FAMILY_OF = {scheme: names[0] for names in _FAMILIES for scheme in names}
+"""Schemes that are several names of one storage, with the one that is taken for all of them."""
+
+
 def is_under(path: str, root: str) -> bool:
-    """Whether `path` lies under the directory `root`, with `..`, doubled slashes and file URI forms seen through."""
+    """Whether `path` lies under the directory `root`, however the two are spelled. What has `..` in it lies nowhere."""
     if ".." in unquote(path).split("/"):
         return False
     return plain_path(path).startswith(plain_path(root).rstrip("/") + "/")
 
 
 def plain_path(path: str) -> str:
-    """One spelling for the forms of a local file's URI."""
-    if path.startswith("file:"):
-        path = "/" + path.removeprefix("file:").lstrip("/")
-    return path
+    """A path without what is spelled in several ways: the beginning of local files' URIs, and kinds of URIs."""
+    if path.startswith("/"):
+        return path
+    scheme, colon, rest = path.partition(":")
+    scheme = scheme.lower() if colon else scheme
+    if scheme == "file":
+        return re.sub(r"^//(localhost)?(?=/)", "", rest)
+    return f"{FAMILY_OF.get(scheme, scheme)}{colon}{rest}"
 
 
 def _check_confined(path: str, roots: Sequence[str], what: str) -> None:
