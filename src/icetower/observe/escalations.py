@@ -72,7 +72,7 @@ class Escalations:
     async def require_free(self, principal: Principal, table: Identifier) -> None:
         """Raises `ContractViolation` (`contract.escalated`) where an escalation is open."""
         if _governed(principal):
-            stop = await self._stop(stop_of(principal.name, table))
+            stop = await self._stop(principal.name, table)
             if stop is not None:
                 raise _stopped(stop)
 
@@ -84,16 +84,15 @@ class Escalations:
         """
         if not _governed(principal) or not counts(error):
             return error
-        subject = stop_of(principal.name, table)
         try:
-            stop = await self._stop(subject)
+            stop = await self._stop(principal.name, table)
             if stop is not None:
                 return _stopped(stop)
             clause = principal.contract.escalation
             if clause is None:
                 return error
             failure = Failure(self._ambient.now_ms(), error.rule)
-            failures = self._streaks.failed(principal.name, subject, failure, clause)
+            failures = self._streaks.failed(principal.name, stop_of(principal.name, table), failure, clause)
             if failures is not None:
                 await self._escalate(principal, table, failures)
         except IcetowerError as fault:
@@ -103,7 +102,8 @@ class Escalations:
 
     def succeeded(self, principal: str, table: Identifier) -> None:
         """An attempt has landed: its failures are no longer in a row."""
-        self._streaks.ended(principal, stop_of(principal, table))
+        if self._streaks:  # most agents never fail, and this is in the way of every commit
+            self._streaks.ended(principal, stop_of(principal, table))
 
     async def _escalate(self, principal: Principal, table: Identifier, failures: Sequence[Failure]) -> None:
         contract = principal.contract
@@ -128,10 +128,11 @@ class Escalations:
         if matter.subject in self._stops[1]:
             self._streaks.ended(principal.name, matter.subject)
 
-    async def _stop(self, subject: str) -> Matter | None:
+    async def _stop(self, principal: str, table: Identifier) -> Matter | None:
         if self._stops[0] < self._registry.number:
             self._stops = await self._reading.ask(_STOPS)
-        return self._stops[1].get(subject)
+        stops = self._stops[1]
+        return stops.get(stop_of(principal, table)) if stops else None
 
     async def _read_stops(self, asked: Sequence[str]) -> Mapping[str, tuple[int, Mapping[str, Matter]]]:
         found = await self._store.stops()
