@@ -123,6 +123,11 @@ class Axes:
             return False
         return True
 
+    def meet(self, one: Region, other: Region) -> bool:
+        """Whether two regions may have a row in common. Raises `NotUnderstood`."""
+        boxes = self.box(one), self.box(other)
+        return boxes[0] is not None and boxes[1] is not None and intersection(boxes[0], boxes[1]) is not None
+
     def words(self, box: Box) -> str:
         """Which rows a box holds, as ``day(ts) is from 2017-01-01 to 2017-02-01 and bucket(16, id) is 3``."""
         order = list(dict.fromkeys(self._axes.values()))

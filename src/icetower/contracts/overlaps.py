@@ -16,12 +16,11 @@ from icetower.contracts.boxes import TooMany, difference, intersection, merged
 from icetower.contracts.model import FILE_OPERATIONS, Contract, Extent, Operation, Pattern, Range, Region, Rule
 from icetower.contracts.terms import Layout, parse_term
 from icetower.contracts.values import NotUnderstood, compile_extent, moment_of
-from icetower.contracts.wording import CALENDAR
+from icetower.contracts.wording import CALENDAR, UNIT_MS
 from icetower.table.partitions import PartitionField, PartitionSpec
 
 MOMENTS_MAX = 400
 """Moments at which moving regions are looked at."""
-_WIDEST_MS = {"year": 366 * 86_400_000, "month": 31 * 86_400_000, "day": 86_400_000, "hour": 3_600_000}
 EVERYTHING = Region(())
 """What a rule of all partitions speaks of."""
 
@@ -192,7 +191,7 @@ def _moments(
         moments |= {(now_ms // step_ms + count) * step_ms for count in range(1, 33)}
     for offset_ms, unit in offsets:
         for at_ms in fixed:
-            step_ms = _WIDEST_MS[unit]
+            step_ms = UNIT_MS[unit]
             moments |= {at_ms - offset_ms + delta for delta in (-step_ms - 1, -step_ms, -1, 0, step_ms)}
     return sorted(moment for moment in moments if moment >= now_ms)[:MOMENTS_MAX]
 

@@ -11,6 +11,8 @@ from icetower.contracts.reading import duration_text
 from icetower.table.partitions import PartitionField, human_value
 
 CALENDAR = ("year", "month", "day", "hour")
+UNIT_MS = {"year": 366 * 86_400_000, "month": 31 * 86_400_000, "day": 86_400_000, "hour": 3_600_000}
+"""How long a unit of the calendar is at most."""
 LISTED_MAX = 8
 """Values that are listed one by one."""
 OFFSET = "offset"

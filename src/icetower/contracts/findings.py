@@ -1,0 +1,104 @@
+"""What a review of contracts finds, and where. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from icetower.contracts.document import load
+from icetower.contracts.model import Contract
+from icetower.contracts.reading import RULE, lines_of
+from icetower.errors import BadRequest
+
+ALIKE_MAX = 4
+"""Findings of one kind at one place, such as one for each of a thousand tables."""
+
+
+class Severity(StrEnum):
+    """`ERROR`: it must not be put in force so. `WARNING`: it does not do what was meant, most likely."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    NOTE = "note"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A line, counted from 1, of something that was read."""
+
+    source: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.source}:{self.line}"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was found.
+
+    Attributes:
+        rule: what was broken, such as ``overlap.owned``; docs/contracts.md lists them.
+        also: other places that it is about.
+    """
+
+    severity: Severity
+    rule: str
+    message: str
+    place: Place
+    contract: str = ""
+    also: tuple[Place, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A contract as it stands in a file, or in force.
+
+    Attributes:
+        source: the file; or in words which version in force.
+        lines: where everything stands (`reading.lines_of`).
+    """
+
+    contract: Contract
+    source: str
+    lines: Mapping[str, int]
+
+    @classmethod
+    def read(cls, text: str, source: str) -> Written:
+        """Raises `BadRequest` as `load`."""
+        return cls(load(text, source=source), source, lines_of(text, source=source))
+
+    def at(self, place: str = "") -> Place:
+        """Where a field stands, or the nearest one around it that is there: ``tables[0].partitions[1].day(ts)``."""
+        while place and place not in self.lines:
+            cut = max(place.rfind("."), place.rfind("["))
+            place = place[: max(cut, 0)]
+        return Place(self.source, self.lines.get(place, self.lines.get("agent", 1)))
+
+    def found(
+        self, severity: Severity, rule: str, message: str, place: str = "", also: tuple[Place, ...] = ()
+    ) -> Finding:
+        return Finding(severity, rule, message, self.at(place), self.contract.name, also)
+
+
+def condensed(findings: Iterable[Finding]) -> list[Finding]:
+    """Findings in the order of their places, the worst first; of many alike at one place a few, and how many more."""
+    alike: dict[tuple[Place, str, Severity], list[Finding]] = {}
+    for finding in dict.fromkeys(findings):
+        alike.setdefault((finding.place, finding.rule, finding.severity), []).append(finding)
+    kept: list[Finding] = []
+    for group in alike.values():
+        kept += group[:ALIKE_MAX]
+        if len(group) > ALIKE_MAX:
+            kept.append(replace(group[0], message=f"and {len(group) - ALIKE_MAX} more like these", also=()))
+    order = list(Severity)
+    return sorted(kept, key=lambda each: (each.place.source, each.place.line, order.index(each.severity)))
+
+
+def of_syntax(error: BadRequest, source: str) -> Finding:
+    """The finding that a contract cannot be read."""
+    line, colon, problem = error.message.removeprefix(f"{source}, line ").partition(": ")
+    if not (colon and line.isdigit()):
+        line, problem = "1", error.message
+    return Finding(Severity.ERROR, RULE, problem, Place(source, int(line)))

@@ -1,0 +1,360 @@
+"""A review of contracts by themselves: what does not do what was meant, and who is in whose way. Pure.
+
+`one` looks at a contract alone, `together` at several that are to be in force beside each other and beside those that
+are already. What is found is said with the line, the rule and the way out; docs/contracts.md lists the rules.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import itertools
+from collections.abc import Iterator, Sequence
+
+from icetower.contracts.axes import Axes, is_relative, rules_regions
+from icetower.contracts.boxes import TooMany
+from icetower.contracts.findings import Finding, Severity, Written
+from icetower.contracts.gaps import gaps
+from icetower.contracts.grants import role_name
+from icetower.contracts.model import (
+    FILE_OPERATIONS,
+    Contract,
+    Extent,
+    Operation,
+    Orchestration,
+    Pattern,
+    Range,
+    Retries,
+    Rule,
+)
+from icetower.contracts.overlaps import Overlap, common_tables, overlaps, written
+from icetower.contracts.reading import duration_text
+from icetower.contracts.terms import Layout, parse_term
+from icetower.contracts.values import NotUnderstood, moment_of
+from icetower.contracts.wording import UNIT_MS, operations_text
+from icetower.protocol.names import Identifier
+from icetower.table.partitions import PartitionSpec
+
+ORPHANS_AGE_LEAST_S = 86_400
+"""Younger files are not deleted: Iceberg's own procedure refuses to, since a writer may be at work on them for long."""
+_ROWS_CHANGE = frozenset({Operation.OVERWRITE, Operation.DELETE})
+GAPS_MAX = 5
+"""Gaps of one table that are named."""
+
+
+def one(contract: Written, *, now_ms: int) -> Iterator[Finding]:
+    """What is found in one contract."""
+    yield from _retries(contract)
+    yield from _clauses(contract)
+    for position, rule in enumerate(contract.contract.tables):
+        place = f"tables[{position}]"
+        yield from _entry(contract, rule, place)
+        yield from _regions(contract, rule, place, now_ms)
+
+
+# ----------------------------------------------------------------------------------------------- retries and escalation
+
+
+def longest_retrying_s(retries: Retries) -> float:
+    """How long the waits between all retries take at most, as Iceberg's clients double them."""
+    waits_ms = (min(retries.min_wait_ms * 2**attempt, retries.max_wait_ms) for attempt in range(retries.attempts))
+    return sum(itertools.islice(waits_ms, 64)) / 1000 + max(0, retries.attempts - 64) * retries.max_wait_ms / 1000
+
+
+def _retries(it: Written) -> Iterator[Finding]:
+    contract = it.contract
+    writing = [position for position, rule in enumerate(contract.tables) if written(rule)]
+    if not writing:
+        return
+    retries = contract.retries or Retries()
+    tried_s = longest_retrying_s(retries)
+    longest = duration_text(max(tried_s, 0.001))
+    escalation, idempotency = contract.escalation, contract.idempotency
+    keyless = [position for position in writing if not _needs_key(contract, contract.tables[position])]
+    if retries.attempts and keyless:
+        place = "retries" if contract.retries is not None else f"tables[{keyless[0]}]"
+        yield it.found(
+            Severity.WARNING,
+            "retries.key",
+            f"commits to {contract.tables[keyless[0]].pattern} are tried again and need no idempotency key: one whose "
+            "answer was lost lands twice; add 'idempotency: {required: true}'",
+            place,
+        )
+    if escalation is None:
+        yield it.found(
+            Severity.WARNING,
+            "escalation.none",
+            "nobody is told when its commits keep failing; add 'escalation' with a named human",
+            "agent",
+        )
+    else:
+        if tried_s > escalation.within_s:
+            yield it.found(
+                Severity.WARNING,
+                "escalation.within",
+                f"the retries of one commit take up to {longest}, longer than the {duration_text(escalation.within_s)} "
+                "within which failures count together: they may never come to an escalation; raise 'within'",
+                "escalation.within",
+            )
+        if escalation.after_failures < retries.attempts:
+            yield it.found(
+                Severity.WARNING,
+                "escalation.after",
+                f"it escalates after {escalation.after_failures} failures in a row, before the {retries.attempts} "
+                "retries of one commit are made; raise 'after_failures', or lower 'retries.attempts'",
+                "escalation.after_failures",
+            )
+    if idempotency is not None and idempotency.window_s is not None and idempotency.window_s < tried_s:
+        yield it.found(
+            Severity.WARNING,
+            "idempotency.window",
+            f"a key is forgotten after {duration_text(idempotency.window_s)}, and a commit may be tried again for "
+            f"{longest}; raise 'window'",
+            "idempotency.window",
+        )
+
+
+def _needs_key(contract: Contract, rule: Rule) -> bool:
+    return rule.require_key or (contract.idempotency is not None and contract.idempotency.required)
+
+
+def _clauses(it: Written) -> Iterator[Finding]:
+    contract = it.contract
+    if contract.owner is None:
+        yield it.found(Severity.NOTE, "owner.none", "nobody is named who answers for the agent; add 'owner'", "agent")
+    if contract.shadow:
+        yield it.found(Severity.NOTE, "mode.shadow", "it is evaluated and logged only: it admits everything", "mode")
+    orphans = contract.orphans
+    if orphans is not None and orphans.delete and orphans.older_than_s < ORPHANS_AGE_LEAST_S:
+        yield it.found(
+            Severity.WARNING,
+            "orphans.age",
+            f"files are deleted from the age of {duration_text(orphans.older_than_s)} on, and may belong to a commit "
+            "under way; wait a day at least",
+            "orphans.older_than",
+        )
+
+
+# -------------------------------------------------------------------------------------------------- one entry of tables
+
+
+def _entry(it: Written, rule: Rule, place: str) -> Iterator[Finding]:
+    files = frozenset(operation for operation in FILE_OPERATIONS if rule.grants(operation))
+    if files and rule.partitions == ():
+        yield it.found(
+            Severity.WARNING,
+            "partitions.none",
+            f"{operations_text(files)} on {rule.pattern} comes to nothing: no partition is owned; add 'partitions'",
+            place,
+        )
+    if not files and rule.partitions != ():
+        yield it.found(
+            Severity.NOTE,
+            "partitions.unused",
+            f"the partitions of {rule.pattern} come to nothing: no file operation is granted on them",
+            f"{place}.partitions",
+        )
+    if rule.strict and (rule.blind_appends or rule.reads_owned):
+        said = "blind_appends" if rule.blind_appends else "read_scope"
+        yield it.found(
+            Severity.NOTE,
+            "strict.rebase",
+            f"'{said}' comes to nothing: 'strict' turns all rebasing off",
+            f"{place}.{said}",
+        )
+    if rule.orchestration is Orchestration.MEDIATOR and not _has_log(it.contract, rule.pattern):
+        yield it.found(
+            Severity.WARNING,
+            "pattern.mediator",
+            f"rows come into {rule.pattern} through a write-ahead log only, and there is no other table that it may "
+            "append to; add the log to 'tables'",
+            f"{place}.pattern",
+        )
+
+
+def _has_log(contract: Contract, target: Pattern) -> bool:
+    return any(
+        rule.pattern != target
+        and rule.orchestration is not Orchestration.MEDIATOR
+        and Operation.APPEND in written(rule)
+        for rule in contract.tables
+    )
+
+
+def _regions(it: Written, rule: Rule, place: str, now_ms: int) -> Iterator[Finding]:
+    """Of its regions: values that mean nothing, those that hold nothing, exceptions that take nothing away."""
+    given = [(region, f"{place}.partitions[{i}]") for i, region in enumerate(rule.partitions or ())]
+    taken = [(region, f"{place}.except[{i}]") for i, region in enumerate(rule.excluded)]
+    moving = any(is_relative(region) for region, _ in (*given, *taken))
+    axes = Axes(rules_regions([rule]), now_ms=now_ms)
+    offsets = Axes(rules_regions([rule])) if moving else axes
+    for region, at in (*given, *taken):
+        try:
+            axes.box(region)
+        except NotUnderstood as problem:
+            yield it.found(Severity.ERROR, "partitions.value", str(problem), at)
+            return
+        for name, extent in region.fields:
+            if why := why_short(name, _unit_of(name), extent):
+                yield it.found(Severity.WARNING, "partitions.slot", why, f"{at}.{name}")
+    if not all(offsets.understands(region) for region, _ in (*given, *taken)):
+        return
+    for region, at in (*given, *taken):
+        if offsets.box(region) is None:
+            yield it.found(Severity.WARNING, "partitions.empty", "this region never holds anything", at)
+    for region, at in taken:
+        if rule.partitions is not None and not any(offsets.meet(region, other) for other, _ in given):
+            yield it.found(
+                Severity.NOTE, "except.nothing", "this takes nothing away from the partitions of its entry", at
+            )
+    try:
+        if taken and given and not offsets.inhabited(offsets.boxes(rule)):
+            yield it.found(
+                Severity.WARNING,
+                "partitions.empty",
+                f"nothing is left of the partitions of {rule.pattern}: 'except' takes all of them away",
+                f"{place}.except",
+            )
+    except TooMany:
+        return
+
+
+def _unit_of(name: str) -> str:
+    term = parse_term(name)
+    return "" if term is None else term.transform
+
+
+def why_short(name: str, transform: str, extent: Extent) -> str | None:
+    """What is wrong with a slot that moves with the clock and is shorter than what its term counts; None: nothing."""
+    if transform not in UNIT_MS or not isinstance(extent, Range):
+        return None
+    start, end = (None if text is None else moment_of(text, 0) for text in (extent.start, extent.end))
+    if start is None or end is None or not 0 < end - start < UNIT_MS[transform]:
+        return None
+    return (
+        f"{name} from {extent.start} to {extent.end} is shorter than one {transform}: it holds one only while the next "
+        f"begins within it, and nothing at all at other times; write a list, such as [now], or a longer range"
+    )
+
+
+# ------------------------------------------------------------------------------------------------------------- together
+
+
+def together(
+    contracts: Sequence[Written],
+    in_force: Sequence[Written] = (),
+    *,
+    now_ms: int,
+    tables: Sequence[Identifier] = (),
+) -> Iterator[Finding]:
+    """What is found between contracts.
+
+    Args:
+        contracts: those that are reviewed.
+        in_force: others, which stay as they are; nothing is said of these among themselves.
+        tables: those that are looked at by themselves (`references.py`): nothing is said of who owns what of them.
+    """
+    yield from _names(contracts)
+    yield from _roles(contracts, in_force)
+    for it, other in pairs(contracts, in_force):
+        for found in overlaps(it.contract, other.contract, now_ms=now_ms):
+            if not any(found.tables.matches(table) for table in tables):
+                yield of_overlap(it, other, found)
+    patterns = dict.fromkeys(rule.pattern for it in contracts for rule in it.contract.tables if written(rule))
+    for pattern in patterns:
+        if not any(pattern.matches(table) for table in tables):
+            yield from of_gaps(pattern, contracts, in_force, now_ms=now_ms)
+
+
+def pairs(contracts: Sequence[Written], in_force: Sequence[Written]) -> Iterator[tuple[Written, Written]]:
+    """All two of different agents, one of them at least among those that are reviewed."""
+    for position, it in enumerate(contracts):
+        for other in (*contracts[position + 1 :], *in_force):
+            if it.contract.name != other.contract.name:
+                yield it, other
+
+
+def _names(contracts: Sequence[Written]) -> Iterator[Finding]:
+    """Two contracts of one agent: the second would put an end to the first."""
+    first: dict[str, Written] = {}
+    for it in contracts:
+        before = first.setdefault(it.contract.name, it)
+        if before is not it:
+            yield it.found(
+                Severity.ERROR,
+                "agent.twice",
+                f"{it.contract.name} has a contract already, at {before.at('agent')}; rename one of the agents",
+                "agent",
+                (before.at("agent"),),
+            )
+
+
+def _roles(contracts: Sequence[Written], in_force: Sequence[Written]) -> Iterator[Finding]:
+    """Two agents whose roles would be one, where contracts are put in force as a catalog's grants."""
+    for it, other in pairs(contracts, in_force):
+        role = role_name(it.contract)
+        if role == role_name(other.contract):
+            yield it.found(
+                Severity.WARNING,
+                "agent.role",
+                f"{it.contract.name} and {other.contract.name} would share the role {role} in a catalog (`icetower "
+                f"contracts grants`), and what is granted to it; rename one of them. The other: {other.at('agent')}",
+                "agent",
+                (other.at("agent"),),
+            )
+
+
+def of_overlap(it: Written, other: Written, found: Overlap) -> Finding:
+    """An overlap as a finding: how bad it is depends on what each may do there."""
+    mine, theirs = found.operations
+    here, there = f"tables[{found.one}]", f"tables[{found.other}]"
+    its_place = other.at(there)
+    where = f"{found.tables}" + (f" where {found.partitions}" if found.partitions else ", all of it")
+    when = ""
+    if found.from_ms is not None:
+        when = f" from {dt.datetime.fromtimestamp(found.from_ms / 1000, dt.UTC):%Y-%m-%d %H:%M} UTC on,"
+    agents = f"{it.contract.name} and {other.contract.name}"
+    held = f"{operations_text(mine)} here, {operations_text(theirs)} at {its_place}"
+    if not mine & _ROWS_CHANGE and not theirs & _ROWS_CHANGE:
+        severity, rule = Severity.NOTE, "overlap.shared"
+        words = f"{agents} share {where}{when} ({held}): neither changes the other's rows"
+    elif found.unsure is not None:
+        severity, rule = Severity.WARNING, "overlap.possible"
+        words = f"{agents} may both own {where}{when} ({held}): {found.unsure}"
+    else:
+        severity, rule = Severity.ERROR, "overlap.owned"
+        words = f"{agents} both own {where}{when} ({held}); give it to one of them"
+    return it.found(severity, rule, words, here, (its_place,))
+
+
+def of_gaps(
+    tables: Pattern,
+    contracts: Sequence[Written],
+    in_force: Sequence[Written],
+    *,
+    now_ms: int,
+    layout: Layout | None = None,
+    spec: PartitionSpec | None = None,
+    severity: Severity = Severity.NOTE,
+) -> Iterator[Finding]:
+    """What nobody owns of the tables of a pattern, at the first entry that divides them."""
+    owning = [
+        (it, position, rule)
+        for it in (*contracts, *in_force)
+        for position, rule in enumerate(it.contract.tables)
+        if written(rule) and common_tables(rule.pattern, tables) == tables
+    ]
+    mine = next(((it, position) for it, position, rule in owning if it in contracts and rule.partitions), None)
+    if mine is None:
+        return
+    found = gaps([rule for _, _, rule in owning], now_ms=now_ms, layout=layout, spec=spec)
+    for words in found[:GAPS_MAX]:
+        yield mine[0].found(
+            severity, "gap.partitions", f"nobody owns {tables} where {words}", f"tables[{mine[1]}].partitions"
+        )
+    if len(found) > GAPS_MAX:
+        yield mine[0].found(
+            severity,
+            "gap.partitions",
+            f"nobody owns {len(found) - GAPS_MAX} regions more of {tables}",
+            f"tables[{mine[1]}].partitions",
+        )
