@@ -6,6 +6,7 @@ import sqlite3
 from collections.abc import Callable
 from typing import Any
 
+from engine_world import creation
 from forger import SCHEMA, Forger, plain
 from tower_process import TowerProcess, error_of
 
@@ -106,18 +107,7 @@ def test_a3_a_creation_sent_again_is_answered_as_the_first_and_not_by_409(forge:
     staged = admin.http.post(f"/v1/namespaces/{admin.namespace}/tables", json=body).json()["metadata"]
     plain(staged["location"]).joinpath("metadata").mkdir(parents=True)
     _, snapshot = admin.append("a.parquet", base=staged, partition=())
-    updates = [
-        {"action": "assign-uuid", "uuid": staged["table-uuid"]},
-        {"action": "upgrade-format-version", "format-version": 2},
-        {"action": "add-schema", "schema": staged["schemas"][0]},
-        {"action": "set-current-schema", "schema-id": -1},
-        {"action": "add-spec", "spec": staged["partition-specs"][0]},
-        {"action": "set-default-spec", "spec-id": -1},
-        {"action": "add-sort-order", "sort-order": staged["sort-orders"][0]},
-        {"action": "set-default-sort-order", "sort-order-id": -1},
-        {"action": "set-location", "location": staged["location"]},
-        *snapshot,
-    ]
+    updates = [*creation(staged), *snapshot]
     create = [{"type": "assert-create"}]
     key = {"Idempotency-Key": new_key()}
     assert admin.commit(create, updates, **key).status_code == 200

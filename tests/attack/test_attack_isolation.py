@@ -11,6 +11,7 @@ from typing import Any
 import httpx2
 import orjson
 import pytest
+from engine_world import creation
 from forger import OWNER, SCHEMA, Forger, added, plain
 from tower_process import TowerProcess, error_of
 
@@ -206,21 +207,6 @@ def test_who_may_register_a_name_does_not_reach_a_table_whose_name_begins_with_i
     assert error_of(register(agent, theirs))["rule"] == "register.location"
 
 
-def creation(base: dict[str, Any], uuid: str, location: str, **properties: str) -> list[dict[str, Any]]:
-    return [
-        {"action": "assign-uuid", "uuid": uuid},
-        {"action": "upgrade-format-version", "format-version": 2},
-        {"action": "add-schema", "schema": base["schemas"][0]},
-        {"action": "set-current-schema", "schema-id": -1},
-        {"action": "add-spec", "spec": {"spec-id": 0, "fields": []}},
-        {"action": "set-default-spec", "spec-id": -1},
-        {"action": "add-sort-order", "sort-order": {"order-id": 0, "fields": []}},
-        {"action": "set-default-sort-order", "sort-order-id": -1},
-        {"action": "set-location", "location": location},
-        {"action": "set-properties", "updates": properties},
-    ]
-
-
 CREATE = [{"type": "assert-create"}]
 CREATOR = f"tables:\n  - {{table: NS.t, operations: [create, read, append, register, drop], {ALL}}}\n"
 
@@ -232,14 +218,17 @@ def test_a_staged_uuid_is_a_real_one(forge: Forge) -> None:
     agent = forge(CREATOR)
     folder, uuid = base["location"].rsplit("/", 1)[0], base["table-uuid"]
     for sent in (f"secret-{uuid}", "../x", "x", uuid.upper(), uuid.replace("-", ""), f"{uuid}/x", ""):
-        answer = agent.commit(CREATE, creation(base, sent, f"{folder}/t-{sent}"))
+        answer = agent.commit(CREATE, creation(base, uuid=sent, location=f"{folder}/t-{sent}"))
         assert (answer.status_code, error_of(answer)["rule"]) == (400, "uuid"), sent
     fresh = "12345678-0000-4000-8000-000000000000"
-    twice = [{"action": "assign-uuid", "uuid": fresh}, *creation(base, uuid, f"{folder}/t-{fresh}")]
+    twice = [{"action": "assign-uuid", "uuid": fresh}, *creation(base, uuid=uuid, location=f"{folder}/t-{fresh}")]
     assert error_of(agent.commit(CREATE, twice))["rule"] == "uuid"
-    assert error_of(agent.commit(CREATE, creation(base, uuid, f"{folder}/t-{uuid}")))["rule"] == "create.uuid"
-    assert error_of(agent.commit(CREATE, creation(base, fresh, base["location"])))["rule"] == "contract.location"
-    answer = agent.commit(CREATE, creation(base, fresh, f"{folder}/t-{fresh}"))
+    assert (
+        error_of(agent.commit(CREATE, creation(base, uuid=uuid, location=f"{folder}/t-{uuid}")))["rule"]
+        == "create.uuid"
+    )
+    assert error_of(agent.commit(CREATE, creation(base, uuid=fresh)))["rule"] == "contract.location"
+    answer = agent.commit(CREATE, creation(base, uuid=fresh, location=f"{folder}/t-{fresh}"))
     assert answer.status_code == 200
 
 
@@ -252,7 +241,7 @@ def test_no_table_is_put_where_one_lies_that_was_renamed_away(forge: Forge) -> N
     rename = {"source": names[0], "destination": names[1]}
     admin.http.post("/v1/tables/rename", json=rename).raise_for_status()
     agent = forge(CREATOR)
-    answer = agent.commit(CREATE, creation(base, base["table-uuid"], base["location"]))
+    answer = agent.commit(CREATE, creation(base))
     assert (answer.status_code, error_of(answer)["rule"]) == (409, "create.uuid")
     for overwrite in (False, True):
         assert error_of(register(agent, theirs, overwrite=overwrite))["rule"] == "register.location"
@@ -271,7 +260,7 @@ def test_a_creation_that_is_sent_again_after_a_rename_does_not_hear_that_it_fail
     staged = agent.http.post(f"/v1/namespaces/{agent.namespace}/tables", json=body).json()["metadata"]
     plain(staged["location"]).joinpath("metadata").mkdir(parents=True)
     _, snapshot = agent.append("a.parquet", base=staged, partition=())
-    updates = [*creation(staged, staged["table-uuid"], staged["location"]), *snapshot]
+    updates = [*creation(staged), *snapshot]
     assert agent.commit(CREATE, updates).status_code == 200
     assert agent.commit(CREATE, updates).status_code == 200
     names = [{"namespace": [admin.namespace], "name": name} for name in ("t", "vault")]

@@ -396,6 +396,28 @@ def run(story: Awaitable[T]) -> T:
     return asyncio.run(inner())
 
 
+def creation(
+    staged: Mapping[str, Any], *, uuid: str | None = None, location: str | None = None
+) -> list[dict[str, Any]]:
+    """The updates by which a transaction of Iceberg's Java client creates a table, before those of its snapshots.
+
+    Args:
+        staged: the metadata that the server has staged for it.
+        uuid, location: others than the staged ones.
+    """
+    return [
+        {"action": "assign-uuid", "uuid": staged["table-uuid"] if uuid is None else uuid},
+        {"action": "upgrade-format-version", "format-version": 2},
+        {"action": "add-schema", "schema": staged["schemas"][0]},
+        {"action": "set-current-schema", "schema-id": -1},
+        {"action": "add-spec", "spec": staged["partition-specs"][0]},
+        {"action": "set-default-spec", "spec-id": -1},
+        {"action": "add-sort-order", "sort-order": staged["sort-orders"][0]},
+        {"action": "set-default-sort-order", "sort-order-id": -1},
+        {"action": "set-location", "location": staged["location"] if location is None else location},
+    ]
+
+
 async def outcomes(*requests: Request) -> list[str]:
     """Send all at once, in this order; what became of each: an outcome, or the error's status and rule."""
     admitted = [await request.admitted() for request in requests]
@@ -416,4 +438,4 @@ def told(result: object) -> str:
     raise AssertionError(result)
 
 
-__all__ = ["TABLE", "SwapLost", "World", "outcomes", "run", "told"]
+__all__ = ["TABLE", "SwapLost", "World", "creation", "outcomes", "run", "told"]

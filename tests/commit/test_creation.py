@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from engine_world import TABLE, World, run
+from engine_world import TABLE, World, creation, run
 
 from icetower.admission.admit import admit
 from icetower.catalog.changes import read_changes
@@ -23,19 +23,8 @@ def test_a_creation_may_bring_several_snapshots_each_on_the_one_before() -> None
         ann = world.writer("ann")
         first = await ann.append("a.parquet")
         second = await ann.append("b.parquet", parent=first.snapshot, parent_rows=first.rows, sequence_number=2)
-        updates: list[dict[str, Any]] = [
-            {"action": "assign-uuid", "uuid": "12345678-0000-4000-8000-000000000000"},
-            {"action": "upgrade-format-version", "format-version": 2},
-            {"action": "add-schema", "schema": staged["schemas"][0]},
-            {"action": "set-current-schema", "schema-id": -1},
-            {"action": "add-spec", "spec": staged["partition-specs"][0]},
-            {"action": "set-default-spec", "spec-id": -1},
-            {"action": "add-sort-order", "sort-order": staged["sort-orders"][0]},
-            {"action": "set-default-sort-order", "sort-order-id": -1},
-            {"action": "set-location", "location": staged["location"]},
-            *first.updates,
-            *second.updates,
-        ]
+        fresh = "12345678-0000-4000-8000-000000000000"
+        updates = [*creation(staged, uuid=fresh), *first.updates, *second.updates]
         changes = await read_changes(world.manifests, None, updates)
         creating: dict[str, Any] = {"requirements": [{"type": "assert-create"}], "updates": updates}
         member = admit(administrator("ann"), TABLE, None, changes, key=None, now_ms=0, **creating)
