@@ -174,6 +174,7 @@ REFUSED = [
     (HEAD + "---\nversion: 1", 3, "second document"),
     (HEAD + "owner: [", 3, "not YAML"),
     (HEAD + "owner: \x00", 1, "not YAML"),
+    (HEAD + "owner: \ud800", 1, "not YAML"),
     (HEAD + "owner: " + "[" * 100_000, 3, "nested deeper"),
     (HEAD + "owner: " + "x" * 1_000_001, 1, "longer"),
 ]

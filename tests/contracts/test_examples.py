@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import yaml
 from pyiceberg.catalog.memory import InMemoryCatalog
 
+from icetower.contracts import reading
 from icetower.contracts.document import load
 from icetower.contracts.model import Contract, KeyWay, Retries
 from icetower.contracts.terms import Layout, parse_term
@@ -87,3 +89,10 @@ def test_each_example_names_tables_of_its_own_namespace() -> None:
     written = [{rule.pattern.namespace for rule in contract(agent).tables} for agent in AGENTS]
     assert all(len(namespaces) == 1 for namespaces in written)
     assert len(set().union(*written)) == len(AGENTS)
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+def test_both_readers_of_yaml_read_the_same(agent: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    quickly = contract(agent)
+    monkeypatch.setattr(reading, "_QUICK", yaml.SafeLoader)
+    assert contract(agent) == quickly
