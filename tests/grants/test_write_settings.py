@@ -15,7 +15,7 @@ from pyiceberg.catalog import Catalog
 from tower_process import TowerProcess
 from typer.testing import CliRunner
 
-from icetower.cli import write_settings
+from icetower.cli import lake
 from icetower.cli.app import app
 from icetower.cli.polaris import Polaris
 from icetower.cli.write_settings import Setting, Tables
@@ -183,7 +183,7 @@ def test_lists_may_come_in_pages_but_must_end(monkeypatch: pytest.MonkeyPatch) -
         (f"a.t{n}", f"uuid of t{n}") for n in range(3)
     ]
     assert asked[0] == "GET /v1/config?warehouse=prod"
-    monkeypatch.setattr(write_settings, "LISTED_MAX", 10)
+    monkeypatch.setattr(lake, "LISTED_MAX", 10)
     pages = 1_000_000
     with Polaris(server.uri, "token") as http, pytest.raises(UpstreamFailed, match="lists no end of identifiers"):
         Tables(http, "prod").settings([contract])
