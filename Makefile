@@ -8,7 +8,7 @@ SEED := 20261121
 SECONDS := 60
 ROUNDS := 10
 
-.PHONY: help setup java jdk jars postgres demo check test differential mutations walkthrough experiments torture bench-commit bench-ledger never-weaker spark-merge rck lock format clean
+.PHONY: help setup java jdk jars postgres demo check test differential mutations walkthrough experiments torture bench-commit bench-gate bench-ledger never-weaker spark-merge rck lock format clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -56,6 +56,9 @@ experiments: $(READY) ## what makes false conflicts, and what a precise check sa
 
 bench-commit: java ## commits by many writers to one table, beside what people use today: about ten minutes; FULL=1: all of it
 	@$(BIN)/python tools/bench/run.py $(if $(FULL),--full)
+
+bench-gate: $(READY) ## what asking a contract costs of a commit's server time, at 256 writers: under ten minutes
+	@$(BIN)/python tools/bench/gate.py
 
 bench-ledger: $(READY) ## what a lookup in the ledger costs, up to COUNT keys (make bench-ledger COUNT=100000000)
 	@$(BIN)/python tools/bench_ledger/run.py --count $(if $(filter command line,$(origin COUNT)),$(COUNT),1000000)

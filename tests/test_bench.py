@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from bench import course, curve, report, sides
+from bench import course, curve, pages, report, sides
 from bench.latency import NONE, S3, Latency
 from bench.operations import Operation, Spread, figures, judge, percentile, unattributed
 from bench.raw_client import Connection
@@ -123,16 +123,17 @@ def test_a_wrong_table_breaks_a_promise() -> None:
 def test_tables_go_between_the_markers_and_nowhere_else() -> None:
     records = [record(side, 256, "s3", 1) for side in (course.PREPARED, course.OPTIMISTIC)]
     results = {"runs": {"headlines": records}, "history": {"Icetower": [[1_000, 400.0], [20_000, 300.0]]}}
-    page = f"before\n{report.BEGIN}\nold\n{report.END}\nafter\n"
-    told = report.in_page(page, results)
-    assert told.startswith("before\n")
+    page = "before\n<!-- bench-commit: begin -->\nold\n<!-- bench-commit: end -->\nafter\n"
+    tables = report.all_tables(results)
+    told = pages.between(page, "bench-commit", tables, "on this machine\n")
+    assert told.startswith("before\n<!-- bench-commit: begin -->\non this machine\n\n")
     assert told.endswith("\nafter\n")
     assert "old" not in told
     assert "| protocol, plain OCC | S3 | 256 |" in told
     assert "300 (75 %)" in told
-    assert report.in_page(told, results) == told
+    assert pages.between(told, "bench-commit", tables, "on this machine\n") == told
     with pytest.raises(ValueError, match="begin"):
-        report.in_page("a page without a place", results)
+        pages.between("a page without a place", "bench-commit", tables)
 
 
 def test_every_round_of_the_headlines_makes_all_runs() -> None:

@@ -42,7 +42,8 @@ def _tower(
     commits: int, folder: Path, properties: dict[str, str], clock_factor: float
 ) -> tuple[list[tuple[int, float]], bool]:
     case = Case(sides.PREPARED, WRITERS, "s3", LIMIT_S, properties=properties)
-    with servers.tower(folder, case.profile, case.seed, clock_factor=clock_factor) as server:
+    launcher = ("bench.fast_clock", str(clock_factor)) if clock_factor != 1.0 else ()
+    with servers.tower(folder, case.profile, case.seed, launcher=launcher) as server:
         catalog = load_catalog("bench", **sides.rest(server))
         sides.create(catalog, case)
         # The prepared commits are all written on the first snapshot: retention keeps what a tag stands at.

@@ -56,10 +56,20 @@ def principals(server: Server, count: int) -> list[str]:
 
 def replay(uri: str, path: str, tokens: Sequence[str], requests: Iterable[Request], seconds: float) -> Load:
     """One writer for each token; together they send the requests, until there are none or the time is over."""
-    return asyncio.run(_replay(uri, path, tokens, iter(requests), seconds))
+    shared = iter(requests)
+    return asyncio.run(_replay(uri, path, tokens, [shared] * len(tokens), seconds))
 
 
-async def _replay(uri: str, path: str, tokens: Sequence[str], requests: Iterator[Request], seconds: float) -> Load:
+def replay_each(
+    uri: str, path: str, tokens: Sequence[str], requests: Sequence[Iterable[Request]], seconds: float
+) -> Load:
+    """As `replay`, but each writer has requests of its own."""
+    return asyncio.run(_replay(uri, path, tokens, [iter(each) for each in requests], seconds))
+
+
+async def _replay(
+    uri: str, path: str, tokens: Sequence[str], queues: Sequence[Iterator[Request]], seconds: float
+) -> Load:
     connections = await asyncio.gather(*(Connection.open(uri) for _ in tokens))
     gc.collect()
     gc.freeze()
@@ -68,7 +78,7 @@ async def _replay(uri: str, path: str, tokens: Sequence[str], requests: Iterator
 
     async def writer(number: int, connection: Connection, token: str) -> None:
         while time.monotonic() < from_s + seconds:
-            request = next(requests, None)
+            request = next(queues[number], None)
             if request is None:
                 return
             headers = {"Authorization": f"Bearer {token}", **dict(request.headers)}

@@ -1,28 +1,16 @@
-"""Tables of the results: for the terminal, and as Markdown between the markers of docs/benchmarks.md. Pure."""
+"""Tables of `make bench-commit`. Pure."""
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from bench.course import Promise, Record, promises
 from bench.operations import Spread
+from bench.pages import Shown, number, spread_text
 from bench.sides import REFERENCE, SIDES
-
-BEGIN, END = "<!-- bench-commit: begin -->", "<!-- bench-commit: end -->"
-
-
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """One table: all cells are text; all columns but the first `left` are numbers."""
-
-    title: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    left: int = 1
 
 
 def promise_table(found: Sequence[Promise]) -> Shown:
@@ -30,7 +18,7 @@ def promise_table(found: Sequence[Promise]) -> Shown:
     rows = tuple(
         (
             promise.name,
-            f"{'at most' if promise.at_most else 'at least'} {_number(promise.wanted)} {promise.unit}".strip(),
+            f"{'at most' if promise.at_most else 'at least'} {number(promise.wanted)} {promise.unit}".strip(),
             spread_text(promise.found),
             verdict(promise),
         )
@@ -45,7 +33,7 @@ _PROMISE_COLUMNS = ("what", "wanted", "measured", "")
 def verdict(promise: Promise) -> str:
     if promise.found is None:
         return "not run"
-    return "PASS" if promise.kept else f"short by {_number(promise.short_by)} {promise.unit}".strip()
+    return "PASS" if promise.kept else f"short by {number(promise.short_by)} {promise.unit}".strip()
 
 
 def figure_table(title: str, records: Sequence[Record]) -> Shown:
@@ -71,12 +59,12 @@ def _figures(group: tuple[str, int, str], records: Sequence[Record]) -> tuple[st
         "none (any)" if side == REFERENCE else {"none": "none", "s3": "S3"}[profile],
         str(writers),
         spread_text(Spread.of(record["commits_per_s"] for record in records), single=len(records) == 1),
-        _number(_median(record["success"] * 100 for record in records)),
-        _number(_median(record["p50_ms"] for record in records)),
-        _number(_median(record["p99_ms"] for record in records)),
-        _number(_median(retries)),
-        _number(_median(cpu)) if cpu else "–",
-        _number(_median(record["metadata_files_per_s"] for record in records)),
+        number(_median(record["success"] * 100 for record in records)),
+        number(_median(record["p50_ms"] for record in records)),
+        number(_median(record["p99_ms"] for record in records)),
+        number(_median(retries)),
+        number(_median(cpu)) if cpu else "–",
+        number(_median(record["metadata_files_per_s"] for record in records)),
         "yes" if all(record["exact"] for record in records) else "NO",
     )
 
@@ -89,33 +77,15 @@ def history_table(curves: Mapping[str, Sequence[Sequence[float]]]) -> Shown:
     for name, points in curves.items():
         at = {int(history): rate for history, rate in points}
         first = next((rate for _, rate in points if rate), math.nan)
-        cells = [f"{_number(at[m])} ({at[m] / first * 100:.0f} %)" if m in at else "–" for m in chosen]
+        cells = [f"{number(at[m])} ({at[m] / first * 100:.0f} %)" if m in at else "–" for m in chosen]
         rows.append((name, *cells))
     columns = ("commits/s after so many commits", *(f"{mark:,}" for mark in chosen))
     return Shown("History (in brackets: of the first value of the curve)", columns, tuple(rows))
 
 
-def spread_text(spread: Spread | None, *, single: bool = False) -> str:
-    if spread is None:
-        return "–"
-    if single:
-        return _number(spread.median)
-    return f"{_number(spread.least)} / {_number(spread.median)} / {_number(spread.greatest)}"
-
-
 def _median(values: Any) -> float:
     known = [value for value in values if not math.isnan(value)]
     return Spread.of(known).median if known else math.nan
-
-
-def _number(value: float) -> str:
-    if math.isnan(value):
-        return "–"
-    if math.isinf(value):
-        return "∞"
-    if abs(value) >= 100 or value == int(value):
-        return f"{value:,.0f}"
-    return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
 
 
 def all_tables(results: Mapping[str, Any]) -> list[Shown]:
@@ -130,31 +100,3 @@ def all_tables(results: Mapping[str, Any]) -> list[Shown]:
     if results.get("history"):
         found.append(history_table(results["history"]))
     return found
-
-
-def markdown(table: Shown) -> str:
-    """A table of Markdown under its title."""
-    rule = ["---" if at < table.left else "--:" for at in range(len(table.columns))]
-    lines = [table.columns, tuple(rule), *table.rows]
-    return f"**{table.title}**\n\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
-
-
-def in_page(page: str, results: Mapping[str, Any]) -> str:
-    """The page with the tables between its markers. Raises `ValueError` where it has none."""
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"the page has no {BEGIN} … {END}")
-    told = "\n".join([machine_text(results), *(markdown(table) for table in all_tables(results))])
-    return f"{before}{BEGIN}\n{told}\n{END}{after}"
-
-
-def machine_text(results: Mapping[str, Any]) -> str:
-    """On what, and when, each section was measured."""
-    lines = []
-    for section, machine in results.get("machines", {}).items():
-        lines.append(
-            f"{section}: {machine['when']}, commit {machine['commit']}, {machine['cpus']} cores ({machine['cpu']}), "
-            f"{machine['memory_gib']} GiB, load average before {machine['load_before']}, Python {machine['python']}.  "
-        )
-    return "\n".join(lines) + "\n"

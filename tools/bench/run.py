@@ -16,16 +16,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
-import shutil
-import subprocess
 import sys
-import tempfile
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -36,17 +27,14 @@ if __package__ in {None, ""}:
 import java  # noqa: E402
 from rck import run as rck  # noqa: E402
 from rich.console import Console  # noqa: E402
-from rich.table import Table  # noqa: E402
 
-from bench import course, curve, report, sides  # noqa: E402
+from bench import course, curve, pages, report, sides  # noqa: E402
+from bench.pages import PAGE, PLOTS, WIDTH  # noqa: E402
 from bench.plots import all_plots  # noqa: E402
 from bench.servers import Trouble  # noqa: E402
 
-PAGE = ROOT / "docs" / "benchmarks.md"
-PLOTS = ROOT / "docs" / "plots" / "bench"
 RESULTS = PLOTS / "bench-commit.json"
 HISTORY_COMMITS = 20_000
-WIDTH = 150
 
 
 def main(given: list[str] | None = None) -> int:
@@ -61,13 +49,15 @@ def main(given: list[str] | None = None) -> int:
     except (Trouble, java.NoJava, RuntimeError) as error:
         print(f"bench: {error}", file=sys.stderr)
         return 1
-    for shown in report.all_tables(results):
-        console.print(_rich(shown))
+    tables = report.all_tables(results)
+    for shown in tables:
+        console.print(pages.on_terminal(shown))
     for name, svg in all_plots(results).items():
         PLOTS.mkdir(parents=True, exist_ok=True)
         (PLOTS / name).write_text(svg)
     if PAGE.exists():
-        PAGE.write_text(report.in_page(PAGE.read_text(), results))
+        about = pages.machine_text(results.get("machines", {}))
+        PAGE.write_text(pages.between(PAGE.read_text(), "bench-commit", tables, about))
     return status
 
 
@@ -86,10 +76,10 @@ def _run(asked: argparse.Namespace, results: dict[str, Any], console: Console) -
     found_java = _java()
     exact = True
     for section in sections:
-        machine = machine_now()
+        machine = pages.machine_now()
         if section == "history":
             told: dict[str, Any] = {}
-            with _folders() as folder:
+            with pages.folders() as folder:
                 for name, points, good in curve.curves(asked.history, folder):
                     told[name], exact = points, exact and good
                     console.print(f"history: {name}: {points[-1] if points else 'nothing'}, exact: {good}")
@@ -110,7 +100,7 @@ def _run(asked: argparse.Namespace, results: dict[str, Any], console: Console) -
 
 
 def _one(case: sides.Case, found_java: sides.Java) -> dict[str, Any]:
-    with _folders() as folder:
+    with pages.folders() as folder:
         return sides.run(case, folder(), found_java)
 
 
@@ -125,50 +115,6 @@ def _line(record: dict[str, Any]) -> str:
 def _java() -> sides.Java:
     program = java.find()
     return sides.Java(program, rck.jars(program))
-
-
-@contextmanager
-def _folders() -> Iterator[Any]:
-    """Gives fresh folders, which are gone afterwards."""
-    made: list[Path] = []
-
-    def folder() -> Path:
-        made.append(Path(tempfile.mkdtemp(prefix="icetower-bench-")))
-        return made[-1] / "run"
-
-    try:
-        yield folder
-    finally:
-        for path in made:
-            shutil.rmtree(path, ignore_errors=True)
-
-
-def machine_now() -> dict[str, Any]:
-    """The machine, the commit and the hour; and how busy it was before anything was started."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, timeout=30
-    )
-    return {
-        "when": datetime.fromtimestamp(time.time(), UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        "commit": commit.stdout.strip() or "unknown",
-        "cpus": os.cpu_count(),
-        "cpu": names[0] if names else platform.processor() or "unknown",
-        "memory_gib": round(pages / 2**30),
-        "python": platform.python_version(),
-        "load_before": round(os.getloadavg()[0], 1),
-    }
-
-
-def _rich(shown: report.Shown) -> Table:
-    table = Table(title=shown.title, title_justify="left", title_style="bold")
-    for at, column in enumerate(shown.columns):
-        table.add_column(column, justify="left" if at < shown.left else "right", overflow="fold")
-    for row in shown.rows:
-        table.add_row(*row)
-    return table
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,10 +56,10 @@ def cpu_s(process_id: int) -> float:
 
 
 @contextmanager
-def tower(folder: Path, profile: str, seed: int, *, clock_factor: float = 1.0) -> Iterator[Server]:
+def tower(folder: Path, profile: str, seed: int, *, launcher: Sequence[str] = ()) -> Iterator[Server]:
     """`icetower serve` with the profile's latency in its storage.
 
-    `clock_factor`: how many times faster than ours its clock runs, so that retention has something to expire.
+    `launcher`: a module of ours that serves instead, and what it is told after the settings.
     """
     folder.mkdir(parents=True, exist_ok=True)
     data, settings = folder / "data", folder / "tower.toml"
@@ -70,8 +70,8 @@ def tower(folder: Path, profile: str, seed: int, *, clock_factor: float = 1.0) -
         + "".join(f"{json.dumps(key)} = {json.dumps(value)}\n" for key, value in storage.items())
     )
     program: list[str | Path] = [ROOT / ".venv" / "bin" / "icetower", "serve", "--config", settings]
-    if clock_factor != 1.0:
-        program = [sys.executable, "-m", "bench.fast_clock", str(settings), str(clock_factor)]
+    if launcher:
+        program = [sys.executable, "-m", launcher[0], str(settings), *launcher[1:]]
     with _process(program, folder / "tower.log", {"PYTHONPATH": OWN_PATH, "COLUMNS": "1000"}) as child:
         line = _first_line(child, folder / "tower.log")
         secret = (data / "admin.token").read_text().strip()

@@ -1,0 +1,82 @@
+"""A tower that counts what its gate takes: `python -m bench.gate_clock SETTINGS OUT`.
+
+The gate is what is asked of a commit because its principal is bound by a contract: the verdict on its files and
+operations, the quotas, what it may see, and the table as this principal alone is told it. The functions that do it are
+timed on their own thread's processor clock, which runs only while they do; OUT gets seconds and calls by name, as JSON,
+when the server ends. Administrators pass through the same functions, and are what the rest is held against.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+from icetower.admission import locations
+from icetower.admission.quotas import Rates
+from icetower.ambient import SystemAmbient
+from icetower.gateway import tower
+from icetower.gateway.app import serve
+from icetower.gateway.governor import Governor
+from icetower.gateway.settings import load_settings
+from icetower.table.head import HeadState
+
+GATE = (
+    (tower, "admit"),
+    (locations, "without_told"),
+    (locations, "told"),
+    (HeadState, "answer"),
+    (Rates, "wait_s"),
+    (Governor, "allow"),
+    (Governor, "shadowed"),
+)
+"""None of these calls another of them."""
+
+
+class Clock:
+    """Seconds of processor time and calls, by function."""
+
+    def __init__(self) -> None:
+        self.seconds: defaultdict[str, float] = defaultdict(float)
+        self.calls: defaultdict[str, int] = defaultdict(int)
+
+    def watch(self, owner: Any, name: str) -> None:
+        """Time a function of a module, or a method of a class, from now on."""
+        setattr(owner, name, self._timed(getattr(owner, name), name))
+
+    def _timed(self, function: Callable[..., Any], name: str) -> Callable[..., Any]:
+        @wraps(function)
+        def timed(*arguments: Any, **named: Any) -> Any:
+            began_ns = time.thread_time_ns()
+            try:
+                return function(*arguments, **named)
+            finally:
+                self.seconds[name] += (time.thread_time_ns() - began_ns) / 1e9
+                self.calls[name] += 1
+
+        return timed
+
+
+def main() -> None:
+    settings, out = Path(sys.argv[1]), Path(sys.argv[2])
+    clock = Clock()
+    for owner, name in GATE:
+        clock.watch(owner, name)
+    try:
+        serve(
+            load_settings(settings),
+            SystemAmbient(),
+            open_to_all=False,
+            ready=lambda uri: print(f"icetower: serving {uri} (its gate is timed)", flush=True),
+        )
+    finally:
+        out.write_text(json.dumps({"seconds": clock.seconds, "calls": clock.calls}))
+
+
+if __name__ == "__main__":
+    main()
