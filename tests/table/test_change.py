@@ -191,6 +191,18 @@ LIES: dict[str, tuple[Callable[[], Change], str]] = {
     "forged bounds": (
         lambda: committed(KEPT[0], entry(EXISTING, "old-2", file={"record": FORGED_BOUNDS})),
         "is marked EXISTING with other lower_bounds than it had"),
+    "forged format": (
+        lambda: committed(KEPT[0], entry(EXISTING, "old-2", file={"file_format": "ORC"})),
+        "is marked EXISTING with format orc, but had parquet"),
+    "forged offsets": (
+        lambda: committed(KEPT[0], entry(EXISTING, "old-2", file={"record": {"split_offsets": [90]}})),
+        "is marked EXISTING with split_offsets [90], but had None"),
+    "forged order": (
+        lambda: committed(KEPT[0], entry(EXISTING, "old-2", file={"record": {"sort_order_id": 1}})),
+        "is marked EXISTING with sort_order_id 1, but had None"),
+    "forged length of a vector": (
+        lambda: committed(KEPT[0], entry(EXISTING, "old-2", file={"record": {"content_size_in_bytes": 1}})),
+        "is marked EXISTING with content size 1, but had None"),
     "number of its own": (
         lambda: committed(*KEPT, entry(ADDED, "new", sequence_number=1), min_sequence_number=1),
         "file new is marked ADDED with sequence number 1 of its own"),
@@ -222,6 +234,7 @@ def test_r5_a_manifest_that_lies_is_found_out(lie: str) -> None:
 
 
 THEIRS = {"partition": ("y",)}
+KEEPS_P = manifest(entry(EXISTING, "p"))
 TWICE = manifest(entry(ADDED, "p", snapshot_id=10), entry(ADDED, "p", snapshot_id=10, file=THEIRS))
 
 
@@ -267,6 +280,12 @@ def test_r5_of_two_namings_in_one_partition_the_one_that_is_meant_goes() -> None
     diff = diff_lists([listed], [row("own", own, min_sequence_number=1)])
     change = change_of(SNAPSHOT, diff, {"base": base, "own": own})
     assert (change.problems, [t.sequence_number for t in change.removed]) == ((), [2])
+
+
+def test_what_readers_only_plan_by_may_be_left_out() -> None:
+    base = manifest(entry(ADDED, "p", snapshot_id=10, file={"record": {"split_offsets": [4], "sort_order_id": 1}}))
+    diff = diff_lists([row("base", base, sequence_number=2, added_snapshot_id=10)], [row("own", KEEPS_P)])
+    assert change_of(SNAPSHOT, diff, {"base": base, "own": KEEPS_P}).problems == ()
 
 
 def test_compaction_may_keep_the_sequence_number_of_what_it_replaces() -> None:

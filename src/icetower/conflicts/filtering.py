@@ -41,7 +41,10 @@ class Refused(Exception):
 
 
 def key_of(file: DataFile) -> FileKey:
-    """What makes two names one file: the path, and for deletion vectors where in the file they lie."""
+    """What makes two names one file to Iceberg: the path, and for deletion vectors where in the file they lie.
+
+    Source: `DeleteFileSet`, `DataFileSet`. `table.entry_checks.key_of` trusts less.
+    """
     if file.content == DATA:
         return (file.path, None, None)
     return (file.path, file.record.get("content_offset"), file.record.get("content_size_in_bytes"))

@@ -29,6 +29,8 @@ from icetower.table.records import (
 FileKey = tuple[bool, str, int | None, str | None]
 Identity = tuple[FileKey, int, tuple[Any, ...]]
 _STATISTICS = ("value_counts", "null_value_counts", "nan_value_counts", "lower_bounds", "upper_bounds")
+_HINTS = ("split_offsets", "sort_order_id")
+"""What readers plan by where it is there: rows before the first offset are not read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,10 @@ class Difference:
 
 
 def key_of(file: DataFile) -> FileKey:
-    """What makes a file one file: its path; for deletion vectors, many to a file, also where it lies and its target."""
+    """What makes a file one file: its path; for deletion vectors, many to a file, also where it lies and its target.
+
+    `conflicts.filtering.key_of` is Iceberg's own idea of it, without the target: whoever forges one is not asked there.
+    """
     if file.content == DATA:
         return (True, file.path, None, None)
     return (False, file.path, file.record.get("content_offset"), file.referenced_data_file)
@@ -346,6 +351,8 @@ def _existing(live: LiveEntry, was: LiveEntry | None) -> Iterator[str]:
         "content": (live.entry.file.content, was.entry.file.content),
         "record count": (live.entry.file.record_count, was.entry.file.record_count),
         "size": (live.entry.file.size_bytes, was.entry.file.size_bytes),
+        "format": (live.entry.file.file_format.lower(), was.entry.file.file_format.lower()),
+        "content size": tuple(each.entry.file.record.get("content_size_in_bytes") for each in (live, was)),
         # By their text: a NaN is not equal to itself.
         "partition": (repr(live.entry.file.partition), repr(was.entry.file.partition)),
         "equality ids": (live.entry.file.record.get("equality_ids"), was.entry.file.record.get("equality_ids")),
@@ -356,6 +363,10 @@ def _existing(live: LiveEntry, was: LiveEntry | None) -> Iterator[str]:
     for name, (claimed, real) in claims.items():
         if claimed != real:
             yield f"is marked EXISTING with {name} {claimed}, but had {real}"
+    for name in _HINTS:
+        claimed = live.entry.file.record.get(name)
+        if claimed is not None and claimed != was.entry.file.record.get(name):
+            yield f"is marked EXISTING with {name} {claimed}, but had {was.entry.file.record.get(name)}"
     for name in _STATISTICS:
         if _pairs(live.entry.file, name) != _pairs(was.entry.file, name):
             yield f"is marked EXISTING with other {name} than it had"
