@@ -59,9 +59,9 @@ def contract(tmp_path: Path) -> str:
 
 
 def test_a_contract_is_applied_listed_shown_and_revoked(run: Run, contract: str) -> None:
-    assert run("contracts", "apply", contract).stdout == "till: version 1 is in force\n"
+    assert run("contracts", "apply", contract).stdout.splitlines()[-1] == "till: version 1 is in force"
     again = json.loads(run("contracts", "apply", contract, "--json").stdout)
-    assert again == {"contract": "till", "version": 1, "warnings": []}
+    assert again["contracts"] == [{"contract": "till", "version": 1, "changed": False}]
     assert "till" in run("contracts", "list").stdout
     assert "shop.sales" in run("contracts", "show", "till").stdout
     assert run("contracts", "revoke", "till").stdout == "till is revoked\n"

@@ -216,7 +216,7 @@ def test_a_change_says_where_it_comes_from() -> None:
     assert (str(files.tables), files.rule, files.partitions) == ("a.b", 0, "day(ts) is from 2017-02-01 to 2017-03-01")
     assert files.operations == FILE_OPERATIONS
     assert (str(alter.tables), alter.rule, alter.partitions, alter.operations) == ("a.b", 0, "", {Operation.ALTER})
-    assert (lost.kind, str(lost.tables), lost.rule) == (Kind.LOSES, "x.y", 0)
+    assert (lost.kind, str(lost.tables), lost.rule) == (Kind.LOSES, "x.y", None)
 
 
 def test_many_regions_are_named_in_part() -> None:

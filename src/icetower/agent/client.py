@@ -113,8 +113,10 @@ class Tower:
 
     def apply_contracts(
         self, texts: Sequence[str], *, expected: Sequence[int | None] = (), message: str | None = None
-    ) -> list[dict[str, Any]]:
-        """Put contracts (YAML) in force, all or none: of each `contract`, `version`, and whether it `changed`.
+    ) -> dict[str, Any]:
+        """Put contracts (YAML) in force, all or none.
+
+        Returns `contracts`, of each its `contract`, `version` and whether it `changed`, and `warnings`.
 
         Args:
             expected: for each, the newest version that the caller has seen (0: none); None: whatever it is.
@@ -125,10 +127,10 @@ class Tower:
         """
         seen = [*expected, *[None] * (len(texts) - len(expected))]
         contracts = [{"text": text, "expected": version} for text, version in zip(texts, seen, strict=True)]
-        return self._json("POST", "/contracts/apply", json={"contracts": contracts, "message": message})["contracts"]
+        return self._json("POST", "/contracts/apply", json={"contracts": contracts, "message": message})
 
     def restore_contract(self, name: str, version: int | None = None, *, message: str | None = None) -> dict[str, Any]:
-        """Put an older version in force again, as a new one: `contract`, `version`, `changed`.
+        """Put an older version in force again, as a new one: `contract`, `version`, `changed`, `warnings`.
 
         Without a version: the last one that a revoked contract had.
         """

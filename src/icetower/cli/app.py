@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from icetower import __version__
+from icetower.cli import contracts, escalations, pipelines, registry, shadow
 from icetower.cli import demo as demo_command
-from icetower.cli import escalations, pipelines, registry, shadow
 from icetower.cli import explain as explain_command
 from icetower.cli import grants as grants_command
 from icetower.cli import serve as serve_command
@@ -45,9 +45,9 @@ app.command("demo")(demo_command.demo)
 app.command("explain")(explain_command.explain)
 app.command("mediate")(pipelines.mediate)
 app.command("orphans")(pipelines.orphans)
-registry.contracts.command("grants")(grants_command.grants)
-registry.contracts.command("shadow-report")(shadow.shadow_report)
-app.add_typer(registry.contracts, name="contracts")
+contracts.contracts.command("grants")(grants_command.grants)
+contracts.contracts.command("shadow-report")(shadow.shadow_report)
+app.add_typer(contracts.contracts, name="contracts")
 app.add_typer(registry.principals, name="principals")
 app.add_typer(escalations.escalations, name="escalations")
 app.add_typer(escalations.requests, name="requests")

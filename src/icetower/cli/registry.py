@@ -1,4 +1,4 @@
-"""`icetower contracts …` and `icetower principals …`: thin, over the control API of a running tower."""
+"""`icetower principals …`, thin, over the control API of a running tower; and what all such commands share."""
 
 from __future__ import annotations
 
@@ -15,10 +15,8 @@ from rich.table import Table
 from rich.text import Text
 
 from icetower.agent import Tower
-from icetower.cli.terminal import say, warn
-from icetower.errors import UsageError
+from icetower.cli.terminal import say
 
-contracts = typer.Typer(help="Isolation contracts: who may write what.", no_args_is_help=True)
 principals = typer.Typer(help="Principals: who acts, and under which contract.", no_args_is_help=True)
 
 Uri = Annotated[str, typer.Option(envvar="ICETOWER_URI", help="Where the tower serves.")]
@@ -42,49 +40,6 @@ def token_for(uri: str) -> str | None:
     if token is None and _HERE.match(uri) and SECRET_FILE.exists():
         token = SECRET_FILE.read_text().strip()
     return token
-
-
-@contracts.command("apply")
-def apply_contract(
-    files: Annotated[list[Path], typer.Argument(help="Contracts in YAML.")],
-    uri: Uri = DEFAULT_URI,
-    as_json: Json = False,
-) -> None:
-    """Put contracts in force; an unchanged one keeps its version."""
-    with connect(uri) as tower:
-        for file in files:
-            try:
-                text = file.read_text()
-            except OSError as error:
-                raise UsageError(f"{file} cannot be read: {error.strerror}") from error
-            done = tower.apply_contract(text)
-            for warning in done["warnings"]:
-                warn(warning)
-            say(json.dumps(done) if as_json else f"{done['contract']}: version {done['version']} is in force")
-
-
-@contracts.command("list")
-def list_contracts(uri: Uri = DEFAULT_URI, as_json: Json = False) -> None:
-    """The contracts in force."""
-    with connect(uri) as tower:
-        rows = tower.contracts()
-    print_rows(rows, ("name", "version", "applied_ms", "applied_by"), as_json)
-
-
-@contracts.command("show")
-def show_contract(name: str, uri: Uri = DEFAULT_URI, as_json: Json = False) -> None:
-    """One contract in force, as YAML."""
-    with connect(uri) as tower:
-        found = tower.contract(name)
-    say(json.dumps(found) if as_json else found["text"])
-
-
-@contracts.command("revoke")
-def revoke_contract(name: str, uri: Uri = DEFAULT_URI, as_json: Json = False) -> None:
-    """End a contract; its principals may do nothing from their next request on."""
-    with connect(uri) as tower:
-        done = tower.revoke_contract(name)
-    say(json.dumps(done) if as_json else f"{name} is revoked")
 
 
 @principals.command("create")

@@ -5,6 +5,11 @@ from __future__ import annotations
 import sys
 
 
+def at_terminal() -> bool:
+    """Whether there is somebody who can be asked."""
+    return sys.stdin.isatty() and sys.stdout.isatty()
+
+
 def say(text: str) -> None:
     """A line of the result; flushed, since others may be waiting for it."""
     sys.stdout.write(text + "\n")

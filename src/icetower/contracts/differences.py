@@ -58,7 +58,7 @@ class Change:
         words: the whole of it, but for the agent's name: ``gains overwrite on a.b where day(ts) is 2017-01-01``.
         tables: the tables concerned, as a pattern; None: the whole contract.
         partitions: which, in words; empty for all of them, or where it is no matter of partitions.
-        rule: the position in `tables` of a rule that it comes from, in the version that has it.
+        rule: the position in `tables` of an entry of the newer version that it is about; None: it has none.
         clause: the field of the contract that it comes from.
     """
 
@@ -112,7 +112,7 @@ def _granted(before: Contract, after: Contract) -> Iterator[Change]:
                     pattern,
                     frozenset(operations),
                     where.text or (f"all but where {where.but}" if where.but else ""),
-                    _position(more, pattern, operations),
+                    _position(after, pattern, operations),
                 )
 
 
@@ -141,12 +141,9 @@ def _patterns(contract: Contract) -> list[Pattern]:
 
 
 def _position(contract: Contract, pattern: Pattern, operations: Iterable[Operation]) -> int | None:
-    found = (
-        position
-        for position, rule in enumerate(contract.tables)
-        if rule.pattern == pattern and any(rule.grants(operation) for operation in operations)
-    )
-    return next(found, None)
+    named = [(position, rule) for position, rule in enumerate(contract.tables) if rule.pattern == pattern]
+    granting = [position for position, rule in named if any(rule.grants(operation) for operation in operations)]
+    return next(iter((*granting, *(position for position, _ in named))), None)
 
 
 def _kept(contract: Contract, pattern: Pattern) -> str:

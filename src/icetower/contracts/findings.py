@@ -11,6 +11,40 @@ from icetower.contracts.model import Contract
 from icetower.contracts.reading import RULE, lines_of
 from icetower.errors import BadRequest
 
+RULES: Mapping[str, str] = {
+    RULE: "it cannot be read as a contract",
+    "agent.role": "two agents would share one role in a catalog",
+    "agent.twice": "two contracts of one agent",
+    "escalation.after": "it escalates before the retries of one commit are made",
+    "escalation.none": "nobody is told when commits keep failing",
+    "escalation.within": "retrying takes longer than the time within which failures count together",
+    "except.nothing": "an exception that takes nothing away",
+    "gap.partitions": "partitions that nobody owns, between those that are owned, or among the buckets",
+    "gap.rows": "partitions that hold rows, and that nobody owns",
+    "gap.unread": "the partitions of a table could not be read",
+    "idempotency.window": "a key is forgotten while its commit is still tried",
+    "mode.shadow": "the contract admits everything",
+    "orphans.age": "files are deleted that may belong to a commit under way",
+    "overlap.owned": "two agents own the same partitions, and one changes rows there",
+    "overlap.possible": "two agents may own the same partitions, which cannot be told",
+    "overlap.shared": "two agents only add to the same partitions, or rewrite them",
+    "owner.none": "nobody answers for the agent",
+    "partitions.empty": "partitions that hold nothing",
+    "partitions.none": "file operations on no partition",
+    "partitions.slot": "a moving slot that is shorter than what its term counts",
+    "partitions.unused": "partitions without an operation on them",
+    "partitions.value": "a value that means nothing for its transform",
+    "pattern.mediator": "no log through which the rows could come",
+    "principal.none": "nobody is bound to the contract",
+    "reference.name": "a table has no such partition field or column",
+    "reference.spec": "a table's partitions tell nothing of a region",
+    "reference.table": "there is no such table",
+    "reference.value": "a value or a transform means nothing for a column of a table",
+    "retries.key": "retries without an idempotency key",
+    "revocation.unknown": "who may revoke the contract is no principal",
+    "strict.rebase": "words about rebasing beside strict, which turns it off",
+}
+"""All that can be found."""
 ALIKE_MAX = 4
 """Findings of one kind at one place, such as one for each of a thousand tables."""
 
@@ -62,12 +96,13 @@ class Written:
 
     contract: Contract
     source: str
+    text: str
     lines: Mapping[str, int]
 
     @classmethod
     def read(cls, text: str, source: str) -> Written:
         """Raises `BadRequest` as `load`."""
-        return cls(load(text, source=source), source, lines_of(text, source=source))
+        return cls(load(text, source=source), source, text, lines_of(text, source=source))
 
     def at(self, place: str = "") -> Place:
         """Where a field stands, or the nearest one around it that is there: ``tables[0].partitions[1].day(ts)``."""
@@ -79,6 +114,8 @@ class Written:
     def found(
         self, severity: Severity, rule: str, message: str, place: str = "", also: tuple[Place, ...] = ()
     ) -> Finding:
+        """A finding at a field of this contract. `rule` is one of `RULES`."""
+        assert rule in RULES
         return Finding(severity, rule, message, self.at(place), self.contract.name, also)
 
 

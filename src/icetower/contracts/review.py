@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from icetower.contracts.axes import Axes, is_relative, rules_regions
 from icetower.contracts.boxes import TooMany
@@ -300,6 +300,30 @@ def _roles(contracts: Sequence[Written], in_force: Sequence[Written]) -> Iterato
                 f"contracts grants`), and what is granted to it; rename one of them. The other: {other.at('agent')}",
                 "agent",
                 (other.at("agent"),),
+            )
+
+
+def people(it: Written, bound: Sequence[str], principals: Collection[str]) -> Iterator[Finding]:
+    """What is found of those that a contract is about.
+
+    Args:
+        bound: the principals that are bound to it.
+        principals: all that there are.
+    """
+    if not bound:
+        yield it.found(
+            Severity.NOTE,
+            "principal.none",
+            f"no principal is bound to it; `icetower principals create NAME --contract {it.contract.name}` makes one",
+            "agent",
+        )
+    for position, name in enumerate(() if it.contract.revocation is None else it.contract.revocation.by):
+        if name not in principals:
+            yield it.found(
+                Severity.WARNING,
+                "revocation.unknown",
+                f"{name} is no principal, and so may revoke nothing; create it, or mend the name",
+                f"revocation.by[{position}]",
             )
 
 

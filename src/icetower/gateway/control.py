@@ -159,14 +159,13 @@ async def restore_contract(call: Call) -> Response:
     """An older version in force again, as a new one."""
     call.require_administrator()
     wanted = read(_Restoration, read_object(call.body or b"{}", "restoration"), "restoration")
-    done = await call.tower.registry.restore_contract(
-        call.request.path_params["name"],
-        wanted.version,
-        by=call.principal.name,
-        message=wanted.message,
-        expected=wanted.expected,
+    registry = call.tower.registry
+    older = await registry.restorable(call.request.path_params["name"], wanted.version)
+    warnings = _can_keep(call.tower, load(older.text or "", source=f"version {older.version}"))
+    done = await registry.restore_contract(
+        older.name, older.version, by=call.principal.name, message=wanted.message, expected=wanted.expected
     )
-    return json_response(asdict(done))
+    return json_response(asdict(done) | {"warnings": warnings})
 
 
 async def revoke_contract(call: Call) -> Response:

@@ -330,6 +330,10 @@ class Registry:
         author = self._author(by, message)
         return await self._write(lambda c: versions.restore(c, name, version, author, expected))
 
+    async def restorable(self, name: str, version: int | None = None) -> ContractVersion:
+        """The version that `restore_contract` would put in force. Raises as that does."""
+        return await self._ask(lambda connection: versions.restorable(connection, name, version))
+
     async def revoke_contract(self, name: str, *, by: str, message: str | None = None, named_only: bool = False) -> int:
         """From the next request on its principals may do nothing; their tokens are gone for good.
 

@@ -170,16 +170,15 @@ def revoke(connection: Connection, name: str, author: Author, *, named_only: boo
     return _append(connection, name, latest(connection, name), author, None)
 
 
-def restore(connection: Connection, name: str, version: int | None, author: Author, expected: int | None) -> Applied:
-    """Put an older version in force again, as a new one.
+def restorable(connection: Connection, name: str, version: int | None) -> ContractVersion:
+    """The version of a contract that `restore` puts in force, which has a text.
 
     Args:
         version: None: the last that a revoked contract had.
 
     Raises:
         NotFound: there is no such version, or no text in it.
-        BadRequest: the contract is in force and no version was named, or this release cannot read the old text.
-        Conflict: as `apply`.
+        BadRequest: the contract is in force, and no version was named.
     """
     if version is None:
         older = history(connection, name)
@@ -191,7 +190,15 @@ def restore(connection: Connection, name: str, version: int | None, author: Auth
                 rule="contract.version",
             )
         version = max(each.version for each in older if each.text is not None)
-    text = find(connection, name, version).text
+    return find(connection, name, version)
+
+
+def restore(connection: Connection, name: str, version: int | None, author: Author, expected: int | None) -> Applied:
+    """Put an older version in force again, as a new one.
+
+    Raises as `restorable`; `Conflict` as `apply`, and `BadRequest` where this release cannot read the old text.
+    """
+    text = restorable(connection, name, version).text
     assert text is not None
     proposal = Proposal(parsed(name, text), text, expected)
     return apply(connection, [(proposal, text)], author)[0]

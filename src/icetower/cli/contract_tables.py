@@ -1,0 +1,166 @@
+"""What a running tower knows that contracts are held against: tables, their partitions, principals and contracts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import httpx2
+from pyiceberg.io import PY_IO_IMPL
+
+from icetower.agent import Tower
+from icetower.agent.failures import error_of
+from icetower.catalog.changes import Manifests
+from icetower.catalog.storage import FileIOStorage
+from icetower.cli.lake import JSON, Lake, part
+from icetower.contracts.findings import Written
+from icetower.contracts.model import Pattern
+from icetower.contracts.references import Found
+from icetower.errors import IcetowerError, NotFound, Unavailable, UpstreamFailed, ValidationFailed
+from icetower.protocol.names import Identifier
+from icetower.table.manifests import DATA, DELETED
+from icetower.table.partitions import PartitionSpec, partition_key, spec_of
+
+TIMEOUT_S = 30.0
+MANIFESTS_MAX = 2_000
+"""Manifests of one table that are read to see which partitions hold rows."""
+SIDE_BY_SIDE = 16
+
+Partitions = list[tuple[PartitionSpec, tuple[Any, ...]]]
+
+
+class Routes:
+    """A tower's Iceberg REST routes, as a principal. Every call has a time limit."""
+
+    def __init__(self, uri: str, token: str | None) -> None:
+        self.uri = uri.rstrip("/")
+        headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        self._http = httpx2.Client(base_url=self.uri, headers=headers, timeout=TIMEOUT_S)
+
+    def __enter__(self) -> Routes:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._http.close()
+
+    def get(self, where: str, **parameters: str) -> JSON:
+        """The object at a path. Raises the `IcetowerError` of its status, `Unavailable` where there is no answer."""
+        try:
+            response = self._http.get(where, params=parameters)
+        except httpx2.HTTPError as error:
+            raise Unavailable(
+                f"no tower answers at {self.uri}: {type(error).__name__}; is it running?", rule="client.connection"
+            ) from error
+        if not response.is_success:
+            raise error_of(response.status_code, response.content)
+        try:
+            answer: object = response.json()
+        except ValueError:
+            answer = None
+        if not isinstance(answer, dict):
+            raise UpstreamFailed(f"{self.uri} answers GET {where} with no JSON object: is that a tower?")
+        return cast("JSON", answer)
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is there.
+
+    Attributes:
+        unread: why partitions of a table could not be read, by table.
+        principals: by contract, those that are bound to it and not revoked.
+        names: all principals that are not revoked.
+    """
+
+    tables: tuple[Found, ...]
+    in_force: tuple[Written, ...]
+    principals: Mapping[str, Sequence[str]]
+    names: frozenset[str]
+    unread: Mapping[Identifier, str] = field(default_factory=dict[Identifier, str])
+
+
+def look(tower: Tower, token: str | None, contracts: Sequence[Written], *, partitions: bool) -> Known:
+    """Everything that some contracts are held against. Only administrators may see it all.
+
+    Args:
+        partitions: also read the manifests of the tables, to see which partitions hold rows.
+    """
+    mine = {it.contract.name for it in contracts}
+    in_force = tuple(
+        Written.read(version["text"], f"contract {version['name']}, version {version['version']}")
+        for version in tower.contracts()
+        if version["text"] is not None and version["name"] not in mine
+    )
+    people = [person for person in tower.principals() if person["revoked_ms"] is None]
+    bound: dict[str, list[str]] = {}
+    for person in people:
+        bound.setdefault(person["contract"], []).append(person["name"])
+    patterns = dict.fromkeys(rule.pattern for it in contracts for rule in it.contract.rules)
+    with Routes(tower.uri, token) as routes:
+        loaded = _load(Lake(routes), patterns)
+    tables: list[Found] = []
+    unread: dict[Identifier, str] = {}
+    for identifier, answer in loaded.items():
+        there: Partitions | None = None
+        if partitions:
+            try:
+                there = asyncio.run(_partitions(answer))
+            except (IcetowerError, OSError) as error:
+                unread[identifier] = str(error)
+        tables.append(Found(identifier, part(answer, "metadata"), there))
+    return Known(tuple(tables), in_force, bound, frozenset(person["name"] for person in people), unread)
+
+
+def _load(lake: Lake, patterns: Iterable[Pattern]) -> Mapping[Identifier, JSON]:
+    loaded: dict[Identifier, JSON] = {}
+    for pattern in patterns:
+        for table in lake.matching(pattern):
+            if table in loaded:
+                continue
+            try:
+                loaded[table] = lake.load(table)
+            except NotFound:
+                continue
+    return loaded
+
+
+async def _partitions(answer: JSON) -> Partitions:
+    """The partitions with live data files, of the table as it is."""
+    metadata = part(answer, "metadata")
+    current = metadata.get("current-snapshot-id")
+    snapshot = next((each for each in metadata.get("snapshots") or () if each["snapshot-id"] == current), None)
+    if snapshot is None or "manifest-list" not in snapshot:
+        return []
+    # A catalog may say how its storage is reached, but not which Python code is to be loaded for that.
+    config = {name: str(value) for name, value in part(answer, "config").items() if name != PY_IO_IMPL}
+    storage = FileIOStorage(config)
+    try:
+        manifests = Manifests(storage)
+        rows = [row for row in await manifests.list_at(snapshot["manifest-list"]) if row.content == DATA]
+        if len(rows) > MANIFESTS_MAX:
+            raise UpstreamFailed(f"there are {len(rows)} manifests, and at most {MANIFESTS_MAX} are read")
+        found: dict[tuple[int, tuple[Any, ...]], tuple[PartitionSpec, tuple[Any, ...]]] = {}
+        for start in range(0, len(rows), SIDE_BY_SIDE):
+            read = await asyncio.gather(
+                *(manifests.manifest_at(row.path) for row in rows[start : start + SIDE_BY_SIDE])
+            )
+            for manifest in read:
+                spec = _spec(metadata, manifest.spec_id)
+                for entry in manifest.entries if spec is not None else ():
+                    assert spec is not None
+                    if entry.status != DELETED:
+                        key = (spec.spec_id, partition_key(entry.file.partition))
+                        found.setdefault(key, (spec, entry.file.partition))
+        return list(found.values())
+    finally:
+        await storage.close()
+
+
+def _spec(metadata: JSON, spec_id: int) -> PartitionSpec | None:
+    """None where a column of it is gone altogether."""
+    try:
+        return spec_of(metadata, spec_id)
+    except ValidationFailed:
+        return None

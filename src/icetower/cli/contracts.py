@@ -1,0 +1,366 @@
+"""`icetower contracts …`: from the first draft to what is in force, and back."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from icetower.agent import Tower
+from icetower.ambient import SystemAmbient
+from icetower.cli import contract_words as words
+from icetower.cli.contract_files import files_at, read_files, written
+from icetower.cli.contract_tables import Known, look
+from icetower.cli.contract_template import Wishes, template
+from icetower.cli.contract_words import Difference
+from icetower.cli.registry import DEFAULT_URI, Json, Uri, connect, print_rows, time_text, token_for
+from icetower.cli.terminal import at_terminal, fail, say, warn
+from icetower.contracts import references, review
+from icetower.contracts.findings import RULES, Finding, Severity, Written, condensed
+from icetower.contracts.model import NAME, Contract
+from icetower.contracts.schema import FILE_NAME, schema_text
+from icetower.errors import UsageError
+
+contracts = typer.Typer(help="Isolation contracts: who may write what.", no_args_is_help=True)
+
+Files = Annotated[list[Path], typer.Argument(help="Contracts in YAML, or folders of them.")]
+Message = Annotated[str | None, typer.Option("--message", "-m", help="Why; it is kept with the version.")]
+
+
+# ── Before they are in force ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+@contracts.command("init")
+def init(
+    name: Annotated[str, typer.Argument(help="The agent.")],
+    table: Annotated[list[str] | None, typer.Option(help="A table that it writes to; may be repeated.")] = None,
+    operations: Annotated[str, typer.Option(help="What it may do to them, by commas.")] = "append",
+    owner: Annotated[str | None, typer.Option(help="Who answers for it.")] = None,
+    escalation: Annotated[str | None, typer.Option(help="Whom to call: an address, or `Name <address>`.")] = None,
+    file: Annotated[Path | None, typer.Option(help="Where to write it.  [default: NAME.yaml]")] = None,
+) -> None:
+    """Write a contract to begin with, and beside it the schema by which editors complete it. Nothing is overwritten.
+
+    At a terminal it asks for what is not given.
+    """
+    if not NAME.fullmatch(name):
+        raise UsageError(f"agent {name!r}: write 1 to 128 letters, digits, '_', '-' or '.'")
+    asks = at_terminal()
+    if table is None and asks:
+        table = [typer.prompt("Table that it writes to, with its namespace", default="namespace.table")]
+    if owner is None and asks:
+        owner = typer.prompt("Who answers for it (address)", default="", show_default=False)
+    if escalation is None and asks:
+        escalation = typer.prompt("Whom to call when it keeps failing (Name <address>)", default="", show_default=False)
+    granted = tuple(operation for operation in operations.split(",") if operation)
+    text = template(Wishes(name, tuple(table or ()), granted, owner or "", escalation or ""))
+    path = file or Path(f"{name}.yaml")
+    try:
+        with path.open("x", encoding="utf-8") as out:
+            out.write(text)
+        schema = path.parent / FILE_NAME
+        if not schema.exists():
+            schema.write_text(schema_text(), encoding="utf-8")
+    except FileExistsError as error:
+        raise UsageError(f"{path} is there already, and stays as it is; choose another with --file") from error
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror}") from error
+    say(f"{path} is written; `icetower contracts check {path}` says what it lacks")
+
+
+@contracts.command("schema")
+def schema() -> None:
+    """The JSON Schema of contracts, for editors."""
+    sys.stdout.write(schema_text())
+
+
+@contracts.command("check")
+def check(
+    files: Files,
+    uri: Annotated[
+        str | None, typer.Option(envvar="ICETOWER_URI", help="Hold them also against the tables of this tower.")
+    ] = None,
+    against: Annotated[
+        str | None, typer.Option(metavar="REF", help="Say what has changed since this commit of git.")
+    ] = None,
+    partitions: Annotated[
+        bool, typer.Option(help="With --uri: read the tables' manifests, to see which partitions hold rows.")
+    ] = True,
+    annotations: Annotated[
+        str | None, typer.Option(metavar="github", help="Also print findings as GitHub shows them in a pull request.")
+    ] = None,
+    ignore: Annotated[
+        list[str] | None, typer.Option(metavar="RULE", help="Leave findings of a rule out; may be repeated.")
+    ] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Warnings count as errors.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Look contracts through: what does not do what was meant, who owns the same as another, what nobody owns.
+
+    Without --uri nothing but the files is looked at. With it (as an administrator, by ICETOWER_TOKEN) also whether
+    tables, columns and partitions are there, and the contracts in force of other agents.
+
+    Exit status: 0 no errors; 1 errors; 2 used wrongly.
+    """
+    if annotations not in (None, "github"):
+        raise UsageError(f"--annotations {annotations}: only github is known")
+    if unknown := set(ignore or ()) - RULES.keys():
+        raise UsageError(f"--ignore {', '.join(sorted(unknown))}: there is no such rule; those are {', '.join(RULES)}")
+    given = read_files(files, may_be_gone=against is not None)
+    differences: list[Difference] = []
+    it, findings = written(given)
+    if against is not None:
+        differences = _since(against, files, it)
+    findings += _found(it, uri, partitions)
+    kept = [finding for finding in condensed(findings) if finding.rule not in (ignore or ())]
+    if strict:
+        kept = [_stricter(finding) for finding in kept]
+    errors = sum(finding.severity is Severity.ERROR for finding in kept)
+    if as_json:
+        found = [words.finding_json(finding) for finding in kept]
+        say(json.dumps({"findings": found, "changes": [words.difference_json(each) for each in differences]}, indent=2))
+    else:
+        if against is not None:
+            words.say_differences(differences, nothing=f"nothing has changed since {against}")
+        words.say_findings(kept)
+        if annotations is not None:
+            for command in words.github_commands(kept, differences, {file.shown for file in given}):
+                say(command)
+    if errors:
+        raise typer.Exit(1)
+
+
+def _stricter(finding: Finding) -> Finding:
+    if finding.severity is not Severity.WARNING:
+        return finding
+    return replace(finding, severity=Severity.ERROR)
+
+
+def _found(contracts: Sequence[Written], uri: str | None, partitions: bool) -> Iterator[Finding]:
+    """All that is to be said of some contracts, without a tower or with one."""
+    now_ms = SystemAmbient().now_ms()
+    for it in contracts:
+        yield from review.one(it, now_ms=now_ms)
+    if not uri:
+        yield from review.together(contracts, now_ms=now_ms)
+        return
+    with connect(uri) as tower:
+        known = look(tower, token_for(uri), contracts, partitions=partitions)
+    there = [table.identifier for table in known.tables]
+    yield from review.together(contracts, known.in_force, now_ms=now_ms, tables=there)
+    for it in contracts:
+        yield from review.people(it, known.principals.get(it.contract.name, ()), known.names)
+        yield from references.missing(it, there)
+    yield from _of_tables(contracts, known, now_ms)
+
+
+def _of_tables(contracts: Sequence[Written], known: Known, now_ms: int) -> Iterator[Finding]:
+    for table in known.tables:
+        for it in contracts:
+            yield from references.references(it, table, now_ms=now_ms)
+        yield from references.between(table, contracts, known.in_force, now_ms=now_ms)
+        if (why := known.unread.get(table.identifier)) is not None:
+            it = next(it for it in contracts if it.contract.rules_for(table.identifier))
+            message = f"which partitions of {table.identifier} hold rows could not be read: {why}"
+            yield it.found(Severity.NOTE, "gap.unread", message, "tables")
+
+
+def _since(reference: str, files: Sequence[Path], now: Sequence[Written]) -> list[Difference]:
+    """What has changed since a commit, contract by contract, whichever files they stand in."""
+    before, unreadable = written(files_at(reference, files))
+    for finding in unreadable:
+        warn(f"{finding.place} at {reference} is no contract, and is passed over: {finding.message}")
+    old = {it.contract.name: it.contract for it in before}
+    new = {it.contract.name: it for it in now}
+    return [Difference.between(old.get(name), new.get(name), since=reference) for name in dict.fromkeys((*new, *old))]
+
+
+# ── In force ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@contracts.command("diff")
+def diff(files: Files, uri: Uri = DEFAULT_URI, as_json: Json = False) -> None:
+    """What would change if these contracts were applied: who gains and who loses what."""
+    with connect(uri) as tower:
+        differences = _against_force(tower, _read(files))
+    if as_json:
+        say(json.dumps([words.difference_json(each) for each in differences], indent=2))
+    else:
+        words.say_differences(differences, nothing="nothing changes: all of it is in force")
+
+
+@contracts.command("apply")
+def apply(
+    files: Files,
+    uri: Uri = DEFAULT_URI,
+    message: Message = None,
+    expect_version: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[NAME=]VERSION",
+            help="Only if this version is in force, 0 for none; may be repeated. By default: what was shown.",
+        ),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Don't ask.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Put contracts in force, all of them or none, after showing what changes; an unchanged one keeps its version.
+
+    At a terminal it asks first; elsewhere nobody can be asked. What somebody else has changed since it was shown is not
+    overwritten.
+    """
+    contracts_given = _read(files)
+    with connect(uri) as tower:
+        newest = {version["name"]: version["version"] for version in tower.contracts()}
+        expected = {it.contract.name: newest.get(it.contract.name, 0) for it in contracts_given}
+        expected |= _expected(expect_version or (), [it.contract.name for it in contracts_given])
+        differences = _against_force(tower, contracts_given)
+        if not as_json:
+            words.say_differences(differences, nothing="nothing changes: all of it is in force")
+            if any(each.changes for each in differences) and not (yes or _agrees()):
+                fail("nothing was applied")
+                raise typer.Exit(1)
+        done = tower.apply_contracts(
+            [it.text for it in contracts_given],
+            expected=[expected[it.contract.name] for it in contracts_given],
+            message=message,
+        )
+    for warning in done["warnings"]:
+        warn(warning)
+    if as_json:
+        say(json.dumps(done | {"changes": [words.difference_json(each) for each in differences]}, indent=2))
+        return
+    for applied in done["contracts"]:
+        say(f"{applied['contract']}: version {applied['version']} is in force")
+
+
+def _agrees() -> bool:
+    return not at_terminal() or typer.confirm("Put this in force?")
+
+
+def _expected(given: Iterable[str], names: Sequence[str]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for text in given:
+        name, equals, version = text.rpartition("=")
+        if not equals and len(names) == 1:
+            name = names[0]
+        if name not in names or not version.isdecimal():
+            raise UsageError(f"--expect-version {text!r}: write NAME=VERSION, of one of {', '.join(names)}")
+        found[name] = int(version)
+    return found
+
+
+def _read(files: Sequence[Path]) -> list[Written]:
+    """Contracts that must all be some. Raises `UsageError` naming those that aren't."""
+    found, findings = written(read_files(files))
+    if findings:
+        raise UsageError("; ".join(f"{finding.place}: {finding.message}" for finding in findings))
+    return found
+
+
+def _against_force(tower: Tower, contracts: Sequence[Written]) -> list[Difference]:
+    in_force = {version["name"]: version for version in tower.contracts() if version["text"] is not None}
+    bound: dict[str, list[str]] = {}
+    for person in tower.principals():
+        if person["revoked_ms"] is None:
+            bound.setdefault(person["contract"], []).append(person["name"])
+    found: list[Difference] = []
+    for it in contracts:
+        name = it.contract.name
+        old = in_force.get(name)
+        found.append(
+            Difference.between(
+                None if old is None else _contract(old),
+                it,
+                version=None if old is None else old["version"],
+                principals=bound.get(name, ()),
+            )
+        )
+    return found
+
+
+def _contract(version: Any) -> Contract:
+    return Written.read(version["text"], f"version {version['version']}").contract
+
+
+@contracts.command("list")
+def list_contracts(uri: Uri = DEFAULT_URI, as_json: Json = False) -> None:
+    """The newest version of every contract; revoked ones say so."""
+    with connect(uri) as tower:
+        rows = tower.contracts()
+    rows = rows if as_json else [row | {"state": "revoked" if row["text"] is None else "in force"} for row in rows]
+    print_rows(rows, ("name", "version", "state", "applied_ms", "applied_by", "message"), as_json)
+
+
+@contracts.command("show")
+def show(
+    name: str,
+    version: Annotated[int | None, typer.Option(help="An older version.")] = None,
+    uri: Uri = DEFAULT_URI,
+    as_json: Json = False,
+) -> None:
+    """A contract in force, or an older version of it, as its author wrote it."""
+    with connect(uri) as tower:
+        found = tower.contract(name, version)
+    say(json.dumps(found) if as_json else found["text"].rstrip("\n"))
+
+
+@contracts.command("history")
+def history(name: str, uri: Uri = DEFAULT_URI, as_json: Json = False) -> None:
+    """Every version of a contract: who applied it, when and why, and what it changed."""
+    with connect(uri) as tower:
+        versions = tower.contract_history(name)
+    before: Any = None
+    rows: list[Any] = []
+    for version in versions:
+        old, new = (None if each is None or each["text"] is None else _written(each) for each in (before, version))
+        difference = Difference.between(None if old is None else old.contract, new)
+        rows.append(version | {"changes": [words.change_json(change) for change in difference.changes]})
+        before = version
+        if as_json:
+            continue
+        what = "revoked" if version["text"] is None else "applied"
+        why = f": {version['message']}" if version["message"] else ""
+        words.line(
+            f"version {version['version']}, {what} {time_text(version['applied_ms'])} by {version['applied_by']}{why}"
+        )
+        for change in difference.changes:
+            words.line(f"  {words.sign(change)} {name} {change.words}")
+    if as_json:
+        say(json.dumps(rows, indent=2))
+
+
+def _written(version: Any) -> Written:
+    return Written.read(version["text"], f"version {version['version']}")
+
+
+@contracts.command("revoke")
+def revoke(name: str, uri: Uri = DEFAULT_URI, message: Message = None, as_json: Json = False) -> None:
+    """End a contract: from their next request on its principals may do nothing, and their tokens are gone.
+
+    For administrators, and for principals that the contract's `revocation` names.
+    """
+    with connect(uri) as tower:
+        done = tower.revoke_contract(name, message=message)
+    say(json.dumps(done) if as_json else f"{name} is revoked")
+
+
+@contracts.command("restore")
+def restore(
+    name: str,
+    version: Annotated[int | None, typer.Option(help="Which.  [default: the last one of a revoked contract]")] = None,
+    uri: Uri = DEFAULT_URI,
+    message: Message = None,
+    as_json: Json = False,
+) -> None:
+    """Put an older version in force, as a new one. Secrets of its principals work again, tokens from before don't."""
+    with connect(uri) as tower:
+        done = tower.restore_contract(name, version, message=message)
+    for warning in done["warnings"]:
+        warn(warning)
+    say(json.dumps(done) if as_json else f"{name}: version {done['version']} is in force")
