@@ -48,11 +48,18 @@ def test_bounds_that_hold_everything_are_fine(kind: str, values: list[Any]) -> N
     assert problems([], kind, replace(written, lower=None, upper=None)) == []
 
 
-@pytest.mark.parametrize(("kind", "values"), [case for case in VALUES if len(case[1]) > 1 and case[0] != "uuid"])
+@pytest.mark.parametrize(("kind", "values"), [case for case in VALUES if len(case[1]) > 1])
 def test_r5_bounds_that_leave_something_out_are_told(kind: str, values: list[Any]) -> None:
     narrow = summarise(values[:1], kind)
     assert len(problems(values, kind, narrow)) == 1
     assert len(problems(values, kind, replace(summarise(values, kind), lower=None))) == 1
+
+
+def test_uuids_lie_between_bounds_in_the_order_of_java_or_in_that_of_bytes() -> None:
+    low, middle, high = (bytes([first]) + bytes(15) for first in (0x01, 0x02, 0x80))
+    for lower, upper, told in ((low, high, 0), (high, low, 1), (high, middle, 0), (middle, high, 1)):
+        assert len(problems([low, middle], "uuid", FieldSummary(False, None, lower, upper))) == told
+    assert len(problems([low], "uuid", FieldSummary(False, None, b"", b""))) == 1
 
 
 def test_r5_flags_that_deny_null_or_nan_are_told() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from icetower.table.avro_files import decimal_of
@@ -43,15 +43,26 @@ def _problem(listed: FieldSummary, values: list[Any], kind: str) -> str | None:
         return None
     if listed.lower is None or listed.upper is None:
         return "has values and no bounds"
-    if kind == "uuid":  # Java orders them as two signed numbers, others as bytes
-        return None
     try:
         lower, upper = from_single_value(listed.lower, kind), from_single_value(listed.upper, kind)
-        if min(numbers) < lower or max(numbers) > upper:
+        if not any(_within(order, numbers, lower, upper) for order in _ORDERS.get(kind, (_as_it_is,))):
             return f"goes from {min(numbers)} to {max(numbers)}, and is listed from {lower} to {upper}"
     except (struct.error, UnicodeDecodeError, TypeError):
         return f"has bounds or values that are no {kind}"
     return None
+
+
+def _within(order: Callable[[Any], Any], values: list[Any], lower: Any, upper: Any) -> bool:
+    keys = [order(value) for value in values]
+    return order(lower) <= min(keys) and max(keys) <= order(upper)
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+_ORDERS: dict[str, tuple[Callable[[Any], Any], ...]] = {"uuid": (_as_it_is, struct.Struct(">qq").unpack)}
+"""Java orders UUIDs as two signed numbers, others as bytes: bounds that are right in one of the orders are a writer's."""
 
 
 def from_single_value(data: bytes, kind: str) -> Any:
