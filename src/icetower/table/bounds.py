@@ -62,7 +62,7 @@ def _as_it_is(value: Any) -> Any:
 
 
 _ORDERS: dict[str, tuple[Callable[[Any], Any], ...]] = {"uuid": (_as_it_is, struct.Struct(">qq").unpack)}
-"""Java orders UUIDs as two signed numbers, others as bytes: bounds that are right in one of the orders are a writer's."""
+"""Java orders UUIDs as two signed numbers, others as bytes. Bounds that are right in one of the orders are honest."""
 
 
 def from_single_value(data: bytes, kind: str) -> Any:
