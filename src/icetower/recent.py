@@ -1,12 +1,35 @@
-"""A cache with a bound: the most recently used of a kind, by weight."""
+"""What caches are made of: the most recently used of a kind, by weight; and keys that need no look inside."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
-from typing import TypeVar
+from operator import is_
+from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+
+class Same:
+    """Stands for some objects themselves: equal to what stands for the very same ones, whatever they hold.
+
+    A key for what is derived from objects that are replaced and never changed. It keeps them, so that no others can
+    come to lie in their place.
+    """
+
+    __slots__ = ("_hash", "parts")
+
+    def __init__(self, *parts: Any) -> None:
+        self.parts = parts
+        self._hash = hash(tuple(map(id, parts)))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Same) and len(self.parts) == len(other.parts) and all(map(is_, self.parts, other.parts))
+        )
 
 
 class Recent(Mapping[str, T]):

@@ -200,7 +200,7 @@ def _check_contract(
 ) -> None:
     counted = Counter((claim.spec, claim.partition) for claim in claims)
     touches = [Touch(spec, partition, True, DATA, count) for (spec, partition), count in counted.items()]
-    verdict = check(principal.contract, identifier, touches, _APPEND, layout=Layout(head.metadata), now_ms=now_ms)
+    verdict = check(principal.contract, identifier, touches, _APPEND, layout=Layout.of(head.metadata), now_ms=now_ms)
     if not isinstance(verdict, Clear):
         raise refusal(verdict, principal, identifier)
 

@@ -130,7 +130,7 @@ def promised(
         return None
     if not reads_only_owned(contract, identifier, operations):
         return None
-    owns = owned(contract, identifier, _specs(metadata), layout=Layout(metadata), now_ms=now_ms)
+    owns = owned(contract, identifier, _specs(metadata), layout=Layout.of(metadata), now_ms=now_ms)
     return ReadScope(Level.SERIALIZABLE, None, owns, "contract")
 
 

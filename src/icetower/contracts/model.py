@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from icetower.protocol.names import Identifier, Namespace
@@ -22,6 +22,8 @@ EVERY_PARTITION = "all"
 OWNED = "owned"
 """The only value of `read_scope`; without the field nothing is known of what a write depends on."""
 NOW = "now"
+TABLES_KEPT = 256
+"""Tables of which a contract remembers which of its rules speak of them."""
 
 
 class Operation(StrEnum):
@@ -256,12 +258,23 @@ class Contract:
     orphans: Orphans | None = None
     revocation: Revocation | None = None
 
+    _by_table: dict[Identifier, tuple[Rule, ...]] = field(
+        default_factory=dict[Identifier, tuple[Rule, ...]], init=False, compare=False, repr=False
+    )
+
     @property
     def rules(self) -> tuple[Rule, ...]:
         return self.tables + tuple(Rule(pattern, _READ) for pattern in self.reads)
 
     def rules_for(self, table: Identifier) -> tuple[Rule, ...]:
-        return tuple(rule for rule in self.rules if rule.pattern.matches(table))
+        """The rules that speak of a table; the very same objects each time, for a while."""
+        found = self._by_table.get(table)
+        if found is None:
+            found = tuple(rule for rule in self.rules if rule.pattern.matches(table))
+            if len(self._by_table) >= TABLES_KEPT:
+                self._by_table.clear()
+            self._by_table[table] = found
+        return found
 
     def grants(self, operation: Operation, table: Identifier) -> bool:
         return self.administrator or any(rule.grants(operation) for rule in self.rules_for(table))

@@ -20,13 +20,15 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import lru_cache
 from typing import Any
 
 from icetower.conflicts.transforms import apply
-from icetower.contracts.model import Region, Rule
+from icetower.contracts.model import Extent, Region, Rule
 from icetower.contracts.terms import Layout
-from icetower.contracts.values import Compiled, NotUnderstood, Standing, compile_extent
+from icetower.contracts.values import Compiled, NotUnderstood, Standing, compile_extent, depends_on_now
 from icetower.errors import ValidationFailed
+from icetower.recent import Same
 from icetower.table.partitions import PartitionField, PartitionSpec
 
 INSIDE, OUTSIDE, PARTLY = Standing.INSIDE, Standing.OUTSIDE, Standing.PARTLY
@@ -36,115 +38,159 @@ _HOURS_TWICE = 2**32 - 2**63 // 3_600_000_000 - 1
 """From here on an hour has two meanings: Java's numbers of hours begin again within the range of microseconds."""
 _NOT_VALUES = (TypeError, ValueError, OverflowError, ArithmeticError, AttributeError, ValidationFailed)
 """What a value of another type in a manifest makes of a computation with it."""
-
-Judge = Callable[[tuple[Any, ...]], Standing]
+COMPILED_MAX = 4096
+"""Rules of contracts, each for one spec of one table, whose meaning is kept."""
 
 
 class Ownership:
-    """What a contract's rules own of a table at one time, made ready for the specs that it is asked about.
+    """What a contract's rules own of a table at one time.
+
+    What they mean for a spec is worked out once for as long as rule, layout and spec are the same objects.
 
     Args:
         now_ms: milliseconds since 1970, for what is owned relative to ``now``.
     """
 
     def __init__(self, rules: Sequence[Rule], layout: Layout, now_ms: int) -> None:
+        self.now_ms = now_ms
         self.reason = ""
         """Why something could not be told, the first time that it couldn't."""
         self._rules = rules
         self._layout = layout
-        self._now_ms = now_ms
-        self._judges: dict[PartitionSpec, list[Judge]] = {}
+        self._spec: PartitionSpec | None = None
+        self._judges: list[Judge] = []
 
     def of(self, spec: PartitionSpec, partition: tuple[Any, ...]) -> Standing:
         """Where the rows of a partition lie: INSIDE where one rule owns it whole."""
         if len(partition) != len(spec.fields):
-            self._note("the partition has another number of values than its spec has fields")
+            self.note("the partition has another number of values than its spec has fields")
             return PARTLY
-        if spec not in self._judges:
-            self._judges[spec] = [self._rule(rule, spec) for rule in self._rules]
-        return _any(judge(partition) for judge in self._judges[spec])
+        if spec is not self._spec:
+            self._judges = [_compiled(Same(rule, self._layout, spec)) for rule in self._rules]
+            self._spec = spec
+        return _any(self._judges, partition, self)
 
-    def _note(self, reason: str) -> None:
+    def note(self, reason: str) -> None:
         self.reason = self.reason or reason
 
-    def _rule(self, rule: Rule, spec: PartitionSpec) -> Judge:
-        given = None if rule.partitions is None else [self._region(region, spec) for region in rule.partitions]
-        excluded = [self._region(region, spec) for region in rule.excluded]
 
-        def judge(partition: tuple[Any, ...]) -> Standing:
-            inside = INSIDE if given is None else _any(region(partition) for region in given)
-            taken = _any(region(partition) for region in excluded)
-            return _all((inside, _NOT[taken]))
+Judge = Callable[[tuple[Any, ...], Ownership], Standing]
 
-        return judge
 
-    def _region(self, region: Region, spec: PartitionSpec) -> Judge:
-        judges: list[Judge] = []
-        for name, extent in region.fields:
-            try:
-                field = self._layout.field(name, spec)
-                if field is None:
-                    raise NotUnderstood(f"the table has no partition field and no column for {name!r}")
-                judges.append(self._term(field, compile_extent(field, extent, self._now_ms), spec))
-            except NotUnderstood as problem:
-                judges.append(self._unknown(str(problem)))
-        return lambda partition: _all(judge(partition) for judge in judges)
+@lru_cache(maxsize=COMPILED_MAX)
+def _compiled(about: Same) -> Judge:
+    """Where partitions lie to a rule. `about`: the rule, the table's layout, the spec of the partitions."""
+    rule, layout, spec = about.parts
+    given = None if rule.partitions is None else [_region(region, layout, spec) for region in rule.partitions]
+    excluded = [_region(region, layout, spec) for region in rule.excluded]
 
-    def _unknown(self, reason: str) -> Judge:
-        def judge(partition: tuple[Any, ...]) -> Standing:
-            self._note(reason)
-            return PARTLY
+    def judge(partition: tuple[Any, ...], asked: Ownership) -> Standing:
+        inside = INSIDE if given is None else _any(given, partition, asked)
+        if inside is OUTSIDE or not excluded:
+            return inside
+        taken = _any(excluded, partition, asked)
+        return OUTSIDE if taken is INSIDE else inside if taken is OUTSIDE else PARTLY
 
-        return judge
+    return judge
 
-    def _term(self, wanted: PartitionField, extent: Compiled, spec: PartitionSpec) -> Judge:
-        """What the fields of a spec tell together about one term."""
-        telling = [
-            (position, _relation(field, wanted, extent))
-            for position, field in enumerate(spec.fields)
-            if field.source_id == wanted.source_id and field.transform != "void"
-        ]
-        if not telling:
-            return self._unknown(
-                f"partition spec {spec.spec_id} of these files has no field of the column {wanted.source_name} for "
-                f"{wanted.name!r}, so they may hold any value of it"
-            )
-        unsure = (
-            f"{wanted.name!r} is {wanted.transform} of {wanted.source_name}, and partition spec {spec.spec_id} of "
-            f"these files has {', '.join(spec.fields[position].transform for position, _ in telling)} of it"
+
+def _region(region: Region, layout: Layout, spec: PartitionSpec) -> Judge:
+    judges: list[Judge] = []
+    for name, extent in region.fields:
+        try:
+            field = layout.field(name, spec)
+            if field is None:
+                raise NotUnderstood(f"the table has no partition field and no column for {name!r}")
+            judges.append(_term(field, extent, spec))
+        except NotUnderstood as problem:
+            judges.append(_unknown(str(problem)))
+    return judges[0] if len(judges) == 1 else lambda partition, asked: _all(judges, partition, asked)
+
+
+def _unknown(reason: str) -> Judge:
+    def judge(partition: tuple[Any, ...], asked: Ownership) -> Standing:
+        asked.note(reason)
+        return PARTLY
+
+    return judge
+
+
+def _term(wanted: PartitionField, extent: Extent, spec: PartitionSpec) -> Judge:
+    """What the fields of a spec tell together about one term. Raises `NotUnderstood`."""
+    telling = [
+        (position, field)
+        for position, field in enumerate(spec.fields)
+        if field.source_id == wanted.source_id and field.transform != "void"
+    ]
+    always = _relations(telling, wanted, compile_extent(wanted, extent, 0))
+    if not telling:
+        return _unknown(
+            f"partition spec {spec.spec_id} of these files has no field of the column {wanted.source_name} for "
+            f"{wanted.name!r}, so they may hold any value of it"
         )
+    moves = depends_on_now(extent)
+    unsure = (
+        f"{wanted.name!r} is {wanted.transform} of {wanted.source_name}, and partition spec {spec.spec_id} of "
+        f"these files has {', '.join(field.transform for _, field in telling)} of it"
+    )
 
-        def judge(partition: tuple[Any, ...]) -> Standing:
-            found = _decided(_guarded(relation, partition[position]) for position, relation in telling)
-            if found is PARTLY:
-                self._note(unsure)
-            return found
+    def judge(partition: tuple[Any, ...], asked: Ownership) -> Standing:
+        try:
+            relations = _relations(telling, wanted, compile_extent(wanted, extent, asked.now_ms)) if moves else always
+        except NotUnderstood as problem:  # no clock that is right says so
+            asked.note(str(problem))
+            return PARTLY
+        found = _decided([_guarded(relation, partition[position]) for position, relation in relations])
+        if found is PARTLY:
+            asked.note(unsure)
+        return found
 
-        return judge
+    return judge
+
+
+Relation = Callable[[Any], Standing]
+
+
+def _relations(
+    telling: Sequence[tuple[int, PartitionField]], wanted: PartitionField, extent: Compiled
+) -> list[tuple[int, Relation]]:
+    return [(position, _relation(field, wanted, extent)) for position, field in telling]
 
 
 # ------------------------------------------------------------------------------------------------ three-valued logic
 
-_NOT = {INSIDE: OUTSIDE, OUTSIDE: INSIDE, PARTLY: PARTLY}
+
+def _any(judges: Iterable[Judge], partition: tuple[Any, ...], asked: Ownership) -> Standing:
+    found = OUTSIDE
+    for judge in judges:
+        standing = judge(partition, asked)
+        if standing is INSIDE:
+            return INSIDE
+        if standing is PARTLY:
+            found = PARTLY
+    return found
 
 
-def _any(standings: Iterable[Standing]) -> Standing:
-    found = set(standings)
-    return INSIDE if INSIDE in found else PARTLY if PARTLY in found else OUTSIDE
+def _all(judges: Iterable[Judge], partition: tuple[Any, ...], asked: Ownership) -> Standing:
+    found = INSIDE
+    for judge in judges:
+        standing = judge(partition, asked)
+        if standing is OUTSIDE:
+            return OUTSIDE
+        if standing is PARTLY:
+            found = PARTLY
+    return found
 
 
-def _all(standings: Iterable[Standing]) -> Standing:
-    found = set(standings)
-    return OUTSIDE if OUTSIDE in found else PARTLY if PARTLY in found else INSIDE
-
-
-def _decided(standings: Iterable[Standing]) -> Standing:
+def _decided(standings: Sequence[Standing]) -> Standing:
     """Several say something about one thing. Where they contradict each other no row is there, or the values lie."""
+    if len(standings) == 1:
+        return standings[0]
     found = set(standings) - {PARTLY}
     return found.pop() if len(found) == 1 else PARTLY
 
 
-def _guarded(relation: Callable[[Any], Standing], raw: Any) -> Standing:
+def _guarded(relation: Relation, raw: Any) -> Standing:
     try:
         return relation(raw)
     except _NOT_VALUES:
@@ -154,7 +200,7 @@ def _guarded(relation: Callable[[Any], Standing], raw: Any) -> Standing:
 # ------------------------------------------------------------------------- what one transform tells about another
 
 
-def _relation(have: PartitionField, want: PartitionField, extent: Compiled) -> Callable[[Any], Standing]:
+def _relation(have: PartitionField, want: PartitionField, extent: Compiled) -> Relation:
     """Value of `have` → where the values of `want` lie that go with it; both are of one column."""
     if have.transform == want.transform:
         return extent.of
@@ -162,7 +208,7 @@ def _relation(have: PartitionField, want: PartitionField, extent: Compiled) -> C
     return lambda raw: extent.of(None) if raw is None else told(raw)
 
 
-def _bucket_relation(have: PartitionField, want: PartitionField, extent: Compiled) -> Callable[[Any], Standing] | None:
+def _bucket_relation(have: PartitionField, want: PartitionField, extent: Compiled) -> Relation | None:
     """Two numbers of buckets tell of each other what their greatest common divisor leaves of the hash."""
     if not (have.transform.startswith("bucket[") and want.transform.startswith("bucket[")):
         return None

@@ -8,13 +8,17 @@ has it.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 from icetower.errors import ValidationFailed
+from icetower.recent import Same
 from icetower.table.partitions import PartitionField, PartitionSpec, columns_of, resolve_fields, result_of
+
+SHARED_MAX = 1024
+"""Layouts that are kept for the versions of tables to come."""
 
 _CALL = re.compile(r"(\w+)\(\s*(?:(\d+)\s*,\s*)?([^(),\s][^(),]*?)\s*\)")
 _PLAIN = {
@@ -62,7 +66,15 @@ class Layout:
     """
 
     def __init__(self, metadata: Mapping[str, Any]) -> None:
-        self._metadata = metadata
+        self._schemas: Sequence[Mapping[str, Any]] = metadata.get("schemas") or [metadata["schema"]]
+        self._specs: Sequence[Mapping[str, Any]] = metadata.get("partition-specs") or ()
+        self._current: int = metadata.get("current-schema-id", 0)
+
+    @classmethod
+    def of(cls, metadata: Mapping[str, Any]) -> Layout:
+        """The one layout of all versions of a table that share their schemas and specs."""
+        own = cls(metadata)
+        return _shared(own._current, Same(*own._schemas), Same(*own._specs))
 
     def field(self, name: str, spec: PartitionSpec) -> PartitionField | None:
         """The field, or the term as if it were one, that a region's `name` means; None where the table has none.
@@ -85,19 +97,16 @@ class Layout:
 
     @cached_property
     def _columns(self) -> dict[str, tuple[int, str]]:
-        schemas = self._metadata.get("schemas") or [self._metadata["schema"]]
-        current = self._metadata.get("current-schema-id", 0)
-        schema = next(each for each in schemas if each.get("schema-id", 0) == current)
+        schema = next(each for each in self._schemas if each.get("schema-id", 0) == self._current)
         return {name: (column_id, kind) for column_id, (name, kind) in columns_of(schema)}
 
     @cached_property
     def _named(self) -> dict[str, PartitionField]:
         found: dict[str, set[tuple[int, str]]] = {}
         fields: dict[str, PartitionField] = {}
-        schemas = self._metadata.get("schemas") or [self._metadata["schema"]]
-        for spec in self._metadata.get("partition-specs") or ():
+        for spec in self._specs:
             try:
-                resolved = resolve_fields(spec["fields"], schemas)
+                resolved = resolve_fields(spec["fields"], self._schemas)
             except ValidationFailed:
                 continue  # its column is gone altogether
             for field in resolved:
@@ -106,6 +115,11 @@ class Layout:
                 found.setdefault(field.name, set()).add((field.source_id, field.transform))
                 fields[field.name] = field
         return {name: field for name, field in fields.items() if len(found[name]) == 1}
+
+
+@lru_cache(maxsize=SHARED_MAX)
+def _shared(current: int, schemas: Same, specs: Same) -> Layout:
+    return Layout({"current-schema-id": current, "schemas": schemas.parts, "partition-specs": specs.parts})
 
 
 NO_LAYOUT = Layout({"schemas": [{"schema-id": 0, "fields": []}]})

@@ -142,6 +142,12 @@ def moment_of(text: str, now_ms: int) -> int | None:
     return now_ms + (0 if found[1] is None else int(found[1]) * _UNITS_MS[found[2]])
 
 
+def depends_on_now(extent: Extent) -> bool:
+    """Whether an extent is another at another time."""
+    texts = extent.values if isinstance(extent, Values) else (extent.start, extent.end)
+    return any(text is not None and _NOW.fullmatch(text) is not None for text in texts)
+
+
 def _at(field: PartitionField, moment_ms: int, text: str) -> Any:
     """The field's value at a moment: the day, hour or microsecond that it lies in."""
     unit = field.transform

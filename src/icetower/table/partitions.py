@@ -11,13 +11,18 @@ import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
 from icetower.errors import ValidationFailed
+from icetower.recent import Same
 
 UNPARTITIONED = "(unpartitioned)"
 FIRST_PARTITION_FIELD_ID = 1000
+RESOLVED_MAX = 4096
+"""Specs that are kept for the versions of tables to come."""
+
 _RESULTS = {"bucket": "int", "year": "int", "month": "int", "day": "date", "hour": "int"}
 
 
@@ -62,7 +67,14 @@ def spec_of(metadata: Mapping[str, Any], spec_id: int) -> PartitionSpec:
             rule="manifest.spec",
             next_step="refresh",
         )
-    return PartitionSpec(spec_id, resolve_fields(found["fields"], _schemas(metadata)))
+    return _resolved(spec_id, Same(found["fields"], *_schemas(metadata)))
+
+
+@lru_cache(maxsize=RESOLVED_MAX)
+def _resolved(spec_id: int, about: Same) -> PartitionSpec:
+    """`about`: the fields of the spec, and the schemas to look for their sources in."""
+    fields, *schemas = about.parts
+    return PartitionSpec(spec_id, resolve_fields(fields, schemas))
 
 
 def resolve_fields(
@@ -109,6 +121,8 @@ def result_of(transform: str, source_type: str) -> str:
 def _schemas(metadata: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """The table's schemas: the current one, then the newest first."""
     schemas: list[Mapping[str, Any]] = metadata.get("schemas") or [metadata["schema"]]
+    if len(schemas) == 1:
+        return schemas
     current = metadata.get("current-schema-id", 0)
     return sorted(schemas, key=lambda s: (s.get("schema-id", 0) != current, -s.get("schema-id", 0)))
 
