@@ -78,6 +78,14 @@ def test_a_document_is_told_with_other_properties_and_stays_what_it_is(given: JS
     assert orjson.loads(gzip.decompress(document.gzipped())) == given
 
 
+@pytest.mark.parametrize("size", [0, 1, 0xFFFF, 0x10000, 200_000])
+def test_what_one_caller_alone_is_told_may_be_of_any_length(size: int) -> None:
+    document, own = Document(WITH_PROPERTIES), {"write.data.path": "x" * size}
+    packed = document.gzipped(b"<" * size, b">", own)
+    assert gzip.decompress(packed) == document.told(b"<" * size, b">", own)
+    assert document.gzipped(b"<" * size, b">", own) == packed
+
+
 def test_a_stream_is_one_member_that_simple_readers_take_to_its_end() -> None:
     """Some clients stop after a gzip stream's first member."""
     document = Document(metadata([snapshot(number) for number in range(1000)]))

@@ -29,6 +29,7 @@ _LONG = {"snapshots": 128, "snapshot-log": 1024}
 """The lists that grow with a table's history, and how many entries make a piece."""
 _GZIP_HEADER = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"  # deflated; no name, no time: equal parts give equal bytes
 _END_OF_STREAM = b"\x03\x00"  # an empty last block
+_STORED_MAX = 0xFFFF
 
 
 class Part:
@@ -36,7 +37,7 @@ class Part:
 
     Args:
         data: the bytes.
-        level: how hard to pack them, 1 to 9.
+        level: how hard to pack them, 1 to 9; 0: not at all, which costs next to no time.
         entries: of the list that these bytes are a piece of.
     """
 
@@ -49,6 +50,8 @@ class Part:
     @cached_property
     def packed(self) -> bytes:
         """Deflated so that it can stand anywhere in a stream."""
+        if self._level == 0:
+            return _stored(self.data)
         pack = zlib.compressobj(self._level, zlib.DEFLATED, -zlib.MAX_WBITS)
         return pack.compress(self.data) + pack.flush(zlib.Z_FULL_FLUSH)
 
@@ -97,7 +100,8 @@ class Document:
 
     def __init__(self, metadata: JSON, before: Document | None = None) -> None:
         self._pieces: dict[str, tuple[Part, ...]] = {}
-        self._properties = Part(_beginning(metadata[PROPERTIES]) if PROPERTIES in metadata else b"{")
+        self._rests: dict[bytes, _Joined] = {}  # by what comes after them: the server's settings, or nothing
+        self._properties = _beginning(metadata[PROPERTIES]) if PROPERTIES in metadata else b"{"
         parts: list[Part] = []
         rest = {key: value for key, value in metadata.items() if key not in _LONG and key != PROPERTIES}
         open_end = orjson.dumps(rest)[1:-1]
@@ -125,12 +129,12 @@ class Document:
     @property
     def size_bytes(self) -> int:
         """Length of the whole, which is not put together for it."""
-        return sum(len(part.data) for part in (self._properties, *self._parts))
+        return len(self._properties) + sum(len(part.data) for part in self._parts)
 
     @cached_property
     def data(self) -> bytes:
         """The whole as JSON."""
-        return self._properties.data + self._rest
+        return self._properties + self._rest
 
     @cached_property
     def _rest(self) -> bytes:
@@ -138,17 +142,18 @@ class Document:
 
     def told(self, prefix: bytes, suffix: bytes, properties: Mapping[str, str] | None = None) -> bytes:
         """The whole as JSON between two other texts; with `properties` instead of its own, if they are given."""
-        beginning = self._properties.data if properties is None else _beginning(properties) + self._then
+        beginning = self._properties if properties is None else _beginning(properties) + self._then
         return b"".join((prefix, beginning, self._rest, suffix))
 
     def gzipped(self, prefix: bytes = b"", suffix: bytes = b"", properties: Mapping[str, str] | None = None) -> bytes:
-        """As `told`, as one gzip stream. Of what is told with other properties, only they are packed anew."""
-        beginning = self._properties if properties is None else Part(_beginning(properties) + self._then)
-        return _gzip((Part(prefix), beginning, self._joined, Part(suffix)))
-
-    @cached_property
-    def _joined(self) -> _Joined:
-        return _Joined(self._parts)
+        """As `told`, as one gzip stream. What is told with other properties has only its beginning of its own."""
+        if properties is None:
+            beginning = Part(prefix + self._properties)
+        else:
+            beginning = Part(prefix + _beginning(properties) + self._then, level=0)
+        if suffix not in self._rests:
+            self._rests[suffix] = _Joined((*self._parts, Part(suffix)))
+        return _gzip(beginning, self._rests[suffix])
 
 
 def _beginning(properties: Mapping[str, str]) -> bytes:
@@ -182,14 +187,19 @@ def _cut(entries: Sequence[JSON], size: int, known: Iterable[Part]) -> tuple[tup
 # ── gzip ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _gzip(parts: Iterable[Part]) -> bytes:
-    out, crc, length = [_GZIP_HEADER], 0, 0
-    for part in parts:
-        if part.length:
-            out.append(part.packed)
-            crc = _multiplied(part.shift, crc) ^ part.crc
-            length += part.length
-    return b"".join((*out, _END_OF_STREAM, struct.pack("<II", crc, length & 0xFFFFFFFF)))
+def _gzip(beginning: Part, rest: Part) -> bytes:
+    crc = _multiplied(rest.shift, beginning.crc) ^ rest.crc
+    length = beginning.length + rest.length & 0xFFFFFFFF
+    return b"".join((_GZIP_HEADER, beginning.packed, rest.packed, _END_OF_STREAM, struct.pack("<II", crc, length)))
+
+
+def _stored(data: bytes) -> bytes:
+    """Blocks that hold bytes as they are (RFC 1951, 3.2.4)."""
+    blocks: list[bytes] = []
+    for at in range(0, len(data), _STORED_MAX):
+        block = data[at : at + _STORED_MAX]
+        blocks += [struct.pack("<BHH", 0, len(block), len(block) ^ 0xFFFF), block]
+    return b"".join(blocks)
 
 
 _CRC_POLYNOMIAL = 0xEDB88320
