@@ -49,6 +49,9 @@ def test_l2_orphans_younger_than_a_day_are_found_and_everything_referenced_is_ke
         location / "data" / "_agent=web" / "killed.parquet": "web",
         location / "data" / "agent=night%20shift" / "id_bucket=1" / "killed.parquet": "night shift",
         location / "data" / "nobody.parquet": None,
+        location / "data" / "web-1" / "d_day=1" / "killed.parquet": "web-1",  # in its own place
+        location / "data" / "0110" / "1010" / "killed.parquet": None,  # where files are spread
+        location / "elsewhere" / "web-1" / "killed.parquet": None,
         location / "metadata" / "lost-m0.avro": None,
     }
     for path in left:

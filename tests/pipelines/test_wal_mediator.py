@@ -138,6 +138,17 @@ def test_batches_are_applied_once_judged_and_written_down(world: World) -> None:
     assert json.loads(json.dumps(second.to_json()))["applied"] == 1
 
 
+def test_in_shadow_mode_rows_are_judged_and_let_by(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    """Its rows alone: whose contract is enforced is held to it, and a row without a key is sound for nobody."""
+    world.append((1, 1, "k1", "till"), (2, 3, "k2", "web"), (3, 1, None, "till"))
+    trying = {**CONTRACTS, "till": replace(CONTRACTS["till"], shadow=True)}
+    done = world.run(contracts=trying)
+    assert (done.applied, done.rejected) == (1, 2)
+    assert world.ids() == [1]
+    assert "contract.partitions: contract till doesn't own" in caplog.text
+    assert "contract web" not in caplog.text
+
+
 def test_the_verdict_is_the_one_of_the_contract_check(spark: SparkSession, fresh: Callable[[], str]) -> None:
     """Partitions computed by Spark equal those that manifests hold: the same check on them says the same."""
     namespace = fresh()

@@ -62,7 +62,7 @@ def test_the_body_is_packed_once_for_all_callers(monkeypatch: pytest.MonkeyPatch
     state = head(1_000)
     state.answer(CONFIG, compressed=True, own={"write.data.path": "1"})
     first = sum(packed)
-    assert first > len(state.json_bytes)
+    assert first > 0.9 * len(state.json_bytes)
     packed.clear()
     for number in range(20):
         state.answer(CONFIG, compressed=True, own={"write.data.path": str(number)})

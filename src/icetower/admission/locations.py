@@ -17,12 +17,9 @@ from icetower.contracts.model import FILE_OPERATIONS
 from icetower.errors import ContractViolation
 from icetower.protocol.names import Identifier
 from icetower.registry.principals import Principal
+from icetower.table.metadata import DATA_PATH, DATA_PATHS, data_location
 
 JSON = Mapping[str, Any]
-
-DATA_PATH = "write.data.path"
-DATA_PATHS = (DATA_PATH, "write.object-storage.path", "write.folder-storage.path")
-"""Properties that say where data files go; the first that is set counts, as in Iceberg's `LocationProviders`."""
 
 _SETS = ("updates", "updated")
 
@@ -39,8 +36,7 @@ def own_path(principal: Principal, table: Identifier, location: str, properties:
     writing = [rule for rule in rules if any(rule.grants(operation) for operation in FILE_OPERATIONS)]
     if not any(rule.own_location for rule in writing):
         return None
-    shared = next((properties[name] for name in DATA_PATHS if properties.get(name)), f"{location.rstrip('/')}/data")
-    return f"{shared.rstrip('/')}/{principal.name}"
+    return f"{data_location(location, properties)}/{principal.name}"
 
 
 def told(principal: Principal, table: Identifier, metadata: JSON) -> dict[str, str] | None:

@@ -25,9 +25,14 @@ from icetower.ambient import Ambient, SystemAmbient
 from icetower.errors import IcetowerError
 from icetower.pipelines.session import CATALOG, CREDENTIAL_VARIABLE, TOKEN_VARIABLE, spark_session
 from icetower.pipelines.tables import Metadata, iceberg_table, metadata_of, told
+from icetower.table.metadata import data_location
 
 DAY_S = 24 * 3600
 WRITER = r"/_?agent=([^/]+)/"
+OWN = r"/([A-Za-z0-9][A-Za-z0-9_.-]*)/"
+"""After the table's place for data: a directory that is no partition's is a principal's own (`write_location: own`)."""
+SCATTERED = r"[01]+"
+"""But for those into which Iceberg's layout for object storages spreads files."""
 _LISTED = "path STRING, size_bytes BIGINT, modified_ms BIGINT"
 
 
@@ -44,7 +49,7 @@ def find_orphans(
 
     Returns:
         ``path``, ``size_bytes``, ``modified_at`` (timestamp) and ``agent``: the writer that the path names in a
-        segment ``agent=NAME`` or ``_agent=NAME``, else null.
+        segment ``agent=NAME`` or ``_agent=NAME``, or the principal in whose own place it lies; else null.
 
     Raises:
         NoSuchTable: there is no such table.
@@ -54,14 +59,23 @@ def find_orphans(
     handle = iceberg_table(spark, table)
     listed = _listed(spark, table, handle, before_ms)
     handle.refresh()  # only now: see the top of the module
-    referenced = _referenced(spark, table, metadata_of(spark, handle), _metadata_location(handle))
-    agent = f.regexp_extract("path", WRITER, 1)
+    metadata = metadata_of(spark, handle)
+    referenced = _referenced(spark, table, metadata, _metadata_location(handle))
+    agent, own = f.regexp_extract("path", WRITER, 1), _owner(metadata)
     return listed.join(referenced, _same_place(f.col("path")) == f.col("place"), "left_anti").select(
         "path",
         "size_bytes",
         f.timestamp_millis("modified_ms").alias("modified_at"),
-        f.when(agent != "", f.url_decode(agent)).alias("agent"),
+        f.when(agent != "", f.url_decode(agent)).when(own != "", own).alias("agent"),
     )
+
+
+def _owner(metadata: Metadata) -> Column:
+    """The principal in whose own place a file lies; an empty text where it lies elsewhere."""
+    data = data_location(metadata["location"], metadata.get("properties") or {})
+    place, root = _same_place(f.col("path")), _same_place(f.lit(data))
+    below = place.substr(f.length(root) + 1, f.length(place))
+    return f.when(place.startswith(root), f.regexp_extract(below, f"^(?!/{SCATTERED}/){OWN}", 1)).otherwise("")
 
 
 def _listed(spark: SparkSession, table: str, handle: Any, before_ms: int) -> DataFrame:

@@ -5,6 +5,7 @@ A judged row is a row of the log with `__rule` and `__reason` (null where nothin
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ RULE, REASON, OUTCOME = "__rule", "__reason", "__outcome"
 ORDER = (SEQUENCE, FILE, POSITION)
 APPLIED, SUPERSEDED, DUPLICATE, REJECTED = "applied", "superseded", "duplicates", "rejected"
 PARTITIONS_MAX = 10_000
+_log = logging.getLogger(__name__)
 _PART = "__part_{}"
 _SPEC = "__spec"
 _WIDENS = {("int", "bigint"), ("float", "double")}
@@ -215,7 +217,12 @@ def _verdict(agent: str | None, values: Sequence[Any], rules: Rules) -> tuple[st
     verdict = check(
         contract, rules.table, (touch,), operations, layout=rules.layout, now_ms=rules.now_ms, mediated=True
     )
-    return None if isinstance(verdict, Clear) else (verdict.rule, verdict.message)
+    if isinstance(verdict, Clear):
+        return None
+    if contract.shadow:
+        _log.warning("in shadow mode, so not rejected: %s: %s", verdict.rule, verdict.message)
+        return None
+    return verdict.rule, verdict.message
 
 
 def partition_expression(field: PartitionField, catalog: str) -> str:

@@ -22,12 +22,15 @@ from icetower.table.shapes import JSON, integer, mapping, objects, optional_inte
 from icetower.table.updates import DEFAULT_FORMAT_VERSION, apply
 
 __all__ = [
+    "DATA_PATH",
+    "DATA_PATHS",
     "MAIN",
     "FailedRequirement",
     "Metadata",
     "ancestors",
     "apply",
     "current_snapshot_id",
+    "data_location",
     "failed_requirements",
     "is_ancestor",
     "metadata_path",
@@ -54,6 +57,10 @@ RESERVED_PROPERTIES = frozenset(
     }
 )
 """Properties that steer how a table is made or shown; they are never stored."""
+
+DATA_PATH = "write.data.path"
+DATA_PATHS = (DATA_PATH, "write.object-storage.path", "write.folder-storage.path")
+"""Properties that say where data files go; the first that is set counts, as in Iceberg's `LocationProviders`."""
 
 _NEW_TABLE_PROPERTIES = {"write.parquet.compression-codec": "zstd"}
 _COUNT_PROPERTIES = (
@@ -250,6 +257,12 @@ def ancestors(metadata: Metadata, snapshot_id: int) -> Iterator[JSON]:
 def is_ancestor(metadata: Metadata, snapshot_id: int, of: int) -> bool:
     """Whether `snapshot_id` is `of` itself or one of its ancestors."""
     return any(entry["snapshot-id"] == snapshot_id for entry in ancestors(metadata, of))
+
+
+def data_location(location: str, properties: Mapping[str, str]) -> str:
+    """Where the data files of a table go that lies at `location`, without a slash at its end."""
+    chosen = next((properties[name] for name in DATA_PATHS if properties.get(name)), None)
+    return chosen.rstrip("/") if chosen else f"{location.rstrip('/')}/data"
 
 
 def metadata_path(metadata: Metadata, version: int, uuid: str) -> str:
