@@ -15,6 +15,7 @@ from test_engine_twins import transaction
 from icetower.catalog.ports import Swap, SwapUnknown
 from icetower.commit.engine import Committed, Limits
 from icetower.errors import CommitConflict, Forbidden, IcetowerError, UpstreamFailed
+from icetower.protocol.names import Identifier
 
 HASTY = Limits(deadline_s=0.2, settle_s=1, append_interval_s=0)
 
@@ -236,6 +237,57 @@ def test_a3_a_commit_that_is_sent_again_while_the_tower_looks_is_not_withdrawn(k
         assert await ends([first]) == ["direct"]
         assert sorted([await once, await again])[1] == "replayed"
         assert await world.live() == ["ann", "bob"]
+
+    run(story())
+
+
+def test_a_transaction_that_is_looked_for_wants_no_turn() -> None:
+    """Where only appends wait, a table's worker lets go of the turn for a transaction that wants it, over and over."""
+
+    async def story() -> None:
+        world = World(limits=replace(HASTY, append_interval_s=60))
+        before = Identifier(("db",), "before")  # its turn is taken first
+        await world.create()
+        await world.create(table=before)
+        assert told(await world.engine.submit_append(await fast(world, "bob"))) == "appended"
+        append = await fast(world, "cid")
+        gate = Gated(world)
+        world.upstream.script = [gate]
+        (first,) = await send(world, await (await world.writer("dan").refresh(before)).append("dan", table=before))
+        await gate.began.wait()
+        requests = [
+            await (await world.writer("ann").refresh(table)).append("ann", table=table) for table in (before, TABLE)
+        ]
+        admitted = [await request.admitted() for request in requests]
+        looking, go_on = asyncio.Event(), asyncio.Event()
+        location = world.upstream.inner.location
+
+        async def slow(identifier: Any) -> str:
+            looking.set()
+            await go_on.wait()
+            return await location(identifier)
+
+        now_s, asked = world.clock.monotonic_s, 0
+
+        def counted() -> float:
+            nonlocal asked
+            asked += 1
+            return now_s() + (60 if asked > 10_000 else 0)  # which ends it
+
+        world.upstream.location = slow  # type: ignore[attr-defined]
+        world.clock.monotonic_s = counted  # type: ignore[method-assign]
+        together = asyncio.create_task(world.engine.submit_together(admitted))
+        async with asyncio.timeout(30):
+            await looking.wait()
+        appended = asyncio.create_task(world.engine.submit_append(append))
+        await settled()
+        go_on.set()
+        with pytest.raises(CommitConflict, match="withdrawn"):
+            await together
+        gate.go_on.set()
+        assert await ends([first]) == ["direct"]
+        await asyncio.wait([appended])
+        assert asked < 10_000, "the table's worker did nothing but ask what time it is"
 
     run(story())
 

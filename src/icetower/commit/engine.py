@@ -335,26 +335,22 @@ class Engine:
     async def _together(self, ordered: Sequence[Waiting]) -> None:
         """Commit to the tables of some members in one swap, and settle everybody; never raises."""
         turns = [self._turn(waiting.member.identifier) for waiting in ordered]
-        for turn, waiting in zip(turns, ordered, strict=True):
-            turn.guests.append(waiting)
-        members = [waiting.member for waiting in ordered]
-        try:
-            while True:
-                error = await self._attempt_together(turns, ordered)
-                if all(waiting.answer.done() for waiting in ordered):
-                    return
-                told = await self._look.answers(members, error)
-                twice = any(turn.twice(waiting) for turn, waiting in zip(turns, ordered, strict=True))
-                if told is not error or error.rule not in SENT_BACK or not twice:
-                    break
-        finally:
-            for turn, waiting in zip(turns, ordered, strict=True):
-                turn.guests.remove(waiting)
+        while True:
+            error = await self._attempt_together(turns, ordered)
+            if all(waiting.answer.done() for waiting in ordered):
+                return
+            told = await self._look.answers([waiting.member for waiting in ordered], error)
+            twice = any(turn.twice(waiting) for turn, waiting in zip(turns, ordered, strict=True))
+            if told is not error or error.rule not in SENT_BACK or not twice:
+                break
         for position, waiting in enumerate(ordered):
             waiting.settle(told if isinstance(told, IcetowerError) else told[position])
 
     async def _attempt_together(self, turns: Sequence[Turn], ordered: Sequence[Waiting]) -> IcetowerError:
         """Take all turns and commit. What to tell whoever was not answered; never raises."""
+        for turn, waiting in zip(turns, ordered, strict=True):
+            waiting.taken_s = None
+            turn.guests.append(waiting)
         held: list[Turn] = []
         try:
             if await self._take_turns(turns, ordered, held):
@@ -363,6 +359,8 @@ class Engine:
         finally:
             for turn in held:
                 turn.lock.release()
+            for turn, waiting in zip(turns, ordered, strict=True):
+                turn.guests.remove(waiting)
 
     async def _take_turns(self, turns: Sequence[Turn], ordered: Sequence[Waiting], held: list[Turn]) -> bool:
         """Whether all turns were taken within the deadline; as far as that went, they are added to those held.
