@@ -7,10 +7,13 @@ catalog = pyiceberg.catalog.load_catalog("tower", **tower.pyiceberg_properties()
 catalog.load_table("sales.orders").append(rows, snapshot_properties=keyed(new_key(), blind=True))
 
 tower.append("sales.orders", [DataFile.of_parquet("orders.parquet")], key=new_key())
+
+`carry_out` does such work, and after a refusal what the refusal says is to be done.
 """
 
 from icetower.agent.appends import Appended, DataFile
 from icetower.agent.client import Tower
 from icetower.agent.keys import keyed, new_key
+from icetower.agent.recovery import Patience, carry_out, refusal_of
 
-__all__ = ["Appended", "DataFile", "Tower", "keyed", "new_key"]
+__all__ = ["Appended", "DataFile", "Patience", "Tower", "carry_out", "keyed", "new_key", "refusal_of"]
