@@ -161,9 +161,7 @@ def _found(contracts: Sequence[Written], uri: str | None, partitions: bool) -> I
 
 def _of_tables(contracts: Sequence[Written], known: Known, now_ms: int) -> Iterator[Finding]:
     for table in known.tables:
-        for it in contracts:
-            yield from references.references(it, table, now_ms=now_ms)
-        yield from references.between(table, contracts, known.in_force, now_ms=now_ms)
+        yield from references.of_table(table, contracts, known.in_force, now_ms=now_ms)
         if (why := known.unread.get(table.identifier)) is not None:
             it = next(it for it in contracts if it.contract.rules_for(table.identifier))
             message = f"which partitions of {table.identifier} hold rows could not be read: {why}"

@@ -142,6 +142,8 @@ class Axes:
 
     def why_unsure(self, one: Region, other: Region) -> str | None:
         """Why the boxes of two regions may meet where no row does; None: where they meet, a row may lie."""
+        if missing := [name for region in (one, other) for name, _ in region.fields if name not in self._axes]:
+            return f"the table has no partition field and no column for {missing[0]!r}"
         mine, theirs = ({self._axes[name]: name for name, _ in region.fields} for region in (one, other))
         for axis, name in mine.items():
             for another, its_name in theirs.items():

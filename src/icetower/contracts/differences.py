@@ -106,13 +106,15 @@ def _granted(before: Contract, after: Contract) -> Iterator[Change]:
             _drop_what_is_implied(found)
             kept = _kept(less, pattern) if kind is Kind.LOSES else ""
             for where, operations in found.items():
+                position = _position(after, pattern, operations)
                 yield Change(
                     kind,
                     f"{kind} {operations_text(operations)} on {_tables_text(kind, pattern, where)}{kept}",
                     pattern,
                     frozenset(operations),
                     where.text or (f"all but where {where.but}" if where.but else ""),
-                    _position(after, pattern, operations),
+                    position,
+                    "reads" if position is None and pattern in after.reads else "tables",
                 )
 
 

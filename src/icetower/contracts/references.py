@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Any
 
 from icetower.conflicts.transforms import apply
-from icetower.contracts.findings import Finding, Severity, Written
+from icetower.contracts.findings import Finding, Place, Severity, Written
 from icetower.contracts.model import Extent, Operation, Pattern, Region, Rule
 from icetower.contracts.overlaps import common_tables, overlaps, written
 from icetower.contracts.owning import Ownership
@@ -65,21 +65,23 @@ class Found:
 def references(it: Written, table: Found, *, now_ms: int) -> Iterator[Finding]:
     """What the regions of one contract mean for one table that it names."""
     for position, rule in enumerate(it.contract.tables):
-        if not rule.pattern.matches(table.identifier):
-            continue
-        place = f"tables[{position}]"
-        if written(rule) and not rule.whole and not table.spec.fields:
-            yield it.found(
-                Severity.WARNING,
-                "reference.spec",
-                f"{table.identifier} is not partitioned: only who owns all of it (`partitions: all`) may write to it",
-                place,
-            )
-            continue
-        regions = [(region, f"{place}.partitions[{i}]") for i, region in enumerate(rule.partitions or ())]
-        regions += [(region, f"{place}.except[{i}]") for i, region in enumerate(rule.excluded)]
-        for region, at in regions:
-            yield from _region(it, table, region, at, now_ms)
+        if rule.pattern.matches(table.identifier):
+            yield from _entry(it, table, rule, f"tables[{position}]", now_ms)
+
+
+def _entry(it: Written, table: Found, rule: Rule, place: str, now_ms: int) -> Iterator[Finding]:
+    if written(rule) and not rule.whole and not table.spec.fields:
+        yield it.found(
+            Severity.WARNING,
+            "reference.spec",
+            f"{table.identifier} is not partitioned: only who owns all of it (`partitions: all`) may write to it",
+            place,
+        )
+        return
+    regions = [(region, f"{place}.partitions[{i}]") for i, region in enumerate(rule.partitions or ())]
+    regions += [(region, f"{place}.except[{i}]") for i, region in enumerate(rule.excluded)]
+    for region, at in regions:
+        yield from _region(it, table, region, at, now_ms)
 
 
 def _region(it: Written, table: Found, region: Region, at: str, now_ms: int) -> Iterator[Finding]:
@@ -151,6 +153,26 @@ def _why_untold(field: PartitionField, table: Found) -> str | None:
 def _tells(have: str, want: str) -> bool:
     buckets = have.startswith("bucket["), want.startswith("bucket[")
     return have in ("identity", want) or buckets == (True, True) or not any(buckets)
+
+
+def of_table(
+    table: Found, contracts: Sequence[Written], in_force: Sequence[Written], *, now_ms: int
+) -> Iterator[Finding]:
+    """All that is found of one table: what regions mean for it, who owns the same, and what nobody owns.
+
+    Of a region that means nothing, no more is said than that.
+    """
+    meaningless: set[Place] = set()
+    for it in contracts:
+        for position, rule in enumerate(it.contract.tables):
+            if rule.pattern.matches(table.identifier):
+                found = list(_entry(it, table, rule, f"tables[{position}]", now_ms))
+                yield from found
+                if any(finding.severity is Severity.ERROR for finding in found):
+                    meaningless.add(it.at(f"tables[{position}]"))
+    for finding in between(table, contracts, in_force, now_ms=now_ms):
+        if not (finding.rule.startswith("overlap.") and finding.place in meaningless):
+            yield finding
 
 
 def between(
