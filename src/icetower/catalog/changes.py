@@ -84,8 +84,8 @@ class Manifests:
 
     def remember(self, path: str, listing: Listing) -> None:
         """Keep a list that was just written, so that nobody reads it back."""
-        first = listing.runs[0].rows[0] if listing.runs else None
-        self._lists.put(path, listing, _bytes_of_rows(len(listing), first))
+        first = listing.runs[0].rows[:1] if listing.runs else ()
+        self._lists.put(path, listing, bytes_of_rows(first, len(listing)))
 
     def known_vector_targets(self, path: str) -> frozenset[str] | None:
         """As `vector_targets`, or None where the manifest would have to be read."""
@@ -106,13 +106,13 @@ class Manifests:
 
     def remember_own(self, path: str, rows: tuple[ManifestFile, ...]) -> None:
         """Keep what a snapshot added itself, which is what others are held against."""
-        self._own.put(path, rows, _bytes_of_rows(len(rows), rows[0] if rows else None))
+        self._own.put(path, rows, bytes_of_rows(rows, len(rows)))
 
     async def manifest_at(self, path: str) -> Manifest:
         found = self._manifests.get(path)
         if found is None:
             found = read_manifest(await self._storage.read(path))
-            self._manifests.put(path, found, _bytes_of_manifest(found))
+            self._manifests.put(path, found, bytes_of_manifest(found))
         return found
 
     async def manifests_at(self, paths: Sequence[str]) -> dict[str, Manifest]:
@@ -121,13 +121,13 @@ class Manifests:
         return dict(zip(paths, await asyncio.gather(*(self.manifest_at(path) for path in paths)), strict=True))
 
 
-def _bytes_of_rows(count: int, first: ManifestFile | None) -> int:
-    """What rows of a manifest list take in memory, about: lists are long, and their rows are alike."""
-    fields = 0 if first is None else len(first.partitions or ())
+def bytes_of_rows(rows: Sequence[ManifestFile], count: int) -> int:
+    """What `count` rows of a manifest list take in memory, about, by the first of them: they are alike."""
+    fields = len(rows[0].partitions or ()) if rows else 0
     return _ROW_BYTES + count * (_ROW_BYTES + fields * _SUMMARY_BYTES)
 
 
-def _bytes_of_manifest(manifest: Manifest) -> int:
+def bytes_of_manifest(manifest: Manifest) -> int:
     """What a manifest takes in memory, about. Most of it are its columns' statistics, each value in a record."""
     records = (entry.file.record for entry in manifest.entries)
     items = sum(len(value) for record in records for value in record.values() if isinstance(value, list))

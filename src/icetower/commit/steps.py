@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from icetower.ambient import Ambient
-from icetower.catalog.changes import Manifests, is_under
+from icetower.catalog.changes import Manifests, bytes_of_manifest, bytes_of_rows, is_under
 from icetower.catalog.deletes import Blobs, PositionDeletes
 from icetower.catalog.ports import Storage, Swap
 from icetower.commit.plan import Member, Needs, Plan, Sources, plan
@@ -26,6 +26,9 @@ from icetower.table.head import HeadState
 from icetower.table.manifests import Manifest, ManifestFile, read_manifest, read_manifest_list
 from icetower.table.metadata import Metadata
 from icetower.table.puffin import BlobAt
+
+KNOWN_MAX_BYTES = 256 * 1024 * 1024
+"""So much of what its groups have read a table's worker keeps until its queue is empty, counted as caches are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,9 +127,9 @@ class Known:
         unwritten: bytes of files that a group on its way will have written, by path.
     """
 
-    def __init__(self, rows_max: int = 200_000) -> None:
+    def __init__(self, max_bytes: int = KNOWN_MAX_BYTES) -> None:
         self.unwritten: dict[str, bytes] = {}
-        self._rows_max = rows_max
+        self._max_bytes = max_bytes
         self._forget_all()
 
     def sources(self, manifests: Manifests) -> Sources:
@@ -145,14 +148,14 @@ class Known:
         self._manifests |= manifests
         self._blobs |= blobs
         self._targets |= targets
-        self._rows += sum(len(rows) + 1 for rows in lists.values())
-        self._rows += sum(len(manifest.entries) + 1 for manifest in manifests.values())
-        self._rows += sum(len(blob) // 256 + 1 for blob in blobs.values())
-        self._rows += sum(len(paths or ()) + 1 for paths in targets.values())
+        self._bytes += sum(bytes_of_rows(rows, len(rows)) for rows in lists.values())
+        self._bytes += sum(map(bytes_of_manifest, manifests.values()))
+        self._bytes += sum(map(len, blobs.values()))
+        self._bytes += sum(len(path) for paths in targets.values() for path in paths or ())
 
     def trim(self) -> None:
         """Between two plans: forget everything, where it has become too much."""
-        if self._rows > self._rows_max:
+        if self._bytes > self._max_bytes:
             self._forget_all()
 
     def landed_or_lost(self, step: Step) -> None:
@@ -165,7 +168,7 @@ class Known:
         self._manifests: dict[str, Manifest] = {}
         self._blobs: dict[BlobAt, bytes] = {}
         self._targets: dict[str, frozenset[str] | None] = {}
-        self._rows = 0
+        self._bytes = 0
 
 
 class Planner:
