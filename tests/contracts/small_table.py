@@ -66,7 +66,7 @@ def dense(*rules: Rule, with_layout: bool) -> bool:
 
 
 def _extents(values: st.SearchStrategy[str]) -> st.SearchStrategy[Range | Values]:
-    ranges = st.lists(st.none() | values, min_size=2, max_size=2).filter(any)
+    ranges = st.lists(st.none() | values, min_size=2, max_size=2, unique=True).filter(any)
     ordered = ranges.map(lambda pair: Range(*sorted(pair)) if all(pair) else Range(*pair))
     return ordered | st.lists(st.none() | values, min_size=1, max_size=3).map(lambda some: Values(tuple(some)))
 
