@@ -29,7 +29,7 @@ from typing import Any
 from icetower.admission.admitted import Admitted
 from icetower.admission.alterations import shared
 from icetower.admission.keys import check_key, key_of, number_of, ways_of
-from icetower.admission.locations import DATA_PATHS, check_files, roots_of
+from icetower.admission.locations import check_files, roots_of
 from icetower.admission.operations import RETENTION, operations_of, targets_of
 from icetower.admission.quotas import check_quota
 from icetower.admission.reads import scope_of
@@ -52,7 +52,7 @@ from icetower.table.records import is_vector
 JSON = Mapping[str, Any]
 
 SUMMARY_CHARACTERS_MAX = 1_048_576
-PATHS = (*DATA_PATHS, "write.metadata.path")
+PATHS = (*table_metadata.DATA_PATHS, "write.metadata.path")
 HISTORY = ("icetower.retention.", "history.expire.", "gc.enabled")
 """Properties that begin like this say how much of everybody's history goes."""
 
@@ -511,6 +511,7 @@ class _Asked:
                 raise self.refuse(
                     "contract.summary",
                     f"a snapshot's summary has {size} characters, and at most {SUMMARY_CHARACTERS_MAX} are kept",
+                    next_step="fix_request",
                 )
             for name in _summary(change):
                 if name in OF_THE_TOWER or (name.startswith(MEDIATOR) and not mediates):
