@@ -1,4 +1,4 @@
-"""The ledger hears of a registration before the catalog does: whatever dies in between, no key is wrongly called done."""
+"""The ledger hears of a registration before the catalog does: whatever dies in between, no key is wrongly done."""
 
 from __future__ import annotations
 
