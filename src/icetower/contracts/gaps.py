@@ -6,6 +6,7 @@ most likely a mistake: whoever should write there is refused.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -30,9 +31,10 @@ def gaps(
     regions = rules_regions(rules)
     if not regions:
         return []
+    alike = list({tuple(name for name, _ in region.fields): region for region in regions}.values())
     for moment_ms in (None, now_ms) if any(map(is_relative, regions)) else (now_ms,):
         axes = Axes(regions, layout=layout, spec=spec, now_ms=moment_ms)
-        if any(axes.why_unsure(one, other) for one in regions for other in regions):
+        if any(axes.why_unsure(one, other) for one, other in itertools.combinations(alike, 2)):
             return []
         try:
             owned = [box for rule in rules for box in axes.boxes(rule)]
