@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from icetower.ambient import uuid7_of
 from icetower.catalog.changes import Manifests
+from icetower.catalog.deletes import Vectors
 from icetower.catalog.footers import Claim, Verified
 from icetower.commit.engine import Committed, Engine, Limits
 from icetower.commit.head import Heads
@@ -20,9 +21,12 @@ from icetower.contracts.model import ADMINISTRATOR_NAME
 from icetower.errors import IcetowerError
 from icetower.gateway import tower as gateway
 from icetower.gateway.gatekeeper import Gatekeeper
+from icetower.gateway.governor import Governor
+from icetower.gateway.settings import EscalationSettings
 from icetower.gateway.twins import Twins
 from icetower.ledger.histories import Fate, TableName
 from icetower.ledger.ledger import Batch, Commit, CommitKey
+from icetower.observe.escalations import Escalations
 from icetower.protocol.appends import AppendRequest, FileDescriptor
 from icetower.protocol.commits import CommitRequest
 from icetower.protocol.names import Identifier
@@ -167,6 +171,10 @@ class Gateway(gateway.Tower):
         self.gatekeeper = Gatekeeper(registry, self.ledger, self.heads.group_keys, self.flush)
         self.engine = Engine(door, door, self.heads, self.manifests, ambient, self.gatekeeper, limits)  # type: ignore[arg-type]
         self.footers = Footers()  # type: ignore[assignment]
+        self.vectors = Vectors(door)  # type: ignore[arg-type]
+        # Everybody is an administrator here, whom no contract holds up or stops.
+        self.escalations = Escalations(registry, ambient, EscalationSettings().ways({}))
+        self.governor = Governor(registry, ambient, self._note, deadline_s=limits.deadline_s)
         self.twins = Twins()
         self.told: dict[asyncio.Task[Any] | None, str] = {}
         self._aftermath = deque(maxlen=gateway.AFTERMATH_MAX)
