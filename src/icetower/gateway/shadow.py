@@ -94,7 +94,7 @@ def _spared(principal: str, endings: Sequence[Ended]) -> dict[str, Any]:
         "outcomes": dict(sorted(outcomes.items())),
         "retries_spared": outcomes[Outcome.REBASED],
         "latency_ms": {
-            outcome: {f"p{at}": percentile(latencies[outcome], at) for at in PERCENTILES}
+            outcome.value: {f"p{at}": percentile(latencies[outcome], at) for at in PERCENTILES}
             for outcome in (Outcome.DIRECT, Outcome.REBASED, Outcome.APPENDED)
             if outcome in latencies
         },
