@@ -282,8 +282,10 @@ def _flag(name: str, on: str, off: str, kind: Kind) -> _Saying:
 
 
 def _isolation(rules: Sequence[Rule]) -> Isolation | None:
-    levels = [rule.isolation for rule in rules if rule.isolation is not None]
-    return max(levels, key=list(Isolation).index, default=None)
+    levels = {rule.isolation for rule in rules}
+    if Isolation.SERIALIZABLE in levels:
+        return Isolation.SERIALIZABLE
+    return Isolation.SNAPSHOT if levels == {Isolation.SNAPSHOT} else None
 
 
 def _orchestration(rules: Sequence[Rule]) -> Orchestration:
