@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from clauses import BY_DAY, BY_HOUR, BY_REGION, FIRST, NO_RETRY, SCHEMA, SNAPSHOT_LEVELS, Agent, ids, in_bucket, rows
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import ForbiddenError
-from pyiceberg.io.pyarrow import _dataframe_to_data_files
+from pyiceberg.io.pyarrow import _dataframe_to_data_files, schema_to_pyarrow
 from pyiceberg.manifest import DataFile
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.table import Table
@@ -20,6 +21,7 @@ from pyiceberg.transforms import HourTransform
 from pyiceberg.typedef import Record
 from tower_process import TowerProcess
 
+from icetower.agent import DataFile as FileToAppend
 from icetower.agent import keyed, new_key
 from icetower.errors import BadRequest, Forbidden
 
@@ -192,6 +194,27 @@ def test_clause_idempotency(agent: Make, table: MakeTable, tower: TowerProcess) 
         bound.change(clause + ", window: 2d}\n")
     assert (long.value.rule, long.value.next_step) == ("contract.window", "fix_request")
     bound.change(clause + ", window: 24h}\n")
+
+
+def test_clause_idempotency_what_has_landed_is_told_so_whatever_is_owned_by_now(agent: Make, table: MakeTable) -> None:
+    """A slot passes, partitions change hands: sent again, a commit and an append are done all the same."""
+    own = table()
+    granted = "tables: [{table: T, operations: [append], partitions: [{region: %s}], write_location: table}]\n"
+    bound = agent(granted % "north")
+    path = local(own.location()) / "data" / "landed.parquet"
+    path.parent.mkdir(parents=True)
+    pq.write_table(rows(1).cast(schema_to_pyarrow(own.schema())), path)
+    file, key, marks = FileToAppend.of_parquet(path, partition={"region": "north"}), new_key(), keyed(new_key())
+    with bound.sdk() as sdk:
+        assert sdk.append(f"{bound.namespace}.t", [file], key=key).outcome == "appended"
+        bound.table().append(rows(2), snapshot_properties=marks)
+        bound.change(granted % "south")
+        assert sdk.append(f"{bound.namespace}.t", [file], key=key).outcome == "replayed"
+        bound.table().append(rows(2), snapshot_properties=marks)
+        with pytest.raises(Forbidden):
+            sdk.append(f"{bound.namespace}.t", [file], key=new_key())
+    assert bound.attempts()[-2:] == [("replayed", None), ("refused", "contract.partitions")]
+    assert ids(own) == [1, 2]
 
 
 # -- clause 5: orphans, by where an agent's files lie -----------------------------------------------------------------
@@ -418,3 +441,18 @@ def test_clause_prove_partitions(agent: Make, table: MakeTable) -> None:
     send(rows(in_bucket(1), in_bucket(1, nth=1)))
     bound.ends(lambda: bound.table().append(rows(9)))
     assert len(ids(own)) == 3 + 1 + 2 + 1
+
+
+def test_clause_prove_partitions_of_a_table_that_is_created_with_its_rows(agent: Make, namespace: str) -> None:
+    """By the specs that it is created with."""
+    bound = agent("tables: [{table: NS.*, operations: [create, append], partitions: all, prove_partitions: true}]\n")
+
+    def create(name: str, *row_ids: int) -> None:
+        with bound.catalog.create_table_transaction(f"{namespace}.{name}", SCHEMA, partition_spec=BY_DAY) as creation:
+            creation.append(rows(*row_ids))
+
+    two = (in_bucket(1), in_bucket(1, nth=1))
+    bound.refused("append.unproven", lambda: create("unproven", *two), "id_bucket", name="unproven")
+    create("proven", two[0])
+    assert bound.catalog.list_tables(namespace) == [(namespace, "proven")]
+    bound.ends(lambda: bound.table("proven").append(rows(two[1])))
