@@ -345,7 +345,7 @@ class _Asked:
             return
         table = self.after()
         touches, lost = touches_of(table, self.changes, places)
-        self._raise_unless_clear(self._check(touches, operations, Layout(table)))
+        self._raise_unless_clear(self._check(touches, operations, Layout.of(table)))
         if lost and not self.contract.grants_everywhere(operations & FILE_OPERATIONS, self.identifier):
             raise self.refuse(
                 "contract.undecided",

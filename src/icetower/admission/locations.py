@@ -13,7 +13,6 @@ from typing import Any
 
 from icetower.admission.refusals import LOCATION, Misplaced
 from icetower.catalog.changes import is_under
-from icetower.contracts.model import FILE_OPERATIONS
 from icetower.errors import ContractViolation
 from icetower.protocol.names import Identifier
 from icetower.registry.principals import Principal
@@ -30,11 +29,7 @@ def own_path(principal: Principal, table: Identifier, location: str, properties:
     Args:
         location, properties: the table's own.
     """
-    if principal.administrator:
-        return None
-    rules = principal.contract.rules_for(table)
-    writing = [rule for rule in rules if any(rule.grants(operation) for operation in FILE_OPERATIONS)]
-    if not any(rule.own_location for rule in writing):
+    if principal.administrator or not principal.contract.on(table).own_location:
         return None
     return f"{data_location(location, properties)}/{principal.name}"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from icetower.contracts.model import FILE_OPERATIONS
+from icetower.contracts.model import Quota
 from icetower.errors import ContractViolation
 from icetower.protocol.names import Identifier
 from icetower.recent import Recent
@@ -15,20 +15,17 @@ PLACES_MAX = 1_000_000
 """Commits of the last minutes that are remembered, of all principals; who is forgotten begins anew."""
 
 
-def _quota(principal: Principal, table: Identifier, name: str) -> int | None:
-    """Of several rules that let a principal write to a table, the strictest one's quota; None where there is none."""
-    rules = () if principal.administrator else principal.contract.rules_for(table)
-    writing = (rule for rule in rules if any(rule.grants(operation) for operation in FILE_OPERATIONS))
-    return min((quota for rule in writing if (quota := getattr(rule.quota, name)) is not None), default=None)
+def _quota(principal: Principal, table: Identifier) -> Quota:
+    return Quota() if principal.administrator else principal.contract.on(table).quota
 
 
 def check_quota(principal: Principal, table: Identifier, *, files: int, size_bytes: int) -> None:
     """Raises `ContractViolation` for a commit that adds more files, or bytes, than the contract allows."""
-    for what, given, name in (
-        (f"{files} files", files, "files_per_commit"),
-        (f"files of {size_bytes} bytes", size_bytes, "bytes_per_commit"),
+    quota = _quota(principal, table)
+    for what, given, most, name in (
+        (f"{files} files", files, quota.files_per_commit, "files_per_commit"),
+        (f"files of {size_bytes} bytes", size_bytes, quota.bytes_per_commit, "bytes_per_commit"),
     ):
-        most = _quota(principal, table, name)
         if most is not None and given > most:
             raise ContractViolation(
                 f"{principal.name} may not add {what} to {table} at once: contract {principal.contract.name} allows "
@@ -55,7 +52,7 @@ class Rates:
         Args:
             now_s: of a clock that never goes back.
         """
-        quota = _quota(principal, table, "commits_per_minute")
+        quota = _quota(principal, table).commits_per_minute
         if quota is None:
             return 0.0
         name = f"{principal.name}\n{table}"

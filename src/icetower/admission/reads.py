@@ -7,8 +7,9 @@ anything: the engine compares what both have written whatever is declared.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 from icetower.conflicts.expressions import Expression, bind, columns_of, from_json
@@ -130,8 +131,12 @@ def promised(
         return None
     if not reads_only_owned(contract, identifier, operations):
         return None
-    owns = owned(contract, identifier, _specs(metadata), layout=Layout.of(metadata), now_ms=now_ms)
-    return ReadScope(Level.SERIALIZABLE, None, owns, "contract")
+
+    @cache
+    def owns() -> Callable[[int, tuple[Any, ...]], bool]:  # few rebases ask for it
+        return owned(contract, identifier, _specs(metadata), layout=Layout.of(metadata), now_ms=now_ms)
+
+    return ReadScope(Level.SERIALIZABLE, None, lambda spec_id, partition: owns()(spec_id, partition), "contract")
 
 
 def _specs(metadata: JSON) -> dict[int, PartitionSpec]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from contextlib import contextmanager
+from typing import Self
 
 from icetower.contracts.check import Touch, Undecided, Violation
 from icetower.contracts.terms import Layout
@@ -58,14 +57,20 @@ class Held:
         self._shadow = principal.contract.shadow
         self.refusals: list[ContractViolation] = []
 
-    @contextmanager
-    def held(self) -> Generator[None]:
-        try:
-            yield
-        except ContractViolation as refusal:
-            if not self._shadow or (refusal.rule in ALWAYS and not isinstance(refusal, Misplaced)):
-                raise
-            self.refusals.append(refusal)
+    def held(self) -> Self:
+        """What is refused within is held."""
+        return self
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, at: object) -> bool:
+        if not self._shadow or not isinstance(error, ContractViolation):
+            return False
+        if error.rule in ALWAYS and not isinstance(error, Misplaced):
+            return False
+        self.refusals.append(error)
+        return True
 
 
 def refusal(verdict: Violation | Undecided, principal: Principal, table: Identifier) -> ContractViolation:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable
 from datetime import date, timedelta
 from decimal import Context, Decimal
+from functools import lru_cache
 from typing import Any
 
 import mmh3
@@ -143,6 +144,7 @@ def _parse(transform: str) -> tuple[str, int]:
     return (name, int(found[2])) if name in ("bucket", "truncate") else (transform, 0)
 
 
+@lru_cache(maxsize=1024)
 def _function(transform: str, source_type: str) -> Callable[[Any], Value]:
     kind, width = _parse(transform)
     hashed = _HASHED.get(source_type.split("[")[0]) if not parse_decimal(source_type) else _decimal_bytes

@@ -9,8 +9,8 @@ Values of regions stay text here: what they mean depends on the partition field,
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 
 from icetower.protocol.names import Identifier, Namespace
@@ -23,7 +23,7 @@ OWNED = "owned"
 """The only value of `read_scope`; without the field nothing is known of what a write depends on."""
 NOW = "now"
 TABLES_KEPT = 256
-"""Tables of which a contract remembers which of its rules speak of them."""
+"""Tables of which a contract remembers what it says of them."""
 
 
 class Operation(StrEnum):
@@ -179,6 +179,32 @@ class Rule:
 
 
 @dataclass(frozen=True, slots=True)
+class Grant:
+    """What a contract says of one table, all its rules for it together.
+
+    Attributes:
+        own_location: whether files that a principal adds must lie in a place of its own.
+        quota: of the rules that let it write, the strictest.
+    """
+
+    rules: tuple[Rule, ...]
+    own_location: bool
+    quota: Quota
+
+    @classmethod
+    def of(cls, rules: Iterable[Rule]) -> Grant:
+        rules = tuple(rules)
+        writing = [rule for rule in rules if any(rule.grants(operation) for operation in FILE_OPERATIONS)]
+        quota = Quota(
+            *(
+                min((said for rule in writing if (said := getattr(rule.quota, each.name)) is not None), default=None)
+                for each in fields(Quota)
+            )
+        )
+        return cls(rules, any(rule.own_location for rule in writing), quota)
+
+
+@dataclass(frozen=True, slots=True)
 class Retries:
     """How an agent's client tries again after 409 (Iceberg's `commit.retry.*`, with document 000's numbers)."""
 
@@ -258,8 +284,8 @@ class Contract:
     orphans: Orphans | None = None
     revocation: Revocation | None = None
 
-    _by_table: dict[Identifier, tuple[Rule, ...]] = field(
-        default_factory=dict[Identifier, tuple[Rule, ...]], init=False, compare=False, repr=False
+    _by_table: dict[Identifier, Grant] = field(
+        default_factory=dict[Identifier, Grant], init=False, compare=False, repr=False
     )
 
     @property
@@ -268,9 +294,12 @@ class Contract:
 
     def rules_for(self, table: Identifier) -> tuple[Rule, ...]:
         """The rules that speak of a table; the very same objects each time, for a while."""
+        return self.on(table).rules
+
+    def on(self, table: Identifier) -> Grant:
         found = self._by_table.get(table)
         if found is None:
-            found = tuple(rule for rule in self.rules if rule.pattern.matches(table))
+            found = Grant.of(rule for rule in self.rules if rule.pattern.matches(table))
             if len(self._by_table) >= TABLES_KEPT:
                 self._by_table.clear()
             self._by_table[table] = found

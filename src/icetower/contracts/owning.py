@@ -26,7 +26,7 @@ from typing import Any
 from icetower.conflicts.transforms import apply
 from icetower.contracts.model import Extent, Region, Rule
 from icetower.contracts.terms import Layout
-from icetower.contracts.values import Compiled, NotUnderstood, Standing, compile_extent, depends_on_now
+from icetower.contracts.values import Compiled, NotUnderstood, Standing, compile_extent, depends_on_now, grain_ms
 from icetower.errors import ValidationFailed
 from icetower.recent import Same
 from icetower.table.partitions import PartitionField, PartitionSpec
@@ -128,15 +128,19 @@ def _term(wanted: PartitionField, extent: Extent, spec: PartitionSpec) -> Judge:
             f"partition spec {spec.spec_id} of these files has no field of the column {wanted.source_name} for "
             f"{wanted.name!r}, so they may hold any value of it"
         )
-    moves = depends_on_now(extent)
+    moves, grain = depends_on_now(extent), grain_ms(wanted)
     unsure = (
         f"{wanted.name!r} is {wanted.transform} of {wanted.source_name}, and partition spec {spec.spec_id} of "
         f"these files has {', '.join(field.transform for _, field in telling)} of it"
     )
 
+    @lru_cache(maxsize=1)
+    def at(grains: int) -> Sequence[tuple[int, Relation]]:
+        return _relations(telling, wanted, compile_extent(wanted, extent, grains * grain))
+
     def judge(partition: tuple[Any, ...], asked: Ownership) -> Standing:
         try:
-            relations = _relations(telling, wanted, compile_extent(wanted, extent, asked.now_ms)) if moves else always
+            relations = at(asked.now_ms // grain) if moves else always
         except NotUnderstood as problem:  # no clock that is right says so
             asked.note(str(problem))
             return PARTLY

@@ -148,6 +148,11 @@ def depends_on_now(extent: Extent) -> bool:
     return any(text is not None and _NOW.fullmatch(text) is not None for text in texts)
 
 
+def grain_ms(field: PartitionField) -> int:
+    """For so many milliseconds, from a multiple of them on, an extent relative to now means the same for `field`."""
+    return 60_000 if field.transform in _CALENDAR or field.source_type == "date" else 1
+
+
 def _at(field: PartitionField, moment_ms: int, text: str) -> Any:
     """The field's value at a moment: the day, hour or microsecond that it lies in."""
     unit = field.transform
