@@ -1,5 +1,7 @@
 """Is the simulation sharp? Engines that are broken on purpose, each in one way; some seed must catch each.
 
+What two precautions keep right is broken with both of them: where one alone is missing, the other still holds.
+
 Most are broken at the doors (`Door`, `Gateway`), where an engine that makes the mistake is not to be told from one that
 does not; the others by a patch of one pure function.
 """
@@ -15,6 +17,7 @@ from unittest import mock
 
 from icetower.catalog.ports import Swap, SwapLost, SwapUnknown
 from icetower.commit import draft, rebase
+from icetower.commit.turned_away import LastLook
 from icetower.commit.turns import Turn
 from icetower.errors import CommitConflict, CommitStateUnknown, UpstreamFailed
 from icetower.gateway.gatekeeper import Gatekeeper
@@ -69,6 +72,20 @@ def _door(**broken: Callable[..., Any]) -> Callable[[], AbstractContextManager[A
 
 def _function(owner: Any, **broken: Any) -> Callable[[], AbstractContextManager[Any]]:
     return lambda: mock.patch.multiple(owner, **broken)
+
+
+def _and_nobody_looks(owner: Any, **broken: Any) -> Callable[[], AbstractContextManager[Any]]:
+    @contextmanager
+    def both() -> Iterator[None]:
+        with mock.patch.multiple(owner, **broken), mock.patch.multiple(LastLook, answer=_refused_without_a_look):
+            yield
+
+    return both
+
+
+async def _refused_without_a_look(self: LastLook, member: Any, refusal: Any) -> Any:
+    del self, member
+    return refusal
 
 
 # ── At the doors ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -195,16 +212,17 @@ MUTATIONS = (
     ),
     _mutation(
         "twins are on their own",
-        _function(Twins, once=_everybody_on_their_own),
+        _and_nobody_looks(Twins, once=_everybody_on_their_own),
         "answers.agree",
         first_seed=700,  # a storage that is slow for one of two, for as long as the other may wait
     ),
     _mutation(
         "what was sent twice is withdrawn like any other",
-        _function(Turn, twice=lambda *_: False),
+        _and_nobody_looks(Turn, twice=lambda *_: False),
         "commit.refused",
         "answers.agree",
         "files.whole",
+        first_seed=200,
     ),
     _mutation(
         "a rollback is answered and not done", _function(Gateway, commit=_moves_are_only_answered), "commit.acked"
