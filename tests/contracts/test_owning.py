@@ -116,6 +116,12 @@ TOLD = [
     ("{'bucket(16, id)': 3}", "id", "identity", 34, IN),  # specification, Appendix B: its hash is 2017239379
     ("{'bucket(100, id)': 79}", "id", "identity", 34, IN),
     ("{'bucket(16, id)': 3}", "id", "truncate[10]", 30, PART),
+    ("{'bucket(4, id)': [0, 1, 2, 3]}", "id", "truncate[10]", 30, IN),
+    ("{'bucket(4, id)': {from: 0, to: 3}}", "id", "truncate[10]", 30, PART),
+    ("{'bucket(4, id)': [0, 1, 2, 3]}", "id", "truncate[10]", None, OUT),
+    ("{'bucket(4, id)': [0, 1, 2, 3]}", "id", "zorder", 30, PART),  # whether there is null nobody knows
+    ("{'bucket(4, word)': {from: 0}}", "word", "truncate[3]", "app", IN),
+    ("{'bucket(4, id)': null}", "id", "truncate[10]", 30, OUT),
     ("{identity(id): {from: 20, to: 40}}", "id", "truncate[10]", 30, IN),
     ("{identity(id): {from: 20, to: 39}}", "id", "truncate[10]", 30, PART),
     ("{identity(id): {from: 20, to: 40}}", "id", "truncate[10]", 40, OUT),
@@ -165,6 +171,27 @@ def test_several_fields_of_one_column_are_heard_together() -> None:
     assert standing(f"partitions: [{RANGE}]", spec, (jan, 1, days("2017-01-04"))) is OUT
     contradiction = (months("2016-01"), 1, days("2017-01-09"))
     assert standing(f"partitions: [{RANGE}]", spec, contradiction) is PART
+
+
+HALVES = "[{day(ts): {from: 2017-01-01, to: 2017-01-16}}, {day(ts): {from: 2017-01-16, to: 2017-02-01}}]"
+TOGETHER = [
+    # regions, column and transform of the partition, its value, where it lies
+    (HALVES, "ts", "month", months("2017-01"), IN),
+    (HALVES, "ts", "month", months("2017-02"), OUT),
+    (HALVES.replace("to: 2017-01-16", "to: 2017-01-15"), "ts", "month", months("2017-01"), PART),
+    (HALVES.replace("}}, {", "}, 'bucket(2, id)': 1}, {"), "ts", "month", months("2017-01"), PART),
+    (f"[{{day(ts): {{from: 2016, to: 2017-01-01}}}}, {HALVES[1:]}", "ts", "month", months("2017-01"), IN),
+    ("[{'bucket(16, id)': [1, 5]}, {'bucket(16, id)': [9, 13]}]", "id", "bucket[4]", 1, IN),
+    ("[{'bucket(16, id)': [1, 5]}, {'bucket(16, id)': [9]}]", "id", "bucket[4]", 1, PART),
+    ("[{'bucket(16, id)': [1, 5]}, {'bucket(16, id)': [9]}]", "id", "bucket[4]", 2, OUT),
+]
+
+
+@pytest.mark.parametrize(("regions", "column", "transform", "raw", "expected"), TOGETHER)
+def test_regions_that_follow_each_other_own_a_coarser_partition_together(
+    regions: str, column: str, transform: str, raw: Any, expected: Standing
+) -> None:
+    assert standing(f"partitions: {regions}", [(column, transform, "p")], (raw,)) is expected
 
 
 EXCLUDED = [

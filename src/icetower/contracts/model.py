@@ -9,7 +9,7 @@ Values of regions stay text here: what they mean depends on the partition field,
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 
@@ -133,6 +133,39 @@ class Region:
     """
 
     fields: tuple[tuple[str, Extent], ...]
+
+
+def with_joined(regions: tuple[Region, ...]) -> tuple[Region, ...]:
+    """The regions, and the unions of those that differ in one term only: lists, and ranges that follow each other.
+
+    Two half months own a month together, which neither does by itself. Nothing of what the texts mean is known here.
+    """
+    alike: dict[tuple[int, Region], list[Extent]] = {}
+    for region in regions:
+        for at, (name, extent) in enumerate(region.fields):
+            rest = Region((*region.fields[:at], (name, _ANY), *region.fields[at + 1 :]))
+            alike.setdefault((at, rest), []).append(extent)
+    found = dict.fromkeys(regions)
+    for (at, rest), extents in alike.items():
+        for union in _unions(extents) if len(extents) > 1 else ():
+            found[Region((*rest.fields[:at], (rest.fields[at][0], union), *rest.fields[at + 1 :]))] = None
+    return tuple(found)
+
+
+_ANY = Values(())
+
+
+def _unions(extents: list[Extent]) -> Iterator[Extent]:
+    lists = [extent.values for extent in extents if isinstance(extent, Values)]
+    if len(lists) > 1:
+        yield Values(tuple(dict.fromkeys(value for values in lists for value in values)))
+    after = {extent.start: extent for extent in extents if isinstance(extent, Range) and extent.start is not None}
+    for first in (extent for extent in extents if isinstance(extent, Range)):
+        last, left = first, dict(after)
+        while last.end is not None and last.end in left:
+            last = left.pop(last.end)
+        if last is not first:
+            yield Range(first.start, last.end)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from functools import lru_cache
 from typing import Any
 
 from icetower.conflicts.transforms import apply
-from icetower.contracts.model import Extent, Region, Rule
+from icetower.contracts.model import Extent, Region, Rule, with_joined
 from icetower.contracts.terms import Layout
 from icetower.contracts.values import Compiled, NotUnderstood, Standing, compile_extent, depends_on_now, grain_ms
 from icetower.errors import ValidationFailed
@@ -81,7 +81,7 @@ Judge = Callable[[tuple[Any, ...], Ownership], Standing]
 def _compiled(about: Same) -> Judge:
     """Where partitions lie to a rule. `about`: the rule, the table's layout, the spec of the partitions."""
     rule, layout, spec = about.parts
-    given = None if rule.partitions is None else [_region(region, layout, spec) for region in rule.partitions]
+    given = None if rule.partitions is None else [_region(each, layout, spec) for each in with_joined(rule.partitions)]
     excluded = [_region(region, layout, spec) for region in rule.excluded]
 
     def judge(partition: tuple[Any, ...], asked: Ownership) -> Standing:
@@ -226,13 +226,14 @@ def _by_source(have: PartitionField, want: PartitionField, extent: Compiled, raw
     source = source_of(have, raw)
     if source is None:
         return PARTLY
+    if isinstance(source, Interval) and source.low == source.high:
+        return extent.of(apply(want.transform, kind, source.low))
+    if want.transform.startswith("bucket["):  # any of them
+        buckets = width_of(want)
+        return extent.of_span(0, buckets - 1, buckets)
     if isinstance(source, Prefix):
         return _of_prefix(source.text, want, extent)
     low, high = source.low, source.high
-    if low == high:
-        return extent.of(apply(want.transform, kind, low))
-    if want.transform.startswith("bucket["):
-        return PARTLY
     if want.transform == "identity" and kind.startswith("timestamp") and low < 0:
         high += 1_000_000_000 if kind.endswith("_ns") else 1_000_000  # Iceberg puts some a second too early before 1970
     first, last = apply(want.transform, kind, low), apply(want.transform, kind, high)
@@ -242,7 +243,7 @@ def _by_source(have: PartitionField, want: PartitionField, extent: Compiled, raw
 def _of_prefix(prefix: str | bytes, want: PartitionField, extent: Compiled) -> Standing:
     if want.transform.startswith("truncate[") and width_of(want) <= len(prefix):
         return extent.of(prefix[: width_of(want)])
-    return PARTLY if want.transform.startswith("bucket[") else extent.of_prefix(prefix)
+    return extent.of_prefix(prefix)
 
 
 def _count(field: PartitionField, first: Any, last: Any) -> int | None:
