@@ -79,6 +79,8 @@ class Mutation:
             found = found.fget
         elif isinstance(found, cached_property):
             found = found.func
+        else:
+            found = inspect.unwrap(found) if callable(found) else found  # a cache is about a function
         if not isinstance(found, FunctionType):
             raise Stale(f"{self.package} has no function {self.where}")
         return found
