@@ -280,6 +280,8 @@ def test_a_pull_request_says_in_words_what_it_changes(run: Run, git: Callable[..
         ("pricing_agent", True, False),  # its old file was not named
         ("stock_agent", False, True),
     ]
+    # So is the whole repository, and the folder from within.
+    whole = run("contracts", "check", ".", "--against", "HEAD~1", "--json")
     os.chdir(folder)
     here = run("contracts", "check", ".", "--against", "HEAD~1", "--json")
     assert {(c["contract"], c["new"], c["gone"]) for c in here.json["changes"]} == {
@@ -287,6 +289,7 @@ def test_a_pull_request_says_in_words_what_it_changes(run: Run, git: Callable[..
         ("new_agent", True, False),
         ("stock_agent", False, True),
     }
+    assert whole.json["changes"] == here.json["changes"]
 
 
 def test_what_git_cannot_tell_is_said(run: Run, git: Callable[..., str], tmp_path: Path) -> None:

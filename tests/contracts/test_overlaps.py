@@ -55,6 +55,8 @@ CASES = [
     ('{"truncate(10, id)": 20}', "{identity(id): [19, 25]}", "? identity(id) is 25"),
     ('{"truncate(10, id)": {from: 15}}', '{"truncate(4, id)": {to: 20}}', "? id is from 15 to 20"),  # as texts
     ('{"truncate(2, sku)": ab}', "{identity(sku): {from: abc, to: b}}", "! identity(sku) is from abc to ac"),
+    ('{"truncate(1, sku)": "\ud7ff"}', "{identity(sku): {from: a}}",
+     "! identity(sku) is from \ud7ff to \ue000"),  # what follows is no character
     ('{"bucket(8, id)": 3}', "{day(ts): 2017-01-01}", "! bucket(8, id) is 3 and day(ts) is 2017-01-01"),
     # One column, of which neither term tells the other.
     ('{"bucket(8, id)": 3}', "{identity(id): 5}", "? bucket(8, id) is 3 and identity(id) is 5"),

@@ -89,7 +89,8 @@ def files_at(reference: str, paths: Sequence[Path]) -> list[File]:
     found: dict[str, File] = {}
     for path in paths:
         inner = _within(path, top)
-        listed = _git(["ls-tree", "-r", "-z", "--name-only", "--full-tree", commit, "--", inner], "git cannot list it")
+        under = [] if inner == "." else ["--", inner]
+        listed = _git(["ls-tree", "-r", "-z", "--name-only", "--full-tree", commit, *under], "git cannot list it")
         for name in filter(None, listed.split("\0")):
             if name == inner or _is_contract(os.path.relpath(name, inner)):
                 shown = os.path.relpath(top / name)

@@ -408,7 +408,12 @@ def _after_prefix(prefix: str | bytes) -> Cut:
         cut = prefix.rstrip(b"\xff")
         return before(cut[:-1] + bytes([cut[-1] + 1])) if cut else HIGHEST
     text = prefix.rstrip(chr(0x10FFFF))
-    return before(text[:-1] + chr(ord(text[-1]) + 1)) if text else HIGHEST
+    if not text:
+        return HIGHEST
+    following = ord(text[-1]) + 1
+    return before(
+        text[:-1] + chr(0xE000 if 0xD800 <= following < 0xE000 else following)
+    )  # surrogates are no characters
 
 
 def _offsets(extent: Extent) -> Spans:
