@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 EXISTING, ADDED, DELETED = 0, 1, 2
@@ -82,7 +82,8 @@ class Entry:
 class Manifest:
     """A manifest as read. `spec_fields`: the partition fields (JSON) of its header; `schema`: its JSON schema.
 
-    `length_bytes`: how long the file is; None where it was not read from one. `unpacked_bytes`: its entries, unpacked.
+    `length_bytes`: how long the file is; None where it was not read from one. `unpacked_bytes`: its entries, unpacked;
+    it tells how much memory they take, and is no part of what the manifest says.
     """
 
     entries: tuple[Entry, ...]
@@ -92,7 +93,7 @@ class Manifest:
     content: int
     format_version: int
     length_bytes: int | None = None
-    unpacked_bytes: int = 0
+    unpacked_bytes: int = field(default=0, compare=False)
 
 
 def is_vector(file: DataFile) -> bool:
