@@ -84,9 +84,62 @@ def read(data: bytes, *, rename: Rename, what: str) -> AvroFile:
         records, unpacked_bytes = _records(schema.readable, codec, header["sync"], body)
         values = {key: value.decode() for key, value in header["meta"].items() if key != "avro.schema"}
     except (*_UNREADABLE, *_UNREADABLE_TOO) as error:
-        message = f"{what} is not a readable Avro file ({type(error).__name__}: {error}); write it again"
-        raise ValidationFailed(message, rule="manifest.readable") from error
+        raise _unreadable(what, error) from error
     return AvroFile(header=values, schema=schema.written, records=records, unpacked_bytes=unpacked_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Unpacked:
+    """A container file whose records stand end to end, not decoded yet.
+
+    Attributes:
+        header: values by key, but for the schema.
+        schema: as it stands in the file.
+        body: the records.
+        count: how many there are.
+    """
+
+    header: Mapping[str, str]
+    schema: bytes
+    body: bytes
+    count: int
+
+
+def unpack(data: bytes, *, what: str) -> Unpacked:
+    """Take a container file apart. Raises `ValidationFailed` as `read` does."""
+    try:
+        header, body = _split(data)
+        codec = header["meta"].get("avro.codec", b"null").decode()
+        blocks = list(_unpacked_blocks(codec, header["sync"], body))
+        values = {key: value.decode() for key, value in header["meta"].items() if key != "avro.schema"}
+        schema = header["meta"]["avro.schema"]
+    except (*_UNREADABLE, *_UNREADABLE_TOO) as error:
+        raise _unreadable(what, error) from error
+    return Unpacked(values, schema, b"".join(block for block, _ in blocks), sum(count for _, count in blocks))
+
+
+def decode(file: Unpacked, start: int, end: int, *, rename: Rename, what: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The records between two positions of a body, each with where it ends. The last one may end beyond `end`.
+
+    Raises `ValidationFailed` as `read` does.
+    """
+    try:
+        schema = _ready(file.schema, rename).readable
+        rows = io.BytesIO(file.body)
+        rows.seek(start)
+        while start < end:
+            record = cast("dict[str, Any]", fastavro.schemaless_reader(rows, schema, None))
+            if rows.tell() == start:
+                raise ValueError("a record takes no bytes")
+            start = rows.tell()
+            yield start, record
+    except (*_UNREADABLE, *_UNREADABLE_TOO) as error:
+        raise _unreadable(what, error) from error
+
+
+def _unreadable(what: str, error: Exception) -> ValidationFailed:
+    message = f"{what} is not a readable Avro file ({type(error).__name__}: {error}); write it again"
+    return ValidationFailed(message, rule="manifest.readable")
 
 
 _PRIMITIVE = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
@@ -115,11 +168,21 @@ _ready_once = lru_cache(maxsize=256)(_made_ready)
 
 
 def _records(schema: AvroSchema, codec: str, marker: bytes, body: bytes) -> tuple[list[dict[str, Any]], int]:
-    """The records of all blocks, and how many bytes they are unpacked.
+    """The records of all blocks, and how many bytes they are unpacked. Raises `ValueError`."""
+    unpacked_bytes, records = 0, cast("list[dict[str, Any]]", [])
+    for block, count in _unpacked_blocks(codec, marker, body):
+        unpacked_bytes += len(block)
+        rows = io.BytesIO(block)
+        records += [cast("dict[str, Any]", fastavro.schemaless_reader(rows, schema, None)) for _ in range(count)]
+    return records, unpacked_bytes
+
+
+def _unpacked_blocks(codec: str, marker: bytes, body: bytes) -> Iterator[tuple[bytes, int]]:
+    """The blocks, unpacked, and how many records each has.
 
     Bounds are checked before anything is made of a block: a few bytes may claim anything. Raises `ValueError`.
     """
-    stream, left, records = io.BytesIO(body), UNPACKED_MAX_BYTES, cast("list[dict[str, Any]]", [])
+    stream, left, rows = io.BytesIO(body), UNPACKED_MAX_BYTES, 0
     while stream.tell() < len(body):
         count = cast("int", fastavro.schemaless_reader(stream, _LONG, None))
         packed = cast("bytes", fastavro.schemaless_reader(stream, _BYTES, None))
@@ -127,11 +190,10 @@ def _records(schema: AvroSchema, codec: str, marker: bytes, body: bytes) -> tupl
             raise ValueError("a block does not end with the file's marker")
         block = _unpacked(codec, packed, left)
         left -= len(block)
-        if count < 0 or left < 0 or len(records) + count > ROWS_MAX:
+        if count < 0 or left < 0 or rows + count > ROWS_MAX:
             raise ValueError(f"it has more than {UNPACKED_MAX_BYTES} bytes unpacked, or more than {ROWS_MAX} rows")
-        rows = io.BytesIO(block)
-        records += [cast("dict[str, Any]", fastavro.schemaless_reader(rows, schema, None)) for _ in range(count)]
-    return records, UNPACKED_MAX_BYTES - left
+        rows += count
+        yield block, count
 
 
 def write(schema: AvroSchema, records: Iterable[Mapping[str, Any]], header: Mapping[str, str]) -> bytes:

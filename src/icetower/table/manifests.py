@@ -63,9 +63,9 @@ def read_manifest_list(data: bytes) -> tuple[ManifestFile, ...]:
     Raises:
         ValidationFailed: not a readable manifest list.
     """
-    file = avro_files.read(data, rename=_list_name, what="the manifest list")
+    file = avro_files.read(data, rename=list_name, what="the manifest list")
     try:
-        return tuple(_manifest_file(row) for row in file.records)
+        return tuple(manifest_file(row) for row in file.records)
     except (KeyError, TypeError, AttributeError) as error:
         raise _malformed("the manifest list", error) from error
 
@@ -99,7 +99,8 @@ def _malformed(what: str, error: Exception) -> ValidationFailed:
     return ValidationFailed(message, rule="manifest.readable")
 
 
-def _list_name(field_id: int, name: str) -> str:
+def list_name(field_id: int, name: str) -> str:
+    """What this package calls a field of a manifest list."""
     return _LIST_NAMES.get(field_id, name)
 
 
@@ -108,7 +109,8 @@ def _entry_name(field_id: int, name: str) -> str:
     return f"partition_{field_id}" if field_id >= FIRST_PARTITION_FIELD_ID else _ENTRY_NAMES.get(field_id, name)
 
 
-def _manifest_file(row: Mapping[str, Any]) -> ManifestFile:
+def manifest_file(row: Mapping[str, Any]) -> ManifestFile:
+    """A row of a manifest list, by `list_name`'s names. Raises `KeyError` for a field that it must have."""
     summaries = row.get("partitions")
     return ManifestFile(
         path=row["manifest_path"],
