@@ -2,13 +2,16 @@
 
 The gate is what is asked of a commit because its principal is bound by a contract: the verdict on its files and
 operations, the quotas, what it may see, and the table as this principal alone is told it. The functions that do it are
-timed on their own thread's processor clock, which runs only while they do; OUT gets seconds and calls by name, as JSON,
-when the server ends. Administrators pass through the same functions, and are what the rest is held against.
+timed on their own thread's processor clock, which runs only while they do. At each SIGUSR1 OUT gets the seconds until
+then, by the function's name, as JSON (`totals` asks for it). Administrators pass through the same functions, and are
+what the rest is held against.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
 import time
 from collections import defaultdict
@@ -17,6 +20,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
+from bench.servers import Trouble
 from icetower.admission import locations
 from icetower.admission.quotas import Rates
 from icetower.ambient import SystemAmbient
@@ -38,12 +42,26 @@ GATE = (
 """None of these calls another of them."""
 
 
+WAIT_MAX_S = 30.0
+
+
+def totals(process_id: int, out: Path) -> dict[str, float]:
+    """Seconds of processor time by function, of a server that was started with that OUT. Raises `Trouble`."""
+    out.unlink(missing_ok=True)
+    os.kill(process_id, signal.SIGUSR1)
+    until_s = time.monotonic() + WAIT_MAX_S
+    while time.monotonic() < until_s:
+        if out.exists():
+            return json.loads(out.read_text())
+        time.sleep(0.01)
+    raise Trouble(f"the server said nothing of its gate for {WAIT_MAX_S:g} s")
+
+
 class Clock:
-    """Seconds of processor time and calls, by function."""
+    """Seconds of processor time by function."""
 
     def __init__(self) -> None:
         self.seconds: defaultdict[str, float] = defaultdict(float)
-        self.calls: defaultdict[str, int] = defaultdict(int)
 
     def watch(self, owner: Any, name: str) -> None:
         """Time a function of a module, or a method of a class, from now on."""
@@ -57,7 +75,6 @@ class Clock:
                 return function(*arguments, **named)
             finally:
                 self.seconds[name] += (time.thread_time_ns() - began_ns) / 1e9
-                self.calls[name] += 1
 
         return timed
 
@@ -67,15 +84,19 @@ def main() -> None:
     clock = Clock()
     for owner, name in GATE:
         clock.watch(owner, name)
-    try:
-        serve(
-            load_settings(settings),
-            SystemAmbient(),
-            open_to_all=False,
-            ready=lambda uri: print(f"icetower: serving {uri} (its gate is timed)", flush=True),
-        )
-    finally:
-        out.write_text(json.dumps({"seconds": clock.seconds, "calls": clock.calls}))
+
+    def tell(*_: object) -> None:
+        half = out.with_suffix(".part")
+        half.write_text(json.dumps(clock.seconds))
+        half.rename(out)
+
+    signal.signal(signal.SIGUSR1, tell)
+    serve(
+        load_settings(settings),
+        SystemAmbient(),
+        open_to_all=False,
+        ready=lambda uri: print(f"icetower: serving {uri} (its gate is timed)", flush=True),
+    )
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FixedLocator, NullLocator, ScalarFormatter
 
 from bench.course import Record
+from bench.operations import Spread
 from bench.sides import APPENDS, DIRECT, LOCKED, OPTIMISTIC, PREPARED, REFERENCE, SIDES, TOWER
 
 LOOKS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
@@ -88,6 +89,64 @@ def _history(curves: Mapping[str, Sequence[Sequence[float]]]) -> str:
     axis.set_title("Commits a second, S3 latency")
     axis.set_xlabel("commits in the table's history")
     return _svg(figure)
+
+
+def isolation_plot(
+    records: Sequence[Record], sides: Sequence[str], claims: Sequence[tuple[str, str]], per_s: float
+) -> str:
+    """Four figures of each failure mode, a bar for each side: medians of the rounds, and lines from least to greatest.
+
+    Args:
+        per_s: the load that is drawn, where there are several.
+    """
+    panels = (
+        ("retried", 100, "Commits that are retried, %"),
+        ("success", 100, "Commits that succeed, %"),
+        ("p99_ms", 1, "Latency, ms: bar p99, mark p50"),
+        ("metadata_each", 1, "Metadata files written for one commit"),
+    )
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(9.2, 6.8), layout=ConstrainedLayoutEngine())
+        for axis, (name, scale, title) in zip(figure.subplots(2, 2).flat, panels, strict=True):
+            _bars(axis, [r for r in records if r["per_s"] in (0.0, per_s)], sides, claims, name, scale)
+            axis.set_title(title)
+        return _svg(figure)
+
+
+def _bars(
+    axis: Axes,
+    records: Sequence[Record],
+    sides: Sequence[str],
+    claims: Sequence[tuple[str, str]],
+    name: str,
+    scale: float,
+) -> None:
+    width = 0.8 / len(sides)
+    for number, side in enumerate(sides):
+        places: list[float] = []
+        found: list[Spread] = []
+        marks: list[float] = []
+        for at, (claim, layout) in enumerate(claims):
+            own = [r for r in records if (r["claim"], r["layout"], r["side"]) == (claim, layout, side)]
+            if own:
+                places.append(at + (number - (len(sides) - 1) / 2) * width)
+                found.append(Spread.of(record[name] * scale for record in own))
+                marks.append(Spread.of(record["p50_ms"] for record in own).median)
+        heights = [spread.median for spread in found]
+        whiskers = [
+            [spread.median - spread.least for spread in found],
+            [spread.greatest - spread.median for spread in found],
+        ]
+        axis.bar(places, heights, width * 0.9, label=side, color=LOOKS[side]["color"])
+        axis.errorbar(places, heights, yerr=whiskers, fmt="none", ecolor=INK, elinewidth=1)
+        if name == "p99_ms":
+            axis.plot(places, marks, linestyle="none", marker="_", markersize=9, color=INK)
+    axis.set_xticks(range(len(claims)), [_two_lines(*claim) for claim in claims], fontsize=8)
+    axis.grid(visible=False, axis="x")
+
+
+def _two_lines(claim: str, layout: str) -> str:
+    return f"appends,\n{layout}" if claim == "retry rate" else "\n".join(claim.rsplit(" ", 1))
 
 
 def _svg(figure: Figure) -> str:

@@ -8,19 +8,21 @@ import resource
 import threading
 import time
 import warnings
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
 from multiprocessing.connection import Connection
 from typing import Any
 
+from bench.acts import Act, append
 from bench.operations import Operation
 from bench.protocol_writers import Load
 from bench.verify import NAMESPACE, TABLE
 
 PROCESSES_MAX = 16
 PRELOADED = (
+    "bench.acts",
     "bench.pyiceberg_writers",
-    "bench.shapes",
     "bench.slow_io",
     "pyarrow.parquet",
     "pyiceberg.catalog.rest",
@@ -36,15 +38,31 @@ LEEWAY_S = 600
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A writer's number, the properties of its catalog, and for how long it is to write."""
+    """What a writer is told.
+
+    Attributes:
+        properties: of its catalog.
+        seconds: for how long it begins commits, one after the other; not asked where it has a schedule.
+        starts_s: when it begins each, from the common start; at once where the one before took longer. It then looks at
+            the table anew, as somebody who has just decided to write.
+        act: what it does.
+        summary: of its snapshots.
+    """
 
     writer: int
     properties: Mapping[str, str]
     seconds: float
+    starts_s: tuple[float, ...] | None = None
+    act: Act = append
+    summary: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
-def run(jobs: Sequence[Job]) -> Load:
-    """All writers at once. Raises `RuntimeError` where one cannot begin."""
+def run(jobs: Sequence[Job], *, begun: Callable[[float], None] = lambda _: None) -> Load:
+    """All writers at once. Raises `RuntimeError` where one cannot begin.
+
+    Args:
+        begun: is told when they begin, on the monotonic clock, a moment before.
+    """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(PRELOADED))
     shares = [list(jobs[at::PROCESSES_MAX]) for at in range(min(PROCESSES_MAX, len(jobs)))]
@@ -64,7 +82,8 @@ def run(jobs: Sequence[Job]) -> Load:
         from_s = time.monotonic() + 0.2
         for pipe in ours:
             pipe.send(from_s)
-        seconds = max(job.seconds for job in jobs)
+        begun(from_s)
+        seconds = max(max(job.starts_s or (job.seconds,)) for job in jobs)
         found = [_told(pipe, seconds + LEEWAY_S) for pipe in ours]
     finally:
         for process in processes:
@@ -146,14 +165,12 @@ def _open(job: Job) -> tuple[Any, _Attempts]:
 def _write(job: Job, table: Any, attempts: _Attempts, from_s: float, done: list[Operation]) -> None:
     from pyiceberg.exceptions import CommitFailedException, ValidationException
 
-    from bench.shapes import FLAT
-
-    row_id = (job.writer + 1) * IDS_PER_WRITER
-    while time.monotonic() < from_s + job.seconds:
-        row_id += 1
+    for row_id in _turns(job, from_s):
         before, start_s, outcome = attempts.sent, time.monotonic(), "ok"
         try:
-            table.append(FLAT.rows([{"id": row_id, "writer": job.writer}]))
+            if job.starts_s is not None:
+                table.refresh()
+            job.act(table, job.writer, row_id, job.summary)
         except (CommitFailedException, ValidationException):
             outcome = "conflict"
         except Exception as error:  # noqa: BLE001 - whatever else clients meet is counted by its name
@@ -164,5 +181,17 @@ def _write(job: Job, table: Any, attempts: _Attempts, from_s: float, done: list[
         if outcome != "ok":
             try:
                 table.refresh()
-            except Exception:  # noqa: BLE001 - the next append will tell
+            except Exception:  # noqa: BLE001 - the next one will tell
                 time.sleep(0.1)
+
+
+def _turns(job: Job, from_s: float) -> Iterator[int]:
+    """The ids of the rows that a writer is to commit, each when it is time."""
+    ids = count((job.writer + 1) * IDS_PER_WRITER + 1)
+    if job.starts_s is None:
+        while time.monotonic() < from_s + job.seconds:
+            yield next(ids)
+        return
+    for start_s in job.starts_s:
+        time.sleep(max(0.0, from_s + start_s - time.monotonic()))
+        yield next(ids)

@@ -56,14 +56,18 @@ def cpu_s(process_id: int) -> float:
 
 
 @contextmanager
-def tower(folder: Path, profile: str, seed: int, *, launcher: Sequence[str] = ()) -> Iterator[Server]:
+def tower(
+    folder: Path, profile: str, seed: int, *, launcher: Sequence[str] = (), tally: Path | None = None
+) -> Iterator[Server]:
     """`icetower serve` with the profile's latency in its storage.
 
-    `launcher`: a module of ours that serves instead, and what it is told after the settings.
+    Args:
+        launcher: a module of ours that serves instead, and what it is told after the settings.
+        tally: counts the files of metadata that it writes.
     """
     folder.mkdir(parents=True, exist_ok=True)
     data, settings = folder / "data", folder / "tower.toml"
-    storage = slow_io.properties(profile, seed)
+    storage = slow_io.properties(profile, seed, tally)
     settings.write_text(
         "[server]\nport = 0\nstorage_threads = 256\nqueue_deadline_s = 60\n"
         f"data = {json.dumps(str(data))}\n[storage]\n"

@@ -1,7 +1,8 @@
 """A FileIO for PyIceberg on local files, each call of which takes as long as it would on S3.
 
 Named by ``py-io-impl = bench.slow_io.SlowFileIO``: for PyIceberg's writers among their catalog's properties, for the
-tower in its `[storage]` settings. Property ``bench.profile`` chooses the profile, ``bench.seed`` the seed.
+tower in its `[storage]` settings. Property ``bench.profile`` chooses the profile, ``bench.seed`` the seed. Where
+``bench.tally`` names a file, it gets a byte for each file of metadata that is written, whatever becomes of it later.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import os
 import time
 from io import BytesIO
+from pathlib import Path
 from typing import Any
 
 from pyiceberg.io import FileIO, InputFile, InputStream, OutputFile, OutputStream
@@ -18,11 +20,17 @@ from bench.latency import PROFILES, Latency
 IMPLEMENTATION = "bench.slow_io.SlowFileIO"
 
 
-def properties(profile: str, seed: int) -> dict[str, str]:
+def properties(profile: str, seed: int, tally: Path | None = None) -> dict[str, str]:
     """The properties that choose this FileIO; none where there is no latency, so that everybody uses what is usual."""
-    return (
-        {} if profile == "none" else {"py-io-impl": IMPLEMENTATION, "bench.profile": profile, "bench.seed": str(seed)}
-    )
+    if profile == "none":
+        return {}
+    chosen = {"py-io-impl": IMPLEMENTATION, "bench.profile": profile, "bench.seed": str(seed)}
+    return chosen if tally is None else chosen | {"bench.tally": str(tally)}
+
+
+def metadata_written(tally: Path) -> int:
+    """How many files of metadata were written by all that share a tally."""
+    return tally.stat().st_size
 
 
 class _Input(InputFile):
@@ -48,11 +56,12 @@ class _Input(InputFile):
 class _Sink(BytesIO):
     """Bytes on their way to a PUT, which happens when the stream is closed."""
 
-    def __init__(self, location: str, latency: Latency, mode: str) -> None:
+    def __init__(self, location: str, latency: Latency, mode: str, tally: str | None) -> None:
         super().__init__()
         self._location = location
         self._latency = latency
         self._mode = mode
+        self._tally = tally
 
     def close(self) -> None:
         if self.closed:
@@ -63,15 +72,19 @@ class _Sink(BytesIO):
         os.makedirs(os.path.dirname(self._location), exist_ok=True)
         with open(self._location, self._mode) as file:
             file.write(data)
+        if self._tally is not None and not self._location.endswith(".parquet"):
+            with open(self._tally, "ab", buffering=0) as tally:
+                tally.write(b".")
 
     def __exit__(self, *_: Any) -> None:
         self.close()
 
 
 class _Output(OutputFile):
-    def __init__(self, location: str, latency: Latency) -> None:
+    def __init__(self, location: str, latency: Latency, tally: str | None) -> None:
         super().__init__(location)
         self._latency = latency
+        self._tally = tally
 
     def __len__(self) -> int:
         return len(self.to_input_file())
@@ -83,7 +96,7 @@ class _Output(OutputFile):
         return _Input(self.location, self._latency)
 
     def create(self, overwrite: bool = False) -> OutputStream:
-        return _Sink(_place(self.location), self._latency, "wb" if overwrite else "xb")
+        return _Sink(_place(self.location), self._latency, "wb" if overwrite else "xb", self._tally)
 
 
 class SlowFileIO(FileIO):
@@ -93,12 +106,13 @@ class SlowFileIO(FileIO):
         super().__init__(properties or {})
         profile = PROFILES[self.properties.get("bench.profile", "none")]
         self._latency = Latency(profile, int(self.properties.get("bench.seed", "0")))
+        self._tally = self.properties.get("bench.tally")
 
     def new_input(self, location: str) -> InputFile:
         return _Input(location, self._latency)
 
     def new_output(self, location: str) -> OutputFile:
-        return _Output(location, self._latency)
+        return _Output(location, self._latency, self._tally)
 
     def delete(self, location: str | InputFile | OutputFile) -> None:
         time.sleep(self._latency.get_s())

@@ -6,6 +6,7 @@ import gzip
 import sqlite3
 import struct
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +21,19 @@ NAMESPACE, TABLE = "bench", "t"
 
 def head_of(database: Path) -> dict[str, Any]:
     """The metadata of the benchmark's table, by the pointer in the catalog's database."""
+    location = _location(database)
+    data = _read(location)
+    return orjson.loads(gzip.decompress(data) if location.endswith(".gz.metadata.json") else data)
+
+
+def _location(database: Path) -> str:
     connection = sqlite3.connect(f"file:{database}?mode=ro", uri=True, timeout=30)
     try:
         query = "select metadata_location from iceberg_tables where table_namespace = ? and table_name = ?"
         (location,) = connection.execute(query, (NAMESPACE, TABLE)).fetchone()
     finally:
         connection.close()
-    data = _read(location)
-    return orjson.loads(gzip.decompress(data) if location.endswith(".gz.metadata.json") else data)
+    return location
 
 
 def row_ids(metadata: Mapping[str, Any]) -> Iterator[int]:
@@ -54,6 +60,46 @@ def attributions(metadata: Mapping[str, Any]) -> Iterator[tuple[str, str | None]
             yield append.principal, append.key
 
 
+@dataclass(frozen=True, slots=True)
+class Litter:
+    """What lies under a table, by what its metadata says of it.
+
+    Attributes:
+        data: data files that no snapshot names.
+        metadata: manifests, their lists and metadata files that nothing names.
+    """
+
+    data: tuple[str, ...]
+    metadata: tuple[str, ...]
+
+
+def litter(database: Path) -> Litter:
+    """Look through the benchmark's table: all of its snapshots are there, since nothing expires."""
+    metadata = head_of(database)
+    named = {
+        plain(_location(database)),
+        *(plain(entry["metadata-file"]) for entry in metadata.get("metadata-log", ())),
+    }
+    for snapshot in metadata["snapshots"]:
+        named.add(plain(snapshot["manifest-list"]))
+        group_file = (snapshot.get("summary") or {}).get(GROUP_FILE)
+        named |= {plain(group_file)} if group_file else set()
+        rows = [row for row in read_manifest_list(_read(snapshot["manifest-list"])) if plain(row.path) not in named]
+        for row in rows:
+            named.add(plain(row.path))
+            named |= {plain(entry.file.path) for entry in read_manifest(_read(row.path)).entries}
+    root = Path(plain(metadata["location"]))
+    lying = [str(path) for path in root.rglob("*") if path.is_file() and not path.name.endswith(".crc")]
+    lost = sorted(path for path in lying if path not in named)
+    data = tuple(path for path in lost if path.endswith(".parquet"))
+    return Litter(data, tuple(path for path in lost if not path.endswith(".parquet")))
+
+
+def plain(path: str) -> str:
+    """The path of a local file, however its scheme is written."""
+    return "/" + path.removeprefix("file:").lstrip("/")
+
+
 def metadata_files(metadata: Mapping[str, Any]) -> int:
     """How many metadata files lie under the table."""
     folder = Path(metadata["location"].removeprefix("file:").replace("///", "/")) / "metadata"
@@ -61,4 +107,4 @@ def metadata_files(metadata: Mapping[str, Any]) -> int:
 
 
 def _read(path: str) -> bytes:
-    return Path("/" + path.removeprefix("file:").lstrip("/")).read_bytes()
+    return Path(plain(path)).read_bytes()
