@@ -52,7 +52,8 @@ def test_a_history_of_lists_is_read_as_each_alone(seed: int) -> None:
         now = {each.path: each for each in alone}
         assert {each.path for each in step.entered} == now.keys() - before.keys()
         assert {each.path for each in step.left} == before.keys() - now.keys()
-        assert set(step.altered) == {now[path] for path in now.keys() & before.keys() if now[path] != before[path]}
+        both = now.keys() & before.keys()
+        assert set(step.altered) == {(before[path], now[path]) for path in both if now[path] != before[path]}
         assert not step.doubled
         before = now
 

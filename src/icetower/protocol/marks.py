@@ -24,6 +24,9 @@ FILTER = "icetower.filter"
 ISOLATION = "icetower.isolation-level"
 """The level that the writer asks for: ``snapshot`` or ``serializable``."""
 
+READ_SNAPSHOT = "icetower.read-snapshot"
+"""The id of the snapshot that the writer has read; ``none`` for a table without one. An auditor goes by it."""
+
 MEDIATOR = "icetower.wal."
 """How the words begin by which a mediator tells how far it has read a write-ahead log."""
 
@@ -43,8 +46,11 @@ GROUP_FILE = "icetower.group-file"
 GROUP_SIZE = "icetower.group-size"
 """How many appends the snapshot stands for."""
 
-OF_CLIENTS = frozenset({KEY, BLIND, APPLICATION, SEQUENCE, FILTER, ISOLATION})
-OF_THE_TOWER = frozenset({REF, PRINCIPAL, CLIENT_LIST, GROUP_FILE, GROUP_SIZE})
+BASE = "icetower.base-snapshot"
+"""The snapshot on which the client had prepared a commit that the tower rebased; ``none`` for a table without one."""
+
+OF_CLIENTS = frozenset({KEY, BLIND, APPLICATION, SEQUENCE, FILTER, ISOLATION, READ_SNAPSHOT})
+OF_THE_TOWER = frozenset({REF, PRINCIPAL, CLIENT_LIST, GROUP_FILE, GROUP_SIZE, BASE})
 """Every word of a summary, but for those of mediators."""
 
 # Table properties.

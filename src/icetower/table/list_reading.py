@@ -27,14 +27,14 @@ class ListStep:
     Attributes:
         header: what the file says of itself: ``snapshot-id``, ``parent-snapshot-id``, ``sequence-number``, ….
         entered, left: rows of manifests that only the new one, or only the old one names.
-        altered: rows of manifests that both name, as the new one has them, where it says something else.
+        altered: rows of manifests that both name, where the new one says something else: (was, is).
         doubled: manifests that the new one names more than once.
     """
 
     header: Mapping[str, str]
     entered: tuple[ManifestFile, ...]
     left: tuple[ManifestFile, ...]
-    altered: tuple[ManifestFile, ...]
+    altered: tuple[tuple[ManifestFile, ManifestFile], ...]
     doubled: tuple[str, ...]
 
 
@@ -84,7 +84,7 @@ class ListReader:
         for row in gone:
             self._named[row.path] -= 1
         entered: dict[str, ManifestFile] = {}
-        altered: list[ManifestFile] = []
+        altered: list[tuple[ManifestFile, ManifestFile]] = []
         doubled: dict[str, None] = {}
         for row in come:
             if self._named.get(row.path):
@@ -92,7 +92,7 @@ class ListReader:
             elif row.path not in before:
                 entered[row.path] = row
             elif before[row.path] != row:
-                altered.append(row)
+                altered.append((before[row.path], row))
             self._named[row.path] = self._named.get(row.path, 0) + 1
         left = tuple(row for path, row in before.items() if not self._named[path])
         for row in left:

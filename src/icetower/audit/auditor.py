@@ -1,0 +1,426 @@
+"""`audit`: a branch of a table, walked in the order of its commits.
+
+Of each snapshot the manifest list is read, and of its manifests those that its parent's list has not: its own. What
+was there before the first snapshot that is checked is opened only where somebody asks for it, so that an audit costs
+what changed. Lists and manifests of many snapshots are read side by side; what they mean is worked out one after the
+other, by rules that do no I/O.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from icetower.audit import overlaps
+from icetower.audit.commits import BEFORE, Commit, Line, Reads, attempts_of, reads_of
+from icetower.audit.cycles import Cycles
+from icetower.audit.findings import Checked, Edge, Report, Rule, Verdict, Violation
+from icetower.audit.integrity import (
+    Opened,
+    check_altered,
+    check_chain,
+    check_dropped,
+    check_entries,
+    check_gap,
+    check_rows,
+    check_vectors,
+    found,
+)
+from icetower.audit.items import Item, items_of, key_of
+from icetower.audit.overlaps import Case, Missed
+from icetower.audit.standing import Delta, Standing
+from icetower.audit.telling import called, name
+from icetower.catalog.changes import bytes_of_manifest
+from icetower.conflicts.expressions import columns_of
+from icetower.conflicts.history import NeedsFile, parent_of
+from icetower.conflicts.isolation import Level
+from icetower.errors import BadRequest, NotFound, ValidationFailed
+from icetower.recent import Recent
+from icetower.table.head import HeadState
+from icetower.table.list_reading import ListReader, ListStep
+from icetower.table.manifests import DataFile, Manifest, ManifestFile, read_manifest
+from icetower.table.metadata import MAIN, ancestors
+from icetower.table.partitions import PartitionSpec, spec_of
+
+JSON = Mapping[str, Any]
+T = TypeVar("T")
+
+AT_ONCE = 64
+"""Snapshots that are read side by side."""
+KEPT_BYTES = 64 * 1024 * 1024
+"""Of manifests that were opened last, statistics and all."""
+DETAILS_MAX = 64
+"""Manifests whose statistics are at hand."""
+
+_NOTHING_READ = Reads()
+
+
+class Source(Protocol):
+    """Where the files of a table are read."""
+
+    async def read(self, path: str) -> bytes:
+        """All bytes of a file. Raises `NotFound`."""
+        ...
+
+    async def exists(self, path: str) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What is asked for.
+
+    Attributes:
+        level: what the history is held against.
+        after: the id of a snapshot up to which an earlier audit has looked.
+    """
+
+    branch: str = MAIN
+    level: Level = Level.SERIALIZABLE
+    after: int | None = None
+
+
+async def audit(head: HeadState, source: Source, options: Options | None = None) -> Report:
+    """What a branch's history shows.
+
+    Raises:
+        BadRequest: there is no such branch, or `after` is not on it.
+        UpstreamFailed: the storage failed.
+    """
+    return await Walk(head, source, options or Options()).run()
+
+
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    """A snapshot with its manifest list against the one before it.
+
+    Attributes:
+        step: None where the list cannot be read; `why` then says why.
+        begins: all rows of the list, where the table is taken as it stands with this snapshot.
+    """
+
+    snapshot: JSON
+    step: ListStep | None
+    begins: tuple[ManifestFile, ...] | None
+    why: str
+
+
+class Walk:
+    """One audit under way."""
+
+    def __init__(self, head: HeadState, source: Source, options: Options) -> None:
+        self.head = head
+        self.source = source
+        self.options = options
+        self.line = Line()
+        self.standing = Standing(_specs(head))
+        columns = columns_of(head.schema)
+        self._columns = {column.id: column for column in columns.values() if not column.nested}
+        self._cycles = Cycles(self.line, self.standing, self.details, columns, options.level)
+        self._places: Mapping[int, int] = {}
+        self._on_branch = 0
+        self._reader = ListReader()
+        self._begun = False
+        self._anew = False
+        self._kept: Recent[Manifest] = Recent(KEPT_BYTES)
+        self._details: dict[str, Mapping[str, DataFile]] = {}
+        self._judging = True
+        self._unbalanced: list[Missed] = []
+        self._violations: dict[Any, Violation] = {}
+        self._edges: dict[Edge, None] = {}
+        self._notes: dict[str, None] = {}
+        self._opened = 0
+        self._reads: dict[str, int] = {"declared": 0, "blind": 0, "compaction": 0, "unknown": 0}
+
+    # -- the walk ---------------------------------------------------------------------------------------------------
+
+    async def run(self) -> Report:
+        """See `audit`."""
+        chain, begin = self._chain()
+        self._places = {snapshot["snapshot-id"]: at for at, snapshot in enumerate(chain)}
+        for start in range(0, len(chain), AT_ONCE):
+            window = chain[start : start + AT_ONCE]
+            listed = self._listed(window, await asyncio.gather(*(self._list(snapshot) for snapshot in window)))
+            rows = {row.path: row for each in listed if each.step is not None for row in each.step.entered}
+            opened = dict(zip(rows, await asyncio.gather(*(self._open(row) for row in rows.values())), strict=True))
+            for at, each in enumerate(listed, start):
+                self._judging = at >= begin
+                await self._take(chain, each, opened)
+        return self._report(chain, begin)
+
+    def _chain(self) -> tuple[list[JSON], int]:
+        """The snapshots to walk, oldest first, and the position of the first that is to be judged."""
+        branch = self.options.branch
+        head_id = self.head.ref(branch)
+        if head_id is None and branch == MAIN:
+            return [], 0
+        if head_id is None:
+            known = ", ".join(sorted(self.head.metadata.get("refs") or {})) or "none"
+            raise BadRequest(f"the table has no branch or tag {branch!r}; it has {known}", rule="audit.branch")
+        chain: list[JSON] = []
+        chain.extend(ancestors(self.head.metadata, head_id))
+        chain.reverse()
+        self._on_branch = len(chain)
+        if self.options.after is None:
+            return chain, 0
+        begin = next((at + 1 for at, s in enumerate(chain) if s["snapshot-id"] == self.options.after), None)
+        if begin is None:
+            raise BadRequest(
+                f"snapshot {self.options.after}, up to which an earlier audit has looked, is not on {branch} any more: "
+                "it was rolled back or has expired; audit the whole history again, without the checkpoint",
+                rule="audit.checkpoint",
+            )
+        context = _context(chain, begin)
+        return chain[context:], begin - context
+
+    async def _list(self, snapshot: JSON) -> bytes | str:
+        path = snapshot.get("manifest-list")
+        if path is None:
+            return "It lists its manifests inside the metadata, as before 2019; that is not read here."
+        try:
+            return await self.source.read(path)
+        except NotFound:
+            return f"Its manifest list {name(path)} is not there."
+
+    def _listed(self, window: Sequence[JSON], lists: Sequence[bytes | str]) -> list[_Listed]:
+        """The lists, each against the one before it."""
+        found_: list[_Listed] = []
+        for snapshot, data in zip(window, lists, strict=True):
+            if isinstance(data, str):
+                found_.append(_Listed(snapshot, None, None, data))
+                self._anew = True
+                continue
+            try:
+                step = self._reader.step(data)
+            except ValidationFailed as error:
+                found_.append(_Listed(snapshot, None, None, f"Its manifest list cannot be read: {error.message}."))
+                self._anew = True
+                continue
+            # The first of a line whose parent is gone is taken as it stands, and so is what follows a list that is.
+            begins = self._anew or (not self._begun and parent_of(snapshot) is not None)
+            found_.append(_Listed(snapshot, step, tuple(self._reader.rows) if begins else None, ""))
+            self._anew, self._begun = False, True
+        return found_
+
+    async def _open(self, row: ManifestFile) -> Opened:
+        """A manifest, read; one that cannot be says why."""
+        try:
+            data = await self.source.read(row.path)
+            manifest = read_manifest(data)
+        except NotFound:
+            return Opened(row, None, why="There is no such file.")
+        except ValidationFailed as error:
+            return Opened(row, None, why=f"It cannot be read: {error.message}.")
+        self._opened += 1
+        self._kept.put(row.path, manifest, bytes_of_manifest(manifest))
+        return Opened(row, tuple(items_of(row, manifest)), len(data))
+
+    async def _take(self, chain: Sequence[JSON], listed: _Listed, opened: Mapping[str, Opened]) -> None:
+        """The next snapshot of the line."""
+        snapshot, position = listed.snapshot, len(self.line.commits)
+        parent = chain[position - 1] if position else None
+        self._find(check_chain(snapshot, parent, listed.step))
+        delta = Delta((), (), (), (), blind=True)
+        if listed.step is None:
+            said = f"What {called(snapshot)} did cannot be told. {listed.why}"
+            self._find([found(Rule.MISSING_MANIFEST, Verdict.DEFINITE, (snapshot,), said)])
+        elif listed.begins is not None:
+            await self._begin(snapshot, listed.begins)
+        else:
+            delta = await self._step(snapshot, listed.step, opened)
+        reads = reads_of(snapshot, self.head.metadata.get("properties") or {}, self._places, chain[0])
+        commit = Commit(position, snapshot, reads, delta, attempts_of(snapshot))
+        self.line.add(commit)
+        if listed.step is not None and listed.begins is None:
+            await self._judge(commit)
+        self._count(commit)
+
+    async def _begin(self, snapshot: JSON, rows: Sequence[ManifestFile]) -> None:
+        """Take the table as it stands with a snapshot."""
+        self.standing.begin(rows)
+        there = await asyncio.gather(*(self.source.exists(row.path) for row in rows)) if self._judging else ()
+        for row in (row for row, found_ in zip(rows, there, strict=False) if not found_):
+            missing = Opened(row, None, why="There is no such file.")
+            self._find(check_rows(snapshot, ListStep({}, (), (), (), ()), (missing,)))
+
+    async def _step(self, snapshot: JSON, step: ListStep, opened: Mapping[str, Opened]) -> Delta:
+        """Follow a snapshot to what it leaves."""
+        own = [opened[row.path] for row in step.entered]
+        self._find(check_rows(snapshot, step, own))
+        self._find(check_altered(snapshot, step.altered))
+        await self._look(row for row in step.left if row.path in self.standing.unread)
+        changes_deletes = any(row.content for row in (*step.entered, *step.left))
+        takes_away = any(row.content == 0 for row in step.left)
+        if changes_deletes or takes_away:  # which deletes applied to what goes, or is there a vector already?
+            await self._look(self.standing.unread_deletes())
+        delta = self.standing.delta(
+            snapshot["snapshot-id"], {each.row.path: each.items for each in own}, (row.path for row in step.left)
+        )
+        await self._look(self._beside(delta))
+        self._find(check_entries(snapshot, delta, self.standing))
+        self._find(check_vectors(snapshot, delta, self.standing))
+        commit = Commit(len(self.line.commits), snapshot, _NOTHING_READ, delta)
+        self._unbalanced = await self._ask(lambda: list(overlaps.unbalanced(self._case(commit))))
+        for row in step.left:
+            self.standing.close(row.path)
+        for each in own:
+            self.standing.open(each.row.path, each.items)
+        return delta
+
+    def _beside(self, delta: Delta) -> Iterable[ManifestFile]:
+        """Data manifests from before that may hold what delete files are about that came or went."""
+        deletes = [item for item in (*delta.added, *delta.removed) if not item.is_data]
+        if not deletes or not self.standing.unread:
+            return ()
+        gone = {item.path for item in delta.removed if item.is_data}
+        new = {item.path for item in delta.added if item.is_data}
+        if any(item.is_equality for item in deletes if item.key not in new):
+            return self.standing.all_unread_data() if any(i.is_equality for i in delta.removed) else ()
+        known = gone | new | self.standing.files.keys()
+        return self.standing.unread_data(item for item in deletes if item.target is None or item.target not in known)
+
+    async def _judge(self, commit: Commit) -> None:
+        """What the commit shows not to have known."""
+        known = [*self._unbalanced, *await self._ask(lambda: overlaps.missed(self._case(commit)))]
+        dropped = list(check_dropped(commit.snapshot, commit.delta, self.standing))
+        self._find(violation for violation, _ in dropped)
+        self._find(overlaps.read_skew(self._case(commit), known))
+        cycle = None
+        if all(each.violation.verdict is not Verdict.DEFINITE for each in known):
+            cycle = await self._ask(lambda: self._cycles.through(commit))
+        if cycle is not None:  # it says for certain what is only possible by what was written
+            known = [each for each in known if not set(each.violation.snapshots) <= set(cycle[0].snapshots)]
+            self._find((cycle[0],))
+            self._draw(cycle[1])
+        for each in known:
+            self._find((each.violation,))
+            self._draw(() if each.edge is None else (each.edge,))
+
+    def _case(self, commit: Commit) -> Case:
+        return Case(commit, self.line, self.standing, self.details, self._columns)
+
+    # -- what is asked for ------------------------------------------------------------------------------------------
+
+    async def _look(self, rows: Iterable[ManifestFile]) -> None:
+        """Open manifests from before the first snapshot."""
+        wanted = list(rows)
+        for each in await asyncio.gather(*(self._open(row) for row in wanted)):
+            self.standing.open(each.row.path, each.items)
+            if each.items is None:
+                self._notes[f"{name(each.row.path)} from before the first snapshot: {each.why}"] = None
+
+    async def _ask(self, question: Callable[[], T]) -> T:
+        """Ask until nothing is missing any more."""
+        while True:
+            try:
+                return question()
+            except NeedsFile as need:
+                await self._load(need.path)
+
+    async def _load(self, path: str) -> None:
+        manifest = self._kept.get(path)
+        if manifest is None:
+            manifest = read_manifest(await self.source.read(path))
+            self._opened += 1
+            self._kept.put(path, manifest, bytes_of_manifest(manifest))
+        if len(self._details) >= DETAILS_MAX:
+            self._details.clear()
+        self._details[path] = {key_of(entry.file): entry.file for entry in manifest.entries}
+
+    def details(self, item: Item) -> DataFile:
+        """The whole entry of an item. Raises `NeedsFile`."""
+        if item.manifest not in self._details:
+            raise NeedsFile(item.manifest, is_list=False)
+        return self._details[item.manifest][item.key]
+
+    # -- what is found ----------------------------------------------------------------------------------------------
+
+    def _find(self, violations: Iterable[Violation]) -> None:
+        for each in violations if self._judging else ():
+            self._violations.setdefault((each.rule, each.snapshots, each.files), each)
+
+    def _draw(self, edges: Iterable[Edge]) -> None:
+        for edge in edges if self._judging else ():
+            self._edges[edge] = None
+
+    def _count(self, commit: Commit) -> None:
+        if not self._judging:
+            return
+        reads = commit.reads
+        if reads.blind:
+            kind = "blind"
+        elif commit.is_compaction:
+            kind = "compaction"
+        else:
+            kind = "unknown" if reads.newest is None else "declared"
+        self._reads[kind] += 1
+        if reads.lost:
+            self._notes[f"{called(commit.snapshot)}: {reads.lost}."] = None
+
+    def _report(self, chain: Sequence[JSON], begin: int) -> Report:
+        metadata, judged = self.head.metadata, chain[begin:]
+        self._judging = True
+        if chain and not self.options.after:
+            self._find(check_gap(chain[0], metadata, _stray(self.head, chain[0])))
+        expired = bool(chain) and parent_of(chain[0]) is not None
+        if expired and not self.options.after:
+            self._notes[
+                f"The history before {called(chain[0])} has expired: what it led to is taken as it stands there."
+            ] = None
+        if self._reads["unknown"]:
+            self._notes[
+                f"{self._reads['unknown']} commits do not say what they have read: where they missed what others wrote "
+                "beside it (write skew), or replaced what nobody had read, it cannot be seen."
+            ] = None
+        if self.standing.unread:
+            self._notes[
+                f"{len(self.standing.unread)} manifests from before were never changed, and were not opened."
+            ] = None
+        checked = Checked(
+            table=self.head.location,
+            uuid=str(metadata.get("table-uuid") or ""),
+            format_version=self.head.format_version,
+            branch=self.options.branch,
+            head=chain[-1]["snapshot-id"] if chain else None,
+            snapshots=len(judged),
+            first=judged[0]["snapshot-id"] if judged else None,
+            expired=expired,
+            resumed=self.options.after is not None,
+            reads=self._reads,
+            off_branch=len(self.head.snapshots) - self._on_branch,
+            manifests_read=self._opened,
+            undeterminable=tuple(self._notes),
+        )
+        return Report(tuple(self._violations.values()), checked, tuple(self._edges))
+
+
+def _context(chain: Sequence[JSON], begin: int) -> int:
+    """From where on an audit that goes on must look at what was judged before: as far back as anybody new has read."""
+    places = {snapshot["snapshot-id"]: at for at, snapshot in enumerate(chain)}
+    newest = (reads_of(snapshot, {}, places, chain[0]).newest for snapshot in chain[begin:])
+    return max(min((begin - 1, *(at for at in newest if at is not None and at != BEFORE))), 0)
+
+
+def _stray(head: HeadState, oldest: JSON) -> list[JSON]:
+    """Snapshots that are older than another and that no branch or tag leads to, oldest first."""
+    reached: set[int] = set()
+    for ref in (head.metadata.get("refs") or {}).values():
+        for snapshot in ancestors(head.metadata, ref["snapshot-id"]):
+            if snapshot["snapshot-id"] in reached:
+                break
+            reached.add(snapshot["snapshot-id"])
+    until = oldest.get("timestamp-ms") or 0
+    found_ = [s for s in head.snapshots.values() if s["snapshot-id"] not in reached]
+    return sorted((s for s in found_ if (s.get("timestamp-ms") or 0) < until), key=lambda s: s.get("timestamp-ms") or 0)
+
+
+def _specs(head: HeadState) -> dict[int, PartitionSpec]:
+    """The partition specs that can be made out."""
+    found_: dict[int, PartitionSpec] = {}
+    for spec in head.metadata.get("partition-specs") or ():
+        try:
+            found_[spec["spec-id"]] = spec_of(head.metadata, spec["spec-id"])
+        except ValidationFailed:
+            continue
+    return found_

@@ -1,0 +1,14 @@
+"""Tests of the auditor: histories of Iceberg's own Java library, and random ones made as bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from histories.driver import HistoryDriver
+
+
+@pytest.fixture(scope="session")
+def driver() -> Iterator[HistoryDriver]:
+    with HistoryDriver() as driver:
+        yield driver
