@@ -29,14 +29,14 @@ from typing import Any
 from icetower.admission.admitted import Admitted
 from icetower.admission.alterations import shared
 from icetower.admission.keys import check_key, key_of, number_of, ways_of
-from icetower.admission.locations import check_files, roots_of
+from icetower.admission.locations import check_files, roots_of, steers_clients
 from icetower.admission.operations import RETENTION, operations_of, targets_of
 from icetower.admission.quotas import check_quota
 from icetower.admission.reads import scope_of
 from icetower.admission.refusals import Held, refusal
 from icetower.admission.targets import Places, known_places
 from icetower.catalog.changes import is_under
-from icetower.contracts.check import Clear, Touch, Verdict, check, isolation_of
+from icetower.contracts.check import Clear, Touch, Verdict, appends_blindly, check, isolation_of
 from icetower.contracts.model import FILE_OPERATIONS, Isolation, Operation
 from icetower.contracts.terms import NO_LAYOUT, Layout
 from icetower.errors import ContractViolation, ValidationFailed
@@ -146,7 +146,7 @@ def admit(
         key=key,
         contract=principal.contract.name,
         contract_version=principal.contract_version,
-        blind_appends=any(rule.blind_appends for rule in rules),
+        blind_appends=appends_blindly(principal.contract, identifier),
         strict=enforced and any(rule.strict for rule in rules),
         operations=operations,
         fingerprint=fingerprint(updates, changes),
@@ -181,6 +181,14 @@ def _properties_of(update: JSON) -> set[str]:
     if update["action"] not in ("set-properties", "remove-properties"):
         return set()
     return {name for part in _LISTS_OF_PROPERTIES for name in update.get(part) or ()}
+
+
+def _changed_properties(update: JSON, before: JSON | None) -> list[str]:
+    """The properties to which an update gives another value than a table's, or takes it away, sorted."""
+    properties: JSON = (before or {}).get("properties") or {}
+    # Java sends what the table has already when it replaces it.
+    given: JSON = update.get("updates") or update.get("updated") or {}
+    return sorted(n for n in _properties_of(update) if n not in given or given[n] != properties.get(n))
 
 
 def _check_honest(metadata: JSON | None, changes: Sequence[Change], updates: Sequence[JSON], places: Places) -> None:
@@ -383,6 +391,8 @@ class _Asked:
                 raise self._loses(f"it removes the branch {ref}")
             if update["action"] != "set-snapshot-ref" or not (stands or ref == "main"):
                 continue
+            if update.get("type") == "tag":
+                raise self._loses(f"it makes a tag of the branch {ref}")
             if update["snapshot-id"] not in parents:
                 raise self._loses(f"it moves the branch {ref} to snapshot {update['snapshot-id']}, not one of its own")
             base: int | None = update["snapshot-id"]
@@ -415,14 +425,10 @@ class _Asked:
         """Snapshots are everybody's: who owns a part of a table lets none of them go, now or by a property."""
         if self.base is None:
             return
-        properties: JSON = self.base.get("properties") or {}
         for update in self.updates:
             if update["action"] == "remove-snapshots":
                 self._needs_everything(Operation.REFS, "it removes snapshots")
-            given: JSON = update.get("updates") or update.get("updated") or {}
-            names = [name for name in _properties_of(update) if name.startswith(HISTORY)]
-            # Java sends what the table has already when it replaces it.
-            kept = sorted(name for name in names if name not in given or given[name] != properties.get(name))
+            kept = [name for name in _changed_properties(update, self.base) if name.startswith(HISTORY)]
             if kept:
                 self._needs_everything(Operation.ALTER, f"it changes {', '.join(kept)}, which lets snapshots go")
             settings = [name for name in RETENTION if self._resets(update, name)]
@@ -476,6 +482,13 @@ class _Asked:
                 raise self.refuse(
                     "contract.location",
                     f"it changes {', '.join(changed)}, where files are written; only an administrator may",
+                )
+            steering = [name for name in _changed_properties(update, self.base) if steers_clients(name)]
+            if steering:
+                raise self.refuse(
+                    "contract.location",
+                    f"it changes {', '.join(steering)}, by which clients find the storage, and with whose credentials; "
+                    "only an administrator may",
                 )
         statistics = [
             str(update[part].get("statistics-path"))

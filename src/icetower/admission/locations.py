@@ -22,6 +22,20 @@ JSON = Mapping[str, Any]
 
 _SETS = ("updates", "updated")
 
+_STEERS = ("adls.", "auth.", "client.", "gcs.", "hdfs.", "header.", "hf.", "oss.", "s3.")
+_STEERS_TOO = frozenset(
+    {"DEFAULT_NETLOC", "DEFAULT_SCHEME", "credential", "io-impl", "py-io-impl", "token", "uri", "warehouse"}
+)
+
+
+def steers_clients(name: str) -> bool:
+    """Whether a table's property of this name goes before a client's own settings of its storage.
+
+    PyIceberg and iceberg-go lay a table's properties over the settings of their catalog. Who sets one of these has all
+    who read the table come to a storage, a proxy or a signer of the setter's choice, with their own credentials.
+    """
+    return name.startswith(_STEERS) or name in _STEERS_TOO
+
 
 def own_path(principal: Principal, table: Identifier, location: str, properties: Mapping[str, str]) -> str | None:
     """The directory for a principal's own files of a table; None where it may write anywhere under the table.

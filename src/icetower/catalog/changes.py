@@ -141,6 +141,7 @@ async def read_changes(
     *,
     snapshots: Mapping[int, Mapping[str, Any]] | None = None,
     confined: bool = True,
+    place: str | None = None,
 ) -> tuple[Change, ...]:
     """What a commit adds and removes: one `Change` for each snapshot that it adds, in order.
 
@@ -150,6 +151,7 @@ async def read_changes(
         snapshots: the table's snapshots by id, where they are indexed; its history is searched otherwise.
         confined: whether manifest lists and manifests must lie under the table's own locations. A server that reads
             any path it is told to would read for its callers what they may not read themselves.
+        place: where a table must lie that the commit creates; None: where the commit says.
 
     Raises:
         CommitConflict: a snapshot's parent is not (or no longer) in the table.
@@ -163,7 +165,7 @@ async def read_changes(
             f"the commit adds {len(added)} snapshots; at most {SNAPSHOTS_PER_COMMIT_MAX} go into one. Split it",
             rule="limit.snapshots",
         )
-    roots = _roots(metadata, updates) if confined else None
+    roots = None if not confined else (place,) if metadata is None and place is not None else _roots(metadata, updates)
     siblings = frozenset(int(snapshot["snapshot-id"]) for snapshot in added)
     own_lists: dict[int, tuple[ManifestFile, ...]] = {}
     changes: list[Change] = []

@@ -416,6 +416,7 @@ class Engine:
                 "the idempotency key is in some tables of the transaction and not in others: it stands for another "
                 "transaction; use a new key",
                 rule="key.transaction",
+                next_step="ask_owner",  # under a new key, what landed would land twice
             )
         return list(zip(turns, steps, strict=True))
 

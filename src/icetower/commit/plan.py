@@ -461,6 +461,7 @@ class _Planner:
                 f"{member.key} and now sends other content under it; set the key per write, not per session",
                 rule="key.per-write",
                 snapshot=landed[-1],
+                next_step="fix_request",  # under a new key, a write that is tried again would land twice
             )
 
     def _check_on_branch(self, what: str, ref: str | None, landed: tuple[int, ...]) -> None:

@@ -183,6 +183,7 @@ def _check_same_write(sent: Sent, snapshots: tuple[int, ...], application: str |
             f"{sent.key} and now sends other content under it; set the key per write, not per session",
             rule="key.per-write",
             snapshot=snapshots[-1],
+            next_step="fix_request",  # under a new key, a write that is tried again would land twice
         )
 
 

@@ -13,8 +13,7 @@ everything between a commit's base and the head: for both, a hole is as bad as a
 * every snapshot younger than ten minutes: a client that cannot find its snapshot after an unknown answer writes again;
 * what the branch itself says that is kept (`min-snapshots-to-keep`, `max-snapshot-age-ms`);
 * the bases of all commits that are queued or under way;
-* the newest snapshot that tells the progress of each sink: of Flink by job and operator, of Spark's streaming by
-  query, of Kafka Connect by control topic and group, of a mediator by the log that it reads.
+* the newest snapshot that tells the progress of each sink (`table.sinks`).
 
 A snapshot on several lines stays as long as one of them keeps it; one with a tag or a branch at it stays, as in
 Iceberg's own expiry, though its ancestors may go. Snapshots on no branch's line (staged, or rolled back) go by age
@@ -25,18 +24,17 @@ commit pays for about sixteen steps, whatever the length; histories may be so mu
 sink that fell silent long ago holds all history since, and then each group walks: `icetower.retention.sinks-max-ms`
 says how long a silent sink is waited for.)
 
-Sources: Apache Iceberg 1.12, `RemoveSnapshots`; Flink's `SinkUtil.getMaxCommittedCheckpointId`; Spark's
-`SparkWrite.findLastCommittedEpochId`; Kafka Connect's `Coordinator.lastCommittedOffsets`.
+Source: Apache Iceberg 1.12, `RemoveSnapshots`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from icetower.protocol.marks import MEDIATOR
 from icetower.table.metadata import Metadata
+from icetower.table.sinks import sinks_of
 
 JSON = Mapping[str, Any]
 
@@ -51,12 +49,6 @@ YOUNG_MS = 10 * 60_000
 
 _SPARED_PART = 16
 """History is looked at when more than one of so many snapshots could go."""
-
-_FLINK_JOB, _FLINK_OPERATOR = "flink.job-id", "flink.operator-id"
-_FLINK_CHECKPOINT = "flink.max-committed-checkpoint-id"
-_SPARK_QUERY = "spark.sql.streaming.queryId"
-_KAFKA_OFFSETS = "kafka.connect.offsets."
-_WAL = MEDIATOR + "table-uuid"
 
 
 def expirable(
@@ -154,25 +146,11 @@ def _cut(line: list[JSON], ref: JSON, rule: _Rule, keep: frozenset[int]) -> int:
             stay = at + 1
             break
     sinks_since_ms = 0 if rule.sinks_max_ms is None else rule.now_ms - rule.sinks_max_ms
-    telling = [(at, sinks) for at in range(stay, len(line)) if (sinks := _sinks(line[at].get("summary") or {}))]
+    telling = [(at, sinks) for at in range(stay, len(line)) if (sinks := sinks_of(line[at].get("summary") or {}))]
     # Only where something that could go tells the progress of a sink, the rest is searched for newer progress.
-    seen = {sink for snapshot in line[:stay] for sink in _sinks(snapshot.get("summary") or {})} if telling else set()
+    seen = {sink for snapshot in line[:stay] for sink in sinks_of(snapshot.get("summary") or {})} if telling else set()
     for at, sinks in telling:
         if not seen.issuperset(sinks) and line[at]["timestamp-ms"] >= sinks_since_ms:
             stay = at + 1
         seen.update(sinks)
     return stay
-
-
-def _sinks(summary: JSON) -> list[Hashable]:
-    """The sinks whose progress a snapshot tells."""
-    sinks: list[Hashable] = []
-    if _FLINK_JOB in summary and _FLINK_CHECKPOINT in summary:
-        sinks.append((_FLINK_JOB, str(summary[_FLINK_JOB]), str(summary.get(_FLINK_OPERATOR))))
-    if _SPARK_QUERY in summary:
-        sinks.append((_SPARK_QUERY, str(summary[_SPARK_QUERY])))
-    if _WAL in summary:
-        sinks.append((_WAL, str(summary[_WAL])))
-    if _KAFKA_OFFSETS in "\n".join(summary):  # spares most snapshots a look at each name
-        sinks += [name for name in summary if name.startswith(_KAFKA_OFFSETS)]
-    return sinks

@@ -9,6 +9,7 @@ from typing import Any
 
 from icetower.admission.admit import PATHS
 from icetower.admission.admitted import Admitted
+from icetower.admission.locations import steers_clients
 from icetower.ambient import Ambient
 from icetower.catalog.changes import Manifests, is_under, plain_path
 from icetower.catalog.ports import Storage, Swap, SwapLost, SwapUnknown, Upstream
@@ -181,6 +182,13 @@ class Tables:
             raise _outside(f"the table of {location}", identifier)
         current = await self._location(identifier) if overwrite else None
         if place is not None:
+            steering = sorted(name for name in head.metadata.get("properties", {}) if steers_clients(name))
+            if steering:
+                raise BadRequest(
+                    f"the table of {location} has {', '.join(steering)}, by which clients find the storage, and with "
+                    "whose credentials; an administrator may register it",
+                    rule="register.properties",
+                )
             for path in _named_by(head.metadata):
                 if not any(is_under(path, root) for root in roots):
                     raise _outside(f"{path}, which {location} names,", identifier)
@@ -246,6 +254,14 @@ class Tables:
             if any(other != identifier for other in await self._upstream.tables_at(part)):
                 raise BadRequest(
                     f"another table lies where {identifier} does; drop it without purging, or ask an administrator",
+                    rule="purge.shared",
+                )
+            # Such a place may be that of many tables, each of which may name the files of all.
+            apart = [path for path in places_of(head.metadata) if not is_under(f"{path}/", head.metadata["location"])]
+            if apart:
+                raise BadRequest(
+                    f"files of {identifier} lie at {apart[0]}, where another table's may lie, too; drop it without "
+                    "purging, or ask an administrator",
                     rule="purge.shared",
                 )
         # The pointer goes first: a crash half-way leaves files without a table, never a table without files.

@@ -65,6 +65,7 @@ class LastLook:
                 "some tables of the transaction have it, and others do not: its idempotency key stands for another "
                 "transaction; use a new key",
                 rule="key.transaction",
+                next_step="ask_owner",  # under a new key, what landed would land twice
             )
         return other or refusal
 

@@ -163,6 +163,12 @@ def reads_only_owned(contract: Contract, table: Identifier, operations: frozense
     return bool(wanted and granting) and all(rule.reads_owned for rule in granting)
 
 
+def appends_blindly(contract: Contract, table: Identifier) -> bool:
+    """Whether the contract promises that its appends depend on nothing that was read: every rule that grants them."""
+    granting = [rule for rule in contract.rules_for(table) if rule.grants(Operation.APPEND)]
+    return bool(granting) and all(rule.blind_appends for rule in granting)
+
+
 def isolation_of(contract: Contract, table: Identifier, operations: frozenset[Operation]) -> Isolation | None:
     """The level that a contract holds a commit of `operations` to; None where it leaves that to the table.
 

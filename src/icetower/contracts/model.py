@@ -1,8 +1,8 @@
 """The isolation contract of one agent: what two teams have agreed on. `document` reads and writes it.
 
 Whatever is not granted is refused. Several rules may name one table: what they grant adds up, and so do their flags.
-`read_scope` doesn't: it is a promise about every write, so each rule that grants the write must make it. Neither does
-what restrains: of two isolation levels, patterns, places or quotas the stricter holds.
+`read_scope` and `blind_appends` don't: they are promises about every write, so each rule that grants the write must
+make them. Neither does what restrains: of two isolation levels, patterns, places or quotas the stricter holds.
 Values of regions stay text here: what they mean depends on the partition field, which only the table knows.
 """
 

@@ -104,6 +104,8 @@ async def config(call: Call) -> Response:
 
 async def list_namespaces(call: Call) -> Response:
     parent = namespace_of(call.query("parent") or "") if call.query("parent") else ()
+    if parent:  # before it is looked up: whether it is there is told to whom it concerns
+        call.allow(permissions.require_visible, parent)
     found = await call.tower.upstream.list_namespaces(parent)
     seen = [namespace for namespace in found if permissions.visible(call.principal, namespace)]
     page, token = _page(call, seen)
@@ -163,7 +165,8 @@ async def create_table(call: Call) -> Response:
     wanted = wire.parse_request(wire.CreateTable, call.body)
     identifier = Identifier(call.namespace, wanted.name)
     call.allow(permissions.require, Operation.CREATE, identifier)
-    chosen = [name for name in PATHS if name in wanted.properties] + (["location"] if wanted.location else [])
+    chosen = [name for name in wanted.properties if name in PATHS or locations.steers_clients(name)]
+    chosen += ["location"] if wanted.location else []
     _require_no_location(call, chosen, str(identifier))
     metadata = await call.tower.tables.new_metadata(
         identifier,
@@ -200,7 +203,8 @@ def _require_no_location(call: Call, chosen: Sequence[str], what: str) -> None:
     """Where things lie is for administrators to say: two tables at one place could write, and purge, each other."""
     if chosen and not call.principal.administrator:
         raise ContractViolation(
-            f"{call.principal.name} may not choose where {what} lies; leave out: {', '.join(chosen)}",
+            f"{call.principal.name} may not choose where {what} lies, or how clients get there; leave out: "
+            f"{', '.join(chosen)}",
             rule="contract.location",
             next_step="fix_request",
         )

@@ -12,14 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from icetower.admission import appends as admission_of_appends
-from icetower.admission import locations, permissions
+from icetower.admission import contents, locations, permissions
 from icetower.admission.admit import admit, shaped
 from icetower.admission.admitted import Admitted
 from icetower.admission.keys import key_of, number_of
+from icetower.admission.progress import check_progress, told_by
 from icetower.admission.targets import locate
 from icetower.ambient import Ambient
 from icetower.catalog.changes import Manifests, read_changes
-from icetower.catalog.deletes import Vectors
+from icetower.catalog.deletes import Contents, Vectors
 from icetower.catalog.footers import Footers
 from icetower.catalog.ports import Storage, Upstream
 from icetower.catalog.sql import SqlUpstream
@@ -90,6 +91,7 @@ class Tower:
         self.manifests = Manifests(self.storage)
         self.footers = Footers(self.storage)
         self.vectors = Vectors(self.storage)
+        self.contents = Contents(self.storage)
         self.tables = Tables(
             self.upstream,
             self.storage,
@@ -206,7 +208,17 @@ class Tower:
                 self._require(principal, _asked_first(request), request.identifier)
 
             async def work() -> tuple[Committed, ...]:
-                return await self._commit_together(principal, requests, sent, since_s=started_s)
+                try:
+                    return await self._commit_together(principal, requests, sent, since_s=started_s)
+                except KeyMisused as error:
+                    if error.rule != "key.rolled-back":
+                        raise
+                    raise KeyMisused(
+                        f"{error.message}. Look first whether other tables of the transaction still have it",
+                        rule="key.rolled-back",
+                        snapshot=error.snapshot,
+                        next_step="ask_owner",  # under a new key, they would have it twice
+                    ) from error
 
             committed = _told(*await self.twins.once(_name(principal, sent), tuple(requests), work))
         except IcetowerError as error:
@@ -242,8 +254,9 @@ class Tower:
         if known:
             raise KeyMisused(
                 "the idempotency key is known for some tables of the transaction and not for others; "
-                "look whether it landed, and use a new key",
+                "look, table by table, whether it has landed, and write what is missing under new keys",
                 rule="key.transaction",
+                next_step="ask_owner",  # under a new key, what landed would land twice
             )
         members = [admitted[position] for position in range(len(requests))]
         try:
@@ -297,6 +310,7 @@ class Tower:
             updates,
             snapshots=None if head is None else head.snapshots,
             confined=bound,
+            place=place,
         )
         admitted = admit(
             principal,
@@ -311,11 +325,19 @@ class Tower:
             location=place,
             now_ms=self.ambient.now_ms(),
         )
+        if told := told_by(principal, identifier, metadata, changes):
+            standings = await self.registry.standings(sorted(set(told.values())))
+            own = principal.contract.name
+            strangers = {name for name, (contract, _) in standings.items() if contract != own}
+            check_progress(principal, identifier, told, strangers)
         operation = "+".join(sorted(admitted.operations))
         self.governor.shadowed(principal, identifier, operation, admitted.shadowed)
         if admission_of_appends.must_prove(principal, identifier):
             await self._prove(principal, admitted, shaped(metadata, updates), operation)
         await self.vectors.verify(changes)  # not before: of files elsewhere nobody shall hear whether they are there
+        if changes and contents.must_look_inside(principal, identifier, admitted.operations):
+            async with self._shadowing(principal, identifier, operation):
+                await self._look_inside(principal, admitted, metadata, shaped(metadata, updates))
         return admitted
 
     async def _prove(
@@ -327,14 +349,37 @@ class Tower:
             metadata: the table, with the commit's own schemas and specs.
         """
         claims = admission_of_appends.claims_of(metadata, admitted.changes)
-        try:
+        async with self._shadowing(principal, admitted.identifier, operation):
             files = await self.footers.verify(metadata, claims)
             admission_of_appends.check_proofs(principal, admitted.identifier, claims, files)
+
+    async def _look_inside(
+        self, principal: Principal, admitted: Admitted, base: Mapping[str, Any] | None, metadata: Mapping[str, Any]
+    ) -> None:
+        """Delete files must name no data files that are not the principal's to touch, whatever their manifests say.
+
+        Args:
+            base: the table as it stands.
+            metadata: the same with the commit's own schemas and specs.
+        """
+        named = await self.contents.named(admitted.changes)
+        wanted = contents.strangers(admitted.changes, named)
+        places = await locate(self.manifests, base, admitted.changes, wanted)
+        now_ms = self.ambient.now_ms()
+        contents.check_contents(
+            principal, admitted.identifier, metadata, admitted.changes, admitted.operations, named, places, now_ms=now_ms
+        )
+
+    @asynccontextmanager
+    async def _shadowing(self, principal: Principal, identifier: Identifier, operation: str) -> AsyncIterator[None]:
+        """What is refused within is noted for a contract in shadow mode, and goes on."""
+        try:
+            yield
         except IcetowerError as error:
             if not principal.contract.shadow:
                 raise
             if error.status < 500:
-                self.governor.shadowed(principal, admitted.identifier, operation, [error])
+                self.governor.shadowed(principal, identifier, operation, [error])
 
     async def _landed_before(self, identifier: Identifier, head: HeadState, sent: Sent) -> Committed | None:
         """The answer that a commit has got before, if any (traps K1 to K3). Raises `KeyMisused`."""
