@@ -608,14 +608,15 @@ added-records                   fine
 icetower.blind                  fine
 icetower.filter                 fine
 icetower.isolation-level        fine
+icetower.read-snapshot          fine
 icetower.idempotency-key        fine
 icetower.principal              contract.summary
 icetower.client-manifest-list   contract.summary
 icetower.group-file             contract.summary
 icetower.group-size             contract.summary
 icetower.ref                    contract.summary
+icetower.base-snapshot          contract.summary
 icetower.anything               summary.unknown
-icetower.read-snapshot          summary.unknown
 icetower.filters                summary.unknown
 icetower.isolation              summary.unknown
 icetower.isolation_level        summary.unknown
@@ -628,7 +629,7 @@ icetower.                       summary.unknown
 @pytest.mark.parametrize("line", SUMMARY.splitlines())
 def test_summary_keys_of_the_tower_are_the_towers_and_misspelt_ones_nobodys(line: str) -> None:
     name, rule = line.split()
-    meaningful = {"icetower.filter": "true", "icetower.isolation-level": "snapshot"}
+    meaningful = {"icetower.filter": "true", "icetower.isolation-level": "snapshot", "icetower.read-snapshot": "7"}
     written = change([A], **{name: meaningful.get(name, "x")})
     if rule == "fine":
         assert ask(written)

@@ -50,6 +50,16 @@ def test_r2_several_snapshots_of_a_commit_say_the_same_or_nothing_is_known() -> 
         assert (error.rule, error.status) == ("summary.reads", 400)
 
 
+@pytest.mark.parametrize("said", ["", "x", "-1", "None", "1.5", "9" * 20])
+def test_a_version_that_is_none_is_refused(said: str) -> None:
+    """An auditor goes by what stands there for good."""
+    error = refused(change([A], [B], **{"icetower.read-snapshot": said}), by=FREE)
+    assert (error.rule, error.status) == ("summary.reads", 400)
+    assert "the id of the snapshot that was read" in error.message
+    for known in ("7", "none"):
+        assert scope({"icetower.read-snapshot": known}) is None
+
+
 NONSENSE = [
     # level, filter, rule, words of the message
     ("none", None, "summary.reads", "it takes snapshot or serializable"),

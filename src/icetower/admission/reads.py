@@ -7,6 +7,7 @@ anything: the engine compares what both have written whatever is declared.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
@@ -19,7 +20,7 @@ from icetower.contracts.check import isolation_of, owned, reads_only_owned
 from icetower.contracts.model import FILE_OPERATIONS, Contract, Isolation, Operation
 from icetower.contracts.terms import Layout
 from icetower.errors import BadRequest, ValidationFailed
-from icetower.protocol.marks import FILTER, ISOLATION
+from icetower.protocol.marks import FILTER, ISOLATION, READ_SNAPSHOT
 from icetower.protocol.names import Identifier
 from icetower.table.change import Change
 from icetower.table.partitions import PartitionSpec, spec_of
@@ -39,12 +40,14 @@ def declared(metadata: JSON, changes: Sequence[Change]) -> ReadScope | None:
         metadata: the table with the commit's own schemas, by which the filter is read.
 
     Raises:
-        BadRequest: an unknown level, different words in one commit, or a serializable commit without a filter.
+        BadRequest: an unknown level, different words in one commit, a serializable commit without a filter, or a
+            version of the table that is none.
         ValidationFailed: a filter that is no filter, or doesn't fit the schema that its snapshot was written with.
     """
     words: dict[tuple[str | None, str | None], JSON] = {}
     for change in changes:
         summary = change.snapshot.get("summary") or {}
+        _check_version(summary.get(READ_SNAPSHOT))
         words.setdefault((summary.get(ISOLATION), summary.get(FILTER)), change.snapshot)
     said = [word for word in words if word != (None, None)]
     if len(said) > 1:
@@ -86,6 +89,16 @@ def _filter(text: Any, schema: JSON) -> Expression:
         ) from error
     bind(expression, columns_of(schema))  # only to see that it fits: columns are looked up again when it is used
     return expression
+
+
+def _check_version(said: Any) -> None:
+    """Which version was read nobody here goes by, but an auditor does."""
+    if said is not None and said != "none" and not re.fullmatch(r"\d{1,19}", str(said)):
+        raise BadRequest(
+            f"the snapshot property {READ_SNAPSHOT} is {str(said)[:100]!r}; it takes the id of the snapshot that was "
+            "read, or `none` where the table had none",
+            rule="summary.reads",
+        )
 
 
 def _refuse(name: str) -> Any:

@@ -1,9 +1,12 @@
-"""Idempotency keys: one a write, kept by the agent until the write is acknowledged."""
+"""What an agent says of a write in its snapshot's summary: its idempotency key, and what it has read."""
 
 from __future__ import annotations
 
+import json
+from typing import Any, Literal
+
 from icetower.ambient import Ambient, SystemAmbient
-from icetower.protocol.marks import BLIND, KEY
+from icetower.protocol.marks import BLIND, FILTER, ISOLATION, KEY, READ_SNAPSHOT
 
 
 def new_key(ambient: Ambient | None = None) -> str:
@@ -26,3 +29,24 @@ def keyed(key: str, *, blind: bool = False) -> dict[str, str]:
     if blind:
         properties[BLIND] = "true"
     return properties
+
+
+def having_read(
+    snapshot_id: int | None, where: Any, *, isolation: Literal["snapshot", "serializable"] = "serializable"
+) -> dict[str, str]:
+    """Snapshot properties that say what a write depends on, beside those of `keyed`.
+
+    The tower validates by them what the client's engine would, so that a stale commit is rebased instead of sent back;
+    an auditor tells by them for certain whether the write has missed anything.
+
+    Args:
+        snapshot_id: of the table as it was read; None where it had no snapshot yet.
+        where: the filter of what was read, in Iceberg's expression JSON, such as ``{"type": "eq", "term": "region",
+            "value": 1}``; True for the whole table. It covers all that the write depends on, subqueries too.
+        isolation: what the write is owed. Under ``snapshot`` only what both have written counts.
+    """
+    return {
+        READ_SNAPSHOT: "none" if snapshot_id is None else str(snapshot_id),
+        FILTER: json.dumps(where, separators=(",", ":")),
+        ISOLATION: isolation,
+    }

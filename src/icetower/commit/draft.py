@@ -18,7 +18,7 @@ from icetower.commit.merging import merge_small
 from icetower.conflicts.history import Live, NeedsFiles, parent_of
 from icetower.conflicts.pruning import can_contain
 from icetower.errors import CommitConflict, KeyMisused
-from icetower.protocol.marks import APPLICATION, CLIENT_LIST, KEY, PRINCIPAL, REF, SEQUENCE
+from icetower.protocol.marks import APPLICATION, BASE, CLIENT_LIST, KEY, PRINCIPAL, REF, SEQUENCE
 from icetower.table import metadata as table_metadata
 from icetower.table.change import COUNTED, Change, Touched, own_added_entries, summary_totals
 from icetower.table.entry_checks import Identity, identity_of
@@ -154,6 +154,9 @@ class _Finisher:
         self._made.own[path] = own
         summary |= summary_totals(None if parent is None else parent.get("summary") or {}, change)
         summary[PRINCIPAL] = self._member.principal
+        if self._rebase:  # its writer has read nothing that came later
+            base = parent_of(self._member.changes[0].snapshot)
+            summary[BASE] = "none" if base is None else str(base)
         if self._member.key is not None:
             summary[KEY] = self._member.key
         if self._member.application_sequence is not None:
@@ -189,7 +192,8 @@ class _Finisher:
         """The snapshot's list on its new parent, the manifests in it that are its own, and what it does by now.
 
         The client's manifests are named by path if all that they replace is still there. If not, a manifest of the
-        client's would bring back what others have removed: then the tower writes its own (trap R4).
+        client's would bring back what others have removed: then the tower writes its own (trap R4). So it does where
+        the client knows the manifest by another number, and would list it by that one later.
         """
         again = [row.path for row in change.diff.added if row.path in parent]
         if again:  # not 409: its client would clean up what the table lives on (trap A3)
@@ -199,7 +203,8 @@ class _Finisher:
                 rule="manifest.reused",
                 next_step="refresh",
             )
-        if merged is None and not change.names_sibling and all(_stands(row, parent) for row in change.diff.removed):
+        apart = change.names_sibling or self._known_otherwise(change, number)
+        if merged is None and not apart and all(_stands(row, parent) for row in change.diff.removed):
             own = tuple(_renumbered(row, number) for row in change.diff.added)
             return parent.without([row.path for row in change.diff.removed]).prepend(own), own, change
         if not change.added and not change.removed:
@@ -209,6 +214,16 @@ class _Finisher:
             )
         return self._reapplied(change, parent, number, merged)
 
+    def _known_otherwise(self, change: Change, number: int) -> bool:
+        """Whether the client has read by another sequence number what the snapshot's list says of its manifests.
+
+        It reads the list of each of its snapshots but the last, to write the next one. PyIceberg keeps what a list
+        says of a manifest by the manifest's path, for all commits of its process.
+        """
+        followed = change.snapshot["snapshot-id"] != self._member.changes[-1].snapshot["snapshot-id"]
+        renumbered = any(row.sequence_number != number for row in change.diff.added)
+        return followed and renumbered and bool(change.added or change.removed)
+
     def _reapplied(
         self, change: Change, parent: Listing, number: int, merged: Replacement | None
     ) -> tuple[Listing, tuple[ManifestFile, ...], Change]:
@@ -217,8 +232,9 @@ class _Finisher:
             change = _with_vectors(change, merged)
         added: list[ManifestFile] = []
         rewritten = dict(change.entries_added)
+        apart = self._known_otherwise(change, number)
         for row in change.diff.added:
-            whole = (row.existing_files, row.deleted_files) == (0, 0)
+            whole = not apart and (row.existing_files, row.deleted_files) == (0, 0)
             if whole and (merged is None or row.content == DATA):  # the client's own file serves as it is (trap A2)
                 rewritten.pop(row.path, None)
                 added.append(_renumbered(row, number))
