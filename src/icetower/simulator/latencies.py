@@ -1,0 +1,141 @@
+"""How long storage and catalogs take: lognormal distributions with a floor, and the providers that were measured.
+
+A write's median grows with its size. All of it is data: what was measured elsewhere is a `Provider` like any other.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from icetower.errors import ConfigurationError
+from icetower.simulator.compiled import compiled
+from icetower.simulator.randoms import normal
+
+KIB, MIB = 1024, 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """Lognormal(ln median, sigma), never below the floor. With sigma 0 it is constant."""
+
+    median_ms: float
+    sigma: float = 0.0
+    floor_ms: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not (self.median_ms > 0 and self.sigma >= 0 and self.floor_ms >= 0 and math.isfinite(self.median_ms)):
+            raise ConfigurationError(
+                f"a latency with median {self.median_ms} ms, sigma {self.sigma} and floor {self.floor_ms} ms is none: "
+                "the median must be positive, the others not negative"
+            )
+
+    @property
+    def mean_ms(self) -> float:
+        """Exact, the floor included."""
+        if self.sigma == 0:
+            return max(self.median_ms, self.floor_ms)
+        plain = self.median_ms * math.exp(self.sigma**2 / 2)
+        if self.floor_ms == 0:
+            return plain
+        z = math.log(self.floor_ms / self.median_ms) / self.sigma
+        return self.floor_ms * normal_below(z) + plain * (1 - normal_below(z - self.sigma))
+
+
+def normal_below(z: float) -> float:
+    """The share of a standard normal distribution below `z`."""
+    return 0.5 * math.erfc(-z / math.sqrt(2))
+
+
+@dataclass(frozen=True, slots=True)
+class Provider:
+    """What a storage or a catalog takes for each of its operations.
+
+    Attributes:
+        get: a read, whatever its size: small objects are dominated by fixed costs.
+        put_base_ms, put_ms_per_mib, put_sigma: a write.
+        swap: a conditional write, as a catalog's compare-and-swap.
+        append: a conditional append; None where there is none.
+        catalog_read: reading the catalog's state.
+    """
+
+    name: str
+    get: Latency
+    put_base_ms: float
+    put_ms_per_mib: float
+    put_sigma: float
+    swap: Latency
+    append: Latency | None
+    floor_ms: float
+    catalog_read: Latency
+
+    def put(self, size_bytes: int) -> Latency:
+        return Latency(self.put_base_ms + self.put_ms_per_mib * size_bytes / MIB, self.put_sigma, self.floor_ms)
+
+
+def _measured(
+    name: str,
+    get: tuple[float, float],
+    put: tuple[float, float, float],
+    swap: tuple[float, float],
+    append: tuple[float, float] | None,
+    floor_ms: float,
+) -> Provider:
+    read = Latency(*get, floor_ms)
+    return Provider(
+        name,
+        read,
+        *put,
+        swap=Latency(*swap, floor_ms),
+        append=None if append is None else Latency(*append, floor_ms),
+        floor_ms=floor_ms,
+        catalog_read=read,
+    )
+
+
+def constant(name: str, latency_ms: float) -> Provider:
+    """Every operation takes the same time."""
+    always = Latency(latency_ms)
+    return Provider(name, always, latency_ms, 0.0, 0.0, always, always, 0.0, always)
+
+
+INSTANT = "instant"
+"""The catalog that takes a fixed time, 1 ms unless said otherwise."""
+
+PROVIDERS: MappingProxyType[str, Provider] = MappingProxyType(
+    {
+        provider.name: provider
+        for provider in (
+            _measured("s3", (27, 0.62), (60, 20, 0.29), (61, 0.14), None, 10),
+            _measured("s3x", (2.5, 0.57), (6.5, 10, 0.24), (22, 0.22), (21, 0.25), 1),
+            _measured("azure", (38, 0.66), (45, 25, 0.50), (93, 0.82), (87, 0.28), 20),
+            _measured("azurex", (35, 0.08), (41, 15, 0.10), (64, 0.73), (70, 0.23), 20),
+            _measured("gcp", (200, 0.30), (200, 17, 0.30), (170, 0.91), None, 80),
+            constant(INSTANT, 1.0),
+        )
+    }
+)
+"""Medians and spreads of document 003; the writes of gcp and s3x are estimates."""
+
+# Rows of the table that compiled code takes its latencies from.
+GET, PUT_MANIFEST, PUT_LIST, PUT_METADATA, APPEND_LIST, CATALOG_READ, COMMIT = range(7)
+LATENCIES = np.dtype((np.float64, (7, 4)))
+
+
+def table(rows: Sequence[Latency]) -> Any:
+    """Latencies for compiled code, in the order of the numbers above: ln median, sigma, floor, mean."""
+    return np.array([(math.log(each.median_ms), each.sigma, each.floor_ms, each.mean_ms) for each in rows])
+
+
+@compiled
+def lasting(io: Any, which: int) -> float:
+    """How long an operation takes this time, in milliseconds. `io`: a record as `sums.py` has it."""
+    sigma = io.latencies[which, 1]
+    if sigma == 0.0:
+        return io.latencies[which, 3]
+    return max(math.exp(io.latencies[which, 0] + sigma * normal(io.state)), io.latencies[which, 2])

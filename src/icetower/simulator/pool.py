@@ -1,0 +1,53 @@
+"""Many runs in a few processes. A run depends on its setup and seed alone, so it is the same whoever does it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
+
+from icetower.simulator.optimistic import simulate
+from icetower.simulator.setup import Setup
+from icetower.simulator.tallies import Outcome
+
+Job = tuple[Setup, int]
+"""A setup and a seed."""
+
+
+def run_all(jobs: Sequence[Job], workers: int | None = None) -> Iterator[tuple[int, Outcome]]:
+    """Do all jobs; each is told with its position, as soon as it is done.
+
+    Args:
+        workers: processes; as many as there are processors if None. With one, everything happens in this process.
+    """
+    count = min(workers or os.cpu_count() or 1, len(jobs))
+    if count <= 1:
+        for position, (setup, seed) in enumerate(jobs):
+            yield position, simulate(setup, seed)
+        return
+    compile_now()  # once, before all workers would do it
+    # The long ones first, so that none is left to one worker at the end.
+    order = sorted(range(len(jobs)), key=lambda position: (_gap_ms(jobs[position][0]), position))
+    with ProcessPoolExecutor(count, mp_context=get_context("spawn")) as pool:
+        under_way = {pool.submit(simulate, *jobs[position]): position for position in order}
+        for done in as_completed(under_way):
+            yield under_way.pop(done), done.result()
+
+
+def _gap_ms(setup: Setup) -> float:
+    return setup.mean_gap_ms / setup.duration_s
+
+
+def compile_now() -> None:
+    """Compile, or find what was compiled before."""
+    simulate(Setup(duration_s=1.0, inter_arrival_ms=500.0), 0)
+
+
+def gathered(jobs: Sequence[Job], workers: int | None, told: Callable[[], None] = lambda: None) -> list[Outcome]:
+    """All outcomes in the order of their jobs. `told` is called after each."""
+    found: dict[int, Outcome] = {}
+    for position, outcome in run_all(jobs, workers):
+        found[position] = outcome
+        told()
+    return [found[position] for position in range(len(jobs))]

@@ -1,0 +1,275 @@
+"""What a run simulates: the workload, where the table lies, and how its writers commit.
+
+Three models of plain optimistic concurrency are known by name:
+
+published   reproduces the published tables: the first attempt works from the snapshot taken at the start
+corrected   the same after its author's correction: all metadata is read and written, round trips take effect half-way
+client      what Iceberg's clients do: they refresh before they commit, back off, and read several files at a time
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from types import MappingProxyType
+from typing import Any
+
+from icetower.errors import ConfigurationError
+from icetower.simulator.latencies import INSTANT, KIB, PROVIDERS, Latency, Provider, constant
+
+FAST_APPEND, MERGE_APPEND, OVERWRITE = 0, 1, 2
+KINDS = ("append", "merge_append", "overwrite")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """How writers commit.
+
+    Attributes:
+        effect: the part of a catalog's round trip after which it takes effect.
+        refreshes_first: the first attempt works from the head, not from what was there at the start.
+        metadata_files: table metadata is a file of its own, read and written by each attempt.
+        manifest_each: each attempt writes the manifest, too.
+        keeps_without_overlap: what was prepared stays valid where a lost swap was about something else.
+        reads_what_it_lacks: nothing is read or written anew while the table has not changed.
+        counts_catalog_versions: an overwrite reads a list for each commit to the catalog that it missed; else for each
+            version of its table that it missed but the head, in each of its partitions that has changed.
+        mean_runtime: the runtime given is the mean; else the median.
+    """
+
+    name: str
+    effect: float
+    refreshes_first: bool = False
+    metadata_files: bool = True
+    manifest_each: bool = False
+    keeps_without_overlap: bool = False
+    reads_what_it_lacks: bool = False
+    counts_catalog_versions: bool = False
+    mean_runtime: bool = False
+    arrivals: str = "lognormal"
+    swap_scope: str = "catalog"
+    retries: int = 10
+    backoff_ms: float = 0.0
+    backoff_max_ms: float = 60_000.0
+    backoff_jitter: float = 0.1
+    commit_timeout_s: float = math.inf
+    reads_at_once: int = 1
+
+
+MODELS: MappingProxyType[str, Model] = MappingProxyType(
+    {
+        model.name: model
+        for model in (
+            Model(
+                name="published",
+                effect=1.0,
+                metadata_files=False,
+                manifest_each=True,
+                keeps_without_overlap=True,
+                counts_catalog_versions=True,
+            ),
+            Model(name="corrected", effect=0.5),
+            Model(
+                name="client",
+                effect=0.5,
+                refreshes_first=True,
+                reads_what_it_lacks=True,
+                mean_runtime=True,
+                arrivals="exponential",
+                swap_scope="table",
+                retries=4,
+                backoff_ms=100.0,
+                commit_timeout_s=1800.0,
+                reads_at_once=4,
+            ),
+        )
+    }
+)
+
+ARRIVALS = ("lognormal", "exponential")
+SCOPES = ("catalog", "table")
+FROM_MODEL = (
+    "arrivals", "swap_scope", "retries", "backoff_ms", "backoff_max_ms", "backoff_jitter", "commit_timeout_s",
+    "reads_at_once",
+)  # fmt: skip
+"""What the model says unless the setup does."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """One configuration. What is None is as the model has it.
+
+    Attributes:
+        inter_arrival_ms: scale of the gaps between arrivals: their median if lognormal, their mean if exponential.
+        fast_append_ratio, merge_append_ratio: shares of the transactions; the rest are validated overwrites.
+        storage, catalog: names of providers; `catalog_latency_ms` is for the catalog `instant` alone.
+        catalog_append: the catalog is a log to which commits are appended; a commit loses only to its own table's.
+        swap_scope: whether a swap loses to every other commit to the catalog, or to those of its table.
+        table_skew, partition_skew: exponent of Zipf's law by which tables and partitions are chosen; 0 is uniform.
+        partitions_per_commit: how many different partitions a transaction writes.
+        conflict_probability: that an overlap, once examined, turns out to be a true conflict.
+        lists_appended: manifest lists are appended to, not read and written again.
+        metadata_inlined: the catalog holds the table metadata.
+        runtime_s, runtime_sigma, runtime_floor_s: how long a transaction works before it commits: lognormal.
+        manifest_bytes, list_bytes, metadata_bytes: what is written.
+        merge_manifests_max: as many manifests a merge append reads at most, one for each version that it missed.
+        window_s: transactions that begin within it make the figures; None: the second quarter and the third.
+    """
+
+    model: str = "published"
+    inter_arrival_ms: float = 1000.0
+    arrivals: str | None = None
+    arrival_sigma: float = 0.5
+    fast_append_ratio: float = 1.0
+    merge_append_ratio: float = 0.0
+    storage: str = "s3"
+    catalog: str = INSTANT
+    catalog_latency_ms: float = 1.0
+    catalog_append: bool = False
+    swap_scope: str | None = None
+    tables: int = 1
+    table_skew: float = 0.0
+    partitions: int = 1
+    partition_skew: float = 0.0
+    partitions_per_commit: int = 1
+    conflict_probability: float = 0.0
+    lists_appended: bool = False
+    metadata_inlined: bool = False
+    runtime_s: float = 180.0
+    runtime_sigma: float = 1.5
+    runtime_floor_s: float = 30.0
+    retries: int | None = None
+    backoff_ms: float | None = None
+    backoff_max_ms: float | None = None
+    backoff_jitter: float | None = None
+    commit_timeout_s: float | None = None
+    reads_at_once: int | None = None
+    manifest_bytes: int = 100 * KIB
+    list_bytes: int = 10 * KIB
+    metadata_bytes: int = 10 * KIB
+    merge_manifests_max: int = 100
+    duration_s: float = 3600.0
+    window_s: tuple[float, float] | None = None
+
+    def __post_init__(self) -> None:
+        for rule, holds in _rules(self).items():
+            if not holds:
+                raise ConfigurationError(f"the setup is not one: {rule}")
+
+    @property
+    def way(self) -> Model:
+        """The model, with what the setup says otherwise."""
+        model = MODELS[self.model]
+        changed = {name: value for name in FROM_MODEL if (value := getattr(self, name)) is not None}
+        if self.catalog_append and self.swap_scope is None:
+            changed["swap_scope"] = "table"
+        return Model(**{field.name: getattr(model, field.name) for field in fields(Model)} | changed)
+
+    @property
+    def window(self) -> tuple[float, float]:
+        return self.window_s or (self.duration_s / 4, 3 * self.duration_s / 4)
+
+    @property
+    def mean_gap_ms(self) -> float:
+        """The mean time between two arrivals."""
+        lognormal = self.way.arrivals == "lognormal"
+        return self.inter_arrival_ms * (math.exp(self.arrival_sigma**2 / 2) if lognormal else 1.0)
+
+
+def _rules(setup: Setup) -> Mapping[str, bool]:
+    """What every setup keeps to, in words."""
+    start, end = setup.window
+    ratios = setup.fast_append_ratio, setup.merge_append_ratio, setup.conflict_probability
+    return {
+        f"model: one of {', '.join(MODELS)}, not {setup.model!r}": setup.model in MODELS,
+        f"arrivals: one of {', '.join(ARRIVALS)}": setup.arrivals in (None, *ARRIVALS),
+        f"swap_scope: one of {', '.join(SCOPES)}": setup.swap_scope in (None, *SCOPES),
+        "fast_append_ratio, merge_append_ratio and conflict_probability: from 0 to 1": all(0 <= r <= 1 for r in ratios),
+        "fast_append_ratio and merge_append_ratio: 1 at most together": sum(ratios[:2]) <= 1 + 1e-9,
+        "inter_arrival_ms, duration_s, runtime_s and catalog_latency_ms: above 0": min(
+            setup.inter_arrival_ms, setup.duration_s, setup.runtime_s, setup.catalog_latency_ms
+        )
+        > 0,
+        "arrival_sigma, runtime_sigma, runtime_floor_s, table_skew and partition_skew: 0 or more": min(
+            setup.arrival_sigma, setup.runtime_sigma, setup.runtime_floor_s, setup.table_skew, setup.partition_skew
+        )
+        >= 0,
+        "tables and partitions: 1 or more, and 1,000,000 at most together": setup.tables >= 1
+        and setup.partitions >= 1
+        and setup.tables * setup.partitions <= 1_000_000,
+        "partitions_per_commit: from 1 to partitions, and 64 at most": 1
+        <= setup.partitions_per_commit
+        <= min(setup.partitions, 64),
+        "retries, backoff_ms, backoff_max_ms and backoff_jitter: 0 or more": min(
+            setup.retries or 0, setup.backoff_ms or 0, setup.backoff_max_ms or 0, setup.backoff_jitter or 0
+        )
+        >= 0,
+        "reads_at_once: from 1 to 64": setup.reads_at_once is None or 1 <= setup.reads_at_once <= 64,
+        "window_s: two times within the run, the first before the second": 0 <= start < end <= setup.duration_s,
+    }
+
+
+def setup_from(given: Mapping[str, Any], source: str) -> Setup:
+    """A setup from a file's section. Raises `ConfigurationError`, which names the source."""
+    known = {field.name for field in fields(Setup)}
+    unknown = sorted(set(given) - known)
+    if unknown:
+        raise ConfigurationError(
+            f"{source}: {', '.join(unknown)} is nothing that a setup has; it has {', '.join(sorted(known))}"
+        )
+    values = dict(given)
+    if "window_s" in values:
+        values["window_s"] = tuple(values["window_s"])
+    try:
+        return Setup(**values)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{source}: {error.message}") from error
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(f"{source}: a value has the wrong type ({error})") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """The latencies of a setup's operations, all of them found."""
+
+    get: Latency
+    put_manifest: Latency
+    put_list: Latency
+    put_metadata: Latency
+    append_list: Latency | None
+    catalog_read: Latency
+    commit: Latency
+
+    @property
+    def in_order(self) -> tuple[Latency, ...]:
+        """As `latencies.py` numbers them."""
+        append = self.append_list or self.put_list  # never asked for, where nothing can be appended
+        return (self.get, self.put_manifest, self.put_list, self.put_metadata, append, self.catalog_read, self.commit)
+
+
+def timing(setup: Setup, providers: Mapping[str, Provider] = PROVIDERS) -> Timing:
+    """Raises `ConfigurationError` where a provider is unknown, or can't do what is asked."""
+    storage = _provider(setup.storage, providers)
+    catalog = _provider(setup.catalog, providers)
+    if setup.catalog == INSTANT:
+        catalog = constant(INSTANT, setup.catalog_latency_ms)
+    if setup.lists_appended and storage.append is None:
+        raise ConfigurationError(f"lists_appended: nothing can be appended to at the storage {storage.name!r}")
+    if setup.catalog_append and catalog.append is None:
+        raise ConfigurationError(f"catalog_append: nothing can be appended to at the catalog {catalog.name!r}")
+    return Timing(
+        get=storage.get,
+        put_manifest=storage.put(setup.manifest_bytes),
+        put_list=storage.put(setup.list_bytes),
+        put_metadata=storage.put(setup.metadata_bytes),
+        append_list=storage.append,
+        catalog_read=catalog.catalog_read,
+        commit=catalog.append if setup.catalog_append and catalog.append is not None else catalog.swap,
+    )
+
+
+def _provider(name: str, providers: Mapping[str, Provider]) -> Provider:
+    if name not in providers:
+        raise ConfigurationError(f"no provider is called {name!r}; there are {', '.join(sorted(providers))}")
+    return providers[name]
