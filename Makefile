@@ -8,7 +8,7 @@ SEED := 20261121
 SECONDS := 60
 ROUNDS := 10
 
-.PHONY: help setup java jdk jars postgres demo check test differential mutations walkthrough experiments torture bench-commit bench-gate bench-ledger never-weaker spark-merge rck lock format clean
+.PHONY: help setup java jdk jars postgres demo check test differential mutations walkthrough experiments torture bench-commit bench-gate bench-ledger never-weaker spark-merge reproduce rck lock format clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -53,6 +53,9 @@ walkthrough: jars jdk ## docs/isolation.md and its drawings: every figure run on
 
 experiments: $(READY) ## what makes false conflicts, and what a precise check saves: data, plots, docs/experiments.md
 	@$(BIN)/python tools/experiments/run.py
+
+reproduce: $(READY) ## the published tables of commit throughput, simulated anew: differences, data and plots
+	@$(BIN)/icetower simulate reproduce --out build/reproduce
 
 bench-commit: java ## commits by many writers to one table, beside what people use today: about ten minutes; FULL=1: all of it
 	@$(BIN)/python tools/bench/run.py $(if $(FULL),--full)

@@ -13,6 +13,7 @@ from icetower.cli import demo as demo_command
 from icetower.cli import explain as explain_command
 from icetower.cli import grants as grants_command
 from icetower.cli import serve as serve_command
+from icetower.cli import simulate as simulate_command
 from icetower.cli.terminal import fail, say
 from icetower.errors import ConfigurationError, IcetowerError, UsageError
 
@@ -49,6 +50,7 @@ contracts.contracts.command("grants")(grants_command.grants)
 contracts.contracts.command("shadow-report")(shadow.shadow_report)
 app.add_typer(contracts.contracts, name="contracts")
 app.add_typer(registry.principals, name="principals")
+app.add_typer(simulate_command.simulate, name="simulate")
 app.add_typer(escalations.escalations, name="escalations")
 app.add_typer(escalations.requests, name="requests")
 

@@ -42,12 +42,14 @@ class Experiment:
     """What is simulated.
 
     Attributes:
+        source: where it was read, for messages.
         window: `begun`: figures of the transactions that begin in the middle half of the run. `whole`: success over the
             whole run, latencies of the middle eight tenths.
         sweep: names of a setup's values, and all values of each; every combination is a configuration.
     """
 
     name: str
+    source: str
     title: str
     model: str
     window: str
@@ -65,7 +67,7 @@ class Experiment:
         for values in itertools.product(*self.sweep.values()):
             swept = dict(zip(names, values, strict=True))
             given = {"model": model or self.model, **self.setup, **swept}
-            found.append((swept, setup_from(given, f"experiment {self.name}")))
+            found.append((swept, setup_from(given, self.source)))
         return found
 
 
@@ -115,6 +117,7 @@ def parse(text: str, name: str, source: str) -> Experiment:
         raise ConfigurationError(f"{source}: a [[printed]] has a model, columns and rows ({error})") from error
     found = Experiment(
         name=name,
+        source=source,
         title=str(document.get("title", name)),
         model=str(document.get("model", "published")),
         window=str(document.get("window", "begun")),

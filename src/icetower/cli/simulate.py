@@ -1,0 +1,223 @@
+"""`icetower simulate`: experiments of the simulator, run here or on Spark, and compared with what was published."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from icetower.cli.registry import Json
+from icetower.cli.terminal import say
+from icetower.errors import ConfigurationError, UsageError
+
+if TYPE_CHECKING:
+    from icetower.simulator.course import Course
+    from icetower.simulator.experiments import Comparison
+
+simulate = typer.Typer(help="Simulate many writers to one table, or many.", no_args_is_help=True)
+
+Model = Annotated[str | None, typer.Option(help="published, corrected or client; else the experiment's.")]
+Seeds = Annotated[int | None, typer.Option(min=1, max=10_000, help="Runs of each configuration.")]
+First = Annotated[int | None, typer.Option("--first-seed", min=0, help="The first seed; the others follow it.")]
+Workers = Annotated[int | None, typer.Option(min=1, max=256, help="Processes; one a processor if not given.")]
+Out = Annotated[Path | None, typer.Option(help="A folder for plots, CSV and Parquet.")]
+
+REPRODUCED = (("1a", "published"), ("1a", "corrected"), ("1b", "published"), ("2a", "published"), ("2b", "published"))
+"""What was printed: experiments and models."""
+WIDTH = 120
+"""Of tables in characters, without a terminal."""
+SHOWN = ("commits_per_s", "success_pct", "p50_s", "p95_s", "p99_s", "mean_retries")
+
+
+@simulate.command("list")
+def list_experiments() -> None:
+    """The experiments that come with Icetower."""
+    experiments = _simulator()
+    for name in experiments.names():
+        found = experiments.load(name)
+        say(f"{name:12} {len(found.points()):4} configurations, {found.seeds} seeds  {found.title}")
+
+
+@simulate.command("run")
+def run(
+    experiment: Annotated[str, typer.Argument(help="1a, 1b, 2a, 2b, another of `list`, or a TOML file.")],
+    model: Model = None,
+    seeds: Seeds = None,
+    first_seed: First = None,
+    workers: Workers = None,
+    out: Out = None,
+    as_json: Json = False,
+) -> None:
+    """Run an experiment: a row a configuration, means over the seeds."""
+    courses = _courses()
+    with _progress(quiet=as_json) as told:
+        course = courses.run(_simulator().load(experiment), model, seeds, first_seed, workers, told)
+    if out is not None:
+        _write(out, course)
+    if as_json:
+        say(json.dumps(course.as_json()))
+        return
+    _show_rows(course)
+    if course.compared:
+        _show_compared(course.compared)
+
+
+@simulate.command("reproduce")
+def reproduce(seeds: Seeds = None, first_seed: First = None, workers: Workers = None, out: Out = None) -> None:
+    """Run 1a, 1b, 2a and 2b, and hold every figure that was published against what is found.
+
+    Exit status 1: some do not agree, neither by their rounding nor within 3 %.
+    """
+    experiments, courses = _simulator(), _courses()
+    off = total = 0
+    for name, model in REPRODUCED:
+        with _progress() as told:
+            course = courses.run(experiments.load(name), model, seeds, first_seed, workers, told)
+        if out is not None:
+            _write(out, course)
+        say(f"{name}, model {model}: {course.runs} runs in {course.wall_s:.1f} s")
+        _show_compared(course.compared)
+        off += sum(not each.agrees for each in course.compared)
+        total += len(course.compared)
+    say(f"{total - off} of {total} published figures agree, by their rounding or within 3 %")
+    if off:
+        raise typer.Exit(1)
+
+
+def _simulator() -> Any:
+    """The simulator's experiments, which need more than the server does. Raises `UsageError`."""
+    try:
+        from icetower.simulator import experiments
+    except ModuleNotFoundError as error:
+        raise _missing(error) from error
+    return experiments
+
+
+def _courses() -> Any:
+    try:
+        from icetower.simulator import course
+    except ModuleNotFoundError as error:
+        raise _missing(error) from error
+    return course
+
+
+def _missing(error: ModuleNotFoundError) -> Exception:
+    if (error.name or "").startswith("icetower"):
+        return error
+    return UsageError(f"the simulator needs more than the server ({error.name}): install icetower[simulator]")
+
+
+@contextmanager
+def _progress(*, quiet: bool = False) -> Generator[Any]:
+    """Yields what is to be told how many runs there are, and then each time that one is done."""
+    if quiet or not sys.stderr.isatty():
+        yield None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("runs", total=None)
+
+        def told(total: int, done: int) -> None:
+            progress.update(task, total=total, completed=done)
+
+        yield told
+
+
+def _write(out: Path, course: Course) -> None:
+    """Rows, runs and plots into a folder. Raises `ConfigurationError`."""
+    from icetower.simulator.plots import plots
+
+    stem = f"{course.experiment.name}-{course.model}"
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        for kind, rows in (("", course.rows), ("-runs", course.each_run)):
+            (out / f"{stem}{kind}.csv").write_text(_csv(rows))
+            _parquet(out / f"{stem}{kind}.parquet", rows)
+        for name, svg in plots(course.experiment, course.model, course.rows, course.compared).items():
+            (out / f"{stem}{'-' if name else ''}{name}.svg").write_text(svg)
+    except OSError as error:
+        raise ConfigurationError(f"--out {out} cannot be written: {error.strerror or error}") from error
+
+
+def _csv(rows: Sequence[dict[str, Any]]) -> str:
+    import csv
+    import io
+
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    text = io.StringIO()
+    writer = csv.DictWriter(text, names, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def _parquet(path: Path, rows: Sequence[dict[str, Any]]) -> None:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    parquet.write_table(pa.table({name: [row.get(name) for row in rows] for name in names}), path)
+
+
+def _console() -> Console:
+    return Console(width=None if sys.stdout.isatty() else WIDTH)
+
+
+def _show_rows(course: Course) -> None:
+    shown = Table(
+        title=f"{course.experiment.name}: {course.experiment.title}\nmodel {course.model}, {course.seeds} seeds, "
+        f"{course.runs} runs in {course.wall_s:.1f} s",
+        title_justify="left",
+        title_style="bold",
+    )
+    swept = list(course.experiment.sweep)
+    kinds = [f"{kind}_success_pct" for kind in ("append", "overwrite")]
+    kinds = kinds if all(any(row.get(kind) is not None for row in course.rows) for kind in kinds) else []
+    columns = [*swept, *SHOWN, *kinds]
+    for name in columns:
+        shown.add_column(name.replace("_", " "), justify="right")
+    for row in course.rows:
+        shown.add_row(*(_text(name, row.get(name)) for name in columns))
+    _console().print(shown)
+
+
+def _show_compared(compared: Sequence[Comparison]) -> None:
+    shown = Table(title="beside what was published", title_justify="left", title_style="bold")
+    shown.add_column("configuration", overflow="fold")
+    shown.add_column("figure", no_wrap=True, min_width=21)
+    for name, width in (("published", 9), ("found", 7), ("± seeds", 7), ("difference %", 12), ("", 6)):
+        shown.add_column(name, justify="right", no_wrap=True, min_width=width)
+    for each in compared:
+        where = ", ".join(f"{name} {value}" for name, value in each.where.items())
+        shown.add_row(
+            where,
+            each.figure,
+            each.printed,
+            _number(each.found),
+            _number(each.sd),
+            "" if each.difference_pct is None else f"{each.difference_pct:+.1f}",
+            "agrees" if each.agrees else "OFF",
+        )
+    _console().print(shown)
+
+
+def _text(name: str, value: Any) -> str:
+    if value is None:
+        return "-"
+    if not isinstance(value, float):
+        return str(value)
+    return f"{value:g}" if not name.endswith(("_s", "_pct", "retries")) else _number(value)
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.3f}" if abs(value) < 10 else f"{value:.1f}"

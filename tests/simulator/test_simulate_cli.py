@@ -1,0 +1,158 @@
+"""`icetower simulate`: experiments from the package and from files, their output, and what is wrong with some."""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyarrow import parquet
+
+from icetower.errors import ConfigurationError, UsageError
+from icetower.simulator import course
+from icetower.simulator.experiments import Comparison, Experiment, compare, load, names, parse
+from icetower.simulator.plots import plots
+
+SMALL = """
+title = "a small one"
+window = "whole"
+draw = "heat"
+seeds = 2
+[setup]
+duration_s = 60
+runtime_s = 5
+runtime_floor_s = 1
+[sweep]
+fast_append_ratio = [1.0, 0.5]
+inter_arrival_ms = [50, 500]
+[[printed]]
+model = "published"
+columns = ["fast_append_ratio", "inter_arrival_ms", "append_success_pct"]
+rows = [[1.0, 500, "100"], [1.0, 50, "3.0"]]
+"""
+
+
+def icetower(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [str(Path(sys.executable).with_name("icetower")), "simulate", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("experiment") / "small.toml"
+    path.write_text(SMALL)
+    return path
+
+
+def test_json_is_one_object_with_a_row_a_configuration(small: Path) -> None:
+    done = icetower("run", str(small), "--json", "--model", "corrected", "--seeds", "3", "--workers", "1")
+    assert done.returncode == 0, done.stderr
+    told: dict[str, Any] = json.loads(done.stdout)
+    assert told["experiment"] == "small"
+    assert told["model"] == "corrected"
+    assert told["wall_s"] > 0
+    assert [(row["fast_append_ratio"], row["inter_arrival_ms"]) for row in told["rows"]] == [
+        (1.0, 50), (1.0, 500), (0.5, 50), (0.5, 500)
+    ]  # fmt: skip
+    for row in told["rows"]:
+        assert {"commits_per_s", "success_pct", "p50_s", "p95_s", "p99_s", "mean_retries"} <= set(row)
+        assert 0 < row["success_pct"] <= 100
+
+
+def test_a_folder_gets_plots_and_rows_and_runs(small: Path, tmp_path: Path) -> None:
+    done = icetower("run", str(small), "--out", str(tmp_path / "out"), "--workers", "1")
+    assert done.returncode == 0, done.stderr
+    assert "OFF" in done.stdout
+    assert "agrees" in done.stdout
+    found = {path.name for path in (tmp_path / "out").iterdir()}
+    stem = "small-published"
+    assert {f"{stem}.csv", f"{stem}.parquet", f"{stem}-runs.csv", f"{stem}-runs.parquet"} <= found
+    assert {f"{stem}-append-success.svg", f"{stem}-overwrite-latency.svg", f"{stem}-throughput.svg"} <= found
+    with (tmp_path / "out" / f"{stem}-runs.csv").open() as lines:
+        runs = list(csv.DictReader(lines))
+    assert len(runs) == 8
+    stored = parquet.read_table(tmp_path / "out" / f"{stem}.parquet").to_pylist()
+    assert [row["inter_arrival_ms"] for row in stored] == [50, 500, 50, 500]
+
+
+def test_the_list_names_every_experiment() -> None:
+    done = icetower("list")
+    assert done.returncode == 0, done.stderr
+    for name in names():
+        assert name in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("speed = 3", "speed is nothing that an experiment has"),
+        ("x = [", "is not TOML"),
+        ("draw = 'cake'", "draw is one of lines, heat"),
+        ("seeds = 0", "seeds is a whole number above 0"),
+        ("[setup]\nsped = 3", "sped is nothing that a setup has"),
+        ("[sweep]\ninter_arrival_ms = 5", "[sweep] has a list of values for each name"),
+        ("[sweep]\ninter_arrival_ms = [5, -1]", "above 0"),
+        ("[[printed]]\nmodel = 'published'", "a [[printed]] has a model, columns and rows"),
+    ],
+)
+def test_an_experiment_that_is_none_says_why(text: str, told: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        parse(text, "wrong", "there/wrong.toml")
+    assert caught.value.message.startswith("there/wrong.toml")
+    assert told in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [(("run", "9z"), "no experiment is called '9z'"), (("run", "gone.toml"), "gone.toml cannot be read")],
+)
+def test_what_is_not_there_is_said(arguments: tuple[str, ...], told: str) -> None:
+    done = icetower(*arguments)
+    assert done.returncode == 2
+    assert told in done.stderr
+
+
+def test_a_model_that_is_not_there_is_said() -> None:
+    with pytest.raises(UsageError, match="no model is called 'ideal'; there are published, corrected, client"):
+        course.run(load("1a"), "ideal")
+
+
+@pytest.mark.parametrize(
+    ("printed", "found", "agrees"),
+    [
+        ("0.2", 0.163, True),
+        ("0.2", 0.149, False),
+        ("100", 97.1, True),
+        ("100", 96.9, False),
+        ("0", 0.4, True),
+        ("0", 0.6, False),
+        ("0.53", None, False),
+    ],
+)
+def test_figures_agree_by_rounding_or_within_three_percent(printed: str, found: float | None, agrees: bool) -> None:
+    assert Comparison({}, "p50_s", printed, found, None).agrees is agrees
+
+
+def test_every_printed_figure_is_compared_and_stands_for_a_configuration() -> None:
+    for name in names():
+        experiment = load(name)
+        rows = [swept for swept, _ in experiment.points()]
+        for printed in experiment.printed:
+            for values in printed.rows:
+                where = {k: v for k, v in zip(printed.columns, values, strict=True) if k in experiment.sweep}
+                assert where in [{key: row[key] for key in where} for row in rows], (name, where)
+        models = {printed.model for printed in experiment.printed}
+        figures = sum(len(p.rows) * sum(c not in experiment.sweep for c in p.columns) for p in experiment.printed)
+        assert sum(len(list(compare(experiment, model, rows))) for model in models) == figures
+
+
+def test_the_same_rows_give_the_same_plots() -> None:
+    experiment: Experiment = parse(SMALL, "small", "small")
+    found = course.run(experiment, workers=1)
+    once, again = (plots(experiment, found.model, found.rows, found.compared) for _ in range(2))
+    assert once == again
+    assert len(once) == 5
