@@ -24,6 +24,8 @@ def lengthen(database: Path, commits: int) -> None:
 
     Their manifests are listed, but only the first is there: whoever appends reads the list and none of them.
     """
+    if not commits:
+        return
     metadata = head_of(database)
     first = next(s for s in metadata["snapshots"] if s["snapshot-id"] == metadata["current-snapshot-id"])
     (row,) = read_manifest_list(_place(first["manifest-list"]).read_bytes())

@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -82,8 +83,9 @@ def _run(asked: argparse.Namespace, results: dict[str, Any], console: Console) -
             with pages.folders() as folder:
                 for name, points, good in curve.curves(asked.history, folder):
                     told[name], exact = points, exact and good
-                    console.print(f"history: {name}: {points[-1] if points else 'nothing'}, exact: {good}")
-            results["history"] = told
+                    console.print(f"history: {name}: {_course(points)}, exact: {good}")
+                    results["history"] = told
+                    _keep(results)
         else:
             plan = list(course.headlines(asked.rounds) if section == "headlines" else course.grid(full=asked.full))
             records = []
@@ -94,9 +96,21 @@ def _run(asked: argparse.Namespace, results: dict[str, Any], console: Console) -
                 console.print(f"{section} {at}/{len(plan)}: {_line(record)}")
             results.setdefault("runs", {})[section] = records
         results.setdefault("machines", {})[section] = machine
-        RESULTS.parent.mkdir(parents=True, exist_ok=True)
-        RESULTS.write_text(json.dumps(results, indent=1) + "\n")
+        _keep(results)
     return 0 if exact else 1
+
+
+def _keep(results: dict[str, Any]) -> None:
+    RESULTS.parent.mkdir(parents=True, exist_ok=True)
+    RESULTS.write_text(json.dumps(results, indent=1) + "\n")
+
+
+def _course(points: Sequence[tuple[int, float]]) -> str:
+    """A curve in a line: where it begins, its lowest point, and where it ends."""
+    if not points:
+        return "nothing"
+    shown = (points[0], min(points, key=lambda point: point[1]), points[-1])
+    return ", ".join(f"{rate:.1f} commits/s after {size:,}" for size, rate in shown)
 
 
 def _one(case: sides.Case, found_java: sides.Java) -> dict[str, Any]:
