@@ -150,6 +150,8 @@ def run_row(outcome: Outcome, window: str) -> Row:
     at = WINDOWS[window]
     row: Row = {"commits_per_s": outcome.commits_per_s}
     row |= _named(outcome.figures[at], "")
+    fresh = outcome.fresh[at]
+    row |= {"fresh_p50_s": fresh.p50_s, "fresh_p99_s": fresh.p99_s}
     for kind, figures in zip(KINDS, outcome.by_kind[at], strict=True):
         if figures.committed + figures.failed > 0:
             row |= _named(figures, f"{kind}_")

@@ -69,13 +69,15 @@ RUN = np.dtype(
         ("catalog", np.int64),
         ("free", np.int64),
         ("order", np.int64),
+        ("writers", np.int64),
+        ("ended", np.float64),
         ("arrivals", STATE),
         ("io", IO),
         ("tally", TALLY),
     ]
 )
 """A run: its setup in numbers (times in milliseconds), the catalog's version, how many rows are free, the number of the
-last event, its generators, and its tally."""
+last event, when a writer ended last, its generators, and its tally."""
 
 FLIGHT = np.dtype(
     [
@@ -161,6 +163,7 @@ def _enter(run: Any, setup: Setup) -> None:
         "duration": setup.duration_s * 1000,
         "window_start": start * 1000,
         "window_end": end * 1000,
+        "writers": setup.writers,
     }
     for name, value in entered.items():
         run[name] = value
@@ -197,7 +200,7 @@ def _course(run: Any, world: World, touches: int) -> int:
     versions, bins = world.versions, world.bins
     rows, touched, active, working = _flights(1024, touches)
     run.free = rows.shape[0]
-    arrival = _gap(run)
+    arrival = 0.0 if run.writers > 0 else _gap(run)
     while True:
         first = active[1].time if active[0].order > 0 else _NEVER
         ready = working[1].time if working[0].order > 0 else _NEVER
@@ -215,6 +218,9 @@ def _course(run: Any, world: World, touches: int) -> int:
                 pop(active)
                 if due < _NEVER:
                     push(working, due, run.order, slot)
+                elif run.writers > 0:  # the same writer begins anew
+                    slot = _arrive(run, world, rows, touched, run.ended)
+                    push(active, _ask_catalog(run, rows, slot, run.ended, STARTS), run.order, slot)
         elif now == ready:
             slot = working[1].item
             pop(working)
@@ -225,7 +231,10 @@ def _course(run: Any, world: World, touches: int) -> int:
                 run.free = rows.shape[0] // 2
             slot = _arrive(run, world, rows, touched, now)
             push(active, _ask_catalog(run, rows, slot, now, STARTS), run.order, slot)
-            arrival = now + _gap(run)
+            if run.writers == 0:
+                arrival = now + _gap(run)
+            elif run.tally.arrived >= run.writers:
+                arrival = _NEVER
 
 
 @compiled
@@ -430,3 +439,4 @@ def _end(run: Any, bins: Any, rows: Any, slot: int, now: float, committed: bool)
     count_end(run.tally, bins, flight.kind, committed, begun, whole, flight.attempt, latency, flight.submitted)
     rows[run.free].free = slot
     run.free += 1
+    run.ended = now

@@ -115,11 +115,11 @@ def _curves(experiment: Experiment, model: str, rows: Sequence[Row], compared: S
         panel.set_title(title)
         panel.set_xlabel(label(axis))
         panel.grid(visible=True)
-        panel.set_ylim(bottom=0)
+        if panel is not latency or len(groups) == 1:
+            panel.set_ylim(bottom=0)
     success.set_ylim(0, 103)
     if len(groups) > 1:
         latency.set_yscale("log")
-        latency.set_ylim(auto=True)
         latency.yaxis.set_major_formatter(FormatStrFormatter("%g"))
         rate.legend(fontsize=8)
     else:

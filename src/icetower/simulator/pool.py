@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 
+from icetower.simulator.latencies import PROVIDERS, Provider
 from icetower.simulator.optimistic import simulate
+from icetower.simulator.served import serve
 from icetower.simulator.setup import Setup
 from icetower.simulator.tallies import Outcome
 
 Job = tuple[Setup, int]
 """A setup and a seed."""
+
+
+def one(setup: Setup, seed: int, providers: Mapping[str, Provider] = PROVIDERS) -> Outcome:
+    """One run, whatever the pattern. The same setup and seed give the same result. Raises `ConfigurationError`."""
+    return (simulate if setup.pattern == "optimistic" else serve)(setup, seed, providers)
 
 
 def run_all(jobs: Sequence[Job], workers: int | None = None) -> Iterator[tuple[int, Outcome]]:
@@ -24,13 +31,13 @@ def run_all(jobs: Sequence[Job], workers: int | None = None) -> Iterator[tuple[i
     count = min(workers or os.cpu_count() or 1, len(jobs))
     if count <= 1:
         for position, (setup, seed) in enumerate(jobs):
-            yield position, simulate(setup, seed)
+            yield position, one(setup, seed)
         return
     compile_now()  # once, before all workers would do it
     # The long ones first, so that none is left to one worker at the end.
     order = sorted(range(len(jobs)), key=lambda position: (_gap_ms(jobs[position][0]), position))
     with ProcessPoolExecutor(count, mp_context=get_context("spawn")) as pool:
-        under_way = {pool.submit(simulate, *jobs[position]): position for position in order}
+        under_way = {pool.submit(one, *jobs[position]): position for position in order}
         for done in as_completed(under_way):
             yield under_way.pop(done), done.result()
 
@@ -41,7 +48,8 @@ def _gap_ms(setup: Setup) -> float:
 
 def compile_now() -> None:
     """Compile, or find what was compiled before."""
-    simulate(Setup(duration_s=1.0, inter_arrival_ms=500.0), 0)
+    for pattern in ("optimistic", "group"):
+        one(Setup(duration_s=1.0, inter_arrival_ms=500.0, pattern=pattern), 0)
 
 
 def gathered(jobs: Sequence[Job], workers: int | None, told: Callable[[], None] = lambda: None) -> list[Outcome]:

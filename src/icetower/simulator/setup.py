@@ -87,6 +87,18 @@ MODELS: MappingProxyType[str, Model] = MappingProxyType(
     }
 )
 
+PATTERNS: MappingProxyType[str, str] = MappingProxyType(
+    {
+        "optimistic": "each writer swaps by itself, and retries",
+        "lock": "each writer holds the table's lock while it commits",
+        "group": "the tower commits what waits as one",
+        "appends": "the tower folds named data files into one snapshot",
+        "wal": "appends to a write-ahead log, merged by a mediator",
+        "slots": "each agent commits in its own time slot",
+        "collector": "deltas are staged, and a job merges them",
+        "intents": "partitions are reserved before the work, then the tower commits",
+    }
+)
 ARRIVALS = ("lognormal", "exponential")
 SCOPES = ("catalog", "table")
 FROM_MODEL = (
@@ -115,6 +127,17 @@ class Setup:
         manifest_bytes, list_bytes, metadata_bytes: what is written.
         merge_manifests_max: as many manifests a merge append reads at most, one for each version that it missed.
         window_s: transactions that begin within it make the figures; None: the second quarter and the third.
+        pattern: how writers are coordinated (`PATTERNS`); `optimistic`: not at all.
+        writers: so many of them, each beginning its next transaction as soon as the last has ended; 0: transactions
+            arrive by themselves. What follows is for other patterns than `optimistic`.
+        agents: how many there are to share the slots.
+        interval_s: how often the mediator or the collector looks, or how long a slot is.
+        job_s: what a job of the mediator or collector takes besides its reads and writes.
+        server_cpu_ms: processor time of the tower for each commit.
+        deadline_s: how long a commit or an intent waits for its turn.
+        group_max, appends_max, pipeline_max, append_interval_s: the tower's limits on groups.
+        prepared: what clients write for a commit of their own was written before.
+        data_bytes: size of the data file that a fast-path append, a log or a collector's delta consists of.
     """
 
     model: str = "published"
@@ -151,6 +174,19 @@ class Setup:
     merge_manifests_max: int = 100
     duration_s: float = 3600.0
     window_s: tuple[float, float] | None = None
+    pattern: str = "optimistic"
+    writers: int = 0
+    agents: int = 10
+    interval_s: float = 10.0
+    job_s: float = 5.0
+    server_cpu_ms: float = 4.0
+    deadline_s: float = 30.0
+    group_max: int = 256
+    appends_max: int = 2_048
+    pipeline_max: int = 2
+    append_interval_s: float = 0.2
+    data_bytes: int = 1024 * KIB
+    prepared: bool = False
 
     def __post_init__(self) -> None:
         for rule, holds in _rules(self).items():
@@ -206,6 +242,18 @@ def _rules(setup: Setup) -> Mapping[str, bool]:
         )
         >= 0,
         "reads_at_once: from 1 to 64": setup.reads_at_once is None or 1 <= setup.reads_at_once <= 64,
+        f"pattern: one of {', '.join(PATTERNS)}, not {setup.pattern!r}": setup.pattern in PATTERNS,
+        "writers and server_cpu_ms: 0 or more": min(setup.writers, setup.server_cpu_ms) >= 0,
+        "agents, group_max, appends_max and data_bytes: 1 or more": min(
+            setup.agents, setup.group_max, setup.appends_max, setup.data_bytes
+        )
+        >= 1,
+        "pipeline_max: 1 or 2": setup.pipeline_max in (1, 2),
+        "interval_s and deadline_s: above 0; job_s and append_interval_s: 0 or more": min(
+            setup.interval_s, setup.deadline_s
+        )
+        > 0
+        and min(setup.job_s, setup.append_interval_s) >= 0,
         "window_s: two times within the run, the first before the second": 0 <= start < end <= setup.duration_s,
     }
 
@@ -238,6 +286,7 @@ class Timing:
     put_list: Latency
     put_metadata: Latency
     append_list: Latency | None
+    put_data: Latency
     catalog_read: Latency
     commit: Latency
 
@@ -264,6 +313,7 @@ def timing(setup: Setup, providers: Mapping[str, Provider] = PROVIDERS) -> Timin
         put_list=storage.put(setup.list_bytes),
         put_metadata=storage.put(setup.metadata_bytes),
         append_list=storage.append,
+        put_data=storage.put(setup.data_bytes),
         catalog_read=catalog.catalog_read,
         commit=catalog.append if setup.catalog_append and catalog.append is not None else catalog.swap,
     )

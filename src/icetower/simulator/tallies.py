@@ -96,11 +96,12 @@ class Outcome:
 
     Attributes:
         commits_per_s: committed in the window `BEGUN`, by the time between its first begin and its last.
-        arrived, in_flight: over the whole run; `in_flight` when it ended.
+        arrived, in_flight: over the whole run; `in_flight`: neither visible in the table nor failed when it ended.
         swaps: of the catalog's pointer that succeeded.
         reads, writes: of storage; `catalog_reads`, `catalog_commits`: requests to the catalog.
         events: what the simulator worked through.
-        figures: by window, of all kinds; `by_kind`: by window and kind.
+        figures: by window, of all kinds; `by_kind`: by window and kind; `fresh`: by window, where latencies last until
+            the write is visible in its table, which is later than its acknowledgement where something stands between.
     """
 
     commits_per_s: float
@@ -114,6 +115,7 @@ class Outcome:
     events: int
     figures: tuple[Figures, Figures]
     by_kind: tuple[tuple[Figures, ...], tuple[Figures, ...]]
+    fresh: tuple[Figures, Figures]
 
     @property
     def committed(self) -> int:
@@ -124,11 +126,12 @@ class Outcome:
         return self.figures[WHOLE].failed
 
 
-def outcome(tally: Any, bins: Any, in_flight: int) -> Outcome:
-    """What a finished tally comes to."""
+def outcome(tally: Any, bins: Any, in_flight: int, fresh: tuple[Figures, Figures] | None = None) -> Outcome:
+    """What a finished tally comes to. Writes are visible when they are acknowledged, unless `fresh` says otherwise."""
     counts = tally["counts"]
     kinds = range(len(KINDS))
     first, last = float(tally["first"]), float(tally["last"])
+    figures = (_figures(counts[BEGUN], bins[BEGUN]), _figures(counts[WHOLE], bins[WHOLE]))
     return Outcome(
         commits_per_s=float(counts[BEGUN, :, COMMITTED].sum()) / (last - first) * 1000 if last > first else 0.0,
         arrived=int(tally["arrived"]),
@@ -139,7 +142,8 @@ def outcome(tally: Any, bins: Any, in_flight: int) -> Outcome:
         catalog_reads=int(tally["catalog_reads"]),
         catalog_commits=int(tally["catalog_commits"]),
         events=int(tally["events"]),
-        figures=(_figures(counts[BEGUN], bins[BEGUN]), _figures(counts[WHOLE], bins[WHOLE])),
+        figures=figures,
+        fresh=fresh or figures,
         by_kind=(
             tuple(_figures(counts[BEGUN, [kind]], bins[BEGUN, [kind]]) for kind in kinds),
             tuple(_figures(counts[WHOLE, [kind]], bins[WHOLE, [kind]]) for kind in kinds),

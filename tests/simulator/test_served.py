@@ -1,0 +1,157 @@
+"""Patterns that coordinate writers: what holds for every run of each, and what each is bound by."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from icetower.errors import ConfigurationError
+from icetower.simulator.latencies import PROVIDERS, constant
+from icetower.simulator.pool import gathered, one
+from icetower.simulator.setup import PATTERNS, Setup
+from icetower.simulator.tallies import BEGUN, WHOLE
+
+STEADY = {**PROVIDERS, "steady": constant("steady", 50.0)}
+BASE = Setup(
+    model="client", inter_arrival_ms=100.0, duration_s=600.0, runtime_s=10.0, runtime_floor_s=1.0, partitions=400
+)
+COORDINATED = [pattern for pattern in PATTERNS if pattern != "optimistic"]
+LATER = ("wal", "collector")
+
+setups = st.builds(
+    Setup,
+    model=st.just("client"),
+    pattern=st.sampled_from(sorted(PATTERNS)),
+    inter_arrival_ms=st.sampled_from([5.0, 50.0, 1000.0]),
+    writers=st.sampled_from([0, 0, 1, 40]),
+    fast_append_ratio=st.sampled_from([0.0, 0.7, 1.0]),
+    storage=st.sampled_from(sorted(PROVIDERS)),
+    tables=st.sampled_from([1, 3]),
+    partitions=st.sampled_from([1, 7]),
+    agents=st.sampled_from([1, 5]),
+    interval_s=st.sampled_from([1.0, 30.0]),
+    deadline_s=st.sampled_from([0.5, 30.0]),
+    group_max=st.sampled_from([1, 256]),
+    pipeline_max=st.sampled_from([1, 2]),
+    prepared=st.booleans(),
+    duration_s=st.just(120.0),
+    runtime_s=st.just(2.0),
+    runtime_floor_s=st.just(0.1),
+)
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(setups, st.integers(0, 2**40))
+def test_nothing_appears_and_nothing_is_lost(setup: Setup, seed: int) -> None:
+    run = one(setup, seed)
+    assert run.arrived == run.fresh[WHOLE].committed + run.failed + run.in_flight
+    assert run.committed >= run.fresh[WHOLE].committed  # nothing is visible that was not acknowledged
+    assert run.fresh[WHOLE].committed == 0 or run.swaps > 0
+    if setup.pattern in ("optimistic", "lock"):  # no commit without a swap of its own
+        assert run.committed <= run.swaps <= run.committed + setup.tables
+    if setup.writers:
+        assert run.arrived - run.committed - run.failed == setup.writers
+    assert str(run) == str(one(setup, seed))
+
+
+def test_results_do_not_depend_on_the_number_of_workers() -> None:
+    jobs = [(replace(BASE, pattern=pattern), 1) for pattern in COORDINATED]
+    assert str(gathered(jobs, 1)) == str(gathered(jobs, 2))
+
+
+@pytest.mark.parametrize("pattern", COORDINATED)
+def test_at_a_light_load_everybody_commits(pattern: str) -> None:
+    run = one(replace(BASE, pattern=pattern, inter_arrival_ms=2000.0), 1)
+    assert run.figures[BEGUN].success_pct > 99
+    assert run.commits_per_s == pytest.approx(0.5, rel=0.25)
+
+
+def test_a_lock_is_bound_by_what_its_holder_does() -> None:
+    """Six round trips and the one that takes the lock: 350 ms at 50 ms each."""
+    run = one(replace(BASE, pattern="lock", storage="steady", catalog="steady"), 1, STEADY)
+    assert run.swaps <= 600 / 0.350 + 1
+    assert run.swaps > 0.95 * 600 / 0.350
+    assert run.figures[BEGUN].success_pct < 40  # the others wait beyond their deadline
+    assert run.figures[BEGUN].p99_s < BASE.deadline_s + 0.4
+
+
+def test_groups_take_what_a_swap_at_a_time_could_not() -> None:
+    """Each table lands a group after another; only the tower's processor bounds how many commits are in them."""
+    fast = replace(BASE, pattern="group", inter_arrival_ms=8.0)
+    run = one(fast, 1)
+    assert run.figures[BEGUN].success_pct > 99.9
+    assert run.commits_per_s == pytest.approx(125, rel=0.05)
+    assert run.swaps < run.committed / 4
+    slow = one(replace(fast, server_cpu_ms=20.0), 1)  # 50 a second are what there is time for
+    assert slow.committed <= 600 / 0.020 + 1
+    alone = one(replace(fast, group_max=1, pipeline_max=1), 1)
+    assert alone.figures[BEGUN].success_pct < 60
+
+
+def test_appends_make_few_files() -> None:
+    run = one(replace(BASE, pattern="appends", inter_arrival_ms=8.0), 1)
+    assert run.figures[BEGUN].success_pct > 99.9
+    assert run.swaps <= 600 / 0.2 + 1
+
+
+@pytest.mark.parametrize("pattern", LATER)
+def test_what_a_job_merges_is_visible_later(pattern: str) -> None:
+    run = one(replace(BASE, pattern=pattern, interval_s=20.0, job_s=3.0), 1)
+    acknowledged, visible = run.figures[BEGUN], run.fresh[BEGUN]
+    assert acknowledged.p99_s < 1
+    assert 3 + 10 - 3 < visible.p50_s < 3 + 10 + 3
+    assert visible.p99_s < 3 + 20 + 5
+
+
+def test_with_slots_the_clock_decides() -> None:
+    """Ten agents with slots of six seconds: half of nine tenths of a minute on average, and never more."""
+    run = one(replace(BASE, pattern="slots", agents=10, interval_s=6.0), 1)
+    assert run.figures[BEGUN].success_pct == 100
+    assert run.figures[BEGUN].p99_s < 60
+    assert run.figures[BEGUN].mean_s == pytest.approx(27, rel=0.1)
+    assert run.swaps <= 100 + 10  # the last ones are those that are waited for
+
+
+def test_intents_cost_where_partitions_are_few() -> None:
+    """A partition is held for as long as the work lasts: ten seconds on average, and the commit."""
+    few, many = (one(replace(BASE, pattern="intents", partitions=n), 1) for n in (5, 4000))
+    assert many.figures[BEGUN].success_pct > 99
+    assert few.figures[BEGUN].success_pct < 20
+    assert few.committed < 5 * 600 / 4
+
+
+def test_writers_that_begin_again_wait_for_their_answers() -> None:
+    base = replace(BASE, runtime_s=0.001, runtime_sigma=0.0, runtime_floor_s=0.0, duration_s=120.0)
+    for pattern in ("group", "lock", "appends"):
+        few, many = (one(replace(base, pattern=pattern, writers=count), 1).figures[BEGUN] for count in (4, 64))
+        assert many.p50_s > few.p50_s
+        assert many.success_pct == 100
+    group = one(replace(base, pattern="group", writers=64), 1)
+    # Little's law: as many as there are writers are under way, each for as long as it takes.
+    assert group.commits_per_s * group.figures[BEGUN].mean_s == pytest.approx(64, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"pattern": "hope"}, "pattern"),
+        ({"writers": -1}, "writers"),
+        ({"agents": 0}, "agents"),
+        ({"pipeline_max": 3}, "pipeline_max"),
+        ({"interval_s": 0.0}, "interval_s"),
+    ],
+)
+def test_a_setup_that_is_none_says_why(wrong: dict[str, object], told: str) -> None:
+    with pytest.raises(ConfigurationError, match=told):
+        Setup(**wrong)  # type: ignore[arg-type]
+
+
+def test_a_run_without_an_end_of_anything_has_no_figures() -> None:
+    run = one(replace(BASE, pattern="group", runtime_s=5000.0, runtime_floor_s=1000.0), 1)
+    assert run.committed == 0
+    assert math.isnan(run.figures[BEGUN].p50_s)
+    assert run.commits_per_s == 0
