@@ -283,7 +283,7 @@ def test_a_key_on_another_endpoint_is_422(http: httpx2.Client, table: str, names
     assert http.post(table, json=set_property(a="1"), headers=key).status_code == 200
     rename = {"source": {"namespace": [namespace], "name": "t"}, "destination": {"namespace": [namespace], "name": "u"}}
     error = error_of(http.post("/v1/tables/rename", json=rename, headers=key))
-    assert (error["code"], error["rule"], error["next_step"]) == (422, "key.endpoint", "new_key")
+    assert (error["code"], error["rule"], error["next_step"]) == (422, "key.endpoint", "fix_request")
     assert http.head(table).status_code == 204
 
 

@@ -403,6 +403,7 @@ class Ledger:
             raise KeyMisused(
                 f"the idempotency key was used for another request, {found.endpoint}; take a new key for each request",
                 rule="key.endpoint",
+                next_step="fix_request",  # a table may have been renamed since: under a new key it would land twice
             )
         return found
 
