@@ -12,6 +12,7 @@ from icetower.cli import contracts, escalations, pipelines, registry, shadow
 from icetower.cli import demo as demo_command
 from icetower.cli import explain as explain_command
 from icetower.cli import grants as grants_command
+from icetower.cli import plan as plan_command
 from icetower.cli import serve as serve_command
 from icetower.cli import simulate as simulate_command
 from icetower.cli.terminal import fail, say
@@ -44,6 +45,7 @@ def root(
 app.command("serve")(serve_command.serve)
 app.command("demo")(demo_command.demo)
 app.command("explain")(explain_command.explain)
+app.command("plan")(plan_command.plan)
 app.command("mediate")(pipelines.mediate)
 app.command("orphans")(pipelines.orphans)
 contracts.contracts.command("grants")(grants_command.grants)

@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -40,7 +41,7 @@ SHOWN = ("commits_per_s", "success_pct", "p50_s", "p95_s", "p99_s", "mean_retrie
 @simulate.command("list")
 def list_experiments() -> None:
     """The experiments that come with Icetower."""
-    experiments = _simulator()
+    experiments = needed("experiments")
     for name in experiments.names():
         found = experiments.load(name)
         say(f"{name:12} {len(found.points()):4} configurations, {found.seeds} seeds  {found.title}")
@@ -57,9 +58,9 @@ def run(
     as_json: Json = False,
 ) -> None:
     """Run an experiment: a row a configuration, means over the seeds."""
-    courses = _courses()
-    with _progress(quiet=as_json) as told:
-        course = courses.run(_simulator().load(experiment), model, seeds, first_seed, workers, told)
+    courses = needed("course")
+    with progress(quiet=as_json) as told:
+        course = courses.run(needed("experiments").load(experiment), model, seeds, first_seed, workers, told)
     if out is not None:
         _write(out, course)
     if as_json:
@@ -76,10 +77,10 @@ def reproduce(seeds: Seeds = None, first_seed: First = None, workers: Workers = 
 
     Exit status 1: some do not agree, neither by their rounding nor within 3 %.
     """
-    experiments, courses = _simulator(), _courses()
+    experiments, courses = needed("experiments"), needed("course")
     off = total = 0
     for name, model in REPRODUCED:
-        with _progress() as told:
+        with progress() as told:
             course = courses.run(experiments.load(name), model, seeds, first_seed, workers, told)
         if out is not None:
             _write(out, course)
@@ -92,21 +93,12 @@ def reproduce(seeds: Seeds = None, first_seed: First = None, workers: Workers = 
         raise typer.Exit(1)
 
 
-def _simulator() -> Any:
-    """The simulator's experiments, which need more than the server does. Raises `UsageError`."""
+def needed(module: str) -> Any:
+    """A module of the simulator, which needs more than the server does. Raises `UsageError`."""
     try:
-        from icetower.simulator import experiments
+        return import_module(f"icetower.simulator.{module}")
     except ModuleNotFoundError as error:
         raise _missing(error) from error
-    return experiments
-
-
-def _courses() -> Any:
-    try:
-        from icetower.simulator import course
-    except ModuleNotFoundError as error:
-        raise _missing(error) from error
-    return course
 
 
 def _missing(error: ModuleNotFoundError) -> Exception:
@@ -116,17 +108,17 @@ def _missing(error: ModuleNotFoundError) -> Exception:
 
 
 @contextmanager
-def _progress(*, quiet: bool = False) -> Generator[Any]:
+def progress(*, quiet: bool = False) -> Generator[Any]:
     """Yields what is to be told how many runs there are, and then each time that one is done."""
     if quiet or not sys.stderr.isatty():
         yield None
         return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("runs", total=None)
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+        task = bars.add_task("runs", total=None)
 
         def told(total: int, done: int) -> None:
-            progress.update(task, total=total, completed=done)
+            bars.update(task, total=total, completed=done)
 
         yield told
 
@@ -167,7 +159,7 @@ def _parquet(path: Path, rows: Sequence[dict[str, Any]]) -> None:
     parquet.write_table(pa.table({name: [row.get(name) for row in rows] for name in names}), path)
 
 
-def _console() -> Console:
+def console() -> Console:
     return Console(width=None if sys.stdout.isatty() else WIDTH)
 
 
@@ -186,7 +178,7 @@ def _show_rows(course: Course) -> None:
         shown.add_column(name.replace("_", " "), justify="right")
     for row in course.rows:
         shown.add_row(*(_text(name, row.get(name)) for name in columns))
-    _console().print(shown)
+    console().print(shown)
 
 
 def _show_compared(compared: Sequence[Comparison]) -> None:
@@ -206,7 +198,7 @@ def _show_compared(compared: Sequence[Comparison]) -> None:
             "" if each.difference_pct is None else f"{each.difference_pct:+.1f}",
             "agrees" if each.agrees else "OFF",
         )
-    _console().print(shown)
+    console().print(shown)
 
 
 def _text(name: str, value: Any) -> str:

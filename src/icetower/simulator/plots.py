@@ -17,6 +17,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import FormatStrFormatter
 
 from icetower.simulator.experiments import Comparison, Experiment, Row
+from icetower.simulator.planner import SUCCESS_PCT, Plan
 
 INK, SOFT, GRID = "#22262b", "#6b737c", "#e4e7ea"
 # Colours that people with colour-blindness tell apart (Okabe and Ito).
@@ -209,13 +210,16 @@ def _heat_map(experiment: Experiment, model: str, rows: Sequence[Row], name: str
     percent = name.endswith("_pct")
     norm = Normalize(0, 100) if percent else _log_norm(values)
     shown = panel.imshow(values, cmap="viridis" if percent else "viridis_r", norm=norm, aspect="auto", origin="lower")
-    figure.colorbar(shown, ax=panel, pad=0.02)
+    plain = FormatStrFormatter("%g")
+    bar = figure.colorbar(shown, ax=panel, pad=0.02, format=plain)
+    bar.ax.yaxis.set_minor_formatter(plain)
+    bar.ax.tick_params(which="both", labelsize=8)
     for (y, x), value in np.ndenumerate(values):
         if np.isnan(value):
             continue
         _cell(panel, x, y, float(shares[y, x]))
         dark = norm(value) < 0.55 if percent else norm(value) > 0.45
-        text = f"{value:.0f}" if percent or value >= 99.5 else f"{value:.2g}" if value < 1 else f"{value:.1f}"
+        text = f"{value:.0f}" if percent or value >= 99.5 else f"{value:.2f}" if value < 1 else f"{value:.1f}"
         panel.text(
             x, y, text, ha="center", va="center", fontsize=8, color="white" if dark else INK,
             bbox={"boxstyle": "round,pad=0.12", "facecolor": shown.cmap(norm(value)), "edgecolor": "none"},
@@ -241,3 +245,41 @@ def _cell(panel: Any, x: int, y: int, share: float) -> None:
             cell = Rectangle((x - 0.5, y - 0.5), 1, 1, fill=False, hatch=hatch, edgecolor="#ffffffaa", linewidth=0)
             panel.add_patch(cell)
             return
+
+
+# ── Plans ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def plan_plot(plan: Plan) -> str:
+    """Success and freshness of every pattern by the load, with what is wanted, as SVG."""
+    workload = plan.workload
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(10.5, 4.2), layout="constrained")
+        figure.suptitle(
+            f"{workload.title}: {workload.rate_per_s:.3g} writes a second today (simulated, model client)",
+            x=0.01,
+            ha="left",
+            fontsize=11,
+        )
+        success, fresh = figure.subplots(1, 2)
+        for number, each in enumerate(plan.advice):
+            how: Any = {"color": COLORS[number % len(COLORS)], "marker": "osD^v<>Pp"[number % 9], "markersize": 4}
+            how |= {"linestyle": "-" if each.today.holds(workload) else (0, (3, 2)), "linewidth": 1.5}
+            loads = [assessed.times for assessed in each.curve]
+            success.plot(loads, [assessed.success_pct for assessed in each.curve], label=each.candidate.name, **how)
+            fresh.plot(loads, [assessed.fresh_p99_s for assessed in each.curve], **how)
+        success.axhline(SUCCESS_PCT, color=SOFT, linewidth=1, linestyle=":")
+        fresh.axhline(workload.freshness_s, color=SOFT, linewidth=1, linestyle=":")
+        fresh.set_yscale("log")
+        fresh.yaxis.set_major_formatter(FormatStrFormatter("%g"))
+        success.set_ylim(-3, 103)
+        success.set_title(f"committed (%); {SUCCESS_PCT:g} % are wanted")
+        fresh.set_title(f"visible within, P99 (s); {workload.freshness_s:g} s are wanted")
+        for panel in (success, fresh):
+            panel.set_xscale("log", base=2)
+            panel.xaxis.set_major_formatter(FormatStrFormatter("%g"))
+            panel.axvline(1, color=GRID, linewidth=1.2, zorder=0)
+            panel.set_xlabel("times today's load")
+            panel.grid(visible=True)
+        figure.legend(*success.get_legend_handles_labels(), fontsize=8.5, loc="outside right center")
+        return as_svg(figure)

@@ -1,0 +1,133 @@
+"""`icetower plan`: which pattern holds a workload, and where each breaks, before anything is built."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+
+from icetower.cli.registry import DEFAULT_URI, Json, Uri, connect
+from icetower.cli.simulate import console, needed, progress
+from icetower.cli.terminal import at_terminal, say
+from icetower.errors import ConfigurationError, UsageError
+
+if TYPE_CHECKING:
+    from icetower.simulator.planner import Advice, Plan, Workload
+
+QUESTIONS = (
+    ("agents", "How many agents write to the table?"),
+    ("writes_per_hour", "How often does each write, times an hour?"),
+    ("appends", "What share of the writes only adds rows, from 0 to 1?"),
+    ("partitions", "Among how many partitions are the writes spread?"),
+    ("own_partitions", "Does each agent write to partitions of its own?"),
+    ("work_s", "How long does an agent work on a write, in seconds?"),
+    ("freshness_s", "Within how many seconds is a write to be visible?"),
+    ("storage", "Where does the table lie: s3, s3x, azure, azurex or gcp?"),
+    ("catalog_latency_ms", "How long does a round trip to the catalog take, in milliseconds?"),
+)
+LOG_LIMIT = 10_000
+"""Attempts that are asked of a tower's log."""
+
+
+def plan(
+    workload: Annotated[Path | None, typer.Argument(help="A TOML file (docs/planner.md); else you are asked.")] = None,
+    log: Annotated[str, typer.Option("--log", help="Take it from a tower's log of commits to this table.")] = "",
+    uri: Uri = DEFAULT_URI,
+    work_s: Annotated[float, typer.Option(help="With --log: how long an agent works on a write, in seconds.")] = 30.0,
+    freshness_s: Annotated[float, typer.Option(help="With --log: within how long a write is to be visible.")] = 60.0,
+    storage: Annotated[str, typer.Option(help="With --log: where the table lies.")] = "s3",
+    table: Annotated[str, typer.Option(help="The table that the contract is to name.")] = "namespace.table",
+    out: Annotated[Path | None, typer.Option(help="A folder for the plot, the numbers and a contract.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Simulate a workload under every pattern: what each holds today, at ten times the load, and where it breaks.
+
+    A pattern holds a load if 95 % of the writes commit, and 99 % of those are visible within the freshness wanted.
+    """
+    planner = needed("planner")
+    if log:
+        given = {"title": log, "work_s": work_s, "freshness_s": freshness_s, "storage": storage}
+        with connect(uri) as tower:
+            found: Workload = planner.workload_of_log(tower.commits(limit=LOG_LIMIT, table=log), **given)
+    elif workload is not None:
+        try:
+            found = planner.workload_from(workload.read_text(), str(workload))
+        except OSError as error:
+            raise UsageError(f"{workload} cannot be read: {error.strerror or error}") from error
+    elif at_terminal():
+        found = _asked(planner)
+    else:
+        raise UsageError("name a file with the workload (docs/planner.md says what is in it), or --log a table")
+    with progress(quiet=as_json) as told:
+        done: Plan = planner.plan(found, told)
+    fragment: str = planner.contract(done, done.advice[0].candidate.name, log or table)
+    if out is not None:
+        _write(out, done, fragment)
+    if as_json:
+        say(json.dumps(done.as_json() | {"contract": fragment}))
+        return
+    _show(done)
+    say("")
+    say(fragment.rstrip())
+
+
+def _asked(planner: Any) -> Workload:
+    """What a person says; what a question proposes is taken by pressing return."""
+    proposed = {field.name: field.default for field in fields(planner.Workload)}
+    answers = {name: typer.prompt(question, default=proposed[name]) for name, question in QUESTIONS}
+    return planner.workload_of(answers, "your answers")
+
+
+def _write(out: Path, done: Plan, fragment: str) -> None:
+    from icetower.simulator.plots import plan_plot
+
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        (out / "plan.svg").write_text(plan_plot(done))
+        (out / "plan.json").write_text(json.dumps(done.as_json(), indent=1) + "\n")
+        (out / "contract.yaml").write_text(fragment)
+    except OSError as error:
+        raise ConfigurationError(f"--out {out} cannot be written: {error.strerror or error}") from error
+
+
+def _show(done: Plan) -> None:
+    workload = done.workload
+    shown = Table(
+        title=f"{workload.title}: {workload.agents} agents, {workload.rate_per_s:.3g} writes a second, to be visible "
+        f"within {workload.freshness_s:g} s",
+        title_justify="left",
+        title_style="bold",
+    )
+    shown.add_column("pattern", no_wrap=True, min_width=10)
+    for name in ("load", "holds", "commits a s", "success %", "p50 s", "p99 s", "visible p99 s", "wasted %"):
+        shown.add_column(name, justify="right")
+    for name in ("requests each", "USD for 1000", "breaks at"):
+        shown.add_column(name, justify="right")
+    for each in done.advice:
+        for assessed, load in ((each.today, "today"), (each.grown, "10 x")):
+            shown.add_row(
+                each.candidate.name if load == "today" else "",
+                load,
+                "yes" if assessed.holds(workload) else "no",
+                f"{assessed.commits_per_s:.3g}",
+                f"{assessed.success_pct:.1f}",
+                f"{assessed.p50_s:.3g}",
+                f"{assessed.p99_s:.3g}",
+                f"{assessed.fresh_p99_s:.3g}",
+                f"{assessed.wasted_pct:.1f}",
+                f"{assessed.requests:.1f}",
+                f"{assessed.usd_per_1000:.3f}",
+                _breaks(each) if load == "today" else "",
+                end_section=load != "today",
+            )
+    console().print(shown)
+    for each in done.advice:
+        say(f"{each.candidate.name}: {each.candidate.said}")
+
+
+def _breaks(advice: Advice) -> str:
+    return f"> {advice.curve[-1].times:g} x" if advice.breaks_at is None else f"{advice.breaks_at:g} x"

@@ -1,0 +1,164 @@
+"""The planner: what it advises, on what grounds, and the contracts that it proposes."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from icetower.contracts.document import load
+from icetower.errors import ConfigurationError, UsageError
+from icetower.simulator.planner import (
+    Advice,
+    Plan,
+    Workload,
+    candidates,
+    contract,
+    plan,
+    workload_from,
+    workload_of_log,
+)
+from icetower.simulator.plots import plan_plot
+
+HERD = Workload(title="a herd", agents=200, writes_per_hour=60, work_s=5.0, freshness_s=60.0)
+CALM = Workload(
+    title="a few", agents=4, writes_per_hour=2, appends=0.0, partitions=16, own_partitions=True, work_s=60.0
+)
+
+
+@pytest.fixture(scope="module")
+def herd() -> Plan:
+    return plan(HERD)
+
+
+@pytest.fixture(scope="module")
+def calm() -> Plan:
+    return plan(CALM)
+
+
+def advice(done: Plan, name: str) -> Advice:
+    return next(each for each in done.advice if each.candidate.name == name)
+
+
+def test_a_herd_is_told_not_to_rely_on_retries(herd: Plan) -> None:
+    best = herd.advice[0]
+    assert best.candidate.name in ("group", "appends")
+    assert best.today.holds(HERD)
+    assert best.grown.holds(HERD)
+    plain = advice(herd, "optimistic")
+    assert not plain.grown.holds(HERD)
+    assert plain.grown.wasted_pct > 50
+    assert plain.breaks_at is not None
+    assert best.breaks_at is None or best.breaks_at > plain.breaks_at
+
+
+def test_a_few_writers_may_go_on_as_they_are(calm: Plan) -> None:
+    plain = advice(calm, "optimistic")
+    assert plain.today.holds(CALM)
+    assert plain.grown.holds(CALM)
+    assert plain.today.wasted_pct < 1
+    assert "appends" not in [each.candidate.name for each in calm.advice]  # they replace rows
+
+
+@pytest.mark.parametrize("name", ["herd", "calm"])
+def test_ranks_and_breaking_points_follow_from_the_curves(name: str, request: pytest.FixtureRequest) -> None:
+    done: Plan = request.getfixturevalue(name)
+    holding = [
+        each.today.holds(done.workload) + (each.today.holds(done.workload) and each.grown.holds(done.workload))
+        for each in done.advice
+    ]
+    assert holding == sorted(holding, reverse=True)
+    for each in done.advice:
+        loads = [assessed.times for assessed in each.curve]
+        assert loads == sorted(loads)
+        assert {1.0, 10.0} <= set(loads)
+        verdicts = {assessed.times: assessed.holds(done.workload) for assessed in each.curve}
+        assert each.breaks_at is None or not verdicts[each.breaks_at]
+        assert all(verdicts[times] for times in loads if each.breaks_at is None or times < each.breaks_at)
+        assert each.holds_to == max((t for t in loads if each.breaks_at is None or t < each.breaks_at), default=None)
+        for assessed in each.curve:
+            assert math.isnan(assessed.wasted_pct) or 0 <= assessed.wasted_pct <= 100
+            assert assessed.usd_per_1000 >= 0
+
+
+def test_the_same_workload_gives_the_same_plan(calm: Plan) -> None:
+    assert json.dumps(plan(CALM).as_json()) == json.dumps(calm.as_json())
+    assert plan_plot(calm) == plan_plot(calm)
+
+
+@pytest.mark.parametrize("name", ["herd", "calm"])
+def test_every_contract_that_is_proposed_is_one(name: str, request: pytest.FixtureRequest) -> None:
+    done: Plan = request.getfixturevalue(name)
+    for each in done.advice:
+        found = load(contract(done, each.candidate.name, "shop.prices", "agent_1"), source=each.candidate.name)
+        assert found.name == "agent_1"
+        assert found.tables
+
+
+def test_isolation_is_proposed_where_there_are_partitions() -> None:
+    assert "isolated" not in [each.name for each in candidates(HERD)]
+    assert "isolated" in [each.name for each in candidates(CALM)]
+
+
+def test_a_log_tells_who_writes_and_how_often() -> None:
+    attempts = [
+        {
+            "principal": f"agent-{i % 3}",
+            "operation": "append" if i % 4 else "overwrite",
+            "at_ms": 1_000_000 + i * 60_000,
+        }
+        for i in range(121)
+    ]
+    found = workload_of_log(attempts, work_s=12.0, title="shop.prices")
+    assert found.agents == 3
+    assert found.writes_per_hour == pytest.approx(121 / 2 / 3)
+    assert found.appends == pytest.approx(90 / 121, abs=0.001)
+    assert found.work_s == 12.0
+    with pytest.raises(UsageError, match="too little"):
+        workload_of_log(attempts[:1])
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("agents = [", "is not TOML"),
+        ("agent = 3", "agent is nothing that a workload has"),
+        ("agents = 0", "agents and partitions"),
+        ("appends = 1.5", "appends: from 0 to 1"),
+        ("storage = 'tape'", "storage: one of"),
+        ("agents = 'many'", "wrong type"),
+        ("agents = 100000\nwrites_per_hour = 3600", "writes a second at most"),
+    ],
+)
+def test_a_workload_that_is_none_says_why(text: str, told: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        workload_from(text, "here.toml")
+    assert caught.value.message.startswith("here.toml")
+    assert told in caught.value.message
+
+
+def icetower(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [str(Path(sys.executable).with_name("icetower")), "plan", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, stdin=subprocess.DEVNULL)
+
+
+def test_the_command_tells_ranks_numbers_and_a_contract(tmp_path: Path) -> None:
+    path = tmp_path / "workload.toml"
+    path.write_text('title = "ten agents"\nagents = 10\nwrites_per_hour = 20\nwork_s = 5\n')
+    done = icetower(str(path), "--json", "--table", "shop.prices", "--out", str(tmp_path / "out"))
+    assert done.returncode == 0, done.stderr
+    told: dict[str, Any] = json.loads(done.stdout)
+    assert told["patterns"][0]["holds_now"]
+    assert "table: shop.prices" in told["contract"]
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"plan.svg", "plan.json", "contract.yaml"}
+
+
+def test_without_a_workload_and_a_terminal_it_says_what_it_needs() -> None:
+    done = icetower()
+    assert done.returncode == 2
+    assert "name a file with the workload" in done.stderr
