@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from icetower import __version__
+from icetower.cli import calibrate as calibrate_command
 from icetower.cli import contracts, escalations, pipelines, registry, shadow
 from icetower.cli import demo as demo_command
 from icetower.cli import explain as explain_command
@@ -52,6 +53,7 @@ contracts.contracts.command("grants")(grants_command.grants)
 contracts.contracts.command("shadow-report")(shadow.shadow_report)
 app.add_typer(contracts.contracts, name="contracts")
 app.add_typer(registry.principals, name="principals")
+simulate_command.simulate.command("calibrate")(calibrate_command.calibrate)
 app.add_typer(simulate_command.simulate, name="simulate")
 app.add_typer(escalations.escalations, name="escalations")
 app.add_typer(escalations.requests, name="requests")

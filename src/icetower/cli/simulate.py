@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from icetower.ambient import SystemAmbient
 from icetower.cli.registry import Json
 from icetower.cli.terminal import say
 from icetower.errors import ConfigurationError, UsageError
@@ -60,7 +61,7 @@ def run(
     """Run an experiment: a row a configuration, means over the seeds."""
     courses = needed("course")
     with progress(quiet=as_json) as told:
-        course = courses.run(needed("experiments").load(experiment), model, seeds, first_seed, workers, told)
+        course = courses.run(needed("experiments").load(experiment), model, seeds, first_seed, workers, told, _now_s)
     if out is not None:
         _write(out, course)
     if as_json:
@@ -81,7 +82,7 @@ def reproduce(seeds: Seeds = None, first_seed: First = None, workers: Workers = 
     off = total = 0
     for name, model in REPRODUCED:
         with progress() as told:
-            course = courses.run(experiments.load(name), model, seeds, first_seed, workers, told)
+            course = courses.run(experiments.load(name), model, seeds, first_seed, workers, told, _now_s)
         if out is not None:
             _write(out, course)
         say(f"{name}, model {model}: {course.runs} runs in {course.wall_s:.1f} s")
@@ -91,6 +92,10 @@ def reproduce(seeds: Seeds = None, first_seed: First = None, workers: Workers = 
     say(f"{total - off} of {total} published figures agree, by their rounding or within 3 %")
     if off:
         raise typer.Exit(1)
+
+
+def _now_s() -> float:
+    return SystemAmbient().monotonic_s()
 
 
 def needed(module: str) -> Any:

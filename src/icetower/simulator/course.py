@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from icetower.ambient import Ambient, SystemAmbient
 from icetower.errors import UsageError
 from icetower.simulator.experiments import Comparison, Experiment, Row, compare, mean_row, run_row
 from icetower.simulator.pool import gathered
@@ -57,9 +56,13 @@ def run(
     first_seed: int | None = None,
     workers: int | None = None,
     told: Told | None = None,
-    ambient: Ambient | None = None,
+    now_s: Callable[[], float] = lambda: 0.0,
 ) -> Course:
-    """Run an experiment. What is not given is as the experiment has it. Raises `UsageError`, `ConfigurationError`."""
+    """Run an experiment. What is not given is as the experiment has it. Raises `UsageError`, `ConfigurationError`.
+
+    Args:
+        now_s: the clock by which it is timed.
+    """
     chosen = model or experiment.model
     if chosen not in MODELS:
         raise UsageError(f"no model is called {chosen!r}; there are {', '.join(MODELS)}")
@@ -67,8 +70,7 @@ def run(
     first = experiment.first_seed if first_seed is None else first_seed
     points = experiment.points(chosen)
     jobs = [(setup, first + number) for _, setup in points for number in range(count)]
-    clock = ambient or SystemAmbient()
-    begun_s = clock.monotonic_s()
+    begun_s = now_s()
     done = 0
 
     def one_more() -> None:
@@ -77,7 +79,7 @@ def run(
         if told is not None:
             told(len(jobs), done)
 
-    outcomes = gathered(jobs, workers, one_more)
+    outcomes = gathered(jobs, workers, one_more, dict(experiment.providers))
     each_run: list[Row] = []
     rows: list[Row] = []
     for place, (swept, _) in enumerate(points):
@@ -88,7 +90,7 @@ def run(
         experiment=experiment,
         model=chosen,
         seeds=count,
-        wall_s=clock.monotonic_s() - begun_s,
+        wall_s=now_s() - begun_s,
         rows=tuple(rows),
         each_run=tuple(each_run),
         compared=tuple(compare(experiment, chosen, rows)),

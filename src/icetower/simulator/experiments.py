@@ -16,14 +16,15 @@ from statistics import fmean, stdev
 from typing import Any
 
 from icetower.errors import ConfigurationError, UsageError
-from icetower.simulator.setup import KINDS, MODELS, Setup, setup_from
+from icetower.simulator.latencies import PROVIDERS, Provider, provider_from
+from icetower.simulator.setup import KINDS, MODELS, Setup, setup_from, timing
 from icetower.simulator.tallies import BEGUN, WHOLE, Figures, Outcome
 
 WINDOWS = {"begun": BEGUN, "whole": WHOLE}
 DRAWINGS = ("lines", "heat")
 CLOSE = 0.03
 """Two figures agree that differ by this share at most, or that round to the same text."""
-_SECTIONS = {"title", "model", "window", "draw", "seeds", "first_seed", "setup", "sweep", "printed"}
+_SECTIONS = {"title", "model", "window", "draw", "seeds", "first_seed", "setup", "sweep", "printed", "providers"}
 
 Row = dict[str, Any]
 
@@ -45,6 +46,7 @@ class Experiment:
         source: where it was read, for messages.
         window: `begun`: figures of the transactions that begin in the middle half of the run. `whole`: success over the
             whole run, latencies of the middle eight tenths.
+        providers: what may be named as storage and catalog: those of the package, and the file's own.
         sweep: names of a setup's values, and all values of each; every combination is a configuration.
     """
 
@@ -59,6 +61,7 @@ class Experiment:
     setup: Mapping[str, Any]
     sweep: Mapping[str, tuple[Any, ...]]
     printed: tuple[Printed, ...] = field(default=())
+    providers: Mapping[str, Provider] = field(default_factory=lambda: PROVIDERS)
 
     def points(self, model: str | None = None) -> list[tuple[Row, Setup]]:
         """Every configuration: what is swept, and the setup. Raises `ConfigurationError`."""
@@ -127,11 +130,16 @@ def parse(text: str, name: str, source: str) -> Experiment:
         setup=dict(document.get("setup", {})),
         sweep={key: tuple(values) for key, values in sweep.items()},
         printed=printed,
+        providers={
+            **PROVIDERS,
+            **{key: provider_from(key, value, source) for key, value in document.get("providers", {}).items()},
+        },
     )
     for key, allowed in (("window", tuple(WINDOWS)), ("draw", DRAWINGS), ("model", tuple(MODELS))):
         if getattr(found, key) not in allowed:
             raise ConfigurationError(f"{source}: {key} is one of {', '.join(allowed)}, not {getattr(found, key)!r}")
-    found.points()  # a mistake is told before anything runs
+    for _, setup in found.points():  # a mistake is told before anything runs
+        timing(setup, found.providers)
     return found
 
 

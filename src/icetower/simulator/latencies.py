@@ -6,8 +6,8 @@ A write's median grows with its size. All of it is data: what was measured elsew
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -96,6 +96,35 @@ def _measured(
         floor_ms=floor_ms,
         catalog_read=read,
     )
+
+
+def provider_from(name: str, given: Mapping[str, Any], source: str) -> Provider:
+    """A provider of one's own, from a file's section; each latency a list as `PROVIDERS` has it.
+
+    Raises:
+        ConfigurationError: it is none; the message names the source.
+    """
+    lengths = {"get_ms": 2, "put_ms": 3, "swap_ms": 2, "append_ms": 2, "catalog_read_ms": 2}
+    told = f"{source}: the provider {name!r}"
+    unknown = sorted(set(given) - {*lengths, "floor_ms"})
+    lacking = sorted({"get_ms", "put_ms", "swap_ms"} - set(given))
+    if unknown or lacking:
+        raise ConfigurationError(
+            f"{told} has get_ms, put_ms and swap_ms, and may have append_ms, catalog_read_ms and floor_ms; "
+            f"{', '.join(unknown or lacking)} is {'none of them' if unknown else 'lacking'}"
+        )
+    for key, length in lengths.items():
+        values = given.get(key, [1] * length)
+        if not isinstance(values, list) or len(values) != length or not all(isinstance(v, int | float) for v in values):
+            kinds = "median and sigma" if length == 2 else "base, milliseconds a MiB, and sigma"
+            raise ConfigurationError(f"{told}: {key} is a list of {length} numbers: {kinds}")
+    floor = float(given.get("floor_ms", 0))
+    get, put, swap = given["get_ms"], given["put_ms"], given["swap_ms"]
+    found = _measured(name, get, put, swap, given.get("append_ms"), floor)
+    if "catalog_read_ms" in given:
+        found = replace(found, catalog_read=Latency(given["catalog_read_ms"][0], given["catalog_read_ms"][1], floor))
+    found.put(0)
+    return found
 
 
 def constant(name: str, latency_ms: float) -> Provider:

@@ -63,6 +63,18 @@ KIND_NAMES: Mapping[str, str] = {
     "merge_append": "merge appends",
     "overwrite": "validated overwrites",
 }
+LOOKS: Mapping[str, tuple[str, str]] = {
+    "group": ("#1468a8", "o"),
+    "appends": ("#56b4e9", "s"),
+    "optimistic": ("#c8501e", "v"),
+    "isolated": ("#e39a1c", "^"),
+    "lock": ("#b8679c", "P"),
+    "intents": ("#8a7a10", "D"),
+    "wal": ("#1a8f6a", "<"),
+    "collector": ("#7bc8a4", ">"),
+    "slots": ("#555555", "X"),
+}
+"""Colour and marker of each pattern in plans."""
 PERCENTILES = (("p50_s", "P50"), ("p95_s", "P95"), ("p99_s", "P99"))
 HATCH_BELOW = ((80.0, "xxxx"), (95.0, "////"))
 
@@ -262,8 +274,9 @@ def plan_plot(plan: Plan) -> str:
             fontsize=11,
         )
         success, fresh = figure.subplots(1, 2)
-        for number, each in enumerate(plan.advice):
-            how: Any = {"color": COLORS[number % len(COLORS)], "marker": "osD^v<>Pp"[number % 9], "markersize": 4}
+        for each in plan.advice:
+            color, marker = LOOKS[each.candidate.name]
+            how: Any = {"color": color, "marker": marker, "markersize": 4}
             how |= {"linestyle": "-" if each.today.holds(workload) else (0, (3, 2)), "linewidth": 1.5}
             loads = [assessed.times for assessed in each.curve]
             success.plot(loads, [assessed.success_pct for assessed in each.curve], label=each.candidate.name, **how)

@@ -17,27 +17,30 @@ Job = tuple[Setup, int]
 """A setup and a seed."""
 
 
-def one(setup: Setup, seed: int, providers: Mapping[str, Provider] = PROVIDERS) -> Outcome:
+def one(setup: Setup, seed: int, providers: Mapping[str, Provider] | None = None) -> Outcome:
     """One run, whatever the pattern. The same setup and seed give the same result. Raises `ConfigurationError`."""
-    return (simulate if setup.pattern == "optimistic" else serve)(setup, seed, providers)
+    return (simulate if setup.pattern == "optimistic" else serve)(setup, seed, providers or PROVIDERS)
 
 
-def run_all(jobs: Sequence[Job], workers: int | None = None) -> Iterator[tuple[int, Outcome]]:
+def run_all(
+    jobs: Sequence[Job], workers: int | None = None, providers: Mapping[str, Provider] | None = None
+) -> Iterator[tuple[int, Outcome]]:
     """Do all jobs; each is told with its position, as soon as it is done.
 
     Args:
+        providers: besides what the package has; all that setups may name.
         workers: processes; as many as there are processors if None. With one, everything happens in this process.
     """
     count = min(workers or os.cpu_count() or 1, len(jobs))
     if count <= 1:
         for position, (setup, seed) in enumerate(jobs):
-            yield position, one(setup, seed)
+            yield position, one(setup, seed, providers)
         return
     compile_now()  # once, before all workers would do it
     # The long ones first, so that none is left to one worker at the end.
     order = sorted(range(len(jobs)), key=lambda position: (_gap_ms(jobs[position][0]), position))
     with ProcessPoolExecutor(count, mp_context=get_context("spawn")) as pool:
-        under_way = {pool.submit(one, *jobs[position]): position for position in order}
+        under_way = {pool.submit(one, *jobs[position], providers): position for position in order}
         for done in as_completed(under_way):
             yield under_way.pop(done), done.result()
 
@@ -52,10 +55,15 @@ def compile_now() -> None:
         one(Setup(duration_s=1.0, inter_arrival_ms=500.0, pattern=pattern), 0)
 
 
-def gathered(jobs: Sequence[Job], workers: int | None, told: Callable[[], None] = lambda: None) -> list[Outcome]:
+def gathered(
+    jobs: Sequence[Job],
+    workers: int | None,
+    told: Callable[[], None] = lambda: None,
+    providers: Mapping[str, Provider] | None = None,
+) -> list[Outcome]:
     """All outcomes in the order of their jobs. `told` is called after each."""
     found: dict[int, Outcome] = {}
-    for position, outcome in run_all(jobs, workers):
+    for position, outcome in run_all(jobs, workers, providers):
         found[position] = outcome
         told()
     return [found[position] for position in range(len(jobs))]

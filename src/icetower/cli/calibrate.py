@@ -1,0 +1,117 @@
+"""`icetower simulate calibrate`: what a real catalog and its storage take, as a provider for the simulator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+
+from icetower.ambient import SystemAmbient
+from icetower.cli.simulate import console, needed
+from icetower.cli.terminal import say
+from icetower.errors import UpstreamFailed, UsageError
+
+if TYPE_CHECKING:
+    from icetower.simulator.calibration import Fit
+
+SIZES = (10 * 1024, 100 * 1024, 1024 * 1024)
+"""Bytes of the files that are written; the smallest is read."""
+
+
+def calibrate(
+    name: Annotated[str, typer.Argument(help="What the provider is to be called.")],
+    properties: Annotated[
+        list[str], typer.Option("--property", "-p", help="Of PyIceberg's catalog, key=value: type, uri, warehouse, ….")
+    ],
+    count: Annotated[int, typer.Option(min=20, max=10_000, help="Calls of each kind.")] = 100,
+    namespace: Annotated[str, typer.Option(help="Where a table is made for it, and dropped.")] = "icetower_calibration",
+) -> None:
+    """Measure a catalog and its storage: files are written, read and deleted, and commits made, in a table of its own.
+
+    Prints a [providers.NAME] section for an experiment's file.
+    """
+    calibration = needed("calibration")
+    clock = SystemAmbient()
+    catalog, table = _table(
+        dict(_pair(given) for given in properties), namespace, f"t_{clock.uuid4().replace('-', '')}"
+    )
+    try:
+        files = [(size, f"{table.location()}/data/{size}-{number}") for size in SIZES for number in range(count)]
+        writes: dict[int, list[float]] = {size: [] for size in SIZES}
+        for size, path in files:
+            writes[size].append(_timed(clock, lambda path=path, size=size: _write(table.io, path, size)))
+        reads = [_timed(clock, lambda path=path: _read(table.io, path)) for size, path in files if size == SIZES[0]]
+        for _, path in files:
+            table.io.delete(path)
+        identifier = table.name()
+        looks = [_timed(clock, lambda: catalog.load_table(identifier)) for _ in range(count)]
+        commits = [_timed(clock, lambda number=number: _commit(table, number)) for number in range(count)]
+    except OSError as error:
+        raise UpstreamFailed(f"the storage at {table.location()} failed: {error}") from error
+    finally:
+        catalog.drop_table(table.name())
+    fits = {what: calibration.fitted(found) for what, found in (("read", reads), ("look", looks), ("commit", commits))}
+    fits |= {f"write {size // 1024} KiB": calibration.fitted(found) for size, found in writes.items()}
+    _show(fits)
+    section = calibration.provider_section(
+        name, fits["read"], calibration.fitted_writes(writes), fits["look"], fits["commit"]
+    )
+    say(section.rstrip())
+
+
+def _pair(given: str) -> tuple[str, str]:
+    key, equals, value = given.partition("=")
+    if not equals:
+        raise UsageError(f"--property {given}: it is key=value")
+    return key, value
+
+
+def _table(properties: dict[str, str], namespace: str, name: str) -> tuple[Any, Any]:
+    """A catalog, and a new table in it."""
+    from pyiceberg.catalog import load_catalog
+    from pyiceberg.exceptions import NamespaceAlreadyExistsError
+    from pyiceberg.schema import Schema
+    from pyiceberg.types import LongType, NestedField
+
+    try:
+        catalog = load_catalog("calibrated", **properties)
+        with suppress(NamespaceAlreadyExistsError):
+            catalog.create_namespace(namespace)
+        schema = Schema(NestedField(1, "id", LongType(), required=False))
+        return catalog, catalog.create_table((namespace, name), schema)
+    except Exception as error:
+        raise UpstreamFailed(f"the catalog cannot be used: {type(error).__name__}: {error}") from error
+
+
+def _timed(clock: SystemAmbient, work: Callable[[], Any]) -> float:
+    began_s = clock.monotonic_s()
+    work()
+    return (clock.monotonic_s() - began_s) * 1000
+
+
+def _write(io: Any, path: str, size: int) -> None:
+    with io.new_output(path).create() as file:
+        file.write(b"\0" * size)
+
+
+def _read(io: Any, path: str) -> None:
+    with io.new_input(path).open() as file:
+        file.read()
+
+
+def _commit(table: Any, number: int) -> None:
+    with table.transaction() as transaction:
+        transaction.set_properties({"calibration": str(number)})
+
+
+def _show(fits: dict[str, Fit]) -> None:
+    shown = Table(title="milliseconds, measured / fitted", title_justify="left", title_style="bold")
+    shown.add_column("")
+    for part in next(iter(fits.values())).percentiles:
+        shown.add_column(f"P{part[0] * 100:g}", justify="right")
+    for what, fit in fits.items():
+        shown.add_row(what, *(f"{measured:.3g} / {found:.3g}" for _, measured, found in fit.percentiles))
+    console().print(shown)

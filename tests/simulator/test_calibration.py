@@ -1,0 +1,112 @@
+"""Providers of one's own: fitted to samples, read from files, and measured at a real catalog and storage."""
+
+from __future__ import annotations
+
+import math
+import random
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from icetower.errors import ConfigurationError, UsageError
+from icetower.simulator import course
+from icetower.simulator.calibration import fitted, fitted_writes, provider_section
+from icetower.simulator.experiments import parse
+from icetower.simulator.latencies import MIB, Latency, provider_from
+
+EXPERIMENT = """
+model = "client"
+seeds = 1
+[setup]
+storage = "mine"
+catalog = "mine"
+duration_s = 120
+runtime_s = 2
+runtime_floor_s = 0
+[sweep]
+inter_arrival_ms = [100]
+"""
+
+
+def samples(latency: Latency, count: int, seed: int) -> list[float]:
+    chance = random.Random(seed)
+    mu = math.log(latency.median_ms)
+    return [max(chance.lognormvariate(mu, latency.sigma), latency.floor_ms) for _ in range(count)]
+
+
+@pytest.mark.parametrize("latency", [Latency(27, 0.62, 5), Latency(2, 0.1), Latency(170, 0.91)], ids=str)
+def test_a_latency_is_found_again_in_its_samples(latency: Latency) -> None:
+    fit = fitted(samples(latency, 20_000, 1))
+    assert fit.latency.median_ms == pytest.approx(latency.median_ms, rel=0.03)
+    assert fit.latency.sigma == pytest.approx(latency.sigma, rel=0.05)
+    for part, measured, found in fit.percentiles:
+        assert found == pytest.approx(measured, rel=0.1), part
+
+
+def test_writes_are_fitted_by_their_size() -> None:
+    found = {size: samples(Latency(60 + 20 * size / MIB, 0.29), 5000, size) for size in (10_000, MIB, 8 * MIB)}
+    base, slope, sigma = fitted_writes(found)
+    assert base == pytest.approx(60, rel=0.03)
+    assert slope == pytest.approx(20, rel=0.05)
+    assert sigma == pytest.approx(0.29, rel=0.05)
+
+
+def test_constant_calls_have_no_spread() -> None:
+    fit = fitted([5.0] * 30)
+    assert fit.latency == Latency(5.0, 0.0, 5.0)
+    with pytest.raises(UsageError, match="too few"):
+        fitted([1.0] * 3)
+
+
+def test_what_was_fitted_can_be_simulated() -> None:
+    fit = fitted(samples(Latency(3.0, 0.2), 500, 1))
+    section = provider_section("mine", fit, (5.0, 2.0, 0.2), fit, fit)
+    given = tomllib.loads(section)["providers"]["mine"]
+    assert provider_from("mine", given, "here").get.median_ms == pytest.approx(3.0, rel=0.05)
+    found = course.run(parse(EXPERIMENT + section, "own", "own"), workers=1)
+    assert found.rows[0]["p50_s"] < 0.1
+    assert found.rows[0]["success_pct"] > 95
+    spawned = course.run(parse(EXPERIMENT + section, "own", "own"), seeds=2, workers=2)
+    assert spawned.each_run[0] == found.each_run[0]
+
+
+@pytest.mark.parametrize(
+    ("section", "told"),
+    [
+        ("[providers.mine]\nget_ms = [1, 0.1]\nput_ms = [1, 1, 0.1]", "swap_ms is lacking"),
+        ("[providers.mine]\nget_ms = [1]\nput_ms = [1, 1, 0.1]\nswap_ms = [1, 1]", "get_ms is a list of 2 numbers"),
+        (
+            "[providers.mine]\nget_ms = [1, 1]\nput_ms = [1, 1, 0.1]\nswap_ms = [1, 1]\nspeed = 1",
+            "speed is none of them",
+        ),
+        ("[providers.mine]\nget_ms = [0, 1]\nput_ms = [1, 1, 0.1]\nswap_ms = [1, 1]", "must be positive"),
+        ("", "no provider is called 'mine'"),
+    ],
+)
+def test_a_provider_that_is_none_says_why(section: str, told: str) -> None:
+    with pytest.raises(ConfigurationError, match=told.replace("(", "\\(")):
+        parse(EXPERIMENT + section, "own", "own")
+
+
+def test_a_catalog_and_its_storage_are_measured_and_left_as_they_were(tmp_path: Path) -> None:
+    command = [
+        str(Path(sys.executable).with_name("icetower")), "simulate", "calibrate", "here", "--count", "20",
+        "-p", "type=sql", "-p", f"uri=sqlite:///{tmp_path}/catalog.db", "-p", f"warehouse=file://{tmp_path}/lake",
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    section = done.stdout[done.stdout.index("[providers.here]") :]
+    provider = provider_from("here", tomllib.loads(section)["providers"]["here"], "output")
+    assert 0 < provider.get.median_ms < provider.swap.median_ms
+    left = [path for path in (tmp_path / "lake").rglob("*") if path.is_file() and "/data/" in str(path)]
+    assert left == []
+
+
+def test_a_catalog_that_is_not_there_is_said() -> None:
+    command = [str(Path(sys.executable).with_name("icetower")), "simulate", "calibrate", "here", "-p", "uri"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 2
+    assert "key=value" in done.stderr
