@@ -8,7 +8,7 @@ SEED := 20261121
 SECONDS := 60
 ROUNDS := 10
 
-.PHONY: help setup java jdk jars postgres demo check test differential mutations walkthrough experiments torture bench-commit bench-gate bench-ledger never-weaker spark-merge reproduce rck lock format clean
+.PHONY: help setup java jdk jars postgres demo check test differential mutations walkthrough experiments torture bench-commit bench-gate bench-ledger bench-audit never-weaker spark-merge reproduce rck lock format clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -62,6 +62,9 @@ bench-commit: java ## commits by many writers to one table, beside what people u
 
 bench-gate: $(READY) ## what asking a contract costs of a commit's server time, at 256 writers: under ten minutes
 	@$(BIN)/python tools/bench/gate.py
+
+bench-audit: $(READY) ## how long the history of a table takes to audit, and by what that grows: ten thousand commits
+	@$(BIN)/python tools/bench_audit/run.py
 
 bench-ledger: $(READY) ## what a lookup in the ledger costs, up to COUNT keys (make bench-ledger COUNT=100000000)
 	@$(BIN)/python tools/bench_ledger/run.py --count $(if $(filter command line,$(origin COUNT)),$(COUNT),1000000)

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
+
+import orjson
 
 from icetower.errors import NotFound
 from icetower.table.head import HeadState
 
 
 class MemoryFiles:
-    """Files by path; `reads` counts how often each was read."""
+    """Files by path, and those of this machine where a path says so; `reads` counts how often each was read."""
 
     def __init__(self, files: dict[str, bytes]) -> None:
         self.files = files
@@ -19,6 +24,8 @@ class MemoryFiles:
 
     async def read(self, path: str) -> bytes:
         self.reads[path] = self.reads.get(path, 0) + 1
+        if path.startswith("file:///"):
+            return _local(path)
         if path not in self.files:
             raise NotFound(f"File does not exist: {path}", rule="file.exists")
         return self.files[path]
@@ -30,6 +37,10 @@ class MemoryFiles:
         return path in self.files
 
 
+def _local(path: str) -> bytes:
+    return Path(url2pathname(urlsplit(path).path)).read_bytes()
+
+
 @dataclass
 class Table:
     """A table in memory. `outcome`: what made it, where that says more."""
@@ -37,3 +48,12 @@ class Table:
     head: HeadState
     files: MemoryFiles
     outcome: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    def spill(self, folder: Path) -> Path:
+        """The metadata folder as it would be copied from storage; its metadata file."""
+        folder.mkdir(parents=True, exist_ok=True)
+        for path, data in self.files.files.items():
+            (folder / path.rpartition("/")[2]).write_bytes(data)
+        file = folder / "v1.metadata.json"
+        file.write_bytes(orjson.dumps(self.head.metadata))
+        return file

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from histories.memory import MemoryFiles, Table
-from icetower.protocol.marks import FILTER, ISOLATION, READ_SNAPSHOT
+from icetower.protocol.marks import FILTER, ISOLATION, PRINCIPAL, READ_SNAPSHOT
 from icetower.table.head import HeadState
 from icetower.table.manifest_writing import assign_first_row_ids, manifest_row, write_manifest, write_manifest_list
 from icetower.table.metadata import new_table
@@ -98,6 +98,10 @@ class World:
     Args:
         seed: of all that is random.
         declared: how many of the commits say what they have read.
+
+    Attributes:
+        author: who commits next, as a tower would write it.
+        log: who added and removed what, commit by commit.
     """
 
     def __init__(self, seed: int, format_version: int = 2, *, partitioned: bool = True, declared: float = 0.5) -> None:
@@ -123,6 +127,8 @@ class World:
         self.manifests: list[Manifest] = []
         self.files: dict[str, File] = {}
         self.by_path: dict[str, File] = {}
+        self.author: str | None = None
+        self.log: list[tuple[str | None, list[File], list[File]]] = []
         self._row = self._name = self._number = 0
         self._next_row_id = 0
 
@@ -132,25 +138,25 @@ class World:
         """The live files of one content."""
         return [file for file in self.files.values() if file.content == content]
 
-    def dead(self, data: File) -> frozenset[int]:
-        """The positions of a data file that are deleted, in whatever way."""
+    def dead(self, data: File, files: Iterable[File] | None = None) -> frozenset[int]:
+        """The positions of a data file that are deleted, in whatever way, by the live files or by others."""
         gone: set[int] = set()
-        vector = False
-        for file in self.files.values():
+        for file in self.files.values() if files is None else files:
             if file.content == POSITION_DELETES and data.path in file.positions and file.number >= data.number:
                 gone |= file.positions[data.path]
-                vector |= file.entry.file.file_format == "PUFFIN"
             elif file.content == EQUALITY_DELETES and file.number > data.number and self._reaches(file, data):
                 wanted = set(file.rows)
                 gone |= {at for at, row in enumerate(data.rows) if row in wanted}
         return frozenset(gone)
 
-    def content(self) -> list[int]:
-        """The ids of all live rows, in order."""
+    def content(self, files: Iterable[File] | None = None) -> list[int]:
+        """The ids of all live rows, in order, of the live files or of others."""
+        known = list(self.files.values() if files is None else files)
         found: list[int] = []
-        for data in self.of(DATA):
-            gone = self.dead(data)
-            found += (row for at, row in enumerate(data.rows) if at not in gone)
+        for data in known:
+            if data.content == DATA:
+                gone = self.dead(data, known)
+                found += (row for at, row in enumerate(data.rows) if at not in gone)
         return sorted(found)
 
     def _reaches(self, deletes: File, data: File) -> bool:
@@ -257,6 +263,7 @@ class World:
             relist: it lays all data manifests out anew.
         """
         added, removed = list(added), {file.path: file for file in removed}
+        self.log.append((self.author, added, list(removed.values())))
         self._number += 1
         snapshots: list[JSON] = self.metadata["snapshots"]
         snapshot_id, number = 1_000 + len(snapshots) * 7, self._number if self.version > 1 else 0
@@ -338,7 +345,8 @@ class World:
             sequence_number=number,
             first_row_id=first_row_id,
         )
-        snapshot |= {"manifest-list": path, "summary": {"operation": operation, **summary}, "schema-id": 0}
+        words = {"operation": operation, **summary} | ({} if self.author is None else {PRINCIPAL: self.author})
+        snapshot |= {"manifest-list": path, "summary": words, "schema-id": 0}
         if parent is not None:
             snapshot["parent-snapshot-id"] = parent
         if self.version > 1:

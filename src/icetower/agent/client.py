@@ -168,6 +168,10 @@ class Tower:
         """How commits ended and how long they took, by table and principal."""
         return self._json("GET", "/commits/summary")
 
+    def bypasses(self, *, limit: int = 100) -> list[dict[str, Any]]:
+        """Commits that have come to tables around the tower since it was started, newest first. For administrators."""
+        return self._json("GET", "/bypasses", params={"limit": str(limit)})["bypasses"]
+
     def shadow_report(self, contract: str | None = None) -> list[dict[str, Any]]:
         """What contracts in shadow mode would have refused, for whom and how often; and what rebasing spares them.
 

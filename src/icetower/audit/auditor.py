@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from icetower.audit import overlaps
+from icetower.audit.bypass import bypass
 from icetower.audit.commits import BEFORE, Commit, Line, Reads, attempts_of, reads_of
+from icetower.audit.content import Contents
 from icetower.audit.cycles import Cycles
 from icetower.audit.findings import Checked, Edge, Report, Rule, Verdict, Violation
 from icetower.audit.integrity import (
@@ -27,21 +29,22 @@ from icetower.audit.integrity import (
     check_rows,
     check_vectors,
     found,
+    is_compaction,
 )
-from icetower.audit.items import Item, items_of, key_of
+from icetower.audit.items import Item, key_of
+from icetower.audit.manifest_reading import Cursor, ManifestReader
 from icetower.audit.overlaps import Case, Missed
 from icetower.audit.standing import Delta, Standing
 from icetower.audit.telling import called, name
-from icetower.catalog.changes import bytes_of_manifest
 from icetower.conflicts.expressions import columns_of
 from icetower.conflicts.history import NeedsFile, parent_of
 from icetower.conflicts.isolation import Level
 from icetower.errors import BadRequest, NotFound, ValidationFailed
-from icetower.recent import Recent
 from icetower.table.head import HeadState
 from icetower.table.list_reading import ListReader, ListStep
-from icetower.table.manifests import DataFile, Manifest, ManifestFile, read_manifest
+from icetower.table.manifests import DataFile, ManifestFile, read_manifest
 from icetower.table.metadata import MAIN, ancestors
+from icetower.table.origins import through_a_tower
 from icetower.table.partitions import PartitionSpec, spec_of
 
 JSON = Mapping[str, Any]
@@ -49,8 +52,6 @@ T = TypeVar("T")
 
 AT_ONCE = 64
 """Snapshots that are read side by side."""
-KEPT_BYTES = 64 * 1024 * 1024
-"""Of manifests that were opened last, statistics and all."""
 DETAILS_MAX = 64
 """Manifests whose statistics are at hand."""
 
@@ -64,6 +65,10 @@ class Source(Protocol):
         """All bytes of a file. Raises `NotFound`."""
         ...
 
+    async def read_range(self, path: str, offset: int, length_bytes: int) -> bytes:
+        """A part of a file. Raises `NotFound`."""
+        ...
+
     async def exists(self, path: str) -> bool: ...
 
 
@@ -74,11 +79,17 @@ class Options:
     Attributes:
         level: what the history is held against.
         after: the id of a snapshot up to which an earlier audit has looked.
+        whole: whether all that was there before the first snapshot is opened.
+        tower: whether every commit must have come through a tower; None: those after the first that has.
+        content: whether delete files and data files are opened, too, where manifests leave something open.
     """
 
     branch: str = MAIN
     level: Level = Level.SERIALIZABLE
     after: int | None = None
+    content: bool = False
+    tower: bool | None = None
+    whole: bool = False
 
 
 async def audit(head: HeadState, source: Source, options: Options | None = None) -> Report:
@@ -105,9 +116,14 @@ class _Listed:
     begins: tuple[ManifestFile, ...] | None
     why: str
 
+    @property
+    def entered(self) -> tuple[ManifestFile, ...]:
+        """The manifests that the snapshot brought, and that are opened for that."""
+        return () if self.step is None or self.begins is not None else self.step.entered
+
 
 class Walk:
-    """One audit under way."""
+    """One audit under way. When it has run, `line` holds its commits, and `standing` what is live at the head."""
 
     def __init__(self, head: HeadState, source: Source, options: Options) -> None:
         self.head = head
@@ -117,13 +133,15 @@ class Walk:
         self.standing = Standing(_specs(head))
         columns = columns_of(head.schema)
         self._columns = {column.id: column for column in columns.values() if not column.nested}
-        self._cycles = Cycles(self.line, self.standing, self.details, columns, options.level)
+        self.cycles = Cycles(self.line, self.standing, self.details, columns, options.level)
+        self._contents = Contents(source, self.line, self.standing) if options.content else None
         self._places: Mapping[int, int] = {}
         self._on_branch = 0
+        self._towers: JSON | None = None
         self._reader = ListReader()
         self._begun = False
         self._anew = False
-        self._kept: Recent[Manifest] = Recent(KEPT_BYTES)
+        self._manifests = ManifestReader()
         self._details: dict[str, Mapping[str, DataFile]] = {}
         self._judging = True
         self._unbalanced: list[Missed] = []
@@ -142,11 +160,11 @@ class Walk:
         for start in range(0, len(chain), AT_ONCE):
             window = chain[start : start + AT_ONCE]
             listed = self._listed(window, await asyncio.gather(*(self._list(snapshot) for snapshot in window)))
-            rows = {row.path: row for each in listed if each.step is not None for row in each.step.entered}
-            opened = dict(zip(rows, await asyncio.gather(*(self._open(row) for row in rows.values())), strict=True))
+            rows = {row.path: row for each in listed for row in each.entered}
+            fetched = dict(zip(rows, await asyncio.gather(*(self._fetch(row) for row in rows.values())), strict=True))
             for at, each in enumerate(listed, start):
                 self._judging = at >= begin
-                await self._take(chain, each, opened)
+                await self._take(chain, each, fetched)
         return self._report(chain, begin)
 
     def _chain(self) -> tuple[list[JSON], int]:
@@ -172,6 +190,7 @@ class Walk:
                 rule="audit.checkpoint",
             )
         context = _context(chain, begin)
+        self._towers = next((snapshot for snapshot in reversed(chain[:context]) if through_a_tower(snapshot)), None)
         return chain[context:], begin - context
 
     async def _list(self, snapshot: JSON) -> bytes | str:
@@ -203,20 +222,24 @@ class Walk:
             self._anew, self._begun = False, True
         return found_
 
-    async def _open(self, row: ManifestFile) -> Opened:
-        """A manifest, read; one that cannot be says why."""
+    async def _fetch(self, row: ManifestFile) -> bytes | None:
         try:
-            data = await self.source.read(row.path)
-            manifest = read_manifest(data)
+            return await self.source.read(row.path)
         except NotFound:
-            return Opened(row, None, why="There is no such file.")
-        except ValidationFailed as error:
-            return Opened(row, None, why=f"It cannot be read: {error.message}.")
-        self._opened += 1
-        self._kept.put(row.path, manifest, bytes_of_manifest(manifest))
-        return Opened(row, tuple(items_of(row, manifest)), len(data))
+            return None
 
-    async def _take(self, chain: Sequence[JSON], listed: _Listed, opened: Mapping[str, Opened]) -> None:
+    def _open(self, row: ManifestFile, data: bytes | None, older: Sequence[Cursor] = ()) -> Opened:
+        """A manifest, read; one that cannot be says why."""
+        if data is None:
+            return Opened(row, None, "There is no such file.")
+        try:
+            read = self._manifests.read(data, row, older)
+        except ValidationFailed as error:
+            return Opened(row, None, f"It cannot be read: {error.message}.")
+        self._opened += 1
+        return Opened(row, read)
+
+    async def _take(self, chain: Sequence[JSON], listed: _Listed, fetched: Mapping[str, bytes | None]) -> None:
         """The next snapshot of the line."""
         snapshot, position = listed.snapshot, len(self.line.commits)
         parent = chain[position - 1] if position else None
@@ -228,44 +251,55 @@ class Walk:
         elif listed.begins is not None:
             await self._begin(snapshot, listed.begins)
         else:
-            delta = await self._step(snapshot, listed.step, opened)
+            delta = await self._step(snapshot, listed.step, fetched)
         reads = reads_of(snapshot, self.head.metadata.get("properties") or {}, self._places, chain[0])
         commit = Commit(position, snapshot, reads, delta, attempts_of(snapshot))
         self.line.add(commit)
+        self._pass(commit)
         if listed.step is not None and listed.begins is None:
             await self._judge(commit)
         self._count(commit)
 
+    def _pass(self, commit: Commit) -> None:
+        """Has it come through the tower?"""
+        if through_a_tower(commit.snapshot):
+            self._towers = commit.snapshot
+        elif self.options.tower or (self._towers is not None and self.options.tower is None):
+            items = (*commit.delta.added, *commit.delta.removed)
+            self._find([bypass(commit.snapshot, self._towers, items, self.standing.specs)])
+
     async def _begin(self, snapshot: JSON, rows: Sequence[ManifestFile]) -> None:
         """Take the table as it stands with a snapshot."""
         self.standing.begin(rows)
+        if self.options.whole:
+            await self._look(list(self.standing.unread.values()))
         there = await asyncio.gather(*(self.source.exists(row.path) for row in rows)) if self._judging else ()
         for row in (row for row, found_ in zip(rows, there, strict=False) if not found_):
-            missing = Opened(row, None, why="There is no such file.")
+            missing = Opened(row, None, "There is no such file.")
             self._find(check_rows(snapshot, ListStep({}, (), (), (), ()), (missing,)))
 
-    async def _step(self, snapshot: JSON, step: ListStep, opened: Mapping[str, Opened]) -> Delta:
+    async def _step(self, snapshot: JSON, step: ListStep, fetched: Mapping[str, bytes | None]) -> Delta:
         """Follow a snapshot to what it leaves."""
-        own = [opened[row.path] for row in step.entered]
+        await self._look(row for row in step.left if row.path in self.standing.unread and _has_live(row))
+        left = [row.path for row in step.left]
+        bodies = [self.standing.held[path] for path in left if path in self.standing.held]
+        cursors = [Cursor(body) for body in bodies]
+        own = [self._open(row, fetched[row.path], cursors) for row in step.entered]
         self._find(check_rows(snapshot, step, own))
         self._find(check_altered(snapshot, step.altered))
-        await self._look(row for row in step.left if row.path in self.standing.unread)
-        changes_deletes = any(row.content for row in (*step.entered, *step.left))
-        takes_away = any(row.content == 0 for row in step.left)
-        if changes_deletes or takes_away:  # which deletes applied to what goes, or is there a vector already?
+        entered = {each.row.path: each.read for each in own}
+        delta = self.standing.delta(snapshot["snapshot-id"], entered, left, cursors)
+        if delta.deletes_added() or delta.deletes_removed() or (delta.data_removed() and is_compaction(snapshot)):
+            # Is there a vector already; which deletes applied to what goes?
             await self._look(self.standing.unread_deletes())
-        delta = self.standing.delta(
-            snapshot["snapshot-id"], {each.row.path: each.items for each in own}, (row.path for row in step.left)
-        )
         await self._look(self._beside(delta))
         self._find(check_entries(snapshot, delta, self.standing))
         self._find(check_vectors(snapshot, delta, self.standing))
         commit = Commit(len(self.line.commits), snapshot, _NOTHING_READ, delta)
-        self._unbalanced = await self._ask(lambda: list(overlaps.unbalanced(self._case(commit))))
-        for row in step.left:
-            self.standing.close(row.path)
-        for each in own:
-            self.standing.open(each.row.path, each.items)
+        self._unbalanced = await self.ask(lambda: list(overlaps.unbalanced(self._case(commit))))
+        self.standing.take(delta, left, entered)
+        for body in bodies:
+            self._manifests.forget(body)
         return delta
 
     def _beside(self, delta: Delta) -> Iterable[ManifestFile]:
@@ -282,13 +316,15 @@ class Walk:
 
     async def _judge(self, commit: Commit) -> None:
         """What the commit shows not to have known."""
-        known = [*self._unbalanced, *await self._ask(lambda: overlaps.missed(self._case(commit)))]
+        known = [*self._unbalanced, *await self.ask(lambda: overlaps.missed(self._case(commit)))]
+        if self._contents is not None:
+            known = await self._contents.look(commit, known)
         dropped = list(check_dropped(commit.snapshot, commit.delta, self.standing))
         self._find(violation for violation, _ in dropped)
         self._find(overlaps.read_skew(self._case(commit), known))
         cycle = None
         if all(each.violation.verdict is not Verdict.DEFINITE for each in known):
-            cycle = await self._ask(lambda: self._cycles.through(commit))
+            cycle = await self.ask(lambda: self.cycles.through(commit))
         if cycle is not None:  # it says for certain what is only possible by what was written
             known = [each for each in known if not set(each.violation.snapshots) <= set(cycle[0].snapshots)]
             self._find((cycle[0],))
@@ -305,12 +341,13 @@ class Walk:
     async def _look(self, rows: Iterable[ManifestFile]) -> None:
         """Open manifests from before the first snapshot."""
         wanted = list(rows)
-        for each in await asyncio.gather(*(self._open(row) for row in wanted)):
-            self.standing.open(each.row.path, each.items)
-            if each.items is None:
-                self._notes[f"{name(each.row.path)} from before the first snapshot: {each.why}"] = None
+        for row, data in zip(wanted, await asyncio.gather(*map(self._fetch, wanted)), strict=True):
+            opened = self._open(row, data)
+            self.standing.open(row.path, None if opened.read is None else opened.read.body)
+            if opened.read is None:
+                self._notes[f"{name(row.path)}, from before the first snapshot: {opened.why}"] = None
 
-    async def _ask(self, question: Callable[[], T]) -> T:
+    async def ask(self, question: Callable[[], T]) -> T:
         """Ask until nothing is missing any more."""
         while True:
             try:
@@ -319,13 +356,9 @@ class Walk:
                 await self._load(need.path)
 
     async def _load(self, path: str) -> None:
-        manifest = self._kept.get(path)
-        if manifest is None:
-            manifest = read_manifest(await self.source.read(path))
-            self._opened += 1
-            self._kept.put(path, manifest, bytes_of_manifest(manifest))
-        if len(self._details) >= DETAILS_MAX:
-            self._details.clear()
+        manifest = read_manifest(await self.source.read(path))
+        while len(self._details) >= DETAILS_MAX:
+            del self._details[next(iter(self._details))]
         self._details[path] = {key_of(entry.file): entry.file for entry in manifest.entries}
 
     def details(self, item: Item) -> DataFile:
@@ -374,9 +407,10 @@ class Walk:
                 "beside it (write skew), or replaced what nobody had read, it cannot be seen."
             ] = None
         if self.standing.unread:
-            self._notes[
-                f"{len(self.standing.unread)} manifests from before were never changed, and were not opened."
-            ] = None
+            unread = f"{len(self.standing.unread)} manifests from before have not changed, and were not opened"
+            self._notes[f"{unread}: that a file of theirs was added once more would not be seen."] = None
+        if self._contents is not None:
+            self._notes.update(self._contents.notes)
         checked = Checked(
             table=self.head.location,
             uuid=str(metadata.get("table-uuid") or ""),
@@ -390,9 +424,15 @@ class Walk:
             reads=self._reads,
             off_branch=len(self.head.snapshots) - self._on_branch,
             manifests_read=self._opened,
+            content=self.options.content,
             undeterminable=tuple(self._notes),
         )
         return Report(tuple(self._violations.values()), checked, tuple(self._edges))
+
+
+def _has_live(row: ManifestFile) -> bool:
+    """Whether a manifest names files that are live; one that doesn't say may."""
+    return row.added_files != 0 or row.existing_files != 0
 
 
 def _context(chain: Sequence[JSON], begin: int) -> int:

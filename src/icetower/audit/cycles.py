@@ -113,7 +113,7 @@ class Cycles:
             and reads.filter is not None
             and not other.is_compaction
         ):
-            touched = self._touches(one, reads.filter)
+            touched = self.touched(one, reads.filter)
             if touched is not None:
                 return Step("wr", one, other, touched)
         return None
@@ -127,10 +127,10 @@ class Cycles:
         unknown = reads.start is None and other.position < one.position
         if saw or unknown:
             return None
-        touched = self._touches(other, reads.filter)
+        touched = self.touched(other, reads.filter)
         return None if touched is None else Step("rw", one, other, touched)
 
-    def _touches(self, commit: Commit, expression: Expression) -> Item | None:
+    def touched(self, commit: Commit, expression: Expression) -> Item | None:
         """A file by which a commit changed what a filter may match; compaction changes no row."""
         if commit.is_compaction:
             return None

@@ -12,10 +12,12 @@ from typing import Any
 
 from icetower.audit.findings import Rule, Verdict, Violation
 from icetower.audit.items import Item
+from icetower.audit.manifest_reading import Body, Read
 from icetower.audit.standing import Delta, Standing
 from icetower.audit.telling import called, listed, name, names, partition_of, rows, shown
 from icetower.conflicts.deletes import is_unpartitioned
 from icetower.conflicts.history import operation_name, parent_of, sequence_number_of
+from icetower.protocol.marks import REVERTS
 from icetower.table.list_reading import ListStep
 from icetower.table.records import ADDED, DELETED, EXISTING, ManifestFile
 
@@ -30,11 +32,10 @@ _FILLED_LATER = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A manifest that a snapshot brought, as it was read. `items`: None where it could not be; `why` then says why."""
+    """A manifest that a snapshot brought. `read`: None where it could not be read; `why` then says why."""
 
     row: ManifestFile
-    items: tuple[Item, ...] | None
-    length_bytes: int = 0
+    read: Read | None
     why: str = ""
 
 
@@ -48,7 +49,8 @@ def found(
     """A violation; snapshots in the order of their commits."""
     paths = dict.fromkeys(each if isinstance(each, str) else each.path for each in files)
     ids = tuple(dict.fromkeys(int(snapshot["snapshot-id"]) for snapshot in snapshots))
-    return Violation(rule, verdict, ids, witness, tuple(paths)[:FILES_NAMED])
+    sentences = tuple(sentence[:1].upper() + sentence[1:] for sentence in witness)
+    return Violation(rule, verdict, ids, sentences, tuple(paths)[:FILES_NAMED])
 
 
 # ── The chain ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -56,7 +58,6 @@ def found(
 
 def check_chain(snapshot: JSON, parent: JSON | None, step: ListStep | None) -> Iterator[Violation]:
     """A snapshot against its parent, where that is still there, and against what its manifest list says of it."""
-    here = called(snapshot)
     if parent is not None:
         number, before = sequence_number_of(snapshot), sequence_number_of(parent)
         if number <= before and (number or before):
@@ -65,7 +66,7 @@ def check_chain(snapshot: JSON, parent: JSON | None, step: ListStep | None) -> I
                 Verdict.DEFINITE,
                 (parent, snapshot),
                 f"{called(parent)} has sequence number {before}.",
-                f"{here} follows it with sequence number {number}; every commit takes a higher one.",
+                f"{called(snapshot)} follows it with sequence number {number}; every commit takes a higher one.",
             )
     if step is None:
         return
@@ -84,7 +85,7 @@ def check_chain(snapshot: JSON, parent: JSON | None, step: ListStep | None) -> I
                 rule,
                 Verdict.DEFINITE,
                 (snapshot,),
-                f"The table's metadata gives {here} the {key} {expected}.",
+                f"The table's metadata gives {called(snapshot)} the {key} {expected}.",
                 f"Its manifest list, which was written by its commit, says {key} {shown(said)}: "
                 "the metadata was changed since.",
             )
@@ -129,15 +130,15 @@ def check_gap(oldest: JSON, metadata: JSON, stray: Sequence[JSON]) -> Iterator[V
 
 def check_rows(snapshot: JSON, step: ListStep, opened: Sequence[Opened]) -> Iterator[Violation]:
     """The rows of a manifest list that are new or changed."""
-    number, here = sequence_number_of(snapshot), called(snapshot)
+    number = sequence_number_of(snapshot)
     for each in opened:
         row = each.row
-        if each.items is None:
+        if each.read is None:
             yield found(
                 Rule.MISSING_MANIFEST,
                 Verdict.DEFINITE,
                 (snapshot,),
-                f"{here} names the manifest {name(row.path)}.",
+                f"{called(snapshot)} names the manifest {name(row.path)}.",
                 f"{each.why} What is in it nobody can read; so far {_counted(row)}.",
                 files=(row.path,),
             )
@@ -147,7 +148,7 @@ def check_rows(snapshot: JSON, step: ListStep, opened: Sequence[Opened]) -> Iter
                 Rule.SMUGGLED_FILE,
                 Verdict.DEFINITE,
                 (snapshot,),
-                f"{here} names the manifest {name(row.path)}, which its parent does not name.",
+                f"{called(snapshot)} names the manifest {name(row.path)}, which its parent does not name.",
                 f"The manifest is listed as added by snapshot {row.added_snapshot_id}: a commit that brings a manifest "
                 "adds it itself.",
                 files=(row.path,),
@@ -157,17 +158,17 @@ def check_rows(snapshot: JSON, step: ListStep, opened: Sequence[Opened]) -> Iter
                 Rule.SEQUENCE,
                 Verdict.DEFINITE,
                 (snapshot,),
-                f"{here} has sequence number {number}.",
+                f"{called(snapshot)} has sequence number {number}.",
                 f"Its own manifest {name(row.path)} is listed with {row.sequence_number}.",
                 files=(row.path,),
             )
-        yield from _count_violations(snapshot, each)
+        yield from _count_violations(snapshot, each.read.body)
     for path in step.doubled:
         yield found(
             Rule.FILE_TWICE,
             Verdict.DEFINITE,
             (snapshot,),
-            f"{here} names the manifest {name(path)} twice: all that is in it is read twice.",
+            f"{called(snapshot)} names the manifest {name(path)} twice: all that is in it is read twice.",
             files=(path,),
         )
 
@@ -203,22 +204,20 @@ def _counted(row: ManifestFile) -> str:
     return f"the list says that it has {', '.join(counts)} files" if counts else "the list does not say what it holds"
 
 
-def _count_violations(snapshot: JSON, opened: Opened) -> Iterator[Violation]:
-    row, items = opened.row, opened.items or ()
+def _count_violations(snapshot: JSON, body: Body) -> Iterator[Violation]:
+    row = body.row
     told = {
         ADDED: ("added", row.added_files, row.added_rows),
         EXISTING: ("existing", row.existing_files, row.existing_rows),
         DELETED: ("deleted", row.deleted_files, row.deleted_rows),
     }
-    wrong = (
-        [] if row.length_bytes == opened.length_bytes else [f"{row.length_bytes} bytes; it has {opened.length_bytes}"]
-    )
+    wrong = [] if row.length_bytes == body.length_bytes else [f"{row.length_bytes} bytes; it has {body.length_bytes}"]
     for status, (word, files, count) in told.items():
-        sizes = [item.records for item in items if item.status == status]
-        if files is not None and files != len(sizes):
-            wrong.append(f"{files} {word} files; it has {len(sizes)}")
-        if count is not None and count != sum(sizes):
-            wrong.append(f"{count} {word} rows; it has {sum(sizes)}")
+        real_files, real_rows = body.totals.get(status, (0, 0))
+        if files is not None and files != real_files:
+            wrong.append(f"{files} {word} files; it has {real_files}")
+        if count is not None and count != real_rows:
+            wrong.append(f"{count} {word} rows; it has {real_rows}")
     if wrong:
         yield found(
             Rule.COUNTS,
@@ -234,15 +233,14 @@ def _count_violations(snapshot: JSON, opened: Opened) -> Iterator[Violation]:
 
 def check_entries(snapshot: JSON, delta: Delta, standing: Standing) -> Iterator[Violation]:
     """What came, went and was carried, against what the entries say. `standing`: before this snapshot."""
-    here = called(snapshot)
-    yield from _removed(snapshot, here, delta, standing)
+    yield from _removed(snapshot, delta, standing)
     smuggled = [item for item in delta.added if item.status == EXISTING]
     if smuggled and not delta.blind:
         yield found(
             Rule.SMUGGLED_FILE,
             Verdict.DEFINITE,
             (snapshot,),
-            f"{here} lists {names(smuggled)} as there before.",
+            f"{called(snapshot)} lists {names(smuggled)} as there before.",
             "Its parent did not have them in any manifest that this one replaces.",
             files=smuggled,
         )
@@ -262,7 +260,7 @@ def check_entries(snapshot: JSON, delta: Delta, standing: Standing) -> Iterator[
             Rule.FILE_TWICE,
             Verdict.DEFINITE,
             (snapshot,),
-            f"{here} adds {names(twice)}.",
+            f"{called(snapshot)} adds {names(twice)}.",
             f"{was} Whoever reads the table reads its {rows(twice[0].records)} twice.",
             files=twice,
         )
@@ -273,13 +271,13 @@ def check_entries(snapshot: JSON, delta: Delta, standing: Standing) -> Iterator[
                 Rule.ALTERED_ENTRY,
                 Verdict.DEFINITE,
                 (snapshot,),
-                f"{here} carries {name(item.path)} over from manifest {name(was.manifest)}.",
+                f"{called(snapshot)} carries {name(item.path)} over from manifest {name(was.manifest)}.",
                 f"It says {differs}.",
                 files=(item,),
             )
 
 
-def _removed(snapshot: JSON, here: str, delta: Delta, standing: Standing) -> Iterator[Violation]:
+def _removed(snapshot: JSON, delta: Delta, standing: Standing) -> Iterator[Violation]:
     told: dict[str, int] = {}
     for item in delta.tombstones:
         told[item.key] = told.get(item.key, 0) + 1
@@ -294,8 +292,8 @@ def _removed(snapshot: JSON, here: str, delta: Delta, standing: Standing) -> Ite
             Rule.LOST_FILE,
             Verdict.DEFINITE,
             (snapshot,),
-            f"Before {here}, {names(lost)} {'was' if len(lost) == 1 else 'were'} live in {name(lost[0].manifest)}, "
-            f"with {rows(sum(item.records for item in lost))}.",
+            f"Before {called(snapshot)}, {names(lost)} {'was' if len(lost) == 1 else 'were'} live in "
+            f"{name(lost[0].manifest)}, with {rows(sum(item.records for item in lost))}.",
             "The commit leaves that manifest out, and no entry of its own says that it removed "
             f"{'the file' if len(lost) == 1 else 'these files'} or carried {'it' if len(lost) == 1 else 'them'} over.",
             files=lost,
@@ -308,7 +306,7 @@ def _removed(snapshot: JSON, here: str, delta: Delta, standing: Standing) -> Ite
             Rule.NOT_LIVE,
             Verdict.DEFINITE,
             (snapshot,),
-            f"{here} says that it removed {names(kept or strange)}.",
+            f"{called(snapshot)} says that it removed {names(kept or strange)}.",
             f"{what}: what it says it did, it has not done.",
             files=kept or strange,
         )
@@ -364,12 +362,20 @@ def check_dropped(snapshot: JSON, delta: Delta, standing: Standing) -> Iterator[
     `standing`: after this snapshot.
     """
     added = delta.deletes_added()
+    taken_back = _reverts(snapshot)
     for item in delta.deletes_removed():
+        if str(item.snapshot_id) in taken_back:
+            continue  # it says so: their rows are meant to come back
         named = item.target is not None
         kept = _named_kept(item, added, standing) if named else _place_kept(snapshot, item, delta, standing)
         if kept:
             verdict = Verdict.DEFINITE if named else Verdict.POSSIBLE
             yield _dropped(snapshot, item, kept, added, verdict, standing), item
+
+
+def _reverts(snapshot: JSON) -> frozenset[str]:
+    """The snapshots that one takes back."""
+    return frozenset(str((snapshot.get("summary") or {}).get(REVERTS, "")).split(","))
 
 
 def _named_kept(item: Item, added: Sequence[Item], standing: Standing) -> list[Item]:

@@ -6,7 +6,6 @@ manifest opened again (`NeedsFile`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,18 +16,19 @@ from icetower.table.records import (
     DATA,
     DELETED,
     EQUALITY_DELETES,
+    EXISTING,
     POSITION_DELETES,
     DataFile,
-    Manifest,
+    Entry,
     ManifestFile,
     is_vector,
     referenced_file,
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Item:
-    """One entry of a manifest, with what it inherits from its row.
+    """One entry of a manifest, with what it inherits from its row. One that is carried over unchanged is one object.
 
     Attributes:
         key: what makes the file one file: its path; for deletion vectors also where in it, and for which data file.
@@ -36,7 +36,7 @@ class Item:
         offset, length_bytes: of a deletion vector in its file.
         equality_ids: columns of equality deletes.
         place: its partition, ready to be compared.
-        manifest: path of the manifest that holds the entry.
+        manifest: path of the manifest in which it was met first.
     """
 
     key: str
@@ -94,27 +94,51 @@ def key_of(file: DataFile) -> str:
     return f"{file.path}\n{file.record.get('content_offset')}\n{file.referenced_data_file}"
 
 
-def items_of(row: ManifestFile, manifest: Manifest) -> Iterator[Item]:
-    """The entries of a manifest, in order (specification: "Sequence Number Inheritance", "Row Lineage")."""
-    number = row.sequence_number
-    next_row_id = row.first_row_id if row.content == DATA else None
-    places: dict[tuple[Any, ...], Place] = {}
-    for entry in manifest.entries:
-        file = entry.file
+@dataclass(slots=True)
+class Inheriting:
+    """What the entries of one manifest inherit, one after the other (specification: "Sequence Number Inheritance", "Row
+    Lineage").
+
+    Attributes:
+        next_row_id: what the next data file without a first row id gets; None in manifests that give none.
+    """
+
+    row: ManifestFile
+    next_row_id: int | None
+    places: dict[tuple[Any, ...], Place]
+
+    @staticmethod
+    def of(row: ManifestFile) -> Inheriting:
+        return Inheriting(row, row.first_row_id if row.content == DATA else None, {})
+
+    def says_all(self, entry: Entry) -> bool:
+        """Whether the entry inherits nothing, so that the same bytes mean the same in any manifest."""
+        return (
+            entry.status == EXISTING
+            and entry.snapshot_id is not None
+            and entry.sequence_number is not None
+            and entry.file_sequence_number is not None
+            and (entry.file.first_row_id is not None) == (self.next_row_id is not None)
+        )
+
+    def item(self, entry: Entry) -> Item:
+        """The next entry."""
+        row, file = self.row, entry.file
+        number = row.sequence_number
         inherits = entry.status == ADDED or number == 0
         row_id = None
-        if next_row_id is not None:
+        if self.next_row_id is not None:
             row_id = file.first_row_id
             if row_id is None and entry.status != DELETED:
-                row_id, next_row_id = next_row_id, next_row_id + file.record_count
+                row_id, self.next_row_id = self.next_row_id, self.next_row_id + file.record_count
         sequence = entry.sequence_number
         file_sequence = entry.file_sequence_number
         own_vector = file.content != DATA and is_vector(file)
         partition = file.partition
-        place = places.get(partition)
+        place = self.places.get(partition)
         if place is None:
-            place = places[partition] = (row.spec_id, partition_key(partition))
-        yield Item(
+            place = self.places[partition] = (row.spec_id, partition_key(partition))
+        return Item(
             key=key_of(file) if own_vector else file.path,
             status=entry.status,
             content=file.content,

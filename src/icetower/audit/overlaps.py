@@ -30,11 +30,17 @@ Details = Callable[[Item], DataFile]
 
 @dataclass(frozen=True, slots=True)
 class Missed:
-    """A commit did not know what another had done. `newest`: the newest version that it can have read, therefore."""
+    """A commit did not know what another had done.
+
+    Attributes:
+        newest: the newest version that it can have read, therefore.
+        target: the data file from which both have deleted rows, where their delete files tell whether it matters.
+    """
 
     violation: Violation
     newest: int | None
     edge: Edge | None = None
+    target: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,7 +319,7 @@ def _both_deleted(
     )
     snapshots = (other.snapshot, commit.snapshot)
     violation = found(Rule.LOST_UPDATE, Verdict.POSSIBLE, snapshots, *witness, files=(target, *theirs, *ours))
-    return Missed(violation, None, _edge(commit, other))
+    return Missed(violation, None, _edge(commit, other), target)
 
 
 # ── The rows of a compaction ─────────────────────────────────────────────────────────────────────────────────────────

@@ -7,11 +7,12 @@ somebody asks for what may be in it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from icetower.audit.items import Item
+from icetower.audit.manifest_reading import Body, Cursor, Read
 from icetower.conflicts.deletes import Place
 from icetower.conflicts.pruning import can_contain
 from icetower.table.partitions import PartitionSpec
@@ -74,26 +75,55 @@ class Standing:
     equality: dict[Place, Kept] = field(default_factory=dict[Place, Kept])
     named: dict[str, Kept] = field(default_factory=dict[str, Kept])
     vectors: dict[str, Kept] = field(default_factory=dict[str, Kept])
-    _held: dict[str, tuple[Item, ...]] = field(default_factory=dict[str, tuple[Item, ...]])
+    held: dict[str, Body] = field(default_factory=dict[str, Body])
 
     # -- changing it ------------------------------------------------------------------------------------------------
 
-    def open(self, path: str, items: Iterable[Item] | None) -> None:
-        """A manifest of the list is known now. None: it cannot be read."""
+    def open(self, path: str, body: Body | None) -> None:
+        """A manifest that was there before is known now. None: it cannot be read."""
         self.unread.pop(path, None)
-        if items is None:
+        if body is None:
             self.dark.add(path)
             return
-        self._held[path] = live = tuple(item for item in items if item.status != DELETED)
-        for item in live:
-            self._put(item)
+        self.held[path] = body
+        for item in body.items:
+            if item.status != DELETED:
+                self._put(item)
 
     def close(self, path: str) -> None:
-        """A manifest has left the list."""
+        """A manifest is no longer looked at, nor is what is in it."""
         self.unread.pop(path, None)
         self.dark.discard(path)
-        for item in self._held.pop(path, ()):
+        body = self.held.pop(path, None)
+        for item in body.items if body else ():
+            if item.status != DELETED:
+                self._drop(item)
+
+    def begin(self, rows: Iterable[ManifestFile]) -> None:
+        """Take the list as it stands; what is open of it stays open."""
+        wanted = {row.path: row for row in rows}
+        for path in [path for path in (*self.held, *self.unread, *self.dark) if path not in wanted]:
+            self.close(path)
+        new = {path: row for path, row in wanted.items() if path not in self.held and path not in self.dark}
+        self.unread.update(new)
+
+    def take(self, delta: Delta, left: Iterable[str], entered: Mapping[str, Read | None]) -> None:
+        """Follow a snapshot. What its manifests carry over unchanged is not touched."""
+        for path in left:
+            self.unread.pop(path, None)
+            self.dark.discard(path)
+            self.held.pop(path, None)
+        for item in delta.removed:
             self._drop(item)
+        for was, _ in delta.carried:
+            self._drop(was)
+        for item in (*(item for _, item in delta.carried), *delta.added):
+            self._put(item)
+        for path, read in entered.items():
+            if read is None:
+                self.dark.add(path)
+            else:
+                self.held[path] = read.body
 
     def _put(self, item: Item) -> None:
         self.files.setdefault(item.key, []).append(item)
@@ -120,14 +150,6 @@ class Standing:
         if item.target is None:
             return self.loose, item.place
         return (self.vectors if item.is_vector else self.named), item.target
-
-    def begin(self, rows: Iterable[ManifestFile]) -> None:
-        """Take the list as it stands; what is open of it stays open."""
-        wanted = {row.path: row for row in rows}
-        for path in [path for path in (*self._held, *self.unread, *self.dark) if path not in wanted]:
-            self.close(path)
-        new = {path: row for path, row in wanted.items() if path not in self._held and path not in self.dark}
-        self.unread.update(new)
 
     # -- asking it --------------------------------------------------------------------------------------------------
 
@@ -157,26 +179,27 @@ class Standing:
         return [row for row in self.unread.values() if row.content == DATA]
 
     def delta(
-        self,
-        snapshot_id: int,
-        entered: Mapping[str, Sequence[Item] | None],
-        left: Iterable[str],
+        self, snapshot_id: int, entered: Mapping[str, Read | None], left: Iterable[str], cursors: Iterable[Cursor]
     ) -> Delta:
         """What it means that manifests have entered the list and left it. None: one could not be read.
 
         All that have left must be open, or dark.
+
+        Args:
+            cursors: over those that have left, with which the new ones were read.
         """
         before: dict[str, list[Item]] = {}
-        blind = any(items is None for items in entered.values())
-        for path in left:
-            blind |= path in self.dark
-            for item in self._held.get(path, ()):
+        blind = any(read is None for read in entered.values()) or any(path in self.dark for path in left)
+        for cursor in cursors:
+            for item in cursor.left_over():
                 before.setdefault(item.key, []).append(item)
         added: list[Item] = []
         carried: list[tuple[Item, Item]] = []
         tombstones: list[Item] = []
         told: set[str] = set()
-        for item in _entries(entered):
+        # What was removed, what is carried on, what is new: in this order, so that each takes what is meant by it.
+        fresh = [item for read in entered.values() if read is not None for item in read.fresh]
+        for item in sorted(fresh, key=lambda item: _ORDER[item.status]):
             if item.status == DELETED:
                 if item.snapshot_id == snapshot_id:
                     tombstones.append(item)
@@ -190,9 +213,3 @@ class Standing:
                 added.append(item)
         removed = [item for items in before.values() for item in items]
         return Delta(tuple(added), tuple(removed), tuple(carried), tuple(tombstones), blind)
-
-
-def _entries(entered: Mapping[str, Sequence[Item] | None]) -> Iterator[Item]:
-    """What was removed, what is carried on, what is new: in this order, so that each takes what is meant by it."""
-    items = [item for some in entered.values() for item in some or ()]
-    return iter(sorted(items, key=lambda item: _ORDER[item.status]))

@@ -9,6 +9,7 @@ from typing import Any
 from icetower.audit.items import Item
 from icetower.conflicts.history import operation_name
 from icetower.protocol.marks import PRINCIPAL
+from icetower.table.origins import application_of
 from icetower.table.partitions import PartitionSpec, partition_name
 
 JSON = Mapping[str, Any]
@@ -31,13 +32,6 @@ def writer_of(snapshot: JSON) -> str:
     summary: Mapping[str, Any] = snapshot.get("summary") or {}
     words = (summary.get(PRINCIPAL), summary.get("engine-name"), application_of(summary))
     return " ".join(shown(word) for word in dict.fromkeys(words) if word)
-
-
-def application_of(summary: Mapping[str, Any]) -> str | None:
-    """The application that wrote a snapshot, as its engine names it."""
-    names = ("spark.app.id", "flink.job-id", "trino_query_id", "app-id")
-    found = next((summary[name] for name in names if summary.get(name)), None)
-    return None if found is None else str(found)
 
 
 def time_of(snapshot: JSON) -> str | None:

@@ -9,11 +9,14 @@ import typer
 
 from icetower import __version__
 from icetower.cli import calibrate as calibrate_command
+from icetower.cli import advise as advise_command
+from icetower.cli import audit as audit_command
 from icetower.cli import contracts, escalations, pipelines, registry, shadow
 from icetower.cli import demo as demo_command
 from icetower.cli import explain as explain_command
 from icetower.cli import grants as grants_command
 from icetower.cli import plan as plan_command
+from icetower.cli import revert as revert_command
 from icetower.cli import serve as serve_command
 from icetower.cli import simulate as simulate_command
 from icetower.cli.terminal import fail, say
@@ -46,6 +49,9 @@ def root(
 app.command("serve")(serve_command.serve)
 app.command("demo")(demo_command.demo)
 app.command("explain")(explain_command.explain)
+app.command("audit")(audit_command.audit_table)
+app.command("advise")(advise_command.advise_table)
+app.command("revert")(revert_command.revert)
 app.command("plan")(plan_command.plan)
 app.command("mediate")(pipelines.mediate)
 app.command("orphans")(pipelines.orphans)

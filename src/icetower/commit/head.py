@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from icetower.ambient import Ambient
 from icetower.catalog.ports import Storage, Upstream
@@ -15,8 +16,12 @@ from icetower.recent import Recent
 from icetower.table import metadata as table_metadata
 from icetower.table.head import HeadState
 from icetower.table.metadata import Metadata
+from icetower.table.origins import through_a_tower
 
 TABLES_MAX = 100_000
+
+WentAround = Callable[[Identifier, HeadState, Sequence[Mapping[str, Any]]], None]
+"""(table, its head, snapshots of it); must not block."""
 
 
 class Heads:
@@ -24,6 +29,7 @@ class Heads:
 
     Args:
         ledger: spares reading group files whose keys it has.
+        went_around: is told of snapshots that have come to a table since it was loaded last, through no tower.
     """
 
     def __init__(
@@ -34,7 +40,11 @@ class Heads:
         bytes_max: int = 256 * 1024 * 1024,
         ledger: Ledger | None = None,
         ambient: Ambient | None = None,
+        went_around: WentAround | None = None,
     ) -> None:
+        self._went_around = went_around
+        self._loaded: Recent[str] = Recent(TABLES_MAX)
+        self._own: Recent[bool] = Recent(TABLES_MAX)
         self._upstream = upstream
         self._storage = storage
         self._recent: Recent[HeadState] = Recent(bytes_max)
@@ -57,12 +67,27 @@ class Heads:
             try:
                 if verify and self._recent.get(location) is not None and not await self._storage.exists(location):
                     raise _missing(location)
-                return await self.at(location)
+                return self._noticed(identifier, await self.at(location))
             except NotFound:
                 # Old metadata files may be deleted after a commit: whoever was slow to read one asks again.
                 asked_before, location = location, await self._upstream.location(identifier)
                 if location == asked_before:
                     raise
+
+    def _noticed(self, identifier: Identifier, head: HeadState) -> HeadState:
+        """Tell of what has come around the towers. Of a table that is loaded for the first time nothing is known."""
+        name = str(identifier)
+        last = self._loaded.get(name)
+        if last != head.location:
+            self._loaded.put(name, head.location, 1)
+            # Of a version that this tower swapped in, what it was put on was loaded before.
+            before = None if last is None or head.location in self._own else self._recent.get(last)
+            same = before is not None and before.metadata.get("table-uuid") == head.metadata.get("table-uuid")
+            if self._went_around is not None and before is not None and same:
+                new = [s for id_, s in head.snapshots.items() if id_ not in before.snapshots and not through_a_tower(s)]
+                if new:
+                    self._went_around(identifier, head, new)
+        return head
 
     async def at(self, location: str, *, anew: bool = False) -> HeadState:
         """The table at one metadata file.
@@ -100,6 +125,7 @@ class Heads:
     def remember(self, head: HeadState, files: Mapping[str, bytes] | None = None) -> None:
         """Keep a head that was just swapped in, so that nobody reads it back. `files`: what was written for it."""
         self.group_keys.landed(head, self._before(head.metadata), files or {})
+        self._own.put(head.location, True, 1)
         self._put(head)
 
     def _put(self, head: HeadState) -> None:

@@ -65,6 +65,7 @@ def routes(tower: Tower) -> list[Route]:
         route(tower, "POST", base + "/principals/{name}/rotate", rotate_principal),
         route(tower, "GET", base + "/commits", recent_commits),
         route(tower, "GET", base + "/commits/summary", summarise_commits),
+        route(tower, "GET", base + "/bypasses", recent_bypasses),
     ]
 
 
@@ -226,6 +227,13 @@ async def summarise_commits(call: Call) -> Response:
             "principals": [_with_text_keys(asdict(row)) for row in principals],
         }
     )
+
+
+async def recent_bypasses(call: Call) -> Response:
+    """Commits that were noticed to have come around the tower, since it was started."""
+    call.require_administrator()
+    found = call.tower.bypasses.newest(call.limit(RECENT_MAX))
+    return json_response({"bypasses": [bypass.to_json() for bypass in found]})
 
 
 def _with_text_keys(row: dict[str, object]) -> dict[str, object]:

@@ -46,6 +46,7 @@ from icetower.gateway.settings import Settings
 from icetower.gateway.twins import Twins
 from icetower.ledger.ledger import Answer, Attempt, Batch, Commit, CommitKey, Ledger, Outcome, key_hash
 from icetower.ledger.shadow import Shadowed
+from icetower.observe.bypasses import Bypasses
 from icetower.observe.escalations import Escalations
 from icetower.protocol.appends import AppendRequest
 from icetower.protocol.commits import CommitRequest
@@ -87,8 +88,11 @@ class Tower:
         self.ledger = Ledger(control, ambient, lifetime_s=settings.server.key_lifetime_s)
         self.upstream: Upstream = SqlUpstream(self._databases[1], settings.upstream.catalog)
         self.storage: Storage = FileIOStorage(settings.storage, threads=settings.server.storage_threads)
-        self.heads = Heads(self.upstream, self.storage, ledger=self.ledger, ambient=ambient)
         self.manifests = Manifests(self.storage)
+        self.bypasses = Bypasses(self.manifests, ambient)
+        self.heads = Heads(
+            self.upstream, self.storage, ledger=self.ledger, ambient=ambient, went_around=self.bypasses.noticed
+        )
         self.footers = Footers(self.storage)
         self.vectors = Vectors(self.storage)
         self.tables = Tables(
@@ -131,6 +135,7 @@ class Tower:
         await self.engine.drain()
         await self.flush()
         await self.escalations.close()
+        await self.bypasses.close()
         await self.upstream.close()
         for database in self._databases:
             database.close()

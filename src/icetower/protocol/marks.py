@@ -27,6 +27,9 @@ ISOLATION = "icetower.isolation-level"
 READ_SNAPSHOT = "icetower.read-snapshot"
 """The id of the snapshot that the writer has read; ``none`` for a table without one. An auditor goes by it."""
 
+REVERTS = "icetower.reverts"
+"""The ids of snapshots that this one takes back, with commas between them."""
+
 MEDIATOR = "icetower.wal."
 """How the words begin by which a mediator tells how far it has read a write-ahead log."""
 
@@ -49,7 +52,7 @@ GROUP_SIZE = "icetower.group-size"
 BASE = "icetower.base-snapshot"
 """The snapshot on which the client had prepared a commit that the tower rebased; ``none`` for a table without one."""
 
-OF_CLIENTS = frozenset({KEY, BLIND, APPLICATION, SEQUENCE, FILTER, ISOLATION, READ_SNAPSHOT})
+OF_CLIENTS = frozenset({KEY, BLIND, APPLICATION, SEQUENCE, FILTER, ISOLATION, READ_SNAPSHOT, REVERTS})
 OF_THE_TOWER = frozenset({REF, PRINCIPAL, CLIENT_LIST, GROUP_FILE, GROUP_SIZE, BASE})
 """Every word of a summary, but for those of mediators."""
 

@@ -118,6 +118,11 @@ def unpack(data: bytes, *, what: str) -> Unpacked:
     return Unpacked(values, schema, b"".join(block for block, _ in blocks), sum(count for _, count in blocks))
 
 
+def written_schema(file: Unpacked) -> AvroSchema:
+    """The schema with which a file was written."""
+    return _ready(file.schema, _keep).written
+
+
 def decode(file: Unpacked, start: int, end: int, *, rename: Rename, what: str) -> Iterator[tuple[int, dict[str, Any]]]:
     """The records between two positions of a body, each with where it ends. The last one may end beyond `end`.
 

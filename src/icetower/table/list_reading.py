@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from icetower.errors import ValidationFailed
 from icetower.table import avro_files
 from icetower.table.avro_files import Unpacked
-from icetower.table.manifests import list_name, manifest_file
+from icetower.table.manifests import list_name, malformed, manifest_file
 from icetower.table.records import ManifestFile
 
 _WHAT = "the manifest list"
@@ -108,10 +108,7 @@ def _rows(file: Unpacked, start: int, end: int) -> tuple[list[ManifestFile], lis
             rows.append(manifest_file(record))
             ends.append(at)
     except (KeyError, TypeError, AttributeError) as error:
-        raise ValidationFailed(
-            f"{_WHAT} lacks what the specification requires ({type(error).__name__}: {error}); write it again",
-            rule="manifest.readable",
-        ) from error
+        raise malformed(_WHAT, error) from error
     return rows, ends
 
 

@@ -8,7 +8,8 @@ Sources: specification, "Manifests", "Manifest Lists", "Appendix A: Avro".
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
@@ -67,7 +68,7 @@ def read_manifest_list(data: bytes) -> tuple[ManifestFile, ...]:
     try:
         return tuple(manifest_file(row) for row in file.records)
     except (KeyError, TypeError, AttributeError) as error:
-        raise _malformed("the manifest list", error) from error
+        raise malformed("the manifest list", error) from error
 
 
 def read_manifest(data: bytes) -> Manifest:
@@ -76,14 +77,13 @@ def read_manifest(data: bytes) -> Manifest:
     Raises:
         ValidationFailed: not a readable manifest.
     """
-    file = avro_files.read(data, rename=_entry_name, what="the manifest")
+    file = avro_files.read(data, rename=entry_name, what="the manifest")
     try:
-        fields = _spec_fields(file.header.get("partition-spec", "[]"))
-        decode = [_decoder(file.schema, field["field-id"]) for field in fields]
+        shape = shape_of(file.header, file.schema)
         return Manifest(
-            entries=tuple(_entry(record, decode) for record in file.records),
-            spec_id=int(file.header.get("partition-spec-id", "0")),
-            spec_fields=fields,
+            entries=tuple(entry_of(record, shape) for record in file.records),
+            spec_id=shape.spec_id,
+            spec_fields=shape.spec_fields,
             schema=orjson.loads(file.header.get("schema", "{}")),
             content=1 if file.header.get("content", "data") == "deletes" else 0,
             format_version=int(file.header.get("format-version", "1")),
@@ -91,10 +91,31 @@ def read_manifest(data: bytes) -> Manifest:
             unpacked_bytes=file.unpacked_bytes,
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise _malformed("the manifest", error) from error
+        raise malformed("the manifest", error) from error
 
 
-def _malformed(what: str, error: Exception) -> ValidationFailed:
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a manifest's header says of its partitions, and how their values are written."""
+
+    spec_id: int
+    spec_fields: tuple[Mapping[str, Any], ...]
+    decode: tuple[tuple[str, AvroSchema], ...]
+
+
+def shape_of(header: Mapping[str, str], schema: AvroSchema) -> Shape:
+    """What to know of a manifest before its entries. Raises `ValueError`, `KeyError`, `TypeError`.
+
+    Args:
+        schema: with which it was written.
+    """
+    fields = _spec_fields(header.get("partition-spec", "[]"))
+    decode = tuple(_decoder(schema, field["field-id"]) for field in fields)
+    return Shape(int(header.get("partition-spec-id", "0")), fields, decode)
+
+
+def malformed(what: str, error: Exception) -> ValidationFailed:
+    """A file that lacks a field."""
     message = f"{what} lacks what the specification requires ({type(error).__name__}: {error}); write it again"
     return ValidationFailed(message, rule="manifest.readable")
 
@@ -104,7 +125,8 @@ def list_name(field_id: int, name: str) -> str:
     return _LIST_NAMES.get(field_id, name)
 
 
-def _entry_name(field_id: int, name: str) -> str:
+def entry_name(field_id: int, name: str) -> str:
+    """What this package calls a field of a manifest."""
     # Names of partition fields are free, and may be any other field's name after sanitising.
     return f"partition_{field_id}" if field_id >= FIRST_PARTITION_FIELD_ID else _ENTRY_NAMES.get(field_id, name)
 
@@ -156,7 +178,8 @@ def _decoder(schema: AvroSchema, field_id: int) -> tuple[str, AvroSchema]:
     return f"partition_{field_id}", found
 
 
-def _entry(record: Mapping[str, Any], decode: Sequence[tuple[str, AvroSchema]]) -> Entry:
+def entry_of(record: Mapping[str, Any], shape: Shape) -> Entry:
+    """An entry as written, by `entry_name`'s names. Raises as `shape_of`."""
     file = dict(record["data_file"])
     partition = file.pop("partition", {})
     if record["status"] not in (EXISTING, ADDED, DELETED):
@@ -170,7 +193,7 @@ def _entry(record: Mapping[str, Any], decode: Sequence[tuple[str, AvroSchema]]) 
             content=file.get("content") or DATA,
             path=file["file_path"],
             file_format=file["file_format"],
-            partition=tuple(_partition_value(partition.get(name), schema) for name, schema in decode),
+            partition=tuple(_partition_value(partition.get(name), schema) for name, schema in shape.decode),
             record_count=file["record_count"],
             size_bytes=file["file_size_in_bytes"],
             first_row_id=file.get("first_row_id"),

@@ -1,0 +1,323 @@
+"""What a table's history says of its writers before any contract: who writes where and how, what they lost, and a first
+contract for each. Pure.
+
+Iceberg's clients leave little behind of a commit that failed, but the ones that succeeded say how often they had tried:
+Java's library counts attempts in the name of the manifest list. Everything else is read from what was committed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations, pairwise
+from typing import Any
+
+from icetower.audit.commits import Commit
+from icetower.audit.telling import shown
+from icetower.conflicts.history import sequence_number_of
+from icetower.contracts.document import dump
+from icetower.contracts.model import Contract, Extent, Operation, Pattern, Range, Region, Rule, Values
+from icetower.protocol.marks import PRINCIPAL
+from icetower.protocol.names import Identifier
+from icetower.table.origins import application_of
+from icetower.table.partitions import PartitionField, PartitionSpec, human_value
+
+JSON = Mapping[str, Any]
+
+WRITERS_MAX = 40
+"""More applications than this are taken for runs of one: their engine names them all."""
+GROUP_MS = 1_000
+"""Commits that come within this time of each other could have been one swap."""
+
+_OPERATIONS = {
+    "append": Operation.APPEND,
+    "overwrite": Operation.OVERWRITE,
+    "delete": Operation.DELETE,
+    "replace": Operation.REPLACE,
+}
+_NAME = re.compile(r"[^A-Za-z0-9_.-]+")
+
+Place = tuple[str, ...]
+"""A partition as people read it: one value a field of the table's default spec."""
+
+
+@dataclass
+class Writer:
+    """What one writer did.
+
+    Attributes:
+        retries: swaps that it is known to have lost.
+        retried: commits that had lost one.
+        places: how often it wrote to each partition.
+        shared: partitions to which others write more often, with the owner.
+    """
+
+    name: str
+    commits: Counter[str] = field(default_factory=Counter[str])
+    files: int = 0
+    rows: int = 0
+    retries: int = 0
+    retried: int = 0
+    blind: int = 0
+    first_ms: int = 0
+    last_ms: int = 0
+    places: Counter[Place] = field(default_factory=Counter[Place])
+    shared: dict[Place, str] = field(default_factory=dict[Place, str])
+
+    @property
+    def total(self) -> int:
+        return sum(self.commits.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Savings:
+    """What a tower would have saved.
+
+    Attributes:
+        lost_swaps: attempts that were lost to somebody else's commit; a tower rebases such commits itself.
+        swaps: commits, each a metadata file and a swap of its own.
+        grouped: how many swaps they would have been, were those that come close together one.
+        missing: sequence numbers that no commit of the branch has: staged, rolled back, or another branch's.
+    """
+
+    lost_swaps: int
+    swaps: int
+    grouped: int
+    missing: int
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """All of it. `contracts`: the text of each, by the writer's name."""
+
+    table: str
+    fields: tuple[str, ...]
+    writers: tuple[Writer, ...]
+    owners: Mapping[Place, str]
+    savings: Savings
+    contracts: Mapping[str, str]
+    commits: int
+
+    def to_json(self) -> dict[str, Any]:
+        """As `icetower advise --json` prints it."""
+        return {
+            "table": self.table,
+            "partition_fields": list(self.fields),
+            "commits": self.commits,
+            "writers": [
+                {
+                    "name": writer.name,
+                    "commits": dict(writer.commits),
+                    "files": writer.files,
+                    "rows": writer.rows,
+                    "retried": writer.retried,
+                    "lost_swaps": writer.retries,
+                    "first_ms": writer.first_ms,
+                    "last_ms": writer.last_ms,
+                    "partitions": [[*place] for place in writer.places],
+                    "shared": [{"partition": [*place], "owner": owner} for place, owner in writer.shared.items()],
+                }
+                for writer in self.writers
+            ],
+            "owners": [{"partition": [*place], "writer": owner} for place, owner in self.owners.items()],
+            "savings": {
+                "lost_swaps": self.savings.lost_swaps,
+                "swaps": self.savings.swaps,
+                "grouped": self.savings.grouped,
+                "missing_sequence_numbers": self.savings.missing,
+            },
+            "contracts": dict(self.contracts),
+        }
+
+
+def advise(table: Identifier, commits: Sequence[Commit], spec: PartitionSpec, writer_key: str | None = None) -> Advice:
+    """What there is to say of a branch's commits.
+
+    Args:
+        table: by which name contracts speak of it.
+        spec: the table's default one.
+        writer_key: the name of a summary property that says who wrote.
+    """
+    called = _naming(commits, writer_key)
+    writers: dict[str, Writer] = {}
+    for commit in commits:
+        _count(writers.setdefault(called(commit), Writer(called(commit))), commit, spec)
+    owners = _owners(writers.values())
+    for writer in writers.values():
+        writer.shared = {place: owners[place] for place in writer.places if owners[place] != writer.name}
+    telling = _telling(owners, spec.fields)
+    ordered = tuple(sorted(writers.values(), key=lambda writer: -writer.total))
+    texts = {writer.name: _contract(table, writer, owners, spec.fields, telling) for writer in ordered}
+    return Advice(
+        str(table),
+        tuple(part.name for part in spec.fields),
+        ordered,
+        owners,
+        _savings(commits),
+        texts,
+        len(commits),
+    )
+
+
+# ── Who ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _naming(commits: Sequence[Commit], writer_key: str | None) -> Callable[[Commit], str]:
+    """Principals are writers; without them applications are, or, where these are too many, engines."""
+    applications = {application_of(commit.summary) for commit in commits}
+    runs = len(applications) > WRITERS_MAX
+
+    def name(commit: Commit) -> str:
+        summary = commit.summary
+        said = summary.get(writer_key) if writer_key else summary.get(PRINCIPAL)
+        engine = str(summary.get("engine-name") or "")
+        application = None if runs else application_of(summary)
+        return shown(said or application or engine or "unknown")
+
+    return name
+
+
+def _count(writer: Writer, commit: Commit, spec: PartitionSpec) -> None:
+    writer.commits[commit.operation or "other"] += 1
+    writer.retries += commit.retries
+    writer.retried += bool(commit.retries)
+    writer.blind += commit.reads.blind
+    at_ms = int(commit.snapshot.get("timestamp-ms") or 0)
+    writer.first_ms = min(writer.first_ms or at_ms, at_ms)
+    writer.last_ms = max(writer.last_ms, at_ms)
+    places: set[Place] = set()
+    for item in (*commit.delta.added, *commit.delta.removed):
+        if item.spec_id == spec.spec_id and len(item.partition) == len(spec.fields):
+            pairs = zip(spec.fields, item.partition, strict=True)
+            places.add(tuple(human_value(part, value) for part, value in pairs))
+    writer.places.update(places)
+    added = commit.delta.data_added()
+    writer.files += len(added)
+    writer.rows += sum(item.records for item in added)
+
+
+def _owners(writers: Iterable[Writer]) -> dict[Place, str]:
+    """Of each partition, whoever wrote to it most often; of two, whoever wrote there first."""
+    best: dict[Place, tuple[int, int, str]] = {}
+    for writer in writers:
+        for place, count in writer.places.items():
+            claim = (count, -writer.first_ms, writer.name)
+            if place not in best or claim[:2] > best[place][:2]:
+                best[place] = claim
+    return {place: best[place][2] for place in sorted(best)}
+
+
+# ── Contracts ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _telling(owners: Mapping[Place, str], fields: Sequence[PartitionField]) -> tuple[int, ...] | None:
+    """The fewest partition fields whose values tell one owner's partitions from another's; None for one owner.
+
+    Those of the calendar come last: they move on with the data, and a contract by days ends with them.
+    """
+    if len(set(owners.values())) <= 1:
+        return None
+    order = sorted(range(len(fields)), key=lambda at: (_is_calendar(fields[at]), at))
+    for count in range(1, len(order) + 1):
+        for chosen in combinations(order, count):
+            seen: dict[Place, str] = {}
+            apart = (seen.setdefault(tuple(place[at] for at in chosen), who) == who for place, who in owners.items())
+            if all(apart):
+                return tuple(sorted(chosen))
+    return tuple(range(len(fields)))
+
+
+def _is_calendar(part: PartitionField) -> bool:
+    dated = part.result_type.startswith(("date", "timestamp"))
+    return part.transform in ("day", "hour", "month", "year") or dated
+
+
+def _contract(
+    table: Identifier,
+    writer: Writer,
+    owners: Mapping[Place, str],
+    fields: Sequence[PartitionField],
+    telling: tuple[int, ...] | None,
+) -> str:
+    """A first contract: in shadow mode, so that nothing is refused before somebody has looked at it."""
+    owned = [place for place in writer.places if owners[place] == writer.name]
+    operations = _operations(writer)
+    rules: tuple[Rule, ...] = ()
+    pattern = Pattern(table.namespace, table.name)
+    if owned:
+        partitions = None if telling is None else _regions(owned, fields, telling)
+        only_appends = operations == frozenset({Operation.APPEND})
+        blind = only_appends and writer.blind == writer.total
+        rules = (Rule(pattern, operations, partitions, blind_appends=blind),)
+    contract = Contract(
+        name=agent_name(writer.name),
+        tables=rules,
+        reads=() if rules else (pattern,),
+        description=f"what {writer.name} was seen to write: {_did(writer)}",
+        shadow=True,
+    )
+    return dump(contract)
+
+
+def agent_name(writer: str) -> str:
+    """A writer's name as a contract can have it."""
+    name = _NAME.sub("-", writer).strip("-_.")[:100] or "writer"
+    return f"{name}-agent" if name == "administrator" else name
+
+
+def _operations(writer: Writer) -> frozenset[Operation]:
+    """What it needs; `overwrite` grants all the others."""
+    found = frozenset(_OPERATIONS[name] for name in writer.commits if name in _OPERATIONS)
+    return frozenset({Operation.OVERWRITE}) if Operation.OVERWRITE in found else found or frozenset({Operation.APPEND})
+
+
+def _did(writer: Writer) -> str:
+    return ", ".join(f"{count} {operation}" for operation, count in writer.commits.most_common())
+
+
+def _regions(places: Iterable[Place], fields: Sequence[PartitionField], telling: Sequence[int]) -> tuple[Region, ...]:
+    """The partitions by some of their fields: a region for each combination of all but the last of these."""
+    *rest, last = telling
+    ends: dict[Place, list[str]] = {}
+    for row in sorted({tuple(place[at] for at in telling) for place in places}):
+        ends.setdefault(row[:-1], []).append(row[-1])
+    return tuple(
+        Region(
+            (
+                *((fields[at].name, Values((_value(value),))) for at, value in zip(rest, key, strict=True)),
+                (fields[last].name, _extent(fields[last], values)),
+            )
+        )
+        for key, values in ends.items()
+    )
+
+
+def _value(value: str) -> str | None:
+    return None if value == "null" else value
+
+
+def _extent(part: PartitionField, values: Iterable[str]) -> Extent:
+    """A list of values; whole numbers that follow each other as a range."""
+    known = list(dict.fromkeys(values))
+    numbers = part.result_type in ("int", "long") and part.transform == "identity"
+    if numbers and len(known) > 3 and all(re.fullmatch(r"-?\d+", value) for value in known):
+        ordered = sorted(map(int, known))
+        if ordered[-1] - ordered[0] == len(ordered) - 1:
+            return Range(str(ordered[0]), str(ordered[-1] + 1))
+    return Values(tuple(_value(value) for value in sorted(known)))
+
+
+# ── What it would have saved ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _savings(commits: Sequence[Commit]) -> Savings:
+    times = [int(commit.snapshot.get("timestamp-ms") or 0) for commit in commits]
+    groups, begun = 0, None
+    for at_ms in times:
+        if begun is None or at_ms - begun > GROUP_MS:
+            groups, begun = groups + 1, at_ms
+    numbers = [sequence_number_of(commit.snapshot) for commit in commits]
+    missing = sum(max(after - before - 1, 0) for before, after in pairwise(numbers) if before)
+    return Savings(sum(commit.retries for commit in commits), len(commits), groups, missing)

@@ -1,0 +1,168 @@
+"""An agent's commits in a branch's history, and the commit that takes them back. Reads tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from icetower.audit.auditor import Options, Source, Walk
+from icetower.audit.items import key_of
+from icetower.audit.reverting import Plan, Reverting
+from icetower.audit.taking_back import Draft, Drafting
+from icetower.audit.telling import called
+from icetower.conflicts.history import parent_of
+from icetower.errors import BadRequest
+from icetower.protocol.marks import GROUP_FILE, PRINCIPAL, REVERTS
+from icetower.table.groups import read_group
+from icetower.table.head import HeadState
+from icetower.table.manifests import DataFile, Manifest, read_manifest, read_manifest_list
+from icetower.table.metadata import MAIN, ancestors
+from icetower.table.records import DELETED
+
+JSON = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Whose commits are to be taken back.
+
+    Attributes:
+        agent: the principal, as the tower knows it.
+        since_ms: those that were committed at this time or later, in milliseconds since 1970.
+    """
+
+    agent: str
+    since_ms: int
+    branch: str = MAIN
+
+
+@dataclass(frozen=True, slots=True)
+class Naming:
+    """What a new snapshot needs besides. `new_name`: gives a name that was never used."""
+
+    snapshot_id: int
+    now_ms: int
+    words: Mapping[str, str]
+    new_name: Callable[[], str]
+
+
+class Agent:
+    """An agent's part in a branch's history.
+
+    Args:
+        head: the table.
+    """
+
+    def __init__(self, head: HeadState, source: Source, wanted: Wanted) -> None:
+        self._head = head
+        self._source = source
+        self._wanted = wanted
+        self._walk: Walk | None = None
+
+    async def plan(self) -> Plan:
+        """What one commit would take back, and what stands against it.
+
+        Raises:
+            BadRequest: there is no such branch, or it cannot be told what a commit did.
+            NotFound: a manifest or group file is gone.
+        """
+        chain = self._chain()
+        own = await self._own(chain)
+        if not own:
+            return Plan((), (), (), ())
+        first = chain[min(own)]
+        parent = parent_of(first)
+        if parent is not None and parent not in self._head.snapshots:
+            raise BadRequest(
+                f"what {called(first)} did cannot be told, since its parent has expired: name a later time",
+                rule="revert.expired",
+            )
+        walk = self._walk = Walk(self._head, self._source, Options(self._wanted.branch, after=parent, whole=True))
+        await walk.run()
+        shift = len(chain) - len(walk.line.commits)
+        blind = next((c for c in walk.line.commits[max(min(own) - shift, 0) :] if c.delta.blind), None)
+        if blind is not None:
+            raise BadRequest(
+                f"what {called(blind.snapshot)} did cannot be told: a manifest or manifest list is gone "
+                "(icetower audit names it)",
+                rule="revert.blind",
+            )
+        chosen = {position - shift: files for position, files in own.items()}
+        known = (walk.line, walk.standing, walk.cycles, chosen, self._head.format_version)
+        return await walk.ask(lambda: Reverting(*known).plan())
+
+    def _chain(self) -> list[JSON]:
+        head_id = self._head.ref(self._wanted.branch)
+        if head_id is None:
+            raise BadRequest(f"the table has no branch {self._wanted.branch!r}", rule="revert.branch")
+        chain: list[JSON] = []
+        chain.extend(ancestors(self._head.metadata, head_id))
+        chain.reverse()
+        return chain
+
+    async def _own(self, chain: list[JSON]) -> dict[int, frozenset[str] | None]:
+        """The agent's commits by position; of a group of appends, the files that are its own."""
+        own: dict[int, frozenset[str] | None] = {}
+        for at, snapshot in enumerate(chain):
+            if snapshot["timestamp-ms"] < self._wanted.since_ms:
+                continue
+            summary: Mapping[str, Any] = snapshot.get("summary") or {}
+            if GROUP_FILE in summary:
+                group = read_group(await self._source.read(str(summary[GROUP_FILE])))
+                files = [path for each in group.appends if each.principal == self._wanted.agent for path in each.files]
+                if files:
+                    own[at] = frozenset(files)
+            elif summary.get(PRINCIPAL) == self._wanted.agent:
+                own[at] = None
+        return own | _taken_back_before(chain, own)
+
+    async def draft(self, plan: Plan, naming: Naming) -> Draft:
+        """The commit of a plan that nothing stands against. Raises `NotFound`."""
+        assert self._walk is not None, "a plan comes first"
+        assert not any(each.certain for each in plan.dependencies)
+        head, branch = self._head, self._wanted.branch
+        parent = head.snapshots[head.ref(branch) or 0]
+        rows = read_manifest_list(await self._source.read(parent["manifest-list"]))
+        wanted = {item.key for item in plan.remove}
+        holding = [
+            path
+            for path, body in self._walk.standing.held.items()
+            if any(item.key in wanted and item.status != DELETED for item in body.items)
+        ]
+        manifests = {path: await self._manifest(path) for path in holding}
+        restored: dict[str, DataFile] = {}
+        for path in dict.fromkeys(item.manifest for item in plan.restore):
+            restored |= {key_of(entry.file): entry.file for entry in (await self._manifest(path)).entries}
+        return Drafting(
+            head,
+            branch,
+            rows,
+            manifests,
+            restored,
+            naming.snapshot_id,
+            naming.now_ms,
+            naming.words,
+            naming.new_name,
+        ).draft(plan)
+
+    async def _manifest(self, path: str) -> Manifest:
+        return read_manifest(await self._source.read(path))
+
+
+def _taken_back_before(chain: list[JSON], own: Mapping[int, object]) -> dict[int, None]:
+    """Commits that have taken some of it back already belong to it. Raises `BadRequest`."""
+    ids = {str(chain[at]["snapshot-id"]) for at in own}
+    found: dict[int, None] = {}
+    for at, snapshot in enumerate(chain):
+        named = set(str((snapshot.get("summary") or {}).get(REVERTS, "")).split(",")) - {""}
+        if not named & ids or at in own:
+            continue
+        if named - ids:
+            raise BadRequest(
+                f"{called(snapshot)} has taken some of it back already, together with earlier commits: name an earlier "
+                "time",
+                rule="revert.again",
+            )
+        found[at] = None
+    return found

@@ -1,0 +1,199 @@
+"""What it takes to take back the commits of one agent, and who has built on them. Pure.
+
+The history without the agent is what the others' commits did, one after the other, without what it did: whatever is
+live at the head because of the agent goes, and what went because of it comes back. That holds only where no other
+commit stands on what the agent wrote: replaced it, deleted rows of it, or has read it. Such commits are named, and
+nothing is taken back.
+
+A file that comes back is new to the table: it takes the sequence number of the commit that brings it back. Where that
+would change which deletes apply to it, it cannot come back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from icetower.audit.commits import Commit, Line
+from icetower.audit.cycles import Cycles
+from icetower.audit.items import Item
+from icetower.audit.standing import Standing
+from icetower.audit.telling import called, name, names, partition_of
+from icetower.conflicts.deletes import Place, is_unpartitioned
+
+
+@dataclass(frozen=True, slots=True)
+class Dependency:
+    """Why the agent's commits cannot be taken back.
+
+    Attributes:
+        snapshot_id: of the commit that stands on them; None where the table itself is in the way.
+        certain: whether it is known; else what that commit has read is not.
+    """
+
+    snapshot_id: int | None
+    why: str
+    certain: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What one commit would take back.
+
+    Attributes:
+        snapshots: whose work, or part of it, is taken back, in order.
+        remove: files that are live at the head and go.
+        restore: files that went and come back.
+        dependencies: what stands against it.
+    """
+
+    snapshots: tuple[int, ...]
+    remove: tuple[Item, ...]
+    restore: tuple[Item, ...]
+    dependencies: tuple[Dependency, ...]
+
+    @property
+    def nothing(self) -> bool:
+        return not self.remove and not self.restore
+
+
+@dataclass
+class Reverting:
+    """Works out a plan.
+
+    Args:
+        line: the branch, from before the first of the agent's commits to the head.
+        standing: at the head.
+        cycles: tells what touches whose filter.
+        chosen: the agent's commits by position, each with the files that are its own; None: all of it.
+        format_version: of the table.
+    """
+
+    line: Line
+    standing: Standing
+    cycles: Cycles
+    chosen: Mapping[int, frozenset[str] | None]
+    format_version: int
+    _extra: dict[str, Item] = field(default_factory=dict[str, Item])
+    _missing: dict[str, Item] = field(default_factory=dict[str, Item])
+    _wide: list[Item] = field(default_factory=list[Item])
+    _found: dict[Dependency, None] = field(default_factory=dict[Dependency, None])
+
+    def plan(self) -> Plan:
+        """Walk the line. Raises `NeedsFile` where statistics are wanted."""
+        first = min(self.chosen, default=len(self.line.commits))
+        for commit in self.line.commits[first:]:
+            self._wide += (item for item in commit.delta.removed if item.is_equality or item.is_loose)
+            if commit.position in self.chosen:
+                self._take_back(commit, self.chosen[commit.position])
+            else:
+                self._follow(commit)
+        self._missing = {item.key: item for item in self._worth_restoring()}
+        for item in self._missing.values():
+            self._check_restored(item)
+        snapshots = tuple(self.line.commits[position].id for position in sorted(self.chosen))
+        return Plan(snapshots, tuple(self._extra.values()), tuple(self._missing.values()), tuple(self._found))
+
+    def _take_back(self, commit: Commit, own: frozenset[str] | None) -> None:
+        for item in commit.delta.removed if own is None else ():
+            if self._extra.pop(item.key, None) is None:
+                self._missing[item.key] = item
+        for item in commit.delta.added:
+            if own is not None and item.path not in own:
+                continue
+            if self._missing.pop(item.key, None) is None:
+                self._extra[item.key] = item
+
+    # -- the others -------------------------------------------------------------------------------------------------
+
+    def _follow(self, commit: Commit) -> None:
+        """A commit of somebody else: does it stand on what is taken back?"""
+        removed = [item for item in commit.delta.removed if item.key in self._extra]
+        only_drops = not any(item.is_data for item in commit.delta.added)
+        gone = {item.path for item in removed if item.is_data} if only_drops else set[str]()
+        for item in removed:
+            if only_drops and (item.is_data or item.target in gone or self._target_gone(item)):
+                # It would have had one file less to drop.
+                del self._extra[item.key]
+            else:
+                self._depend(commit, f"{'replaced' if item.is_data else 'took the place of'} {name(item.path)}")
+        for item in commit.delta.added:
+            self._check_added(commit, item)
+        self._check_reads(commit)
+
+    def _target_gone(self, item: Item) -> bool:
+        return item.target is not None and item.target not in self._extra and self.standing.live(item.target) is None
+
+    def _check_added(self, commit: Commit, item: Item) -> None:
+        if item.is_data:
+            return
+        if item.target is not None:
+            if item.target in self._extra:
+                self._depend(commit, f"deleted rows of {name(item.target)}")
+            return
+        if item.is_equality:
+            back = [each for each in self._missing.values() if each.is_data and self._reaches(item, each)]
+            if back:
+                self._depend(commit, f"deleted by equality where {names(back)} lay: rows of it may be meant")
+        elif any(each.is_data and each.place == item.place for each in self._extra.values()):
+            self._depend(commit, f"deleted rows in {partition_of(item, self.standing.specs)}: some may be the agent's")
+
+    def _check_reads(self, commit: Commit) -> None:
+        reads = commit.reads
+        if reads.blind or commit.is_compaction:
+            return
+        before = [self.line.commits[at] for at in sorted(self.chosen) if at < commit.position]
+        if reads.filter is not None:
+            seen = [each for each in before if reads.start is None or each.position <= reads.start]
+            read = next((each for each in seen if self.cycles.touched(each, reads.filter) is not None), None)
+            if read is not None:
+                self._depend(commit, f"has read what {called(read.snapshot)} wrote, by its filter")
+        elif commit.operation in ("overwrite", "delete"):
+            ours = self._places(before)
+            if ours & self._places([commit]):
+                why = f"{called(commit.snapshot)} wrote where the agent had written, and doesn't say what it had read"
+                self._found[Dependency(commit.id, why, certain=False)] = None
+
+    def _places(self, commits: Sequence[Commit]) -> set[Place]:
+        return {item.place for commit in commits for item in (*commit.delta.added, *commit.delta.removed)}
+
+    def _depend(self, commit: Commit, did: str) -> None:
+        self._found[Dependency(commit.id, f"{called(commit.snapshot)} {did}")] = None
+
+    # -- what comes back --------------------------------------------------------------------------------------------
+
+    def _worth_restoring(self) -> Iterator[Item]:
+        """Deletes of what will not be there are left out."""
+        for item in self._missing.values():
+            if not item.is_data and item.target is not None:
+                stays = self.standing.live(item.target) is not None and item.target not in self._extra
+                if not stays and item.target not in self._missing:
+                    continue
+            yield item
+
+    def _check_restored(self, item: Item) -> None:
+        if item.is_equality:
+            self._refuse(item, "equality deletes that come back would reach rows that came later")
+        elif not item.is_data and not item.is_vector and self.format_version >= 3:
+            self._refuse(item, "format version 3 takes no position delete files any more")
+        elif item.is_data:
+            live = [
+                i for kept in (self.standing.equality, self.standing.loose) for g in kept.values() for i in g.values()
+            ]
+            left = [each for each in (*live, *self._wide) if self._applied(each, item)]
+            left += self.standing.deletes_of(item.path)
+            kept = [each for each in left if each.key not in self._extra]
+            if kept:
+                self._refuse(item, f"{names(kept)} deletes rows of it, and would not reach it any more")
+
+    def _applied(self, deletes: Item, data: Item) -> bool:
+        if deletes.is_equality:
+            return deletes.sequence_number > data.sequence_number and self._reaches(deletes, data)
+        return deletes.sequence_number >= data.sequence_number and deletes.place == data.place
+
+    def _reaches(self, deletes: Item, data: Item) -> bool:
+        spec = self.standing.specs.get(deletes.spec_id)
+        return spec is None or is_unpartitioned(spec) or deletes.place == data.place
+
+    def _refuse(self, item: Item, why: str) -> None:
+        self._found[Dependency(None, f"{name(item.path)} cannot come back: {why}")] = None

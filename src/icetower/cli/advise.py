@@ -1,0 +1,121 @@
+"""`icetower advise`: what a table's history says of its writers, before any of them has a contract."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from icetower.audit.advice import GROUP_MS, Advice, advise, agent_name
+from icetower.audit.auditor import Options, Walk
+from icetower.audit.telling import listed
+from icetower.cli.registry import Json
+from icetower.cli.tables import DEFAULT_CATALOG, CatalogName, Copied, PlacedFiles, Properties, StorageOptions, place_of
+from icetower.cli.terminal import say
+from icetower.cli.timelines import FAINT, SafeConsole
+from icetower.errors import BadRequest, UsageError
+from icetower.protocol.names import Identifier
+from icetower.table.metadata import MAIN
+from icetower.table.partitions import spec_of
+
+PARTITIONS_SHOWN = 12
+OF_A_FILE = Identifier(("namespace",), "table")
+"""What contracts call a table that was named by its metadata file."""
+
+
+def advise_table(
+    table: Annotated[str, typer.Argument(help="namespace.table, or a metadata file: its path or URI.")],
+    catalog: CatalogName = DEFAULT_CATALOG,
+    properties: Properties = None,
+    branch: Annotated[str, typer.Option(help="The branch whose history is looked at.")] = MAIN,
+    writer_key: Annotated[
+        str, typer.Option(help="A summary property that says who wrote; else principals, applications or engines do.")
+    ] = "",
+    contracts: Annotated[
+        Path | None, typer.Option(help="A folder for a first contract of each writer, one file each.")
+    ] = None,
+    storage: StorageOptions = None,
+    copied: Copied = False,
+    as_json: Json = False,
+) -> None:
+    """Who writes where in a table, what they lost to each other, and a first contract for each.
+
+    It reads an existing history of any Iceberg table, whoever wrote it, and writes nothing to the table.
+    """
+    if contracts is not None and contracts.exists() and any(contracts.glob("*.y*ml")):
+        raise UsageError(f"{contracts} has contracts already, and they are not written over: name an empty folder")
+    found = asyncio.run(_look(table, catalog, properties, storage, copied, branch, writer_key or None))
+    if contracts is not None:
+        contracts.mkdir(parents=True, exist_ok=True)
+        for writer, text in found.contracts.items():
+            (contracts / f"{agent_name(writer)}.yaml").write_text(text)
+    if as_json:
+        say(json.dumps(found.to_json()))
+    else:
+        _show(found, contracts)
+
+
+async def _look(
+    table: str,
+    catalog: str,
+    properties: list[str] | None,
+    storage: list[str] | None,
+    copied: bool,
+    branch: str,
+    writer_key: str | None,
+) -> Advice:
+    place = await place_of(table, catalog, properties, storage, copied=copied)
+    files = PlacedFiles(place)
+    try:
+        walk = Walk(place.head, files, Options(branch))
+        await walk.run()
+    finally:
+        await files.close()
+    metadata = place.head.metadata
+    try:
+        identifier = Identifier.parse(table)
+    except BadRequest:
+        identifier = OF_A_FILE
+    identifier = OF_A_FILE if "/" in table or table.endswith((".json", ".gz")) else identifier
+    return advise(identifier, walk.line.commits, spec_of(metadata, metadata["default-spec-id"]), writer_key)
+
+
+def _show(found: Advice, contracts: Path | None) -> None:
+    console = SafeConsole()
+    writers = Table("writer", "commits", "files", "rows", "retried", "lost swaps", "partitions", "of others", box=None)
+    for writer in found.writers:
+        did = ", ".join(f"{count} {operation}" for operation, count in writer.commits.most_common())
+        cells = (writer.files, writer.rows, writer.retried, writer.retries, len(writer.places), len(writer.shared))
+        writers.add_row(Text(writer.name), Text(did), *map(str, cells))
+    console.print(writers)
+    console.print()
+    if found.fields:
+        owners = Table(*found.fields, "likely owner", "others", box=None)
+        others = {place: [w.name for w in found.writers if place in w.shared] for place in found.owners}
+        contested = sorted(found.owners, key=lambda place: (-len(others[place]), place))
+        for place in contested[:PARTITIONS_SHOWN]:
+            owners.add_row(*map(Text, place), Text(found.owners[place]), Text(listed(others[place])))
+        console.print(owners)
+        if len(contested) > PARTITIONS_SHOWN:
+            console.print(Text(f"and {len(contested) - PARTITIONS_SHOWN} partitions more (--json)", FAINT))
+        console.print()
+    saved = found.savings
+    lost = f"{saved.swaps} commits had lost {saved.lost_swaps} swaps before they landed"
+    console.print(f"{lost}: a tower rebases such commits itself")
+    together = f"were commits within {GROUP_MS / 1000:g} s of each other one"
+    console.print(f"{saved.swaps} swaps would have been {saved.grouped}, {together}")
+    if saved.missing:
+        console.print(
+            f"{saved.missing} sequence numbers are of no commit here: staged, rolled back, or another branch's"
+        )
+    if contracts is None:
+        console.print(Text("--contracts FOLDER writes a first contract for each writer", FAINT))
+    else:
+        console.print(
+            f"{len(found.contracts)} contracts are in {contracts}: icetower contracts check {contracts}/*.yaml"
+        )

@@ -1,0 +1,186 @@
+"""`icetower audit`: what the history of a table proves."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from dataclasses import replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.text import Text
+
+from icetower.audit.auditor import Options, audit
+from icetower.audit.checkpoint import Checkpoint
+from icetower.audit.findings import MEANINGS, Report, Verdict
+from icetower.audit.page import page
+from icetower.cli.registry import Json
+from icetower.cli.snapshots import Place
+from icetower.cli.tables import DEFAULT_CATALOG, CatalogName, Copied, PlacedFiles, Properties, StorageOptions, place_of
+from icetower.cli.terminal import say, warn
+from icetower.cli.timelines import AGAIN, BAD, FAINT, GOOD, SafeConsole, hanging
+from icetower.conflicts.isolation import Level
+from icetower.errors import UsageError
+from icetower.table.metadata import MAIN, ancestors
+
+FOUND = 3
+"""Exit status where something is wrong."""
+
+_STYLES = {Verdict.DEFINITE: BAD, Verdict.POSSIBLE: AGAIN, Verdict.UNDETERMINABLE: FAINT}
+
+
+class FailOn(StrEnum):
+    """What makes the exit status 3."""
+
+    DEFINITE = "definite"
+    POSSIBLE = "possible"
+    NEVER = "never"
+
+
+def audit_table(
+    table: Annotated[str, typer.Argument(help="namespace.table, or a metadata file: its path or URI.")],
+    catalog: CatalogName = DEFAULT_CATALOG,
+    properties: Properties = None,
+    branch: Annotated[str, typer.Option(help="The branch whose history is looked at.")] = MAIN,
+    level: Annotated[
+        Level, typer.Option(help="What it is held against: `snapshot` lets write skew pass.")
+    ] = Level.SERIALIZABLE,
+    checkpoint: Annotated[
+        Path | None, typer.Option(help="Go on where the last audit with this file ended, and keep where this one ends.")
+    ] = None,
+    whole: Annotated[
+        bool, typer.Option("--whole", help="Open all that was in the table before the first snapshot, too.")
+    ] = False,
+    tower: Annotated[
+        bool | None,
+        typer.Option(
+            "--tower/--no-tower",
+            help="Every commit must have come through a tower, or need not; else those after the first that has.",
+        ),
+    ] = None,
+    content: Annotated[
+        bool, typer.Option("--content", help="Open delete files, and data files that carry row ids, for proof.")
+    ] = False,
+    html: Annotated[Path | None, typer.Option(help="Write a page with a timeline of the commits.")] = None,
+    fail_on: Annotated[FailOn, typer.Option(help="What makes the exit status 3.")] = FailOn.DEFINITE,
+    storage: StorageOptions = None,
+    copied: Copied = False,
+    as_json: Json = False,
+) -> None:
+    """What the history of a table proves: updates lost, rows back, files doubled, deletes dropped, commits that no
+    order explains.
+
+    Any Iceberg table, of whatever catalog; nothing is written to it. Exit status: 0 nothing is wrong; 3 something is
+    (--fail-on); 1 something failed; 2 used wrongly.
+    """
+    if level is Level.NONE:
+        raise UsageError("--level is snapshot or serializable: there is nothing to hold a history against otherwise")
+    before = _kept(checkpoint)
+    place, report = asyncio.run(
+        _audit(
+            table,
+            catalog,
+            properties,
+            storage,
+            copied,
+            Options(branch, level, content=content, tower=tower, whole=whole),
+            before,
+        )
+    )
+    after = Checkpoint.after(report, before)
+    if checkpoint is not None and after is not None:
+        _keep(checkpoint, after)
+    if html is not None:
+        head = report.checked.head
+        chain = [] if head is None else [*ancestors(place.head.metadata, head)][::-1]
+        html.write_text(page(report, chain))
+    if as_json:
+        say(json.dumps(report.to_json()))
+    else:
+        _show(report, before if report.checked.resumed else None)
+    counted = {FailOn.DEFINITE: (Verdict.DEFINITE,), FailOn.POSSIBLE: (Verdict.DEFINITE, Verdict.POSSIBLE)}
+    if any(each.verdict in counted.get(fail_on, ()) for each in report.violations):
+        raise typer.Exit(FOUND)
+
+
+async def _audit(
+    table: str,
+    catalog: str,
+    properties: list[str] | None,
+    storage: list[str] | None,
+    copied: bool,
+    options: Options,
+    before: Checkpoint | None,
+) -> tuple[Place, Report]:
+    place = await place_of(table, catalog, properties, storage, copied=copied)
+    files = PlacedFiles(place)
+    try:
+        after = None if before is None else _resumable(place, options.branch, before)
+        return place, await audit(place.head, files, replace(options, after=after))
+    finally:
+        await files.close()
+
+
+# ── Checkpoints ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _kept(path: Path | None) -> Checkpoint | None:
+    if path is None or not path.exists():
+        return None
+    return Checkpoint.of_text(path.read_text(), name=str(path))
+
+
+def _resumable(place: Place, branch: str, before: Checkpoint) -> int | None:
+    """The snapshot to go on from; None where that is not possible any more."""
+    metadata = place.head.metadata
+    if (before.uuid, before.branch) != (str(metadata.get("table-uuid") or ""), branch):
+        raise UsageError(
+            f"the checkpoint is of branch {before.branch} of table {before.uuid}, not of this one: name another file"
+        )
+    head = place.head.ref(branch)
+    line = () if head is None else ancestors(metadata, head)
+    if any(snapshot["snapshot-id"] == before.snapshot_id for snapshot in line):
+        return before.snapshot_id
+    warn(
+        f"snapshot {before.snapshot_id}, at which the last audit ended, is not on {branch} any more (rolled back, or "
+        "expired): the whole history is audited again"
+    )
+    return None
+
+
+def _keep(path: Path, checkpoint: Checkpoint) -> None:
+    """Written whole, or not at all."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    aside.write_text(checkpoint.to_text())
+    aside.replace(path)
+
+
+# ── For people ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _show(report: Report, before: Checkpoint | None) -> None:
+    console, checked = SafeConsole(), report.checked
+    for each in report.violations:
+        style = _STYLES[each.verdict]
+        console.print(Text.assemble((each.rule.value, style), (f"  {each.verdict}: {MEANINGS[each.rule]}", FAINT)))
+        for at, step in enumerate(each.witness, 1):
+            hanging(console, f"  {at}.", Text(step), width=6)
+        for path in each.files:
+            hanging(console, "", Text(path, FAINT), width=6)
+        console.print()
+    for note in checked.undeterminable:
+        hanging(console, "?", Text(note, FAINT), width=6)
+    counts = _counts(report)
+    earlier = "" if before is None else f" ({before.snapshots} before, with {before.violations} violations)"
+    looked = f"{checked.snapshots} snapshots of {checked.branch} checked{earlier}"
+    console.print(Text.assemble(looked, ": ", (counts or "nothing is wrong", BAD if counts else GOOD)))
+
+
+def _counts(report: Report) -> str:
+    found: dict[Any, int] = {}
+    for each in report.violations:
+        found[each.verdict] = found.get(each.verdict, 0) + 1
+    return ", ".join(f"{found[verdict]} {verdict}" for verdict in Verdict if verdict in found)

@@ -1,0 +1,242 @@
+"""`icetower revert`: takes back what one agent wrote, in one new commit, or says who has built on it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any, cast
+
+import httpx2
+import typer
+from rich.text import Text
+
+from icetower.agent import new_key
+from icetower.agent.failures import error_of
+from icetower.ambient import SystemAmbient
+from icetower.audit.agents import Agent, Naming, Wanted
+from icetower.audit.reverting import Plan
+from icetower.audit.taking_back import Draft
+from icetower.audit.telling import listed, name
+from icetower.catalog.storage import FileIOStorage
+from icetower.cli.lake import JSON, Lake
+from icetower.cli.registry import Json, token_for
+from icetower.cli.snapshots import TIMEOUT_S, Place, place_in_catalog
+from icetower.cli.tables import DEFAULT_CATALOG, CatalogName, PlacedFiles, StorageOptions, pairs
+from icetower.cli.terminal import say, warn
+from icetower.cli.timelines import BAD, FAINT, GOOD, SafeConsole, hanging
+from icetower.errors import CommitConflict, CommitStateUnknown, IcetowerError, Unavailable, UpstreamFailed, UsageError
+from icetower.protocol.marks import KEY
+from icetower.protocol.names import Identifier
+from icetower.table.metadata import MAIN
+
+REFUSED = 3
+"""Exit status where others have built on what the agent wrote."""
+ATTEMPTS_MAX = 5
+COMMIT_TIMEOUT_S = 90.0
+_AGO = re.compile(r"(\d{1,9})(s|m|h|d)")
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+
+
+def revert(
+    table: Annotated[str, typer.Argument(help="namespace.table")],
+    agent: Annotated[str, typer.Option(help="The principal whose commits are taken back.")],
+    since: Annotated[str, typer.Option(help="From when on: 2026-11-21T08:00Z, or how long ago: 90m, 2h, 1d.")],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")] = False,
+    assume_unread: Annotated[
+        bool,
+        typer.Option(
+            "--assume-unread", help="Commits that don't say what they have read have not read what the agent wrote."
+        ),
+    ] = False,
+    catalog: CatalogName = DEFAULT_CATALOG,
+    branch: Annotated[str, typer.Option(help="The branch on which it wrote.")] = MAIN,
+    storage: StorageOptions = None,
+    as_json: Json = False,
+) -> None:
+    """Take back what one agent wrote: what remains is what the others' commits have done, without it.
+
+    One new commit; history stays as it is. Where another commit stands on what the agent wrote (replaced it, deleted
+    rows of it, or has read it), nothing is done, and the commit is named.
+
+    Exit status: 0 done, or nothing to do; 3 others have built on it; 1 something failed; 2 used wrongly.
+    """
+    if not re.match(r"https?://", catalog):
+        raise UsageError("a revert is committed through a REST catalog, such as a tower: name it by --catalog URI")
+    wanted = Wanted(agent, since_ms(since, SystemAmbient().now_ms()), branch)
+    done = asyncio.run(_Reverting(table, catalog, storage or [], wanted, assume_unread, dry_run).run())
+    if as_json:
+        say(json.dumps(done.to_json()))
+    else:
+        done.show()
+    if done.refused:
+        raise typer.Exit(REFUSED)
+
+
+def since_ms(text: str, now_ms: int) -> int:
+    """A point in time, in milliseconds since 1970. Raises `UsageError`."""
+    ago = _AGO.fullmatch(text)
+    try:
+        if ago is not None:
+            return now_ms - int(timedelta(**{_UNITS[ago[2]]: int(ago[1])}).total_seconds() * 1_000)
+        at = datetime.fromisoformat(text)
+    except (ValueError, OverflowError) as error:
+        raise UsageError(
+            f"--since {text!r} is no time: write 2026-11-21T08:00Z, or how long ago: 90m, 2h, 1d"
+        ) from error
+    return int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1_000)
+
+
+class _Done:
+    """What came of it."""
+
+    def __init__(self, wanted: Wanted, plan: Plan, assumed: bool, snapshot_id: int | None, dry_run: bool) -> None:
+        self._wanted = wanted
+        self._plan = plan
+        self._snapshot_id = snapshot_id
+        self._dry_run = dry_run
+        self._against = [each for each in plan.dependencies if each.certain or not assumed]
+
+    @property
+    def refused(self) -> bool:
+        return bool(self._against)
+
+    def to_json(self) -> dict[str, Any]:
+        plan = self._plan
+        return {
+            "agent": self._wanted.agent,
+            "since_ms": self._wanted.since_ms,
+            "snapshots": list(plan.snapshots),
+            "remove": [item.path for item in plan.remove],
+            "restore": [item.path for item in plan.restore],
+            "dependencies": [
+                {"snapshot": each.snapshot_id, "why": each.why, "certain": each.certain} for each in plan.dependencies
+            ],
+            "refused": self.refused,
+            "committed": self._snapshot_id,
+        }
+
+    def show(self) -> None:
+        console, plan = SafeConsole(), self._plan
+        if not plan.snapshots:
+            console.print(f"{self._wanted.agent} has committed nothing since then")
+            return
+        console.print(f"{len(plan.snapshots)} commits of {self._wanted.agent}: {listed([*map(str, plan.snapshots)])}")
+        for verb, items in (("to remove", plan.remove), ("to bring back", plan.restore)):
+            for item in items:
+                hanging(console, f"  {verb}", Text(f"{item.what} {name(item.path)}, {item.records} rows"), width=18)
+        if self.refused:
+            console.print(Text("Nothing is taken back:", BAD))
+            for each in self._against:
+                hanging(console, "  ·", Text(each.why + ("" if each.certain else " (--assume-unread)")))
+        elif plan.nothing:
+            console.print("Nothing of it is left: there is nothing to take back")
+        elif self._dry_run:
+            console.print(Text("Nothing stands against it. It was not committed (--dry-run)", FAINT))
+        else:
+            console.print(Text(f"Taken back by snapshot {self._snapshot_id}", GOOD))
+
+
+class _Reverting:
+    """Plans on the head, and plans again where somebody else was faster."""
+
+    def __init__(
+        self, table: str, catalog: str, storage: list[str], wanted: Wanted, assumed: bool, dry_run: bool
+    ) -> None:
+        self._table = table
+        self._catalog = catalog
+        self._storage = pairs(storage, "--storage")
+        self._wanted = wanted
+        self._assumed = assumed
+        self._dry_run = dry_run
+
+    async def run(self) -> _Done:
+        """Raises `IcetowerError`."""
+        for _ in range(ATTEMPTS_MAX):
+            place = place_in_catalog(self._catalog, self._table, token_for(self._catalog), self._storage)
+            try:
+                return await self._attempt(place)
+            except CommitConflict as lost:
+                warn(f"somebody else has committed meanwhile ({lost.rule}): planning again")
+        raise CommitConflict(
+            f"{self._table} is committed to faster than a revert can be planned: nothing was done; try again when its "
+            "writers are quieter",
+            rule="revert.attempts",
+        )
+
+    async def _attempt(self, place: Place) -> _Done:
+        files = PlacedFiles(place)
+        try:
+            agent = Agent(place.head, files, self._wanted)
+            plan = await agent.plan()
+            stands = [each for each in plan.dependencies if each.certain or not self._assumed]
+            if stands or plan.nothing or self._dry_run:
+                return _Done(self._wanted, plan, self._assumed, None, self._dry_run)
+            ambient = SystemAmbient()
+            words = {"engine-name": "icetower", KEY: new_key()}
+            naming = Naming(ambient.snapshot_id(), ambient.now_ms(), words, ambient.uuid4)
+            draft = await agent.draft(plan, naming)
+            await self._commit(place, draft)
+            return _Done(self._wanted, plan, self._assumed, draft.snapshot["snapshot-id"], self._dry_run)
+        finally:
+            await files.close()
+
+    async def _commit(self, place: Place, draft: Draft) -> None:
+        storage = FileIOStorage(place.storage)
+        try:
+            await asyncio.gather(*(storage.write(path, data) for path, data in draft.files.items()))
+            try:
+                with _Routes(self._catalog, token_for(self._catalog)) as routes:
+                    routes.commit(self._table, draft)
+            except (CommitStateUnknown, Unavailable, UpstreamFailed):
+                raise  # it may have landed, and then the table needs its files
+            except IcetowerError:
+                await storage.delete_many(draft.files)
+                raise
+        finally:
+            await storage.close()
+
+
+class _Routes:
+    """A catalog's Iceberg REST routes. Every call has a time limit."""
+
+    def __init__(self, uri: str, token: str | None) -> None:
+        self.uri = uri.rstrip("/")
+        headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        self._http = httpx2.Client(base_url=self.uri, headers=headers, timeout=TIMEOUT_S)
+
+    def __enter__(self) -> _Routes:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._http.close()
+
+    def get(self, where: str, **parameters: str) -> JSON:
+        """The object at a path. Raises the `IcetowerError` of its status, `Unavailable` where there is no answer."""
+        try:
+            response = self._http.get(where, params=parameters)
+        except httpx2.HTTPError as error:
+            raise Unavailable(f"no catalog answers at {self.uri}: {type(error).__name__}; is it running?") from error
+        if not response.is_success:
+            raise error_of(response.status_code, response.content)
+        return cast("JSON", response.json())
+
+    def commit(self, table: str, draft: Draft) -> None:
+        """Send a commit. Raises the `IcetowerError` of its status; `CommitStateUnknown` where there is no answer."""
+        identifier = Identifier.parse(table)
+        body = {
+            "identifier": {"namespace": list(identifier.namespace), "name": identifier.name},
+            "requirements": list(draft.requirements),
+            "updates": list(draft.updates),
+        }
+        where = Lake(self).path(identifier)
+        try:
+            response = self._http.post(where, json=body, timeout=COMMIT_TIMEOUT_S)
+        except httpx2.HTTPError as error:
+            raise CommitStateUnknown(
+                f"{self.uri} gave no answer to the commit ({type(error).__name__}): look whether snapshot "
+                f"{draft.snapshot['snapshot-id']} is in the table before trying again"
+            ) from error
+        if not response.is_success:
+            raise error_of(response.status_code, response.content)

@@ -1,0 +1,130 @@
+"""Where a table is that a command names: a metadata file, a REST catalog, or any catalog that PyIceberg knows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any
+
+import typer
+from pyiceberg.catalog import load_catalog
+from pyiceberg.exceptions import NoSuchTableError
+from pyiceberg.io import PY_IO_IMPL
+
+from icetower.catalog.storage import FileIOStorage
+from icetower.cli.registry import DEFAULT_URI, token_for
+from icetower.cli.snapshots import Place, place_in_catalog, place_of_metadata
+from icetower.errors import ConfigurationError, IcetowerError, NoSuchTable, UpstreamFailed, UsageError
+
+CatalogName = Annotated[
+    str,
+    typer.Option(
+        envvar="ICETOWER_URI",
+        help="An Iceberg REST catalog, such as a tower, by its URI; or one of PyIceberg's configuration, by its name.",
+    ),
+]
+Properties = Annotated[
+    list[str] | None,
+    typer.Option("--property", help="Of a PyIceberg catalog: key=value (type=sql, uri=…); may be repeated."),
+]
+StorageOptions = Annotated[
+    list[str] | None, typer.Option("--storage", help="Storage property, key=value (s3.endpoint=…); may be repeated.")
+]
+Copied = Annotated[
+    bool, typer.Option("--copied", help="The metadata folder is a copy: look for manifests beside the file.")
+]
+_METADATA_FILE = re.compile(r"\.metadata\.json(\.gz)?$|\.json$|\.gz\.metadata\.json$")
+
+
+def pairs(given: Iterable[str], option: str) -> dict[str, str]:
+    """``key=value``, several. Raises `UsageError`, which doesn't show the value: it may be a secret."""
+    found: dict[str, str] = {}
+    for each in given:
+        key, equals, value = each.partition("=")
+        if not key or not equals:
+            raise UsageError(f"{option} has a property without `=` (it may be a secret, and is not shown): key=value")
+        found[key] = value
+    return found
+
+
+async def place_of(
+    table: str, catalog: str, properties: Sequence[str] | None, storage: Sequence[str] | None, *, copied: bool = False
+) -> Place:
+    """Where a table is.
+
+    Args:
+        table: ``namespace.table`` of a catalog, or the path or URI of a metadata file.
+
+    Raises:
+        UsageError: what was typed contradicts itself.
+        NoSuchTable, NotAuthenticated, Unavailable, UpstreamFailed, BadRequest: the catalog or the file says so.
+    """
+    reached = pairs(storage or (), "--storage")
+    asked = pairs(properties or (), "--property")
+    if _METADATA_FILE.search(table):
+        return await place_of_metadata(table, reached, copied=copied)
+    if copied:
+        raise UsageError("--copied is for a metadata file, and a table of a catalog is where it says")
+    if asked or not re.match(r"https?://", catalog):
+        location, known = _in_pyiceberg(table, DEFAULT_NAME if _is_uri(catalog) else catalog, asked)
+        return await place_of_metadata(location, {**known, **reached}, copied=False)
+    return place_in_catalog(catalog, table, token_for(catalog), reached)
+
+
+DEFAULT_CATALOG = DEFAULT_URI
+DEFAULT_NAME = "default"
+
+
+def _is_uri(catalog: str) -> bool:
+    return "://" in catalog
+
+
+def _in_pyiceberg(table: str, catalog: str, properties: Mapping[str, str]) -> tuple[str, dict[str, str]]:
+    """The metadata file of a table of a PyIceberg catalog, and how the catalog reaches its storage."""
+    try:
+        opened = load_catalog(catalog, **properties)
+    except Exception as error:
+        # Every catalog has an error tree of its own, and their texts may quote credentials.
+        raise ConfigurationError(
+            f"PyIceberg cannot open the catalog {catalog!r} ({type(error).__name__}): give its URI, or its properties "
+            "(--property type=… --property uri=…), or configure it in .pyiceberg.yaml"
+        ) from error
+    try:
+        loaded = opened.load_table(table)
+    except NoSuchTableError as error:
+        raise NoSuchTable(f"the catalog {catalog!r} has no table {table}", rule="table.exists") from error
+    except IcetowerError:
+        raise
+    except Exception as error:
+        raise UpstreamFailed(
+            f"the catalog {catalog!r} does not load {table} ({type(error).__name__}): check the name and that the "
+            "catalog can be reached; a metadata file can be named instead",
+            rule="upstream",
+        ) from error
+    io: dict[str, Any] = dict(loaded.io.properties)
+    known = {key: str(value) for key, value in {**opened.properties, **io}.items()}
+    # A catalog may say how its storage is reached, but not which Python code is to be loaded for that.
+    return loaded.metadata_location, {key: value for key, value in known.items() if key != PY_IO_IMPL}
+
+
+class PlacedFiles:
+    """The files of a table through its storage; in a copied folder by their names alone."""
+
+    def __init__(self, place: Place) -> None:
+        self._files = FileIOStorage(place.storage)
+        self._folder = place.folder
+
+    def _at(self, path: str) -> str:
+        return path if self._folder is None else f"{self._folder}/{path.rpartition('/')[2]}"
+
+    async def read(self, path: str) -> bytes:
+        return await self._files.read(self._at(path))
+
+    async def read_range(self, path: str, offset: int, length_bytes: int) -> bytes:
+        return await self._files.read_range(self._at(path), offset, length_bytes)
+
+    async def exists(self, path: str) -> bool:
+        return await self._files.exists(self._at(path))
+
+    async def close(self) -> None:
+        await self._files.close()

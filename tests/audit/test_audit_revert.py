@@ -1,0 +1,299 @@
+"""What an agent wrote is taken back: what remains is the history without it, or it is refused by name."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from audit_world import audited, said
+from histories.memory import MemoryFiles, Table
+from histories.serial import START_MS, File, World
+
+from icetower.audit.agents import Agent, Naming, Wanted
+from icetower.audit.auditor import Options
+from icetower.audit.reverting import Plan
+from icetower.errors import BadRequest
+from icetower.protocol.marks import FILTER, GROUP_FILE, READ_SNAPSHOT
+from icetower.table.entry_checks import live_entries
+from icetower.table.groups import Group, GroupedAppend, write_group
+from icetower.table.head import HeadState
+from icetower.table.manifests import read_manifest, read_manifest_list
+
+RED = ("red",)
+
+
+def taken_back(table: Table, agent: str = "ann", since_ms: int = 0) -> tuple[Plan, Table | None]:
+    """The plan, and the table after the commit; None where something stands against it."""
+
+    async def story() -> tuple[Plan, Table | None]:
+        revert = Agent(table.head, table.files, Wanted(agent, since_ms))
+        plan = await revert.plan()
+        if plan.dependencies or plan.nothing:
+            return plan, None
+        names = (f"r{at}" for at in itertools.count())
+        naming = Naming(777, START_MS + 10**9, {"engine-name": "icetower"}, lambda: next(names))
+        draft = await revert.draft(plan, naming)
+        metadata: dict[str, Any] = {
+            **table.head.metadata,
+            "snapshots": [*table.head.metadata["snapshots"], draft.snapshot],
+            "current-snapshot-id": 777,
+            "refs": {"main": {"type": "branch", "snapshot-id": 777}},
+            "last-sequence-number": draft.snapshot.get("sequence-number", 0),
+        }
+        files = MemoryFiles({**table.files.files, **draft.files})
+        return plan, Table(HeadState("after", metadata), files)
+
+    return asyncio.run(story())
+
+
+def content_of(world: World, table: Table) -> list[int]:
+    """The rows of the table's head, read from its manifests."""
+    snapshot = table.head.metadata["snapshots"][-1]
+    rows = read_manifest_list(table.files.files[snapshot["manifest-list"]])
+    manifests = {row.path: read_manifest(table.files.files[row.path]) for row in rows}
+    files: list[File] = []
+    for live in live_entries(rows, manifests):
+        known = world.by_path[live.entry.file.path]
+        entry = replace(live.entry, sequence_number=live.sequence_number)
+        files.append(File(entry, known.spec_id, known.rows, known.positions))
+    return world.content(files)
+
+
+def without(world: World, agent: str, since: int = 0) -> list[int] | None:
+    """The rows of the history without an agent; None where others' commits cannot be done without it."""
+    files: dict[str, File] = {}
+    for at, (author, added, removed) in enumerate(world.log):
+        if author == agent and at >= since:
+            continue
+        for file in removed:
+            if files.pop(file.path, None) is None and any(each.content == 0 for each in added):
+                return None
+        files.update((file.path, file) for file in added)
+    return world.content(files.values())
+
+
+def world_of_two(seed: int, commits: int = 24) -> World:
+    """Two agents that keep to partitions of their own, now and then to each other's."""
+    chance = random.Random(seed)
+    world = World(seed, 1 + seed % 3, declared=0)
+    for _ in range(commits):
+        world.author = chance.choice(("ann", "bob", "bob"))
+        world.commit_any()
+    return world
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_what_remains_is_the_history_without_the_agent_or_it_is_refused(seed: int) -> None:
+    world = world_of_two(seed, 10 + seed % 20)
+    table = world.table()
+    since = len(world.log) - 6
+    plan, after = taken_back(table, since_ms=START_MS + since * 1_000)
+    if after is None:
+        assert plan.dependencies or plan.nothing
+        return
+    assert content_of(world, after) == without(world, "ann", since)
+    assert not said(audited(after, Options(tower=False)))
+
+
+def test_the_property_above_is_not_empty() -> None:
+    taken = refused = 0
+    for seed in range(60):
+        world = world_of_two(seed, 10 + seed % 20)
+        plan, after = taken_back(world.table(), since_ms=START_MS + (len(world.log) - 6) * 1_000)
+        taken, refused = taken + (after is not None), refused + bool(plan.dependencies)
+    assert taken > 10
+    assert refused > 10
+
+
+def story(*, version: int = 2) -> tuple[World, File]:
+    """Bob has a file, and so has the agent."""
+    world = World(1, version, declared=0)
+    world.author = "bob"
+    world.commit("append", [world.data(range(10), (0, RED))])
+    world.author = "ann"
+    file = world.data(range(100, 110), (0, RED))
+    world.commit("append", [file])
+    world.author = "bob"
+    return world, file
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_an_append_is_taken_back(version: int) -> None:
+    world, file = story(version=version)
+    world.commit("append", [world.data(range(200, 210), (0, RED))])
+    plan, after = taken_back(world.table())
+    assert after is not None
+    assert [item.path for item in plan.remove] == [file.path]
+    assert content_of(world, after) == [*range(10), *range(200, 210)]
+    snapshot = after.head.metadata["snapshots"][-1]
+    assert snapshot["summary"]["operation"] == "delete"
+    assert snapshot["summary"]["deleted-records"] == "10"
+    assert snapshot["summary"]["icetower.reverts"] == str(plan.snapshots[0])
+    assert snapshot["parent-snapshot-id"] == table_head(world)
+    assert len(after.head.metadata["snapshots"]) == 4  # history stays
+
+
+def table_head(world: World) -> int:
+    return world.metadata["snapshots"][-1]["snapshot-id"]
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_a_rewrite_is_taken_back_and_what_it_replaced_is_there_again(version: int) -> None:
+    world = World(1, version, declared=0)
+    world.author = "bob"
+    old = world.data(range(10), (0, RED))
+    world.commit("append", [old])
+    world.author = "ann"
+    world.commit("overwrite", [world.data(range(3), (0, RED))], [old])
+    plan, after = taken_back(world.table())
+    assert after is not None
+    assert [item.path for item in plan.restore] == [old.path]
+    assert content_of(world, after) == list(range(10))
+    assert after.head.metadata["snapshots"][-1]["summary"]["operation"] == "overwrite"
+    assert not said(audited(after, Options(tower=False)))
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_deletes_are_taken_back_and_older_ones_are_there_again(version: int) -> None:
+    world = World(1, version, declared=0)
+    world.author = "bob"
+    data = world.data(range(10), (0, RED))
+    world.commit("append", [data])
+    first = world.deletes({data.path: frozenset({1})})
+    world.commit("delete", [first])
+    world.author = "ann"
+    world.commit("delete", [world.deletes({data.path: frozenset({1, 5})})], [first])
+    plan, after = taken_back(world.table())
+    assert after is not None
+    assert [item.path for item in plan.restore] == [first.path]
+    assert content_of(world, after) == [0, *range(2, 10)]
+
+
+def depends(world: World) -> list[tuple[int | None, str]]:
+    plan, after = taken_back(world.table())
+    assert after is None
+    return [(each.snapshot_id, each.why) for each in plan.dependencies]
+
+
+def test_who_replaced_what_the_agent_wrote_is_named() -> None:
+    world, file = story()
+    blamed = world.commit("overwrite", [world.data(range(100, 105), (0, RED))], [file])
+    ((snapshot_id, why),) = [each for each in depends(world) if "replaced" in each[1]]
+    assert snapshot_id == blamed
+    assert f"replaced {file.path.rpartition('/')[2]}" in why
+
+
+def test_who_compacted_what_the_agent_wrote_is_named() -> None:
+    world, file = story()
+    blamed = world.commit("replace", [world.data(file.rows, (0, RED))], [file])
+    assert [snapshot_id for snapshot_id, _ in depends(world)] == [blamed]
+
+
+def test_who_deleted_rows_of_what_the_agent_wrote_is_named() -> None:
+    world, file = story()
+    blamed = world.commit("delete", [world.deletes({file.path: frozenset({1})})])
+    assert (blamed, True) in [(snapshot_id, "deleted rows of" in why) for snapshot_id, why in depends(world)]
+
+
+def test_who_has_read_what_the_agent_wrote_is_named() -> None:
+    world, _ = story()
+    seen = str(table_head(world))
+    words = {READ_SNAPSHOT: seen, FILTER: '{"type": "gt", "term": "id", "value": 50}'}
+    blamed = world.commit("overwrite", [world.data(range(300, 305), (0, ("blue",)))], summary=words)
+    assert [(snapshot_id, "has read" in why) for snapshot_id, why in depends(world)] == [(blamed, True)]
+    elsewhere = {**words, FILTER: '{"type": "lt", "term": "id", "value": 50}'}
+    other, _ = story()
+    other.commit("overwrite", [other.data(range(300, 305), (0, ("blue",)))], summary=elsewhere)
+    assert taken_back(other.table())[1] is not None
+
+
+def test_who_may_have_read_it_is_named_as_such() -> None:
+    world, _ = story()
+    mine = next(file for file in world.of(0) if file.rows[0] == 0)
+    blamed = world.commit("overwrite", [world.data(range(5), (0, RED))], [mine])
+    plan, _ = taken_back(world.table())
+    assert [(each.snapshot_id, each.certain) for each in plan.dependencies] == [(blamed, False)]
+
+
+def test_who_only_dropped_it_is_no_obstacle() -> None:
+    world, file = story()
+    world.commit("delete", (), [file], summary={FILTER: "false"})
+    plan, _ = taken_back(world.table())
+    assert (plan.dependencies, plan.nothing) == ((), True)
+
+
+def test_a_file_whose_deletes_would_not_reach_it_any_more_stays_away() -> None:
+    world = World(1, 2, declared=0)
+    world.author = "bob"
+    data = world.data(range(10), (0, RED))
+    world.commit("append", [data])
+    world.commit("delete", [world.equality([3], (0, RED))])
+    world.author = "ann"
+    world.commit("delete", (), [data])
+    ((snapshot_id, why),) = depends(world)
+    assert snapshot_id is None
+    assert "cannot come back" in why
+
+
+def test_only_what_came_since_then_and_only_that_agent() -> None:
+    world, _ = story()
+    world.author = "ann"
+    late = world.data(range(400, 405), (0, RED))
+    world.commit("append", [late])
+    when = world.metadata["snapshots"][-1]["timestamp-ms"]
+    plan, after = taken_back(world.table(), since_ms=when)
+    assert [item.path for item in plan.remove] == [late.path]
+    assert after is not None
+    assert content_of(world, after) == [*range(10), *range(100, 110)]
+    assert taken_back(world.table(), since_ms=when + 1)[0].nothing
+    assert taken_back(world.table(), agent="cy")[0].nothing
+
+
+def test_what_was_taken_back_is_not_taken_back_again() -> None:
+    world, file = story()
+    table = world.table()
+    plan, after = taken_back(table)
+    assert after is not None
+    again, _ = taken_back(after)
+    assert (again.nothing, again.dependencies) == (True, ())
+    assert len(again.snapshots) == len(plan.snapshots) + 1
+    world.author = "ann"
+    world.commit("append", [world.data(range(400, 405), (0, RED))])
+    later = world.metadata["snapshots"][-1]["timestamp-ms"]
+    _, both = taken_back(world.table())
+    assert both is not None
+    with pytest.raises(BadRequest, match="name an earlier time"):
+        taken_back(both, since_ms=later)
+    assert file.path in world.by_path
+
+
+def test_of_a_group_of_appends_the_agents_own_files_go() -> None:
+    world = World(1, 2, declared=0)
+    mine, theirs = world.data(range(10), (0, RED)), world.data(range(10, 20), (0, RED))
+    path = "mem://serial/metadata/_group.json"
+    snapshot_id = world.commit("append", [mine, theirs], summary={GROUP_FILE: path})
+    appends = tuple(GroupedAppend(who, None, None, "", (f.path,)) for who, f in (("ann", mine), ("bob", theirs)))
+    world.storage[path] = write_group(Group(world.metadata["table-uuid"], "main", snapshot_id, appends))
+    plan, after = taken_back(world.table())
+    assert after is not None
+    assert [item.path for item in plan.remove] == [mine.path]
+    assert content_of(world, after) == list(range(10, 20))
+
+
+def test_what_cannot_be_told_is_refused() -> None:
+    world, _ = story()
+    table = world.table()
+    del table.head.metadata["snapshots"][0]
+    with pytest.raises(BadRequest, match="its parent has expired"):
+        taken_back(Table(HeadState("x", table.head.metadata), table.files))
+    table = world.table()
+    path = next(path for path in table.files.files if path.endswith(("m1.avro", "m2.avro")))
+    del table.files.files[path]
+    with pytest.raises(BadRequest, match="a manifest or manifest list is gone"):
+        taken_back(table)
+    with pytest.raises(BadRequest, match="no branch 'dev'"):
+        asyncio.run(Agent(table.head, table.files, Wanted("ann", 0, "dev")).plan())

@@ -1,0 +1,185 @@
+"""`icetower audit` and `icetower revert` at a running tower, with PyIceberg's own writes in the table."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog import Catalog
+from tower_process import TowerProcess, command
+
+from icetower.agent import DataFile, having_read, keyed, new_key
+
+WRITES_ALL = """\
+tables:
+  - table: {namespace}.*
+    partitions: all
+    operations: [append, overwrite, delete]
+"""
+
+
+def rows(*ids: int) -> pa.Table:
+    return pa.table({"id": pa.array(ids, pa.int64())})
+
+
+def typed(tower: TowerProcess, *words: str) -> subprocess.CompletedProcess[str]:
+    environment = {"ICETOWER_TOKEN": tower.secret, "ICETOWER_URI": tower.uri, "PATH": "/usr/bin:/bin", "COLUMNS": "160"}
+    return subprocess.run(command(*words), env=environment, capture_output=True, text=True, timeout=60)
+
+
+@pytest.fixture
+def agents(tower: TowerProcess, namespace: str) -> dict[str, Catalog]:
+    """Two agents that may write everything in the namespace."""
+    names = [f"{namespace}-{who}" for who in ("ann", "bob")]
+    contract = WRITES_ALL.format(namespace=namespace)
+    return {name[-3:]: tower.catalog(tower.principal(name, contract)) for name in names}
+
+
+def ids(catalog: Catalog, table: str) -> list[int]:
+    return sorted(catalog.load_table(table).scan().to_arrow()["id"].to_pylist())
+
+
+def test_a_sound_table_and_who_went_around_the_tower(
+    tower: TowerProcess, catalog: Catalog, namespace: str, agents: dict[str, Catalog]
+) -> None:
+    table = f"{namespace}.sales"
+    catalog.create_table(table, schema=rows(1).schema)
+    for who, number in (("ann", 1), ("bob", 2)):
+        agents[who].load_table(table).append(rows(number), snapshot_properties=keyed(new_key()))
+    loaded = agents["ann"].load_table(table)
+    snapshot = loaded.current_snapshot()
+    assert snapshot is not None
+    words = keyed(new_key()) | having_read(snapshot.snapshot_id, {"type": "eq", "term": "id", "value": 1})
+    loaded.overwrite(rows(1, 3), "id = 1", snapshot_properties=words)
+    done = typed(tower, "audit", table, "--json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    checked = json.loads(done.stdout)["checked"]
+    assert checked["reads"]["declared"] == checked["snapshots"] - 2
+    around = around_the_tower(tower, table)
+    around.append(rows(9))
+    done = typed(tower, "audit", table, "--json")
+    assert done.returncode == 3
+    (violation,) = json.loads(done.stdout)["violations"]
+    assert (violation["rule"], violation["verdict"]) == ("bypass", "definite")
+    assert violation["snapshots"] == [around.metadata.current_snapshot_id]
+    assert typed(tower, "audit", table, "--no-tower").returncode == 0
+
+
+def test_a_running_tower_notices_who_went_around_it(
+    tower: TowerProcess, catalog: Catalog, namespace: str, agents: dict[str, Catalog]
+) -> None:
+    table = f"{namespace}.sales"
+    catalog.create_table(table, schema=rows(1).schema)
+    agents["ann"].load_table(table).append(rows(1))
+    around = around_the_tower(tower, table)
+    around.append(rows(9), snapshot_properties={"engine-name": "pyiceberg\x1b[31m", "user": "eve"})
+    agents["ann"].load_table(table).append(rows(2))  # the tower comes upon it
+    agents["bob"].load_table(table).append(rows(3))
+    found = [each for each in tower.admin.bypasses() if each["table"] == table]
+    (bypass,) = found
+    assert bypass["snapshot-id"] == around.metadata.current_snapshot_id
+    assert (bypass["operation"], bypass["origin"]) == ("append", {"engine": "pyiceberg [31m", "user": "eve"})
+    assert bypass["partitions"] == ["(unpartitioned)"]
+    assert f"snapshot {bypass['snapshot-id']} (append) of {table} did not come through a tower" in tower.log.read_text()
+    with tower.client(tower.admin.rotate_principal(f"{namespace}-ann")) as agent:
+        assert agent.get("/icetower/v1/bypasses").status_code == 403
+
+
+def around_the_tower(tower: TowerProcess, table: str) -> Any:
+    """The table as the catalog behind the tower has it."""
+    from pyiceberg.catalog.sql import SqlCatalog
+
+    (database,) = tower.data.glob("*catalog*.db")
+    return SqlCatalog("icetower", uri=f"sqlite:///{database}").load_table(table)
+
+
+def test_what_an_agent_wrote_is_taken_back(
+    tower: TowerProcess, catalog: Catalog, namespace: str, agents: dict[str, Catalog], tmp_path: Path
+) -> None:
+    table = f"{namespace}.sales"
+    catalog.create_table(table, schema=rows(1).schema)
+    agents["bob"].load_table(table).append(rows(1, 2, 3))
+    agents["ann"].load_table(table).append(rows(100, 101))
+    agents["ann"].load_table(table).delete("id = 2")
+    agents["bob"].load_table(table).append(rows(4))
+    assert ids(catalog, table) == [1, 3, 4, 100, 101]
+    asked = ("revert", table, "--agent", f"{namespace}-ann", "--since", "1h")
+    dry = typed(tower, *asked, "--dry-run", "--json")
+    assert dry.returncode == 0, dry.stderr
+    plan = json.loads(dry.stdout)
+    assert (len(plan["snapshots"]), plan["committed"], plan["refused"]) == (2, None, False)
+    assert ids(catalog, table) == [1, 3, 4, 100, 101]
+    snapshots = len(catalog.load_table(table).snapshots())
+    done = typed(tower, *asked)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Taken back by snapshot" in done.stdout
+    assert ids(catalog, table) == [1, 2, 3, 4]
+    assert len(catalog.load_table(table).snapshots()) == snapshots + 1
+    assert typed(tower, "audit", table).returncode == 0
+    again = typed(tower, *asked)
+    assert again.returncode == 0
+    assert "Nothing of it is left" in again.stdout
+
+
+def test_who_has_built_on_it_is_named(
+    tower: TowerProcess, catalog: Catalog, namespace: str, agents: dict[str, Catalog]
+) -> None:
+    table = f"{namespace}.sales"
+    catalog.create_table(table, schema=rows(1).schema)
+    agents["ann"].load_table(table).append(rows(1, 2, 3))
+    agents["bob"].load_table(table).delete("id = 2")
+    done = typed(tower, "revert", table, "--agent", f"{namespace}-ann", "--since", "1h", "--json")
+    assert done.returncode == 3, done.stderr
+    said = json.loads(done.stdout)
+    built = catalog.load_table(table).metadata.current_snapshot_id
+    assert built in [each["snapshot"] for each in said["dependencies"]]
+    assert any("replaced" in each["why"] for each in said["dependencies"])
+    assert ids(catalog, table) == [1, 3]
+    people = typed(tower, "revert", table, "--agent", f"{namespace}-ann", "--since", "1h")
+    assert (people.returncode, "Nothing is taken back:" in people.stdout) == (3, True)
+
+
+def test_an_agents_part_of_a_group_of_appends(
+    tower: TowerProcess, catalog: Catalog, namespace: str, agents: dict[str, Catalog]
+) -> None:
+    """By the fast path one snapshot may stand for several agents."""
+    import pyarrow.parquet as pq
+
+    from icetower.agent import Tower
+
+    table = f"{namespace}.sales"
+    made = catalog.create_table(table, schema=rows(1).schema)
+    field = pa.field("id", pa.int64(), metadata={b"PARQUET:field_id": b"1"})
+    for who, number in (("ann", 1), ("bob", 2)):
+        name = f"{namespace}-{who}"
+        folder = Path(made.location().removeprefix("file://")) / "data" / name
+        folder.mkdir(parents=True)
+        path = folder / f"{number}.parquet"
+        pq.write_table(pa.table([[number]], schema=pa.schema([field])), path)
+        secret = tower.admin.rotate_principal(name)
+        with Tower(tower.uri, secret) as sdk:
+            sdk.append(table, [DataFile.of_parquet(path, uri=path.as_uri())], key=new_key())
+    assert ids(catalog, table) == [1, 2]
+    done = typed(tower, "revert", table, "--agent", f"{namespace}-ann", "--since", "1h")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert ids(catalog, table) == [2]
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "told"),
+    [
+        (("--agent", "ann", "--since", "soon"), 2, "is no time"),
+        (("--agent", "ann", "--since", "2026-13-01"), 2, "is no time"),
+        (("--agent", "ann", "--since", "1h", "--catalog", "prod"), 2, "through a REST catalog"),
+        (("--agent", "ann", "--since", "1h"), 1, "shop.nothing"),
+    ],
+)
+def test_a_revert_that_is_used_wrongly(tower: TowerProcess, words: tuple[str, ...], status: int, told: str) -> None:
+    done = typed(tower, "revert", "shop.nothing", *words)
+    assert done.returncode == status, done.stdout + done.stderr
+    assert told in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,1 @@
+"""How long an audit takes, and by what its cost grows."""
