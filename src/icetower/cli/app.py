@@ -19,6 +19,7 @@ from icetower.cli import plan as plan_command
 from icetower.cli import revert as revert_command
 from icetower.cli import serve as serve_command
 from icetower.cli import simulate as simulate_command
+from icetower.cli import sweep as sweep_command
 from icetower.cli.terminal import fail, say
 from icetower.errors import ConfigurationError, IcetowerError, UsageError
 
@@ -59,6 +60,7 @@ contracts.contracts.command("grants")(grants_command.grants)
 contracts.contracts.command("shadow-report")(shadow.shadow_report)
 app.add_typer(contracts.contracts, name="contracts")
 app.add_typer(registry.principals, name="principals")
+simulate_command.simulate.command("sweep")(sweep_command.sweep)
 simulate_command.simulate.command("calibrate")(calibrate_command.calibrate)
 app.add_typer(simulate_command.simulate, name="simulate")
 app.add_typer(escalations.escalations, name="escalations")

@@ -9,7 +9,7 @@ from typing import Any
 
 from icetower.errors import UsageError
 from icetower.simulator.experiments import Comparison, Experiment, Row, compare, mean_row, run_row
-from icetower.simulator.pool import gathered
+from icetower.simulator.pool import compile_now, gathered
 from icetower.simulator.setup import MODELS
 
 Told = Callable[[int, int], None]
@@ -21,7 +21,7 @@ class Course:
     """An experiment that was run.
 
     Attributes:
-        wall_s: how long all of it took.
+        wall_s: how long all runs took.
         rows: a row a configuration, means over the seeds; `each_run`: a row a run.
         compared: figures that were printed for this model, beside those found.
     """
@@ -61,7 +61,7 @@ def run(
     """Run an experiment. What is not given is as the experiment has it. Raises `UsageError`, `ConfigurationError`.
 
     Args:
-        now_s: the clock by which it is timed.
+        now_s: the clock by which it is timed, without what is compiled before.
     """
     chosen = model or experiment.model
     if chosen not in MODELS:
@@ -70,6 +70,7 @@ def run(
     first = experiment.first_seed if first_seed is None else first_seed
     points = experiment.points(chosen)
     jobs = [(setup, first + number) for _, setup in points for number in range(count)]
+    compile_now({setup.pattern for setup, _ in jobs})
     begun_s = now_s()
     done = 0
 

@@ -1,0 +1,71 @@
+"""`icetower simulate sweep`: an experiment on Spark, restartable, with an Iceberg table of results."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from icetower.cli.registry import connect
+from icetower.cli.simulate import Model, Seeds, console, needed, progress
+from icetower.cli.terminal import say
+from icetower.errors import ConfigurationError
+
+SHOWN_MAX = 200
+"""Configurations that are shown at the end."""
+
+
+def sweep(
+    experiment: Annotated[str, typer.Argument(help="1a, 1b, … of `list`, or a TOML file.")],
+    master: Annotated[str, typer.Option(help="Spark's master: local[2], spark://…, yarn, ….")] = "local[2]",
+    table: Annotated[str, typer.Option(help="The table of results, namespace.table.")] = "simulator.sweeps",
+    uri: Annotated[str, typer.Option(help="A tower whose catalog has that table; else --warehouse.")] = "",
+    warehouse: Annotated[Path, typer.Option(help="A folder for that table, without a catalog.")] = Path(
+        ".icetower/sweeps"
+    ),
+    model: Model = None,
+    seeds: Seeds = None,
+) -> None:
+    """Run an experiment on Spark. Whatever the table has already is not run again, so it may be killed at any point.
+
+    The executors need Icetower with its extra `simulator`, in the Python that PYSPARK_PYTHON names.
+    """
+    needed("pool")
+    if importlib.util.find_spec("pyspark") is None:
+        raise ConfigurationError("this command needs Spark: install icetower[spark]")
+    from icetower.pipelines.session import CATALOG, spark_session
+    from icetower.pipelines.sweep import sweep as run
+
+    found = needed("experiments").load(experiment)
+    settings = {"spark.master": master}
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else the workers run whatever is called python3
+    if uri:
+        with connect(uri) as tower:
+            token = tower.pyiceberg_properties().get("token")
+        spark = spark_session("icetower-sweep", catalog_uri=uri, token=token, settings=settings)
+    else:
+        catalog = {"type": "hadoop", "warehouse": str(warehouse.absolute())}
+        spark = spark_session("icetower-sweep", catalog=catalog, settings=settings)
+    try:
+        with progress() as told:
+            name = run(spark, found, f"{CATALOG}.{table}", model=model, seeds=seeds, told=told)
+        shown = Table("configuration", "runs", "commits a s", "success %", "p50 s", "p99 s", title=f"{table}: {name}")
+        means = spark.sql(
+            "select configuration, count(*) runs, avg(commits_per_s) c, avg(success_pct) s, avg(p50_s) p50, "  # noqa: S608
+            f"avg(p99_s) p99 from {CATALOG}.{table} where sweep = '{name}' group by 1 order by 1 limit {SHOWN_MAX}"
+        )
+        for row in means.collect():
+            shown.add_row(
+                row["configuration"].strip("{}").replace('"', ""),
+                str(row["runs"]),
+                *("-" if row[column] is None else f"{row[column]:.3f}" for column in ("c", "s", "p50", "p99")),
+            )
+        console().print(shown)
+        say(f"sweep {name} is complete in {table}")
+    finally:
+        spark.stop()

@@ -1,0 +1,76 @@
+"""Sweeps of the simulator on Spark: the figures are those of a local run, and what was done is not done again."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+
+import pytest
+from pyspark.sql import SparkSession
+
+from icetower.pipelines import sweep as sweeps
+from icetower.pipelines.sweep import sweep, sweep_id
+from icetower.simulator import course
+from icetower.simulator.experiments import parse
+
+pytestmark = pytest.mark.spark
+TEXT = """
+model = "client"
+seeds = 2
+[setup]
+duration_s = 60
+runtime_s = 2
+runtime_floor_s = 0
+[sweep]
+fast_append_ratio = [1.0, 0.5]
+inter_arrival_ms = [50, 200]
+"""
+
+
+def test_a_sweep_has_the_figures_of_a_local_run_and_goes_on_where_it_was_stopped(
+    spark: SparkSession, fresh: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", sys.executable)
+    experiment, table = parse(TEXT, "small", "small"), f"{fresh()}.results"
+    told: list[tuple[int, int]] = []
+    appends = sweeps._append
+    left = [2]
+
+    def killed(*arguments: object) -> None:
+        if not left[0]:
+            raise KeyboardInterrupt
+        left[0] -= 1
+        appends(*arguments)  # type: ignore[arg-type]
+
+    size = max(spark.sparkContext.defaultParallelism, 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(sweeps, "_append", killed)
+        with pytest.raises(KeyboardInterrupt):
+            sweep(spark, experiment, table, portion=1, told=lambda total, done: told.append((total, done)))
+    assert told == [(8, 0), (8, size), (8, 2 * size)]
+    assert spark.table(table).count() == 2 * size
+
+    name = sweep(spark, experiment, table, told=lambda total, done: told.append((total, done)))
+    assert told[3:] == [(8, 2 * size), (8, 8)]
+    rows = spark.table(table).collect()
+    assert len(rows) == 8
+    assert {row["sweep"] for row in rows} == {name} == {sweep_id(experiment, "client")}
+    local = {
+        (run["fast_append_ratio"], run["inter_arrival_ms"], run["seed"]): run
+        for run in course.run(experiment, workers=1).each_run
+    }
+    for row in rows:
+        swept = json.loads(row["configuration"])
+        expected = local[swept["fast_append_ratio"], swept["inter_arrival_ms"], row["seed"]]
+        for figure in ("commits_per_s", "success_pct", "p50_s", "p99_s", "mean_retries"):
+            assert row[figure] == expected[figure], figure
+        assert row["figures"]["arrived"] == expected["arrived"]
+
+    sweep(spark, experiment, table)
+    assert spark.table(table).count() == 8
+    more = sweep(spark, experiment, table, seeds=3)
+    assert more == name
+    assert spark.table(table).count() == 12
+    assert sweep(spark, experiment, table, model="corrected", seeds=1) != name
+    assert spark.table(table).count() == 16
