@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from icetower.admission import contents
 from icetower.admission.admit import admit, fingerprint
 from icetower.admission.admitted import Admitted
 from icetower.admission.operations import operation_of, operations_of
@@ -677,3 +678,45 @@ def test_k3_a_fingerprint_is_of_content_not_of_a_try() -> None:
     alters = [{"action": "set-properties", "updates": {"a": value}} for value in "bc"]
     assert fingerprint(alters[:1], []) != fingerprint(alters[1:], [])
     assert fingerprint(updates_of(to=6), []) != fingerprint(updates_of(to=7), [])
+
+
+# -- what delete files name inside
+
+
+def test_what_is_named_inside_of_delete_files_is_touched() -> None:
+    deletes, foreign = file("d", content=POSITION_DELETES), FOREIGN.file.path
+    asked = ask(change([deletes], claim="delete"), by=contract("overwrite"))
+    bound = Principal("agent-1", contract("overwrite"), 3)
+
+    def look(named: frozenset[str] | None, places: Places, admitted: Admitted = asked) -> str | None:
+        try:
+            contents.check_contents(bound, admitted, METADATA, {deletes.file.path: named}, places, now_ms=0)
+        except ContractViolation as error:
+            return error.rule if deletes.file.path in error.message else error.message
+        return None
+
+    one = frozenset({foreign})
+    assert contents.strangers(asked.changes, {deletes.file.path: one}) == one
+    assert look(one, {foreign: ((0, (2,)),)}) == "contract.partitions"
+    assert look(one, {foreign: ((0, (0,)), (0, (2,)))}) == "contract.partitions"
+    assert look(one, {foreign: ((0, (1,)),)}) is None
+    assert look(one, {foreign: ()}) is None  # looked for, and nowhere
+    assert look(one, {}) == "contract.contents"  # not looked for
+    assert look(None, {}) == "contract.contents"
+    assert look(frozenset(), {}) is None
+    contents.check_contents(bound, asked, METADATA, {}, {}, now_ms=0)  # encrypted: not looked into
+
+    # That the commit names the file in a partition of its own, too, makes nothing of it its own.
+    claimed = ask(change([deletes, file("f", 0)], claim="overwrite"), by=contract("overwrite"))
+    assert look(one, {}, claimed) == "contract.contents"
+    assert look(one, {foreign: ((0, (2,)),)}, claimed) == "contract.partitions"
+
+
+def test_only_who_owns_a_part_of_the_table_is_looked_at_so_closely() -> None:
+    for by, wanted in (
+        (contract("delete"), True),
+        (contract("delete", "all"), False),
+        (contract("append", "all"), True),
+    ):
+        assert contents.must_look_inside(Principal("a", by, 1), TABLE, frozenset({Operation.DELETE})) is wanted
+    assert not contents.must_look_inside(administrator("root"), TABLE, frozenset({Operation.DELETE}))

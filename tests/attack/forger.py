@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import time
 import uuid
@@ -11,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from icetower.table import puffin
 from icetower.table.manifest_writing import assign_first_row_ids, manifest_row, write_manifest, write_manifest_list
@@ -56,17 +59,20 @@ def plain(path: str) -> Path:
     return Path(path.removeprefix("file://"))
 
 
-def data_file(path: str, partition: tuple[Any, ...], *, content: int = DATA, rows: int = 1, **more: Any) -> DataFile:
+def data_file(
+    path: str, partition: tuple[Any, ...], *, content: int = DATA, rows: int = 1, size_bytes: int = 100, **more: Any
+) -> DataFile:
     kind = "PUFFIN" if more.get("referenced_data_file") and more.get("content_offset") is not None else "PARQUET"
     record = {
         "content": content,
         "file_path": path,
         "file_format": kind,
         "record_count": rows,
-        "file_size_in_bytes": 100,
+        "file_size_in_bytes": size_bytes,
         **more,
     }
-    return DataFile(content, path, kind, partition, rows, 100, None, more.get("referenced_data_file"), record)
+    path, kind = record["file_path"], record["file_format"]
+    return DataFile(content, path, kind, partition, rows, size_bytes, None, more.get("referenced_data_file"), record)
 
 
 @dataclass
@@ -187,17 +193,45 @@ class Forger:
         return self.snapshot([(DATA, entries)], base=base, **options)
 
     def vector(
-        self, base: JSON, name: str, target: str, positions: Iterable[int], partition: tuple[Any, ...] = (), **lies: Any
+        self,
+        base: JSON,
+        name: str,
+        target: str,
+        positions: Iterable[int],
+        partition: tuple[Any, ...] = (),
+        beside: Sequence[str] = (),
+        **lies: Any,
     ) -> Entry:
-        """An entry of a deletion vector in a Puffin file of its own; `lies` change what is said of it."""
+        """An entry of a deletion vector in a Puffin file of its own; `lies` change what is said of it.
+
+        `beside`: data files for which there are vectors in the same file, of which no entry tells.
+        """
         deleted = Vector.of(positions)
-        data, (blob,) = puffin.write([as_blob(deleted, target)], created_by="forger")
+        vectors = [as_blob(deleted, each) for each in (target, *beside)]
+        data, (blob, *_) = puffin.write(vectors, created_by="forger")
         path = self.path(base, name)
         plain(path).parent.mkdir(parents=True, exist_ok=True)
         plain(path).write_bytes(data)
         where = {"content_offset": blob.offset, "content_size_in_bytes": blob.length_bytes}
-        told = {"content": 1, "referenced_data_file": target, "rows": len(deleted), **where, **lies}
-        return added(path, partition, **told)
+        told = {"content": 1, "referenced_data_file": target, "rows": len(deleted), "size_bytes": len(data)}
+        return added(path, partition, **{**told, **where, **lies})
+
+    def position_deletes(
+        self, base: JSON, name: str, rows: Iterable[tuple[str, int]], partition: tuple[Any, ...] = (), **lies: Any
+    ) -> Entry:
+        """An entry of a position delete file of a whole partition."""
+        some = list(rows)
+        paths, positions = zip(*some, strict=True)
+        fields = [
+            pa.field(called, kind, nullable=False, metadata={"PARQUET:field_id": str(field_id)})
+            for called, kind, field_id in (("file_path", pa.string(), 2147483546), ("pos", pa.int64(), 2147483545))
+        ]
+        out = io.BytesIO()
+        pq.write_table(pa.table([pa.array(paths), pa.array(positions)], schema=pa.schema(fields)), out)
+        path = self.path(base, name)
+        plain(path).parent.mkdir(parents=True, exist_ok=True)
+        plain(path).write_bytes(out.getvalue())
+        return added(path, partition, **{"content": 1, "rows": len(some), "size_bytes": len(out.getvalue()), **lies})
 
     @staticmethod
     def path(base: JSON, name: str) -> str:

@@ -112,10 +112,17 @@ def test_a_reader_with_a_filter_passes_over_what_bounds_and_statistics_hide() ->
     assert rows(DATA_1, hidden, reader=filtered) == ALL
 
 
-def test_a_reader_by_bounds_goes_by_them_before_the_reference() -> None:
-    both = manifest(positions(0, reference="b", bounds="a"), number=2)
-    assert rows(DATA_1, both) == ALL
-    assert rows(DATA_1, both, reader=Reader(by_bounds=True)) == ["a1", "a2", "b0"]
+def test_a_reader_by_contents_goes_by_what_is_named_inside_alone() -> None:
+    """As PyIceberg's: neither the reference nor the partition counts, nor which of several vectors is an entry's."""
+    inside = Reader(by_contents=True)
+    elsewhere = manifest(positions(0, partition=(2,), reference="b"))
+    vectors = manifest(replace(positions(0, reference="a", vector=True), positions=(("a", (0,)), ("b", (0,)))))
+    assert rows(DATA_1, elsewhere) == rows(DATA_1, manifest(positions(0, partition=(2,)))) == ALL
+    assert rows(DATA_1, elsewhere, reader=inside) == ["a1", "a2", "b0"]
+    assert rows(DATA_1, vectors) == ["a1", "a2", "b0"]
+    assert rows(DATA_1, vectors, reader=inside) == ["a1", "a2"]
+    before, after = (Snapshot(at, None, at, its, "delete") for at, its in ((1, (DATA_1,)), (2, (DATA_1, vectors))))
+    assert [(path, at) for path, at, *_ in effect(CASE, before, after).lost] == [("a", 0), ("b", 0)]
 
 
 def test_an_effect_is_what_any_reader_gains_or_loses() -> None:

@@ -186,6 +186,8 @@ NEW = st.builds(
 def test_a_puffin_file_survives_being_written(blobs: list[NewBlob], created_by: str) -> None:
     data, placed = puffin.write(blobs, created_by=created_by)
     assert puffin.read(data, path="p") == placed
+    end = data[-puffin.footer_bytes(data) :]
+    assert puffin.read(end, path="p", before_bytes=len(data) - len(end)) == placed
     assert [data[b.offset : b.offset + b.length_bytes] for b in placed] == [blob.data for blob in blobs]
     assert [(b.type, b.fields, b.properties) for b in placed] == [(b.type, b.fields, b.properties) for b in blobs]
 

@@ -64,12 +64,14 @@ class World:
         self._folder = folder
         self._running: list[TowerProcess] = []
 
-    def start(self, *, hook_url: str | None = None, mail_port: int | None = None) -> TowerProcess:
+    def start(
+        self, *, hook_url: str | None = None, mail_port: int | None = None, hook_name: str = "oncall"
+    ) -> TowerProcess:
         config = self._folder / "tower.toml"
         config.write_text(
             f"[escalations]\nsmtp_host = '127.0.0.1'\nsmtp_port = {mail_port or self.post_office.port}\n"
             "smtp_encryption = 'none'\nsender = 'Icetower <icetower@example.com>'\n"
-            f"[escalations.webhooks]\noncall = {{url = '{hook_url or self.receiver.url}', secret_env = 'HOOK'}}\n"
+            f"[escalations.webhooks]\n{hook_name} = {{url = '{hook_url or self.receiver.url}', secret_env = 'HOOK'}}\n"
         )
         data = self._folder / "data"
         self._running.append(TowerProcess(data, "--config", str(config), environment={"HOOK": SECRET}))
@@ -288,6 +290,21 @@ def test_a_contract_that_names_a_webhook_which_the_tower_lacks_is_refused(world:
         assert http.get("/icetower/v1/contracts/typo").status_code == 404
     done = tower.admin.apply_contract(text.replace("oncal}", "oncall}"))
     assert done["warnings"] == []
+
+
+def test_an_older_version_whose_webhook_is_gone_is_not_restored(world: World) -> None:
+    tower = world.start()
+    text = "version: 1\nagent: night\n" + CONTRACT
+    for webhook in (", webhook: oncall", ""):
+        tower.admin.apply_contract(text.format(region="north", webhook=webhook))
+    world.stop(tower)
+    tower = world.start(hook_name="daytime")
+    with pytest.raises(BadRequest, match=r"oncall.*have: daytime") as caught:
+        tower.admin.restore_contract("night", 1)
+    assert caught.value.rule == "contract.escalation"
+    assert tower.admin.contract("night")["version"] == 2
+    tower.admin.revoke_contract("night")
+    assert tower.admin.restore_contract("night")["version"] == 4  # the newest names none
 
 
 def test_a_tower_that_can_tell_nobody_says_so(start_tower: Callable[..., TowerProcess]) -> None:

@@ -17,8 +17,11 @@ import pytest
 from moto.server import ThreadedMotoServer
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
 from pyiceberg.table import Table
-from pyiceberg.types import StringType
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.types import LongType, NestedField, StringType
 from tower_process import TowerProcess
 
 from icetower.agent import keyed, new_key
@@ -95,6 +98,28 @@ def test_overwrites_and_upserts_of_own_keys_are_exact(
 
 
 # -- keys -------------------------------------------------------------------------------------------------------------
+
+
+def test_an_overwrite_that_was_rebased_is_followed_by_another(
+    tower: TowerProcess, catalog: Catalog, namespace: str
+) -> None:
+    """PyIceberg reads the list of an overwrite's first snapshot before it commits, and remembers what it says of each
+    manifest: also of one with others' files, that stays. It may not be listed by another number afterwards."""
+    by_owner = PartitionSpec(PartitionField(source_id=2, field_id=1000, transform=IdentityTransform(), name="owner"))
+    schema = Schema(
+        NestedField(1, "id", LongType()), NestedField(2, "owner", StringType()), NestedField(3, "value", LongType())
+    )
+    table = catalog.create_table(f"{namespace}.t", schema=schema, partition_spec=by_owner, properties=BLIND)
+    table.append(pa.concat_tables([rows(1, owner="a"), rows(2, owner="b")]))
+    handle, other = (catalog.load_table(name_of(table)) for _ in range(2))
+    read = {"type": "eq", "term": "owner", "value": "a"}
+    declared = {"icetower.filter": json.dumps(read), "icetower.isolation-level": "serializable"}
+    for value in (1, 2):
+        other.append(rows(9, owner="c"))
+        handle.overwrite(rows(1, owner="a", value=value), overwrite_filter="owner = 'a'", snapshot_properties=declared)
+    found = table.refresh().scan().to_arrow().to_pylist()
+    assert sorted((row["owner"], row["value"]) for row in found) == [("a", 2), ("b", 0), ("c", 0), ("c", 0)]
+    assert Counter(tower.outcomes(name_of(table))) == {"direct": 2, "rebased": 3}
 
 
 def test_a_key_that_is_sent_twice_is_in_the_table_once(tower: TowerProcess, catalog: Catalog, table: Table) -> None:

@@ -55,11 +55,12 @@ class File:
 
     Attributes:
         rows: of a data file; of equality deletes the values of `equality`, which are positions in `Case.columns`.
-        positions: what a position delete file or vector deletes, by path.
+        positions: what a position delete file deletes, by path; of a file of vectors each of them, its own first.
         reference: `referenced_data_file`.
         bounds: the text that both bounds of the column `file_path` have.
         hides: its statistics say that no row matches any filter.
         counted: the number of rows that its entry tells, where that is not so.
+        shorter: its entry says that it ends earlier than it does.
     """
 
     path: str
@@ -74,18 +75,18 @@ class File:
     equality: tuple[int, ...] = ()
     hides: bool = False
     counted: int | None = None
+    shorter: bool = False
 
     @property
     def records(self) -> int:
         if self.counted is not None:
             return self.counted
-        return len(self.rows) if self.content != POSITIONS else sum(len(at) for _, at in self.positions)
+        own = self.positions[:1] if self.vector else self.positions
+        return len(self.rows) if self.content != POSITIONS else sum(len(at) for _, at in own)
 
-    def target(self, *, by_bounds: bool = False) -> str | None:
-        """The one data file that a reader applies it to: Iceberg's go by the reference, PyIceberg by the bounds."""
-        if self.content != POSITIONS:
-            return None
-        return (self.bounds or self.reference) if by_bounds else (self.reference or self.bounds)
+    def target(self) -> str | None:
+        """The one data file that a reader applies it to, where its entry says so."""
+        return (self.reference or self.bounds) if self.content == POSITIONS else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +107,7 @@ class Lies:
         bounds: the partitions over which its bounds are computed, instead of those of its entries.
         empty: it is listed as having no live files.
         short: it is listed as shorter than it is.
+        unbounded: it is listed without bounds, which is no lie in itself.
         order: the order in which its header names the partition fields.
     """
 
@@ -116,6 +118,7 @@ class Lies:
     bounds: tuple[Partition, ...] | None = None
     empty: bool = False
     short: bool = False
+    unbounded: bool = False
     order: tuple[int, ...] | None = None
 
 

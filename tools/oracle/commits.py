@@ -42,7 +42,9 @@ def with_history(rng: Random, case: Case, rows: Sequence[Row]) -> Case:
         writer.delete_rows(draft, rng.sample(data, min(len(data), rng.randint(1, 3))))
         if rng.random() < 0.25:  # one that was let in when both partitions were somebody's
             target, place = rng.choice(data), rng.choice(data)
-            draft.add([replace(writer.positions(draft, target, place), vector=False)])
+            path = target[1].file.path
+            made = replace(writer.positions(draft, target, place), vector=False, reference=path, bounds=path)
+            draft.add([made])
         draft.operation = "delete"
         case, head = _landed(case, draft)
     if rng.random() < 0.2:

@@ -66,6 +66,12 @@ class _Forger:
         made = self.writer.positions(self.draft, target, place)
         return replace(made, **how)
 
+    def vector(self, target: Listed) -> File:
+        """A deletion vector for a data file, in that file's own partition."""
+        made = self.writer.positions(self.draft, target)
+        path = self.draft.path("puffin")
+        return replace(made, vector=True, reference=target[1].file.path, bounds=None, path=path)
+
     # -------------------------------------------------------------------------------- delete files that lie
 
     def vector_elsewhere(self) -> bool:
@@ -119,6 +125,19 @@ class _Forger:
             self.draft.add([replace(made, reference=None, bounds=None)])
         return made is not None
 
+    def named_inside(self) -> bool:
+        """Deletes from an own data file, and somebody else's is named in them, too."""
+        target, victim = self.place(), self.victim()
+        if target is None or victim is None or not target[1].file.rows or self.draft.case.version == 1:
+            return False
+        made, file = self.writer.positions(self.draft, target), victim[1].file
+        if made.vector and self.writer.vectors_of(self.draft, target[1].file.path):
+            return False
+        strays = (file.path, tuple(range(len(file.rows))))
+        shorter = self.rng.random() < 0.3  # then whoever trusts the entry does not find the names
+        self.draft.add([replace(made, positions=(*made.positions, strays), shorter=shorter)])
+        return file.path != target[1].file.path
+
     def label_elsewhere(self) -> bool:
         """The other way round: an own data file, in somebody else's partition."""
         target, place = self.place(), self.victim()
@@ -128,11 +147,32 @@ class _Forger:
         return True
 
     def second_vector(self) -> bool:
-        vectors = [each for each in self.deletes if each[1].file.vector]
-        if not vectors:
-            return False
-        file = self.rng.choice(vectors)[1].file
+        """Readers refuse a table with two vectors for one data file: beside one that was there, or both new."""
+        places = {(each[1].file.spec, each[1].file.partition) for each in self.own}
+        vectors = [each for each in self.deletes if each[1].file.vector and each[0] in self.draft.kept]
+        own = [each for each in vectors if (each[1].file.spec, each[1].file.partition) in places]
+        if vectors:
+            manifest, entry = self.rng.choice(own or vectors)
+            file = entry.file
+            if self.rng.random() < 0.5:
+                self.draft.reopen(manifest)
+        else:
+            target = self.place()
+            if target is None or not target[1].file.rows or self.draft.case.version < 3:
+                return False
+            file = self.vector(target)
+            self.draft.add([file])
         self.draft.add([replace(file, path=self.draft.path("puffin"))])
+        return True
+
+    def vector_before_its_file(self) -> bool:
+        """Readers refuse a table with a deletion vector that is older than its data file, all of it."""
+        some = [each for each in self.own or self.data if each[0].number_of(each[1]) > 1 and each[1].file.rows]
+        some = [each for each in some if not self.writer.vectors_of(self.draft, each[1].file.path)]
+        if not some or self.draft.case.version < 3:
+            return False
+        made = self.vector(self.rng.choice(some))
+        self.draft.add([made], number=1)
         return True
 
     def global_equality(self) -> bool:
@@ -362,7 +402,7 @@ class _Forger:
         deletes = replace(self.writer.positions(self.draft, target), reference=None, bounds=None, vector=False)
         self.draft.add([replace(deletes, path=self.draft.path())])
         order = tuple(range(len(deletes.partition)))
-        self.draft.new[-1].lies = Lies(order=order[::-1])
+        self.draft.new[-1].lies = Lies(order=order[::-1], unbounded=self.rng.random() < 0.8)
         return True
 
     def row_altered(self) -> bool:
@@ -405,8 +445,10 @@ _FORGERIES: tuple[Callable[[_Forger], bool], ...] = (
     _Forger.bounds_beside_a_reference,
     _Forger.target_claimed,
     _Forger.unnamed_target,
+    _Forger.named_inside,
     _Forger.label_elsewhere,
     _Forger.second_vector,
+    _Forger.vector_before_its_file,
     _Forger.global_equality,
     _Forger.data_elsewhere,
     _Forger.left_out,

@@ -1,8 +1,9 @@
 """What a table's reader gets of a snapshot, row by row. Written from the specification ("Scan Planning").
 
 Several readers are asked. One reads everything. Another asks for the very rows of each file by a filter, and passes
-over what bounds and statistics say cannot match: what lies there is lost to it. A third finds the target of a delete
-file by its bounds where its reference says something else, as PyIceberg does.
+over what bounds and statistics say cannot match: what lies there is lost to it. A third goes by what is inside of
+position delete files and vectors alone, wherever they are listed and whatever they refer to: PyIceberg gathers the
+delete files of all that it scans, and applies each to whatever data files it names.
 
 Where readers refuse a table, all rows are lost: two deletion vectors for a data file, or one that is older than it.
 """
@@ -37,7 +38,7 @@ class Reader:
     """How somebody reads."""
 
     filtered: bool = False
-    by_bounds: bool = False
+    by_contents: bool = False
 
 
 PLAIN = Reader()
@@ -60,8 +61,8 @@ def _readers(*snapshots: Snapshot | None) -> Iterator[Reader]:
     files = [entry.file for manifest in manifests for entry in manifest.entries]
     if any(manifest.lies.bounds is not None for manifest in manifests) or any(file.hides for file in files):
         yield Reader(filtered=True)
-    if any(file.target() != file.target(by_bounds=True) for file in files):
-        yield Reader(by_bounds=True)
+    if any({path for path, _ in file.positions} - {file.target()} for file in files):
+        yield Reader(by_contents=True)
 
 
 def _rows(case: Case, manifests: Sequence[Manifest], reader: Reader) -> Iterator[Seen]:
@@ -124,11 +125,15 @@ class _Deletes:
         self._by_place: defaultdict[tuple[int, Partition], list[_Live]] = defaultdict(list)
         self._equalities: defaultdict[tuple[int, Partition], list[_Live]] = defaultdict(list)
         self._global: list[_Live] = []
+        self._named: defaultdict[str, set[int]] | None = defaultdict(set) if reader.by_contents else None
         for each in live:
-            target = each.file.target(by_bounds=reader.by_bounds)
+            target = each.file.target()
             place = (each.spec, each.partition)
             if each.file.content != POSITIONS:
                 (self._global if case.is_global(each.spec) else self._equalities[place]).append(each)
+            elif self._named is not None:
+                for path, positions in each.file.positions:
+                    self._named[path].update(positions)
             elif target is None:
                 self._by_place[place].append(each)
             elif not each.file.vector:
@@ -139,6 +144,8 @@ class _Deletes:
                 self._vectors[target] = each
 
     def positions(self, data: _Live) -> frozenset[int]:
+        if self._named is not None:
+            return frozenset(self._named[data.file.path])
         vector = self._vectors.get(data.file.path)
         if vector is not None:  # what else there is for this file is in it
             if vector.number < data.number:

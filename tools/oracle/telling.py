@@ -76,6 +76,8 @@ def _file(file: File) -> str:
         parts.append(f"bounds say {_name(file.bounds)}")
     if file.equality:
         parts.append(f"of columns {[column + 1 for column in file.equality]}")
+    if file.shorter:
+        parts.append("said to be shorter than it is")
     if file.hides:
         parts.append("statistics hide it")
     return ", ".join(parts)

@@ -41,7 +41,7 @@ def transforms_of(kind: str) -> tuple[str, ...]:
     buckets = tuple(f"bucket[{count}]" for count in BUCKETS)
     widths = tuple(f"truncate[{width}]" for width in WIDTHS)
     if kind.startswith("timestamp"):
-        return ("identity", *TIMES, *TIMES, *buckets[:3])
+        return (*("identity",) * 3, *TIMES, *TIMES, *buckets[:3])
     if kind == "date":
         return ("identity", *TIMES[:3], *TIMES[:3], *buckets[:3])
     if kind in ("int", "long", "string", "binary") or kind.startswith("decimal"):

@@ -17,11 +17,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from icetower.admission import appends
+from icetower.admission import appends, contents
 from icetower.admission.admit import admit, shaped
 from icetower.admission.targets import locate
 from icetower.catalog.changes import Manifests, read_changes
-from icetower.catalog.deletes import Vectors
+from icetower.catalog.deletes import Contents, Vectors
 from icetower.catalog.footers import Footers
 from icetower.catalog.ports import Storage
 from icetower.contracts import model
@@ -35,7 +35,7 @@ from icetower.table import puffin
 from icetower.table.head import HeadState
 from icetower.table.manifest_writing import row_of, summarise
 from icetower.table.partitions import resolve_fields
-from icetower.table.vectors import Vector, as_blob
+from icetower.table.vectors import POSITION_FIELD_ID, Vector, as_blob
 from oracle import values
 from oracle.cases import (
     ADDED,
@@ -43,6 +43,7 @@ from oracle.cases import (
     DELETED,
     EXISTING,
     LOCATION,
+    POSITIONS,
     Case,
     Column,
     Entry,
@@ -227,6 +228,8 @@ class World:
             kinds = self.kinds[manifest.spec]
             bounds = (summarise([tuple_[at] for tuple_ in lies.bounds], kind) for at, kind in enumerate(kinds))
             known = replace(known, partitions=tuple(bounds))
+        if lies.unbounded:
+            known = replace(known, partitions=None)
         if lies.empty:
             known = replace(known, added_files=0, existing_files=0, added_rows=0, existing_rows=0)
         if lies.short:
@@ -286,11 +289,17 @@ class World:
         if self.case.version > 2 and entry.status == EXISTING and entry.file.content == DATA:
             row_id = self._row_ids.get(_row_id_key(entry.file))
         added = entry.status == ADDED and any(each.id == manifest.snapshot for each in self.case.commit)
-        if self.case.proves and added and entry.file.content == DATA:
-            self.storage.files[entry.file.path] = data = _parquet(self.case.columns, entry.file.rows)
-            self._sizes[entry.file.path] = len(data)
+        if added and entry.file.path not in self.storage.files:
+            if self.case.proves and entry.file.content == DATA:
+                self._keep(entry.file.path, _parquet(self.case.columns, entry.file.rows))
+            elif entry.file.content == POSITIONS and not entry.file.vector:
+                self._keep(entry.file.path, _position_deletes(entry.file), entry.file.shorter)
         file = replace(self._file(entry.file), first_row_id=row_id)
         return avro.Entry(entry.status, entry.snapshot, number, file_number, file)
+
+    def _keep(self, path: str, data: bytes, shorter: bool = False) -> None:
+        self.storage.files[path] = data
+        self._sizes[path] = len(data) - shorter
 
     def _file(self, file: File) -> avro.DataFile:
         record: JSON = {
@@ -311,11 +320,11 @@ class World:
         if file.equality:
             record["equality_ids"] = [self.case.columns[at].id for at in file.equality]
         if file.vector:
-            vector = Vector.of(at for _, positions in file.positions for at in positions)
-            data, (blob,) = puffin.write([as_blob(vector, file.reference or "")], created_by="oracle")
+            vectors = [as_blob(Vector.of(positions), path) for path, positions in file.positions]
+            data, (blob, *_) = puffin.write(vectors, created_by="oracle")
             self.storage.files[file.path] = data
             record |= {"content_offset": blob.offset, "content_size_in_bytes": blob.length_bytes}
-            record["file_size_in_bytes"] = len(data)
+            record["file_size_in_bytes"] = len(data) - file.shorter
         return avro.DataFile(
             file.content,
             file.path,
@@ -413,7 +422,7 @@ async def _committed(world: World) -> None:
     manifests = Manifests(storage)
     principal = Principal("agent", contract_of(world.case.rules), 1)
     changes = await read_changes(manifests, world.metadata, world.updates)
-    admit(
+    admitted = admit(
         principal,
         TABLE,
         world.metadata,
@@ -427,6 +436,11 @@ async def _committed(world: World) -> None:
         claims = appends.claims_of(shaped(world.metadata, world.updates), changes)
         appends.check_proofs(principal, TABLE, claims, await Footers(storage).verify(world.metadata, claims))
     await Vectors(storage).verify(changes)
+    if contents.must_look_inside(principal, TABLE, admitted.operations):
+        named = await Contents(storage).named(changes)
+        places = await locate(manifests, world.metadata, changes, contents.strangers(changes, named))
+        table = shaped(world.metadata, world.updates)
+        contents.check_contents(principal, admitted, table, named, places, now_ms=world.case.now_ms)
 
 
 async def _appended(world: World) -> None:
@@ -452,8 +466,9 @@ def _json_value(value: Any, kind: str) -> Any:
     if isinstance(value, Decimal):
         return str(value)
     if kind.endswith("_ns") and value is not None:
-        text = values.text_of("identity", kind, value)
-        return text and text + ("+00:00" if kind == "timestamptz_ns" else "")
+        seconds, nanos = divmod(value, 10**9)
+        zone = "+00:00" if kind == "timestamptz_ns" else ""
+        return f"{values.text_of('identity', 'timestamp', seconds * 10**6)}.{nanos:09d}{zone}"
     return value
 
 
@@ -490,4 +505,20 @@ def _parquet(columns: Sequence[Column], rows: Sequence[Row]) -> bytes:
         fields.append(pa.field(column.name, kind, metadata={"PARQUET:field_id": str(column.id)}))
     out = io.BytesIO()
     pq.write_table(pa.Table.from_arrays(arrays, schema=pa.schema(fields)), out)
+    return out.getvalue()
+
+
+_PATHS = pa.schema(
+    [
+        pa.field("file_path", pa.string(), False, {"PARQUET:field_id": str(PATH_FIELD_ID)}),
+        pa.field("pos", pa.int64(), False, {"PARQUET:field_id": str(POSITION_FIELD_ID)}),
+    ]
+)
+
+
+def _position_deletes(file: File) -> bytes:
+    """A position delete file (specification: "Position Delete Files")."""
+    rows = [(path, position) for path, positions in file.positions for position in positions]
+    out = io.BytesIO()
+    pq.write_table(pa.Table.from_arrays([pa.array(column) for column in zip(*rows, strict=True)], schema=_PATHS), out)
     return out.getvalue()

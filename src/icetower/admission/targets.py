@@ -52,14 +52,20 @@ def targets_of(changes: Sequence[Change]) -> frozenset[str]:
 
 
 async def locate(
-    manifests: ReadsManifests, metadata: Mapping[str, Any] | None, changes: Sequence[Change]
+    manifests: ReadsManifests,
+    metadata: Mapping[str, Any] | None,
+    changes: Sequence[Change],
+    targets: frozenset[str] | None = None,
 ) -> dict[str, tuple[Place, ...]]:
     """Every place of the targets in the parents' manifests; targets that the commit names itself are looked up too.
+
+    `targets` None: those that the manifests tell.
 
     A file that somebody names once more in a partition of their own stays the file of whom it belonged to: so all
     manifests are read. Where they are too many, nothing is said of any target.
     """
-    targets = targets_of(changes)
+    if targets is None:
+        targets = targets_of(changes)
     if not targets:
         return {}
     found: dict[str, dict[Place, None]] = {target: {} for target in targets}

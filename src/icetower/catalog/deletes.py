@@ -1,8 +1,8 @@
 """Inside delete files: the bytes of deletion vectors, and which data files position deletes are about.
 
 Manifests say most of what a commit deletes. What they leave out is here: the rows of a vector (for the row-level
-rebase, and to see whether there are as many as its manifest says), and the targets of a position delete file that
-covers a whole partition (trap R6).
+rebase, and to see whether there are as many as its manifest says), the targets of a position delete file that covers a
+whole partition (trap R6), and the data files that any of them names besides those that its manifest tells.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from icetower.catalog.parquet_texts import texts_in
 from icetower.catalog.ports import Storage
 from icetower.errors import BadRequest, NotFound, ValidationFailed
 from icetower.recent import Recent
-from icetower.table import avro_files
+from icetower.table import avro_files, puffin
 from icetower.table.change import Change
-from icetower.table.puffin import BlobAt
+from icetower.table.puffin import Blob, BlobAt
 from icetower.table.records import PATH_FIELD_ID, POSITION_DELETES, DataFile, is_vector
-from icetower.table.vectors import BLOB_MAX_BYTES, blob_of, decode_of
+from icetower.table.vectors import BLOB_MAX_BYTES, TARGET, blob_of, decode_of
 
 KEPT_BYTES = 32 * 1024 * 1024
 """Of the blobs that were read last: a vector that several commits meet is read once."""
@@ -28,6 +28,12 @@ KEPT_BYTES = 32 * 1024 * 1024
 FILE_MAX_BYTES = 16 * 1024 * 1024
 TARGETS_MAX = 1_000
 """Bounds of one position delete file. What is larger is not looked into."""
+
+NAMED_MAX = 100_000
+"""Data files that one delete file may name, where it is asked whose they are."""
+
+FOOTER_READ_BYTES = 64 * 1024
+"""So much of a Puffin file's end is read at first: most footers are shorter."""
 
 INLINE_MAX_BYTES = 64 * 1024
 """What takes longer to decode than this does, a thread decodes."""
@@ -191,8 +197,9 @@ def _decode_all(parts: Sequence[tuple[DataFile, bytes]]) -> None:
 class PositionDeletes:
     """Which data files are position delete files about, that don't say so in their manifest?"""
 
-    def __init__(self, storage: Storage) -> None:
+    def __init__(self, storage: Storage, *, targets_max: int = TARGETS_MAX) -> None:
         self._storage = storage
+        self._targets_max = targets_max
         self._known: Recent[tuple[frozenset[str] | None]] = Recent(TARGETS_KEPT_MAX)
 
     async def targets(self, path: str, file: DataFile) -> frozenset[str] | None:
@@ -225,16 +232,16 @@ class PositionDeletes:
         if len(data) != file.size_bytes:  # engines look for the footer where the manifest says that the file ends
             return None
         if len(data) <= INLINE_MAX_BYTES:
-            return _distinct(reader, data)
-        return await asyncio.to_thread(_distinct, reader, data)
+            return _distinct(reader, data, self._targets_max)
+        return await asyncio.to_thread(_distinct, reader, data, self._targets_max)
 
 
-def _distinct(reader: Callable[[bytes], Iterator[set[str]]], data: bytes) -> frozenset[str] | None:
+def _distinct(reader: Callable[[bytes], Iterator[set[str]]], data: bytes, targets_max: int) -> frozenset[str] | None:
     found: set[str] = set()
     try:
         for paths in reader(data):
             found |= paths
-            if len(found) > TARGETS_MAX:
+            if len(found) > targets_max:
                 return None
     except (ValidationFailed, ValueError, KeyError):  # what cannot be read
         return None
@@ -242,7 +249,7 @@ def _distinct(reader: Callable[[bytes], Iterator[set[str]]], data: bytes) -> fro
 
 
 def _of_parquet(data: bytes) -> Iterator[set[str]]:
-    return texts_in(data, PATH_FIELD_ID)
+    return texts_in(data, PATH_FIELD_ID, _PATH)  # PyIceberg finds it by its name
 
 
 def _of_avro(data: bytes) -> Iterator[set[str]]:
@@ -256,3 +263,55 @@ def _of_avro(data: bytes) -> Iterator[set[str]]:
 def _avro_name(field_id: int, name: str) -> str:
     # A row's own columns, which may stand beside its path, can have any name.
     return _PATH if field_id == PATH_FIELD_ID else f"_{field_id}_{name}"
+
+
+class Contents:
+    """Which data files do the delete files that a commit adds name inside?
+
+    By the specification a delete file is about the files of its own partition, or about the one that it refers to.
+    PyIceberg goes by what stands in it: it deletes rows of whatever data file is named there, in all of a scan.
+    """
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._positions = PositionDeletes(storage, targets_max=NAMED_MAX)
+        self._room = asyncio.Semaphore(RUNS_AT_ONCE)
+
+    async def named(self, changes: Sequence[Change]) -> dict[str, frozenset[str] | None]:
+        """By the paths of position delete files and files of vectors. Those that are encrypted are not looked into.
+
+        None where it cannot be told, as in `PositionDeletes.targets`. Raises `UpstreamFailed`.
+        """
+        added = (touched.file for change in changes for touched in change.added)
+        files = {
+            file.path: file
+            for file in added
+            if file.content == POSITION_DELETES and not file.record.get("key_metadata")
+        }
+        found = await asyncio.gather(*(self._named_in(path, file) for path, file in files.items()))
+        return dict(zip(files, found, strict=True))
+
+    async def _named_in(self, path: str, file: DataFile) -> frozenset[str] | None:
+        async with self._room:
+            if not is_vector(file):
+                return await self._positions.targets(path, file)
+            try:
+                blobs = await self._blobs(path, file.size_bytes)
+            except (*_UNREACHED, ValidationFailed, ValueError):
+                return None
+        return frozenset(target for blob in blobs if (target := blob.properties.get(TARGET)) is not None)
+
+    async def _blobs(self, path: str, size_bytes: int) -> Sequence[Blob]:
+        """What the footer of a Puffin file says of its blobs."""
+        end = await self._end(path, size_bytes, FOOTER_READ_BYTES)
+        needed_bytes = puffin.footer_bytes(end)
+        if len(end) < needed_bytes <= FILE_MAX_BYTES:
+            end = await self._end(path, size_bytes, needed_bytes)
+        return puffin.read(end, path=path, before_bytes=size_bytes - len(end))
+
+    async def _end(self, path: str, size_bytes: int, length_bytes: int) -> bytes:
+        length_bytes = max(0, min(size_bytes, length_bytes))
+        data = await self._storage.read_range(path, size_bytes - length_bytes, length_bytes + 1)
+        if len(data) != length_bytes:  # whoever opens the file finds another footer
+            raise ValueError(f"it is not {size_bytes} bytes long")
+        return data

@@ -32,17 +32,20 @@ _CODECS = {0: None, 1: "snappy", 2: "gzip", 6: "zstd", 7: "lz4_raw"}
 _DATA, _DICTIONARY, _DATA_V2 = 0, 2, 3
 
 
-def texts_in(data: bytes, field_id: int) -> Iterator[set[str]]:
+def texts_in(data: bytes, field_id: int, called: str | None = None) -> Iterator[set[str]]:
     """The texts of the column with this field id, page by page.
 
     Args:
         data: the whole file.
+        called: the name that the column must have; None: any.
 
     Raises:
         ValueError: it is damaged, too large, or not written in one of the ways that are read.
     """
     footer = _footer(data)
     name, leaf, optional = _column(structs(footer, 2), field_id)
+    if called is not None and name != called.encode():
+        raise ValueError(f"the column with the field id {field_id} is not called {called}")
     left = UNPACKED_MAX_BYTES
     rows = 0
     for group in structs(footer, 4):

@@ -105,6 +105,17 @@ class Governor:
             yield
         self.shadowed(principal, about, operation, shadow.refusals)
 
+    @contextmanager
+    def shadowing(self, principal: Principal, about: Identifier | str, operation: str) -> Generator[None]:
+        """What is refused within is noted of a contract in shadow mode, and goes on."""
+        try:
+            yield
+        except IcetowerError as error:
+            if not principal.contract.shadow:
+                raise
+            if error.status < 500:
+                self.shadowed(principal, about, operation, [error])
+
     def shadowed(
         self, principal: Principal, about: Identifier | str, operation: str, refusals: Sequence[IcetowerError]
     ) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from icetower.admission import appends as admission_of_appends
-from icetower.admission import locations, permissions
+from icetower.admission import contents, locations, permissions
 from icetower.admission.admit import admit, shaped
 from icetower.admission.admitted import Admitted
 from icetower.admission.keys import key_of, number_of
@@ -20,7 +20,7 @@ from icetower.admission.progress import check_progress, told_by
 from icetower.admission.targets import locate
 from icetower.ambient import Ambient
 from icetower.catalog.changes import Manifests, read_changes
-from icetower.catalog.deletes import Vectors
+from icetower.catalog.deletes import Contents, Vectors
 from icetower.catalog.footers import Footers
 from icetower.catalog.ports import Storage, Upstream
 from icetower.catalog.sql import SqlUpstream
@@ -95,6 +95,7 @@ class Tower:
         )
         self.footers = Footers(self.storage)
         self.vectors = Vectors(self.storage)
+        self.contents = Contents(self.storage)
         self.tables = Tables(
             self.upstream,
             self.storage,
@@ -339,6 +340,9 @@ class Tower:
         if admission_of_appends.must_prove(principal, identifier):
             await self._prove(principal, admitted, shaped(metadata, updates), operation)
         await self.vectors.verify(changes)  # not before: of files elsewhere nobody shall hear whether they are there
+        if changes and contents.must_look_inside(principal, identifier, admitted.operations):
+            with self.governor.shadowing(principal, identifier, operation):
+                await self._look_inside(principal, admitted, metadata, shaped(metadata, updates))
         return admitted
 
     async def _prove(
@@ -350,14 +354,24 @@ class Tower:
             metadata: the table, with the commit's own schemas and specs.
         """
         claims = admission_of_appends.claims_of(metadata, admitted.changes)
-        try:
+        with self.governor.shadowing(principal, admitted.identifier, operation):
             files = await self.footers.verify(metadata, claims)
             admission_of_appends.check_proofs(principal, admitted.identifier, claims, files)
-        except IcetowerError as error:
-            if not principal.contract.shadow:
-                raise
-            if error.status < 500:
-                self.governor.shadowed(principal, admitted.identifier, operation, [error])
+
+    async def _look_inside(
+        self, principal: Principal, admitted: Admitted, base: Mapping[str, Any] | None, metadata: Mapping[str, Any]
+    ) -> None:
+        """Delete files must name no data files that are not the principal's to touch, whatever their manifests say.
+
+        Args:
+            base: the table as it stands.
+            metadata: the same with the commit's own schemas and specs.
+        """
+        named = await self.contents.named(admitted.changes)
+        wanted = contents.strangers(admitted.changes, named)
+        places = await locate(self.manifests, base, admitted.changes, wanted)
+        now_ms = self.ambient.now_ms()
+        contents.check_contents(principal, admitted, metadata, named, places, now_ms=now_ms)
 
     async def _landed_before(self, identifier: Identifier, head: HeadState, sent: Sent) -> Committed | None:
         """The answer that a commit has got before, if any (traps K1 to K3). Raises `KeyMisused`."""

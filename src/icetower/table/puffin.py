@@ -88,18 +88,33 @@ def _json(blob: Blob) -> dict[str, Any]:
     }
 
 
-def read(data: bytes, *, path: str) -> tuple[Blob, ...]:
+def footer_bytes(data: bytes) -> int:
+    """How long the footer is at the end of a file, from its first magic bytes on. Raises `ValueError`.
+
+    Args:
+        data: the end of the file.
+    """
+    if len(data) < _TAIL.size or not data.endswith(MAGIC):
+        raise ValueError("it doesn't end with Puffin's magic bytes")
+    length = cast("int", _TAIL.unpack_from(data, len(data) - _TAIL.size)[0])
+    if length < 0:
+        raise ValueError("its footer is torn")
+    return len(MAGIC) + length + _TAIL.size
+
+
+def read(data: bytes, *, path: str, before_bytes: int = 0) -> tuple[Blob, ...]:
     """The blobs of a Puffin file, by its footer.
 
     Args:
-        data: the whole file.
+        data: the whole file, or its end, with all of the footer in it.
         path: names the file in messages.
+        before_bytes: how much of the file stands before `data`.
 
     Raises:
         ValidationFailed: it is torn, or no Puffin file; its footer is compressed.
     """
     try:
-        return tuple(_blob(blob) for blob in _footer(data)["blobs"])
+        return tuple(_blob(blob) for blob in _footer(data, before_bytes)["blobs"])
     except (ValueError, KeyError, TypeError, AttributeError, struct.error) as error:
         raise ValidationFailed(
             f"{path} is not a readable Puffin file ({type(error).__name__}: {error}); write it again",
@@ -107,21 +122,24 @@ def read(data: bytes, *, path: str) -> tuple[Blob, ...]:
         ) from error
 
 
-def _footer(data: bytes) -> dict[str, Any]:
-    if not data.startswith(MAGIC) or len(data) < 2 * len(MAGIC) + _TAIL.size:
+def _footer(data: bytes, before_bytes: int) -> dict[str, Any]:
+    whole = before_bytes == 0
+    least = len(MAGIC) * (2 if whole else 1)
+    if (whole and not data.startswith(MAGIC)) or len(data) < least + _TAIL.size:
         raise ValueError("it doesn't start with Puffin's magic bytes and a footer")
     length, flags, magic = cast("tuple[int, int, bytes]", _TAIL.unpack_from(data, len(data) - _TAIL.size))
     end = len(data) - _TAIL.size
     start = end - length
-    if magic != MAGIC or length < 0 or start < 2 * len(MAGIC) or data[start - len(MAGIC) : start] != MAGIC:
+    if magic != MAGIC or length < 0 or start < least or data[start - len(MAGIC) : start] != MAGIC:
         raise ValueError("its footer is torn")
     if flags & _COMPRESSED:
         raise ValueError("its footer is compressed")
     if flags:
         raise ValueError(f"its footer has unknown flags, {flags:#x}")
     footer = cast("dict[str, Any]", orjson.loads(data[start:end]))
+    stop = before_bytes + start - len(MAGIC)
     for blob in footer["blobs"]:
-        if not len(MAGIC) <= blob["offset"] <= blob["offset"] + blob["length"] <= start - len(MAGIC):
+        if not len(MAGIC) <= blob["offset"] <= blob["offset"] + blob["length"] <= stop:
             raise ValueError(f"a blob is said to lie at {blob['offset']}, {blob['length']} bytes long")
     return footer
 

@@ -31,6 +31,8 @@ POSITION_FIELD_ID = 2147483645
 """Field id of a row's position (specification: "Reserved Field IDs")."""
 
 SHOWN = 5
+TARGET = "referenced-data-file"
+"""Property of a vector's blob in a Puffin file: the data file that it is about."""
 _MAGIC = bytes.fromhex("d1d33964")
 _LENGTH = struct.Struct(">I")
 _LEAST_BYTES = 2 * _LENGTH.size + len(_MAGIC) + 8
@@ -122,7 +124,7 @@ def as_blob(vector: Vector, target: str) -> NewBlob:
     Args:
         target: path of the data file that the positions are about.
     """
-    properties = {"referenced-data-file": target, "cardinality": str(len(vector))}
+    properties = {TARGET: target, "cardinality": str(len(vector))}
     return NewBlob(DELETION_VECTOR, (POSITION_FIELD_ID,), encode(vector), properties)
 
 
