@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from urllib.parse import urlparse
 
 import pyarrow as pa
 import pytest
@@ -127,6 +128,20 @@ def test_the_pipelines_run_from_the_terminal(run: Run, tower: TowerProcess, cont
     batch = json.loads(done.stdout.splitlines()[0])
     assert (batch["read"], batch["applied"], batch["duplicates"], batch["rejected"]) == (3, 2, 1, 0)
     assert sorted(catalog.load_table("shop.sales").scan().to_arrow()["amount"].to_pylist()) == [5, 7]
-    found = run("orphans", "shop.sales", "--older-than-s", "0")
-    assert found.returncode == 0, found.stderr[-2000:]
-    assert "orphaned files" in found.stdout
+
+    # What till-1 has left in its own place goes as its contract says; what lies elsewhere is reported.
+    tower.admin.apply_contract(Path(contract).read_text() + "orphans: {older_than: 1ms, action: delete}\n")
+    tower.admin.create_principal("till-1", "till")
+    location = Path(urlparse(catalog.load_table("shop.sales").location()).path)
+    own, other = location / "data" / "till-1" / "killed.parquet", location / "data" / "killed.parquet"
+    for path in (own, other):
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"12345")
+    for options, fate in ((["--dry-run"], "would be deleted"), ([], "deleted")):
+        found = run("orphans", "shop.sales", "--older-than-s", "0", "--json", *options)
+        assert found.returncode == 0, found.stderr[-2000:]
+        said = [json.loads(line) for line in found.stdout.splitlines()]
+        fates = {Path(urlparse(each["path"]).path): each["fate"] for each in said if each["table"] == "shop.sales"}
+        assert (fates.pop(own), fates[other], set(fates.values())) == (fate, "reported", {"reported"})
+        assert own.exists() is (fate != "deleted")
+    assert other.exists()

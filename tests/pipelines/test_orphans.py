@@ -7,24 +7,14 @@ from pathlib import Path
 from urllib.parse import urlparse
 
 import pytest
+from clocks import Later
 from pyspark.sql import SparkSession
 
-from icetower.ambient import SystemAmbient
 from icetower.errors import NoSuchTable
 from icetower.pipelines.orphans import find_orphans
 from icetower.pipelines.tables import load_metadata
 
 pytestmark = pytest.mark.spark
-
-
-class Later(SystemAmbient):
-    """A clock that is ahead, so that files just written are old."""
-
-    def __init__(self, ahead_s: int) -> None:
-        self._ahead_ms = ahead_s * 1000
-
-    def now_ms(self) -> int:
-        return super().now_ms() + self._ahead_ms
 
 
 def test_l2_orphans_younger_than_a_day_are_found_and_everything_referenced_is_kept(
@@ -63,6 +53,7 @@ def test_l2_orphans_younger_than_a_day_are_found_and_everything_referenced_is_ke
 
     found = find_orphans(spark, table, older_than_s=hour_s, ambient=Later(2 * hour_s)).collect()
     assert {Path(urlparse(row.path).path): row.agent for row in found} == left
+    assert [row.agent for row in found if row.principal] == ["web-1"]  # by its place, not by a name in it
     assert {row.size_bytes for row in found} == {5}
     assert all(row.modified_at is not None for row in found)
     assert find_orphans(spark, table, older_than_s=hour_s).collect() == []  # a write under way

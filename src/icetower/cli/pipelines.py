@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,6 +21,8 @@ from icetower.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from icetower.pipelines.cleanup import Clauses
 
 
 def mediate(
@@ -37,6 +41,7 @@ def mediate(
     Every row is judged by the contract of the agent that wrote it; duplicates are dropped by key. It may be killed at
     any point and run again, and two at once are safe.
     """
+    _need_spark()
     from icetower.pipelines.session import CATALOG
     from icetower.pipelines.wal_mediator import Job, load_contracts
     from icetower.pipelines.wal_mediator import mediate as apply_batch
@@ -70,11 +75,14 @@ def _contracts_in_force(uri: str) -> dict[str, Contract]:
     return {v["name"]: load(v["text"], source=f"contract {v['name']}") for v in versions if v["text"] is not None}
 
 
+def _need_spark() -> None:
+    if importlib.util.find_spec("pyspark") is None:
+        raise ConfigurationError("this command needs Spark: install icetower[spark]")
+
+
 def _session(name: str, uri: str) -> SparkSession:
-    try:
-        from icetower.pipelines.session import spark_session
-    except ImportError as error:
-        raise ConfigurationError("this command needs Spark: install icetower[spark]") from error
+    from icetower.pipelines.session import spark_session
+
     with connect(uri) as tower:
         token = tower.pyiceberg_properties().get("token")
     return spark_session(name, catalog_uri=uri, token=token)
@@ -92,29 +100,55 @@ def orphans(
     tables: Annotated[list[str], typer.Argument(help="Tables, namespace.table.")],
     uri: Uri = DEFAULT_URI,
     older_than_s: Annotated[
-        float, typer.Option(help="Leave younger files out: a writer may still be at work.")
+        float, typer.Option(help="Leave younger files out, where no contract says it: a writer may still be at work.")
     ] = 86400,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Delete nothing; say what would be deleted.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Report the files of tables that no snapshot and no metadata names, and who wrote them. Nothing is deleted."""
-    from icetower.pipelines.orphans import find_orphans
+    """Find the files of tables that no snapshot and no metadata names, and who wrote them.
+
+    For an administrator they are deleted where the contract of whoever wrote them says `action: delete`, and reported
+    otherwise; for anybody else they are only reported. Exit status 1: one that should be deleted was kept.
+    """
+    _need_spark()
+    from icetower.pipelines.cleanup import Fate, clean
     from icetower.pipelines.session import CATALOG
 
+    clauses = _clauses(uri)
     spark = _session("icetower-orphans", uri)
-    shown = Table("table", "file", "bytes", "modified", "agent")
-    count = size_bytes = 0
+    shown = Table("table", "file", "bytes", "modified", "agent", "what became of it")
+    counts: Counter[Fate] = Counter()
+    size_bytes = 0
     try:
-        for name in tables:
-            with _waiting(f"looking through {name}"):
-                found = find_orphans(spark, f"{CATALOG}.{name}", older_than_s=older_than_s).collect()
-            for row in found:
-                count, size_bytes = count + 1, size_bytes + row.size_bytes
+        names = [f"{CATALOG}.{name}" for name in tables]
+        with _waiting("looking for orphans"):
+            found = clean(spark, names, clauses, older_than_s=older_than_s, dry_run=dry_run)
+            for each in found:
+                counts[each.fate] += 1
+                size_bytes += each.size_bytes
+                table, fate = each.table.removeprefix(f"{CATALOG}."), each.why or each.fate
                 if as_json:
-                    say(json.dumps({"table": name, **row.asDict()}, default=str))
-                shown.add_row(name, row.path, f"{row.size_bytes:,}", str(row.modified_at), row.agent or "")
+                    say(json.dumps({"table": table, **each.to_json()}))
+                modified = f"{each.modified_at:%Y-%m-%d %H:%M:%S}"
+                shown.add_row(table, each.path, f"{each.size_bytes:,}", modified, each.agent or "", fate)
     finally:
         spark.stop()
     if not as_json:
-        if count:
+        if counts:
             Console().print(shown)
-        say(f"{count} orphaned files, {size_bytes:,} bytes, in {len(tables)} tables")
+        ends = "".join(f"; {count} {fate}" for fate, count in sorted(counts.items()))
+        say(f"{counts.total()} orphaned files, {size_bytes:,} bytes, in {len(tables)} tables{ends}")
+    if counts[Fate.KEPT]:
+        raise typer.Exit(1)
+
+
+def _clauses(uri: str) -> Clauses:
+    """What contracts in force say of orphans; nothing where the caller is no administrator."""
+    from icetower.pipelines.cleanup import NO_CLAUSES, Clauses
+
+    with connect(uri) as tower:
+        if not tower.me()["administrator"]:
+            return NO_CLAUSES
+        bound = {record["name"]: record["contract"] for record in tower.principals()}
+    contracts = _contracts_in_force(uri)
+    return Clauses({name: contracts[contract] for name, contract in bound.items() if contract in contracts})

@@ -1,4 +1,4 @@
-"""Files under a table's location that no snapshot and no metadata refers to. Reported, never deleted here.
+"""Files under a table's location that no snapshot and no metadata refers to. Found here; `cleanup` deletes some.
 
 The files are listed first and the references read afterwards, so that what is committed in between is known. A writer
 that is still at work has files that nothing refers to yet: the cut-off must be older than the longest write.
@@ -48,8 +48,8 @@ def find_orphans(
         ambient: the clock.
 
     Returns:
-        ``path``, ``size_bytes``, ``modified_at`` (timestamp) and ``agent``: the writer that the path names in a
-        segment ``agent=NAME`` or ``_agent=NAME``, or the principal in whose own place it lies; else null.
+        ``path``, ``size_bytes``, ``modified_at`` (timestamp); ``principal``: in whose own place it lies, else null; and
+        ``agent``: the writer that the path names in a segment ``agent=NAME`` or ``_agent=NAME``, else the principal.
 
     Raises:
         NoSuchTable: there is no such table.
@@ -60,13 +60,14 @@ def find_orphans(
     listed = _listed(spark, table, handle, before_ms)
     handle.refresh()  # only now: see the top of the module
     metadata = metadata_of(spark, handle)
-    referenced = _referenced(spark, table, metadata, _metadata_location(handle))
+    referenced = referenced_by(spark, table, handle).select(_same_place(f.col("path")).alias("place")).distinct()
     agent, own = f.regexp_extract("path", WRITER, 1), _owner(metadata)
     return listed.join(referenced, _same_place(f.col("path")) == f.col("place"), "left_anti").select(
         "path",
         "size_bytes",
         f.timestamp_millis("modified_ms").alias("modified_at"),
-        f.when(agent != "", f.url_decode(agent)).when(own != "", own).alias("agent"),
+        f.when(own != "", own).alias("principal"),
+        f.when(agent != "", decoded(agent)).when(own != "", own).alias("agent"),
     )
 
 
@@ -95,27 +96,43 @@ def _listed(spark: SparkSession, table: str, handle: Any, before_ms: int) -> Dat
     return spark.createDataFrame(told(f"listing the files of {table}", walk), _LISTED)
 
 
-def _referenced(spark: SparkSession, table: str, metadata: Metadata, metadata_location: str) -> DataFrame:
-    """Every path that the table names, as a column `place`: of all its snapshots, on whatever branch."""
+def referenced_by(spark: SparkSession, table: str, handle: Any) -> DataFrame:
+    """Every path that the table names, as a column ``path``: of all its snapshots, on whatever branch.
+
+    Args:
+        table: as Spark names it.
+        handle: Iceberg's own table, loaded when the references are to be known.
+    """
+    metadata = metadata_of(spark, handle)
     location = metadata["location"].rstrip("/")
     named = [
-        metadata_location,
+        _metadata_location(handle),
         f"{location}/metadata/version-hint.text",
         *(entry["metadata-file"] for entry in metadata.get("metadata-log", [])),
         *(entry["statistics-path"] for entry in metadata.get("statistics", [])),
         *(entry["statistics-path"] for entry in metadata.get("partition-statistics", [])),
         *(snapshot["manifest-list"] for snapshot in metadata["snapshots"] if "manifest-list" in snapshot),
     ]
-    paths = spark.createDataFrame([(path,) for path in named], "place STRING")
-    for name, column in (("all_manifests", "path"), ("all_files", "file_path")):
-        paths = paths.unionByName(spark.table(f"{table}.{name}").select(f.col(column).alias("place")))
-    return paths.select(_same_place(f.col("place")).alias("place")).distinct()
+
+    def rows() -> DataFrame:
+        paths = spark.createDataFrame([(path,) for path in named], "path STRING")
+        for name, column in (("all_manifests", "path"), ("all_files", "file_path")):
+            paths = paths.unionByName(spark.table(f"{table}.{name}").select(f.col(column).alias("path")))
+        return paths
+
+    return told(f"reading what {table} refers to", rows)
+
+
+def decoded(text: Column) -> Column:
+    """A part of a path without its percent signs, where they mean something."""
+    return f.coalesce(f.try_url_decode(text), text)
 
 
 def _same_place(path: Column) -> Column:
     """One spelling for paths that differ in the scheme only; a checksum beside a file goes with it."""
     path = f.regexp_replace(path, r"^file:/+", "/")
     path = f.regexp_replace(path, r"^s3[an]:", "s3:")
+    path = f.regexp_replace(path, r"(?<!:)/{2,}", "/")
     return f.regexp_replace(path, r"/\.([^/]+)\.crc$", "/$1")
 
 

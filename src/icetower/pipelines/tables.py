@@ -8,7 +8,7 @@ operation with serializable isolation: the later of two commits is refused if da
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from py4j.protocol import Py4JError, Py4JJavaError
@@ -41,7 +41,12 @@ _REASON_CHARACTERS = 500
 
 def quoted(name: str) -> str:
     """A name of one or more levels, quoted for Spark SQL."""
-    return ".".join(f"`{part.replace('`', '``')}`" for part in name.split("."))
+    return quoted_levels(name.split("."))
+
+
+def quoted_levels(levels: Iterable[str]) -> str:
+    """The same of levels that may have dots in them."""
+    return ".".join(f"`{part.replace('`', '``')}`" for part in levels)
 
 
 def literal(text: str) -> str:
@@ -80,6 +85,23 @@ def iceberg_table(spark: SparkSession, name: str) -> Any:
         return found
 
     return told(f"loading {name}", load)
+
+
+def tables_of(spark: SparkSession, catalog: str) -> list[str]:
+    """Every table of a catalog that whoever asks may see, each name quoted for Spark SQL."""
+
+    def walk() -> list[str]:
+        found = _jvm(spark).org.apache.iceberg.spark.Spark3Util.loadIcebergCatalog(_java_session(spark), catalog)
+        tables: list[str] = []
+        waiting = list(found.listNamespaces())
+        while waiting:
+            namespace = waiting.pop()
+            waiting.extend(found.listNamespaces(namespace))
+            its = found.listTables(namespace)
+            tables += [quoted_levels((catalog, *namespace.levels(), table.name())) for table in its]
+        return tables
+
+    return told(f"listing the tables of {catalog}", walk)
 
 
 def load_metadata(spark: SparkSession, name: str) -> Metadata:
