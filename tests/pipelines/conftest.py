@@ -1,9 +1,10 @@
-"""One Spark session for all tests of this room, over a catalog in a temporary folder."""
+"""A Spark session for all tests of this room, over a catalog in a temporary folder."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,9 +14,14 @@ from icetower.pipelines.session import spark_session
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    warehouse = tmp_path_factory.mktemp("warehouse")
-    session = spark_session(
+def warehouse(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("warehouse")
+
+
+@pytest.fixture(scope="module")
+def spark(warehouse: Path) -> SparkSession:
+    """The session that there is, or a new one: a process has one, and modules of other rooms stop theirs."""
+    return spark_session(
         "icetower-tests",
         catalog={"type": "hadoop", "warehouse": str(warehouse)},
         settings={
@@ -27,8 +33,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             "spark.sql.warehouse.dir": str(warehouse / "spark"),
         },
     )
-    yield session
-    session.stop()
 
 
 @pytest.fixture(scope="session")
