@@ -1,13 +1,17 @@
-"""How far an audit has looked, kept between runs. Pure."""
+"""How far an audit has looked, kept between runs."""
 
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, cast
 
 from icetower.audit.findings import Report
-from icetower.errors import BadRequest
+from icetower.errors import BadRequest, UsageError
+from icetower.table.head import HeadState
+from icetower.table.metadata import ancestors
 
 VERSION = 1
 
@@ -48,6 +52,40 @@ class Checkpoint:
                 rule="audit.checkpoint",
             ) from error
         return found
+
+    @staticmethod
+    def kept(path: Path) -> Checkpoint | None:
+        """What a file holds; None where there is none. Raises `BadRequest`."""
+        return Checkpoint.of_text(path.read_text(), name=str(path)) if path.exists() else None
+
+    def keep(self, path: Path) -> None:
+        """Write the file whole, or not at all."""
+        aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        aside.write_text(self.to_text())
+        aside.replace(path)
+
+    def resume(self, head: HeadState, branch: str) -> int | None:
+        """The snapshot to go on from; None where the branch does not have it any more.
+
+        Raises:
+            UsageError: the checkpoint is of another table or branch.
+        """
+        if (self.uuid, self.branch) != (str(head.metadata.get("table-uuid") or ""), branch):
+            raise UsageError(
+                f"the checkpoint is of branch {self.branch} of table {self.uuid}, not of this one: name another file"
+            )
+        newest = head.ref(branch)
+        line = () if newest is None else ancestors(head.metadata, newest)
+        there = any(snapshot["snapshot-id"] == self.snapshot_id for snapshot in line)
+        return self.snapshot_id if there else None
+
+    @property
+    def lost(self) -> str:
+        """What is to be said where `resume` has found nothing."""
+        return (
+            f"snapshot {self.snapshot_id}, at which the last audit ended, is not on {self.branch} any more (rolled "
+            "back, or expired): the whole history is audited again"
+        )
 
     @staticmethod
     def after(report: Report, before: Checkpoint | None) -> Checkpoint | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
@@ -78,7 +77,7 @@ def audit_table(
     """
     if level is Level.NONE:
         raise UsageError("--level is snapshot or serializable: there is nothing to hold a history against otherwise")
-    before = _kept(checkpoint)
+    before = None if checkpoint is None else Checkpoint.kept(checkpoint)
     place, report = asyncio.run(
         _audit(
             table,
@@ -92,7 +91,7 @@ def audit_table(
     )
     after = Checkpoint.after(report, before)
     if checkpoint is not None and after is not None:
-        _keep(checkpoint, after)
+        after.keep(checkpoint)
     if html is not None:
         head = report.checked.head
         chain = [] if head is None else [*ancestors(place.head.metadata, head)][::-1]
@@ -124,38 +123,12 @@ async def _audit(
         await files.close()
 
 
-# ── Checkpoints ──────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _kept(path: Path | None) -> Checkpoint | None:
-    if path is None or not path.exists():
-        return None
-    return Checkpoint.of_text(path.read_text(), name=str(path))
-
-
 def _resumable(place: Place, branch: str, before: Checkpoint) -> int | None:
     """The snapshot to go on from; None where that is not possible any more."""
-    metadata = place.head.metadata
-    if (before.uuid, before.branch) != (str(metadata.get("table-uuid") or ""), branch):
-        raise UsageError(
-            f"the checkpoint is of branch {before.branch} of table {before.uuid}, not of this one: name another file"
-        )
-    head = place.head.ref(branch)
-    line = () if head is None else ancestors(metadata, head)
-    if any(snapshot["snapshot-id"] == before.snapshot_id for snapshot in line):
-        return before.snapshot_id
-    warn(
-        f"snapshot {before.snapshot_id}, at which the last audit ended, is not on {branch} any more (rolled back, or "
-        "expired): the whole history is audited again"
-    )
-    return None
-
-
-def _keep(path: Path, checkpoint: Checkpoint) -> None:
-    """Written whole, or not at all."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    aside.write_text(checkpoint.to_text())
-    aside.replace(path)
+    after = before.resume(place.head, branch)
+    if after is None:
+        warn(before.lost)
+    return after
 
 
 # ── For people ───────────────────────────────────────────────────────────────────────────────────────────────────────

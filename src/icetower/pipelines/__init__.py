@@ -2,5 +2,6 @@
 
 `session` starts Spark, `wal_mediator` is pattern 1 of the isolation document, `orphans` reports files that nothing
 refers to. `tables` is what they know of Iceberg's tables; `wal_plan`, `wal_rows` and `wal_logs` are parts of the
-mediator. `sweep` spreads the simulator's runs over executors.
+mediator. `sweep` spreads the simulator's runs over executors, `audits` the histories of
+many tables.
 """

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Mapping
 
 from pyspark.sql import SparkSession
@@ -55,6 +57,8 @@ def spark_session(
         catalog: further properties of the catalog, Iceberg's names; they win.
         settings: further settings of Spark; they win, over ``local[2]`` too.
 
+    Executors on other machines need this package in the Python that ``PYSPARK_PYTHON`` names.
+
     Under ``spark-submit`` the session that it started is taken, with these settings on top.
     """
     properties: dict[str, str] = {}
@@ -74,6 +78,9 @@ def spark_session(
     }
     session = SparkSession.builder.appName(app_name).config(map=dict(chosen)).getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
+    if (session.sparkContext.master or "").startswith("local") and "PYSPARK_PYTHON" not in os.environ:
+        # Workers on this machine; else they run whatever is called python3, which may not have this package.
+        session.sparkContext.pythonExec = sys.executable
     return session
 
 
