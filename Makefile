@@ -8,10 +8,10 @@ SEED := 20261121
 SECONDS := 60
 ROUNDS := 10
 
-.PHONY: help setup java jdk jars postgres demo check test differential mutations walkthrough experiments torture bench-commit bench-gate bench-ledger bench-audit never-weaker spark-merge reproduce rck lock format clean
+.PHONY: help setup java jdk jars postgres demo check test differential mutations walkthrough experiments torture bench-commit bench-gate bench-isolation bench-ledger bench-audit never-weaker gate-oracle gate-mutations spark-merge reproduce rck lock format clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(READY) ## a virtual environment in .venv with exactly what requirements.lock names
 
@@ -66,11 +66,20 @@ bench-gate: $(READY) ## what asking a contract costs of a commit's server time, 
 bench-audit: $(READY) ## how long the history of a table takes to audit, and by what that grows: ten thousand commits
 	@$(BIN)/python tools/bench_audit/run.py
 
+bench-isolation: jars ## three failure modes of agents, and what isolation saves: plain clients beside Icetower; under ten minutes
+	@$(BIN)/python tools/bench/isolation.py $(if $(FULL),--full)
+
 bench-ledger: $(READY) ## what a lookup in the ledger costs, up to COUNT keys (make bench-ledger COUNT=100000000)
 	@$(BIN)/python tools/bench_ledger/run.py --count $(if $(filter command line,$(origin COUNT)),$(COUNT),1000000)
 
 never-weaker: jars jdk ## random jobs by Iceberg's Java client, through a tower and without one, compared; COUNT, SEED
 	@$(BIN)/python tools/wire/run.py --count $(COUNT) --seed $(SEED)
+
+gate-oracle: $(READY) ## contracts: random commits, forged ones among them, against an oracle that knows each row; COUNT, SEED
+	@$(BIN)/python tools/oracle/run.py --count $(COUNT) --seed $(SEED)
+
+gate-mutations: $(READY) ## is that oracle sharp? The gate is mutated, in one way after the other, and each must be caught
+	@$(BIN)/python tools/oracle/mutations.py
 
 spark-merge: jars ## MERGE from eight threads beside compaction: Icetower and Iceberg's reference server; ROUNDS
 	@$(BIN)/python tools/wire/spark_merge.py --rounds $(ROUNDS)

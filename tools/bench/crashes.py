@@ -9,10 +9,11 @@ same times on all sides, half of them before the first kill.
 from __future__ import annotations
 
 import json
-import multiprocessing
+import logging
 import os
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections import Counter
@@ -29,11 +30,13 @@ from bench.sides import Java
 from icetower.agent import keyed, new_key
 
 OTHERS, OTHERS_PER_S = 4, 2.0
-CALM_S, CRASHING_S = 6.0, 8.0
+CALM_S, CRASHING_S = 5.0, 8.0
 BEFORE, AFTER = "before its commit", "after its commit"
-POINTS = (BEFORE, AFTER, BEFORE, AFTER)
+POINTS = (BEFORE, AFTER) * 3
 VICTIM = OTHERS
 """Its number, and so its hour: the one after the others'."""
+GAVE_UP = 3
+"""Exit status of a life whose commit lost all of its attempts."""
 LIFE_MAX_S = 60.0
 COMMAND_MAX_S = 180.0
 
@@ -68,7 +71,7 @@ def accounted(left: verify.Litter, found: Mapping[str, str | None] | None, agent
     """What was found of what is left, and what of it is said to be the agent's.
 
     Args:
-        left: nothing but the agent's, where data files are concerned: the others' commits all land.
+        left: with a tower, nothing but the agent's where data files are concerned: the others' commits all land.
         found: path → whose it is; None where there is nobody to ask.
     """
     if found is None:
@@ -146,12 +149,13 @@ class _Victims:
             raise servers.Trouble(f"a writer that was to be killed {point} ended with {code}")
         start_s = time.monotonic()
         code = self._live(row_id, summary, None)
-        outcome = "ok" if code == 0 else f"ended with {code}"
+        outcome = {0: "ok", GAVE_UP: "conflict"}.get(code or 0, f"ended with {code}")
         self.operations.append(Operation(row_id, start_s, time.monotonic(), outcome, writer=VICTIM))
 
     def _live(self, row_id: int, summary: Mapping[str, str], point: str | None) -> int | None:
-        context = multiprocessing.get_context("forkserver")
-        process = context.Process(target=_write_once, args=(self._properties, row_id, summary, point), daemon=True)
+        process = pyiceberg_writers.forks().Process(
+            target=_write_once, args=(self._properties, row_id, summary, point), daemon=True
+        )
         process.start()
         process.join(LIFE_MAX_S)
         if process.is_alive():
@@ -163,7 +167,9 @@ class _Victims:
 def _write_once(properties: Mapping[str, str], row_id: int, summary: Mapping[str, str], point: str | None) -> None:
     """One row of the agent's, and its death, where it is to die, in a process of its own."""
     from pyiceberg.catalog import load_catalog
+    from pyiceberg.exceptions import CommitFailedException
 
+    logging.disable(logging.WARNING)  # every retry is one
     catalog: Any = load_catalog("bench", **properties)
     table = catalog.load_table(FULL_NAME)
     commit = catalog.commit_table
@@ -175,4 +181,7 @@ def _write_once(properties: Mapping[str, str], row_id: int, summary: Mapping[str
         return answer
 
     catalog.commit_table = last
-    append_in_own_hour(table, VICTIM, row_id, summary)
+    try:
+        append_in_own_hour(table, VICTIM, row_id, summary)
+    except CommitFailedException:
+        sys.exit(GAVE_UP)

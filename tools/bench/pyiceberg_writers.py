@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import multiprocessing
+import os
 import resource
+import sys
 import threading
 import time
 import warnings
@@ -12,18 +14,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerContext
 from typing import Any
 
 from bench.acts import Act, append
 from bench.operations import Operation
 from bench.protocol_writers import Load
+from bench.servers import OWN_PATH
 from bench.verify import NAMESPACE, TABLE
 
 PROCESSES_MAX = 16
 PRELOADED = (
-    "bench.acts",
-    "bench.pyiceberg_writers",
-    "bench.slow_io",
     "pyarrow.parquet",
     "pyiceberg.catalog.rest",
     "pyiceberg.catalog.sql",
@@ -57,14 +58,24 @@ class Job:
     summary: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
+def forks() -> ForkServerContext:
+    """Where processes of writers come from: a server that has imported, once, what they and this command need.
+
+    Each of them runs the command's own module anew, and finds all that it imports.
+    """
+    os.environ["PYTHONPATH"] = OWN_PATH  # the server is not told of `sys.path`
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([*PRELOADED, *sorted(name for name in sys.modules if name.startswith("bench."))])
+    return context
+
+
 def run(jobs: Sequence[Job], *, begun: Callable[[float], None] = lambda _: None) -> Load:
     """All writers at once. Raises `RuntimeError` where one cannot begin.
 
     Args:
         begun: is told when they begin, on the monotonic clock, a moment before.
     """
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(list(PRELOADED))
+    context = forks()
     shares = [list(jobs[at::PROCESSES_MAX]) for at in range(min(PROCESSES_MAX, len(jobs)))]
     pipes = [context.Pipe() for _ in shares]
     processes = [
