@@ -20,6 +20,7 @@ from icetower.cli import main
 from icetower.conflicts.sketch import append, begin, case, commit, data, op, write
 from icetower.contracts.document import load
 from icetower.contracts.model import Operation, Range, Values
+from icetower.protocol.marks import CLIENT_LIST
 from icetower.protocol.names import Identifier
 from icetower.table.partitions import spec_of
 
@@ -131,7 +132,7 @@ def test_lost_swaps_are_counted_by_the_names_of_manifest_lists(driver: HistoryDr
     walk = Walk(table.head, table.files, AuditOptions())
     asyncio.run(walk.run())
     found = advise(TABLE, walk.line.commits, spec_of(table.head.metadata, 0))
-    assert (found.savings.lost_swaps, found.savings.swaps) == (1, 3)
+    assert (found.savings.lost_swaps, found.savings.swaps, found.savings.counted) == (1, 3, 3)
     assert sum(writer.retried for writer in found.writers) == 1
 
 
@@ -191,3 +192,24 @@ def test_json(run: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
     assert len(found["owners"]) == 4
     assert set(found["contracts"]) == {"ann", "bob"}
     assert found["savings"]["swaps"] == found["commits"] == 4
+
+
+def test_what_is_not_known_is_not_called_nothing(run: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
+    """Of clients that don't count their attempts; and of a table without commits."""
+    world = World(1, 2, declared=0)
+    world.commit("append", [world.data()], summary={CLIENT_LIST: "snap-1-0-as-pyiceberg-names-it.avro"})
+    file = str(world.table().spill(tmp_path / "one"))
+    said = run("advise", file, "--copied")[1]
+    assert "Of 1 commits it is not known how often their clients had to try" in said
+    assert "lost by" not in said
+    said = run("advise", str(World(1).table().spill(tmp_path / "none")), "--copied")
+    assert (said[0], "has no commits" in said[1]) == (0, True)
+
+
+def test_writers_with_long_names_are_told_apart(
+    run: Callable[..., tuple[int, str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    world = shop(("interactions-mediator-1", "red"), ("interactions-mediator-2", "blue"))
+    said = run("advise", str(world.table().spill(tmp_path)), "--copied")[1]
+    assert {"interactions-mediator-1", "interactions-mediator-2"} <= set(said.split())

@@ -221,6 +221,7 @@ def test_the_page_is_whole_and_says_what_others_wrote_as_text(run: Run, tmp_path
     assert "&lt;script&gt;" in text
     assert "… " in text
     assert 'class="edge ww definite"' in text
+    assert text.count('marker-end="url(#to)"') == 1
     assert not re.search(r"(src|href)=", text)
 
 

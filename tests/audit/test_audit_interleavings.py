@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from audit_world import audited, said, with_words
 from histories.driver import HistoryDriver
 
 from icetower.audit.auditor import Options
+from icetower.audit.page import page
 from icetower.conflicts.figures import FIGURES, LISTED
 from icetower.conflicts.isolation import Level
 from icetower.conflicts.sketch import append, begin, case, commit, data, op, positions, write
+from icetower.table.metadata import ancestors
 
 pytestmark = pytest.mark.java
 
@@ -88,6 +92,16 @@ def test_write_skew_is_what_snapshot_isolation_allows(driver: HistoryDriver) -> 
     assert not said(audited(table, Options(level=Level.SNAPSHOT)))
     lost = driver.history(with_words(LISTED["P1-none"].case))
     assert said(audited(lost, Options(level=Level.SNAPSHOT))) == [("lost-update", "definite", (2, 3))]
+
+
+def test_a_cycle_is_drawn_as_two_arrows(driver: HistoryDriver) -> None:
+    """There and back, and neither over the other; the filter in words that people write."""
+    table = driver.history(with_words(LISTED["W1-snapshot"].case))
+    report = audited(table)
+    text = page(report, [*ancestors(table.head.metadata, 3)][::-1])
+    arrows = re.findall(r'<path class="edge rw definite" d="(M [^"]*)" marker-end', text)
+    assert len(set(arrows)) == 2
+    assert "where id == 1" in " ".join(report.violations[0].witness)
 
 
 def test_the_undelete_anomaly_by_the_number_of_rows_alone(driver: HistoryDriver) -> None:

@@ -80,12 +80,14 @@ class Savings:
         swaps: commits, each a metadata file and a swap of its own.
         grouped: how many swaps they would have been, were those that come close together one.
         missing: sequence numbers that no commit of the branch has: staged, rolled back, or another branch's.
+        counted: commits whose client counts its attempts; of all others it is not known what they lost.
     """
 
     lost_swaps: int
     swaps: int
     grouped: int
     missing: int
+    counted: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +129,7 @@ class Advice:
                 "swaps": self.savings.swaps,
                 "grouped": self.savings.grouped,
                 "missing_sequence_numbers": self.savings.missing,
+                "commits_that_count_attempts": self.savings.counted,
             },
             "contracts": dict(self.contracts),
         }
@@ -320,4 +323,5 @@ def _savings(commits: Sequence[Commit]) -> Savings:
             groups, begun = groups + 1, at_ms
     numbers = [sequence_number_of(commit.snapshot) for commit in commits]
     missing = sum(max(after - before - 1, 0) for before, after in pairwise(numbers) if before)
-    return Savings(sum(commit.retries for commit in commits), len(commits), groups, missing)
+    counted = sum(commit.attempts > 0 for commit in commits)
+    return Savings(sum(commit.retries for commit in commits), len(commits), groups, missing, counted)

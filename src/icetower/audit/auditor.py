@@ -35,7 +35,7 @@ from icetower.audit.items import Item, key_of
 from icetower.audit.manifest_reading import Cursor, ManifestReader
 from icetower.audit.overlaps import Case, Missed
 from icetower.audit.standing import Delta, Standing
-from icetower.audit.telling import called, name
+from icetower.audit.telling import called, counted, name
 from icetower.conflicts.expressions import columns_of
 from icetower.conflicts.history import NeedsFile, parent_of
 from icetower.conflicts.isolation import Level
@@ -403,12 +403,15 @@ class Walk:
             ] = None
         if self._reads["unknown"]:
             self._notes[
-                f"{self._reads['unknown']} commits do not say what they have read: where they missed what others wrote "
-                "beside it (write skew), or replaced what nobody had read, it cannot be seen."
+                f"{self._reads['unknown']} of the commits do not say what they have read: where such a commit missed "
+                "what others wrote beside it (write skew), or replaced what nobody had read, it cannot be seen."
             ] = None
         if self.standing.unread:
-            unread = f"{len(self.standing.unread)} manifests from before have not changed, and were not opened"
-            self._notes[f"{unread}: that a file of theirs was added once more would not be seen."] = None
+            unread = f"{counted(len(self.standing.unread), 'manifest')} from before the first snapshot"
+            self._notes[
+                f"{unread} stayed as they were, and were not opened: that a file of theirs was added once more would "
+                "not be seen (--whole opens them)."
+            ] = None
         if self._contents is not None:
             self._notes.update(self._contents.notes)
         checked = Checked(

@@ -9,6 +9,7 @@ Sources: Adya, "Weak Consistency", 1999 (G-single, G2); Elle, arXiv 2003.10554, 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -30,6 +31,8 @@ WINDOW_MAX = 128
 
 LENGTH_MAX = 5
 """Commits of a cycle."""
+
+_REFERENCE = re.compile(r'ref\(name="([^"]*)"\)')
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +207,7 @@ def _told(steps: tuple[Step, ...]) -> Violation:
             assert step.of.reads.filter is not None
             did = "removed" if step.file in step.to.delta.removed else "added"
             witness.append(
-                f"{of} has read where {text(step.of.reads.filter)}{_version(step.of)}. It has not seen {file}, which "
+                f"{of} has read where {_plain(step.of.reads.filter)}{_version(step.of)}. It has not seen {file}, which "
                 f"{to} {did}, and which may hold such rows: it comes before that."
             )
         elif step.kind == "ww":
@@ -223,6 +226,11 @@ def _told(steps: tuple[Step, ...]) -> Violation:
         *witness,
         files=[step.file for step in steps],
     )
+
+
+def _plain(expression: Expression) -> str:
+    """A filter as people write it: Iceberg's own text calls each column ``ref(name="…")``."""
+    return shown(_REFERENCE.sub(r"\1", text(expression)))
 
 
 def _version(commit: Commit) -> str:

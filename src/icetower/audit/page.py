@@ -20,7 +20,10 @@ NODES_MAX = 400
 LANES_MAX = 12
 """Writers with a lane of their own; all others share one."""
 
-_STEP, _LANE, _LEFT, _TOP, _LOW = 84, 46, 190, 150, 60
+_STEP, _LANE, _LEFT, _TOP = 84, 46, 190, 60
+_EDGE, _LIFT_MAX, _APART = 10, 170, 26
+"""Edges: room above the highest, how high they bend at most, and how much higher those that point backwards do."""
+_LABEL = 22
 _CSS = """
 :root { color-scheme: light dark; --ink: #1d2430; --faint: #6a7383; --line: #d5dae2; --back: #ffffff; --panel:
   #f5f7fa;
@@ -39,7 +42,7 @@ svg { display: block; } svg text { font: 12px system-ui, sans-serif; fill: var(-
   var(--faint); }
 .lane { stroke: var(--line); } .edge { fill: none; stroke-width: 2; } .edge.definite { stroke: var(--bad); }
 .edge.possible { stroke: var(--maybe); } .edge.undeterminable { stroke: var(--unknown); } .edge.rw {
-  stroke-dasharray: 6 4; }
+  stroke-dasharray: 6 4; } marker path { fill: context-stroke; }
 .append { fill: var(--append); } .overwrite { fill: var(--overwrite); } .delete { fill: var(--delete); }
 .replace { fill: var(--replace); } .other { fill: var(--faint); } .ring { fill: none; stroke-width: 2.5; }
 .ring.definite { stroke: var(--bad); } .ring.possible { stroke: var(--maybe); }
@@ -57,6 +60,12 @@ article h3 { margin: 0; font-size: 1rem; } article ol { margin: .5rem 0 .3rem; p
 .key span { white-space: nowrap; margin-right: 1.1rem; } .key svg { display: inline; vertical-align: -2px; }
 table { border-collapse: collapse; } td { padding: .12rem 1.2rem .12rem 0; vertical-align: top; }
 """
+
+
+_ARROW = (
+    '<defs><marker id="to" viewBox="0 0 8 8" refX="6" refY="4" markerWidth="6" markerHeight="6" orient="auto">'
+    '<path d="M 0 0 L 8 4 L 0 8 z"/></marker></defs>'
+)
 
 
 def page(report: Report, chain: Sequence[JSON]) -> str:
@@ -131,7 +140,6 @@ def _timeline(report: Report, chain: Sequence[JSON]) -> str:
     if not shown_at:
         return "<p>There are no commits.</p>"
     lanes = _lanes(chain[at] for at in shown_at)
-    top = _TOP if report.edges else _LOW
     places: dict[int, _Node] = {}
     gaps: list[tuple[int, int]] = []
     x, before = _LEFT, -1
@@ -140,19 +148,24 @@ def _timeline(report: Report, chain: Sequence[JSON]) -> str:
             gaps.append((x, at - before - 1))
             x += _STEP
         lane = lanes.get(_writer(chain[at]), len(lanes) - 1)
-        places[chain[at]["snapshot-id"]] = _Node(chain[at], x, top + lane * _LANE)
+        places[chain[at]["snapshot-id"]] = _Node(chain[at], x, lane * _LANE)
         x, before = x + _STEP, at
     if before < len(chain) - 1:
         gaps.append((x, len(chain) - 1 - before))
         x += _STEP
-    height = top + len(lanes) * _LANE + 10
+    bends = list(_bends(report, places))
+    top = max(_TOP, *(_EDGE - bend.peak for bend in bends)) if bends else _TOP
     parts = [
-        *_drawn_lanes(lanes, x, top),
-        *(f'<text class=faint x="{at - 6}" y="{top - 26}">… {n} more</text>' for at, n in gaps),
-        *_drawn_edges(report, places),
+        *_drawn_lanes(lanes, x),
+        *(f'<text class=faint x="{at - 6}" y="-26">… {n} more</text>' for at, n in gaps),
+        *(_drawn_edge(report, bend) for bend in bends),
         *(part for node in places.values() for part in _drawn_node(node, verdicts.get(node.snapshot["snapshot-id"]))),
     ]
-    svg = f'<svg width="{x + 30}" height="{height}" role="img" aria-label="the commits in order">{"".join(parts)}</svg>'
+    width, height = x + 30, top + len(lanes) * _LANE + 10
+    svg = (
+        f'<svg width="{width}" height="{height}" role="img" aria-label="the commits in order">{_ARROW}'
+        f'<g transform="translate(0 {top})">{"".join(parts)}</g></svg>'
+    )
     return f'<div class="timeline">{svg}</div>{_key()}'
 
 
@@ -182,25 +195,44 @@ def _lanes(snapshots: Iterable[JSON]) -> dict[str, int]:
     return lanes
 
 
-def _drawn_lanes(lanes: Mapping[str, int], width: int, top: int) -> Iterable[str]:
+def _drawn_lanes(lanes: Mapping[str, int], width: int) -> Iterable[str]:
     for writer, lane in lanes.items():
-        y = top + lane * _LANE
+        y = lane * _LANE
         label = shown(writer)
-        label = label if len(label) <= 24 else label[:23] + "…"
+        label = label if len(label) <= _LABEL else label[: _LABEL - 1] + "…"
         yield f'<line class=lane x1="{_LEFT - 20}" x2="{width}" y1="{y}" y2="{y}"/>'
         yield f'<text x="12" y="{y + 4}"><title>{escape(writer)}</title>{escape(label)}</text>'
 
 
-def _drawn_edges(report: Report, places: Mapping[int, _Node]) -> Iterable[str]:
+@dataclass(frozen=True, slots=True)
+class _Bend:
+    """An edge as a curve over the commits between its ends; `control` is where it is pulled to."""
+
+    edge: Edge
+    one: _Node
+    other: _Node
+    control: int
+
+    @property
+    def peak(self) -> int:
+        """How high it comes, at most."""
+        return (self.control + min(self.one.y, self.other.y)) // 2 - 9
+
+
+def _bends(report: Report, places: Mapping[int, _Node]) -> Iterable[_Bend]:
     for edge in report.edges:
         one, other = places.get(edge.of), places.get(edge.to)
-        if one is None or other is None:
-            continue
-        lift = min(34 + abs(one.x - other.x) // 5, _TOP - 24)
-        top = min(one.y, other.y) - lift
-        path = f"M {one.x} {one.y - 9} Q {(one.x + other.x) // 2} {top} {other.x} {other.y - 9}"
-        kinds = f"edge {edge.kind} {_verdict_of(report, edge)}"
-        yield f'<path class="{kinds}" d="{path}"><title>{escape(_edge_words(edge))}</title></path>'
+        if one is not None and other is not None:
+            lift = min(40 + abs(one.x - other.x) // 4, _LIFT_MAX) + (_APART if one.x > other.x else 0)
+            yield _Bend(edge, one, other, min(one.y, other.y) - lift)
+
+
+def _drawn_edge(report: Report, bend: _Bend) -> str:
+    edge, one, other = bend.edge, bend.one, bend.other
+    aside = 5 if one.x < other.x else -5
+    path = f"M {one.x + aside} {one.y - 13} Q {(one.x + other.x) // 2} {bend.control} {other.x - aside} {other.y - 14}"
+    kinds = f"edge {edge.kind} {_verdict_of(report, edge)}"
+    return f'<path class="{kinds}" d="{path}" marker-end="url(#to)"><title>{escape(_edge_words(edge))}</title></path>'
 
 
 def _edge_words(edge: Edge) -> str:

@@ -66,7 +66,12 @@ def listed(words: Sequence[str]) -> str:
 
 
 def rows(count: int) -> str:
-    return "1 row" if count == 1 else f"{count} rows"
+    return counted(count, "row")
+
+
+def counted(count: int, what: str) -> str:
+    """``1 row``, ``2 rows``."""
+    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def partition_of(item: Item, specs: Mapping[int, PartitionSpec]) -> str:

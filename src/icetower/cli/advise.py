@@ -24,6 +24,7 @@ from icetower.table.metadata import MAIN
 from icetower.table.partitions import spec_of
 
 PARTITIONS_SHOWN = 12
+WRITER_CHARACTERS = 24
 OF_A_FILE = Identifier(("namespace",), "table")
 """What contracts call a table that was named by its metadata file."""
 
@@ -87,7 +88,10 @@ async def _look(
 
 def _show(found: Advice, contracts: Path | None) -> None:
     console = SafeConsole()
-    writers = Table("writer", "commits", "files", "rows", "retried", "lost swaps", "partitions", "of others", box=None)
+    writers = Table(box=None)
+    writers.add_column("writer", overflow="fold", min_width=WRITER_CHARACTERS)
+    for title in ("commits", "files", "rows", "retried", "lost swaps", "partitions", "of others"):
+        writers.add_column(title)
     for writer in found.writers:
         did = ", ".join(f"{count} {operation}" for operation, count in writer.commits.most_common())
         cells = (writer.files, writer.rows, writer.retried, writer.retries, len(writer.places), len(writer.shared))
@@ -104,9 +108,17 @@ def _show(found: Advice, contracts: Path | None) -> None:
         if len(contested) > PARTITIONS_SHOWN:
             console.print(Text(f"and {len(contested) - PARTITIONS_SHOWN} partitions more (--json)", FAINT))
         console.print()
+    if not found.commits:
+        console.print("The branch has no commits: there is nothing to go by")
+        return
     saved = found.savings
-    lost = f"{saved.swaps} commits had lost {saved.lost_swaps} swaps before they landed"
-    console.print(f"{lost}: a tower rebases such commits itself")
+    if saved.counted:
+        console.print(
+            f"{saved.lost_swaps} swaps were lost by {saved.counted} commits whose clients count their attempts: a "
+            "tower rebases such commits itself"
+        )
+    if saved.counted < saved.swaps:
+        console.print(f"Of {saved.swaps - saved.counted} commits it is not known how often their clients had to try")
     together = f"were commits within {GROUP_MS / 1000:g} s of each other one"
     console.print(f"{saved.swaps} swaps would have been {saved.grouped}, {together}")
     if saved.missing:
