@@ -12,6 +12,8 @@ from histories.memory import Table
 from histories.serial import File, World
 
 from icetower.audit.findings import MEANINGS, Rule
+from icetower.table.head import HeadState
+from icetower.table.list_reading import ListReader
 from icetower.table.manifests import read_manifest_list
 from icetower.table.records import DATA, Entry
 
@@ -250,6 +252,38 @@ def test_a_snapshot_that_was_expired_out_of_the_middle_may_be_just_that() -> Non
     log = table.head.metadata["snapshot-log"]
     del log[: next(at + 1 for at, entry in enumerate(log) if entry["snapshot-id"] == gone["snapshot-id"])]
     assert [(rule, verdict) for rule, verdict, _ in said(audited(table))] == [("chain", "possible")]
+
+
+def rootless(table: Table, expired: int) -> Table:
+    """As PyIceberg's expiry leaves it: what has expired is no longer named as a parent, either."""
+    gone = {snapshot["snapshot-id"] for snapshot in snapshots(table)[:expired]}
+    del snapshots(table)[:expired]
+    snapshots(table)[0].pop("parent-snapshot-id")
+    log = table.head.metadata["snapshot-log"]
+    log[:] = [entry for entry in log if entry["snapshot-id"] not in gone]
+    return Table(HeadState("x", table.head.metadata), table.files)
+
+
+def test_a_parent_that_expiry_has_taken_out_is_no_damage() -> None:
+    report = audited(rootless(fresh().table(), 3))
+    assert said(report) == []
+    assert (report.checked.expired, report.checked.snapshots) == (True, 3)
+    assert "has expired" in report.checked.undeterminable[0]
+
+
+def test_a_parent_that_nobody_names_any_more_is_no_damage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor where the manifest list does not say for which parent it was written."""
+    step = ListReader.step
+    monkeypatch.setattr(ListReader, "step", lambda self, data: replace(step(self, data), header={}))
+    report = audited(rootless(fresh().table(), 3))
+    assert (said(report), report.checked.expired) == ([], True)
+
+
+def test_a_parent_that_was_taken_out_and_is_there_is_named() -> None:
+    table = fresh().table()
+    snapshots(table)[4].pop("parent-snapshot-id")
+    found = said(audited(Table(HeadState("x", table.head.metadata), table.files)))
+    assert ("chain", "definite", (snapshots(table)[4]["snapshot-id"],)) in found
 
 
 def test_a_parent_that_was_changed() -> None:

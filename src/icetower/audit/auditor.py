@@ -9,6 +9,7 @@ other, by rules that do no I/O.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
@@ -55,6 +56,10 @@ AT_ONCE = 64
 DETAILS_MAX = 64
 """Manifests whose statistics are at hand."""
 
+UNNAMED = -2
+"""Stands for the id of a parent that has expired and that nobody names any more."""
+
+_ID = re.compile(r"\d{1,19}")
 _NOTHING_READ = Reads()
 
 
@@ -160,6 +165,7 @@ class Walk:
         for start in range(0, len(chain), AT_ONCE):
             window = chain[start : start + AT_ONCE]
             listed = self._listed(window, await asyncio.gather(*(self._list(snapshot) for snapshot in window)))
+            chain[start : start + AT_ONCE] = [each.snapshot for each in listed]
             rows = {row.path: row for each in listed for row in each.entered}
             fetched = dict(zip(rows, await asyncio.gather(*(self._fetch(row) for row in rows.values())), strict=True))
             for at, each in enumerate(listed, start):
@@ -216,11 +222,27 @@ class Walk:
                 found_.append(_Listed(snapshot, None, None, f"Its manifest list cannot be read: {error.message}."))
                 self._anew = True
                 continue
+            if not self._begun and not self._anew:
+                snapshot = self._rooted(snapshot, step)
             # The first of a line whose parent is gone is taken as it stands, and so is what follows a list that is.
             begins = self._anew or (not self._begun and parent_of(snapshot) is not None)
             found_.append(_Listed(snapshot, step, tuple(self._reader.rows) if begins else None, ""))
             self._anew, self._begun = False, True
         return found_
+
+    def _rooted(self, snapshot: JSON, step: ListStep) -> JSON:
+        """The first snapshot of a line with the parent that its list was written for, where that has expired.
+
+        PyIceberg's expiry takes the names of what expired out of its children, too.
+        """
+        if parent_of(snapshot) is not None:
+            return snapshot
+        said = step.header.get("parent-snapshot-id")
+        if said is None and any(row.added_snapshot_id != snapshot["snapshot-id"] for row in step.entered):
+            return {**snapshot, "parent-snapshot-id": UNNAMED}  # nobody says which, but there was one
+        if said is None or not _ID.fullmatch(said) or int(said) in self.head.snapshots:
+            return snapshot
+        return {**snapshot, "parent-snapshot-id": int(said)}
 
     async def _fetch(self, row: ManifestFile) -> bytes | None:
         try:
@@ -394,7 +416,7 @@ class Walk:
     def _report(self, chain: Sequence[JSON], begin: int) -> Report:
         metadata, judged = self.head.metadata, chain[begin:]
         self._judging = True
-        if chain and not self.options.after:
+        if chain and not self.options.after and parent_of(chain[0]) != UNNAMED:
             self._find(check_gap(chain[0], metadata, _stray(self.head, chain[0])))
         expired = bool(chain) and parent_of(chain[0]) is not None
         if expired and not self.options.after:
