@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from decimal import Decimal
 from typing import Any
 
 import orjson
 import pytest
-from forger import OWNER, SPEC, Forger, plain
+from forger import OWNER, SPEC, Forger, added, plain
 from tower_process import error_of
 
 from icetower.table.manifests import DATA, DELETED, Entry, read_manifest
@@ -181,3 +183,65 @@ def test_r5_a_vector_that_is_not_there_is_refused_and_told_of_to_nobody_who_may_
     plain(elsewhere.file.path).unlink()
     answer = agent.send(agent.snapshot([(1, [elsewhere])], operation="delete"))
     assert error_of(answer)["rule"] == "contract.location"
+
+
+TYPED = {
+    "schema": {
+        "type": "struct",
+        "fields": [
+            {"id": 1, "name": "at", "type": "timestamp", "required": False},
+            {"id": 2, "name": "price", "type": "decimal(9, 2)", "required": False},
+        ],
+    },
+    "partition-spec": {
+        "spec-id": 0,
+        "fields": [
+            {"name": "at", "transform": "identity", "source-id": 1, "field-id": 1000},
+            {"name": "price", "transform": "identity", "source-id": 2, "field-id": 1001},
+        ],
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("written", "forged"),
+    [(b"timestamp-micros", b"timestamp-millis"), (b'"scale":2', b'"scale":1')],
+)
+def test_r5_partition_values_in_another_unit_are_no_values_of_the_table(
+    forge: Callable[..., Forger], namespace: str, written: bytes, forged: bytes
+) -> None:
+    """Readers go by the type that a manifest says it is written with: these deletes would reach another partition."""
+    admin = forge()
+    body = {"name": "typed", **TYPED, "properties": {"format-version": "2"}}
+    assert admin.http.post(f"/v1/namespaces/{namespace}/tables", json=body).status_code == 200
+    writer = replace(admin, table="typed")
+    base = writer.load()
+    entry = added(writer.path(base, "a.parquet"), (1_485_905_460_000, Decimal("-2.40")))
+
+    def forgery(data: bytes) -> bytes:
+        assert len(written) == len(forged)
+        assert written in data
+        return data.replace(written, forged)
+
+    answer = writer.send(writer.snapshot([(DATA, [entry])], base=base, rewrite=forgery))
+    assert (answer.status_code, error_of(answer)["rule"]) == (400, "contract.manifest")
+    assert writer.live() == []
+    assert writer.send(writer.snapshot([(DATA, [entry])], base=base)).status_code == 200
+
+
+def test_r5_a_deletion_vector_that_is_older_than_its_file_is_refused(forge: Forge) -> None:
+    """Readers refuse a table with one: whoever owns a single file could take all rows from everybody."""
+    forge().create(3)
+    agent = forge(OWNER)
+    assert agent.send(agent.append("first.parquet")).status_code == 200
+    assert agent.send(agent.append("a.parquet")).status_code == 200
+    base = agent.load()
+    vector = agent.vector(base, "v.puffin", agent.path(base, "a.parquet"), [0], MINE)
+
+    older = agent.snapshot([(1, [replace(vector, sequence_number=1)])], base=base, operation="delete")
+    answer = agent.send(older)
+    assert (answer.status_code, error_of(answer)["rule"]) == (400, "contract.manifest")
+    assert "sequence number 1" in answer.text
+    assert agent.live() == ["a.parquet", "first.parquet"]
+    assert agent.send(agent.snapshot([(1, [vector])], base=base, operation="delete")).status_code == 200
+    assert agent.live() == ["a.parquet", "first.parquet", "v.puffin"]

@@ -36,7 +36,7 @@ VALUES: list[tuple[str, list[Any]]] = [
 def problems(values: list[Any], kind: str, listed: FieldSummary | None) -> list[str]:
     spec = PartitionSpec(0, (PartitionField(1000, "p", "identity", "p", kind, kind, 1),))
     row = ManifestFile("m", 1, 0, 0, 1, 1, 1, 1, 0, 0, 1, 0, 0, None if listed is None else (listed,), None, None)
-    return list(bound_problems(Header(row, (1000,), frozenset((value,) for value in values)), spec))
+    return list(bound_problems(Header(row, (1000,), (), frozenset((value,) for value in values)), spec))
 
 
 @pytest.mark.parametrize(("kind", "values"), VALUES)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from manifest_fixtures import JAVA, java_table
 
 from icetower.errors import ValidationFailed
+from icetower.table.avro_schemas import holds_values_of, partition_schema
 from icetower.table.partitions import PartitionField, PartitionSpec, human_value, partition_name, spec_of
 
 
@@ -99,3 +100,48 @@ def test_a_source_that_the_current_schema_dropped_is_found_in_an_older_one() -> 
     assert partition_name(spec_of(metadata, 0), ()) == "(unpartitioned)"
     with pytest.raises(ValidationFailed, match="partition spec 9 is unknown"):
         spec_of(metadata, 9)
+
+
+KINDS = (
+    *("boolean", "int", "long", "float", "double", "string", "binary", "date", "time", "uuid", "fixed[4]"),
+    *("timestamp", "timestamptz", "timestamp_ns", "timestamptz_ns", "decimal(9, 2)", "decimal(9, 3)"),
+)
+SAME_VALUES = {
+    ("float", "double"),  # (as it was written, as it is now): promoted
+    ("int", "long"),
+    ("timestamp", "timestamptz"),
+    ("timestamptz", "timestamp"),
+    ("timestamp_ns", "timestamptz_ns"),
+    ("timestamptz_ns", "timestamp_ns"),
+    ("fixed[4]", "binary"),
+    ("binary", "fixed[4]"),
+    ("int", "date"),  # plain, as version 1 may have it
+    *(("long", kind) for kind in ("time", "timestamp", "timestamptz", "timestamp_ns", "timestamptz_ns")),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_r5_values_of_a_type_are_those_that_were_written_as_it(kind: str) -> None:
+    for other in KINDS:
+        (field,) = partition_schema([(1000, "p", other)])["fields"]
+        written = next(part for part in field["type"] if part != "null")
+        assert holds_values_of(written, kind) is (other == kind or (other, kind) in SAME_VALUES), other
+
+
+@pytest.mark.parametrize(
+    ("written", "kind", "fits"),
+    [
+        ("long", "timestamp", True),
+        ({"type": "long", "logicalType": "timestamp-millis"}, "timestamp", False),
+        ({"type": "long", "logicalType": "timestamp-millis"}, "long", False),
+        ({"type": "int", "logicalType": "time-millis"}, "time", False),
+        ("int", "date", True),
+        ({"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}, "decimal(9,2)", True),
+        ({"type": "bytes", "logicalType": "decimal", "precision": 9}, "decimal(9,2)", False),
+        ({"type": "string", "logicalType": "uuid"}, "uuid", True),
+        ({"type": "string", "logicalType": "uuid"}, "string", False),
+        (None, "int", False),
+    ],
+)
+def test_r5_the_unit_and_the_scale_of_what_was_written_count(written: Any, kind: str, fits: bool) -> None:
+    assert holds_values_of(written, kind) is fits

@@ -91,7 +91,7 @@ def _many(kind: str) -> Iterator[Any]:
                 width = {"uuid": 16, "fixed[4]": 4}.get(kind, 1)
                 yield from (number.to_bytes(width), (256**width - 1 - number).to_bytes(width))
             case "decimal(9, 2)":
-                yield from (Decimal(number).scaleb(-2), Decimal(-number).scaleb(-1))
+                yield from (Decimal(number).scaleb(-2), Decimal(-10 * number).scaleb(-2))
             case _:
                 yield from (number, -number)
 

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from icetower.admission import appends, contents
 from icetower.admission.admit import admit, shaped
-from icetower.admission.targets import locate
+from icetower.admission.targets import check_ages, locate
 from icetower.catalog.changes import Manifests, read_changes
 from icetower.catalog.deletes import Contents, Vectors
 from icetower.catalog.footers import Footers
@@ -435,6 +435,7 @@ async def _committed(world: World) -> None:
     if appends.must_prove(principal, TABLE):
         claims = appends.claims_of(shaped(world.metadata, world.updates), changes)
         appends.check_proofs(principal, TABLE, claims, await Footers(storage).verify(world.metadata, claims))
+    await check_ages(manifests, world.metadata, changes)
     await Vectors(storage).verify(changes)
     if contents.must_look_inside(principal, TABLE, admitted.operations):
         named = await Contents(storage).named(changes)

@@ -44,6 +44,7 @@ from icetower.protocol.marks import MEDIATOR, OF_CLIENTS, OF_THE_TOWER, OURS
 from icetower.protocol.names import Identifier
 from icetower.registry.principals import Principal
 from icetower.table import metadata as table_metadata
+from icetower.table.avro_schemas import holds_values_of
 from icetower.table.bounds import bound_problems
 from icetower.table.change import Change
 from icetower.table.partitions import PartitionSpec, partition_key, spec_of
@@ -236,6 +237,14 @@ def _check_headers(metadata: JSON | None, changes: Sequence[Change], updates: Se
                 f"{spec.spec_id} of the table has {list(known)}; write it with the table's spec",
                 rule="contract.manifest",
             )
+        for field, written in zip(spec.fields, header.types, strict=True):
+            if field.transform != "void" and not holds_values_of(written, field.result_type):
+                raise ValidationFailed(
+                    f"manifest {header.row.path} has values of the partition field {field.name} as Avro's {written}, "
+                    f"and spec {spec.spec_id} of the table has {field.result_type} there: readers would find its files "
+                    "in other partitions; write it with the table's types",
+                    rule="contract.manifest",
+                )
         for problem in bound_problems(header, spec):
             raise ValidationFailed(
                 f"manifest {header.row.path} is listed with bounds of its partitions that hide files from readers: "

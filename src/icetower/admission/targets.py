@@ -7,14 +7,17 @@ back where it goes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from icetower.admission import operations
 from icetower.catalog.changes import MANIFESTS_PER_COMMIT_MAX
+from icetower.errors import ValidationFailed
 from icetower.table import metadata as table_metadata
 from icetower.table.change import Change, Place
-from icetower.table.manifests import DATA, DELETED, Manifest, ManifestFile
+from icetower.table.manifests import DATA, DELETED, Entry, Manifest, ManifestFile
+from icetower.table.records import is_vector
 
 Places = Mapping[str, tuple[Place, ...]]
 """Data files by path. One path may be named in several partitions, and a deletion vector reaches all of them.
@@ -69,19 +72,75 @@ async def locate(
     if not targets:
         return {}
     found: dict[str, dict[Place, None]] = {target: {} for target in targets}
+    try:
+        async for row, entry in _live_data(manifests, metadata, changes):
+            if entry.file.path in targets:
+                found[entry.file.path][(row.spec_id, entry.file.partition)] = None
+    except _TooManyError:
+        return {}
+    return {path: tuple(places) for path, places in found.items()}
+
+
+async def check_ages(manifests: ReadsManifests, metadata: Mapping[str, Any] | None, changes: Sequence[Change]) -> None:
+    """No deletion vector may be older than its data file: readers refuse a table with one, with all of its rows.
+
+    Only vectors count that say themselves how old they are, as compaction's do; others are as old as their commit.
+
+    Raises:
+        ValidationFailed: one is older (``contract.manifest``), or it cannot be told.
+    """
+    oldest: dict[str, int] = {}
+    numbers: defaultdict[str, set[int]] = defaultdict(set)
+    for change in changes:
+        own = int(change.snapshot.get("sequence-number") or 0)
+        for touched in change.added:
+            number = own if touched.sequence_number is None else touched.sequence_number
+            if touched.file.content == DATA:
+                numbers[touched.file.path].add(number)
+            elif is_vector(touched.file) and number < own:
+                target = touched.file.referenced_data_file or ""
+                oldest[target] = min(number, oldest.get(target, number))
+    if not oldest:
+        return
+    try:
+        async for row, entry in _live_data(manifests, metadata, changes):
+            if entry.file.path in oldest:
+                inherited = row.sequence_number if entry.sequence_number is None else entry.sequence_number
+                numbers[entry.file.path].add(inherited)
+    except _TooManyError:
+        raise _too_old(
+            "whether a deletion vector is older than its data file can't be told in so many manifests"
+        ) from None
+    for target, number in oldest.items():
+        if number < max(numbers[target], default=0):
+            raise _too_old(
+                f"the deletion vector for {target} has sequence number {number}, and that file is younger, of "
+                f"{max(numbers[target])}: readers refuse the table"
+            )
+
+
+def _too_old(problem: str) -> ValidationFailed:
+    return ValidationFailed(f"{problem}; write it without a sequence number", rule="contract.manifest")
+
+
+class _TooManyError(Exception):
+    """More manifests than one commit may make the tower read."""
+
+
+async def _live_data(
+    manifests: ReadsManifests, metadata: Mapping[str, Any] | None, changes: Sequence[Change]
+) -> AsyncIterator[tuple[ManifestFile, Entry]]:
+    """The entries of live data files in the parents' manifests, each manifest once. Raises `_TooManyError`."""
     read: set[str] = set()
     for change in changes:
         parent_id = change.snapshot.get("parent-snapshot-id")
         parent = table_metadata.snapshot(metadata, parent_id) if metadata is not None and parent_id else None
-        rows = () if parent is None else await manifests.list_at(parent["manifest-list"])
-        for row in rows:
+        for row in () if parent is None else await manifests.list_at(parent["manifest-list"]):
             if row.content != DATA or row.path in read:
                 continue
             if len(read) >= MANIFESTS_PER_COMMIT_MAX:
-                return {}
+                raise _TooManyError
             read.add(row.path)
-            manifest = await manifests.manifest_at(row.path)
-            for entry in manifest.entries:
-                if entry.status != DELETED and entry.file.path in targets:
-                    found[entry.file.path][(manifest.spec_id, entry.file.partition)] = None
-    return {path: tuple(places) for path, places in found.items()}
+            for entry in (await manifests.manifest_at(row.path)).entries:
+                if entry.status != DELETED:
+                    yield row, entry

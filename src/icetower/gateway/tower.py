@@ -17,7 +17,7 @@ from icetower.admission.admit import admit, shaped
 from icetower.admission.admitted import Admitted
 from icetower.admission.keys import key_of, number_of
 from icetower.admission.progress import check_progress, told_by
-from icetower.admission.targets import locate
+from icetower.admission.targets import check_ages, locate
 from icetower.ambient import Ambient
 from icetower.catalog.changes import Manifests, read_changes
 from icetower.catalog.deletes import Contents, Vectors
@@ -339,6 +339,7 @@ class Tower:
         self.governor.shadowed(principal, identifier, operation, admitted.shadowed)
         if admission_of_appends.must_prove(principal, identifier):
             await self._prove(principal, admitted, shaped(metadata, updates), operation)
+        await check_ages(self.manifests, metadata, changes)
         await self.vectors.verify(changes)  # not before: of files elsewhere nobody shall hear whether they are there
         if changes and contents.must_look_inside(principal, identifier, admitted.operations):
             with self.governor.shadowing(principal, identifier, operation):

@@ -177,6 +177,40 @@ def _primitive(kind: str, named: set[str]) -> AvroSchema:
     raise ValidationFailed(f"a partition of type {kind!r} cannot be written: Iceberg doesn't partition by that type")
 
 
+def holds_values_of(written: AvroSchema, kind: str) -> bool:
+    """Whether readers take partition values that were written so for the values of an Iceberg type that they stand for.
+
+    Readers go by what a file says of itself: milliseconds are not the microseconds of a ``timestamp``, and one scale of
+    a decimal is not another. Types that were promoted since may be written as they were (specification, "Schema
+    Evolution"), and plain Avro types without a logical one, as writers of version 1 have left them.
+
+    Args:
+        written: the field's Avro type, without the null that may be beside it.
+    """
+    found = written if isinstance(written, dict) else {"type": written}
+    base, logical = found.get("type"), found.get("logicalType")
+    if decimal := parse_decimal(kind):
+        return base in ("fixed", "bytes") and logical == "decimal" and found.get("scale", 0) == decimal[1]
+    if kind == "uuid":
+        plain = base == "fixed" and found.get("size") == 16 and logical in (None, "uuid")
+        return plain or (base == "string" and logical == "uuid")
+    if kind == "binary" or kind.startswith("fixed"):
+        return base in ("bytes", "fixed") and logical is None
+    bases, logicals = _WRITTEN_AS.get(kind, ((kind,), ()))
+    return base in bases and (logical is None or logical in logicals)
+
+
+_WRITTEN_AS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "long": (("long", "int"), ()),
+    "double": (("double", "float"), ()),
+    "date": (("int",), ("date",)),
+    "time": (("long",), ("time-micros",)),
+    **dict.fromkeys(("timestamp", "timestamptz"), (("long",), ("timestamp-micros", "local-timestamp-micros"))),
+    **dict.fromkeys(("timestamp_ns", "timestamptz_ns"), (("long",), ("timestamp-nanos", "local-timestamp-nanos"))),
+}
+"""Avro types, and the logical types that they may have. Those that are not here are written as themselves."""
+
+
 def _fixed(name: str, size: int, named: set[str], extra: dict[str, Any]) -> AvroSchema:
     # Avro would have a repeated type refer to the first by name, but PyIceberg cannot read references.
     unique = name if name not in named else f"{name}_{len(named)}"

@@ -73,11 +73,13 @@ class Header:
 
     Attributes:
         field_ids: of its own header's spec, by which its partitions were read here. Engines go by the table's spec.
+        types: the Avro types that their values were written as. Readers go by these.
         partitions: those of its live entries, each once.
     """
 
     row: ManifestFile
     field_ids: tuple[int, ...]
+    types: tuple[Any, ...]
     partitions: frozenset[tuple[Any, ...]]
 
 
@@ -201,6 +203,7 @@ def change_of(
             Header(
                 row,
                 tuple(field["field-id"] for field in manifests[row.path].spec_fields),
+                manifests[row.path].partition_types,
                 frozenset(e.file.partition for e in manifests[row.path].entries if e.status != DELETED),
             )
             for row in diff.added

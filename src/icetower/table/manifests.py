@@ -89,6 +89,7 @@ def read_manifest(data: bytes) -> Manifest:
             format_version=int(file.header.get("format-version", "1")),
             length_bytes=len(data),
             unpacked_bytes=file.unpacked_bytes,
+            partition_types=tuple(written for _, written in shape.decode),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise malformed("the manifest", error) from error

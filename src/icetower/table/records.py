@@ -83,7 +83,8 @@ class Manifest:
     """A manifest as read. `spec_fields`: the partition fields (JSON) of its header; `schema`: its JSON schema.
 
     `length_bytes`: how long the file is; None where it was not read from one. `unpacked_bytes`: its entries, unpacked;
-    it tells how much memory they take, and is no part of what the manifest says.
+    it tells how much memory they take, and is no part of what the manifest says. `partition_types`: the Avro types that
+    the values of `spec_fields` were written as, in a manifest that was read.
     """
 
     entries: tuple[Entry, ...]
@@ -94,6 +95,7 @@ class Manifest:
     format_version: int
     length_bytes: int | None = None
     unpacked_bytes: int = field(default=0, compare=False)
+    partition_types: tuple[Any, ...] = field(default=(), compare=False)
 
 
 def is_vector(file: DataFile) -> bool:
