@@ -241,4 +241,4 @@ def test_a_short_run_commits_and_finds_all_of_it_in_the_table(side: str, tmp_pat
 
 @pytest.mark.parametrize("commits", [0, 50])
 def test_a_generated_history_is_one_that_pyiceberg_appends_to(commits: int, tmp_path: Path) -> None:
-    assert curve._peer(commits, tmp_path / "run") > 0
+    assert curve._peer(commits, tmp_path / "run", seconds=4.0) > 0
