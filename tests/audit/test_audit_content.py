@@ -73,9 +73,53 @@ def test_deletes_of_other_rows_are_fine(driver: HistoryDriver, tmp_path: Path) -
     assert said(audited(table, CONTENT)) == []
 
 
+def merging(driver: HistoryDriver, folder: Path, rows: Rows, *, update: bool = False, records: int = 10) -> Any:
+    """Two that delete further rows of a file, each putting one file in the place of its older deletes, at once."""
+    counts = {name: positions(of="A", records=len(about["A"])) for name, about in rows.items()}
+    files = {"A": data(records=records), "B": data(records=1), **counts}
+    one = op("row-delta", remove_deletes=["P"], add_deletes=["Q"])
+    other = op("row-delta", remove_deletes=["P"], add_deletes=["R"], **({"add": ["B"]} if update else {}))
+    steps = (
+        append(1, "A"),
+        write(2, op("row-delta", add_deletes=["P"])),
+        begin(4, other),
+        write(3, one),
+        commit(4),
+    )
+    table = history(driver, folder, case(files, *steps), rows)
+    assert {each["verdict"] for each in table.outcome["verdicts"].values()} == {"committed"}
+    return table
+
+
+@pytest.mark.parametrize("update", [False, True])
+@pytest.mark.parametrize("records", [4, 10])
+def test_older_deletes_that_two_have_taken_over_are_fine(
+    driver: HistoryDriver, tmp_path: Path, update: bool, records: int
+) -> None:
+    """Both files have the rows of the one that they replaced: by their number alone they look deleted twice."""
+    rows: Rows = {"P": {"A": [0, 1]}, "Q": {"A": [0, 1, 2]}, "R": {"A": [0, 1, 3]}}
+    table = merging(driver, tmp_path, rows, update=update, records=records)
+    assert said(audited(table)) == []
+    assert said(audited(table, CONTENT)) == []
+
+
+def test_a_row_beside_them_that_was_deleted_and_updated_is_found(driver: HistoryDriver, tmp_path: Path) -> None:
+    rows: Rows = {"P": {"A": [0, 1]}, "Q": {"A": [0, 1, 2]}, "R": {"A": [0, 1, 2]}}
+    found = said(audited(merging(driver, tmp_path, rows, update=True), CONTENT))
+    assert found == [("lost-update", "definite", (3, 4))]
+
+
+def test_a_row_that_two_have_deleted_is_gone_as_both_would_have_it(driver: HistoryDriver, tmp_path: Path) -> None:
+    files = {"A": data(records=1), "P": positions(of="A", records=1), "Q": positions(of="A", records=1)}
+    steps = (append(1, "A"), *(write(at, op("row-delta", add_deletes=[name])) for at, name in ((2, "P"), (3, "Q"))))
+    table = history(driver, tmp_path, case(files, *steps), {"P": {"A": [0]}, "Q": {"A": [0]}})
+    assert said(audited(table)) == []
+    assert said(audited(table, CONTENT)) == []
+
+
 def test_deletes_of_a_whole_partition_are_opened_too(driver: HistoryDriver, tmp_path: Path) -> None:
-    files = {"A": data(), "B": data(), "P": positions(records=2), "Q": positions(of="A")}
-    first, second = op("row-delta", add_deletes=["P"]), op("row-delta", add_deletes=["Q"])
+    files = {"A": data(), "B": data(), "C": data(), "P": positions(records=2), "Q": positions(of="A")}
+    first, second = op("row-delta", add=["C"], add_deletes=["P"]), op("row-delta", add_deletes=["Q"])
     given = case(files, append(1, "A", "B"), write(2, first), write(3, second))
     table = history(driver, tmp_path, given, {"P": {"A": [1], "B": [2]}, "Q": {"A": [1]}})
     assert said(audited(table, CONTENT)) == [("lost-update", "definite", (2, 3))]

@@ -100,6 +100,11 @@ class Commit:
         return self.operation == "replace"
 
     @property
+    def only_deletes(self) -> bool:
+        """Whether it adds no row: of two such commits that delete the same row, neither has undone the other."""
+        return not self.delta.data_added()
+
+    @property
     def retries(self) -> int:
         """How many swaps it is known to have lost."""
         return max(self.attempts - 1, 0)
@@ -121,12 +126,15 @@ class Line:
         positions: by snapshot id.
         gone: data files that left, with the position of the commit that removed them.
         updates: by partition, the newest commits that took data files out of it and put others in.
+        merged: by data file, position delete files of it that left, each with the position of the commit that removed
+            it: whoever deletes further rows may put one file with all of them in their place.
     """
 
     positions: dict[int, int] = field(default_factory=dict[int, int])
     commits: list[Commit] = field(default_factory=list[Commit])
     gone: dict[str, int] = field(default_factory=dict[str, int])
     updates: dict[Place, deque[int]] = field(default_factory=dict[Place, "deque[int]"])
+    merged: dict[str, list[tuple[Item, int]]] = field(default_factory=dict[str, "list[tuple[Item, int]]"])
 
     def add(self, commit: Commit) -> None:
         """The next commit."""
@@ -137,10 +145,18 @@ class Line:
             self.gone[item.path] = commit.position
         for place in {item.place for item in removed} & {item.place for item in commit.delta.data_added()}:
             self.updates.setdefault(place, deque(maxlen=UPDATES_KEPT)).append(commit.position)
+        for item in commit.delta.deletes_removed():
+            if item.target is not None and not item.is_vector:
+                self.merged.setdefault(item.target, []).append((item, commit.position))
 
     def at(self, snapshot_id: int) -> int:
         """The position of a snapshot; `BEFORE` for one that is not on the line."""
         return self.positions.get(snapshot_id, BEFORE)
+
+    def adds_rows(self, snapshot_id: int) -> bool:
+        """Whether a commit has added rows, or nobody knows what it did."""
+        at = self.at(snapshot_id)
+        return at == BEFORE or not self.commits[at].only_deletes
 
     def between(self, after: int, until: int) -> Sequence[Commit]:
         """The commits after one position and before another."""

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyroaring import BitMap64
 
-from icetower.audit.commits import Commit, Line
+from icetower.audit.commits import BEFORE, Commit, Line
 from icetower.audit.findings import Edge, Rule, Verdict
 from icetower.audit.integrity import found
 from icetower.audit.items import Item
@@ -103,24 +103,49 @@ class Contents:
     # -- rows that are deleted --------------------------------------------------------------------------------------
 
     async def _doubled(self, commit: Commit, target: str, ours: Sequence[Item]) -> list[Missed] | None:
-        """Rows of a data file that two commits have deleted. None where that cannot be told."""
+        """Rows of a data file that two commits have deleted, one of which wrote them anew elsewhere.
+
+        None where that cannot be told.
+        """
         data = self.standing.live(target)
-        if data is None or self.standing.vectors.get(target):
+        if data is None or self.standing.vectors.get(target) or commit.is_compaction:
             return []
         loose = list(self.standing.loose.get(data.place, {}).values())[:LOOSE_MAX]
         others = [i for i in (*self.standing.named.get(target, {}).values(), *loose) if i.snapshot_id != commit.id]
         try:
-            mine = BitMap64()
-            for item in ours:
-                mine |= await self._deleted(item, target)
+            mine = await self._all_deleted(ours, target)
+            if await self._taken_over(commit, target, mine, await self._all_deleted(others, target)):
+                return []
             for other in sorted(others, key=lambda item: -item.sequence_number):
                 both = mine & await self._deleted(other, target)
-                if both:
+                if both and not (commit.only_deletes and not self.line.adds_rows(other.snapshot_id)):
                     return [self._twice(commit, target, ours, other, both)]
         except Unreadable as error:
             self.notes[str(error)] = None
             return None
         return []
+
+    async def _all_deleted(self, items: Iterable[Item], target: str) -> BitMap64:
+        every = BitMap64()
+        for item in items:
+            every |= await self._deleted(item, target)
+        return every
+
+    async def _taken_over(self, commit: Commit, target: str, mine: BitMap64, theirs: BitMap64) -> bool:
+        """Whether what a commit deletes again is just what a version of the table had deleted, in files that are gone.
+
+        Engines put one file in the place of a data file's older ones, and what they delete besides. Where two do so
+        with the same older file, the second finds it gone, and both files have its rows.
+        """
+        gone = self.line.merged.get(target, ())
+        again = mine & theirs
+        for version in sorted({self.line.at(item.snapshot_id) for item, _ in gone}, reverse=True):
+            there = [i for i, until in gone if self.line.at(i.snapshot_id) <= version < until]
+            live = self.standing.named.get(target, {}).values()
+            kept = any(i.snapshot_id != commit.id and self.line.at(i.snapshot_id) <= version for i in live)
+            if there and not kept and await self._all_deleted(there, target) == again:
+                return True
+        return False
 
     def _twice(self, commit: Commit, target: str, ours: Sequence[Item], other: Item, both: BitMap64) -> Missed:
         witness = (
@@ -128,7 +153,9 @@ class Contents:
             f"{called(commit.snapshot)} deletes {_them(both)} again, with {name(ours[0].path)}.",
             "Who deletes a row has read it as live: the second had not seen the first, nor what else the first wrote.",
         )
-        return self._proof(Rule.LOST_UPDATE, commit, other, witness, (target, other, *ours))
+        known = self.line.at(other.snapshot_id) != BEFORE
+        verdict = Verdict.DEFINITE if known else Verdict.POSSIBLE
+        return self._proof(Rule.LOST_UPDATE, commit, other, witness, (target, other, *ours), verdict)
 
     def _writer(self, item: Item) -> str:
         """The commit that added a file, in words."""
@@ -136,13 +163,19 @@ class Contents:
         return called(self.line.commits[at].snapshot) if at >= 0 else f"snapshot {item.snapshot_id}"
 
     def _proof(
-        self, rule: Rule, commit: Commit, other: Item, witness: Sequence[str], files: Iterable[Item | str]
+        self,
+        rule: Rule,
+        commit: Commit,
+        other: Item,
+        witness: Sequence[str],
+        files: Iterable[Item | str],
+        verdict: Verdict = Verdict.DEFINITE,
     ) -> Missed:
         """What a commit did over that which another had done, of which `other` is a file."""
         at = self.line.at(other.snapshot_id)
         first = self.line.commits[at] if at >= 0 else None
         snapshots = [first.snapshot, commit.snapshot] if first else [commit.snapshot]
-        violation = found(rule, Verdict.DEFINITE, snapshots, *witness, files=files)
+        violation = found(rule, verdict, snapshots, *witness, files=files)
         return Missed(violation, at - 1 if first else None, Edge("ww", commit.id, first.id) if first else None)
 
     async def _superseded(self, commit: Commit, target: str, new: Item) -> list[Missed]:
