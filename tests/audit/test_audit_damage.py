@@ -229,6 +229,15 @@ def test_a_torn_manifest_is_named() -> None:
     assert "cannot be read" in " ".join(report.violations[0].witness)
 
 
+def test_a_manifest_whose_schema_is_none_is_named() -> None:
+    table = fresh().table()
+    path = own_manifest(table, 2)
+    data = table.files.files[path]
+    assert b'"name":"manifest_entry"' in data
+    table.files.files[path] = data.replace(b'"name":"manifest_entry"', b'"nome":"manifest_entry"')
+    assert [rule for rule, _, _ in said(audited(table))] == ["missing-manifest"]
+
+
 def test_a_missing_manifest_list_is_named_and_the_walk_goes_on() -> None:
     world = fresh()
     doubled_file(world)

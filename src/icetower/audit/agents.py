@@ -9,6 +9,7 @@ from typing import Any
 from icetower.audit.auditor import Options, Source, Walk
 from icetower.audit.items import key_of
 from icetower.audit.reverting import Plan, Reverting
+from icetower.audit.shapes import check_shape
 from icetower.audit.taking_back import Draft, Drafting
 from icetower.audit.telling import called
 from icetower.conflicts.history import parent_of
@@ -48,13 +49,14 @@ class Naming:
 
 
 class Agent:
-    """An agent's part in a branch's history.
+    """An agent's part in a branch's history. Raises `ValidationFailed` where the metadata is none.
 
     Args:
         head: the table.
     """
 
     def __init__(self, head: HeadState, source: Source, wanted: Wanted) -> None:
+        check_shape(head.metadata)
         self._head = head
         self._source = source
         self._wanted = wanted

@@ -35,6 +35,7 @@ from icetower.audit.integrity import (
 from icetower.audit.items import Item, key_of
 from icetower.audit.manifest_reading import Cursor, ManifestReader
 from icetower.audit.overlaps import Case, Missed
+from icetower.audit.shapes import check_shape, readable
 from icetower.audit.standing import Delta, Standing
 from icetower.audit.telling import called, counted, name
 from icetower.conflicts.expressions import columns_of
@@ -102,6 +103,7 @@ async def audit(head: HeadState, source: Source, options: Options | None = None)
 
     Raises:
         BadRequest: there is no such branch, or `after` is not on it.
+        ValidationFailed: the metadata is none.
         UpstreamFailed: the storage failed.
     """
     return await Walk(head, source, options or Options()).run()
@@ -128,15 +130,19 @@ class _Listed:
 
 
 class Walk:
-    """One audit under way. When it has run, `line` holds its commits, and `standing` what is live at the head."""
+    """One audit under way. When it has run, `line` holds its commits, and `standing` what is live at the head.
+
+    Raises `ValidationFailed` where the metadata is none.
+    """
 
     def __init__(self, head: HeadState, source: Source, options: Options) -> None:
         self.head = head
         self.source = source
         self.options = options
         self.line = Line()
-        self.standing = Standing(_specs(head))
-        columns = columns_of(head.schema)
+        check_shape(head.metadata)
+        self.standing = Standing(readable("partition specs", lambda: _specs(head)))
+        columns = readable("schema", lambda: columns_of(head.schema))
         self._columns = {column.id: column for column in columns.values() if not column.nested}
         self.cycles = Cycles(self.line, self.standing, self.details, columns, options.level)
         self._contents = Contents(source, self.line, self.standing) if options.content else None

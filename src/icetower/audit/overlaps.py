@@ -98,8 +98,11 @@ def _lost_deletes(case: Case) -> Iterator[Missed]:
             + (": rows that it meant to delete may live on in what came instead." if instead else ".")
             + ("" if same else f" Whoever wrote them had read the table before snapshot {remover.id}."),
         )
+        # Both meant these rows gone, and gone they are, unless a later snapshot of the remover's has put them back.
+        harmless = remover.only_deletes and commit.only_deletes and not same
+        verdict = Verdict.POSSIBLE if harmless else Verdict.DEFINITE
         yield Missed(
-            _lost(case, (remover, commit), witness, (*targets, *items)),
+            _lost(case, (remover, commit), witness, (*targets, *items), verdict),
             None if same else position - 1,
             None if same else _edge(commit, remover),
         )
@@ -119,11 +122,20 @@ def _lost_loose(case: Case) -> Iterator[Missed]:
             f"{called(case.commit.snapshot)} deletes {rows(item.records)} of {where}, with {name(item.path)}.",
             "There is no data file in it that is as old: they delete nothing.",
         )
-        yield Missed(_lost(case, (case.commit,), witness, (item,)), None)
+        # Was something put in the place of what they are about, or did others mean it gone as well?
+        replaced = bool(case.line.updates.get(item.place)) or not case.commit.only_deletes
+        verdict = Verdict.DEFINITE if replaced else Verdict.POSSIBLE
+        yield Missed(_lost(case, (case.commit,), witness, (item,), verdict), None)
 
 
-def _lost(case: Case, commits: Sequence[Commit], witness: tuple[str, ...], files: Iterable[Item | str]) -> Violation:
-    return found(Rule.LOST_DELETE, Verdict.DEFINITE, [each.snapshot for each in commits], *witness, files=files)
+def _lost(
+    case: Case,
+    commits: Sequence[Commit],
+    witness: tuple[str, ...],
+    files: Iterable[Item | str],
+    verdict: Verdict = Verdict.DEFINITE,
+) -> Violation:
+    return found(Rule.LOST_DELETE, verdict, [each.snapshot for each in commits], *witness, files=files)
 
 
 def _doubled_deletes(case: Case) -> Iterator[Missed]:

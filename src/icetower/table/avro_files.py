@@ -119,8 +119,11 @@ def unpack(data: bytes, *, what: str) -> Unpacked:
 
 
 def written_schema(file: Unpacked) -> AvroSchema:
-    """The schema with which a file was written."""
-    return _ready(file.schema, _keep).written
+    """The schema with which a file was written. Raises `ValidationFailed` as `read` does."""
+    try:
+        return _ready(file.schema, _keep).written
+    except (*_UNREADABLE, *_UNREADABLE_TOO) as error:
+        raise _unreadable("the file", error) from error
 
 
 def decode(file: Unpacked, start: int, end: int, *, rename: Rename, what: str) -> Iterator[tuple[int, dict[str, Any]]]:
