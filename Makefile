@@ -8,7 +8,7 @@ SEED := 20261121
 SECONDS := 60
 ROUNDS := 10
 
-.PHONY: help setup java jdk jars postgres demo check test differential mutations walkthrough experiments torture bench-commit bench-gate bench-isolation bench-ledger bench-audit never-weaker gate-oracle gate-mutations spark-merge reproduce rck lock format clean
+.PHONY: help setup java jdk jars postgres demo check test differential mutations walkthrough experiments torture bench-commit bench-gate bench-isolation bench-ledger bench-audit bench-simulator never-weaker gate-oracle gate-mutations spark-merge reproduce rck lock format clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -68,6 +68,9 @@ bench-audit: $(READY) ## how long the history of a table takes to audit, and by 
 
 bench-isolation: jars ## three failure modes of agents, and what isolation saves: plain clients beside Icetower; under ten minutes
 	@$(BIN)/python tools/bench/isolation.py $(if $(FULL),--full)
+
+bench-simulator: $(READY) ## the simulator beside real writers: predicted and measured commits a second, about six minutes
+	@$(BIN)/python tools/bench/simulated.py
 
 bench-ledger: $(READY) ## what a lookup in the ledger costs, up to COUNT keys (make bench-ledger COUNT=100000000)
 	@$(BIN)/python tools/bench_ledger/run.py --count $(if $(filter command line,$(origin COUNT)),$(COUNT),1000000)

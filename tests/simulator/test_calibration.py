@@ -84,6 +84,15 @@ def test_what_was_fitted_can_be_simulated() -> None:
         ),
         ("[providers.mine]\nget_ms = [0, 1]\nput_ms = [1, 1, 0.1]\nswap_ms = [1, 1]", "must be positive"),
         ("", "no provider is called 'mine'"),
+        ("[providers.s3]\nget_ms = [1, 1]\nput_ms = [1, 1, 0.1]\nswap_ms = [1, 1]", "the name of one that is known"),
+        (
+            "[providers.mine]\nget_ms = [1, inf]\nput_ms = [1, 1, 0.1]\nswap_ms = [1, 1]",
+            "get_ms is a list of 2 numbers",
+        ),
+        (
+            "[providers.mine]\nget_ms = [1, 1]\nput_ms = [1, -9, 0.1]\nswap_ms = [1, 1]\nfloor_ms = 'x'",
+            "floor_ms is a num",
+        ),
     ],
 )
 def test_a_provider_that_is_none_says_why(section: str, told: str) -> None:

@@ -14,7 +14,7 @@ from icetower.errors import ConfigurationError
 from icetower.simulator.experiments import compare, load, mean_row, names, run_row
 from icetower.simulator.latencies import PROVIDERS, Latency, Provider, constant
 from icetower.simulator.optimistic import simulate
-from icetower.simulator.pool import gathered
+from icetower.simulator.pool import gathered, one
 from icetower.simulator.setup import MODELS, Setup, setup_from
 from icetower.simulator.tallies import BEGUN, WHOLE, Outcome, percentile_ms
 
@@ -151,6 +151,37 @@ def test_a_client_waits_longer_each_time_and_gives_up_in_the_end() -> None:
     assert limited.figures[BEGUN].success_pct < simulate(replace(base, retries=20), 1).figures[BEGUN].success_pct
 
 
+def test_writers_that_share_a_processor_wait_for_it() -> None:
+    """At 20 ms an attempt no more than 50 attempts a second are made, however many writers there are."""
+    base = Setup(model="client", writers=64, cold=True, runtime_s=0.001, runtime_sigma=0.0, runtime_floor_s=0.0)
+    short = replace(base, duration_s=120.0)
+    free, shared = (simulate(replace(short, client_cpu_ms=cpu), 1) for cpu in (0.0, 20.0))
+    assert shared.catalog_commits <= 120 * 50 + 1 < free.catalog_commits
+    assert shared.swaps < free.swaps
+
+
+def test_whoever_is_cold_reads_the_metadata_first() -> None:
+    """One writer, 50 ms a trip: look, metadata, list, list, metadata, swap; the look at the start is none of it."""
+    base = Setup(
+        model="client", writers=1, storage="steady", catalog="steady", runtime_s=1e-6, runtime_sigma=0.0,
+        runtime_floor_s=0.0, duration_s=60.0,
+    )  # fmt: skip
+    warm, cold = (simulate(replace(base, cold=cold), 1, STEADY).figures[BEGUN] for cold in (False, True))
+    assert cold.p50_s == pytest.approx(0.300, rel=0.01)
+    assert warm.p50_s == pytest.approx(0.250, rel=0.01)
+
+
+def test_the_end_of_a_run_changes_nothing_before_it() -> None:
+    """So what ends between two times is the difference of two runs."""
+    base = Setup(model="client", writers=16, cold=True, client_cpu_ms=3.0, runtime_s=0.01, runtime_floor_s=0.0)
+    for pattern in ("optimistic", "group"):
+        short, long = (one(replace(base, pattern=pattern, duration_s=time), 7) for time in (10.0, 20.0))
+        again = one(replace(base, pattern=pattern, duration_s=10.0), 7)
+        assert str(short) == str(again)
+        assert 0 < short.committed < long.committed
+        assert short.failed <= long.failed
+
+
 def test_memory_does_not_grow_with_the_simulated_time() -> None:
     """What is in flight decides: ten times the time needs no more rows than there is room for at first."""
     short, long = (
@@ -175,6 +206,21 @@ def test_memory_does_not_grow_with_the_simulated_time() -> None:
         ({"inter_arrival_ms": "fast"}, "wrong type"),
         ({"reads_at_once": 0}, "reads_at_once"),
         ({"arrivals": "never"}, "arrivals"),
+        ({"duration_s": math.nan}, "duration_s is a number between"),
+        ({"duration_s": math.inf}, "duration_s is a number between"),
+        ({"inter_arrival_ms": True}, "wrong type"),
+        ({"inter_arrival_ms": 1e-12}, "100,000,000 transactions in a run at most"),
+        ({"duration_s": 1e15, "writers": 8}, "100,000,000 transactions in a run at most"),
+        ({"inter_arrival_ms": 0.1, "runtime_s": 1e9}, "10,000,000 transactions at work at once"),
+        ({"tables": 1.5}, "a whole number, not 1.5"),
+        ({"metadata_inlined": "yes"}, "true or false, not 'yes'"),
+        ({"retries": 10**30}, "retries is a number between"),
+        ({"storage": ["s3"]}, "a text, not ['s3']"),
+        ({"window_s": 5}, "a list of two numbers"),
+        ({"window_s": [1, 2, 3]}, "a list of two numbers"),
+        ({"arrival_sigma": 1e9}, "10 at most"),
+        ({"list_bytes": -1}, "list_bytes"),
+        ({"client_cpu_ms": -1.0}, "client_cpu_ms"),
     ],
 )
 def test_a_setup_that_is_none_says_why(given_setup: dict[str, Any], told: str) -> None:
@@ -198,7 +244,7 @@ def test_a_provider_that_cannot_do_it_is_named(setup: Setup, told: str) -> None:
 
 
 def test_a_latency_is_above_nothing() -> None:
-    for wrong in ((0.0, 0.1), (1.0, -0.1), (math.inf, 0.1), (math.nan, 0.1)):
+    for wrong in ((0.0, 0.1), (1.0, -0.1), (math.inf, 0.1), (math.nan, 0.1), (1.0, math.inf), (1.0, math.nan)):
         with pytest.raises(ConfigurationError):
             Latency(*wrong)
 

@@ -92,6 +92,15 @@ def test_groups_take_what_a_swap_at_a_time_could_not() -> None:
     assert alone.figures[BEGUN].success_pct < 60
 
 
+def test_a_group_takes_the_towers_processor_once() -> None:
+    """At 100 ms a group there are ten groups a second at most, which hold more and more."""
+    busy = replace(BASE, pattern="group", inter_arrival_ms=10.0, server_cpu_ms=0.0, group_cpu_ms=100.0)
+    run, free = one(busy, 1), one(replace(busy, group_cpu_ms=0.0), 1)
+    assert run.swaps <= 600 * 10 + 1 < free.swaps
+    assert run.figures[BEGUN].success_pct > 99.9
+    assert run.figures[BEGUN].p50_s > free.figures[BEGUN].p50_s
+
+
 def test_appends_make_few_files() -> None:
     run = one(replace(BASE, pattern="appends", inter_arrival_ms=8.0), 1)
     assert run.figures[BEGUN].success_pct > 99.9

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import csv
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +55,7 @@ def test_json_is_one_object_with_a_row_a_configuration(small: Path) -> None:
     done = icetower("run", str(small), "--json", "--model", "corrected", "--seeds", "3", "--workers", "1")
     assert done.returncode == 0, done.stderr
     told: dict[str, Any] = json.loads(done.stdout)
+    assert list(told) == ["experiment", "model", "wall_s", "rows"]
     assert told["experiment"] == "small"
     assert told["model"] == "corrected"
     assert told["wall_s"] > 0
@@ -97,6 +101,17 @@ def test_the_list_names_every_experiment() -> None:
         ("[sweep]\ninter_arrival_ms = 5", "[sweep] has a list of values for each name"),
         ("[sweep]\ninter_arrival_ms = [5, -1]", "above 0"),
         ("[[printed]]\nmodel = 'published'", "a [[printed]] has a model, columns and rows"),
+        ("setup = 3", "[setup] is a section of names and values"),
+        ("[providers]\nmine = 3", "[providers.mine] is a section of names and values"),
+        ("[setup]\nmodel = 'client'", "model stands above all sections"),
+        ("[sweep]\nmodel = ['client']", "model stands above all sections"),
+        ("seeds = true", "seeds is a whole number above 0"),
+        ("[setup]\nduration_s = nan", "duration_s is a number between"),
+        ("[sweep]\ninter_arrival_ms = [[5]]", "wrong type"),
+        (
+            "[sweep]\n" + "\n".join(f"{name} = {list(range(1, 60))}" for name in ("agents", "tables", "writers")),
+            "more than 100,000 combinations",
+        ),
     ],
 )
 def test_an_experiment_that_is_none_says_why(text: str, told: str) -> None:
@@ -114,6 +129,64 @@ def test_what_is_not_there_is_said(arguments: tuple[str, ...], told: str) -> Non
     done = icetower(*arguments)
     assert done.returncode == 2
     assert told in done.stderr
+
+
+def test_what_is_no_text_is_said(tmp_path: Path) -> None:
+    (tmp_path / "bytes.toml").write_bytes(b"title = '\xff'")
+    done = icetower("run", str(tmp_path / "bytes.toml"))
+    assert done.returncode == 2
+    assert "not UTF-8" in done.stderr
+
+
+def test_a_folder_that_cannot_be_made_is_said_before_anything_is_run(tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("")
+    for command in (("run", "1b"), ("reproduce",)):
+        done = icetower(*command, "--seeds", "10000", "--out", str(tmp_path / "taken"))
+        assert done.returncode == 2
+        assert "cannot be made a folder" in done.stderr
+
+
+def test_nothing_is_nan_in_json_and_the_folder_may_be_there(small: Path, tmp_path: Path) -> None:
+    """Nothing ends in these runs: what is not known is null."""
+    text = SMALL.replace("runtime_floor_s = 1", "runtime_floor_s = 1000")
+    (tmp_path / "endless.toml").write_text(text)
+    for _ in range(2):
+        done = icetower("run", str(tmp_path / "endless.toml"), "--json", "--out", str(tmp_path), "--workers", "3")
+        assert done.returncode == 0, done.stderr
+        told = json.loads(done.stdout, parse_constant=lambda name: pytest.fail(name))
+        assert {row["success_pct"] for row in told["rows"]} == {None}
+        assert {row["commits_per_s"] for row in told["rows"]} == {0.0}
+
+
+@pytest.mark.parametrize("command", [("simulate", "run", "1a"), ("simulate", "list"), ("plan", "--log", "a.b")])
+def test_without_the_extra_it_is_asked_for(command: tuple[str, ...]) -> None:
+    program = "import sys; sys.modules['numba'] = None; from icetower.cli.app import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", program, *command], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 2
+    assert "(numba): install icetower[simulator]" in done.stderr
+
+
+def test_who_is_interrupted_leaves_nothing_behind(tmp_path: Path) -> None:
+    """Ctrl-C, as a terminal sends it to all processes of a command."""
+    command = [str(Path(sys.executable).with_name("icetower")), "simulate", "run", "1b", "--seeds", "10000"]
+    child = subprocess.Popen(
+        [*command, "--workers", "2", "--out", str(tmp_path)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    children = Path(f"/proc/{child.pid}/task/{child.pid}/children")
+    while len(children.read_text().split()) < 2:  # the workers have been started
+        assert child.poll() is None
+    workers = children.read_text().split()
+    os.killpg(child.pid, signal.SIGINT)
+    _, said = child.communicate(timeout=120)
+    assert child.returncode not in (0, None)
+    assert "Traceback" not in said
+    assert list(tmp_path.iterdir()) == []
+    end_s = time.monotonic() + 60
+    while any(Path(f"/proc/{worker}/cmdline").exists() for worker in workers):
+        assert time.monotonic() < end_s, "workers are left"
 
 
 def test_a_model_that_is_not_there_is_said() -> None:

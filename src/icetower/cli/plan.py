@@ -11,7 +11,7 @@ import typer
 from rich.table import Table
 
 from icetower.cli.registry import DEFAULT_URI, Json, Uri, connect
-from icetower.cli.simulate import console, needed, progress
+from icetower.cli.simulate import console, make_folder, needed, progress
 from icetower.cli.terminal import at_terminal, say
 from icetower.errors import ConfigurationError, UsageError
 
@@ -55,13 +55,17 @@ def plan(
             found: Workload = planner.workload_of_log(tower.commits(limit=LOG_LIMIT, table=log), **given)
     elif workload is not None:
         try:
-            found = planner.workload_from(workload.read_text(), str(workload))
+            text = workload.read_text(encoding="utf-8")
         except OSError as error:
             raise UsageError(f"{workload} cannot be read: {error.strerror or error}") from error
+        except UnicodeDecodeError as error:
+            raise ConfigurationError(f"{workload} is not TOML: it is not UTF-8 ({error.reason})") from error
+        found = planner.workload_from(text, str(workload))
     elif at_terminal():
         found = _asked(planner)
     else:
         raise UsageError("name a file with the workload (docs/planner.md says what is in it), or --log a table")
+    make_folder(out)
     with progress(quiet=as_json) as told:
         done: Plan = planner.plan(found, told)
     fragment: str = planner.contract(done, done.advice[0].candidate.name, log or table)
@@ -86,7 +90,6 @@ def _write(out: Path, done: Plan, fragment: str) -> None:
     from icetower.simulator.plots import plan_plot
 
     try:
-        out.mkdir(parents=True, exist_ok=True)
         (out / "plan.svg").write_text(plan_plot(done))
         (out / "plan.json").write_text(json.dumps(done.as_json(), indent=1) + "\n")
         (out / "contract.yaml").write_text(fragment)

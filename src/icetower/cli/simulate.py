@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
@@ -60,6 +61,7 @@ def run(
 ) -> None:
     """Run an experiment: a row a configuration, means over the seeds."""
     courses = needed("course")
+    make_folder(out)
     with progress(quiet=as_json) as told:
         course = courses.run(needed("experiments").load(experiment), model, seeds, first_seed, workers, told, _now_s)
     if out is not None:
@@ -79,6 +81,7 @@ def reproduce(seeds: Seeds = None, first_seed: First = None, workers: Workers = 
     Exit status 1: some do not agree, neither by their rounding nor within 3 %.
     """
     experiments, courses = needed("experiments"), needed("course")
+    make_folder(out)
     off = total = 0
     for name, model in REPRODUCED:
         with progress() as told:
@@ -128,13 +131,24 @@ def progress(*, quiet: bool = False) -> Generator[Any]:
         yield told
 
 
+def make_folder(out: Path | None) -> None:
+    """The folder for what will be written, before anything is run. Raises `ConfigurationError`."""
+    if out is None:
+        return
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigurationError(f"--out {out} cannot be made a folder: {error.strerror or error}") from error
+    if not os.access(out, os.W_OK):
+        raise ConfigurationError(f"--out {out} cannot be written to")
+
+
 def _write(out: Path, course: Course) -> None:
     """Rows, runs and plots into a folder. Raises `ConfigurationError`."""
     from icetower.simulator.plots import plots
 
     stem = f"{course.experiment.name}-{course.model}"
     try:
-        out.mkdir(parents=True, exist_ok=True)
         for kind, rows in (("", course.rows), ("-runs", course.each_run)):
             (out / f"{stem}{kind}.csv").write_text(_csv(rows))
             _parquet(out / f"{stem}{kind}.parquet", rows)

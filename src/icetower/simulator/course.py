@@ -43,7 +43,6 @@ class Course:
         return {
             "experiment": self.experiment.name,
             "model": self.model,
-            "seeds": self.seeds,
             "wall_s": round(self.wall_s, 3),
             "rows": [dict(row) for row in self.rows],
         }

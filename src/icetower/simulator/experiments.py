@@ -22,6 +22,8 @@ from icetower.simulator.tallies import BEGUN, WHOLE, Figures, Outcome
 
 WINDOWS = {"begun": BEGUN, "whole": WHOLE}
 DRAWINGS = ("lines", "heat")
+POINTS_MAX = 100_000
+"""Configurations of an experiment."""
 CLOSE = 0.03
 """Two figures agree that differ by this share at most, or that round to the same text."""
 _SECTIONS = {"title", "model", "window", "draw", "seeds", "first_seed", "setup", "sweep", "printed", "providers"}
@@ -91,9 +93,11 @@ def load(name: str) -> Experiment:
             f"no experiment is called {name!r}; there are {', '.join(names())}, or name a file that ends in .toml"
         )
     try:
-        text = path.read_text()
+        text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise UsageError(f"{name} cannot be read: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(f"{name} is not TOML: it is not UTF-8 ({error.reason})") from error
     return parse(text, path.stem, name)
 
 
@@ -108,6 +112,13 @@ def parse(text: str, name: str, source: str) -> Experiment:
         raise ConfigurationError(
             f"{source}: {', '.join(unknown)} is nothing that an experiment has; it has {', '.join(sorted(_SECTIONS))}"
         )
+    tables = {key: document.get(key, {}) for key in ("setup", "sweep", "providers")}
+    tables |= {f"providers.{key}": value for key, value in tables["providers"].items()} if _is_table(tables) else {}
+    for key, value in tables.items():
+        if not isinstance(value, dict):
+            raise ConfigurationError(f"{source}: [{key}] is a section of names and values, not {value!r}")
+        if "model" in value:
+            raise ConfigurationError(f"{source}: model stands above all sections, so that it is that of every figure")
     sweep = document.get("sweep", {})
     if not isinstance(sweep, dict) or not all(isinstance(values, list) and values for values in sweep.values()):
         raise ConfigurationError(f"{source}: [sweep] has a list of values for each name")
@@ -118,6 +129,8 @@ def parse(text: str, name: str, source: str) -> Experiment:
         )
     except (KeyError, TypeError) as error:
         raise ConfigurationError(f"{source}: a [[printed]] has a model, columns and rows ({error})") from error
+    if math.prod(len(values) for values in sweep.values()) > POINTS_MAX:
+        raise ConfigurationError(f"{source}: [sweep] has more than {POINTS_MAX:,} combinations")
     found = Experiment(
         name=name,
         source=source,
@@ -143,9 +156,13 @@ def parse(text: str, name: str, source: str) -> Experiment:
     return found
 
 
+def _is_table(tables: Mapping[str, Any]) -> bool:
+    return isinstance(tables["providers"], dict)
+
+
 def _whole(document: Mapping[str, Any], name: str, default: int, source: str) -> int:
     value = document.get(name, default)
-    if not isinstance(value, int) or value < 1:
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 2**53:
         raise ConfigurationError(f"{source}: {name} is a whole number above 0, not {value!r}")
     return value
 

@@ -18,6 +18,8 @@ from icetower.simulator.compiled import compiled
 from icetower.simulator.randoms import normal
 
 KIB, MIB = 1024, 1024 * 1024
+LARGEST_MS = 1e7
+"""Longer than anything that answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +31,10 @@ class Latency:
     floor_ms: float = 0.0
 
     def __post_init__(self) -> None:
-        if not (self.median_ms > 0 and self.sigma >= 0 and self.floor_ms >= 0 and math.isfinite(self.median_ms)):
+        if not (0 < self.median_ms <= LARGEST_MS and 0 <= self.sigma <= 10 and 0 <= self.floor_ms <= LARGEST_MS):
             raise ConfigurationError(
                 f"a latency with median {self.median_ms} ms, sigma {self.sigma} and floor {self.floor_ms} ms is none: "
-                "the median must be positive, the others not negative"
+                f"the median must be positive, the others not negative, sigma 10 at most, times {LARGEST_MS:g} ms"
             )
 
     @property
@@ -106,6 +108,8 @@ def provider_from(name: str, given: Mapping[str, Any], source: str) -> Provider:
     """
     lengths = {"get_ms": 2, "put_ms": 3, "swap_ms": 2, "append_ms": 2, "catalog_read_ms": 2}
     told = f"{source}: the provider {name!r}"
+    if name in PROVIDERS:
+        raise ConfigurationError(f"{told} has the name of one that is known; give it another")
     unknown = sorted(set(given) - {*lengths, "floor_ms"})
     lacking = sorted({"get_ms", "put_ms", "swap_ms"} - set(given))
     if unknown or lacking:
@@ -115,16 +119,22 @@ def provider_from(name: str, given: Mapping[str, Any], source: str) -> Provider:
         )
     for key, length in lengths.items():
         values = given.get(key, [1] * length)
-        if not isinstance(values, list) or len(values) != length or not all(isinstance(v, int | float) for v in values):
+        if not isinstance(values, list) or len(values) != length or not all(_is_number(v) for v in values):
             kinds = "median and sigma" if length == 2 else "base, milliseconds a MiB, and sigma"
             raise ConfigurationError(f"{told}: {key} is a list of {length} numbers: {kinds}")
-    floor = float(given.get("floor_ms", 0))
+    floor = given.get("floor_ms", 0)
+    if not _is_number(floor):
+        raise ConfigurationError(f"{told}: floor_ms is a number, not {floor!r}")
     get, put, swap = given["get_ms"], given["put_ms"], given["swap_ms"]
     found = _measured(name, get, put, swap, given.get("append_ms"), floor)
     if "catalog_read_ms" in given:
         found = replace(found, catalog_read=Latency(given["catalog_read_ms"][0], given["catalog_read_ms"][1], floor))
     found.put(0)
     return found
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= LARGEST_MS
 
 
 def constant(name: str, latency_ms: float) -> Provider:

@@ -33,7 +33,7 @@ from icetower.simulator.sums import IO, durations, shared_by
 from icetower.simulator.tallies import TALLY, Outcome, count_end, new_tally, outcome
 
 # What happens next to a transaction.
-STARTS, BEGINS, READS_HEAD, SWAPS_NOW, GIVES_UP = range(5)
+STARTS, BEGINS, READS_HEAD, SWAPS_NOW, GIVES_UP, HOPS = range(6)
 _NEVER = 1e300
 
 RUN = np.dtype(
@@ -70,6 +70,9 @@ RUN = np.dtype(
         ("free", np.int64),
         ("order", np.int64),
         ("writers", np.int64),
+        ("cold", np.int64),
+        ("cpu", np.float64),
+        ("cpu_free", np.float64),
         ("ended", np.float64),
         ("arrivals", STATE),
         ("io", IO),
@@ -77,13 +80,14 @@ RUN = np.dtype(
     ]
 )
 """A run: its setup in numbers (times in milliseconds), the catalog's version, how many rows are free, the number of the
-last event, when a writer ended last, its generators, and its tally."""
+last event, when the writers' processor is free, when a writer ended last, its generators, and its tally."""
 
 FLIGHT = np.dtype(
     [
         ("submitted", np.float64),
         ("started", np.float64),
         ("rest", np.float64),
+        ("hop", np.float64),
         ("catalog_seen", np.int64),
         ("table_seen", np.int64),
         ("kind", np.int32),
@@ -92,11 +96,18 @@ FLIGHT = np.dtype(
         ("next", np.int32),
         ("prepared", np.int32),
         ("refreshing", np.int32),
+        ("served", np.int32),
+        ("hops", np.int32),
         ("free", np.int64),
     ]
 )
-"""`rest`: of a round trip, after it has taken effect. `prepared`: its files are written, and still hold. `free`: not
-its own, but the stack of free rows."""
+"""`rest`: of a round trip, after it has taken effect. `prepared`: its files are written, and still hold. `served`: the
+processor has done what comes before the look. `hops`: so many calls are still to be made, each as long as a `hop`.
+`free`: not its own, but the stack of free rows."""
+
+
+_HOPS = 4
+"""Where writers share a processor, an attempt needs it before its look at the head, and after each of its calls."""
 
 
 class World(NamedTuple):
@@ -164,6 +175,8 @@ def _enter(run: Any, setup: Setup) -> None:
         "window_start": start * 1000,
         "window_end": end * 1000,
         "writers": setup.writers,
+        "cold": setup.cold,
+        "cpu": setup.client_cpu_ms / (1 + _HOPS),
     }
     for name, value in entered.items():
         run[name] = value
@@ -278,6 +291,7 @@ def _arrive(run: Any, world: World, rows: Any, touched: Any, now: float) -> int:
     flight = rows[slot]
     flight.submitted = now
     flight.attempt = 0
+    flight.served = 0
     flight.prepared = 0
     flight.refreshing = run.refreshes_first
     share = uniform(run.arrivals)
@@ -314,6 +328,8 @@ def _happen(run: Any, versions: Any, bins: Any, rows: Any, touched: Any, slot: i
         return _swap(run, versions, bins, rows, touched, slot, now)
     if flight.next == READS_HEAD:
         return _refresh(run, versions, rows, touched, slot, now)
+    if flight.next == HOPS:
+        return _hop(run, rows, slot, now)
     if flight.next == STARTS:
         _see(run, versions, rows, touched, slot)
         flight.next = BEGINS
@@ -339,12 +355,25 @@ def _begin(run: Any, rows: Any, slot: int, now: float) -> float:
     """Its work is done: it begins to commit."""
     if run.refreshes_first:
         return _ask_catalog(run, rows, slot, now, READS_HEAD)
-    return _prepare(run, rows, slot, now)
+    now = _computed(run, now)
+    return _prepare(run, rows, slot, now, now)
 
 
 @compiled
-def _prepare(run: Any, rows: Any, slot: int, now: float) -> float:
-    """Write what is to be committed, unless that is done, and go for the swap; returns when that takes effect."""
+def _computed(run: Any, now: float) -> float:
+    """A part of an attempt's work is done by the writers' processor, one after the other; returns when it is."""
+    if run.cpu == 0.0:
+        return now
+    run.cpu_free = max(run.cpu_free, now) + run.cpu
+    return run.cpu_free
+
+
+@compiled
+def _prepare(run: Any, rows: Any, slot: int, since: float, now: float) -> float:
+    """Write what is to be committed, unless that is done, and go for the swap; returns when that takes effect.
+
+    Where a processor is shared, the time from `since` on is spent in hops, and it is needed after each.
+    """
     flight = rows[slot]
     if not flight.prepared:
         if run.metadata_files:
@@ -363,6 +392,27 @@ def _prepare(run: Any, rows: Any, slot: int, now: float) -> float:
             run.tally.reads += 1
         run.tally.writes += 1
         flight.prepared = 1
+    if run.cpu > 0.0:
+        flight.next = HOPS
+        flight.hops = _HOPS
+        flight.hop = (now - since) / _HOPS
+        return since + flight.hop
+    return _go(run, rows, slot, now)
+
+
+@compiled
+def _hop(run: Any, rows: Any, slot: int, now: float) -> float:
+    """A call has been answered: the processor works on it, and the next one is made."""
+    flight = rows[slot]
+    flight.hops -= 1
+    now = _computed(run, now)
+    return now + flight.hop if flight.hops > 0 else _go(run, rows, slot, now)
+
+
+@compiled
+def _go(run: Any, rows: Any, slot: int, now: float) -> float:
+    """Go for the swap; returns when it takes effect."""
+    flight = rows[slot]
     lasts = lasting(run.io, COMMIT)
     flight.next = SWAPS_NOW
     flight.rest = (1.0 - run.effect) * lasts
@@ -401,8 +451,14 @@ def _refresh(run: Any, versions: Any, rows: Any, touched: Any, slot: int, now: f
     changed = 0
     for place in range(touches):
         changed += versions[flight.table, 1 + touched[slot, place]] != touched[slot, touches + place]
+    if run.cpu > 0.0 and not flight.served:
+        flight.served = 1
+        return _computed(run, now)
+    flight.served = 0
+    since = now
     now += flight.rest
-    if run.metadata_files and (missed > 0 or not run.reads_what_it_lacks):
+    lacks = missed > 0 or not run.reads_what_it_lacks or (run.cold and flight.refreshing)
+    if run.metadata_files and lacks:
         now += lasting(run.io, GET)
         run.tally.reads += 1
     gives_up = not flight.refreshing and flight.attempt >= run.retries
@@ -426,7 +482,7 @@ def _refresh(run: Any, versions: Any, rows: Any, touched: Any, slot: int, now: f
         holds = missed == 0 if run.reads_what_it_lacks else run.keeps_without_overlap and changed == 0
         flight.prepared = 1 if holds else 0
     _see(run, versions, rows, touched, slot)
-    return _prepare(run, rows, slot, now)
+    return _prepare(run, rows, slot, since, now)
 
 
 @compiled

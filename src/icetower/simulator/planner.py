@@ -15,6 +15,7 @@ from typing import Any
 
 from icetower.errors import ConfigurationError, UsageError
 from icetower.simulator.experiments import Row
+from icetower.simulator.given import checked
 from icetower.simulator.latencies import PROVIDERS
 from icetower.simulator.pool import one
 from icetower.simulator.setup import Setup
@@ -31,6 +32,9 @@ _TRANSACTIONS = 10_000
 """As many are in a run, or more where it would be over before the first ones have done their work."""
 _DURATION_MIN_S = 300.0
 _HOUR_S = 3600.0
+_YEAR_S = 366 * 24 * _HOUR_S
+_MANY = 1_000_000
+"""Writers, partitions, and writes under way at once, beyond which nothing is simulated."""
 _SLOT_MIN_S = 1.0
 
 
@@ -70,13 +74,15 @@ class Workload:
 
     def __post_init__(self) -> None:
         for rule, holds in {
-            "agents and partitions: 1 or more": min(self.agents, self.partitions) >= 1,
-            "writes_per_hour, work_s, catalog_latency_ms and freshness_s: above 0": min(
-                self.writes_per_hour, self.work_s, self.catalog_latency_ms, self.freshness_s
+            f"agents and partitions: from 1 to {_MANY:,}": min(self.agents, self.partitions) >= 1
+            and max(self.agents, self.partitions) <= _MANY,
+            "writes_per_hour, work_s and catalog_latency_ms: above 0": min(
+                self.writes_per_hour, self.work_s, self.catalog_latency_ms
             )
             > 0,
+            "freshness_s: 0.01 or more": self.freshness_s >= 0.01,
             "appends: from 0 to 1": 0 <= self.appends <= 1,
-            "interval_s: above 0": self.interval_s is None or self.interval_s > 0,
+            "interval_s: 0.001 or more": self.interval_s is None or self.interval_s >= 0.001,
             "job_s, server_cpu_ms and the prices: 0 or more": min(
                 self.job_s, self.server_cpu_ms, self.read_usd_per_1000, self.write_usd_per_1000
             )
@@ -84,6 +90,12 @@ class Workload:
             f"storage: one of {', '.join(PROVIDERS)}, not {self.storage!r}": self.storage in PROVIDERS,
             f"agents x writes_per_hour: {_RATE_MAX_PER_S / GROWTH:g} writes a second at most": self.rate_per_s
             <= _RATE_MAX_PER_S / GROWTH,
+            "agents x writes_per_hour: a write in a year at least": self.rate_per_s * _YEAR_S >= 1,
+            f"agents x writes_per_hour x work_s: {_MANY // GROWTH:,} writes under way at once at most": self.rate_per_s
+            * self.work_s
+            <= _MANY // GROWTH,
+            f"agents x writes_per_hour x interval_s (or a third of freshness_s): {_MANY // GROWTH:,} writes between "
+            "two runs of a job at most": self.rate_per_s * self.period_s <= _MANY // GROWTH,
         }.items():
             if not holds:
                 raise ConfigurationError(f"the workload is not one: {rule}")
@@ -120,6 +132,7 @@ class Workload:
         setup = Setup(**given | changed)
         # With slots, everybody must have had a few turns.
         cycles_s = 4 * setup.agents * setup.interval_s if setup.pattern == "slots" else 0.0
+        cycles_s = min(cycles_s, GROWTH * _MANY / rate)
         return replace(setup, duration_s=max(duration, cycles_s))
 
 
@@ -134,18 +147,11 @@ def workload_from(text: str, source: str) -> Workload:
 
 def workload_of(given: Mapping[str, Any], source: str) -> Workload:
     """Raises `ConfigurationError`, which names the source."""
-    known = {field.name for field in fields(Workload)}
-    unknown = sorted(set(given) - known)
-    if unknown:
-        raise ConfigurationError(
-            f"{source}: {', '.join(unknown)} is nothing that a workload has; it has {', '.join(sorted(known))}"
-        )
+    values = checked(Workload, given, "a workload", source)
     try:
-        return Workload(**given)
+        return Workload(**values)
     except ConfigurationError as error:
         raise ConfigurationError(f"{source}: {error.message}") from error
-    except TypeError as error:
-        raise ConfigurationError(f"{source}: a value has the wrong type ({error})") from error
 
 
 def workload_of_log(attempts: Sequence[Mapping[str, Any]], **given: Any) -> Workload:
@@ -299,7 +305,9 @@ def _curve(workload: Workload, option: Candidate, seed: int) -> tuple[Assessed, 
     wanted = {1.0, float(GROWTH)}
     for times in sorted({*_MULTIPLES, *wanted}):
         over = [each for each in found[-2:] if not each.holds(workload)]
-        if times in wanted or (len(over) < 2 and workload.rate_per_s * times <= _RATE_MAX_PER_S):
+        rate = workload.rate_per_s * times
+        few = rate <= _RATE_MAX_PER_S and rate * max(workload.work_s, workload.period_s) <= _MANY
+        if times in wanted or (len(over) < 2 and few):
             found.append(assess(workload, option, times, one(workload.setup(times, **option.changed), seed)))
     return tuple(found)
 

@@ -69,6 +69,7 @@ RUN = np.dtype(
         ("interval", np.float64),
         ("job", np.float64),
         ("cpu", np.float64),
+        ("group_cpu", np.float64),
         ("deadline", np.float64),
         ("group_max", np.int64),
         ("pipeline_max", np.int64),
@@ -189,6 +190,7 @@ def _enter(run: Any, setup: Setup) -> None:
         "interval": setup.interval_s * 1000,
         "job": setup.job_s * 1000,
         "cpu": setup.server_cpu_ms,
+        "group_cpu": setup.group_cpu_ms,
         "deadline": setup.deadline_s * 1000,
         "group_max": setup.appends_max if folds else setup.group_max,
         "pipeline_max": setup.pipeline_max,
@@ -472,6 +474,9 @@ def _landing(run: Any, lines: Any, line: int, size: int, now: float) -> float:
         now += lasting(io, CATALOG_READ)
         tally.catalog_reads += 1
     lines[line].loaded = 1
+    if run.group_cpu > 0.0:
+        run.cpu_free = max(run.cpu_free, now) + run.group_cpu
+        now = run.cpu_free
     lines[line].ready = now
     written = lasting(io, PUT_METADATA)
     if run.pattern == APPENDS or run.pattern == WAL:

@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import Any
 
 from icetower.errors import ConfigurationError
+from icetower.simulator.given import checked
 from icetower.simulator.latencies import INSTANT, KIB, PROVIDERS, Latency, Provider, constant
 
 FAST_APPEND, MERGE_APPEND, OVERWRITE = 0, 1, 2
@@ -101,6 +102,8 @@ PATTERNS: MappingProxyType[str, str] = MappingProxyType(
 )
 ARRIVALS = ("lognormal", "exponential")
 SCOPES = ("catalog", "table")
+ARRIVALS_MAX, AT_ONCE_MAX = 100_000_000, 10_000_000
+"""Transactions in a run, and of these at once: minutes, and about a gigabyte."""
 FROM_MODEL = (
     "arrivals", "swap_scope", "retries", "backoff_ms", "backoff_max_ms", "backoff_jitter", "commit_timeout_s",
     "reads_at_once",
@@ -129,11 +132,15 @@ class Setup:
         window_s: transactions that begin within it make the figures; None: the second quarter and the third.
         pattern: how writers are coordinated (`PATTERNS`); `optimistic`: not at all.
         writers: so many of them, each beginning its next transaction as soon as the last has ended; 0: transactions
-            arrive by themselves. What follows is for other patterns than `optimistic`.
+            arrive by themselves.
+        cold: whoever begins to commit knows nothing of the table and reads its metadata, as in benchmarks whose writers
+            load the table each time.
+        client_cpu_ms: processor time of a writer for each attempt, where all writers share one processor; 0: each has
+            a machine of its own. What follows is for other patterns than `optimistic`.
         agents: how many there are to share the slots.
         interval_s: how often the mediator or the collector looks, or how long a slot is.
         job_s: what a job of the mediator or collector takes besides its reads and writes.
-        server_cpu_ms: processor time of the tower for each commit.
+        server_cpu_ms, group_cpu_ms: processor time of the tower for each commit, and for each group besides.
         deadline_s: how long a commit or an intent waits for its turn.
         group_max, appends_max, pipeline_max, append_interval_s: the tower's limits on groups.
         prepared: what clients write for a commit of their own was written before.
@@ -176,10 +183,13 @@ class Setup:
     window_s: tuple[float, float] | None = None
     pattern: str = "optimistic"
     writers: int = 0
+    cold: bool = False
+    client_cpu_ms: float = 0.0
     agents: int = 10
     interval_s: float = 10.0
     job_s: float = 5.0
     server_cpu_ms: float = 4.0
+    group_cpu_ms: float = 0.0
     deadline_s: float = 30.0
     group_max: int = 256
     appends_max: int = 2_048
@@ -212,9 +222,40 @@ class Setup:
         lognormal = self.way.arrivals == "lognormal"
         return self.inter_arrival_ms * (math.exp(self.arrival_sigma**2 / 2) if lognormal else 1.0)
 
+    @property
+    def load(self) -> tuple[float, float]:
+        """How many transactions arrive in a run, and how many of them work at once, roughly."""
+        if self.writers > 0:
+            return self.writers * max(self.duration_s, 1.0), float(self.writers)
+        mean_s = self.runtime_s * (1.0 if self.way.mean_runtime else math.exp(self.runtime_sigma**2 / 2))
+        arrivals = self.duration_s * 1000 / self.mean_gap_ms
+        return arrivals, arrivals * min(max(mean_s, self.runtime_floor_s) / self.duration_s, 1.0)
+
 
 def _rules(setup: Setup) -> Mapping[str, bool]:
     """What every setup keeps to, in words."""
+    return _values(setup) | _bounds(setup)
+
+
+def _bounds(setup: Setup) -> dict[str, bool]:
+    """What keeps a run within some memory and time."""
+    known = setup.model in MODELS and max(setup.runtime_sigma, setup.arrival_sigma) <= 10 and setup.mean_gap_ms > 0
+    arrivals, at_once = setup.load if known and setup.duration_s > 0 else (0.0, 0.0)
+    return {
+        "arrival_sigma and runtime_sigma: 10 at most": max(setup.arrival_sigma, setup.runtime_sigma) <= 10,
+        f"duration_s and inter_arrival_ms or writers: {ARRIVALS_MAX:,} transactions in a run at most": arrivals
+        <= ARRIVALS_MAX,
+        f"inter_arrival_ms, runtime_s and writers: {AT_ONCE_MAX:,} transactions at work at once at most": at_once
+        <= AT_ONCE_MAX,
+        "agents, retries, group_max, appends_max and merge_manifests_max: 1,000,000 at most": max(
+            setup.agents, setup.retries or 0, setup.group_max, setup.appends_max, setup.merge_manifests_max
+        )
+        <= 1_000_000,
+        "table_skew and partition_skew: 100 at most": max(setup.table_skew, setup.partition_skew) <= 100,
+    }
+
+
+def _values(setup: Setup) -> dict[str, bool]:
     start, end = setup.window
     ratios = setup.fast_append_ratio, setup.merge_append_ratio, setup.conflict_probability
     return {
@@ -243,38 +284,34 @@ def _rules(setup: Setup) -> Mapping[str, bool]:
         >= 0,
         "reads_at_once: from 1 to 64": setup.reads_at_once is None or 1 <= setup.reads_at_once <= 64,
         f"pattern: one of {', '.join(PATTERNS)}, not {setup.pattern!r}": setup.pattern in PATTERNS,
-        "writers and server_cpu_ms: 0 or more": min(setup.writers, setup.server_cpu_ms) >= 0,
+        "writers, client_cpu_ms, server_cpu_ms and group_cpu_ms: 0 or more": min(
+            setup.writers, setup.client_cpu_ms, setup.server_cpu_ms, setup.group_cpu_ms
+        )
+        >= 0,
         "agents, group_max, appends_max and data_bytes: 1 or more": min(
             setup.agents, setup.group_max, setup.appends_max, setup.data_bytes
         )
         >= 1,
         "pipeline_max: 1 or 2": setup.pipeline_max in (1, 2),
-        "interval_s and deadline_s: above 0; job_s and append_interval_s: 0 or more": min(
-            setup.interval_s, setup.deadline_s
-        )
-        > 0
+        "interval_s: 0.001 or more; deadline_s: above 0; job_s and append_interval_s: 0 or more": setup.interval_s
+        >= 0.001
+        and setup.deadline_s > 0
         and min(setup.job_s, setup.append_interval_s) >= 0,
+        "manifest_bytes, list_bytes, metadata_bytes and merge_manifests_max: 0 or more": min(
+            setup.manifest_bytes, setup.list_bytes, setup.metadata_bytes, setup.merge_manifests_max
+        )
+        >= 0,
         "window_s: two times within the run, the first before the second": 0 <= start < end <= setup.duration_s,
     }
 
 
 def setup_from(given: Mapping[str, Any], source: str) -> Setup:
     """A setup from a file's section. Raises `ConfigurationError`, which names the source."""
-    known = {field.name for field in fields(Setup)}
-    unknown = sorted(set(given) - known)
-    if unknown:
-        raise ConfigurationError(
-            f"{source}: {', '.join(unknown)} is nothing that a setup has; it has {', '.join(sorted(known))}"
-        )
-    values = dict(given)
-    if "window_s" in values:
-        values["window_s"] = tuple(values["window_s"])
+    values = checked(Setup, given, "a setup", source)
     try:
         return Setup(**values)
     except ConfigurationError as error:
         raise ConfigurationError(f"{source}: {error.message}") from error
-    except (TypeError, ValueError) as error:
-        raise ConfigurationError(f"{source}: a value has the wrong type ({error})") from error
 
 
 @dataclass(frozen=True, slots=True)
