@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -182,14 +184,25 @@ def test_the_end_of_a_run_changes_nothing_before_it() -> None:
         assert short.failed <= long.failed
 
 
-def test_memory_does_not_grow_with_the_simulated_time() -> None:
-    """What is in flight decides: ten times the time needs no more rows than there is room for at first."""
-    short, long = (
-        simulate(Setup(inter_arrival_ms=1000.0, runtime_s=10.0, runtime_floor_s=0.0, duration_s=time), 1)
-        for time in (3600.0, 360_000.0)
-    )
-    assert long.arrived > 80 * short.arrived
-    assert long.in_flight < 1024
+@pytest.mark.parametrize("pattern", ["optimistic", "group"])
+def test_memory_does_not_grow_with_the_simulated_time(pattern: str) -> None:
+    """In a process of its own: a hundred times the time needs no more than a run has taken already."""
+    program = f"""
+import resource
+from icetower.simulator.pool import one
+from icetower.simulator.setup import Setup
+
+def run(hours):
+    setup = Setup(model="client", pattern={pattern!r}, runtime_s=10.0, runtime_floor_s=0.0, duration_s=3600.0 * hours)
+    return one(setup, 1).arrived, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+run(1)
+print(*run(1), *run(100))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=True)
+    arrived, used_kib, arrived_later, used_later_kib = map(int, done.stdout.split())
+    assert arrived_later > 80 * arrived
+    assert used_later_kib - used_kib < 1024
 
 
 @pytest.mark.parametrize(
