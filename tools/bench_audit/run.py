@@ -2,7 +2,7 @@
 
     run.py                    ten thousand commits: about two minutes
     run.py --commits 20000    a longer history
-    run.py --plot FILE        where the plot goes (docs/plots/bench-audit.svg)
+    run.py --plot FILE        where the plot goes (docs/plots/bench/bench-audit.svg)
 
 The history is made first, as files on this machine's disk (`histories.long`), and its making is not measured. Three
 questions are asked of it: what audits of its first n commits cost; what audits that go on from a checkpoint cost, by
@@ -42,7 +42,7 @@ if __package__ in {None, ""}:
 from experiments.plots import BLUE, GREEN, ORANGE, STYLE  # noqa: E402
 from histories.long import LongHistory, into_folder  # noqa: E402
 
-PLOT = ROOT / "docs" / "plots" / "bench-audit.svg"
+PLOT = ROOT / "docs" / "plots" / "bench" / "bench-audit.svg"
 RUNS = 3
 NEW = 500
 """New commits, where it is asked by the size of the table."""
@@ -75,10 +75,11 @@ def main() -> None:
         }
     print(json.dumps(found, indent=1))
     arguments.plot.write_text(_plot(found))
+    arguments.plot.with_suffix(".json").write_text(json.dumps(found, indent=1) + "\n")
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description="Audit a long history, and parts of it")
     parser.add_argument("--commits", type=int, default=10_000, help="a multiple of 2,000")
     parser.add_argument("--plot", type=Path, default=PLOT)
     parser.add_argument("--one", help=argparse.SUPPRESS)
