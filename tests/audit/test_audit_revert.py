@@ -17,7 +17,7 @@ from icetower.audit.agents import Agent, Naming, Wanted
 from icetower.audit.auditor import Options
 from icetower.audit.reverting import Plan
 from icetower.errors import BadRequest
-from icetower.protocol.marks import FILTER, GROUP_FILE, READ_SNAPSHOT
+from icetower.protocol.marks import FILTER, GROUP_FILE, READ_SNAPSHOT, REVERTS
 from icetower.table.entry_checks import live_entries
 from icetower.table.groups import Group, GroupedAppend, write_group
 from icetower.table.head import HeadState
@@ -237,6 +237,89 @@ def test_a_file_whose_deletes_would_not_reach_it_any_more_stays_away() -> None:
     ((snapshot_id, why),) = depends(world)
     assert snapshot_id is None
     assert "cannot come back" in why
+
+
+def bobs_file(version: int) -> tuple[World, File]:
+    world = World(1, version, declared=0)
+    world.author = "bob"
+    data = world.data(range(10), (0, RED))
+    world.commit("append", [data])
+    return world, data
+
+
+@pytest.mark.parametrize("kind", ["of the file", "of the partition", "by equality", "superseded"])
+@pytest.mark.parametrize("operation", ["replace", "overwrite"])
+def test_who_rewrote_a_file_under_the_agents_deletes_is_named(kind: str, operation: str) -> None:
+    """Iceberg's compaction leaves delete files where they are: they are about nothing any more."""
+    world, data = bobs_file(2)
+    second = world.data(range(10, 20), (0, RED))
+    world.commit("append", [second])
+    world.author = "ann"
+    made = {
+        "of the file": world.deletes({data.path: frozenset({1})}),
+        "of the partition": world.deletes({data.path: frozenset({1}), second.path: frozenset({1})}),
+        "by equality": world.equality([1], (0, RED)),
+        "superseded": world.deletes({data.path: frozenset({1})}),
+    }[kind]
+    world.commit("delete", [made])
+    world.author = "bob"
+    words = {FILTER: "false"}
+    if kind == "superseded":
+        merged = world.deletes({data.path: frozenset({1, 3})})
+        world.commit("delete", [merged], [made], summary=words)
+    blamed = world.commit(operation, [world.data([0, 2], (0, RED))], [data], summary=words)
+    named = depends(world)
+    if kind == "superseded":
+        assert "took the place of" in named.pop(0)[1]
+    assert [(snapshot_id, "of which the agent had deleted rows" in why) for snapshot_id, why in named] == [
+        (blamed, True)
+    ]
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_a_vector_that_another_supersedes_is_built_on_though_its_file_goes_later(version: int) -> None:
+    world, data = bobs_file(version)
+    world.author = "ann"
+    first = world.deletes({data.path: frozenset({1})})
+    world.commit("delete", [first])
+    world.author = "bob"
+    second = world.deletes({data.path: frozenset({1, 3})})
+    blamed = world.commit("delete", [second], [first], summary={FILTER: "false"})
+    world.commit("replace", [world.data([0, 2, *range(4, 10)], (0, RED))], [data, second])
+    assert (blamed, True) in [(snapshot_id, "took the place of" in why) for snapshot_id, why in depends(world)]
+
+
+@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("author", ["bob", "ann"])
+def test_who_removed_deletes_that_were_about_nothing_is_named(version: int, author: str) -> None:
+    """Without the agent's compaction they would have been about something: their rows would come back with the file."""
+    world, data = bobs_file(version)
+    world.author = author
+    deletes = world.deletes({data.path: frozenset({1})})
+    world.commit("delete", [deletes])
+    world.author = "ann"
+    world.commit("replace", [world.data([0, *range(2, 10)], (0, RED))], [data])
+    world.author = "bob"
+    blamed = world.commit("delete", (), [deletes], summary={FILTER: "false"})
+    if author == "bob":
+        assert [(snapshot_id, "removed positions-2" in why) for snapshot_id, why in depends(world)] == [(blamed, True)]
+        return
+    _, after = taken_back(world.table())
+    assert after is not None
+    assert content_of(world, after) == list(range(10))
+
+
+def test_what_was_brought_back_by_taking_back_that_is_taken_back_again() -> None:
+    world, file = story()
+    written = str(table_head(world))
+    world.author = "admin"
+    taken = world.commit("delete", (), [file], summary={REVERTS: written})
+    assert taken_back(world.table())[0].nothing
+    world.commit("append", [file], summary={REVERTS: str(taken)})
+    plan, after = taken_back(world.table())
+    assert len(plan.snapshots) == 3
+    assert after is not None
+    assert content_of(world, after) == list(range(10))
 
 
 def test_only_what_came_since_then_and_only_that_agent() -> None:

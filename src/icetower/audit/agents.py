@@ -153,7 +153,10 @@ class Agent:
 
 
 def _taken_back_before(chain: list[JSON], own: Mapping[int, object]) -> dict[int, None]:
-    """Commits that have taken some of it back already belong to it. Raises `BadRequest`."""
+    """Commits that have taken some of it back already belong to it, and so do those that took these back, and so on.
+
+    Raises `BadRequest`.
+    """
     ids = {str(chain[at]["snapshot-id"]) for at in own}
     found: dict[int, None] = {}
     for at, snapshot in enumerate(chain):
@@ -162,9 +165,10 @@ def _taken_back_before(chain: list[JSON], own: Mapping[int, object]) -> dict[int
             continue
         if named - ids:
             raise BadRequest(
-                f"{called(snapshot)} has taken some of it back already, together with earlier commits: name an earlier "
-                "time",
+                f"{called(snapshot)} has taken some of it back already, together with other commits, such as "
+                f"{min(named - ids)[:40]}: name an earlier time",
                 rule="revert.again",
             )
         found[at] = None
+        ids.add(str(snapshot["snapshot-id"]))
     return found

@@ -77,6 +77,7 @@ class Reverting:
     _extra: dict[str, Item] = field(default_factory=dict[str, Item])
     _missing: dict[str, Item] = field(default_factory=dict[str, Item])
     _wide: list[Item] = field(default_factory=list[Item])
+    _gone: set[str] = field(default_factory=set[str])
     _found: dict[Dependency, None] = field(default_factory=dict[Dependency, None])
 
     def plan(self) -> Plan:
@@ -88,6 +89,8 @@ class Reverting:
                 self._take_back(commit, self.chosen[commit.position])
             else:
                 self._follow(commit)
+            self._gone.update(item.path for item in commit.delta.data_removed())
+            self._gone.difference_update(item.path for item in commit.delta.data_added())
         self._missing = {item.key: item for item in self._worth_restoring()}
         for item in self._missing.values():
             self._check_restored(item)
@@ -117,12 +120,28 @@ class Reverting:
                 del self._extra[item.key]
             else:
                 self._depend(commit, f"{'replaced' if item.is_data else 'took the place of'} {name(item.path)}")
+        if not only_drops:
+            self._check_replaced(commit)
+        for item in commit.delta.deletes_removed():
+            if item.target in self._missing and item not in removed:
+                self._depend(commit, f"removed {name(item.path)}, which deletes rows of {name(item.target)}")
         for item in commit.delta.added:
             self._check_added(commit, item)
         self._check_reads(commit)
 
     def _target_gone(self, item: Item) -> bool:
-        return item.target is not None and item.target not in self._extra and self.standing.live(item.target) is None
+        """Whether deletes are about a file that is not there any more at this point of the line."""
+        if item.target is None or item.target in self._extra:
+            return False
+        never = item.target not in self.line.gone and self.standing.live(item.target) is None
+        return never or item.target in self._gone
+
+    def _check_replaced(self, commit: Commit) -> None:
+        """What came instead of a file has not the rows that the agent had deleted of it, whether its deletes went."""
+        deletes = [item for item in self._extra.values() if not item.is_data]
+        for data in commit.delta.data_removed() if deletes else ():
+            if data.key not in self._extra and any(self._deletes_of(item, data) for item in deletes):
+                self._depend(commit, f"replaced {name(data.path)}, of which the agent had deleted rows")
 
     def _check_added(self, commit: Commit, item: Item) -> None:
         if item.is_data:
@@ -185,6 +204,10 @@ class Reverting:
             kept = [each for each in left if each.key not in self._extra]
             if kept:
                 self._refuse(item, f"{names(kept)} deletes rows of it, and would not reach it any more")
+
+    def _deletes_of(self, deletes: Item, data: Item) -> bool:
+        """Whether deletes of any kind may be about a data file."""
+        return deletes.target == data.path if deletes.target is not None else self._applied(deletes, data)
 
     def _applied(self, deletes: Item, data: Item) -> bool:
         if deletes.is_equality:
