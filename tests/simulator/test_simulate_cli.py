@@ -112,6 +112,13 @@ def test_the_list_names_every_experiment() -> None:
             "[sweep]\n" + "\n".join(f"{name} = {list(range(1, 60))}" for name in ("agents", "tables", "writers")),
             "more than 100,000 combinations",
         ),
+        ("[sweep]\ninter_arrival_ms = [100, 50, 100.0]", "[sweep] inter_arrival_ms has a value twice"),
+        ("[sweep]\nwindow_s = [[1, 2], [1, 2]]", "[sweep] window_s has a value twice"),
+        ("[[printed]]\nmodel = 'published'\ncolumns = ['p50_s', 'p99_s']\nrows = [['1']]", "rows as long as these"),
+        ("[[printed]]\nmodel = 'published'\ncolumns = ['p50_s']\nrows = [['fast']]", "could not convert"),
+        ("[[printed]]\nmodel = 'publisched'\ncolumns = ['p50_s']\nrows = [['1']]", "no model is called 'publisched'"),
+        ("[providers.x]\nget_ms = [-1, 0.1]\nput_ms = [1, 1, 0.1]\nswap_ms = [1, 1]", "the provider 'x': a latency"),
+        ("[providers.x]\nget_ms = [1, 0]\nput_ms = [9, -9, 0]\nswap_ms = [1, 1]", "milliseconds a MiB are 0 or more"),
     ],
 )
 def test_an_experiment_that_is_none_says_why(text: str, told: str) -> None:
@@ -119,6 +126,13 @@ def test_an_experiment_that_is_none_says_why(text: str, told: str) -> None:
         parse(text, "wrong", "there/wrong.toml")
     assert caught.value.message.startswith("there/wrong.toml")
     assert told in caught.value.message
+
+
+def test_more_runs_than_anybody_waits_for_are_none() -> None:
+    text = "seeds = 1_000_000_000_000\n[setup]\nduration_s = 1"
+    with pytest.raises(ConfigurationError, match="more than 1,000,000 runs"):
+        course.run(parse(text, "wrong", "wrong.toml"))
+    assert course.run(parse(text, "few", "few.toml"), seeds=2, workers=1).runs == 2
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ def run(
     chosen = model or experiment.model
     if chosen not in MODELS:
         raise UsageError(f"no model is called {chosen!r}; there are {', '.join(MODELS)}")
-    count = seeds or experiment.seeds
+    count = experiment.runs_each(seeds)
     first = experiment.first_seed if first_seed is None else first_seed
     points = experiment.points(chosen)
     jobs = [(setup, first + number) for _, setup in points for number in range(count)]

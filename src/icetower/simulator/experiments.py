@@ -22,8 +22,8 @@ from icetower.simulator.tallies import BEGUN, WHOLE, Figures, Outcome
 
 WINDOWS = {"begun": BEGUN, "whole": WHOLE}
 DRAWINGS = ("lines", "heat")
-POINTS_MAX = 100_000
-"""Configurations of an experiment."""
+POINTS_MAX, RUNS_MAX = 100_000, 1_000_000
+"""Configurations of an experiment, and runs of all of them."""
 CLOSE = 0.03
 """Two figures agree that differ by this share at most, or that round to the same text."""
 _SECTIONS = {"title", "model", "window", "draw", "seeds", "first_seed", "setup", "sweep", "printed", "providers"}
@@ -75,6 +75,13 @@ class Experiment:
             found.append((swept, setup_from(given, self.source)))
         return found
 
+    def runs_each(self, seeds: int | None = None) -> int:
+        """How many runs each configuration gets. Raises `ConfigurationError`: too many in all."""
+        count = seeds or self.seeds
+        if count * math.prod(len(values) for values in self.sweep.values()) > RUNS_MAX:
+            raise ConfigurationError(f"{self.source}: {count:,} seeds a configuration are more than {RUNS_MAX:,} runs")
+        return count
+
 
 def names() -> list[str]:
     """The experiments that come with the package."""
@@ -123,12 +130,11 @@ def parse(text: str, name: str, source: str) -> Experiment:
     if not isinstance(sweep, dict) or not all(isinstance(values, list) and values for values in sweep.values()):
         raise ConfigurationError(f"{source}: [sweep] has a list of values for each name")
     try:
-        printed = tuple(
-            Printed(str(each["model"]), tuple(each["columns"]), tuple(tuple(row) for row in each["rows"]))
-            for each in document.get("printed", [])
-        )
-    except (KeyError, TypeError) as error:
-        raise ConfigurationError(f"{source}: a [[printed]] has a model, columns and rows ({error})") from error
+        printed = tuple(_printed(each, sweep) for each in document.get("printed", []))
+    except (KeyError, TypeError, ValueError) as error:
+        raise ConfigurationError(
+            f"{source}: a [[printed]] has a model, columns and rows as long as these, and figures are numbers ({error})"
+        ) from error
     if math.prod(len(values) for values in sweep.values()) > POINTS_MAX:
         raise ConfigurationError(f"{source}: [sweep] has more than {POINTS_MAX:,} combinations")
     found = Experiment(
@@ -153,6 +159,21 @@ def parse(text: str, name: str, source: str) -> Experiment:
             raise ConfigurationError(f"{source}: {key} is one of {', '.join(allowed)}, not {getattr(found, key)!r}")
     for _, setup in found.points():  # a mistake is told before anything runs
         timing(setup, found.providers)
+    for key, values in found.sweep.items():
+        if len({tuple(value) if isinstance(value, list) else value for value in values}) < len(values):
+            raise ConfigurationError(f"{source}: [sweep] {key} has a value twice; each is a configuration of its own")
+    return found
+
+
+def _printed(given: Mapping[str, Any], sweep: Mapping[str, Any]) -> Printed:
+    """Raises `KeyError`, `TypeError`, `ValueError`: it is none."""
+    found = Printed(str(given["model"]), tuple(given["columns"]), tuple(tuple(row) for row in given["rows"]))
+    if found.model not in MODELS:
+        raise ValueError(f"no model is called {found.model!r}")
+    for row in found.rows:
+        for name, value in zip(found.columns, row, strict=True):
+            if name not in sweep and not math.isfinite(float(value)):
+                raise ValueError(f"{name} is {value}")
     return found
 
 

@@ -126,10 +126,16 @@ def provider_from(name: str, given: Mapping[str, Any], source: str) -> Provider:
     if not _is_number(floor):
         raise ConfigurationError(f"{told}: floor_ms is a number, not {floor!r}")
     get, put, swap = given["get_ms"], given["put_ms"], given["swap_ms"]
-    found = _measured(name, get, put, swap, given.get("append_ms"), floor)
-    if "catalog_read_ms" in given:
-        found = replace(found, catalog_read=Latency(given["catalog_read_ms"][0], given["catalog_read_ms"][1], floor))
-    found.put(0)
+    try:
+        found = _measured(name, get, put, swap, given.get("append_ms"), floor)
+        if "catalog_read_ms" in given:
+            median, sigma = given["catalog_read_ms"]
+            found = replace(found, catalog_read=Latency(median, sigma, floor))
+        found.put(0)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{told}: {error.message}") from error
+    if found.put_ms_per_mib < 0:
+        raise ConfigurationError(f"{told}: put_ms: milliseconds a MiB are 0 or more, not {found.put_ms_per_mib}")
     return found
 
 
