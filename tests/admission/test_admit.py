@@ -700,14 +700,14 @@ def test_what_is_named_inside_of_delete_files_is_touched() -> None:
     assert look(one, {foreign: ((0, (2,)),)}) == "contract.partitions"
     assert look(one, {foreign: ((0, (0,)), (0, (2,)))}) == "contract.partitions"
     assert look(one, {foreign: ((0, (1,)),)}) is None
-    assert look(one, {foreign: ()}) is None  # looked for, and nowhere
+    assert look(one, {foreign: ()}) == "contract.undecided"  # looked for, and nowhere: whoever adds it would lose rows
     assert look(one, {}) == "contract.contents"  # not looked for
     assert look(None, {}) == "contract.contents"
     assert look(frozenset(), {}) is None
-    contents.check_contents(bound, asked, METADATA, {}, {}, now_ms=0)  # encrypted: not looked into
 
     # That the commit names the file in a partition of its own, too, makes nothing of it its own.
     claimed = ask(change([deletes, file("f", 0)], claim="overwrite"), by=contract("overwrite"))
+    assert look(one, {foreign: ()}, claimed) is None
     assert look(one, {}, claimed) == "contract.contents"
     assert look(one, {foreign: ((0, (2,)),)}, claimed) == "contract.partitions"
 

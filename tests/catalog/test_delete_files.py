@@ -7,6 +7,7 @@ import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import fastavro
@@ -16,15 +17,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from icetower.catalog.deletes import FILE_MAX_BYTES, TARGETS_MAX, Blobs, PositionDeletes
+from icetower.catalog.deletes import FILE_MAX_BYTES, TARGETS_MAX, Blobs, Contents, PositionDeletes
 from icetower.catalog.parquet_texts import ROWS_MAX, texts_in
 from icetower.catalog.storage import FileIOStorage
 from icetower.catalog.thrift import inner, read_struct, structs, whole
 from icetower.errors import NotFound, UpstreamFailed, ValidationFailed
-from icetower.table import avro_files
+from icetower.table import avro_files, puffin
+from icetower.table.change import Touched
 from icetower.table.puffin import BlobAt
 from icetower.table.records import EQUALITY_DELETES, POSITION_DELETES, DataFile
-from icetower.table.vectors import BLOB_MAX_BYTES, decode
+from icetower.table.vectors import BLOB_MAX_BYTES, Vector, as_blob, decode
 
 PATH, POS = 2147483546, 2147483545
 A, B = "file:///t/data/a.parquet", "file:///t/data/b.parquet"
@@ -134,6 +136,36 @@ def test_r6_what_cannot_be_told_is_unknown() -> None:
     assert unknown == dict.fromkeys(unknown)
     assert len(targets(parquet([f"{A}{n}" for n in range(TARGETS_MAX)])) or ()) == TARGETS_MAX
     assert asyncio.run(PositionDeletes(Memory()).targets("d", listed(good))) is None  # type: ignore[arg-type]
+
+
+def test_r5_in_what_is_encrypted_nothing_is_named() -> None:
+    """Who says of a file that it is encrypted, which it isn't, has it looked into all the same."""
+    vectors, _ = puffin.write([as_blob(Vector.of([0]), each) for each in (A, B)], created_by="tests")
+    parts = {"PARQUET": parquet([A, B]), "AVRO": avro([A, B]), "PUFFIN": vectors}
+    sealed = {kind: b"AGS1" + bytes(len(data) - 4) for kind, data in parts.items()}
+
+    def named(files: Mapping[str, bytes], **changes: Any) -> list[frozenset[str] | None]:
+        memory = Memory(dict(files))
+        listing = [replace(listed(data, kind, key_metadata=b"k"), path=kind, **changes) for kind, data in files.items()]
+        change: Any = SimpleNamespace(added=[Touched(file, 0, None) for file in listing])
+        return list(asyncio.run(Contents(memory).named([change])).values())  # type: ignore[arg-type]
+
+    assert named(parts) == [{A, B}] * 3
+    assert named(sealed) == [frozenset()] * 3
+    assert named(parts, size_bytes=60) == [None] * 3
+    assert named({"ORC": b"ORC"}) == [None]
+    polyglot = {"PARQUET": b"AGS1" + parts["PARQUET"][4:]}  # Arrow looks at the end alone
+    assert named(polyglot) == [None]
+
+
+def test_r5_a_file_is_read_anew_as_the_other_format_that_it_is_said_to_have() -> None:
+    data = parquet([A])
+    deletes = PositionDeletes(Memory({"d": data}))  # type: ignore[arg-type]
+
+    async def ask() -> list[frozenset[str] | None]:
+        return [await deletes.targets("d", listed(data, kind)) for kind in ("avro", "PARQUET")]
+
+    assert asyncio.run(ask()) == [None, {A}]
 
 
 def test_r5_two_footers_in_one_file_do_not_hide_a_target() -> None:

@@ -2,7 +2,8 @@
 
 By the specification a delete file reaches the files of its own partition, or the one that it refers to, and that is
 judged by the manifests. PyIceberg deletes rows of whatever data file is named in it. So what is named there counts as
-touched, too. Asked of commits that are admitted already: files are opened for it.
+touched, too. A data file that nobody knows yet is nobody's to name: whoever adds it, or has added it since the commit's
+base, would lose its rows. Asked of commits that are admitted already: files are opened for it.
 """
 
 from __future__ import annotations
@@ -48,12 +49,13 @@ def check_contents(
 
     Args:
         table: its metadata, with the commit's own schemas and specs.
-        named: what is named in the delete files that are not encrypted.
+        named: what is named in the delete files, as `Contents.named` found it.
         places: where the data files are of which the manifests say nothing (`strangers`), as `targets.locate` found.
         now_ms: milliseconds since 1970, for what contracts own relative to ``now``.
 
     Raises:
-        ContractViolation: one names a data file in a partition that is not owned, or cannot be looked into.
+        ContractViolation: one names a data file in a partition that is not owned, or one that is not in the table, or
+            cannot be looked into.
     """
     identifier, own = admitted.identifier, known_places(admitted.changes)
     for touched in _added(admitted.changes):
@@ -63,7 +65,15 @@ def check_contents(
         for name in sorted(_untold(touched, named)):
             if name not in places:  # the commit's own word on where it is does not do
                 raise _closed(principal, identifier, touched, f"there are too many manifests to look for {name}")
-            reached |= dict.fromkeys((*own.get(name, ()), *places.get(name, ())))
+            found = (*own.get(name, ()), *places[name])
+            if not found:
+                raise ContractViolation(
+                    f"{principal.name} may not commit to {identifier}: its delete file {touched.file.path} names the "
+                    f"data file {name}, which is not in the snapshot that it was written on, so its partition can't be "
+                    "told",
+                    rule="contract.undecided",
+                )
+            reached |= dict.fromkeys(found)
         touches = [
             Touch(spec_of(table, spec), partition, adds=True, content=touched.file.content)
             for spec, partition in reached

@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
-from icetower.catalog.parquet_texts import texts_in
+from icetower.catalog.parquet_texts import PARQUET_MAGIC, texts_in
 from icetower.catalog.ports import Storage
 from icetower.errors import BadRequest, NotFound, ValidationFailed
 from icetower.recent import Recent
@@ -212,7 +213,7 @@ class PositionDeletes:
         Raises:
             UpstreamFailed: the storage failed.
         """
-        key = f"{file.size_bytes}:{path}"
+        key = f"{file.file_format.lower()}:{file.size_bytes}:{path}"  # one file may be read in two ways
         known = self._known.get(key)
         if known is None:
             known = (await self._read(path, file),)
@@ -269,7 +270,8 @@ class Contents:
     """Which data files do the delete files that a commit adds name inside?
 
     By the specification a delete file is about the files of its own partition, or about the one that it refers to.
-    PyIceberg goes by what stands in it: it deletes rows of whatever data file is named there, in all of a scan.
+    PyIceberg goes by what stands in it: it deletes rows of whatever data file is named there, in all of a scan. It
+    knows no encryption, so that a file is encrypted is not believed of one that anybody can open.
     """
 
     def __init__(self, storage: Storage) -> None:
@@ -278,28 +280,34 @@ class Contents:
         self._room = asyncio.Semaphore(RUNS_AT_ONCE)
 
     async def named(self, changes: Sequence[Change]) -> dict[str, frozenset[str] | None]:
-        """By the paths of position delete files and files of vectors. Those that are encrypted are not looked into.
+        """By the paths of position delete files and files of vectors. In those that are encrypted nothing is named.
 
         None where it cannot be told, as in `PositionDeletes.targets`. Raises `UpstreamFailed`.
         """
         added = (touched.file for change in changes for touched in change.added)
-        files = {
-            file.path: file
-            for file in added
-            if file.content == POSITION_DELETES and not file.record.get("key_metadata")
-        }
+        files = {file.path: file for file in added if file.content == POSITION_DELETES}
         found = await asyncio.gather(*(self._named_in(path, file) for path, file in files.items()))
         return dict(zip(files, found, strict=True))
 
     async def _named_in(self, path: str, file: DataFile) -> frozenset[str] | None:
         async with self._room:
-            if not is_vector(file):
-                return await self._positions.targets(path, file)
             try:
+                if file.record.get("key_metadata") and await self._is_sealed(path, file):
+                    return frozenset()
+                if not is_vector(file):
+                    plain = replace(file, record={**file.record, "key_metadata": None})
+                    return await self._positions.targets(path, plain)
                 blobs = await self._blobs(path, file.size_bytes)
             except (*_UNREACHED, ValidationFailed, ValueError):
                 return None
         return frozenset(target for blob in blobs if (target := blob.properties.get(TARGET)) is not None)
+
+    async def _is_sealed(self, path: str, file: DataFile) -> bool:
+        """Whether a file that is said to be encrypted can't be opened without its key."""
+        if file.file_format.lower() == "parquet":  # Arrow looks at its end alone
+            return not (await self._end(path, file.size_bytes, len(PARQUET_MAGIC))).endswith(PARQUET_MAGIC)
+        magic = {"avro": avro_files.MAGIC, "puffin": puffin.MAGIC}.get(file.file_format.lower())
+        return magic is not None and await self._storage.read_range(path, 0, len(magic)) != magic
 
     async def _blobs(self, path: str, size_bytes: int) -> Sequence[Blob]:
         """What the footer of a Puffin file says of its blobs."""

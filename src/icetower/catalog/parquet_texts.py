@@ -24,7 +24,7 @@ ROWS_MAX = 1_000_000
 
 HEADER_MAX_BYTES = 64 * 1024
 
-_MAGIC = b"PAR1"
+PARQUET_MAGIC = b"PAR1"
 _LENGTH = struct.Struct("<I")
 _BYTE_ARRAY, _REQUIRED, _REPEATED = 6, 0, 2
 _PLAIN, _DICTIONARIES = 0, (2, 8)
@@ -72,7 +72,7 @@ def texts_in(data: bytes, field_id: int, called: str | None = None) -> Iterator[
 
 
 def _footer(data: bytes) -> Struct:
-    if len(data) < 12 or not data.startswith(_MAGIC) or not data.endswith(_MAGIC):
+    if len(data) < 12 or not data.startswith(PARQUET_MAGIC) or not data.endswith(PARQUET_MAGIC):
         raise ValueError("it doesn't begin and end with Parquet's magic bytes")
     length = cast("int", _LENGTH.unpack_from(data, len(data) - 8)[0])
     if not 0 < length <= min(FOOTER_MAX_BYTES, len(data) - 12):
@@ -159,7 +159,7 @@ def _pages(data: bytes, column: Struct) -> Iterator[_Page]:
     at = min((start for start in starts if start > 0), default=0)
     end = at + whole(column, 7)
     values = 0
-    if not len(_MAGIC) <= at <= end <= len(data):
+    if not len(PARQUET_MAGIC) <= at <= end <= len(data):
         raise ValueError("the column lies outside of its file")
     while at < end:
         header, length = read_struct(data[at : at + HEADER_MAX_BYTES])

@@ -28,7 +28,7 @@ from icetower.table.avro_encoding import Encoder, encoder, put_long
 
 AvroSchema = Any
 Rename = Callable[[int, str], str]
-_MAGIC = b"Obj\x01"
+MAGIC = b"Obj\x01"
 _HEADER_SCHEMA = fastavro.parse_schema(
     {
         "type": "record",
@@ -217,7 +217,7 @@ def write(schema: AvroSchema, records: Iterable[Mapping[str, Any]], header: Mapp
         marker = hashlib.blake2b(raw + orjson.dumps(dict(header)), digest_size=_MARKER_BYTES).digest()
         meta = {key: value.encode() for key, value in header.items()}
         meta |= {"avro.codec": b"deflate", "avro.schema": raw}
-        start = _joined({"magic": _MAGIC, "meta": meta, "sync": marker}, b"")
+        start = _joined({"magic": MAGIC, "meta": meta, "sync": marker}, b"")
         return b"".join((start, *_blocks(_encoder_of(raw), records, marker)))
     except (*_UNREADABLE, *_UNREADABLE_TOO) as error:
         message = f"a record doesn't fit the Avro schema of {schema.get('name')} ({type(error).__name__}: {error})"
@@ -283,7 +283,7 @@ def decimal_of(raw: bytes, schema: AvroSchema) -> Decimal:
 
 
 def _split(data: bytes) -> tuple[dict[str, Any], bytes]:
-    if not data.startswith(_MAGIC):
+    if not data.startswith(MAGIC):
         raise ValueError("it doesn't start with Avro's magic bytes")
     stream = io.BytesIO(data)
     header = cast("dict[str, Any]", fastavro.schemaless_reader(stream, _HEADER_SCHEMA, None))
