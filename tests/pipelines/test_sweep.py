@@ -34,18 +34,18 @@ def test_a_sweep_has_the_figures_of_a_local_run_and_goes_on_where_it_was_stopped
     monkeypatch.setattr(spark.sparkContext, "pythonExec", sys.executable)
     experiment, table = parse(TEXT, "small", "small"), f"{fresh()}.results"
     told: list[tuple[int, int]] = []
-    appends = sweeps._append
+    puts = sweeps._put
     left = [2]
 
     def killed(*arguments: object) -> None:
         if not left[0]:
             raise KeyboardInterrupt
         left[0] -= 1
-        appends(*arguments)  # type: ignore[arg-type]
+        puts(*arguments)  # type: ignore[arg-type]
 
     size = max(spark.sparkContext.defaultParallelism, 1)
     with monkeypatch.context() as patch:
-        patch.setattr(sweeps, "_append", killed)
+        patch.setattr(sweeps, "_put", killed)
         with pytest.raises(KeyboardInterrupt):
             sweep(spark, experiment, table, portion=1, told=lambda total, done: told.append((total, done)))
     assert told == [(8, 0), (8, size), (8, 2 * size)]
@@ -74,3 +74,36 @@ def test_a_sweep_has_the_figures_of_a_local_run_and_goes_on_where_it_was_stopped
     assert spark.table(table).count() == 12
     assert sweep(spark, experiment, table, model="corrected", seeds=1) != name
     assert spark.table(table).count() == 16
+
+
+def test_sweeps_side_by_side_neither_lose_nor_double_a_run(
+    spark: SparkSession, fresh: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", sys.executable)
+    experiment, table = parse(TEXT, "small", "small"), f"{fresh()}.results"
+
+    # The other one begins, and ends, after this one has looked.
+    def other(_: int, done: int) -> None:
+        if done == 0:
+            sweep(spark, experiment, table, seeds=1)
+
+    sweep(spark, experiment, table, told=other)
+    assert sorted(row["seed"] for row in spark.table(table).collect()) == [1] * 4 + [2] * 4
+
+    # It puts its rows into the table while this one's are under way.
+    with monkeypatch.context() as patch:
+        patch.setattr(sweeps, "_left", lambda _spark, _table, _name, jobs: jobs)  # type: ignore[misc]
+        sweep(spark, experiment, table)
+    spark.catalog.refreshTable(table)
+    assert spark.table(table).count() == 8
+
+    # It makes the table while this one is about to.
+    there = iter([False])
+    real = type(spark.catalog).tableExists
+    with monkeypatch.context() as patch:
+        patch.setattr(type(spark.catalog), "tableExists", lambda *given: next(there, None) is None and real(*given))
+        sweep(spark, experiment, table)
+    spark.catalog.refreshTable(table)
+    assert spark.table(table).count() == 8
+    with pytest.raises(StopIteration):
+        next(there)

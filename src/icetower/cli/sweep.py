@@ -40,6 +40,7 @@ def sweep(
         raise ConfigurationError("this command needs Spark: install icetower[spark]")
     from icetower.pipelines.session import CATALOG, spark_session
     from icetower.pipelines.sweep import sweep as run
+    from icetower.pipelines.tables import quoted
 
     found = needed("experiments").load(experiment)
     settings = {"spark.master": master}
@@ -55,9 +56,10 @@ def sweep(
         with progress() as told:
             name = run(spark, found, f"{CATALOG}.{table}", model=model, seeds=seeds, told=told)
         shown = Table("configuration", "runs", "commits a s", "success %", "p50 s", "p99 s", title=f"{table}: {name}")
+        results = quoted(f"{CATALOG}.{table}")
         means = spark.sql(
             "select configuration, count(*) runs, avg(commits_per_s) c, avg(success_pct) s, avg(p50_s) p50, "  # noqa: S608
-            f"avg(p99_s) p99 from {CATALOG}.{table} where sweep = '{name}' group by 1 order by 1 limit {SHOWN_MAX}"
+            f"avg(p99_s) p99 from {results} where sweep = '{name}' group by 1 order by 1 limit {SHOWN_MAX}"
         )
         for row in means.collect():
             shown.add_row(

@@ -1,7 +1,8 @@
 """An experiment of the simulator on Spark: runs spread over the executors, their figures in an Iceberg table.
 
-Runs are done in portions, each of which is one append. Whoever is killed and started again finds what is in the table,
-and does the rest: a run is known by its sweep, its configuration and its seed.
+Runs are done in portions, each of which is one commit. Whoever is killed and started again finds what is in the table,
+and does the rest: a run is known by its sweep, its configuration and its seed. Several may do one sweep at once: what
+is in the table by then is not put into it again.
 """
 
 from __future__ import annotations
@@ -13,9 +14,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import DoubleType, LongType, MapType, StringType, StructField, StructType
 
+from icetower.errors import CommitConflict, CommitStateUnknown
+from icetower.pipelines.tables import merge, private_session, quoted
 from icetower.simulator.compiled import PROGRAM
 from icetower.simulator.experiments import Experiment, run_row
 from icetower.simulator.latencies import Provider
@@ -34,8 +39,11 @@ SCHEMA = StructType(
         StructField("figures", MapType(StringType(), DoubleType())),
     ]
 )
+KEY = ("sweep", "configuration", "seed")
 PORTION = 8
-"""Runs for each processor in one append."""
+"""Runs for each processor in one commit."""
+ATTEMPTS = 20
+"""To put a portion into the table, where others put theirs."""
 
 Job = tuple[str, int, Setup]
 """A configuration, a seed, and the setup."""
@@ -55,26 +63,25 @@ def sweep(
 
     Args:
         table: of the results, catalog.namespace.table; made if it isn't there.
-        portion: runs for each processor in one append.
+        portion: runs for each processor in one commit.
         told: is told how many runs there are, and how many of them are in the table.
 
     Raises:
         ConfigurationError: a setup is none.
+        CommitConflict, CommitStateUnknown: a portion could not be put into the table, often as it was tried.
     """
     chosen = model or experiment.model
-    jobs = _jobs(experiment, chosen, seeds or experiment.seeds)
+    jobs = _jobs(experiment, chosen, experiment.runs_each(seeds))
     name = sweep_id(experiment, chosen)
     _make(spark, table)
-    found = spark.table(table).where(f"sweep = '{name}'").select("configuration", "seed").collect()
-    done = {(row["configuration"], row["seed"]) for row in found}
-    left = [job for job in jobs if (job[0], job[1]) not in done]
+    left = _left(spark, table, name, jobs)
     if told is not None:
         told(len(jobs), len(jobs) - len(left))
     if left:
         compile_now({setup.pattern for _, _, setup in left})  # once, before all executors would do it
     size = portion * max(spark.sparkContext.defaultParallelism, 1)
     for start in range(0, len(left), size):
-        _append(spark, experiment, chosen, name, table, left[start : start + size])
+        _put(spark, experiment, chosen, name, table, left[start : start + size])
         if told is not None:
             told(len(jobs), len(jobs) - len(left) + min(start + size, len(left)))
     return name
@@ -97,23 +104,46 @@ def _jobs(experiment: Experiment, model: str, seeds: int) -> list[Job]:
 
 
 def _make(spark: SparkSession, table: str) -> None:
-    if spark.catalog.tableExists(table):
+    if spark.catalog.tableExists(quoted(table)):
         return
-    spark.sql(f"create namespace if not exists {table.rpartition('.')[0]}")
-    spark.createDataFrame([], SCHEMA).writeTo(table).using("iceberg").createOrReplace()
+    spark.sql(f"create namespace if not exists {quoted(table.rpartition('.')[0])}")
+    try:
+        spark.createDataFrame([], SCHEMA).writeTo(quoted(table)).using("iceberg").create()
+    except (PySparkException, Py4JError):
+        if not spark.catalog.tableExists(quoted(table)):  # else another sweep has just made it
+            raise
 
 
-def _append(
-    spark: SparkSession, experiment: Experiment, model: str, name: str, table: str, jobs: Sequence[Job]
-) -> None:
+def _left(spark: SparkSession, table: str, name: str, jobs: Sequence[Job]) -> list[Job]:
+    """The runs of a sweep that are not in the table as it is now."""
+    spark.catalog.refreshTable(quoted(table))
+    found = spark.table(quoted(table)).where(f"sweep = '{name}'").select("configuration", "seed").collect()
+    done = {(row["configuration"], row["seed"]) for row in found}
+    return [job for job in jobs if (job[0], job[1]) not in done]
+
+
+def _put(spark: SparkSession, experiment: Experiment, model: str, name: str, table: str, jobs: Sequence[Job]) -> None:
+    """Do some runs, unless the table has them by now, and put them into it."""
     window, title, providers = experiment.window, experiment.name, dict(experiment.providers)
 
     def run(portion: Iterable[Job]) -> Iterator[tuple[Any, ...]]:
         for configuration, seed, setup in portion:
             yield (name, title, model, configuration, seed, *_figures(setup, seed, window, providers))
 
-    rows = spark.sparkContext.parallelize(list(jobs), len(jobs)).mapPartitions(run)
-    spark.createDataFrame(rows, SCHEMA).coalesce(1).writeTo(table).append()
+    left = _left(spark, table, name, jobs)
+    if not left:
+        return
+    found = spark.sparkContext.parallelize(left, len(left)).mapPartitions(run).collect()
+    private = private_session(spark)
+    rows = private.createDataFrame(found, SCHEMA).coalesce(1)
+    for more in reversed(range(ATTEMPTS)):
+        try:
+            merge(private, table, rows, KEY, where_target=f"t.sweep = '{name}'")
+        except (CommitConflict, CommitStateUnknown):  # what has landed is not put there again
+            if not more:
+                raise
+        else:
+            return
 
 
 def _figures(setup: Setup, seed: int, window: str, providers: Mapping[str, Provider]) -> tuple[Any, ...]:
