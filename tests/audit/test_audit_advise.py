@@ -22,7 +22,7 @@ from icetower.contracts.document import load
 from icetower.contracts.model import Operation, Range, Values
 from icetower.protocol.marks import CLIENT_LIST
 from icetower.protocol.names import Identifier
-from icetower.table.partitions import spec_of
+from icetower.table.partitions import PartitionSpec, spec_of
 
 TABLE = Identifier.parse("shop.sales")
 
@@ -47,8 +47,8 @@ def test_who_writes_where_and_who_owns_it() -> None:
     found = advice(shop(("ann", "red"), ("ann", "red"), ("bob", "red"), ("bob", "blue"), ("bob", None)))
     ann, bob = sorted(found.writers, key=lambda writer: writer.name)
     assert (ann.name, dict(ann.commits), ann.files, ann.rows) == ("ann", {"append": 2}, 2, 6)
-    assert dict(bob.places) == {("red",): 1, ("blue",): 1, ("null",): 1}
-    assert dict(found.owners) == {("red",): "ann", ("blue",): "bob", ("null",): "bob"}
+    assert dict(bob.places) == {("red",): 1, ("blue",): 1, (None,): 1}
+    assert dict(found.owners) == {("red",): "ann", ("blue",): "bob", (None,): "bob"}
     assert (ann.shared, bob.shared) == ({}, {("red",): "ann"})
     assert found.fields == ("category",)
 
@@ -122,6 +122,38 @@ def test_writers_by_application_by_engine_or_by_a_word_of_their_own() -> None:
 )
 def test_names_that_contracts_can_have(writer: str, name: str) -> None:
     assert agent_name(writer) == name
+
+
+def test_no_two_writers_have_one_contract() -> None:
+    """Names that contracts can't have may come to the same one; and there are file systems without case."""
+    writers = ("a b", "a-b", "a/b", "A-B-2", "a-b-3", "...")
+    found = advice(shop(*((writer, "red") for writer in writers)))
+    names = [load(text, source=writer).name for writer, text in found.contracts.items()]
+    assert names == [writer.agent for writer in found.writers]
+    assert names == ["a-b", "a-b-2", "a-b-3", "A-B-2-2", "a-b-3-2", "writer"]
+    assert set(found.contracts) == set(writers)
+
+
+@pytest.mark.parametrize("name", ["sales?*", "*", "**"])
+def test_a_table_that_contracts_cannot_name_alone_gets_none(name: str) -> None:
+    found = advise(Identifier(("shop",), name), (), PartitionSpec(0, ()))
+    assert found.contracts == {}
+    world = shop(("ann", "red"))
+    table = world.table()
+    walk = Walk(table.head, table.files, AuditOptions())
+    asyncio.run(walk.run())
+    found = advise(Identifier(("shop",), name), walk.line.commits, spec_of(table.head.metadata, 0))
+    assert ([writer.name for writer in found.writers], found.contracts) == (["ann"], {})
+
+
+def test_the_word_null_is_not_null() -> None:
+    found = advice(shop(("ann", "null"), ("bob", None)))
+    assert dict(found.owners) == {("null",): "ann", (None,): "bob"}
+    owned = {writer: load(text, source=writer).tables[0].partitions for writer, text in found.contracts.items()}
+    assert {writer: regions and dict(regions[0].fields) for writer, regions in owned.items()} == {
+        "ann": {"category": Values(("null",))},
+        "bob": {"category": Values((None,))},
+    }
 
 
 @pytest.mark.java

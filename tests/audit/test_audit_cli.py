@@ -147,6 +147,22 @@ def test_a_checkpoint_is_gone_on_from(run: Run, tmp_path: Path) -> None:
     assert "0 snapshots of main checked (32 before, with 1 violations): nothing is wrong" in people.words
 
 
+def test_what_was_found_and_could_not_be_told_is_told_by_the_next_run(run: Run, tmp_path: Path) -> None:
+    world, checkpoint = sound(), tmp_path / "checkpoint.json"
+    double(world)
+    asked = (str(world.table().spill(tmp_path)), "--copied", "--checkpoint", str(checkpoint))
+    page = tmp_path / "nowhere" / "page.html"
+    failed = run(*asked, "--html", str(page))
+    assert (failed.status, failed.out) == (2, "")
+    assert f"{page} cannot be written: No such file or directory" in failed.err
+    assert not checkpoint.exists()
+    assert run(*asked).status == 3
+    assert run(*asked).status == 0
+    unkept = run(*asked[:2], "--checkpoint", str(page))
+    assert (unkept.status, f"{page} cannot be written" in unkept.err) == (2, True)
+    assert "file-twice definite" in unkept.words
+
+
 def test_a_checkpoint_that_was_rolled_back_begins_anew(run: Run, tmp_path: Path) -> None:
     world, checkpoint = sound(), tmp_path / "checkpoint.json"
     asked = ("--copied", "--json", "--checkpoint", str(checkpoint))

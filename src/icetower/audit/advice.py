@@ -11,13 +11,13 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations, pairwise
+from itertools import chain, combinations, count, pairwise
 from typing import Any
 
 from icetower.audit.commits import Commit
 from icetower.audit.telling import shown
 from icetower.conflicts.history import sequence_number_of
-from icetower.contracts.document import dump
+from icetower.contracts.document import dump, parse_pattern
 from icetower.contracts.model import Contract, Extent, Operation, Pattern, Range, Region, Rule, Values
 from icetower.protocol.marks import PRINCIPAL
 from icetower.protocol.names import Identifier
@@ -39,8 +39,8 @@ _OPERATIONS = {
 }
 _NAME = re.compile(r"[^A-Za-z0-9_.-]+")
 
-Place = tuple[str, ...]
-"""A partition as people read it: one value a field of the table's default spec."""
+Place = tuple[str | None, ...]
+"""A partition as people read it: one value a field of the table's default spec, None for null."""
 
 
 @dataclass
@@ -52,6 +52,7 @@ class Writer:
         retried: commits that had lost one.
         places: how often it wrote to each partition.
         shared: partitions to which others write more often, with the owner.
+        agent: its name as a contract can have it, which no other writer has.
     """
 
     name: str
@@ -65,6 +66,7 @@ class Writer:
     last_ms: int = 0
     places: Counter[Place] = field(default_factory=Counter[Place])
     shared: dict[Place, str] = field(default_factory=dict[Place, str])
+    agent: str = ""
 
     @property
     def total(self) -> int:
@@ -92,7 +94,11 @@ class Savings:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """All of it. `contracts`: the text of each, by the writer's name."""
+    """All of it.
+
+    Attributes:
+        contracts: the text of each, by the writer's name; none where contracts cannot name the table.
+    """
 
     table: str
     fields: tuple[str, ...]
@@ -111,6 +117,7 @@ class Advice:
             "writers": [
                 {
                     "name": writer.name,
+                    "agent": writer.agent,
                     "commits": dict(writer.commits),
                     "files": writer.files,
                     "rows": writer.rows,
@@ -152,7 +159,13 @@ def advise(table: Identifier, commits: Sequence[Commit], spec: PartitionSpec, wr
         writer.shared = {place: owners[place] for place in writer.places if owners[place] != writer.name}
     telling = _telling(owners, spec.fields)
     ordered = tuple(sorted(writers.values(), key=lambda writer: -writer.total))
-    texts = {writer.name: _contract(table, writer, owners, spec.fields, telling) for writer in ordered}
+    _name_agents(ordered)
+    pattern = Pattern(table.namespace, table.name)
+    texts = {
+        writer.name: _contract(pattern, writer, owners, spec.fields, telling)
+        for writer in ordered
+        if _names_one(pattern)
+    }
     return Advice(
         str(table),
         tuple(part.name for part in spec.fields),
@@ -194,7 +207,7 @@ def _count(writer: Writer, commit: Commit, spec: PartitionSpec) -> None:
     for item in (*commit.delta.added, *commit.delta.removed):
         if item.spec_id == spec.spec_id and len(item.partition) == len(spec.fields):
             pairs = zip(spec.fields, item.partition, strict=True)
-            places.add(tuple(human_value(part, value) for part, value in pairs))
+            places.add(tuple(None if value is None else human_value(part, value) for part, value in pairs))
     writer.places.update(places)
     added = commit.delta.data_added()
     writer.files += len(added)
@@ -205,11 +218,16 @@ def _owners(writers: Iterable[Writer]) -> dict[Place, str]:
     """Of each partition, whoever wrote to it most often; of two, whoever wrote there first."""
     best: dict[Place, tuple[int, int, str]] = {}
     for writer in writers:
-        for place, count in writer.places.items():
-            claim = (count, -writer.first_ms, writer.name)
+        for place, times in writer.places.items():
+            claim = (times, -writer.first_ms, writer.name)
             if place not in best or claim[:2] > best[place][:2]:
                 best[place] = claim
-    return {place: best[place][2] for place in sorted(best)}
+    return {place: best[place][2] for place in sorted(best, key=in_order)}
+
+
+def in_order(place: Place) -> tuple[tuple[bool, str], ...]:
+    """Sorts partitions; null comes last."""
+    return tuple((value is None, value or "") for value in place)
 
 
 # ── Contracts ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -223,8 +241,8 @@ def _telling(owners: Mapping[Place, str], fields: Sequence[PartitionField]) -> t
     if len(set(owners.values())) <= 1:
         return None
     order = sorted(range(len(fields)), key=lambda at: (_is_calendar(fields[at]), at))
-    for count in range(1, len(order) + 1):
-        for chosen in combinations(order, count):
+    for width in range(1, len(order) + 1):
+        for chosen in combinations(order, width):
             seen: dict[Place, str] = {}
             apart = (seen.setdefault(tuple(place[at] for at in chosen), who) == who for place, who in owners.items())
             if all(apart):
@@ -238,7 +256,7 @@ def _is_calendar(part: PartitionField) -> bool:
 
 
 def _contract(
-    table: Identifier,
+    pattern: Pattern,
     writer: Writer,
     owners: Mapping[Place, str],
     fields: Sequence[PartitionField],
@@ -248,14 +266,13 @@ def _contract(
     owned = [place for place in writer.places if owners[place] == writer.name]
     operations = _operations(writer)
     rules: tuple[Rule, ...] = ()
-    pattern = Pattern(table.namespace, table.name)
     if owned:
         partitions = None if telling is None else _regions(owned, fields, telling)
         only_appends = operations == frozenset({Operation.APPEND})
         blind = only_appends and writer.blind == writer.total
         rules = (Rule(pattern, operations, partitions, blind_appends=blind),)
     contract = Contract(
-        name=agent_name(writer.name),
+        name=writer.agent,
         tables=rules,
         reads=() if rules else (pattern,),
         description=f"what {writer.name} was seen to write: {_did(writer)}",
@@ -264,10 +281,25 @@ def _contract(
     return dump(contract)
 
 
+def _name_agents(writers: Iterable[Writer]) -> None:
+    """Writers whose names a contract can't have are told apart by a number; in whatever case files' names are kept."""
+    taken: set[str] = set()
+    for writer in writers:
+        name = agent_name(writer.name)
+        numbered = (f"{name}-{number}" for number in count(2))
+        writer.agent = next(each for each in chain((name,), numbered) if each.lower() not in taken)
+        taken.add(writer.agent.lower())
+
+
 def agent_name(writer: str) -> str:
     """A writer's name as a contract can have it."""
     name = _NAME.sub("-", writer).strip("-_.")[:100] or "writer"
     return f"{name}-agent" if name == "administrator" else name
+
+
+def _names_one(pattern: Pattern) -> bool:
+    """Whether a contract can name this table, and no other with it: stars and dots mean something there."""
+    return parse_pattern(str(pattern)) == pattern and "*" not in pattern.last
 
 
 def _operations(writer: Writer) -> frozenset[Operation]:
@@ -277,19 +309,19 @@ def _operations(writer: Writer) -> frozenset[Operation]:
 
 
 def _did(writer: Writer) -> str:
-    return ", ".join(f"{count} {operation}" for operation, count in writer.commits.most_common())
+    return ", ".join(f"{times} {operation}" for operation, times in writer.commits.most_common())
 
 
 def _regions(places: Iterable[Place], fields: Sequence[PartitionField], telling: Sequence[int]) -> tuple[Region, ...]:
     """The partitions by some of their fields: a region for each combination of all but the last of these."""
     *rest, last = telling
-    ends: dict[Place, list[str]] = {}
-    for row in sorted({tuple(place[at] for at in telling) for place in places}):
+    ends: dict[Place, list[str | None]] = {}
+    for row in sorted({tuple(place[at] for at in telling) for place in places}, key=in_order):
         ends.setdefault(row[:-1], []).append(row[-1])
     return tuple(
         Region(
             (
-                *((fields[at].name, Values((_value(value),))) for at, value in zip(rest, key, strict=True)),
+                *((fields[at].name, Values((value,))) for at, value in zip(rest, key, strict=True)),
                 (fields[last].name, _extent(fields[last], values)),
             )
         )
@@ -297,19 +329,15 @@ def _regions(places: Iterable[Place], fields: Sequence[PartitionField], telling:
     )
 
 
-def _value(value: str) -> str | None:
-    return None if value == "null" else value
-
-
-def _extent(part: PartitionField, values: Iterable[str]) -> Extent:
+def _extent(part: PartitionField, values: Iterable[str | None]) -> Extent:
     """A list of values; whole numbers that follow each other as a range."""
     known = list(dict.fromkeys(values))
     numbers = part.result_type in ("int", "long") and part.transform == "identity"
-    if numbers and len(known) > 3 and all(re.fullmatch(r"-?\d+", value) for value in known):
-        ordered = sorted(map(int, known))
+    if numbers and len(known) > 3 and all(value is not None and re.fullmatch(r"-?\d+", value) for value in known):
+        ordered = sorted(int(value) for value in known if value is not None)
         if ordered[-1] - ordered[0] == len(ordered) - 1:
             return Range(str(ordered[0]), str(ordered[-1] + 1))
-    return Values(tuple(_value(value) for value in sorted(known)))
+    return Values(tuple(known))
 
 
 # ── What it would have saved ─────────────────────────────────────────────────────────────────────────────────────────

@@ -11,12 +11,12 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from icetower.audit.advice import GROUP_MS, Advice, advise, agent_name
+from icetower.audit.advice import GROUP_MS, Advice, advise, in_order
 from icetower.audit.auditor import Options, Walk
 from icetower.audit.telling import listed
 from icetower.cli.registry import Json
 from icetower.cli.tables import DEFAULT_CATALOG, CatalogName, Copied, PlacedFiles, Properties, StorageOptions, place_of
-from icetower.cli.terminal import say
+from icetower.cli.terminal import say, writing
 from icetower.cli.timelines import FAINT, SafeConsole
 from icetower.errors import BadRequest, UsageError
 from icetower.protocol.names import Identifier
@@ -52,9 +52,12 @@ def advise_table(
         raise UsageError(f"{contracts} has contracts already, and they are not written over: name an empty folder")
     found = asyncio.run(_look(table, catalog, properties, storage, copied, branch, writer_key or None))
     if contracts is not None:
-        contracts.mkdir(parents=True, exist_ok=True)
-        for writer, text in found.contracts.items():
-            (contracts / f"{agent_name(writer)}.yaml").write_text(text)
+        if found.writers and not found.contracts:
+            raise UsageError(f"no contract can name {found.table} alone: '*' and '.' in names have a meaning there")
+        with writing(contracts):
+            contracts.mkdir(parents=True, exist_ok=True)
+            for writer in found.writers:
+                (contracts / f"{writer.agent}.yaml").write_text(found.contracts[writer.name], encoding="utf-8")
     if as_json:
         say(json.dumps(found.to_json()))
     else:
@@ -101,9 +104,13 @@ def _show(found: Advice, contracts: Path | None) -> None:
     if found.fields:
         owners = Table(*found.fields, "likely owner", "others", box=None)
         others = {place: [w.name for w in found.writers if place in w.shared] for place in found.owners}
-        contested = sorted(found.owners, key=lambda place: (-len(others[place]), place))
+        contested = sorted(found.owners, key=lambda place: (-len(others[place]), in_order(place)))
         for place in contested[:PARTITIONS_SHOWN]:
-            owners.add_row(*map(Text, place), Text(found.owners[place]), Text(listed(others[place])))
+            owners.add_row(
+                *(Text("null" if value is None else value) for value in place),
+                Text(found.owners[place]),
+                Text(listed(others[place])),
+            )
         console.print(owners)
         if len(contested) > PARTITIONS_SHOWN:
             console.print(Text(f"and {len(contested) - PARTITIONS_SHOWN} partitions more (--json)", FAINT))

@@ -19,7 +19,7 @@ from icetower.audit.page import page
 from icetower.cli.registry import Json
 from icetower.cli.snapshots import Place
 from icetower.cli.tables import DEFAULT_CATALOG, CatalogName, Copied, PlacedFiles, Properties, StorageOptions, place_of
-from icetower.cli.terminal import say, warn
+from icetower.cli.terminal import say, warn, writing
 from icetower.cli.timelines import AGAIN, BAD, FAINT, GOOD, SafeConsole, hanging
 from icetower.conflicts.isolation import Level
 from icetower.errors import UsageError
@@ -89,17 +89,20 @@ def audit_table(
             before,
         )
     )
-    after = Checkpoint.after(report, before)
-    if checkpoint is not None and after is not None:
-        after.keep(checkpoint)
     if html is not None:
         head = report.checked.head
         chain = [] if head is None else [*ancestors(place.head.metadata, head)][::-1]
-        html.write_text(page(report, chain))
+        with writing(html):
+            html.write_text(page(report, chain), encoding="utf-8")
     if as_json:
         say(json.dumps(report.to_json()))
     else:
         _show(report, before if report.checked.resumed else None)
+    after = Checkpoint.after(report, before)
+    if checkpoint is not None and after is not None:
+        # At the end: what was found is told twice rather than never.
+        with writing(checkpoint):
+            after.keep(checkpoint)
     counted = {FailOn.DEFINITE: (Verdict.DEFINITE,), FailOn.POSSIBLE: (Verdict.DEFINITE, Verdict.POSSIBLE)}
     if any(each.verdict in counted.get(fail_on, ()) for each in report.violations):
         raise typer.Exit(FOUND)

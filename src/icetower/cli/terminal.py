@@ -3,11 +3,27 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+from icetower.errors import UsageError
 
 
 def at_terminal() -> bool:
     """Whether there is somebody who can be asked."""
     return sys.stdin.isatty() and sys.stdout.isatty()
+
+
+@contextmanager
+def writing(path: Path) -> Generator[None]:
+    """While a file that somebody asked for is written. Raises `UsageError` where that is not possible."""
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(
+            f"{path} cannot be written: {error.strerror}; name a place in a folder that is there"
+        ) from error
 
 
 def say(text: str) -> None:
