@@ -105,6 +105,13 @@ def test_isolation_is_proposed_where_there_are_partitions() -> None:
     assert "isolated" in [each.name for each in candidates(CALM)]
 
 
+def test_a_slot_is_long_enough_for_a_slow_commit() -> None:
+    """Two round trips to the catalog, and four to a storage, in less than half a slot."""
+    workload = Workload(agents=100, storage="gcp", catalog_latency_ms=2000.0, freshness_s=60.0)
+    slots = next(each for each in candidates(workload) if each.name == "slots")
+    assert slots.changed["interval_s"] > 2 * (2 * 2.0 + 4 * 0.2)
+
+
 def test_a_log_tells_who_writes_and_how_often() -> None:
     attempts = [
         {
@@ -116,7 +123,7 @@ def test_a_log_tells_who_writes_and_how_often() -> None:
     ]
     found = workload_of_log(attempts, work_s=12.0, title="shop.prices")
     assert found.agents == 3
-    assert found.writes_per_hour == pytest.approx(121 / 2 / 3)
+    assert found.writes_per_hour == pytest.approx(120 / 2 / 3)  # as many gaps as there are in two hours
     assert found.appends == pytest.approx(90 / 121, abs=0.001)
     assert found.work_s == 12.0
     with pytest.raises(UsageError, match="too little"):

@@ -18,7 +18,7 @@ from icetower.simulator.experiments import Row
 from icetower.simulator.given import checked
 from icetower.simulator.latencies import PROVIDERS
 from icetower.simulator.pool import one
-from icetower.simulator.setup import Setup
+from icetower.simulator.setup import Setup, timing
 from icetower.simulator.tallies import BEGUN, WHOLE, Outcome
 
 SUCCESS_PCT = 95.0
@@ -170,7 +170,7 @@ def workload_of_log(attempts: Sequence[Mapping[str, Any]], **given: Any) -> Work
     agents = len({attempt["principal"] for attempt in attempts})
     hours = (times[-1] - times[0]) / 1000 / _HOUR_S
     appends = sum(attempt["operation"] == "append" for attempt in attempts) / len(attempts)
-    seen = {"agents": agents, "writes_per_hour": len(attempts) / hours / agents, "appends": round(appends, 3)}
+    seen = {"agents": agents, "writes_per_hour": (len(attempts) - 1) / hours / agents, "appends": round(appends, 3)}
     return workload_of({**seen, **given}, "the log")
 
 
@@ -188,8 +188,9 @@ class Candidate:
 
 def candidates(workload: Workload) -> list[Candidate]:
     """The ways that are open to a workload: whoever replaces rows can't do so by appends alone."""
-    # Slots as long as lets everybody have a turn within the freshness, but no shorter than a commit takes.
-    slot_s = workload.interval_s or max(_SLOT_MIN_S, workload.freshness_s / (2 * workload.agents))
+    # Slots as long as lets everybody have a turn within the freshness, but no shorter than a slow commit takes.
+    shortest_s = max(_SLOT_MIN_S, 2 * _commit_s(workload))
+    slot_s = workload.interval_s or max(shortest_s, workload.freshness_s / (2 * workload.agents))
     wait_s = max(workload.freshness_s, workload.work_s)
     found = [
         Candidate("optimistic", "Iceberg's clients, each for itself", {"partitions": 1}),
@@ -207,6 +208,13 @@ def candidates(workload: Workload) -> list[Candidate]:
     found.append(Candidate("wal", "rows go into a log, and a mediator merges them", {"pattern": "wal"}))
     found.append(Candidate("collector", "deltas are staged, and a job merges them", {"pattern": "collector"}))
     return found
+
+
+def _commit_s(workload: Workload) -> float:
+    """What a client takes for a commit on average, if nobody is in its way."""
+    times = timing(workload.setup(1.0))
+    steps = (times.catalog_read, times.get, times.get, times.put_list, times.put_metadata, times.commit)
+    return sum(step.mean_ms for step in steps) / 1000
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ lock             one at a time, from the first read to the swap
 wal, collector   a second line, behind the log or the staged deltas: a job takes all there is, every so often
 intents          a line for each partition, held from before the work until the commit has landed
 
-With slots nobody waits for anybody, but for the clock.
+With slots nobody waits for anybody, but for the clock: an agent makes one commit at a time, of all that waits by then.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ had been planned, so that the next may be."""
 
 class World(NamedTuple):
     """Lines: one a table, after these one a table for jobs, after these one a partition for intents (`on_way`: whether
-    it is held). `slots`: the slot in which each agent committed last."""
+    it is held). `slots`: when each agent's last commit begins, and lands."""
 
     lines: Any
     slots: Any
@@ -154,7 +154,7 @@ def serve(setup: Setup, seed: int, providers: Mapping[str, Provider] = PROVIDERS
     lines["appended"] = lines["ready"] = lines["timer"] = -_NEVER
     world = World(
         lines,
-        np.full(setup.agents, -1, np.int64),
+        np.full((setup.agents, 2), -_NEVER),
         zipf(setup.tables, setup.table_skew),
         zipf(setup.partitions, setup.partition_skew),
         bins,
@@ -352,17 +352,19 @@ def _hand_in(run: Any, slots: Any, rows: Any, heap: Any, slot: int, now: float) 
         _due(run, heap, now, QUEUED, slot)
         return
     if run.pattern == SLOTS:
-        turn = math.floor(now / run.interval)
-        turn += (write.agent - turn) % run.agents
-        begins = max(now, turn * run.interval)
-        if slots[write.agent] != turn:
-            slots[write.agent] = turn
+        last = slots[write.agent]
+        if last[0] < now:  # it has begun, so that it takes nothing more
+            at = max(now, last[1])
+            turn = math.floor(at / run.interval)
+            turn += (write.agent - turn) % run.agents
+            last[0] = max(at, turn * run.interval)
+            last[1] = last[0] + _client_commit(io)
             tally.swaps += 1
             tally.reads += 2
             tally.writes += 2
             tally.catalog_reads += 1
             tally.catalog_commits += 1
-        _due(run, heap, begins + _client_commit(io), VISIBLE, slot)
+        _due(run, heap, last[1], VISIBLE, slot)
         return
     if run.pattern == COLLECTOR:
         tally.writes += 1
