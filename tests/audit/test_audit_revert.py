@@ -367,6 +367,27 @@ def test_of_a_group_of_appends_the_agents_own_files_go() -> None:
     assert content_of(world, after) == list(range(10, 20))
 
 
+def test_a_branch_keeps_its_retention_and_a_tag_does_not_move() -> None:
+    world, _ = story()
+    table = world.table()
+    head = {"type": "branch", "snapshot-id": table_head(world)}
+    kept = {"max-ref-age-ms": 7, "max-snapshot-age-ms": 8, "min-snapshots-to-keep": 9}
+    refs = {"main": head, "dev": head | kept, "v1": head | {"type": "tag"}}
+    table = Table(HeadState("refs", {**table.head.metadata, "refs": refs}), table.files)
+
+    async def reference(branch: str) -> Any:
+        revert = Agent(table.head, table.files, Wanted("ann", 0, branch))
+        plan = await revert.plan()
+        names = (f"r{at}" for at in itertools.count())
+        return (await revert.draft(plan, Naming(777, START_MS + 10**9, {}, lambda: next(names)))).updates[1]
+
+    moved = {"action": "set-snapshot-ref", "ref-name": "dev", "type": "branch", "snapshot-id": 777}
+    assert asyncio.run(reference("dev")) == moved | kept
+    assert asyncio.run(reference("main")) == moved | {"ref-name": "main"}
+    with pytest.raises(BadRequest, match="'v1' is a tag"):
+        asyncio.run(reference("v1"))
+
+
 def test_what_cannot_be_told_is_refused() -> None:
     world, _ = story()
     table = world.table()

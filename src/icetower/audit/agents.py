@@ -98,6 +98,10 @@ class Agent:
         head_id = self._head.ref(self._wanted.branch)
         if head_id is None:
             raise BadRequest(f"the table has no branch {self._wanted.branch!r}", rule="revert.branch")
+        if self._head.metadata.get("refs", {}).get(self._wanted.branch, {}).get("type") == "tag":
+            raise BadRequest(
+                f"{self._wanted.branch!r} is a tag, and tags don't move: name a branch", rule="revert.branch"
+            )
         chain: list[JSON] = []
         chain.extend(ancestors(self._head.metadata, head_id))
         chain.reverse()

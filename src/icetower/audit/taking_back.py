@@ -103,7 +103,9 @@ class Drafting:
         }
         snapshot |= {"manifest-list": path, "summary": words}
         self._prove(snapshot, rows, files, parent)
-        reference = {"action": "set-snapshot-ref", "ref-name": self.branch, "type": "branch"}
+        # With the branch's retention, which would be taken from it otherwise.
+        kept = {**((metadata.get("refs") or {}).get(self.branch) or {}), "type": "branch"}
+        reference = {"action": "set-snapshot-ref", "ref-name": self.branch, **kept}
         return Draft(
             files,
             snapshot,
