@@ -74,7 +74,7 @@ def commit(spark: SparkSession, table: str, path: str) -> None:
     """An append that names a file, however its path is spelled."""
     handle = iceberg_table(spark, table)
     jvm: Any = spark._jvm
-    made = jvm.org.apache.iceberg.DataFiles.builder(handle.spec()).withPath(path)
+    made = jvm.org.apache.iceberg.DataFiles.builder(handle.spec()).withPath(path).withFormat("parquet")
     handle.newAppend().appendFile(made.withFileSizeInBytes(5).withRecordCount(1).build()).commit()
 
 
@@ -172,9 +172,16 @@ def test_what_a_snapshot_a_branch_a_tag_or_statistics_refer_to_stays(spark: Spar
 def test_what_another_table_or_another_spelling_names_is_kept(spark: SparkSession, table: str) -> None:
     unset(spark, table)
     place = data(spark, table) / "web-1"
-    for name in ("dotted.parquet", "spaced out.parquet", "Cased.parquet"):
-        left(place / name)
-    for spelling in ("./dotted.parquet", "spaced%20out.parquet", "cased.parquet"):
+    for name in ("dotted", "spaced out", "Cased", "versioned", "marked", "ended"):
+        left(place / f"{name}.parquet")
+    for spelling in (
+        "./dotted.parquet",
+        "spaced%20out.parquet",
+        "cased.parquet",
+        "versioned.parquet?versionId=a/b",
+        "marked.parquet#1",
+        "ended.parquet/.",
+    ):
         commit(spark, table, f"file:{place}/{spelling}")
     other = table.removesuffix(".t") + ".u"
     spark.sql(f"CREATE TABLE {other} (id BIGINT) USING iceberg TBLPROPERTIES ('write.data.path' = '{place}')")
@@ -254,3 +261,52 @@ def test_what_is_committed_after_the_first_proof_is_kept(
         done = ended(spark, table)
     assert (done[path].fate, path.exists()) == (Fate.KEPT, True)
     assert ended(spark, table) == {}
+
+
+def test_what_a_table_names_that_no_list_has_had_is_kept(
+    spark: SparkSession, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A table that is renamed while tables are listed may be where it isn't looked for any more."""
+    unset(spark, table)
+    path = left(data(spark, table) / "web-1" / "a.parquet")
+    other = table.removesuffix(".t") + ".u"
+    spark.sql(f"CREATE TABLE {other} (id BIGINT) USING iceberg")
+    commit(spark, other, f"file:{path}")
+    listing, missed = cleanup.tables_of, ["`u`"]
+
+    def once(*given: Any) -> list[str]:
+        without = missed.pop() if missed else "nothing"
+        return [each for each in listing(*given) if not each.endswith(without)]
+
+    monkeypatch.setattr(cleanup, "tables_of", once)
+    done = ended(spark, table)
+    assert (done[path].fate, path.exists(), missed) == (Fate.KEPT, True, [])
+    spark.sql(f"DROP TABLE {other}")
+
+
+def test_what_lies_behind_a_symbolic_link_or_was_written_again_is_kept(
+    spark: SparkSession, table: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unset(spark, table)
+    place = data(spark, table) / "web-1"
+    again, plain = left(place / "again.parquet"), left(place / "plain.parquet")
+    elsewhere = left(tmp_path / "elsewhere" / "b.parquet")
+    (place / "link").symlink_to(elsewhere.parent)
+    prove = cleanup._named_somewhere  # pyright: ignore[reportPrivateUsage]
+
+    def late(*given: Any) -> Any:
+        found = prove(*given)
+        again.write_bytes(b"another one")
+        return found
+
+    monkeypatch.setattr(cleanup, "_named_somewhere", late)
+    done = ended(spark, table)
+    assert {path.name: (each.fate, path.exists()) for path, each in done.items()} == {
+        "again.parquet": (Fate.KEPT, True),
+        "b.parquet": (Fate.KEPT, True),
+        "plain.parquet": (Fate.DELETED, False),
+    }
+    assert "symbolic link" in (done[place / "link" / "b.parquet"].why or "")
+    assert "written again" in (done[again].why or "")
+    assert elsewhere.exists()
+    assert not plain.exists()

@@ -4,9 +4,12 @@ Whose a file is says the place that it lies in alone (`write_location: own`): a 
 manifests and whatever lies beside the principals' places is only ever reported.
 
 A file is deleted when it was proven twice that nothing refers to it. The first proof is `find_orphans`: by its place,
-against its own table. The second is made anew, and differs in kind: by its name alone, however the path before it is
-spelled, against every table of the catalog, its own last. A table may have been registered under two names, or name
-another's files. Where a table cannot be read nothing is deleted at all.
+against its own table. The second is made anew, and differs in kind: by its name alone, however the path around it is
+spelled, against every table of the catalog, its own last, and those that turn up meanwhile. A table may have been
+registered under two names, or name another's files. Where a table cannot be read nothing is deleted at all.
+
+A file that was written again since it was found is another file, and young. What lies behind a symbolic link lies
+elsewhere, where nobody has looked; who may write to the place could have put that there.
 
 What remains is a commit that names a file between its proof and its end. It would have to be as old as the clause says,
 which is the contract's word that no commit of the agent takes so long.
@@ -14,6 +17,8 @@ which is the contract's word that no commit of the agent takes so long.
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -154,22 +159,32 @@ def _named_somewhere(spark: SparkSession, doomed: Sequence[Orphan]) -> dict[str,
     if not doomed:
         return {}
     own = list(dict.fromkeys(quoted(each.table) for each in doomed))
-    others = [each for each in tables_of(spark, doomed[0].table.partition(".")[0]) if each not in own]
+    catalog = doomed[0].table.partition(".")[0]
     paths = spark.createDataFrame([(each.path,) for each in doomed], "path STRING")
-    paths = paths.withColumn("name", _file_name(f.col("path"))).localCheckpoint()
+    last = f.regexp_extract("path", r"([^/]*)/*$", 1)
+    paths = paths.withColumn("name", f.explode(_names(last))).localCheckpoint()
     found: dict[str, str] = {}
-    for table in (*others, *own):
-        references = referenced_by(spark, table, iceberg_table(spark, table))
-        names = references.select(_file_name(f.col("path")).alias("name"))
-        used = paths.join(names, "name", "left_semi").select("path")
-        found |= {row.path: table for row in told(f"reading what {table} refers to", used.collect)}
+    waiting, read = [*(each for each in tables_of(spark, catalog) if each not in own), *own], set[str]()
+    while waiting:
+        for table in waiting:
+            references = referenced_by(spark, table, iceberg_table(spark, table))
+            names = references.select(f.explode(_names(f.col("path"))).alias("name"))
+            used = paths.join(names, "name", "left_semi").select("path")
+            found |= {row.path: table for row in told(f"reading what {table} refers to", used.collect)}
+        read.update(waiting)
+        # A table that was renamed or registered meanwhile, whose name no list has had.
+        waiting = [each for each in tables_of(spark, catalog) if each not in read]
     return found
 
 
-def _file_name(path: Column) -> Column:
-    """The last part of a path in one spelling: a comparison that errs takes two files for one, and keeps both."""
-    name = f.lower(decoded(f.regexp_extract(path, r"([^/]*)/*$", 1)))
-    return f.regexp_replace(name, r"^\.(.+)\.crc$", "$1")
+def _names(path: Column) -> Column:
+    """Every part of a path that could be a file's name, in one spelling: readers cut off what follows `?` and `#`.
+
+    A comparison that errs takes two files for one, and keeps both.
+    """
+    parts = f.flatten(f.transform(f.split(path, "/"), lambda part: f.split(f.lower(decoded(part)), "[/?#]")))
+    names = f.transform(parts, lambda part: f.regexp_replace(part, r"^\.(.+)\.crc$", "$1"))
+    return f.array_distinct(f.filter(names, lambda name: name != ""))
 
 
 class _Ends:
@@ -187,9 +202,13 @@ class _Ends:
         handle = self._handle(orphan.table)
         if (handle.properties().get("gc.enabled") or "true").lower() == "false":
             return _kept(orphan, "the table has gc.enabled = false: its files may be others', too")
+        if _behind_a_link(orphan.path, handle.location()):
+            return _kept(orphan, "it lies behind a symbolic link")
         if self._dry_run:
             return orphan
         try:
+            if not told(f"looking at {orphan.path}", lambda: _is_as_found(handle.io(), orphan)):
+                return _kept(orphan, "it was written again since it was found")
             told(f"deleting {orphan.path}", lambda: handle.io().deleteFile(orphan.path))
         except UpstreamFailed as error:
             return _kept(orphan, str(error))
@@ -199,6 +218,25 @@ class _Ends:
         if table not in self._handles:
             self._handles[table] = iceberg_table(self._spark, quoted(table))
         return self._handles[table]
+
+
+def _is_as_found(files: Any, orphan: Orphan) -> bool:
+    """Whether a file is still the one that was found, as far as Iceberg's own listing tells."""
+    listed = files.listPrefix(orphan.path).iterator()
+    while listed.hasNext():
+        file = listed.next()
+        if file.location() == orphan.path:
+            return (file.createdAtMillis(), file.size()) == (orphan.modified_ms, orphan.size_bytes)
+    return True  # it is gone
+
+
+def _behind_a_link(path: str, location: str) -> bool:
+    """Whether a directory on the way from a table's location to a local file is a symbolic link."""
+    local, root = (re.sub(r"^file:/+", "/", each) for each in (path, location))
+    if not local.startswith("/"):
+        return False
+    folder = os.path.dirname(local)
+    return os.path.realpath(folder) != os.path.join(os.path.realpath(root), os.path.relpath(folder, root))
 
 
 def _kept(orphan: Orphan, why: str) -> Orphan:
