@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import sqlite3
 import subprocess
 import sys
 import tomllib
@@ -29,6 +30,7 @@ runtime_floor_s = 0
 [sweep]
 inter_arrival_ms = [100]
 """
+WRITES_MS = {10_000: [4.5 + i / 100 for i in range(100)], MIB: [6.5 + i / 100 for i in range(100)]}
 
 
 def samples(latency: Latency, count: int, seed: int) -> list[float]:
@@ -63,7 +65,7 @@ def test_constant_calls_have_no_spread() -> None:
 
 def test_what_was_fitted_can_be_simulated() -> None:
     fit = fitted(samples(Latency(3.0, 0.2), 500, 1))
-    section = provider_section("mine", fit, (5.0, 2.0, 0.2), fit, fit)
+    section = provider_section("mine", fit, WRITES_MS, fit, fit)
     given = tomllib.loads(section)["providers"]["mine"]
     assert provider_from("mine", given, "here").get.median_ms == pytest.approx(3.0, rel=0.05)
     found = course.run(parse(EXPERIMENT + section, "own", "own"), workers=1)
@@ -100,12 +102,17 @@ def test_a_provider_that_is_none_says_why(section: str, told: str) -> None:
         parse(EXPERIMENT + section, "own", "own")
 
 
-def test_a_catalog_and_its_storage_are_measured_and_left_as_they_were(tmp_path: Path) -> None:
+def calibrate(name: str, folder: Path, *program: str) -> subprocess.CompletedProcess[str]:
     command = [
-        str(Path(sys.executable).with_name("icetower")), "simulate", "calibrate", "here", "--count", "20",
-        "-p", "type=sql", "-p", f"uri=sqlite:///{tmp_path}/catalog.db", "-p", f"warehouse=file://{tmp_path}/lake",
+        *(program or (str(Path(sys.executable).with_name("icetower")),)),
+        "simulate", "calibrate", name, "--count", "20",
+        "-p", "type=sql", "-p", f"uri=sqlite:///{folder}/catalog.db", "-p", f"warehouse=file://{folder}/lake",
     ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+
+
+def test_a_catalog_and_its_storage_are_measured_and_left_as_they_were(tmp_path: Path) -> None:
+    done = calibrate("here", tmp_path)
     assert done.returncode == 0, done.stderr
     section = done.stdout[done.stdout.index("[providers.here]") :]
     provider = provider_from("here", tomllib.loads(section)["providers"]["here"], "output")
@@ -119,3 +126,38 @@ def test_a_catalog_that_is_not_there_is_said() -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 2
     assert "key=value" in done.stderr
+
+
+def test_writes_may_be_the_fastest_calls() -> None:
+    slow, quick = fitted([20.0, 21.0] * 20), [1.0, 1.1] * 20
+    given = tomllib.loads(provider_section("mine", slow, {1024: quick, MIB: quick}, slow, slow))["providers"]["mine"]
+    assert given["floor_ms"] == 1.0
+    assert provider_from("mine", given, "here").put(1024).mean_ms == pytest.approx(1.05, rel=0.05)
+
+
+@pytest.mark.parametrize("name", ["s3", "instant", "my lake", "a.b", ""])
+def test_a_name_that_no_experiment_could_use_is_told_before_anything_is_measured(name: str, tmp_path: Path) -> None:
+    done = calibrate(name, tmp_path)
+    assert done.returncode == 2
+    assert "cannot be called" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_failure_half_way_is_told_and_leaves_no_files(tmp_path: Path) -> None:
+    """Where the storage writes no second file, the first one and the table are taken away."""
+    lake = tmp_path / "lake"
+    script = (
+        "import importlib; c = importlib.import_module('icetower.cli.calibrate'); from icetower.cli import main\n"
+        "real = c._write; made = []\n"
+        "def write(io, path, size):\n"
+        "    if made: raise ValueError('the disk is full')\n"
+        "    made.append(path); real(io, path, size)\n"
+        "c._write = write; main()"
+    )
+    done = calibrate("here", tmp_path, sys.executable, "-c", script)
+    assert done.returncode == 1, done.stderr
+    assert "failed: the disk is full" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert [path for path in lake.rglob("*") if path.is_file() and "/data/" in str(path)] == []
+    with sqlite3.connect(tmp_path / "catalog.db") as database:
+        assert database.execute("select count(*) from iceberg_tables").fetchone() == (0,)

@@ -35,7 +35,7 @@ from bench import pages, sides, slow_io  # noqa: E402
 from bench.operations import Spread  # noqa: E402
 from bench.pages import Shown, spread_text  # noqa: E402
 from bench.sides import OPTIMISTIC, PREPARED, WARM_S, Case  # noqa: E402
-from icetower.simulator.calibration import Fit, fitted, fitted_writes, provider_section  # noqa: E402
+from icetower.simulator.calibration import Fit, fitted, provider_section  # noqa: E402
 from icetower.simulator.latencies import MIB, Provider, provider_from  # noqa: E402
 from icetower.simulator.pool import one  # noqa: E402
 from icetower.simulator.setup import Setup  # noqa: E402
@@ -168,7 +168,7 @@ def measure_calls(folder: Path) -> str:
         swaps = _timed(lambda text: pointer.execute("update pointers set place = ?", (text,)), texts, at_once=1)
         looks = _timed(lambda _: pointer.execute("select place from pointers").fetchone(), texts, at_once=1)
     fits: list[Fit] = [fitted(found) for found in (reads, looks, swaps)]
-    return provider_section(NAME, fits[0], fitted_writes(writes), fits[1], fits[2])
+    return provider_section(NAME, fits[0], writes, fits[1], fits[2])
 
 
 def _timed(call: Callable[[str], object], given: Sequence[str], at_once: int = AT_ONCE) -> list[float]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,7 +11,7 @@ from rich.table import Table
 
 from icetower.ambient import SystemAmbient
 from icetower.cli.simulate import console, needed
-from icetower.cli.terminal import say
+from icetower.cli.terminal import say, warn
 from icetower.errors import UpstreamFailed, UsageError
 
 if TYPE_CHECKING:
@@ -34,32 +34,40 @@ def calibrate(
     Prints a [providers.NAME] section for an experiment's file.
     """
     calibration = needed("calibration")
+    calibration.require_name(name)
     clock = SystemAmbient()
     catalog, table = _table(
         dict(_pair(given) for given in properties), namespace, f"t_{clock.uuid4().replace('-', '')}"
     )
+    files = [(size, f"{table.location()}/data/{size}-{number}") for size in SIZES for number in range(count)]
+    writes: dict[int, list[float]] = {size: [] for size in SIZES}
     try:
-        files = [(size, f"{table.location()}/data/{size}-{number}") for size in SIZES for number in range(count)]
-        writes: dict[int, list[float]] = {size: [] for size in SIZES}
         for size, path in files:
             writes[size].append(_timed(clock, lambda path=path, size=size: _write(table.io, path, size)))
         reads = [_timed(clock, lambda path=path: _read(table.io, path)) for size, path in files if size == SIZES[0]]
-        for _, path in files:
-            table.io.delete(path)
         identifier = table.name()
         looks = [_timed(clock, lambda: catalog.load_table(identifier)) for _ in range(count)]
         commits = [_timed(clock, lambda number=number: _commit(table, number)) for number in range(count)]
-    except OSError as error:
-        raise UpstreamFailed(f"the storage at {table.location()} failed: {error}") from error
+    except Exception as error:  # PyIceberg and what it stands on have each their own
+        raise UpstreamFailed(f"the catalog, or the storage at {table.location()}, failed: {error}") from error
     finally:
-        catalog.drop_table(table.name())
+        _clean(catalog, table, [path for _, path in files[: sum(map(len, writes.values())) + 1]])
     fits = {what: calibration.fitted(found) for what, found in (("read", reads), ("look", looks), ("commit", commits))}
     fits |= {f"write {size // 1024} KiB": calibration.fitted(found) for size, found in writes.items()}
     _show(fits)
-    section = calibration.provider_section(
-        name, fits["read"], calibration.fitted_writes(writes), fits["look"], fits["commit"]
-    )
+    section = calibration.provider_section(name, fits["read"], writes, fits["look"], fits["commit"])
     say(section.rstrip())
+
+
+def _clean(catalog: Any, table: Any, paths: Sequence[str]) -> None:
+    """Take away what was made, also where some of it was never made, and say what is left where that fails."""
+    for path in paths:
+        with suppress(Exception):  # the last one may not be there
+            table.io.delete(path)
+    try:
+        catalog.drop_table(table.name())
+    except Exception as error:  # noqa: BLE001 - each catalog has its own
+        warn(f"the table {'.'.join(table.name())} is left: {error}")
 
 
 def _pair(given: str) -> tuple[str, str]:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
 from icetower.errors import UsageError
-from icetower.simulator.latencies import MIB, Latency
+from icetower.simulator.latencies import MIB, PROVIDERS, Latency
 
 SAMPLES_MIN = 20
 """Fewer tell too little of a spread."""
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +72,22 @@ def fitted_writes(samples_ms: Mapping[int, Sequence[float]]) -> tuple[float, flo
     return base, slope, median(fit.latency.sigma for fit in fits.values())
 
 
-def provider_section(name: str, read: Fit, write: tuple[float, float, float], catalog_read: Fit, commit: Fit) -> str:
-    """A provider for an experiment's file, as TOML."""
-    base, slope, sigma = write
-    floor = min(fit.latency.floor_ms for fit in (read, catalog_read, commit))
+def require_name(name: str) -> None:
+    """Raises `UsageError` where no provider can be called that."""
+    if name in PROVIDERS or not _NAME.fullmatch(name):
+        raise UsageError(
+            f"a provider of one's own cannot be called {name!r}: it has letters, digits, - and _, and is none of "
+            f"{', '.join(PROVIDERS)}"
+        )
+
+
+def provider_section(
+    name: str, read: Fit, writes_ms: Mapping[int, Sequence[float]], catalog_read: Fit, commit: Fit
+) -> str:
+    """A provider for an experiment's file, as TOML. No call of it is faster than the fastest of all samples."""
+    base, slope, sigma = fitted_writes(writes_ms)
+    fits = (read, catalog_read, commit, *(fitted(samples) for samples in writes_ms.values()))
+    floor = min(fit.latency.floor_ms for fit in fits)
 
     def pair(fit: Fit) -> str:
         return f"[{fit.latency.median_ms:.4g}, {fit.latency.sigma:.4g}]"
