@@ -12,28 +12,42 @@ from bench.sides import OPTIMISTIC, PREPARED
 
 from icetower.simulator.latencies import PROVIDERS, provider_from
 
-NO_PROCESSOR = {"client_cpu_ms": 0.0, "server_cpu_ms": 0.0, "group_cpu_ms": 0.0}
+NO_PROCESSOR = {"client_cpu_ms": 0.0, "server_cpu_ms": 0.0, "group_cpu_ms": 0.0, "member_cpu_ms": 0.0}
 
 
-@pytest.mark.parametrize(("group_ms", "commit_ms", "size"), [(16.0, 4.0, 60.0), (0.0, 5.0, 8.0), (20.0, 0.0, 3.0)])
-def test_processor_time_is_split_by_two_equations(group_ms: float, commit_ms: float, size: float) -> None:
-    found = simulated.split_cpu(alone_ms=group_ms + commit_ms, busy_ms=commit_ms + group_ms / size, busy_size=size)
-    assert found == pytest.approx((group_ms, commit_ms))
+@pytest.mark.parametrize(
+    ("group_ms", "member_ms", "commit_ms", "size"),
+    [(16.0, 1.0, 3.0, 60.0), (0.0, 0.0, 5.0, 8.0), (20.0, 2.0, 0.0, 3.0)],
+)
+def test_processor_time_is_split_by_three_equations(
+    group_ms: float, member_ms: float, commit_ms: float, size: float
+) -> None:
+    of_group_ms = member_ms + group_ms / size
+    busy_ms = commit_ms + of_group_ms
+    found = simulated.split_cpu(
+        alone_ms=group_ms + member_ms + commit_ms, busy_ms=busy_ms, busy_size=size, busy_share=of_group_ms / busy_ms
+    )
+    assert found == pytest.approx({"server_cpu_ms": commit_ms, "group_cpu_ms": group_ms, "member_cpu_ms": member_ms})
 
 
-def test_processor_time_is_never_negative() -> None:
-    assert simulated.split_cpu(alone_ms=3.0, busy_ms=4.0, busy_size=10.0) == (0.0, 4.0)
-    assert simulated.split_cpu(alone_ms=50.0, busy_ms=4.0, busy_size=1.0) == (0.0, 4.0)
-    group_ms, commit_ms = simulated.split_cpu(alone_ms=100.0, busy_ms=4.0, busy_size=10.0)
-    assert (group_ms, commit_ms) == (40.0, 0.0)
+@pytest.mark.parametrize(
+    ("alone_ms", "busy_ms", "size", "expected"),
+    [(3.0, 4.0, 10.0, (2.0, 0.0, 2.0)), (50.0, 4.0, 1.0, (2.0, 0.0, 2.0)), (100.0, 4.0, 10.0, (2.0, 20.0, 0.0))],
+)
+def test_processor_time_is_never_negative(
+    alone_ms: float, busy_ms: float, size: float, expected: tuple[float, float, float]
+) -> None:
+    found = simulated.split_cpu(alone_ms=alone_ms, busy_ms=busy_ms, busy_size=size, busy_share=0.5)
+    assert tuple(found.values()) == pytest.approx(expected)
 
 
 def test_the_calls_of_the_benchmarks_storage_are_those_of_its_profile(tmp_path: Path) -> None:
     section = simulated.measure_calls(tmp_path / "calls")
     found = provider_from("bench", tomllib.loads(section)["providers"]["bench"], "output")
     s3 = PROVIDERS["s3"]
-    assert s3.get.median_ms < found.get.median_ms < 1.5 * s3.get.median_ms
-    assert s3.put_base_ms < found.put(0).median_ms < 1.5 * s3.put_base_ms
+    # Measured calls are drawn from the profile, so that their median lies about its own; a busy machine adds to them.
+    assert 0.9 * s3.get.median_ms < found.get.median_ms < 2 * s3.get.median_ms
+    assert 0.9 * s3.put_base_ms < found.put(0).median_ms < 2 * s3.put_base_ms
     assert found.swap.median_ms < s3.swap.median_ms
 
 

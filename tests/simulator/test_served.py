@@ -101,6 +101,15 @@ def test_a_group_takes_the_towers_processor_once() -> None:
     assert run.figures[BEGUN].p50_s > free.figures[BEGUN].p50_s
 
 
+def test_a_group_keeps_the_processor_for_each_of_its_members() -> None:
+    """The same work, done for a group at once instead of commit by commit as they come, is waited for by all of it."""
+    base = replace(BASE, pattern="group", writers=32, runtime_s=1e-5, runtime_floor_s=0.0, cold=True, prepared=True)
+    asked, grouped = (one(replace(base, server_cpu_ms=4 - part, member_cpu_ms=part), 1) for part in (0.0, 3.0))
+    assert grouped.committed < 0.9 * asked.committed
+    slow = one(replace(base, server_cpu_ms=0.0, member_cpu_ms=20.0), 1)  # 50 a second are what there is time for
+    assert 0.7 * 50 < slow.committed / 600 <= 50
+
+
 def test_appends_make_few_files() -> None:
     run = one(replace(BASE, pattern="appends", inter_arrival_ms=8.0), 1)
     assert run.figures[BEGUN].success_pct > 99.9

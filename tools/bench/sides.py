@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -66,8 +66,12 @@ class Java:
     library: Path
 
 
-def run(case: Case, folder: Path, java: Java | None = None) -> dict[str, Any]:
-    """Run a case in an empty folder; its figures as a JSON object. Raises `Trouble` where it cannot be run."""
+def run(case: Case, folder: Path, java: Java | None = None, launcher: Sequence[str] = ()) -> dict[str, Any]:
+    """Run a case in an empty folder; its figures as a JSON object. Raises `Trouble` where it cannot be run.
+
+    Args:
+        launcher: for a tower, as `servers.tower` has it.
+    """
     if case.side in (OPTIMISTIC, LOCKED):
         return _plain(case, folder)
     if case.side == DIRECT:
@@ -77,7 +81,7 @@ def run(case: Case, folder: Path, java: Java | None = None) -> dict[str, Any]:
             raise servers.Trouble("the reference server needs Java")
         return _served(case, servers.reference(folder, java.program, java.library), _pyiceberg)
     writers = {TOWER: _pyiceberg, PREPARED: _prepared, APPENDS: _appends}[case.side]
-    return _served(case, servers.tower(folder, case.profile, case.seed), writers)
+    return _served(case, servers.tower(folder, case.profile, case.seed, launcher=launcher), writers)
 
 
 # -- a table, and what became of it -----------------------------------------------------------------------------------

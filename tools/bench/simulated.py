@@ -31,7 +31,7 @@ if __package__ in {None, ""}:
 
 from rich.console import Console  # noqa: E402
 
-from bench import pages, sides, slow_io  # noqa: E402
+from bench import group_clock, pages, sides, slow_io  # noqa: E402
 from bench.operations import Spread  # noqa: E402
 from bench.pages import Shown, spread_text  # noqa: E402
 from bench.sides import OPTIMISTIC, PREPARED, WARM_S, Case  # noqa: E402
@@ -109,19 +109,22 @@ def one_round(number: int, provider: Provider, console: Console) -> dict[str, An
 
 def calibrate(number: int, provider: Provider, console: Console) -> tuple[dict[str, float], list[dict[str, Any]]]:
     """Processor time in milliseconds, as a setup has it, and the runs that tell it."""
-    runs = [measured(side, writers, number, console) for side, writers in CALIBRATING]
+    with pages.folders() as folder:
+        clock = folder() / "groups.json"
+        timed = ("bench.group_clock", str(clock))
+        runs = [
+            measured(side, writers, number, console, timed if (side, writers) == (PREPARED, SATURATED) else ())
+            for side, writers in CALIBRATING
+        ]
+        share = group_clock.share(clock)
     alone, busy, clients = runs
-    group_cpu_ms, server_cpu_ms = split_cpu(
+    processors = split_cpu(
         alone_ms=alone["server_cpu_ms"],
         busy_ms=1000 / busy["commits_per_s"],
         busy_size=busy["commits_per_s"] / busy["metadata_files_per_s"],
+        busy_share=share,
     )
-    processors = {
-        "client_cpu_ms": client_cpu(clients["commits_per_s"], provider),
-        "server_cpu_ms": server_cpu_ms,
-        "group_cpu_ms": group_cpu_ms,
-    }
-    return processors, runs
+    return {"client_cpu_ms": client_cpu(clients["commits_per_s"], provider)} | processors, runs
 
 
 def provider_of(section: str) -> Provider:
@@ -139,17 +142,19 @@ def client_cpu(commits_per_s: float, provider: Provider) -> float:
     return (low + high) / 2
 
 
-def split_cpu(*, alone_ms: float, busy_ms: float, busy_size: float) -> tuple[float, float]:
-    """Processor time of the tower for a group, and for each commit in it.
+def split_cpu(*, alone_ms: float, busy_ms: float, busy_size: float, busy_share: float) -> dict[str, float]:
+    """Processor time of the tower, as a setup has it: for a commit, for its group, and for it as one of its group.
 
     Args:
         alone_ms: for a commit that is a group of its own.
         busy_ms: for a commit among `busy_size` in a group.
+        busy_share: how much of that is its group's.
     """
-    if busy_size <= 1:
-        return 0.0, busy_ms
-    group_ms = min(max((alone_ms - busy_ms) / (1 - 1 / busy_size), 0.0), busy_ms * busy_size)
-    return group_ms, max(busy_ms - group_ms / busy_size, 0.0)
+    group_ms = 0.0
+    if busy_size > 1:
+        group_ms = min(max((alone_ms - busy_ms) / (1 - 1 / busy_size), 0.0), busy_ms * busy_size * busy_share)
+    member_ms = busy_ms * busy_share - group_ms / busy_size
+    return {"server_cpu_ms": busy_ms * (1 - busy_share), "group_cpu_ms": group_ms, "member_cpu_ms": member_ms}
 
 
 def measure_calls(folder: Path) -> str:
@@ -229,11 +234,11 @@ def predicted(setup: Setup, provider: Provider) -> tuple[float, float]:
     return committed / SEEDS / (setup.duration_s - WARM_S), 100 * committed / max(ended, 1)
 
 
-def measured(side: str, writers: int, number_: int, console: Console) -> dict[str, Any]:
+def measured(side: str, writers: int, number_: int, console: Console, launcher: Sequence[str] = ()) -> dict[str, Any]:
     """One run, as `make bench-commit` makes it."""
     rate_max = min(RATE_MAX, writers * 12)
     with pages.folders() as folder:
-        record = sides.run(Case(side, writers, "s3", SECONDS, number_, rate_max), folder())
+        record = sides.run(Case(side, writers, "s3", SECONDS, number_, rate_max), folder(), launcher=launcher)
     console.print(
         f"{number_}: {side}, {writers} writers: {record['commits_per_s']:.2f} commits/s, "
         f"{100 * record['success']:.1f} %, exact {record['exact']}"
@@ -319,8 +324,9 @@ def processor_table(processors: Sequence[Mapping[str, float]]) -> Shown:
     """What was calibrated besides latencies."""
     said = {
         "client_cpu_ms": f"plain clients, for each attempt (by the rate of {SATURATED} writers)",
-        "server_cpu_ms": f"the tower, for each commit (by one writer and the rate of {SATURATED})",
-        "group_cpu_ms": "the tower, for each group besides",
+        "server_cpu_ms": f"the tower, for each commit before its group (by the rate of {SATURATED} writers)",
+        "group_cpu_ms": "the tower, for each group (by one writer beside them)",
+        "member_cpu_ms": "the tower, for each commit of a group besides",
     }
     rows = tuple(
         (text, f"`{name}`", spread_text(Spread.of(each[name] for each in processors))) for name, text in said.items()

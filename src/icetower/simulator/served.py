@@ -70,6 +70,7 @@ RUN = np.dtype(
         ("job", np.float64),
         ("cpu", np.float64),
         ("group_cpu", np.float64),
+        ("member_cpu", np.float64),
         ("deadline", np.float64),
         ("group_max", np.int64),
         ("pipeline_max", np.int64),
@@ -191,6 +192,7 @@ def _enter(run: Any, setup: Setup) -> None:
         "job": setup.job_s * 1000,
         "cpu": setup.server_cpu_ms,
         "group_cpu": setup.group_cpu_ms,
+        "member_cpu": setup.member_cpu_ms,
         "deadline": setup.deadline_s * 1000,
         "group_max": setup.appends_max if folds else setup.group_max,
         "pipeline_max": setup.pipeline_max,
@@ -476,8 +478,9 @@ def _landing(run: Any, lines: Any, line: int, size: int, now: float) -> float:
         now += lasting(io, CATALOG_READ)
         tally.catalog_reads += 1
     lines[line].loaded = 1
-    if run.group_cpu > 0.0:
-        run.cpu_free = max(run.cpu_free, now) + run.group_cpu
+    cpu = run.group_cpu + size * run.member_cpu
+    if cpu > 0.0:
+        run.cpu_free = max(run.cpu_free, now) + cpu
         now = run.cpu_free
     lines[line].ready = now
     written = lasting(io, PUT_METADATA)

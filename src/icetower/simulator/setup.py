@@ -140,7 +140,8 @@ class Setup:
         agents: how many there are to share the slots.
         interval_s: how often the mediator or the collector looks, or how long a slot is.
         job_s: what a job of the mediator or collector takes besides its reads and writes.
-        server_cpu_ms, group_cpu_ms: processor time of the tower for each commit, and for each group besides.
+        server_cpu_ms: processor time of the tower for each commit, before it waits for its group.
+        group_cpu_ms, member_cpu_ms: the same for each group, and for each of its members, before its files are written.
         deadline_s: how long a commit or an intent waits for its turn.
         group_max, appends_max, pipeline_max, append_interval_s: the tower's limits on groups.
         prepared: what clients write for a commit of their own was written before.
@@ -190,6 +191,7 @@ class Setup:
     job_s: float = 5.0
     server_cpu_ms: float = 4.0
     group_cpu_ms: float = 0.0
+    member_cpu_ms: float = 0.0
     deadline_s: float = 30.0
     group_max: int = 256
     appends_max: int = 2_048
@@ -284,8 +286,8 @@ def _values(setup: Setup) -> dict[str, bool]:
         >= 0,
         "reads_at_once: from 1 to 64": setup.reads_at_once is None or 1 <= setup.reads_at_once <= 64,
         f"pattern: one of {', '.join(PATTERNS)}, not {setup.pattern!r}": setup.pattern in PATTERNS,
-        "writers, client_cpu_ms, server_cpu_ms and group_cpu_ms: 0 or more": min(
-            setup.writers, setup.client_cpu_ms, setup.server_cpu_ms, setup.group_cpu_ms
+        "writers, client_cpu_ms, server_cpu_ms, group_cpu_ms and member_cpu_ms: 0 or more": min(
+            setup.writers, setup.client_cpu_ms, setup.server_cpu_ms, setup.group_cpu_ms, setup.member_cpu_ms
         )
         >= 0,
         "agents, group_max, appends_max and data_bytes: 1 or more": min(
