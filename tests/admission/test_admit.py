@@ -610,7 +610,7 @@ icetower.blind                  fine
 icetower.filter                 fine
 icetower.isolation-level        fine
 icetower.read-snapshot          fine
-icetower.reverts                fine
+icetower.reverts                contract.summary
 icetower.idempotency-key        fine
 icetower.principal              contract.summary
 icetower.client-manifest-list   contract.summary
@@ -643,6 +643,14 @@ def test_summary_keys_of_the_tower_are_the_towers_and_misspelt_ones_nobodys(line
     else:
         assert "icetower.application, icetower.blind, icetower.filter, icetower.idempotency-key" in error.message
         assert refused(written, by=administrator("chief")).rule == rule
+
+
+def test_only_who_may_delete_everywhere_takes_back_commits() -> None:
+    """What a commit says to take back, audits excuse: who owns a part could have others' deletes dropped unseen."""
+    written = change([A], **{"icetower.reverts": "1,2"})
+    assert refused(written).rule == "contract.summary"
+    assert ask(written, by=contract("append, delete", "all"))
+    assert refused(written, by=contract("append", "all")).rule == "contract.summary"
 
 
 def test_only_who_may_write_everywhere_tells_a_mediators_progress() -> None:

@@ -40,7 +40,7 @@ from icetower.contracts.check import Clear, Touch, Verdict, appends_blindly, che
 from icetower.contracts.model import FILE_OPERATIONS, Isolation, Operation
 from icetower.contracts.terms import NO_LAYOUT, Layout
 from icetower.errors import ContractViolation, ValidationFailed
-from icetower.protocol.marks import MEDIATOR, OF_CLIENTS, OF_THE_TOWER, OURS
+from icetower.protocol.marks import MEDIATOR, OF_CLIENTS, OF_THE_TOWER, OURS, REVERTS
 from icetower.protocol.names import Identifier
 from icetower.registry.principals import Principal
 from icetower.table import metadata as table_metadata
@@ -527,6 +527,8 @@ class _Asked:
     def check_summaries(self) -> None:
         # A mediator's progress makes rows of its write-ahead log count as done: only who may write everywhere says so.
         mediates = self.contract.grants_everywhere(frozenset({Operation.APPEND}), self.identifier)
+        # What is said to be taken back counts as meant to go, or to come back, for every audit.
+        takes_back = self.contract.grants_everywhere(frozenset({Operation.DELETE}), self.identifier)
         for change in self.changes:
             size = sum(len(name) + len(text) for name, text in _summary(change).items())
             if size > SUMMARY_CHARACTERS_MAX:  # every commit after it would write it again, every reader read it
@@ -540,5 +542,12 @@ class _Asked:
                     raise self.refuse(
                         "contract.summary",
                         f"the snapshot property {name} is written by the tower alone; leave it out",
+                        next_step="fix_request",
+                    )
+                if name == REVERTS and not takes_back:
+                    raise self.refuse(
+                        "contract.summary",
+                        f"{name} is said by those alone who may remove rows anywhere in the table; leave it out, or ask "
+                        "an administrator to run `icetower revert`",
                         next_step="fix_request",
                     )
