@@ -547,7 +547,7 @@ class _Asked:
                 if name == REVERTS and not takes_back:
                     raise self.refuse(
                         "contract.summary",
-                        f"{name} is said by those alone who may remove rows anywhere in the table; leave it out, or ask "
+                        f"{name} is said by those alone who may remove rows anywhere in the table; leave it out or ask "
                         "an administrator to run `icetower revert`",
                         next_step="fix_request",
                     )
