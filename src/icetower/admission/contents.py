@@ -59,7 +59,9 @@ def check_contents(
     """
     identifier, own = admitted.identifier, known_places(admitted.changes)
     for touched in _added(admitted.changes):
-        if named.get(touched.file.path, frozenset()) is None:
+        if touched.file.path not in named:
+            continue  # a data file, or deletes by value: its manifest has said it all
+        if named[touched.file.path] is None:
             raise _closed(principal, identifier, touched, _CLOSED)
         reached: dict[Place, None] = {}
         for name in sorted(_untold(touched, named)):
