@@ -145,3 +145,12 @@ def test_the_pipelines_run_from_the_terminal(run: Run, tower: TowerProcess, cont
         assert (fates.pop(own), fates[other], set(fates.values())) == (fate, "reported", {"reported"})
         assert own.exists() is (fate != "deleted")
     assert other.exists()
+
+
+def test_what_no_command_needs_is_not_imported() -> None:
+    """All that the commands need takes a second and more to import, and most of them need little of it."""
+    said = "print({'pyiceberg', 'pyarrow', 'numpy', 'sqlalchemy'} & sys.modules.keys())"
+    program = f"import sys; from icetower.cli import main\ntry: main()\nexcept SystemExit: {said}"
+    command = [sys.executable, "-c", program, "escalations", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.splitlines()[-1] == "set()"

@@ -1,7 +1,7 @@
 """Java's own `JdbcCatalog` on a tower's SQLite file, in a Spark of its own (it needs another driver on its class path).
 
 python jdbc_catalog.py CATALOG_DB WAREHOUSE: runs the statements on standard input, one a line, with `java`
-for the catalog; prints the rows of each as one line of JSON.
+for the catalog; prints the rows of each as one line of JSON, before it reads the next.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def main() -> None:
     try:
         for line in sys.stdin:
             rows = [list(row) for row in spark.sql(line.strip()).collect()]
-            sys.stdout.write(json.dumps(rows, default=str) + "\n")
+            print(json.dumps(rows, default=str), flush=True)
     finally:
         spark.stop()
 

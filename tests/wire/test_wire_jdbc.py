@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,22 +16,31 @@ from tower_process import TowerProcess
 pytestmark = pytest.mark.spark
 
 
-def java(data: Path, *statements: str) -> list[list[list[object]]]:
-    done = subprocess.run(
-        [
-            sys.executable,
-            str(Path(__file__).with_name("jdbc_catalog.py")),
-            str(data / "java.db"),
-            (data / "warehouse").as_uri(),
-        ],
-        input="\n".join(statements),
-        capture_output=True,
+@contextmanager
+def java(data: Path) -> Iterator[Callable[[str], list[list[object]]]]:
+    """Java on a tower's database: answers statements with their rows."""
+    program = [sys.executable, str(Path(__file__).with_name("jdbc_catalog.py"))]
+    with subprocess.Popen(
+        [*program, str(data / "java.db"), (data / "warehouse").as_uri()],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
         text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return [json.loads(line) for line in done.stdout.splitlines()]
+        bufsize=1,
+    ) as process:
+        assert process.stdin
+        assert process.stdout
+        asked, answers = process.stdin, process.stdout
+
+        def ask(statement: str) -> list[list[object]]:
+            asked.write(f"{statement}\n")
+            line = answers.readline()
+            assert line, "Java has ended; what it said is above"
+            return json.loads(line)
+
+        try:
+            yield ask
+        finally:
+            process.kill()
 
 
 def test_a_catalog_that_java_has_made_is_served_and_shared(tmp_path: Path) -> None:
@@ -37,26 +48,21 @@ def test_a_catalog_that_java_has_made_is_served_and_shared(tmp_path: Path) -> No
     data.mkdir()
     settings = tmp_path / "icetower.toml"
     settings.write_text(f'[upstream]\nuri = "sqlite:///{data / "java.db"}"\ncatalog = "java"\n')
-    java(
-        data,
-        "CREATE NAMESPACE java.shop",
-        "CREATE TABLE java.shop.t (id BIGINT) USING iceberg",
-        "INSERT INTO java.shop.t VALUES (1), (2)",
-    )
-    tower = TowerProcess(data, "--config", str(settings))
-    try:
-        table = tower.catalog(tower.secret).load_table("shop.t")
-        table.append(pa.table({"id": [3]}))
-        read, _, listed = java(
-            data,
-            "SELECT id FROM java.shop.t ORDER BY id",
-            "INSERT INTO java.shop.t VALUES (4)",
-            "SHOW TABLES IN java.shop",
-        )
-        assert read == [[1], [2], [3]]
-        assert [row[1] for row in listed] == ["t"]
-        assert sorted(table.refresh().scan().to_arrow()["id"].to_pylist()) == [1, 2, 3, 4]
-        table.append(pa.table({"id": [5]}))
-        assert java(data, "SELECT count(*), sum(id) FROM java.shop.t") == [[[5, 15]]]
-    finally:
-        tower.stop()
+    with java(data) as ask:
+        ask("CREATE NAMESPACE java.shop")
+        ask("CREATE TABLE java.shop.t (id BIGINT) USING iceberg")
+        ask("INSERT INTO java.shop.t VALUES (1), (2)")
+        tower = TowerProcess(data, "--config", str(settings))
+        try:
+            table = tower.catalog(tower.secret).load_table("shop.t")
+            table.append(pa.table({"id": [3]}))
+            ask("REFRESH TABLE java.shop.t")
+            assert ask("SELECT id FROM java.shop.t ORDER BY id") == [[1], [2], [3]]
+            ask("INSERT INTO java.shop.t VALUES (4)")
+            assert [row[1] for row in ask("SHOW TABLES IN java.shop")] == ["t"]
+            assert sorted(table.refresh().scan().to_arrow()["id"].to_pylist()) == [1, 2, 3, 4]
+            table.append(pa.table({"id": [5]}))
+            ask("REFRESH TABLE java.shop.t")
+            assert ask("SELECT count(*), sum(id) FROM java.shop.t") == [[5, 15]]
+        finally:
+            tower.stop()

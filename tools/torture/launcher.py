@@ -116,6 +116,7 @@ def serve(order: dict[str, Any], steps: mmap.mmap) -> None:
 def warm() -> None:
     """Import once what every child needs. Threads would not survive the fork: none is started."""
     import icetower.cli.app
+    import icetower.cli.serve
     import icetower.gateway.app
     import icetower.gateway.settings  # noqa: F401
 

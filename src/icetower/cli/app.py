@@ -3,28 +3,86 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from collections import UserDict
+from importlib import import_module
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
+from typer.main import get_command
 
 from icetower import __version__
-from icetower.cli import advise as advise_command
-from icetower.cli import audit as audit_command
-from icetower.cli import calibrate as calibrate_command
-from icetower.cli import contracts, escalations, pipelines, registry, shadow
-from icetower.cli import demo as demo_command
-from icetower.cli import explain as explain_command
-from icetower.cli import grants as grants_command
-from icetower.cli import plan as plan_command
-from icetower.cli import revert as revert_command
-from icetower.cli import serve as serve_command
-from icetower.cli import simulate as simulate_command
-from icetower.cli import sweep as sweep_command
 from icetower.cli.terminal import fail, say
 from icetower.errors import ConfigurationError, IcetowerError, UsageError
 
+COMMANDS = {
+    "serve": "serve:serve",
+    "demo": "demo:demo",
+    "explain": "explain:explain",
+    "audit": "audit:audit_table",
+    "advise": "advise:advise_table",
+    "revert": "revert:revert",
+    "plan": "plan:plan",
+    "mediate": "pipelines:mediate",
+    "orphans": "pipelines:orphans",
+    "contracts": "contracts:contracts",
+    "contracts grants": "grants:grants",
+    "contracts shadow-report": "shadow:shadow_report",
+    "principals": "registry:principals",
+    "simulate": "simulate:simulate",
+    "simulate sweep": "sweep:sweep",
+    "simulate calibrate": "calibrate:calibrate",
+    "escalations": "escalations:escalations",
+    "requests": "escalations:requests",
+}
+"""By its name, a module in this folder and what in it is the command, or a group of commands."""
+
+
+class _Commands(UserDict[str, Any]):
+    """Commands of a group by name. Each is imported when it's asked for: all of them together take a second."""
+
+    def __getitem__(self, key: str) -> Any:
+        found = self.data[key]
+        return _command(found) if isinstance(found, str) else found
+
+
+class _Group(TyperGroup):
+    """The program itself: the commands whose names are one word."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self.commands = _Commands({name: name for name in COMMANDS if " " not in name})
+
+
+def _command(name: str) -> Any:
+    module, _, called = COMMANDS[name].partition(":")
+    found = getattr(import_module(f"icetower.cli.{module}"), called)
+    word = name.rpartition(" ")[2]
+    holder = typer.Typer(add_completion=False)
+    holder.callback()(_nothing)  # with it, even a single command is one of a group
+    if not isinstance(found, typer.Typer):
+        holder.command(word)(found)
+        return _group(holder).commands[word]
+    holder.add_typer(found, name=word)
+    group = _group(holder).commands[word]
+    assert isinstance(group, TyperGroup)
+    rest = {longer.removeprefix(f"{name} "): longer for longer in COMMANDS if longer.startswith(f"{name} ")}
+    group.commands = _Commands({**group.commands, **rest})
+    return group
+
+
+def _group(holder: typer.Typer) -> TyperGroup:
+    made = get_command(holder)
+    assert isinstance(made, TyperGroup)
+    return made
+
+
+def _nothing() -> None: ...
+
+
 app = typer.Typer(
     name="icetower",
+    cls=_Group,
     help="The control tower for agents that write to Apache Iceberg.",
     no_args_is_help=True,
     add_completion=False,
@@ -45,26 +103,6 @@ def root(
     ] = False,
 ) -> None:
     del version
-
-
-app.command("serve")(serve_command.serve)
-app.command("demo")(demo_command.demo)
-app.command("explain")(explain_command.explain)
-app.command("audit")(audit_command.audit_table)
-app.command("advise")(advise_command.advise_table)
-app.command("revert")(revert_command.revert)
-app.command("plan")(plan_command.plan)
-app.command("mediate")(pipelines.mediate)
-app.command("orphans")(pipelines.orphans)
-contracts.contracts.command("grants")(grants_command.grants)
-contracts.contracts.command("shadow-report")(shadow.shadow_report)
-app.add_typer(contracts.contracts, name="contracts")
-app.add_typer(registry.principals, name="principals")
-simulate_command.simulate.command("sweep")(sweep_command.sweep)
-simulate_command.simulate.command("calibrate")(calibrate_command.calibrate)
-app.add_typer(simulate_command.simulate, name="simulate")
-app.add_typer(escalations.escalations, name="escalations")
-app.add_typer(escalations.requests, name="requests")
 
 
 def main() -> None:
