@@ -18,7 +18,7 @@ from pyiceberg.io import load_file_io
 
 import icetower.catalog.storage as storage_module
 from icetower.catalog.storage import CachedStorage, FileIOStorage
-from icetower.errors import AlreadyExists, NotFound, UpstreamFailed
+from icetower.errors import AlreadyExists, BadRequest, NotFound, UpstreamFailed
 
 SECRET = "wJalrXUtnFEMI-a-secret"
 
@@ -59,6 +59,16 @@ class _Closing:
         storage = FileIOStorage(properties)
         yield storage
         asyncio.run(storage.close())
+
+    async def test_many_are_read_in_the_order_of_their_names(self, storage: FileIOStorage, root: str) -> None:
+        for number in range(9):
+            await storage.write(f"{root}/{number}", b"%d" % number)
+        names = [*range(9), "missing", *range(8, -1, -1)]
+        expected = [None if isinstance(name, str) else b"%d" % name for name in names]
+        assert await storage.read_many([f"{root}/{name}" for name in names]) == expected
+        assert await storage.read_many([]) == []
+        with pytest.raises(BadRequest, match="nowhere"):
+            await storage.read_many([f"{root}/1", "nowhere:/f", f"{root}/2"])
 
 
 @pytest.fixture
@@ -192,6 +202,24 @@ class TestFailures:
 
         asyncio.run(work())
         release.set()
+
+    def test_one_of_many_that_hangs_is_given_up_too(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        release = threading.Event()
+        monkeypatch.setattr(storage_module._LocalDoor, "read", lambda *_: release.wait())
+
+        async def work() -> None:
+            storage = FileIOStorage(threads=2, timeout_s=0.05)
+            with pytest.raises(UpstreamFailed, match=f"3 files in time .limit 0.1 s., among them {tmp_path}/f"):
+                await storage.read_many([f"{tmp_path}/f{number}" for number in range(3)])
+            await storage.close()
+
+        asyncio.run(work())
+        release.set()
+
+    def test_of_many_the_one_that_fails_is_named(self, tmp_path: Path) -> None:
+        (tmp_path / "file").write_bytes(b"")
+        with pytest.raises(UpstreamFailed, match=r"file/below \(ENOTDIR\)"):
+            asyncio.run(FileIOStorage().read_many([f"{tmp_path}/file", f"{tmp_path}/file/below"]))
 
     def test_a_failure_names_the_path_and_the_kind(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_bytes(b"")

@@ -77,6 +77,9 @@ class MemoryStorage:
             raise NotFound(f"{path} is not there")
         return self.files[path]
 
+    async def read_many(self, paths: Sequence[str]) -> list[bytes | None]:
+        return [self.files.get(path) for path in paths]
+
     async def read_range(self, path: str, offset: int, length_bytes: int) -> bytes:
         return (await self.read(path))[offset : offset + length_bytes]
 

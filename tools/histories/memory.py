@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,9 @@ class MemoryFiles:
         if path not in self.files:
             raise NotFound(f"File does not exist: {path}", rule="file.exists")
         return self.files[path]
+
+    async def read_many(self, paths: Sequence[str]) -> list[bytes | None]:
+        return [await self.read(path) if path in self.files or path.startswith("file:///") else None for path in paths]
 
     async def read_range(self, path: str, offset: int, length_bytes: int) -> bytes:
         return (await self.read(path))[offset : offset + length_bytes]

@@ -41,7 +41,7 @@ from icetower.audit.telling import called, counted, name
 from icetower.conflicts.expressions import columns_of
 from icetower.conflicts.history import NeedsFile, parent_of
 from icetower.conflicts.isolation import Level
-from icetower.errors import BadRequest, NotFound, ValidationFailed
+from icetower.errors import BadRequest, ValidationFailed
 from icetower.table.head import HeadState
 from icetower.table.list_reading import ListReader, ListStep
 from icetower.table.manifests import DataFile, ManifestFile, read_manifest
@@ -69,6 +69,10 @@ class Source(Protocol):
 
     async def read(self, path: str) -> bytes:
         """All bytes of a file. Raises `NotFound`."""
+        ...
+
+    async def read_many(self, paths: Sequence[str]) -> list[bytes | None]:
+        """All bytes of each file; None for one that isn't there."""
         ...
 
     async def read_range(self, path: str, offset: int, length_bytes: int) -> bytes:
@@ -170,10 +174,10 @@ class Walk:
         self._places = {snapshot["snapshot-id"]: at for at, snapshot in enumerate(chain)}
         for start in range(0, len(chain), AT_ONCE):
             window = chain[start : start + AT_ONCE]
-            listed = self._listed(window, await asyncio.gather(*(self._list(snapshot) for snapshot in window)))
+            listed = self._listed(window, await self._lists(window))
             chain[start : start + AT_ONCE] = [each.snapshot for each in listed]
-            rows = {row.path: row for each in listed for row in each.entered}
-            fetched = dict(zip(rows, await asyncio.gather(*(self._fetch(row) for row in rows.values())), strict=True))
+            paths = [*dict.fromkeys(row.path for each in listed for row in each.entered)]
+            fetched = dict(zip(paths, await self.source.read_many(paths), strict=True))
             for at, each in enumerate(listed, start):
                 self._judging = at >= begin
                 await self._take(chain, each, fetched)
@@ -205,14 +209,11 @@ class Walk:
         self._towers = next((snapshot for snapshot in reversed(chain[:context]) if through_a_tower(snapshot)), None)
         return chain[context:], begin - context
 
-    async def _list(self, snapshot: JSON) -> bytes | str:
-        path = snapshot.get("manifest-list")
-        if path is None:
-            return "It lists its manifests inside the metadata, as before 2019; that is not read here."
-        try:
-            return await self.source.read(path)
-        except NotFound:
-            return f"Its manifest list {name(path)} is not there."
+    async def _lists(self, window: Sequence[JSON]) -> list[bytes | str]:
+        """Their manifest lists, or why there is none."""
+        paths = [path for snapshot in window if (path := snapshot.get("manifest-list")) is not None]
+        read = dict(zip(paths, await self.source.read_many(paths), strict=True))
+        return [_list(path, read) for path in (snapshot.get("manifest-list") for snapshot in window)]
 
     def _listed(self, window: Sequence[JSON], lists: Sequence[bytes | str]) -> list[_Listed]:
         """The lists, each against the one before it."""
@@ -249,12 +250,6 @@ class Walk:
         if said is None or not _ID.fullmatch(said) or int(said) in self.head.snapshots:
             return snapshot
         return {**snapshot, "parent-snapshot-id": int(said)}
-
-    async def _fetch(self, row: ManifestFile) -> bytes | None:
-        try:
-            return await self.source.read(row.path)
-        except NotFound:
-            return None
 
     def _open(self, row: ManifestFile, data: bytes | None, older: Sequence[Cursor] = ()) -> Opened:
         """A manifest, read; one that cannot be says why."""
@@ -369,7 +364,7 @@ class Walk:
     async def _look(self, rows: Iterable[ManifestFile]) -> None:
         """Open manifests from before the first snapshot."""
         wanted = list(rows)
-        for row, data in zip(wanted, await asyncio.gather(*map(self._fetch, wanted)), strict=True):
+        for row, data in zip(wanted, await self.source.read_many([row.path for row in wanted]), strict=True):
             opened = self._open(row, data)
             self.standing.open(row.path, None if opened.read is None else opened.read.body)
             if opened.read is None:
@@ -459,6 +454,13 @@ class Walk:
             undeterminable=tuple(self._notes),
         )
         return Report(tuple(self._violations.values()), checked, tuple(self._edges))
+
+
+def _list(path: str | None, read: Mapping[str, bytes | None]) -> bytes | str:
+    if path is None:
+        return "It lists its manifests inside the metadata, as before 2019; that is not read here."
+    data = read[path]
+    return f"Its manifest list {name(path)} is not there." if data is None else data
 
 
 def _has_live(row: ManifestFile) -> bool:

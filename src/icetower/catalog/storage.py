@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import math
 import os
 import re
 import threading
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -33,6 +34,7 @@ T = TypeVar("T")
 THREADS = 64
 """A group's manifest lists are written side by side; fewer threads than lists make a group wait for itself."""
 
+LOCAL_READERS = 2
 TIMEOUT_S = 60.0
 _S3_SCHEMES = frozenset({"s3", "s3a", "s3n"})
 # A conditional PUT finds the object there, or somebody else just creating it.
@@ -64,6 +66,45 @@ class FileIOStorage:
 
     async def read(self, path: str) -> bytes:
         return await self._call("read", path, lambda door, place: door.read(place))
+
+    async def read_many(self, paths: Sequence[str]) -> list[bytes | None]:
+        """All bytes of each file, in the order given; None for one that isn't there.
+
+        A thread takes the next file as soon as it has read one. To wake a thread costs more than to read a file of this
+        machine, so few of them do that. Each has the deadline of a call for every file that it may come to. Raises as
+        `read` does.
+        """
+        found: list[bytes | None] = [None] * len(paths)
+        waiting = deque(enumerate(paths))
+        local = all(_parsed(path)[0] == "file" for path in paths)
+        threads = min(LOCAL_READERS if local else self._threads_max, self._threads_max, len(paths))
+
+        def work() -> None:
+            while waiting:
+                try:
+                    position, path = waiting.popleft()
+                except IndexError:
+                    return
+                try:
+                    scheme, place = _parsed(path)
+                    found[position] = self._door(scheme, path).read(place)
+                except FileNotFoundError:
+                    continue
+                except Exception as error:
+                    waiting.clear()
+                    raise error if isinstance(error, IcetowerError) else _failed("read", path, error) from error
+
+        timeout_s = self._timeout_s * math.ceil(len(paths) / max(threads, 1))
+        try:
+            await asyncio.gather(*(self._threads.run(work, timeout_s) for _ in range(threads)))
+        except TimeoutError as error:
+            waiting.clear()
+            raise UpstreamFailed(
+                f"the storage did not read {len(paths)} files in time (limit {timeout_s:g} s), among them "
+                f"{_shown(paths[0])}: try again",
+                rule="upstream.storage",
+            ) from error
+        return found
 
     async def read_range(self, path: str, offset: int, length_bytes: int) -> bytes:
         return await self._call("read", path, lambda door, place: door.read_range(place, offset, length_bytes))

@@ -120,6 +120,9 @@ class PlacedFiles:
     async def read(self, path: str) -> bytes:
         return await self._files.read(self._at(path))
 
+    async def read_many(self, paths: Sequence[str]) -> list[bytes | None]:
+        return await self._files.read_many([*map(self._at, paths)])
+
     async def read_range(self, path: str, offset: int, length_bytes: int) -> bytes:
         return await self._files.read_range(self._at(path), offset, length_bytes)
 
