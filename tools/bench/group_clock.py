@@ -8,7 +8,6 @@ thread's processor in the tasks that make groups and bring them to their end, an
 from __future__ import annotations
 
 import json
-import signal
 import sys
 import time
 import types
@@ -70,8 +69,6 @@ def main() -> None:
     for name in GROUPS:
         setattr(Engine, name, clock.watched(getattr(Engine, name)))
     began_s = time.thread_time()
-    # The server hears it, too, and sends it again when it has ended: this process is to write what it has counted.
-    signal.signal(signal.SIGTERM, lambda *_: None)
 
     def ready(uri: str) -> None:
         nonlocal began_s

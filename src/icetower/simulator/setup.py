@@ -125,7 +125,7 @@ class Setup:
         partitions_per_commit: how many different partitions a transaction writes.
         conflict_probability: that an overlap, once examined, turns out to be a true conflict.
         lists_appended: manifest lists are appended to, not read and written again.
-        metadata_inlined: the catalog holds the table metadata.
+        metadata_inlined: the catalog holds the table metadata. The last four are for the pattern `optimistic` alone.
         runtime_s, runtime_sigma, runtime_floor_s: how long a transaction works before it commits: lognormal.
         manifest_bytes, list_bytes, metadata_bytes: what is written.
         merge_manifests_max: as many manifests a merge append reads at most, one for each version that it missed.
