@@ -157,7 +157,7 @@ def by_the_simulator(arrivals_ms: Sequence[float], limits: Limits, *, appends: b
     lines["appended"] = lines["ready"] = lines["timer"] = -1e300
     rows, heap = np.zeros(len(arrivals_ms), served.WRITE), np.zeros(2 * len(arrivals_ms) + 10, ENTRY)
     shares = np.ones(1)
-    world = served.World(lines, np.full(1, -1), shares, shares, bins, bins.copy())
+    world = served.World(lines, np.zeros((1, 2)), shares, shares, bins, bins.copy())
     for slot, at in enumerate(arrivals_ms):
         served._due(run, heap, at, served.QUEUED, slot)
     landed: Landed = []
