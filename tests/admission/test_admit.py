@@ -537,6 +537,52 @@ def test_what_lets_no_history_go_that_was_kept_is_no_change() -> None:
     assert ask(updates=created, by=contract("create"), **arguments).operations == {Operation.CREATE}
 
 
+PROPERTIES = """\
+icetower.retention.snapshots-max   100          fine
+icetower.retention.snapshots-max   0            property.value
+icetower.retention.age-max-ms      600000       fine
+icetower.retention.age-max-ms      -1           property.value
+icetower.retention.age-max-ms      10min        property.value
+icetower.retention.sinks-max-ms    1e6          property.value
+icetower.retention.sinks-max-ms    ٣            property.value
+icetower.blind-appends             True         fine
+icetower.blind-appends             yes          property.value
+icetower.strict                    false        fine
+icetower.strict                    1            property.value
+icetower.retention.max-age-ms      600000       property.unknown
+icetower.blind_appends             true         property.unknown
+icetower.Strict                    true         property.unknown
+icetower.                          true         property.unknown
+icetower                           true         fine
+ours.icetower.anything             true         fine
+write.merge.isolation-level        snapshots    fine
+"""
+
+
+@pytest.mark.parametrize("line", PROPERTIES.splitlines())
+@pytest.mark.parametrize("spelled", ["updates", "updated"])
+def test_a_property_of_the_tower_is_known_and_says_something(line: str, spelled: str) -> None:
+    """Passed over, it would be relied on: retention that nobody asked for, appends that nobody calls blind."""
+    name, value, rule = line.split()
+    update: dict[str, Any] = {"action": "set-properties", spelled: {"owner": "us", name: value}}
+    created = [{"action": "set-location", "location": LOCATION}, update]
+    creation: dict[str, Any] = {"metadata": None, "requirements": [{"type": "assert-create"}], "location": LOCATION}
+    for by in (administrator("chief"), contract("alter, create", "all")):
+        if rule == "fine":
+            assert ask(updates=[update], by=by)
+            assert ask(updates=created, by=by, **creation)
+            continue
+        for error in (refused(updates=[update], by=by), refused(updates=created, by=by, **creation)):
+            assert (error.status, error.rule, name in error.message) == (400, rule, True)
+        if rule == "property.unknown":
+            assert "icetower.retention.age-max-ms" in error.message
+    # As it is already, from a registration or another release, it may be sent again, and go.
+    had = {**METADATA, "properties": {name: value}}
+    assert ask(updates=[update], by=administrator("chief"), metadata=had)
+    gone = {"action": "remove-properties", "removals": [name]}
+    assert ask(updates=[gone], by=administrator("chief"), metadata=had)
+
+
 PATHS = """\
 file:///w/pricing/prices/data/x.parquet              yes
 file:/w/pricing/prices/data/x.parquet                yes

@@ -65,7 +65,6 @@ ALTERATIONS: list[tuple[str, list[dict[str, Any]], str, str]] = [
     ("an isolation level", sets("write.merge.isolation-level", "snapshot"), SHARED, ALLOWED),
     ("blind appends", sets("icetower.blind-appends", "true"), SHARED, ALLOWED),
     ("strict", sets("icetower.strict", "true"), SHARED, ALLOWED),
-    ("what the tower may know some day", sets("icetower.something"), SHARED, ALLOWED),
     ("how files are written", sets("write.parquet.compression-codec", "zstd"), SHARED, ALLOWED),
     ("which columns are who", sets("schema.name-mapping.default", "[]"), SHARED, ALLOWED),
     ("merging", sets("commit.manifest-merge.enabled", "false"), SHARED, ALLOWED),
@@ -124,6 +123,6 @@ def test_who_alters_what(what: str, updates: list[dict[str, Any]], part: str, wh
 
 
 def test_a_refusal_names_what_it_is_about() -> None:
-    message = refused(updates=[*spec(), *sets("icetower.strict")], by=contract("alter")).message
+    message = refused(updates=[*spec(), *sets("icetower.strict", "true")], by=contract("alter")).message
     assert "it changes icetower.strict, its partition specs, and all who read or write the table go by that" in message
     assert "'partitions: all'" in message

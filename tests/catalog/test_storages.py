@@ -190,31 +190,23 @@ class TestFailures:
         assert "s3://bucket/f" in message
         assert not any(secret in message for secret in (SECRET, "AKIA-known", "hush"))
 
-    def test_a_storage_that_hangs_is_given_up(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    @pytest.fixture
+    def hanging(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[FileIOStorage]:
+        """Nothing is ever read in it, and nobody waits for long."""
         release = threading.Event()
         monkeypatch.setattr(storage_module._LocalDoor, "read", lambda *_: release.wait())
-
-        async def work() -> None:
-            storage = FileIOStorage(threads=2, timeout_s=0.05)
-            with pytest.raises(UpstreamFailed, match=f"{tmp_path}/f"):
-                await storage.read(f"{tmp_path}/f")
-            await storage.close()
-
-        asyncio.run(work())
+        storage = FileIOStorage(threads=2, timeout_s=0.05)
+        yield storage
+        asyncio.run(storage.close())
         release.set()
 
-    def test_one_of_many_that_hangs_is_given_up_too(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        release = threading.Event()
-        monkeypatch.setattr(storage_module._LocalDoor, "read", lambda *_: release.wait())
+    def test_a_storage_that_hangs_is_given_up(self, tmp_path: Path, hanging: FileIOStorage) -> None:
+        with pytest.raises(UpstreamFailed, match=f"{tmp_path}/f"):
+            asyncio.run(hanging.read(f"{tmp_path}/f"))
 
-        async def work() -> None:
-            storage = FileIOStorage(threads=2, timeout_s=0.05)
-            with pytest.raises(UpstreamFailed, match=f"3 files in time .limit 0.1 s., among them {tmp_path}/f"):
-                await storage.read_many([f"{tmp_path}/f{number}" for number in range(3)])
-            await storage.close()
-
-        asyncio.run(work())
-        release.set()
+    def test_one_of_many_that_hangs_is_given_up_too(self, tmp_path: Path, hanging: FileIOStorage) -> None:
+        with pytest.raises(UpstreamFailed, match=f"3 files in time .limit 0.1 s., among them {tmp_path}/f"):
+            asyncio.run(hanging.read_many([f"{tmp_path}/f{number}" for number in range(3)]))
 
     def test_of_many_the_one_that_fails_is_named(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_bytes(b"")

@@ -17,6 +17,7 @@ import pytest
 from moto.server import ThreadedMotoServer
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import BadRequestError
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
@@ -232,6 +233,20 @@ def test_the_schema_evolves_under_a_writer(catalog: Catalog, table: Table) -> No
     head = table.current_snapshot()
     assert head is not None
     assert head.schema_id == table.metadata.current_schema_id
+
+
+def test_a_property_of_the_tower_that_is_misspelt_or_says_nothing_is_refused(
+    catalog: Catalog, namespace: str, table: Table
+) -> None:
+    misspelt, senseless = {"icetower.retention.max-age-ms": "600000"}, {"icetower.retention.age-max-ms": "10min"}
+    before = table.metadata_location
+    for given, named in ((misspelt, "icetower.retention.age-max-ms"), (senseless, "whole number")):
+        with pytest.raises(BadRequestError, match=named), table.transaction() as transaction:
+            transaction.set_properties(given)
+        with pytest.raises(BadRequestError, match=named):
+            catalog.create_table(f"{namespace}.other", schema=SCHEMA, properties=given)
+    assert not catalog.table_exists(f"{namespace}.other")
+    assert table.refresh().metadata_location == before
 
 
 def test_a_purge_leaves_no_file(catalog: Catalog, table: Table) -> None:

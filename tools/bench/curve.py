@@ -21,14 +21,14 @@ from bench.prepared import prepare
 from bench.protocol_writers import COMMIT_PATH, Load, Request
 from bench.pyiceberg_writers import Job
 from bench.sides import Case
-from icetower.commit.retention import AGE_MAX_MS
+from icetower.protocol.marks import RETENTION_AGE_MAX_MS
 
 WRITERS = 256
 STEP = 1_000
 PEER_SIZES = (0, 1_000, 5_000, 10_000, 20_000)
 PEER_S = 20.0
 CLOCK_FACTOR = 120.0
-RETENTION = {AGE_MAX_MS: "600000"}
+RETENTION = {RETENTION_AGE_MAX_MS: "600000"}
 LIMIT_S = 600.0
 
 WITHOUT, WITH, PEER = "Icetower", "Icetower with retention", "PyIceberg, SQL catalog (one writer)"

@@ -14,6 +14,7 @@ contract.location    files outside the table's locations, or a change of these
 contract.summary     a summary key that only the tower writes
 contract.key         the contract requires an idempotency key
 summary.unknown      a summary key that begins like ours, and is none (400)
+property.*           a table property that begins like ours, and is none or says nothing (400)
 summary.reads        the summary's word on what was read says nothing that can be used (400); filter.*: its filter
 """
 
@@ -31,6 +32,7 @@ from icetower.admission.alterations import shared
 from icetower.admission.keys import check_key, key_of, number_of, ways_of
 from icetower.admission.locations import check_files, roots_of, steers_clients
 from icetower.admission.operations import RETENTION, operations_of, targets_of
+from icetower.admission.properties import check_properties
 from icetower.admission.quotas import check_quota
 from icetower.admission.reads import scope_of
 from icetower.admission.refusals import Held, refusal
@@ -184,19 +186,26 @@ def _properties_of(update: JSON) -> set[str]:
     return {name for part in _LISTS_OF_PROPERTIES for name in update.get(part) or ()}
 
 
+def _given_properties(update: JSON) -> JSON:
+    """The properties that an update sets."""
+    return {} if update["action"] != "set-properties" else update.get("updates") or update.get("updated") or {}
+
+
 def _changed_properties(update: JSON, before: JSON | None) -> list[str]:
     """The properties to which an update gives another value than a table's, or takes it away, sorted."""
     properties: JSON = (before or {}).get("properties") or {}
     # Java sends what the table has already when it replaces it.
-    given: JSON = update.get("updates") or update.get("updated") or {}
+    given = _given_properties(update)
     return sorted(n for n in _properties_of(update) if n not in given or given[n] != properties.get(n))
 
 
 def _check_honest(metadata: JSON | None, changes: Sequence[Change], updates: Sequence[JSON], places: Places) -> None:
-    """For administrators, too: a commit is what its manifests and summaries say. Raises `ValidationFailed`."""
+    """For administrators, too: a commit is what it says, and says what is known. Raises `ValidationFailed`."""
     _check_manifests(changes)
     _check_headers(metadata, changes, updates)
     _check_words(changes)
+    for update in updates:
+        check_properties(_given_properties(update), (metadata or {}).get("properties") or {})
     _check_vectors(changes, places)
 
 
@@ -525,10 +534,6 @@ class _Asked:
     # -- contract.summary
 
     def check_summaries(self) -> None:
-        # A mediator's progress makes rows of its write-ahead log count as done: only who may write everywhere says so.
-        mediates = self.contract.grants_everywhere(frozenset({Operation.APPEND}), self.identifier)
-        # What is said to be taken back counts as meant to go, or to come back, for every audit.
-        takes_back = self.contract.grants_everywhere(frozenset({Operation.DELETE}), self.identifier)
         for change in self.changes:
             size = sum(len(name) + len(text) for name, text in _summary(change).items())
             if size > SUMMARY_CHARACTERS_MAX:  # every commit after it would write it again, every reader read it
@@ -538,16 +543,21 @@ class _Asked:
                     next_step="fix_request",
                 )
             for name in _summary(change):
-                if name in OF_THE_TOWER or (name.startswith(MEDIATOR) and not mediates):
+                # A mediator's progress makes rows of its write-ahead log count as done: for who may write everywhere.
+                if name in OF_THE_TOWER or (name.startswith(MEDIATOR) and not self._may_everywhere(Operation.APPEND)):
                     raise self.refuse(
                         "contract.summary",
                         f"the snapshot property {name} is written by the tower alone; leave it out",
                         next_step="fix_request",
                     )
-                if name == REVERTS and not takes_back:
+                # What is said to be taken back counts as meant to go, or to come back, for every audit.
+                if name == REVERTS and not self._may_everywhere(Operation.DELETE):
                     raise self.refuse(
                         "contract.summary",
                         f"{name} is said by those alone who may remove rows anywhere in the table; leave it out or ask "
                         "an administrator to run `icetower revert`",
                         next_step="fix_request",
                     )
+
+    def _may_everywhere(self, operation: Operation) -> bool:
+        return self.contract.grants_everywhere(frozenset({operation}), self.identifier)

@@ -75,18 +75,17 @@ class FileIOStorage:
         `read` does.
         """
         found: list[bytes | None] = [None] * len(paths)
-        waiting = deque(enumerate(paths))
-        local = all(_parsed(path)[0] == "file" for path in paths)
+        waiting = deque((position, path, *_parsed(path)) for position, path in enumerate(paths))
+        local = all(scheme == "file" for _, _, scheme, _ in waiting)
         threads = min(LOCAL_READERS if local else self._threads_max, self._threads_max, len(paths))
 
         def work() -> None:
             while waiting:
                 try:
-                    position, path = waiting.popleft()
+                    position, path, scheme, place = waiting.popleft()
                 except IndexError:
                     return
                 try:
-                    scheme, place = _parsed(path)
                     found[position] = self._door(scheme, path).read(place)
                 except FileNotFoundError:
                     continue

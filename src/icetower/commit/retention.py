@@ -33,14 +33,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from icetower.admission.properties import positive
+from icetower.protocol.marks import RETENTION_AGE_MAX_MS, RETENTION_SINKS_MAX_MS, RETENTION_SNAPSHOTS_MAX
 from icetower.table.metadata import Metadata
 from icetower.table.sinks import sinks_of
 
 JSON = Mapping[str, Any]
 
-SNAPSHOTS_MAX = "icetower.retention.snapshots-max"
-AGE_MAX_MS = "icetower.retention.age-max-ms"
-SINKS_MAX_MS = "icetower.retention.sinks-max-ms"
+_RULES = (RETENTION_SNAPSHOTS_MAX, RETENTION_AGE_MAX_MS, RETENTION_SINKS_MAX_MS)
 GC_ENABLED = "gc.enabled"
 """Iceberg's own property: where it is false, the files may belong to another table too, and nothing expires."""
 
@@ -92,19 +92,14 @@ class _Rule:
     @classmethod
     def of(cls, metadata: Metadata, now_ms: int) -> _Rule | None:
         properties = metadata.get("properties") or {}
-        rule = cls(now_ms, *(_positive(properties.get(name)) for name in (SNAPSHOTS_MAX, AGE_MAX_MS, SINKS_MAX_MS)))
+        # One that makes no sense asks for nothing: it must not stop commits or cost history.
+        rule = cls(now_ms, *(positive(str(properties.get(name))) for name in _RULES))
         asked = rule.snapshots_max is not None or rule.age_max_ms is not None
         return rule if asked and str(properties.get(GC_ENABLED, "true")).lower() != "false" else None
 
     def is_overdue(self, snapshot: JSON) -> bool:
         """Whether it is too old by the table's own measure, and not young."""
         return self.age_max_ms is not None and snapshot["timestamp-ms"] < self.now_ms - max(self.age_max_ms, YOUNG_MS)
-
-
-def _positive(value: object) -> int | None:
-    """The number in a property. One that makes no sense asks for nothing: it must not stop commits or cost history."""
-    text = str(value)
-    return int(text) or None if text.isascii() and text.isdecimal() and len(text) < 19 else None
 
 
 def _worthwhile(metadata: Metadata, rule: _Rule) -> bool:

@@ -15,6 +15,7 @@ from starlette.routing import Route
 
 from icetower.admission import locations, permissions
 from icetower.admission.admit import PATHS
+from icetower.admission.properties import check_properties
 from icetower.contracts.model import Operation
 from icetower.errors import BadRequest, ContractViolation, NoSuchNamespace, NoSuchTable
 from icetower.gateway.http import Call, idempotency_key, json_response, namespace_of, no_content, numbered, once, route
@@ -168,6 +169,7 @@ async def create_table(call: Call) -> Response:
     chosen = [name for name in wanted.properties if name in PATHS or locations.steers_clients(name)]
     chosen += ["location"] if wanted.location else []
     _require_no_location(call, chosen, str(identifier))
+    check_properties(wanted.properties, {})
     metadata = await call.tower.tables.new_metadata(
         identifier,
         schema=wanted.schema_,

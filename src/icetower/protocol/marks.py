@@ -62,3 +62,12 @@ BLIND_APPENDS = "icetower.blind-appends"
 
 STRICT = "icetower.strict"
 """Nothing is rebased (trap R9)."""
+
+RETENTION_SNAPSHOTS_MAX = "icetower.retention.snapshots-max"
+"""So many snapshots stay on each branch's line (trap H1)."""
+
+RETENTION_AGE_MAX_MS = "icetower.retention.age-max-ms"
+"""Nothing older than this stays."""
+
+RETENTION_SINKS_MAX_MS = "icetower.retention.sinks-max-ms"
+"""How long a sink that has fallen silent is waited for."""

@@ -1,0 +1,68 @@
+"""Table properties of ours that a commit sets: is each known, and does its value say something? Pure.
+
+The tower goes by a handful of properties, and by nothing in between: a misspelt one asks for nothing, and the table's
+owner would rely on it. Those that a table has already, from a registration or another release, may stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from icetower.errors import ValidationFailed
+from icetower.protocol.marks import (
+    BLIND_APPENDS,
+    OURS,
+    RETENTION_AGE_MAX_MS,
+    RETENTION_SINKS_MAX_MS,
+    RETENTION_SNAPSHOTS_MAX,
+    STRICT,
+)
+
+
+def positive(text: str) -> int | None:
+    """The number that a property gives; None where it is none, or 0."""
+    return int(text) or None if text.isascii() and text.isdecimal() and len(text) < 19 else None
+
+
+def _is_flag(text: str) -> bool:
+    return text.lower() in ("true", "false")
+
+
+def _is_positive(text: str) -> bool:
+    return positive(text) is not None
+
+
+_FLAG = ("true or false", _is_flag)
+_COUNT = ("a whole number above 0; to ask for nothing, remove the property", _is_positive)
+
+_KNOWN: Mapping[str, tuple[str, Callable[[str], bool]]] = {
+    BLIND_APPENDS: _FLAG,
+    STRICT: _FLAG,
+    RETENTION_SNAPSHOTS_MAX: _COUNT,
+    RETENTION_AGE_MAX_MS: _COUNT,
+    RETENTION_SINKS_MAX_MS: _COUNT,
+}
+"""Property → what its value must be, in words and as a check."""
+
+
+def check_properties(given: Mapping[str, object], before: Mapping[str, object]) -> None:
+    """Raises `ValidationFailed` (``property.unknown``, ``property.value``) for what is set anew and says nothing.
+
+    Args:
+        given: the properties to be set.
+        before: those that the table has.
+    """
+    for name, value in given.items():
+        if not name.startswith(OURS) or before.get(name) == value:
+            continue
+        if name not in _KNOWN:
+            raise ValidationFailed(
+                f"the table property {name} is not known here; those that the tower goes by are "
+                f"{', '.join(sorted(_KNOWN))}",
+                rule="property.unknown",
+            )
+        wanted, holds = _KNOWN[name]
+        if not holds(str(value)):
+            raise ValidationFailed(
+                f"the table property {name} is {str(value)[:100]!r}; it must be {wanted}", rule="property.value"
+            )
