@@ -17,6 +17,8 @@ from pyiceberg.io import FileIO, InputFile, InputStream, OutputFile, OutputStrea
 
 from bench.latency import PROFILES, Latency
 
+_READ_BYTES = 1024 * 1024
+
 IMPLEMENTATION = "bench.slow_io.SlowFileIO"
 
 
@@ -49,18 +51,17 @@ class _Input(InputFile):
     def open(self, seekable: bool = True) -> InputStream:
         # One GET for the whole file, however it is read: the files of a commit are small.
         time.sleep(self._latency.get_s())
-        with open(_place(self.location), "rb") as file:
-            return BytesIO(file.read())
+        return BytesIO(_read(_place(self.location)))
 
 
 class _Sink(BytesIO):
     """Bytes on their way to a PUT, which happens when the stream is closed."""
 
-    def __init__(self, location: str, latency: Latency, mode: str, tally: str | None) -> None:
+    def __init__(self, location: str, latency: Latency, flags: int, tally: str | None) -> None:
         super().__init__()
         self._location = location
         self._latency = latency
-        self._mode = mode
+        self._flags = flags
         self._tally = tally
 
     def close(self) -> None:
@@ -69,9 +70,7 @@ class _Sink(BytesIO):
         data = self.getvalue()
         super().close()
         time.sleep(self._latency.put_s(len(data)))
-        os.makedirs(os.path.dirname(self._location), exist_ok=True)
-        with open(self._location, self._mode) as file:
-            file.write(data)
+        _write(self._location, data, self._flags)
         if self._tally is not None and not self._location.endswith(".parquet"):
             with open(self._tally, "ab", buffering=0) as tally:
                 tally.write(b".")
@@ -96,7 +95,7 @@ class _Output(OutputFile):
         return _Input(self.location, self._latency)
 
     def create(self, overwrite: bool = False) -> OutputStream:
-        return _Sink(_place(self.location), self._latency, "wb" if overwrite else "xb", self._tally)
+        return _Sink(_place(self.location), self._latency, os.O_TRUNC if overwrite else os.O_EXCL, self._tally)
 
 
 class SlowFileIO(FileIO):
@@ -117,6 +116,32 @@ class SlowFileIO(FileIO):
     def delete(self, location: str | InputFile | OutputFile) -> None:
         time.sleep(self._latency.get_s())
         os.unlink(_place(location if isinstance(location, str) else location.location))
+
+
+def _read(place: str) -> bytes:
+    """All of a file, in as few calls as can be: between them, a thread waits for the interpreter."""
+    descriptor = os.open(place, os.O_RDONLY)
+    try:
+        parts = [os.read(descriptor, _READ_BYTES)]
+        while len(parts[-1]) == _READ_BYTES:
+            parts.append(os.read(descriptor, _READ_BYTES))
+        return b"".join(parts)
+    finally:
+        os.close(descriptor)
+
+
+def _write(place: str, data: bytes, flags: int) -> None:
+    try:
+        descriptor = os.open(place, os.O_WRONLY | os.O_CREAT | flags, 0o644)
+    except FileNotFoundError:
+        os.makedirs(os.path.dirname(place), exist_ok=True)
+        return _write(place, data, flags)
+    try:
+        left = memoryview(data)
+        while left:
+            left = left[os.write(descriptor, left) :]
+    finally:
+        os.close(descriptor)
 
 
 def _place(location: str) -> str:
