@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 from manifest_fixtures import JAVA, java_table
 
 from icetower.errors import ValidationFailed
+from icetower.table.avro_files import Met
 from icetower.table.list_reading import ListReader
 from icetower.table.listing import Listing, write_listing
-from icetower.table.manifests import ManifestFile, read_manifest_list
+from icetower.table.manifests import FieldSummary, ManifestFile, read_manifest_list
 
 SEEDS = range(30)
+SUMMARY = (FieldSummary(contains_null=False, contains_nan=None, lower=b"a", upper=b"zz"),)
 
 
 def row(number: int, *, sequence: int = 1) -> ManifestFile:
@@ -56,6 +59,47 @@ def test_a_history_of_lists_is_read_as_each_alone(seed: int) -> None:
         assert set(step.altered) == {(before[path], now[path]) for path in both if now[path] != before[path]}
         assert not step.doubled
         before = now
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("max_bytes", [0, 2_000, 1_000_000])
+def test_lists_of_many_writers_in_any_order_are_read_as_each_alone(seed: int, max_bytes: int) -> None:
+    chance = random.Random(seed)
+    met = Met[ManifestFile](max_bytes, lambda _: 100)
+    rows = [row(number) for number in range(20)]
+    for _ in range(60):
+        at = chance.randrange(len(rows))
+        rows[at] = replace(rows[at], length_bytes=chance.randrange(300), partitions=chance.choice(((), SUMMARY)))
+        some = chance.sample(rows, chance.randrange(len(rows)))
+        data = written(some, chance.choice((1, 2, 2)))
+        if chance.random() < 0.3:
+            torn = bytearray(data)
+            torn[chance.randrange(len(torn))] = chance.randrange(256)
+            data = bytes(torn)
+        assert outcome(read_manifest_list, data) == outcome(lambda data: read_manifest_list(data, met), data)
+
+
+def outcome(read: Callable[[bytes], tuple[ManifestFile, ...]], data: bytes) -> tuple[ManifestFile, ...] | str | None:
+    try:
+        return read(data)
+    except ValidationFailed as error:
+        return error.rule
+
+
+def test_what_was_met_is_not_decoded_again() -> None:
+    met = Met[ManifestFile](1_000_000, lambda _: 100)
+    first, second = (read_manifest_list(written([row(n) for n in range(5)]), met) for _ in range(2))
+    assert all(one is other for one, other in zip(first, second, strict=True))
+    changed = [row(n) if n else replace(row(0), length_bytes=7) for n in range(5)]
+    assert read_manifest_list(written(changed), met) == tuple(changed)
+
+
+@pytest.mark.parametrize("name", JAVA)
+def test_lists_of_iceberg_are_known_to_whoever_has_met_their_rows(name: str) -> None:
+    table, met = java_table(name), Met[ManifestFile](1_000_000, lambda _: 100)
+    for snapshot in (*table.metadata["snapshots"], *reversed(table.metadata["snapshots"])):
+        data = table.files[snapshot["manifest-list"].rpartition("/")[2]]
+        assert read_manifest_list(data, met) == table.rows(snapshot)
 
 
 @pytest.mark.parametrize("name", JAVA)

@@ -13,6 +13,7 @@ from icetower.conflicts.pruning import can_contain
 from icetower.errors import CommitConflict, NotFound, ValidationFailed
 from icetower.recent import Recent
 from icetower.table import metadata as table_metadata
+from icetower.table.avro_files import Met
 from icetower.table.change import Change, Place, change_of, diff_lists, manifests_to_read, vectors_added
 from icetower.table.listing import Listing
 from icetower.table.manifests import DATA, DELETED, Manifest, ManifestFile, read_manifest, read_manifest_list
@@ -30,6 +31,7 @@ LISTS_MAX_BYTES = 256 * 1024 * 1024
 OWN_MAX_BYTES = 128 * 1024 * 1024
 MANIFESTS_MAX_BYTES = 256 * 1024 * 1024
 TARGETS_MAX_BYTES = 64 * 1024 * 1024
+ROWS_MAX_BYTES = 64 * 1024 * 1024
 """Bounds of what is kept parsed. It is counted by what its parts take in memory, as was measured with CPython 3.11."""
 
 _ROW_BYTES, _SUMMARY_BYTES = 810, 175
@@ -57,12 +59,14 @@ class Manifests:
         lists_max_bytes: int = LISTS_MAX_BYTES,
         own_max_bytes: int = OWN_MAX_BYTES,
         manifests_max_bytes: int = MANIFESTS_MAX_BYTES,
+        rows_max_bytes: int = ROWS_MAX_BYTES,
     ) -> None:
         self._storage = storage
         self._lists: Recent[Listing] = Recent(lists_max_bytes)
         self._own: Recent[tuple[ManifestFile, ...]] = Recent(own_max_bytes)
         self._manifests: Recent[Manifest] = Recent(manifests_max_bytes)
         self._targets: Recent[frozenset[str]] = Recent(TARGETS_MAX_BYTES)
+        self._rows = Met[ManifestFile](rows_max_bytes, lambda row: bytes_of_rows((row,), 1))
 
     @property
     def listings(self) -> Mapping[str, Listing]:
@@ -78,7 +82,7 @@ class Manifests:
         """The rows of the manifest list at `path`. Raises `NotFound` when it is not there."""
         found = self._lists.get(path)
         if found is None:
-            found = Listing.of(read_manifest_list(await self._storage.read(path)))
+            found = Listing.of(read_manifest_list(await self._storage.read(path), self._rows))
             self.remember(path, found)
         return found.rows
 

@@ -17,15 +17,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Context, Decimal
 from functools import lru_cache
-from typing import Any, cast
+from typing import Any, Generic, TypeVar, cast
 
 import fastavro
 import orjson
 from fastavro.schema import SchemaParseException
 
 from icetower.errors import ValidationFailed
+from icetower.recent import Recent
 from icetower.table.avro_encoding import Encoder, encoder, put_long
 
+T = TypeVar("T")
 AvroSchema = Any
 Rename = Callable[[int, str], str]
 MAGIC = b"Obj\x01"
@@ -86,6 +88,86 @@ def read(data: bytes, *, rename: Rename, what: str) -> AvroFile:
     except (*_UNREADABLE, *_UNREADABLE_TOO) as error:
         raise _unreadable(what, error) from error
     return AvroFile(header=values, schema=schema.written, records=records, unpacked_bytes=unpacked_bytes)
+
+
+def read_each(
+    data: bytes, *, rename: Rename, what: str, make: Callable[[dict[str, Any]], T], met: Met[T]
+) -> tuple[T, ...]:
+    """What is made of each record, in the file's order; of one whose bytes were met before, what was made then.
+
+    For files that repeat most of what others say, in any order (`list_reading` is for those of one history). A record
+    whose bytes are those of another means the same under the same schema, whatever file it stands in.
+
+    Args:
+        make: what it raises is raised.
+        met: by one way to make and to rename.
+
+    Raises:
+        ValidationFailed: as `read`.
+    """
+    try:
+        header, body = _split(data)
+        raw = header["meta"]["avro.schema"]
+        schema = _ready(raw, rename).readable
+        codec = header["meta"].get("avro.codec", b"null").decode()
+        if not _begins_with_text(schema):
+            return tuple(make(record) for record in _records(schema, codec, header["sync"], body)[0])
+        name = hashlib.blake2b(raw, digest_size=16).hexdigest()
+        found: list[T] = []
+        for block, count in _unpacked_blocks(codec, header["sync"], body):
+            rows, at = io.BytesIO(block), 0
+            for _ in range(count):
+                key = f"{name}{_first_text(block, at).decode('latin-1')}"
+                known = met.find(key, block, at)
+                if known is None:
+                    rows.seek(at)
+                    record = cast("dict[str, Any]", fastavro.schemaless_reader(rows, schema, None))
+                    known = met.keep(key, block[at : rows.tell()], make(record))
+                at += len(known[0])
+                found.append(known[1])
+    except (*_UNREADABLE, *_UNREADABLE_TOO) as error:
+        raise _unreadable(what, error) from error
+    return tuple(found)
+
+
+class Met(Generic[T]):
+    """Records by their very bytes, and what was made of them; the most recently used.
+
+    Args:
+        max_bytes: of all that is kept, in memory.
+        weigh: what is kept of one takes besides its bytes.
+    """
+
+    def __init__(self, max_bytes: int, weigh: Callable[[T], int]) -> None:
+        self._recent: Recent[tuple[bytes, T]] = Recent(max_bytes)
+        self._weigh = weigh
+
+    def find(self, key: str, block: bytes, at: int) -> tuple[bytes, T] | None:
+        """What is known of the record that begins there: all its bytes must be the same, not its key alone."""
+        known = self._recent.get(key)
+        return known if known is not None and block.startswith(known[0], at) else None
+
+    def keep(self, key: str, record: bytes, made: T) -> tuple[bytes, T]:
+        """Remember the newest record of a key."""
+        self._recent.put(key, (record, made), len(key) + len(record) + self._weigh(made))
+        return record, made
+
+
+def _begins_with_text(schema: AvroSchema) -> bool:
+    fields = schema["fields"] if isinstance(schema, dict) else []
+    return bool(fields) and fields[0]["type"] in ("string", "bytes")
+
+
+def _first_text(block: bytes, at: int) -> bytes:
+    """The bytes of the text with which a record begins, as far as there are any. Raises `IndexError`."""
+    length = shift = 0
+    while True:
+        byte = block[at]
+        at += 1
+        length |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80 or shift > 63:
+            return block[at : at + (length >> 1)]
 
 
 @dataclass(frozen=True, slots=True)

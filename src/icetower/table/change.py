@@ -133,7 +133,7 @@ def diff_lists(base: Iterable[ManifestFile], own: Iterable[ManifestFile]) -> Lis
 
 
 def _says_the_same(known: ManifestFile, row: ManifestFile) -> bool:
-    return all(
+    return known == row or all(  # nearly always the first
         getattr(known, field.name) == getattr(row, field.name)
         or (field.name in _FILLED_LATER and getattr(known, field.name) is None)
         for field in fields(ManifestFile)

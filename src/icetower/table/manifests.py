@@ -58,15 +58,24 @@ _LIST_NAMES = names_by_id([manifest_list_schema(1), manifest_list_schema(3)])
 _ENTRY_NAMES = names_by_id([manifest_schema(1, _NO_PARTITION), manifest_schema(3, _NO_PARTITION)])
 
 
-def read_manifest_list(data: bytes) -> tuple[ManifestFile, ...]:
+def read_manifest_list(data: bytes, met: avro_files.Met[ManifestFile] | None = None) -> tuple[ManifestFile, ...]:
     """The rows of a manifest list, in the file's order.
+
+    Args:
+        met: rows of other lists. A list repeats nearly all of its parent's, and a client writes them as it always does.
 
     Raises:
         ValidationFailed: not a readable manifest list.
     """
+    if met is not None:
+        return avro_files.read_each(data, rename=list_name, what="the manifest list", make=_row, met=met)
     file = avro_files.read(data, rename=list_name, what="the manifest list")
+    return tuple(map(_row, file.records))
+
+
+def _row(record: Mapping[str, Any]) -> ManifestFile:
     try:
-        return tuple(manifest_file(row) for row in file.records)
+        return manifest_file(record)
     except (KeyError, TypeError, AttributeError) as error:
         raise malformed("the manifest list", error) from error
 
