@@ -29,6 +29,16 @@ settings.load_profile("house")
 GIVEN = os.environ.get("ICETOWER_TEST_POSTGRES_URL", "")
 
 
+SLOW_ROOMS = ("pipelines", "wire", "cli", "demo", "crash")
+"""Where tests start processes: towers, JVMs, Spark sessions."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What starts processes comes first, Spark before all: shared out file by file, the longest must not come last."""
+    spark = {item.path for item in items if item.get_closest_marker("spark")}
+    items.sort(key=lambda item: (item.path not in spark, item.path.parent.name not in SLOW_ROOMS))
+
+
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[URL]:
     """Where there is no PostgreSQL, its tests are skipped; in CI they fail."""

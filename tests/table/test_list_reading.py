@@ -62,7 +62,7 @@ def test_a_history_of_lists_is_read_as_each_alone(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("max_bytes", [0, 2_000, 1_000_000])
+@pytest.mark.parametrize("max_bytes", [0, 4_000, 40_000, 1_000_000])
 def test_lists_of_many_writers_in_any_order_are_read_as_each_alone(seed: int, max_bytes: int) -> None:
     chance = random.Random(seed)
     met = Met[ManifestFile](max_bytes, lambda _: 100)
@@ -70,7 +70,7 @@ def test_lists_of_many_writers_in_any_order_are_read_as_each_alone(seed: int, ma
     for _ in range(60):
         at = chance.randrange(len(rows))
         rows[at] = replace(rows[at], length_bytes=chance.randrange(300), partitions=chance.choice(((), SUMMARY)))
-        some = chance.sample(rows, chance.randrange(len(rows)))
+        some = chance.sample(rows, chance.randrange(len(rows))) if chance.random() < 0.5 else rows[at : at + 12]
         data = written(some, chance.choice((1, 2, 2)))
         if chance.random() < 0.3:
             torn = bytearray(data)
@@ -90,8 +90,20 @@ def test_what_was_met_is_not_decoded_again() -> None:
     met = Met[ManifestFile](1_000_000, lambda _: 100)
     first, second = (read_manifest_list(written([row(n) for n in range(5)]), met) for _ in range(2))
     assert all(one is other for one, other in zip(first, second, strict=True))
+    longer = read_manifest_list(written([row(9), *(row(n) for n in range(5))]), met)
+    assert longer == (row(9), *first)
+    assert all(one is other for one, other in zip(first, longer[1:], strict=True)), "a run that follows something new"
+    assert read_manifest_list(written([row(n) for n in range(3)]), met) == first[:3], "less than the run"
     changed = [row(n) if n else replace(row(0), length_bytes=7) for n in range(5)]
     assert read_manifest_list(written(changed), met) == tuple(changed)
+
+
+def test_a_row_that_is_large_beside_the_limit_pushes_nothing_out() -> None:
+    met = Met[ManifestFile](10_000, lambda _: 100)
+    (first,) = read_manifest_list(written([row(1)]), met)
+    large = replace(row(2), key_metadata=bytes(5_000))
+    assert read_manifest_list(written([large, row(1)]), met)[0] == large
+    assert read_manifest_list(written([row(1)]), met)[0] is first
 
 
 @pytest.mark.parametrize("name", JAVA)

@@ -115,42 +115,73 @@ def read_each(
         name = hashlib.blake2b(raw, digest_size=16).hexdigest()
         found: list[T] = []
         for block, count in _unpacked_blocks(codec, header["sync"], body):
-            rows, at = io.BytesIO(block), 0
-            for _ in range(count):
-                key = f"{name}{_first_text(block, at).decode('latin-1')}"
-                known = met.find(key, block, at)
-                if known is None:
-                    rows.seek(at)
-                    record = cast("dict[str, Any]", fastavro.schemaless_reader(rows, schema, None))
-                    known = met.keep(key, block[at : rows.tell()], make(record))
-                at += len(known[0])
-                found.append(known[1])
+            found += _each_of_block(block, count, schema, name, make, met)
     except (*_UNREADABLE, *_UNREADABLE_TOO) as error:
         raise _unreadable(what, error) from error
     return tuple(found)
 
 
+def _each_of_block(
+    block: bytes, count: int, schema: AvroSchema, name: str, make: Callable[[dict[str, Any]], T], met: Met[T]
+) -> list[T]:
+    found: list[T] = []
+    known_from: tuple[str, int, int] | None = None  # key, position and number of the first record that was known
+    rows, at = io.BytesIO(block), 0
+    while len(found) < count:
+        key = f"{name}{_first_text(block, at).decode('latin-1')}"
+        run = met.run(key, block, at, count - len(found))
+        if run is None:
+            rows.seek(at)
+            record = cast("dict[str, Any]", fastavro.schemaless_reader(rows, schema, None))
+            run = met.keep(key, block[at : rows.tell()], (make(record),))
+        elif known_from is None:
+            known_from = key, at, len(found)
+        at += len(run[0])
+        found += run[1]
+    if known_from is not None:
+        key, start, number = known_from
+        if count - number > 1:  # the next list repeats it, most likely
+            met.keep_run(key, block[start:at], tuple(found[number:]))
+    return found
+
+
 class Met(Generic[T]):
-    """Records by their very bytes, and what was made of them; the most recently used.
+    """Records by their very bytes, and what was made of them, one by one and in runs; the most recently used.
 
     Args:
-        max_bytes: of all that is kept, in memory.
+        max_bytes: of all that is kept of single records, and as much of runs, in memory.
         weigh: what is kept of one takes besides its bytes.
     """
 
     def __init__(self, max_bytes: int, weigh: Callable[[T], int]) -> None:
-        self._recent: Recent[tuple[bytes, T]] = Recent(max_bytes)
+        self._one_max = max_bytes // 8
+        self._ones: Recent[tuple[bytes, tuple[T, ...]]] = Recent(max_bytes)
+        self._runs: Recent[tuple[bytes, tuple[T, ...]]] = Recent(max_bytes)
         self._weigh = weigh
 
-    def find(self, key: str, block: bytes, at: int) -> tuple[bytes, T] | None:
-        """What is known of the record that begins there: all its bytes must be the same, not its key alone."""
-        known = self._recent.get(key)
-        return known if known is not None and block.startswith(known[0], at) else None
+    def run(self, key: str, block: bytes, at: int, most: int) -> tuple[bytes, tuple[T, ...]] | None:
+        """What is known of the records that begin there, `most` at most: their bytes must be the same, not the key."""
+        for kept in (self._runs, self._ones):
+            known = kept.get(key)
+            if known is not None and len(known[1]) <= most and block.startswith(known[0], at):
+                return known
+        return None
 
-    def keep(self, key: str, record: bytes, made: T) -> tuple[bytes, T]:
-        """Remember the newest record of a key."""
-        self._recent.put(key, (record, made), len(key) + len(record) + self._weigh(made))
+    def keep(self, key: str, record: bytes, made: tuple[T, ...]) -> tuple[bytes, tuple[T, ...]]:
+        """Remember the newest record of a key; not one that is large beside the limit, which would push out the rest."""
+        self._put(self._ones, key, record, made)
         return record, made
+
+    def keep_run(self, key: str, records: bytes, made: tuple[T, ...]) -> None:
+        """Remember the newest run of records that begins with that of a key."""
+        known = self._runs.get(key)
+        if known is None or known[0] != records:
+            self._put(self._runs, key, records, made)
+
+    def _put(self, kept: Recent[tuple[bytes, tuple[T, ...]]], key: str, records: bytes, made: tuple[T, ...]) -> None:
+        weight = len(key) + len(records) + sum(map(self._weigh, made))
+        if weight <= self._one_max:
+            kept.put(key, (records, made), weight)
 
 
 def _begins_with_text(schema: AvroSchema) -> bool:
