@@ -40,7 +40,7 @@ check: $(READY) ## formatting, lint, types, and which room may import which
 	$(BIN)/lint-imports
 
 test: check jdk jars postgres ## the checks, then the tests: real servers and real clients
-	$(BIN)/pytest --numprocesses logical --maxprocesses 4 --dist loadfile
+	$(BIN)/pytest --numprocesses logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 differential: jars jdk ## the conflict model against Iceberg itself: listed and random interleavings; COUNT, SEED
 	@$(BIN)/python tools/differential/run.py --count $(COUNT) --seed $(SEED)

@@ -168,7 +168,7 @@ class Met(Generic[T]):
         return None
 
     def keep(self, key: str, record: bytes, made: tuple[T, ...]) -> tuple[bytes, tuple[T, ...]]:
-        """Remember the newest record of a key; not one that is large beside the limit, which would push out the rest."""
+        """Remember the newest record of a key; none that is large beside the limit, which would push out the rest."""
         self._put(self._ones, key, record, made)
         return record, made
 
