@@ -138,13 +138,13 @@ class _Finisher:
             path = sent["manifest-list"]
             self._made.listings[path] = _listing_as_sent(change, parent_list)
         else:
-            laid_out: tuple[ManifestFile, ...] = ()
-            if self._rebase:  # what a staged snapshot carries stays as its client knows it (trap R7)
-                parent_list, laid_out = merged_parent(
-                    ground, self._made, parent_list, sent["snapshot-id"], number, self._new_name
-                )
             listing, own, change = self._rows(change, parent_list, number, merged)
-            own = (*own, *laid_out)
+            if self._rebase:  # what a staged snapshot carries stays as its client knows it (trap R7)
+                # After its removals: a merged manifest has no row ids of its own until the list is written (trap S2).
+                listing, laid_out = merged_parent(
+                    ground, self._made, listing, sent["snapshot-id"], number, self._new_name
+                )
+                own = (*own, *laid_out)
             path, first_row_id, listing = self._write_list(change, listing, parent_id, number)
             own = tuple(row for row in (listing.get(row.path) for row in own) if row is not None)
             final["manifest-list"] = path
@@ -538,8 +538,17 @@ def _check_refs_kept(refs: Mapping[str, Mapping[str, Any]], member: Admitted) ->
 
 
 def _check_fits(ground: Ground, change: Change) -> None:
-    """What a change names must exist in the head, and its deletes must be of the head's format (trap R8)."""
+    """What a change names must exist in the head; manifests and deletes must be of the head's format (trap R8)."""
     metadata = ground.view
+    sent = change.snapshot
+    # Entries that stay say their sequence number themselves, which format version 1 cannot: they would have none.
+    repeats = any(row.existing_files != 0 or row.deleted_files != 0 for row in change.diff.added)
+    if metadata["format-version"] > 1 and not sent.get("sequence-number") and repeats:
+        raise CommitConflict(
+            f"Cannot add snapshot with sequence number {sent.get('sequence-number') or 0}: it was written for format "
+            f"version 1, and the table was upgraded to {metadata['format-version']}; refresh and write again",
+            rule="commit.format",
+        )
     specs = {spec["spec-id"] for spec in metadata["partition-specs"]}
     for touched in (*change.added, *change.removed):
         if touched.spec_id not in specs:

@@ -2,7 +2,8 @@
 
 A swap can end in three ways. *Landed*, *lost* (an outside writer was faster, and nothing was changed), or *unknown*:
 then the very same swap is repeated until it lands or the head has moved, and the group's snapshots, or its metadata
-file in the head's log, tell which it was. While nobody can tell, nothing that it wrote is deleted (trap A3).
+file in the head's log, tell which it was; that it is not there, only a log tells that goes back to before it. While
+nobody can tell, nothing that it wrote is deleted (trap A3).
 """
 
 from __future__ import annotations
@@ -124,7 +125,14 @@ class Swaps:
         found = await self._heads.at(lost.found)
         logged = {entry["metadata-file"] for entry in found.metadata.get("metadata-log", ())}
         new = [i for accepted in step.plan.accepted for i in accepted.snapshots]
-        return step.new.head.location in logged or (bool(new) and all(i in found.snapshots for i in new))
+        if step.new.head.location in logged or (bool(new) and all(i in found.snapshots for i in new)):
+            return True
+        if step.old.head.location in logged:  # whatever came after that is logged too, and is somebody else's
+            return False
+        raise CommitStateUnknown(
+            f"the head of {lost.identifier} has moved on so far, while a commit to it was in doubt, that its log no longer "
+            "tells whether it landed; look for its rows before writing again"
+        )
 
 
 async def _file_bytes(head: HeadState) -> bytes:

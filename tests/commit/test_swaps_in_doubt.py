@@ -1,0 +1,68 @@
+"""A swap whose outcome nobody heard, while the table moves on: that it did not land is certain only by a log that goes
+back to before it. Taken for lost, its files would be deleted under the table, or its rows written again (trap A3)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+from engine_world import TABLE, FaultyUpstream, Request, World, outcomes, told
+
+from icetower.admission.admitted import AdmittedAppend
+from icetower.catalog.ports import Swap, SwapUnknown
+from icetower.table.change import Touched
+
+BLIND = {"icetower.blind": "true"}
+
+
+@pytest.mark.parametrize("by_the_fast_path", [True, False])
+@pytest.mark.parametrize(("log_max", "further"), [(1, 0), (4, 4), (100, 0)])
+@pytest.mark.parametrize("lands", [True, False])
+def test_what_landed_unheard_is_never_taken_for_lost(
+    by_the_fast_path: bool, log_max: int, further: int, lands: bool
+) -> None:
+    """Another tower commits meanwhile, and a client removes the older snapshots."""
+
+    async def story() -> None:
+        world = World()
+        await world.create(2, **{"write.metadata.previous-versions-max": str(log_max)})
+        other = World(clock=world.clock, storage=world.storage)
+        other.database, other.upstream = world.database, FaultyUpstream(world.upstream.inner)
+        other.restart()
+        ann = await world.writer("ann").refresh()
+        assert await outcomes(await ann.append("seed")) == ["direct"]
+
+        async def meanwhile(swaps: Sequence[Swap]) -> None:
+            if lands:
+                await world.upstream.inner.swap(swaps)
+            for name in ("first", *map(str, range(further))):
+                bob = await other.writer("bob").refresh()
+                assert await outcomes(await bob.append(name, summary=BLIND)) == ["direct"]
+            head = (await other.writer("bob").refresh()).base
+            old = [i for i in head.snapshots if i != head.metadata["refs"]["main"]["snapshot-id"]]
+            uuid = {"type": "assert-table-uuid", "uuid": head.metadata["table-uuid"]}
+            remove = {"action": "remove-snapshots", "snapshot-ids": old}
+            assert await outcomes(Request(bob, TABLE, [uuid], [remove], (), None)) == ["direct"]
+            raise SwapUnknown
+
+        ann = await world.writer("ann").refresh()
+        if by_the_fast_path:
+            uuid = ann.base.metadata["table-uuid"]
+            file = Touched(ann.data_file("x"), 0, None)
+            member = AdmittedAppend("ann", TABLE, "main", (file,), "key-1", None, "c", 1, "x", uuid)
+            sending = world.engine.submit_append(member)
+        else:
+            sending = world.engine.submit(await (await ann.append("x", summary=BLIND)).admitted())
+        world.upstream.script = [meanwhile]
+        (answer,) = await asyncio.gather(sending, return_exceptions=True)
+        await world.engine.drain()
+        live = await world.live()  # every manifest that the head names can be read
+        if log_max == 100:
+            assert told(answer) in ("appended", "rebased", "direct")
+            assert live.count("x") == 1
+        else:
+            assert told(answer) == "504 commit.unknown"
+            assert live.count("x") == (1 if lands else 0)
+
+    asyncio.run(story())
