@@ -204,6 +204,29 @@ def test_k2_a_number_that_was_rolled_back_and_expired_uncovers_the_one_before_it
     assert admin.live() == ["a", "b2"]
 
 
+def test_k2_a_number_that_was_rolled_back_does_not_take_along_those_that_expired_before_it(forge: Forge) -> None:
+    """Nobody remembers them any more: an application that starts from an older checkpoint must not double its rows."""
+    admin = forge()
+    admin.create()
+
+    def send(name: str, number: int) -> tuple[int, httpx2.Response]:
+        request = admin.append(name, summary={APPLICATION: "app", SEQUENCE: str(number)})
+        return snapshot_of(request), admin.send(request)
+
+    one, two, three = (send(name, number)[0] for number, name in enumerate("abc", 1))
+    back = {"action": "set-snapshot-ref", "ref-name": "main", "type": "branch", "snapshot-id": two}
+    admin.commit([], [back]).raise_for_status()
+    other = admin.append("other")
+    admin.send(other).raise_for_status()
+    for gone in ([one, two], [three]):
+        admin.commit([], [{"action": "remove-snapshots", "snapshot-ids": gone}]).raise_for_status()
+    for number in (1, 2, 3):
+        answer = send("again", number)[1]
+        assert (answer.status_code, error_of(answer)["rule"]) == (422, "key.gone")
+    send("d", 4)[1].raise_for_status()
+    assert admin.live() == ["a", "b", "d", "other"]
+
+
 @pytest.fixture
 def killable(tmp_path: Path) -> Iterator[Callable[..., Forger]]:
     """Starts a tower on the same data after killing the one before, or stopping it; a writer to its table `t`."""

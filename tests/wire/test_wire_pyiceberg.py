@@ -149,6 +149,32 @@ def test_one_key_raced_by_twenty_is_one_snapshot(tower: TowerProcess, table: Tab
     assert Counter(tower.outcomes(name_of(table))) == {"direct": 1, "replayed": 19}
 
 
+@pytest.mark.parametrize("properties", [{}, {"app-id": "job"}, keyed("one"), {**keyed("one"), "app-id": "job"}])
+def test_a_commit_of_two_snapshots_is_known_when_the_first_has_expired(
+    catalog: Catalog, table: Table, monkeypatch: pytest.MonkeyPatch, properties: dict[str, str]
+) -> None:
+    """PyIceberg's overwrite makes two. Told that its commit failed, a client would delete its manifests."""
+    table.append(rows(1))
+    session: Any = catalog._session  # type: ignore[attr-defined]
+    sent: list[tuple[str, dict[str, Any]]] = []
+    post = session.post
+
+    def noted(url: str, **given: Any) -> Any:
+        sent.append((url, given))
+        return post(url, **given)
+
+    monkeypatch.setattr(session, "post", noted)
+    table.overwrite(rows(2), snapshot_properties=properties)
+    url, given = sent[-1]
+    updates = json.loads(given["data"])["updates"]
+    first, _ = (update["snapshot"]["snapshot-id"] for update in updates if update["action"] == "add-snapshot")
+    table.refresh().append(rows(3))
+    remove = {"requirements": [], "updates": [{"action": "remove-snapshots", "snapshot-ids": [first]}]}
+    assert post(url, data=json.dumps(remove)).status_code == 200
+    assert post(url, **given).status_code == 200
+    assert ids(table) == [2, 3]
+
+
 def test_a_key_whose_snapshot_was_rolled_back_is_refused(tower: TowerProcess, catalog: Catalog, table: Table) -> None:
     """Trap K2: never "done" for what is not in the branch."""
     table.append(rows(1))

@@ -125,7 +125,7 @@ async def is_done(ledger: Ledger, identifier: Identifier, head: HeadState, found
     if fate is Fate.REGISTERED_ANEW:
         why, rule = "the table was registered anew since, or at two names", "key.registered-anew"
     else:
-        why, rule = "it was removed past this server, or after its branch", "key.gone"
+        why, rule = "it was rolled back, or removed past this server, or after its branch", "key.gone"
     raise KeyMisused(
         f"the commit under {found.name} landed as snapshot {found.snapshots[-1]}, which {identifier} does not have: "
         f"{why}. Whether its rows are in the table cannot be told: look for them, and if they are missing, write them "
@@ -156,26 +156,26 @@ def check_on_branch(head: HeadState, what: str, ref: str, snapshots: Sequence[in
 def resent(head: HeadState, sent: Sent) -> tuple[int, ...] | None:
     """The snapshots of a commit that is sent once more as it is, where they are in the table and on its branch.
 
-    All else about snapshots whose ids are known already (another's, other content, rolled back) is for the plan to say.
+    Of several, the first may have expired since: they came together, and the last tells of all. All else about
+    snapshots whose ids are known already (another's, other content, rolled back) is for the plan to say.
     """
     at = head.ref(sent.ref)
-    if not sent.own or at is None:
+    if at is None or not sent.own or sent.own[-1] not in head.snapshots:
         return None
-    for snapshot in sent.snapshots:
-        saved = head.snapshots.get(snapshot["snapshot-id"])
-        if saved is None:
-            return None
+    there = [snapshot for snapshot in sent.snapshots if snapshot["snapshot-id"] in head.snapshots]
+    for snapshot in there:
+        saved = head.snapshots[snapshot["snapshot-id"]]
         summary: Mapping[str, Any] = saved.get("summary") or {}
         same = snapshot.get("manifest-list") in (saved.get("manifest-list"), summary.get(CLIENT_LIST))
         if not same or summary.get(PRINCIPAL) != sent.principal:
             return None
-    on_branch = all(_is_ancestor(head, snapshot_id, at) for snapshot_id in sent.own)
-    return sent.own if on_branch else None
+    own = tuple(snapshot["snapshot-id"] for snapshot in there)
+    return own if all(_is_ancestor(head, snapshot_id, at) for snapshot_id in own) else None
 
 
 def _check_same_write(sent: Sent, snapshots: tuple[int, ...], application: str | None) -> None:
     """One key for two writes of one running application would turn the second into a silent no-op (trap K3)."""
-    if sent.key is None or sent.own == snapshots or application is None:
+    if sent.key is None or sent.own[-len(snapshots) :] == snapshots or application is None:
         return
     if application in {application_of(snapshot.get("summary") or {}) for snapshot in sent.snapshots}:
         raise KeyMisused(

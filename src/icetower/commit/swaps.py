@@ -130,8 +130,8 @@ class Swaps:
         if step.old.head.location in logged:  # whatever came after that is logged too, and is somebody else's
             return False
         raise CommitStateUnknown(
-            f"the head of {lost.identifier} has moved on so far, while a commit to it was in doubt, that its log no longer "
-            "tells whether it landed; look for its rows before writing again"
+            f"the head of {lost.identifier} has moved on so far, while a commit to it was in doubt, that its log no "
+            "longer tells whether it landed; look for its rows before writing again"
         )
 
 

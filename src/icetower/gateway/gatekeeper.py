@@ -125,21 +125,27 @@ class Gatekeeper:
         owners = [owner for owner, commit in remembered.items() if gone.issuperset(commit.snapshots)]
         uuid = str(head.metadata["table-uuid"])
         lost_ids = frozenset(snapshot_id for commit in going.lost for snapshot_id in commit.snapshots)
-        await self._ledger.forget_commits(owners, uuid, lost_ids)
         numbered = [owner for owner in owners if owner.numbered]
-        if not numbered:
-            return
-        # The number that counts now is the highest that is left, wherever it stands: also in files that were not read,
-        # and in snapshots that go without having been rolled back.
+        before = await self._numbers_left(head, uuid, numbered, lost_ids) if numbered else {}
+        # Of lower numbers that have expired earlier the ledger knows nothing but that there was a higher one. That one
+        # stays, and whoever sends any of them again hears that nobody can tell (`key.gone`).
+        gone_for_good = [owner for owner in owners if not owner.numbered or owner in before]
+        await self._ledger.forget_commits(gone_for_good, uuid, lost_ids)
+        await self._ledger.remember_commits(list(before.values()))
+
+    async def _numbers_left(
+        self, head: HeadState, uuid: str, numbered: Sequence[CommitKey], lost_ids: frozenset[int]
+    ) -> dict[CommitKey, Commit]:
+        """What counts now of applications that number their commits: the highest number that is left, if any is.
+
+        It may stand anywhere: also in files that were not read, and in snapshots that go without having been rolled
+        back.
+        """
         named = _with_group_files(s for snapshot_id, s in head.snapshots.items() if snapshot_id not in lost_ids)
         groups = await self._group_keys.read(uuid, named)
         left = head.keys.without(lost_ids).plus(record for records in groups.values() for record in records)
-        before: list[Commit] = []
-        for owner in numbered:
-            landed = left.sequence(owner.principal, owner.ref, owner.key)
-            if landed is not None:
-                before.append(Commit(owner, landed[1], sequence=landed[0]))
-        await self._ledger.remember_commits(before)
+        landed = {owner: left.sequence(owner.principal, owner.ref, owner.key) for owner in numbered}
+        return {owner: Commit(owner, at[1], sequence=at[0]) for owner, at in landed.items() if at is not None}
 
 
 def _with_group_files(snapshots: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
