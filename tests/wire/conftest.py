@@ -47,7 +47,8 @@ def catalog(tower: TowerProcess) -> Catalog:
 
 @pytest.fixture
 def namespace(request: pytest.FixtureRequest, catalog: Catalog) -> str:
-    name = re.sub(r"\W+", "_", request.node.name).strip("_").lower()
+    """Of the test alone: the tower is the whole session's, and tests of two modules may share a name."""
+    name = re.sub(r"\W+", "_", f"{request.node.path.stem}_{request.node.name}").strip("_").lower()
     catalog.create_namespace(name)
     return name
 
