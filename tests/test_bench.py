@@ -77,6 +77,19 @@ def test_the_curve_takes_a_rate_each_thousand_commits() -> None:
     assert [(at, round(rate)) for at, rate in curve.rates(operations, 0.0)] == [(1_000, 100), (2_000, 100)]
 
 
+def test_a_curve_is_told_by_the_medians_of_its_rounds() -> None:
+    points: list[list[float]] = []
+    for rates in ((100.0, 90.0), (110.0, 30.0), (120.0, 100.0)):
+        points = curve.together(points, list(zip((1_000, 2_000), rates, strict=True)))
+    assert points == [[1_000, 100, 110, 120], [2_000, 90, 30, 100]]
+    assert curve.medians(points) == [(1_000, 110), (2_000, 90)]
+    promised = {promise.name: promise for promise in course.promises([], {curve.WITH: points})}
+    (lowest,) = (promise for name, promise in promised.items() if name.startswith("history with retention"))
+    assert lowest.found is not None
+    assert round(lowest.found.median) == 82
+    assert lowest.kept
+
+
 # -- what is promised -------------------------------------------------------------------------------------------------
 
 
@@ -96,7 +109,7 @@ def test_promises_are_judged_by_ratios_within_a_round() -> None:
         record(course.PREPARED, 256, "s3", 2, commits_per_s=200.0),
         record(course.OPTIMISTIC, 256, "s3", 2, commits_per_s=5.0),
     ]
-    found = {promise.name: promise for promise in course.promises(records)}
+    found = {promise.name: promise for promise in course.promises(records, {})}
     ratio = found["… against plain OCC"]
     assert ratio.found == Spread(40.0, 50.0, 60.0)
     assert ratio.kept
@@ -117,7 +130,7 @@ def test_a_broken_promise_says_by_how_much(value: float, at_most: bool, said: st
 
 def test_a_wrong_table_breaks_a_promise() -> None:
     records = [record(course.TOWER, 16, "none", 1), record(course.TOWER, 16, "none", 2, exact=False)]
-    assert [p.kept for p in course.promises(records) if p.name.startswith("runs whose")] == [False]
+    assert [p.kept for p in course.promises(records, {}) if p.name.startswith("runs whose")] == [False]
 
 
 def test_tables_go_between_the_markers_and_nowhere_else() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from bench.curve import WITH, Curves, medians
 from bench.operations import Spread
 from bench.sides import APPENDS, DIRECT, LOCKED, OPTIMISTIC, PREPARED, REFERENCE, TOWER, Case
 
@@ -79,8 +80,8 @@ class Promise:
         return abs(self.found.median - self.wanted)
 
 
-def promises(records: Sequence[Record]) -> list[Promise]:
-    """All promises of the benchmark, from the headline runs."""
+def promises(records: Sequence[Record], history: Curves) -> list[Promise]:
+    """All promises of the benchmark, from the headline runs and the curves over history."""
     appends, prepared = (APPENDS, 512, "s3"), (PREPARED, 256, "s3")
     tower = (TOWER, 16, "none")
     return [
@@ -105,6 +106,7 @@ def promises(records: Sequence[Record]) -> list[Promise]:
         Promise("… of which succeed", 100, _spread(records, appends, "success", 100), "%"),
         Promise("… metadata files", 20, _spread(records, appends, "metadata_files_per_s"), "files/s", at_most=True),
         Promise("… not attributable", 0, _spread(records, appends, "unattributed"), "appends", at_most=True),
+        Promise("history with retention: its lowest point, of its first", 80, _lowest(history.get(WITH, ())), "%"),
         Promise("runs whose table is not exactly what was acknowledged", 0, _wrong(records), "runs", at_most=True),
     ]
 
@@ -126,6 +128,15 @@ def _ratio(
     pairs = [(record[figure], theirs[record["round"]]) for record in _of(records, case) if record["round"] in theirs]
     ratios = [mine / other if other else float("inf") for mine, other in pairs]
     return Spread.of(ratios) if ratios else None
+
+
+def _lowest(points: Sequence[Sequence[float]]) -> Spread | None:
+    """Of the medians of the rounds: the lowest of twenty noisy points would tell of the noise."""
+    if not points:
+        return None
+    rates = [rate for _, rate in medians(points)]
+    lowest = min(rates) / rates[0] * 100
+    return Spread(lowest, lowest, lowest)
 
 
 def _wrong(records: Sequence[Record]) -> Spread | None:

@@ -1,22 +1,21 @@
 """The curve over history: how many commits a second a table takes after so many of them.
 
 Icetower's table really gets its twenty thousand commits, by protocol-level writers, once without retention and once
-with it on a faster clock. A peer is measured at a few lengths of history that were generated: one writer, which nobody
-disturbs, since at these lengths several would only take each other's turn.
+with it on a faster clock, in several rounds. A peer is measured at a few lengths of history that were generated: one
+writer, which nobody disturbs, since at these lengths several would only take each other's turn.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from pyiceberg.catalog import load_catalog
 
 from bench import protocol_writers, pyiceberg_writers, servers, sides, slow_io, verify
 from bench.history import lengthen
-from bench.operations import Operation, figures
+from bench.operations import Operation, Spread, figures
 from bench.prepared import prepare
 from bench.protocol_writers import COMMIT_PATH, Load, Request
 from bench.pyiceberg_writers import Job
@@ -34,19 +33,35 @@ LIMIT_S = 600.0
 WITHOUT, WITH, PEER = "Icetower", "Icetower with retention", "PyIceberg, SQL catalog (one writer)"
 
 
-def curves(commits: int, folder: Callable[[], Path]) -> Iterator[tuple[str, list[tuple[int, float]], Any]]:
-    """Each curve: its name, (commits in the history, commits a second), and whether the table was exact.
+Point = tuple[int, float]
+"""Commits in the history, and commits a second there."""
+Curves = Mapping[str, Sequence[Sequence[float]]]
+"""Name → points: commits in the history, and commits a second in each round."""
+
+
+def curves(commits: int, rounds: int, folder: Callable[[], Path]) -> Iterator[tuple[str, list[Point], bool]]:
+    """Each curve of each round, the peer's once: its name, its points, and whether the table was exact.
 
     Exact is also that history was cut where that was asked for, and nowhere else.
     """
-    yield WITHOUT, *_tower(commits, folder(), {}, 1.0)
-    yield WITH, *_tower(commits, folder(), RETENTION, CLOCK_FACTOR)
+    for _ in range(rounds):
+        yield WITHOUT, *_tower(commits, folder(), {}, 1.0)
+        yield WITH, *_tower(commits, folder(), RETENTION, CLOCK_FACTOR)
     yield PEER, [(size, _peer(size, folder())) for size in PEER_SIZES if size <= commits], True
 
 
-def _tower(
-    commits: int, folder: Path, properties: dict[str, str], clock_factor: float
-) -> tuple[list[tuple[int, float]], bool]:
+def together(known: Sequence[Sequence[float]], points: Sequence[Point]) -> list[list[float]]:
+    """The points of the rounds so far, and those of another one."""
+    before = {int(point[0]): list(point) for point in known}
+    return [[*before.get(size, [size]), rate] for size, rate in points]
+
+
+def medians(points: Sequence[Sequence[float]]) -> list[Point]:
+    """A curve by the medians of its rounds: a point takes seconds, and one pause of the machine is a fifth of it."""
+    return [(int(size), Spread.of(rates).median) for size, *rates in points]
+
+
+def _tower(commits: int, folder: Path, properties: dict[str, str], clock_factor: float) -> tuple[list[Point], bool]:
     case = Case(sides.PREPARED, WRITERS, "s3", LIMIT_S, properties=properties)
     launcher = ("bench.fast_clock", str(clock_factor)) if clock_factor != 1.0 else ()
     with servers.tower(folder, case.profile, case.seed, launcher=launcher) as server:
@@ -54,7 +69,7 @@ def _tower(
         sides.create(catalog, case)
         tokens = protocol_writers.principals(server, WRITERS)
         loads: list[Load] = []
-        points: list[tuple[int, float]] = []
+        points: list[Point] = []
         for done in range(0, commits, STEP):
             # Retention keeps what commits on their way were written on, so each step's are written on the head.
             ids = range(sides.PREPARED_FROM + done, sides.PREPARED_FROM + done + STEP)
@@ -63,17 +78,17 @@ def _tower(
             loads.append(protocol_writers.replay(server.uri, COMMIT_PATH, tokens, requests, LIMIT_S))
             points += [(done + at, rate) for at, rate in rates(loads[-1].operations, loads[-1].from_s)]
         operations = [operation for load in loads for operation in load.operations]
-        together = Load(operations, loads[0].from_s, sum(load.cpu_s for load in loads))
-        row = sides.told(case, sides.Work(together), server.database, 0, None)
+        load = Load(operations, loads[0].from_s, sum(load.cpu_s for load in loads))
+        row = sides.told(case, sides.Work(load), server.database, 0, None)
         kept = len(verify.head_of(server.database)["snapshots"])
         expired = kept < commits / 2 if properties else kept == commits + 1
         return points, row["exact"] and row["acknowledged"] == commits and expired
 
 
-def rates(operations: Sequence[Operation], from_s: float, step: int = STEP) -> list[tuple[int, float]]:
+def rates(operations: Sequence[Operation], from_s: float, step: int = STEP) -> list[Point]:
     """After each `step` acknowledged commits, how many came a second since the step before."""
     ends = sorted(operation.end_s for operation in operations if operation.outcome == "ok")
-    found: list[tuple[int, float]] = []
+    found: list[Point] = []
     before_s = from_s
     for at in range(step, len(ends) + 1, step):
         found.append((at, step / max(ends[at - 1] - before_s, 1e-9)))

@@ -15,6 +15,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FixedLocator, NullLocator, ScalarFormatter
 
 from bench.course import Record
+from bench.curve import Curves, medians
 from bench.operations import Spread
 from bench.sides import APPENDS, DIRECT, LOCKED, OPTIMISTIC, PREPARED, REFERENCE, SIDES, TOWER
 
@@ -54,8 +55,8 @@ def _by_writers(records: Sequence[Record]) -> str:
         _lines(axes[0][at], here, "commits_per_s", f"Acknowledged commits a second, {PROFILE_NAMES[profile]}")
         _lines(axes[1][at], here, "success", "Commits that succeed, %", scale=100)
         axes[1][at].set_xlabel("writers on one table")
-        axes[1][at].set_ylim(0, 104)
         axes[1][at].set_yscale("linear")
+        axes[1][at].set_ylim(0, 104)
     return _svg(figure)
 
 
@@ -78,12 +79,15 @@ def _lines(axis: Axes, records: Sequence[Record], figure: str, title: str, scale
     axis.set_title(title)
 
 
-def _history(curves: Mapping[str, Sequence[Sequence[float]]]) -> str:
+def _history(curves: Curves) -> str:
     figure = Figure(figsize=(7.2, 4.2), layout=ConstrainedLayoutEngine())
     axis = figure.subplots()
     looks = (BLUE, ORANGE, RED, PINK, GREEN)
     for (name, points), color in zip(curves.items(), looks, strict=False):
-        axis.plot(*zip(*points, strict=True), label=name, color=color, marker="o" if len(points) < 10 else None)
+        line = medians(points)
+        axis.plot(*zip(*line, strict=True), label=name, color=color, marker="o" if len(line) < 10 else None)
+        sizes, least, greatest = zip(*((size, min(rates), max(rates)) for size, *rates in points), strict=True)
+        axis.fill_between(sizes, least, greatest, color=color, alpha=0.15, linewidth=0)
     axis.set_yscale("log")
     axis.yaxis.set_major_formatter(ScalarFormatter())
     axis.set_title("Commits a second, S3 latency")

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bench.course import Promise, Record, promises
+from bench.curve import Curves, medians
 from bench.operations import Spread
 from bench.pages import Shown, number, spread_text
 from bench.sides import REFERENCE, SIDES
@@ -69,18 +70,18 @@ def _figures(group: tuple[str, int, str], records: Sequence[Record]) -> tuple[st
     )
 
 
-def history_table(curves: Mapping[str, Sequence[Sequence[float]]]) -> Shown:
+def history_table(curves: Curves) -> Shown:
     """Rates at a few lengths of history, and as a share of the first."""
     marks = sorted({int(point[0]) for points in curves.values() for point in points})
     chosen = [mark for mark in marks if mark in {1_000, 2_000, 5_000, 10_000, 15_000, 20_000}]
     rows = []
     for name, points in curves.items():
-        at = {int(history): rate for history, rate in points}
-        first = next((rate for _, rate in points if rate), math.nan)
+        at = dict(medians(points))
+        first = next((rate for rate in at.values() if rate), math.nan)
         cells = [f"{number(at[m])} ({at[m] / first * 100:.0f} %)" if m in at else "–" for m in chosen]
         rows.append((name, *cells))
     columns = ("commits/s after so many commits", *(f"{mark:,}" for mark in chosen))
-    return Shown("History (in brackets: of the first value of the curve)", columns, tuple(rows))
+    return Shown("History (medians of the rounds; in brackets: of the first value of the curve)", columns, tuple(rows))
 
 
 def _median(values: Any) -> float:
@@ -93,7 +94,7 @@ def all_tables(results: Mapping[str, Any]) -> list[Shown]:
     found: list[Shown] = []
     runs: Mapping[str, list[Record]] = results.get("runs", {})
     if runs.get("headlines"):
-        found.append(promise_table(promises(runs["headlines"])))
+        found.append(promise_table(promises(runs["headlines"], results.get("history", {}))))
         found.append(figure_table("The runs behind the promises", runs["headlines"]))
     if runs.get("grid"):
         found.append(figure_table("By number of writers (one run each)", runs["grid"]))

@@ -3,7 +3,7 @@
     run.py                       the headline runs (three interleaved rounds) and a small grid: under twelve minutes
     run.py --full                all numbers of writers with and without latency, and the curve over 20,000 commits
     run.py --only SECTION ...    headlines, grid, history
-    run.py --rounds N            of the headline runs
+    run.py --rounds N            of the headline runs and of the tower's curves
     run.py --tables              no runs: tables, plots and page from the results that there are
 
 Every run starts its side on a fresh SQLite file and warehouse, and ends by reading the table: each acknowledged commit
@@ -66,7 +66,7 @@ def _arguments(given: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--full", action="store_true", help="all of it")
     parser.add_argument("--only", nargs="+", choices=course.SECTIONS, help="these sections")
-    parser.add_argument("--rounds", type=int, default=course.ROUNDS, help=f"of the headline runs ({course.ROUNDS})")
+    parser.add_argument("--rounds", type=int, default=course.ROUNDS, help=f"of headlines and history ({course.ROUNDS})")
     parser.add_argument("--tables", action="store_true", help="tables and plots from the results that there are")
     parser.add_argument("--history", type=int, default=HISTORY_COMMITS, help=f"commits ({HISTORY_COMMITS})")
     return parser.parse_args(given)
@@ -79,10 +79,10 @@ def _run(asked: argparse.Namespace, results: dict[str, Any], console: Console) -
     for section in sections:
         machine = pages.machine_now()
         if section == "history":
-            told: dict[str, Any] = {}
+            told: dict[str, list[list[float]]] = {}
             with pages.folders() as folder:
-                for name, points, good in curve.curves(asked.history, folder):
-                    told[name], exact = points, exact and good
+                for name, points, good in curve.curves(asked.history, asked.rounds, folder):
+                    told[name], exact = curve.together(told.get(name, ()), points), exact and good
                     console.print(f"history: {name}: {_course(points)}, exact: {good}")
                     results["history"] = told
                     _keep(results)

@@ -24,8 +24,8 @@ from icetower.gateway.settings import LOOPBACK, Settings
 from icetower.gateway.tower import Tower
 
 DRAIN_S = 30
-COLLECT_AFTER = (50_000, 20, 50)
-"""Thresholds of the garbage collector."""
+COLLECT_AFTER = (50_000, 5, 200)
+"""Thresholds of the garbage collector. The second is small: what it looks through at once, every commit waits for."""
 
 
 def routes(tower: Tower) -> list[Route]:
