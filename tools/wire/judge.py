@@ -37,6 +37,11 @@ A writer remembers manifests and rows of lists over its attempts. One whose firs
 first snapshot, and the next one after it, gives new row ids to rows that have theirs by then.
 """
 
+SECOND_VECTOR = "has a deletion vector in manifest"
+"""In what words the tower refuses a second deletion vector for a data file, where the first one stays.
+
+Iceberg looks for another one only among what came after the commit's start; nobody can read the table afterwards.
+"""
 
 TWO_VECTORS = "Can't index multiple DVs"
 """How Iceberg refuses to read a snapshot with two deletion vectors for one data file."""
@@ -418,6 +423,8 @@ def _stricter(job: Job, verdict: Mapping[str, Any], out: Judgement) -> str:
     upgraded = any(step["do"] == "upgrade" and step["format"] == 3 for step in _all(job["steps"]))
     if upgraded and any(words in message for words in NEW_ROW_IDS):
         return "stricter: it gives new row ids to old rows"
+    if SECOND_VECTOR in message:
+        return "stricter: a second deletion vector for one data file"
     out.notes[f"stricter, not by a known rule: {verdict.get('error')}: {message[:160]}"] += 1
     return f"stricter: {verdict.get('error')}"
 
