@@ -148,8 +148,11 @@ class Gate:
         self.asked += 1
         return {i: self.revoked[m.principal] for i, m in enumerate(members) if m.principal in self.revoked}
 
-    async def keep_keys(self, identifier: Identifier, head: HeadState, snapshot_ids: Collection[int]) -> None:
-        assert set(snapshot_ids) <= head.snapshots.keys()
+    async def keep_keys(
+        self, identifier: Identifier, old: HeadState, new: HeadState, snapshot_ids: Collection[int]
+    ) -> None:
+        assert set(snapshot_ids) <= old.snapshots.keys()
+        assert not set(snapshot_ids) & new.snapshots.keys()
         if self.cannot_keep is not None:
             raise self.cannot_keep
         self.kept.append(frozenset(snapshot_ids))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -198,16 +198,25 @@ def test_h1_snapshots_that_went_take_their_keys_along_and_old_group_files_are_no
     assert place.read_ids == []
 
 
-def expire(place: Place, *snapshot_ids: int, head_id: int, **branches: int) -> None:
-    """What the gatekeeper does before a swap that lets snapshots go. `branches`: beside main, and where they stand."""
+def expire(
+    place: Place, *snapshot_ids: int, head_id: int, after: Mapping[str, int] | None = None, **branches: int
+) -> None:
+    """What the gatekeeper does before a swap that lets snapshots go.
+
+    `branches`: beside main, and where they stand. `after`: where all refs stand after it, if it moves them too.
+    """
+
+    def version(heads: Mapping[str, int], gone: Sequence[int] = ()) -> dict[str, Any]:
+        refs = {name: {"snapshot-id": at, "type": "branch"} for name, at in heads.items()}
+        left = [snapshot for snapshot in place.snapshots if snapshot["snapshot-id"] not in gone]
+        return {**place.metadata, "refs": refs, "snapshots": left}
 
     async def story() -> None:
         heads = {"main": head_id, **branches}
-        refs = {name: {"snapshot-id": at, "type": "branch"} for name, at in heads.items()}
-        metadata = {**place.metadata, "refs": refs}
-        keys = await place.keys.keys_of(metadata, None)
+        old = HeadState("1.json", version(heads), indexed=await place.keys.keys_of(version(heads), None))
+        new = HeadState("2.json", version(heads if after is None else after, snapshot_ids))
         gate = Gatekeeper(None, place.ledger, place.keys, place.keys.flush)  # type: ignore[arg-type]
-        await gate.keep_keys(TABLE, HeadState("file:///t/1.json", metadata, indexed=keys), snapshot_ids)
+        await gate.keep_keys(TABLE, old, new, snapshot_ids)
 
     run(story())
     place.snapshots = [snapshot for snapshot in place.snapshots if snapshot["snapshot-id"] not in snapshot_ids]
@@ -218,7 +227,7 @@ def expire(place: Place, *snapshot_ids: int, head_id: int, **branches: int) -> N
     ("branches", "fate"),
     [
         ({"b": 3}, Fate.EXPIRED),  # its branch has it: done
-        ({"b": 1}, None),  # lost by its branch, whoever else has it: forgotten
+        ({"b": 1}, Fate.GONE),  # lost by its branch, while another one has it, where it may be set again
         ({}, Fate.GONE),  # its branch is gone; where it may stand when it is made again, nobody knows
     ],
 )

@@ -52,11 +52,14 @@ class Gatekeeper(Protocol):
         """The members that may no longer go on: position → why."""
         ...
 
-    async def keep_keys(self, identifier: Identifier, head: HeadState, snapshot_ids: Collection[int]) -> None:
+    async def keep_keys(
+        self, identifier: Identifier, old: HeadState, new: HeadState, snapshot_ids: Collection[int]
+    ) -> None:
         """Make the keys of snapshots that are about to expire durable somewhere else (trap K1).
 
         Args:
-            head: the version that still has them.
+            old: the version that still has them.
+            new: the one that will not have them, if the swap lands.
 
         Raises:
             IcetowerError: they could not be kept; then the snapshots stay.
@@ -494,7 +497,7 @@ class Engine:
             if late or not step.expired:
                 continue
             try:
-                await self._gatekeeper.keep_keys(step.identifier, step.old.head, step.expired)
+                await self._gatekeeper.keep_keys(step.identifier, step.old.head, step.new.head, step.expired)
             except IcetowerError:
                 if not turn.expires:  # not by retention, but since a client wants it
                     raise

@@ -34,7 +34,8 @@ from icetower.errors import CommitConflict, IcetowerError, KeyMisused, Validatio
 from icetower.protocol.marks import CLIENT_LIST
 from icetower.table import metadata as table_metadata
 from icetower.table.head import HeadState
-from icetower.table.keys import KeyRecord, Keys
+from icetower.table.keys import KeyRecord, Keys, cut_off, rolled_back
+from icetower.table.lines import reaches
 from icetower.table.listing import Listing
 from icetower.table.manifests import DataFile, ManifestFile
 from icetower.table.metadata import Metadata
@@ -437,9 +438,18 @@ class _Planner:
         for update in member.updates:
             if update["action"] != "set-snapshot-ref" or update["snapshot-id"] not in own:
                 continue
-            head_id = self._ground.ref_head(update["ref-name"])
-            if head_id is None or not self._ground.is_ancestor(update["snapshot-id"], head_id):
-                # Not 409: its client would delete the manifests of a snapshot that the table still has (trap A3).
+            has = reaches(self._ground.snapshot, self._ground.ref_head(update["ref-name"]), update["snapshot-id"])
+            # Not 409: its client would delete the manifests of a snapshot that the table still has (trap A3).
+            if has is None:
+                raise KeyMisused(
+                    f"snapshot {update['snapshot-id']} is in the table, and what came after it on "
+                    f"{update['ref-name']} has expired: nobody can tell whether it was rolled back before. Look for "
+                    "its rows, and if they are missing, write a new snapshot",
+                    rule="snapshot.cut-off",
+                    snapshot=update["snapshot-id"],
+                    next_step="ask_owner",
+                )
+            if not has:
                 raise KeyMisused(
                     f"snapshot {update['snapshot-id']} is in the table, but not in the history of "
                     f"{update['ref-name']} (staged, or rolled back); point the ref at it without adding it again, or "
@@ -465,16 +475,12 @@ class _Planner:
             )
 
     def _check_on_branch(self, what: str, ref: str | None, landed: tuple[int, ...]) -> None:
-        """What was rolled back is not done (trap K2)."""
-        head_id = self._ground.ref_head(ref) if ref is not None else None
-        if ref is None or (head_id is not None and all(self._ground.is_ancestor(i, head_id) for i in landed)):
+        """What was rolled back is not done (trap K2). The last snapshot tells of all."""
+        if ref is None:
             return
-        raise KeyMisused(
-            f"the commit under {what} landed as snapshot {landed[-1]}, which is no longer in the history of {ref} "
-            "(rolled back); use a new key to write it again",
-            rule="key.rolled-back",
-            snapshot=landed[-1],
-        )
+        has = reaches(self._ground.snapshot, self._ground.ref_head(ref), landed[-1])
+        if not has:
+            raise cut_off(what, landed[-1]) if has is None else rolled_back(what, landed[-1], ref)
 
     # -- may it go in ---------------------------------------------------------------------------------------------
 

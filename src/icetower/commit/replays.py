@@ -9,7 +9,9 @@ those in group files that were not read since the ledger has them. The ledger mu
 whatever was left out of the head because the ledger had it, the ledger has then.
 
 That a key is in the ledger says that its commit has landed in a table with this uuid, once. Done is only what is in the
-table now, or was seen to expire from it (`ledger.histories`).
+history of its branch now, or was seen to leave it by expiry (`ledger.histories`). Of a commit's snapshots the last one
+tells of all: they came together, and are ancestors of each other. A rollback to the one before it leaves half of a
+commit in the table; when the other half has gone, only the ledger knows.
 """
 
 from __future__ import annotations
@@ -24,8 +26,9 @@ from icetower.ledger.histories import Fate, TableName
 from icetower.ledger.ledger import Commit, CommitKey, Ledger
 from icetower.protocol.marks import CLIENT_LIST, PRINCIPAL
 from icetower.protocol.names import Identifier
-from icetower.table import metadata as table_metadata
 from icetower.table.head import HeadState
+from icetower.table.keys import cut_off, rolled_back
+from icetower.table.lines import reaches
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +61,13 @@ class Landed:
     Attributes:
         name: by which of its names it is known, in words.
         snapshots: as which it landed.
+        on_branch: whether its branch has it, in the version of the table that was asked; None where nobody can tell.
         remembered: what the ledger has of it; None where the table itself tells.
     """
 
     name: str
     snapshots: tuple[int, ...]
+    on_branch: bool | None
     remembered: Commit | None = None
 
     def shows_in(self, head: HeadState) -> bool:
@@ -82,28 +87,44 @@ async def landed(ledger: Ledger, head: HeadState, sent: Sent) -> Landed | None:
     """
     uuid, principal, ref = str(head.metadata["table-uuid"]), sent.principal, sent.ref
     if sent.key is not None:
-        snapshots, application, commit = head.keys.find(principal, ref, sent.key), None, None
-        if snapshots is not None:
-            saved = head.snapshots.get(snapshots[-1]) or {}
-            application = application_of(saved.get("summary") or {})
+        there, commit = head.keys.find(principal, ref, sent.key), None
+        snapshots, application = there, None
+        if there is not None:
+            application = application_of((head.snapshots.get(there[-1]) or {}).get("summary") or {})
         elif (commit := await ledger.find_commit(CommitKey(uuid, ref, principal, sent.key))) is not None:
             snapshots, application = commit.snapshots, commit.application_id
         if snapshots is not None:
             name = f"idempotency key {sent.key}"
-            check_on_branch(head, name, ref, snapshots)
+            on_branch = check_on_branch(head, name, ref, snapshots)
             _check_same_write(sent, snapshots, application)
-            return Landed(name, snapshots, commit)
+            await _check_whole(ledger, uuid, name, there)
+            return Landed(name, snapshots, on_branch, commit)
     if sent.application is not None:
         application, number = sent.application
         last, commit = head.keys.sequence(principal, ref, application), None
+        there = None if last is None else last[1]
         if last is None or last[0] < number:
             commit = await ledger.find_commit(CommitKey(uuid, ref, principal, application, numbered=True))
             last = None if commit is None or commit.sequence is None else (commit.sequence, commit.snapshots)
+            there = None
         if last is not None and number <= last[0]:
             name = f"number {last[0]} of application {application}"
-            check_on_branch(head, name, ref, last[1])
-            return Landed(name, last[1], commit)
+            on_branch = check_on_branch(head, name, ref, last[1])
+            await _check_whole(ledger, uuid, name, there)
+            return Landed(name, last[1], on_branch, commit)
     return None
+
+
+async def _check_whole(ledger: Ledger, uuid: str, name: str, there: tuple[int, ...] | None) -> None:
+    """What the table tells of must be all of the commit, not what a rollback has left. Raises `KeyMisused`."""
+    if there is not None and await ledger.torn(uuid, there[-1:]):
+        raise KeyMisused(
+            f"of the commit under {name}, snapshot {there[-1]} is in the table, and what came with it was rolled back "
+            "and has expired. Look for its rows, and write what is missing under a new key",
+            rule="key.gone",
+            snapshot=there[-1],
+            next_step="ask_owner",
+        )
 
 
 async def is_done(ledger: Ledger, identifier: Identifier, head: HeadState, found: Landed) -> bool:
@@ -115,9 +136,15 @@ async def is_done(ledger: Ledger, identifier: Identifier, head: HeadState, found
     Raises:
         KeyMisused: nobody can tell whether the table has its rows.
     """
-    if found.remembered is None or found.shows_in(head):
+    if found.on_branch:
         return True
-    fate = await ledger.fate(TableName(str(head.metadata["table-uuid"]), identifier), found.remembered)
+    table = TableName(str(head.metadata["table-uuid"]), identifier)
+    if found.remembered is None or found.shows_in(head):
+        there = [snapshot_id for snapshot_id in found.snapshots if snapshot_id in head.snapshots]
+        if await ledger.saw_leave(table, there[-1]):
+            return True
+        raise cut_off(found.name, there[-1])
+    fate = await ledger.fate(table, found.remembered)
     if fate in (Fate.EXPIRED, Fate.LEFT_BEHIND):
         return fate is Fate.EXPIRED
     numbered = found.remembered.owner.numbered
@@ -125,7 +152,7 @@ async def is_done(ledger: Ledger, identifier: Identifier, head: HeadState, found
     if fate is Fate.REGISTERED_ANEW:
         why, rule = "the table was registered anew since, or at two names", "key.registered-anew"
     else:
-        why, rule = "it was rolled back, or removed past this server, or after its branch", "key.gone"
+        why, rule = "it was rolled back, or removed past this server, or with or after its branch", "key.gone"
     raise KeyMisused(
         f"the commit under {found.name} landed as snapshot {found.snapshots[-1]}, which {identifier} does not have: "
         f"{why}. Whether its rows are in the table cannot be told: look for them, and if they are missing, write them "
@@ -136,21 +163,20 @@ async def is_done(ledger: Ledger, identifier: Identifier, head: HeadState, found
     )
 
 
-def check_on_branch(head: HeadState, what: str, ref: str, snapshots: Sequence[int]) -> None:
+def check_on_branch(head: HeadState, what: str, ref: str, snapshots: Sequence[int]) -> bool | None:
     """What was rolled back is not done: an explicit error (trap K2). Raises `KeyMisused`.
 
-    Of snapshots that are not in the table it says nothing (`is_done`).
+    True where the branch has the commit; None where this version of the table does not tell: it has nothing of it, or
+    not what was between that and the branch's head (`is_done`).
     """
     there = [snapshot_id for snapshot_id in snapshots if snapshot_id in head.snapshots]
-    at = head.ref(ref)
-    if not ref or not there or (at is not None and all(_is_ancestor(head, i, at) for i in there)):
-        return
-    raise KeyMisused(
-        f"the commit under {what} landed as snapshot {there[-1]}, which is no longer in the history of {ref} "
-        "(rolled back); use a new key to write it again",
-        rule="key.rolled-back",
-        snapshot=there[-1],
-    )
+    if not there:
+        return None
+    last = there[-1]
+    has = not ref or reaches(head.snapshots.get, head.ref(ref), last)
+    if has is False:
+        raise rolled_back(what, last, ref)
+    return has
 
 
 def resent(head: HeadState, sent: Sent) -> tuple[int, ...] | None:
@@ -170,7 +196,7 @@ def resent(head: HeadState, sent: Sent) -> tuple[int, ...] | None:
         if not same or summary.get(PRINCIPAL) != sent.principal:
             return None
     own = tuple(snapshot["snapshot-id"] for snapshot in there)
-    return own if all(_is_ancestor(head, snapshot_id, at) for snapshot_id in own) else None
+    return own if reaches(head.snapshots.get, at, own[-1]) else None
 
 
 def _check_same_write(sent: Sent, snapshots: tuple[int, ...], application: str | None) -> None:
@@ -185,7 +211,3 @@ def _check_same_write(sent: Sent, snapshots: tuple[int, ...], application: str |
             snapshot=snapshots[-1],
             next_step="fix_request",  # under a new key, a write that is tried again would land twice
         )
-
-
-def _is_ancestor(head: HeadState, snapshot_id: int, of: int) -> bool:
-    return table_metadata.is_ancestor(head.metadata, snapshot_id, of)

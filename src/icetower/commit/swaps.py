@@ -124,11 +124,13 @@ class Swaps:
             return True
         found = await self._heads.at(lost.found)
         logged = {entry["metadata-file"] for entry in found.metadata.get("metadata-log", ())}
-        new = [i for accepted in step.plan.accepted for i in accepted.snapshots]
-        if step.new.head.location in logged or (bool(new) and all(i in found.snapshots for i in new)):
+        if step.new.head.location in logged:
             return True
         if step.old.head.location in logged:  # whatever came after that is logged too, and is somebody else's
             return False
+        # A member that was sent again may have landed elsewhere: of one without a snapshot that says nothing.
+        if all(a.snapshots and all(i in found.snapshots for i in a.snapshots) for a in step.plan.accepted):
+            return True
         raise CommitStateUnknown(
             f"the head of {lost.identifier} has moved on so far, while a commit to it was in doubt, that its log no "
             "longer tells whether it landed; look for its rows before writing again"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from icetower.admission.admit import application_of
@@ -12,12 +13,12 @@ from icetower.commit.group_keys import GroupKeys, commits_of, group_of
 from icetower.errors import CommitConflict, Forbidden, IcetowerError
 from icetower.ledger.histories import TableName
 from icetower.ledger.ledger import Batch, Commit, CommitKey, Expired, Group, Ledger
-from icetower.protocol.marks import GROUP_FILE, REF
+from icetower.protocol.marks import GROUP_FILE, REF, SOURCE_SNAPSHOT
 from icetower.protocol.names import Identifier
 from icetower.registry.registry import RESERVED_NAME, Registry
-from icetower.table import metadata as table_metadata
 from icetower.table.head import HeadState
 from icetower.table.keys import record_of
+from icetower.table.lines import JSON, Line, number_of
 
 
 class Gatekeeper:
@@ -59,42 +60,50 @@ class Gatekeeper:
                 )
         return found
 
-    async def keep_keys(self, identifier: Identifier, head: HeadState, snapshot_ids: Collection[int]) -> None:
+    async def keep_keys(
+        self, identifier: Identifier, old: HeadState, new: HeadState, snapshot_ids: Collection[int]
+    ) -> None:
         """Before snapshots go: bring into the ledger what it may have missed of their keys (traps K1, H1).
 
         It may have, by a crash or since another tower committed them. It is kept, too, which of them their branch has:
         only those are done once they are gone. A key whose snapshot was rolled back is forgotten: nothing of it is left
-        to call done (K2). Where its branch is gone, nobody can tell, and the ledger says so.
+        to call done (K2). Where nobody can tell, the ledger says so.
 
         Args:
-            head: the version that still has the snapshots.
+            old: the version that still has the snapshots.
+            new: the one that will not have them. Its branches may be elsewhere, and the swap may be lost.
 
         Raises:
             IcetowerError: the ledger or a group file is away; the snapshots must stay for now.
         """
-        uuid = str(head.metadata["table-uuid"])
-        gone = [head.snapshots[i] for i in snapshot_ids if i in head.snapshots]
-        branches = _Branches(head)
+        uuid = str(old.metadata["table-uuid"])
+        gone = [old.snapshots[i] for i in snapshot_ids if i in old.snapshots]
+        branches = _Branches(old, new)
         going = _Going()
         kept: dict[CommitKey, Commit] = {}
+        torn: set[int] = set()
+        parts = await self._ledger.torn(uuid, [s["snapshot-id"] for s in gone if record_of(s) is not None])
         for snapshot in gone:
-            record = record_of(snapshot)
+            snapshot_id, record = snapshot["snapshot-id"], record_of(snapshot)
             if record is None:
                 continue
-            has = branches.has(record.ref, snapshot["snapshot-id"])
-            commits = commits_of(uuid, [record], snapshot.get("sequence-number"))
-            going.take(snapshot["snapshot-id"], commits, has)
-            for commit in commits if has is not False else ():
-                owner = commit.owner
-                whole = None if owner.numbered else head.keys.find(owner.principal, owner.ref, owner.key)
+            for commit in commits_of(uuid, [record], snapshot.get("sequence-number")):
+                owner, whole = commit.owner, _whole(old, commit)
+                found = {branches.has(record.ref, old.snapshots[i]) for i in whole}
+                # Half of a commit is neither done nor gone; once the other half has gone, the table tells of neither.
+                has = found.pop() if len(found) == 1 and snapshot_id not in parts else None
+                if found:
+                    torn.update(i for i in whole if i not in snapshot_ids)
+                going.take(snapshot_id, [commit], has)
                 highest = kept.get(owner, commit)
-                if (highest.sequence or 0) <= (commit.sequence or 0):
+                if has is not False and (highest.sequence or 0) <= (commit.sequence or 0):
                     about = application_of(snapshot.get("summary") or {})
-                    kept[owner] = replace(commit, snapshots=whole or commit.snapshots, application_id=about)
+                    kept[owner] = replace(commit, snapshots=whole, application_id=about)
         groups = await self._groups(uuid, gone, branches, going)
         if going.lost:
-            await self._forget(head, going, frozenset(snapshot_ids))
-        expired = [Expired(TableName(uuid, identifier), tuple(going.had))] if going.had else []
+            await self._forget(old, going, frozenset(snapshot_ids))
+        left = (*going.had, *branches.cut_off(snapshot_ids))
+        expired = [Expired(TableName(uuid, identifier), left, tuple(torn))] if left or torn else []
         await self._ledger.write(Batch(commits=list(kept.values()), groups=groups, expired=expired))
 
     async def _groups(
@@ -105,14 +114,14 @@ class Gatekeeper:
         # Which branch it was for, summaries say only since they were given the mark; its file does.
         refs = {snapshot_id: snapshot["summary"].get(REF) for snapshot_id, snapshot in named.items()}
         # What its branch has needs no reading, where the ledger has it already.
-        there = [snapshot_id for snapshot_id, ref in refs.items() if ref is not None and branches.has(ref, snapshot_id)]
+        there = [i for i, ref in refs.items() if ref is not None and branches.has(ref, named[i])]
         spared = await self._ledger.kept_groups(uuid, there)
         read = await self._group_keys.read(uuid, [s for snapshot_id, s in named.items() if snapshot_id not in spared])
         missed: list[Group] = []
         for snapshot_id, records in read.items():
             group = group_of(uuid, named[snapshot_id], records)
             ref = next((record.ref for record in records), refs[snapshot_id])
-            has = None if ref is None else branches.has(ref, snapshot_id)
+            has = None if ref is None else branches.has(ref, named[snapshot_id])
             going.take(snapshot_id, group.commits, has)
             if has is not False:
                 missed.append(group)
@@ -171,25 +180,101 @@ class _Going:
             self.lost += commits
 
 
+def _whole(head: HeadState, commit: Commit) -> tuple[int, ...]:
+    """All snapshots of a commit that a version of the table still has."""
+    owner = commit.owner
+    if owner.numbered:
+        last = head.keys.sequence(owner.principal, owner.ref, owner.key)
+        found = last[1] if last is not None and last[0] == commit.sequence else None
+    else:
+        found = head.keys.find(owner.principal, owner.ref, owner.key)
+    return tuple(i for i in found or () if i in head.snapshots) or commit.snapshots
+
+
 class _Branches:
-    """Which snapshots are in the history of which ref; each history is walked once, when it is asked for."""
+    """Which snapshots are in the history of which ref, before a swap and after it; each is walked once, when needed.
 
-    def __init__(self, head: HeadState) -> None:
-        self._head = head
-        self._histories: dict[str, frozenset[int]] = {}
+    What goes with the swap counts as history of the version after it, too. The swap may yet be lost, so that only
+    what holds in both versions holds.
+    """
 
-    def has(self, ref: str, snapshot_id: int) -> bool | None:
-        """Whether a snapshot is in the history of a ref; None where there is no such ref any more.
+    def __init__(self, old: HeadState, new: HeadState) -> None:
+        self._old = old
+        self._new = new
+        self._lines: dict[tuple[bool, str], Line] = {}
 
-        A commit that moved none cannot be lost.
+    def has(self, ref: str, snapshot: JSON) -> bool | None:
+        """Whether a snapshot is in the history of a ref, or of any where there is no name; None: nobody can tell.
+
+        Nobody can where there is no such ref any more, where its history was cut, where the swap itself moves it past
+        the snapshot, and where the snapshot is in the past of another one that stays, so that a ref that is set there
+        would bring its rows back.
         """
-        if ref and self._head.ref(ref) is None:
-            return None
-        return not ref or snapshot_id in self._history(ref)
+        if not ref:  # staged: its rows are in the table where somebody has published it
+            return True if self._is_published(snapshot) else None
+        both = [self._line(ref, after=after) for after in (False, True)]
+        found = {None if line is None else line.has(snapshot) for line in both}
+        has = found.pop() if len(found) == 1 else None
+        return None if has is False and self._may_come_back(snapshot) else has
 
-    def _history(self, ref: str) -> frozenset[int]:
-        if ref not in self._histories:
-            at = self._head.ref(ref)
-            walked = () if at is None else table_metadata.ancestors(self._head.metadata, at)
-            self._histories[ref] = frozenset(snapshot["snapshot-id"] for snapshot in walked)
-        return self._histories[ref]
+    def cut_off(self, gone: Collection[int]) -> list[int]:
+        """Snapshots that stay, but are not found any more from the head of their own ref when some have gone."""
+        newest = max((number_of(self._find(snapshot_id)) for snapshot_id in gone), default=0)
+        left: dict[str, Line] = {}
+        found: list[int] = []
+        for snapshot_id, snapshot in self._new.snapshots.items():
+            ref = (snapshot.get("summary") or {}).get(REF)
+            if not ref or number_of(snapshot) > newest or not self.has(ref, snapshot):
+                continue
+            if ref not in left:
+                left[ref] = Line.of(self._new.snapshots.get, self._new.ref(ref))
+            if left[ref].has(snapshot) is None:
+                found.append(snapshot_id)
+        return found
+
+    def _is_published(self, snapshot: JSON) -> bool:
+        told = str(snapshot["snapshot-id"])
+        picked = any((s.get("summary") or {}).get(SOURCE_SNAPSHOT) == told for s in self._old.snapshots.values())
+        return picked or all(snapshot["snapshot-id"] in reached for reached in self._reached)
+
+    def _may_come_back(self, snapshot: JSON) -> bool:
+        past, cut_at = self._pasts
+        if snapshot["snapshot-id"] in past:
+            return True
+        return cut_at is not None and (not number_of(snapshot) or number_of(snapshot) < cut_at)
+
+    @cached_property
+    def _pasts(self) -> tuple[Collection[int], int | None]:
+        """All that is in the past of a snapshot that stays, and the highest number before which a past is cut off."""
+        return self._past_of(self._new.snapshots)
+
+    @cached_property
+    def _reached(self) -> tuple[Collection[int], ...]:
+        """What is in the history of any ref, before the swap and after it."""
+        refs = [(head.metadata.get("refs") or {}).values() for head in (self._old, self._new)]
+        return tuple(self._past_of([ref["snapshot-id"] for ref in some])[0] for some in refs)
+
+    def _past_of(self, heads: Iterable[int]) -> tuple[Collection[int], int | None]:
+        seen: set[int] = set()
+        cut_at: int | None = None
+        for head_id in heads:
+            wanted: int | None = head_id
+            number = 0
+            while wanted is not None and wanted not in seen:
+                entry = self._find(wanted)
+                if entry is None:
+                    cut_at = max(cut_at or 0, number)
+                    break
+                seen.add(wanted)
+                number = number_of(entry)
+                wanted = entry.get("parent-snapshot-id")
+        return seen, cut_at
+
+    def _line(self, ref: str, *, after: bool) -> Line | None:
+        if (after, ref) not in self._lines:
+            self._lines[after, ref] = Line.of(self._find, (self._new if after else self._old).ref(ref))
+        line = self._lines[after, ref]
+        return line if line.ids else None
+
+    def _find(self, snapshot_id: int) -> JSON | None:
+        return self._new.snapshots.get(snapshot_id) or self._old.snapshots.get(snapshot_id)

@@ -9,6 +9,7 @@ APPLICATION = b"application"
 GROUP = b"group"
 ANSWER = b"answer"
 EXPIRED = b"expired"
+TORN = b"torn"
 REGISTRATION = b"registration"
 SHADOW = b"shadow"
 

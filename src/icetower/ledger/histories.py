@@ -17,7 +17,7 @@ from enum import Enum, auto
 
 from sqlalchemy import Connection, case, insert, select, update
 
-from icetower.ledger.hashes import EXPIRED, REGISTRATION, hashed
+from icetower.ledger.hashes import EXPIRED, REGISTRATION, TORN, hashed
 from icetower.ledger.schema import expired, registrations
 from icetower.protocol.names import Identifier
 from icetower.registry.sql import take_write_lock
@@ -126,9 +126,14 @@ def confirm(connection: Connection, table: TableName, number: int, sequence_numb
 
 
 def seen_to_expire(connection: Connection, table: TableName, history: History, snapshot_ids: Sequence[int]) -> bool:
-    """Whether any of some snapshots was seen to expire in a history."""
+    """Whether any of some snapshots was seen to expire in a history, or to be cut off from its branch."""
     names = [history.expired_id(table, snapshot_id) for snapshot_id in snapshot_ids]
     return connection.execute(select(expired.c.id).where(expired.c.id.in_(names)).limit(1)).first() is not None
+
+
+def torn_id(uuid: str, snapshot_id: int) -> bytes:
+    """Under which it is kept that a snapshot is what was left of a commit when the rest was rolled back."""
+    return hashed(TORN, uuid, str(snapshot_id))
 
 
 def _uuid_id(uuid: str) -> bytes:

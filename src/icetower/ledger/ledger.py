@@ -131,10 +131,18 @@ def group_id(table_uuid: str, snapshot_id: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Expired:
-    """Snapshots with keys that are about to leave a table, while the branch of their keys has them."""
+    """Snapshots with keys that are about to leave a table while the branch of their keys has them.
+
+    Also those that stay, since a tag or another branch is at them, but that nobody finds from their own branch's head
+    any more when what came after them has gone.
+
+    Attributes:
+        torn: snapshots that stay, of commits whose other ones were rolled back, and are about to leave.
+    """
 
     table: TableName
     snapshots: tuple[int, ...]
+    torn: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,6 +282,7 @@ class Ledger:
         for each in gone:
             history = histories.history_of(connection, each.table)
             ids |= {history.expired_id(each.table, snapshot_id) for snapshot_id in each.snapshots}
+            ids |= {histories.torn_id(each.table.uuid, snapshot_id) for snapshot_id in each.torn}
         return [{"id": name, "expires_ms": now_ms + self._window_ms(numbered=True)} for name in ids]
 
     def _answer_row(self, name: bytes, answer: Answer, now_ms: int) -> dict[str, Any]:
@@ -391,6 +400,27 @@ class Ledger:
             return history.fate(seen=seen, registration=commit.registration, sequence_number=at)
 
         return await self._database.run(work)
+
+    async def saw_leave(self, table: TableName, snapshot_id: int) -> bool:
+        """Whether a snapshot left its branch by expiry, and not by a rollback: see `Expired`."""
+
+        def work(connection: Connection) -> bool:
+            return histories.seen_to_expire(connection, table, histories.history_of(connection, table), [snapshot_id])
+
+        return await self._database.run(work)
+
+    async def torn(self, table_uuid: str, snapshot_ids: Iterable[int]) -> frozenset[int]:
+        """Those snapshots that are only a part of their commit: the rest of it was rolled back, and has gone."""
+        by_id = {histories.torn_id(table_uuid, snapshot_id): snapshot_id for snapshot_id in snapshot_ids}
+
+        def work(connection: Connection) -> frozenset[int]:
+            found: set[int] = set()
+            for some in _pieces(sorted(by_id)):
+                rows = connection.execute(select(expired.c.id).where(expired.c.id.in_(some))).scalars()
+                found |= {by_id[bytes(name)] for name in rows}
+            return frozenset(found)
+
+        return await self._database.run(work) if by_id else frozenset()
 
     # ----------------------------------------------------------------------------------------- answers of other routes
 

@@ -312,6 +312,28 @@ def _cannot_be_told(what: str, instead: str, lost: Unreadable) -> KeyMisused:
     )
 
 
+def rolled_back(what: str, snapshot_id: int, ref: str) -> KeyMisused:
+    """A commit's branch had it, and has it no more."""
+    return KeyMisused(
+        f"the commit under {what} landed as snapshot {snapshot_id}, which is no longer in the history of {ref} "
+        "(rolled back); use a new key to write it again",
+        rule="key.rolled-back",
+        snapshot=snapshot_id,
+    )
+
+
+def cut_off(what: str, snapshot_id: int) -> KeyMisused:
+    """A tag or another branch keeps a commit's snapshot, and what came after it on its own branch has expired."""
+    return KeyMisused(
+        f"the commit under {what} landed as snapshot {snapshot_id}, and what its branch had next has expired, so that "
+        "nobody can tell whether it was rolled back before. Look for its rows, and if they are missing, write them "
+        "under a new key",
+        rule="key.gone",
+        snapshot=snapshot_id,
+        next_step="ask_owner",
+    )
+
+
 def _owner(principal: str, ref: str, name: str) -> Owner:
     return f"{len(principal)}:{len(ref)}:{principal}{ref}{name}"
 
