@@ -18,7 +18,7 @@ from icetower.errors import KeyMisused, UpstreamFailed
 from icetower.gateway.gatekeeper import Gatekeeper
 from icetower.ledger.histories import Fate, TableName
 from icetower.ledger.ledger import SEQUENCE_LIFETIMES, CommitKey, Ledger
-from icetower.protocol.marks import APPLICATION, GROUP_FILE, KEY, PRINCIPAL, REF, SEQUENCE
+from icetower.protocol.marks import APPLICATION, GROUP_FILE, KEY, PRINCIPAL, REF, SEQUENCE, SOURCE_SNAPSHOT
 from icetower.table import metadata as table_metadata
 from icetower.table.groups import Group, GroupedAppend, write_group
 from icetower.table.head import HeadState
@@ -209,7 +209,7 @@ def expire(
     def version(heads: Mapping[str, int], gone: Sequence[int] = ()) -> dict[str, Any]:
         refs = {name: {"snapshot-id": at, "type": "branch"} for name, at in heads.items()}
         left = [snapshot for snapshot in place.snapshots if snapshot["snapshot-id"] not in gone]
-        return {**place.metadata, "refs": refs, "snapshots": left}
+        return {**place.metadata, "refs": refs, "snapshots": left, "last-updated-ms": place.clock.now_ms()}
 
     async def story() -> None:
         heads = {"main": head_id, **branches}
@@ -245,6 +245,79 @@ def test_k2_a_key_that_expires_is_done_where_its_own_branch_has_it_then(
     expire(place, 2, head_id=3, **branches)
     commit = run(place.ledger.find_commit(CommitKey(UUID, "b", "ann", "k")))
     assert (None if commit is None else run(place.ledger.fate(TableName(UUID, TABLE), commit))) is fate
+
+
+@pytest.mark.parametrize("form", ["summary", "group"])
+@pytest.mark.parametrize(
+    ("before", "after", "fate"),
+    [
+        ({"main": 3, "b": 2}, {"main": 3, "b": 2}, Fate.EXPIRED),
+        ({"main": 3, "b": 2}, {"main": 3, "b": 1}, Fate.GONE),  # rolled back, and removed by the same commit
+        ({"main": 3, "b": 1}, {"main": 3, "b": 4}, Fate.GONE),  # rolled forward; the swap may be lost
+        ({"main": 3, "b": 2}, {"main": 3}, Fate.GONE),  # dropped
+        ({"main": 3}, {"main": 3, "b": 4}, Fate.GONE),  # made anew
+        ({"main": 3, "b": 1}, {"main": 3, "b": 3}, None),  # it has it neither before nor after
+    ],
+)
+def test_k2_a_key_is_done_or_forgotten_only_where_a_swap_that_moves_its_branch_too_cannot_change_that(
+    place: Place, form: str, before: dict[str, int], after: dict[str, int], fate: Fate | None
+) -> None:
+    """1 ← 2 ← 4, and 1 ← 3: the key's snapshot 2 goes, and where the branch is set to what came after it, 4 stays."""
+    place.snapshot(1, {})
+    if form == "summary":
+        place.snapshot(2, {KEY: "k", PRINCIPAL: "ann", REF: "b"})
+    else:
+        place.group(2, "k", ref="b")
+    for snapshot_id in (3, 4):
+        place.snapshot(snapshot_id, {})
+    if 4 not in after.values():
+        place.snapshots.pop()
+    for snapshot in place.snapshots[1:]:
+        snapshot["parent-snapshot-id"] = 2 if snapshot["snapshot-id"] == 4 else 1
+    expire(place, 2, head_id=before["main"], after=after, **{k: v for k, v in before.items() if k != "main"})
+    commit = run(place.ledger.find_commit(CommitKey(UUID, "b", "ann", "k")))
+    assert (None if commit is None else run(place.ledger.fate(TableName(UUID, TABLE), commit))) is fate
+
+
+def test_k2_what_a_later_snapshot_would_bring_back_is_not_forgotten(place: Place) -> None:
+    """Main was rolled back behind the key's snapshot, and a tag stays at one that came after it."""
+    place.snapshot(1, {})
+    place.snapshot(2, {KEY: "k", PRINCIPAL: "ann", REF: "main"})
+    place.snapshot(3, {})
+    place.snapshots[1]["parent-snapshot-id"], place.snapshots[2]["parent-snapshot-id"] = 1, 2
+    expire(place, 2, head_id=1, tag=3)
+    commit = run(place.ledger.find_commit(CommitKey(UUID, "main", "ann", "k")))
+    assert commit is not None
+    assert run(place.ledger.fate(TableName(UUID, TABLE), commit)) is Fate.GONE
+
+
+def test_k2_a_staged_commit_is_done_where_it_was_published_when_it_expired(place: Place) -> None:
+    place.snapshot(1, {})
+    for snapshot_id in (2, 3, 4):
+        place.snapshot(snapshot_id, {KEY: f"k{snapshot_id}", PRINCIPAL: "ann"})
+        place.snapshots[-1]["parent-snapshot-id"] = 1
+    place.snapshot(5, {SOURCE_SNAPSHOT: "3"})
+    place.snapshots[-1]["parent-snapshot-id"] = 2
+    expire(place, 2, 3, 4, head_id=5)
+    fates = []
+    for snapshot_id in (2, 3, 4):
+        commit = run(place.ledger.find_commit(CommitKey(UUID, "", "ann", f"k{snapshot_id}")))
+        assert commit is not None
+        fates.append(run(place.ledger.fate(TableName(UUID, TABLE), commit)))
+    assert fates == [Fate.EXPIRED, Fate.EXPIRED, Fate.GONE]  # in the history of main; picked; neither
+
+
+def test_k2_half_of_a_commit_that_a_rollback_has_left_is_never_done(place: Place) -> None:
+    for snapshot_id, name in ((1, {}), (2, {KEY: "k"}), (3, {KEY: "k"}), (4, {})):
+        place.snapshot(snapshot_id, {**name, PRINCIPAL: "ann", REF: "main"})
+        if snapshot_id > 1:
+            place.snapshots[-1]["parent-snapshot-id"] = 2 if snapshot_id == 4 else snapshot_id - 1
+    expire(place, 3, head_id=4)  # main was rolled back to 2, between the two
+    assert run(place.ledger.torn(UUID, [1, 2, 3, 4])) == {2}
+    expire(place, 2, head_id=4)
+    commit = run(place.ledger.find_commit(CommitKey(UUID, "main", "ann", "k")))
+    assert commit is not None
+    assert run(place.ledger.fate(TableName(UUID, TABLE), commit)) is Fate.GONE
 
 
 def test_k1_what_the_ledger_has_of_a_group_is_not_read_again_as_it_expires_from_one_of_many_branches(

@@ -66,6 +66,16 @@ class Gatekeeper(Protocol):
         """
         ...
 
+    async def landed_meanwhile(self, old: HeadState, members: Sequence[Member]) -> Mapping[int, IcetowerError]:
+        """The members whose keys have landed since they were admitted, and have gone again: position → what to say.
+
+        Asked after `keep_keys`: the table does not tell of them any more.
+
+        Args:
+            old: the version on which they were planned.
+        """
+        ...
+
 
 class Engine:
     """The queues of all tables, and whatever takes commits from them into the tables."""
@@ -494,14 +504,20 @@ class Engine:
             for position, error in (await self._gatekeeper.still_admits([w.member for w in going])).items():
                 self._turn_away(turn, going[position], error)
                 late = True
-            if late or not step.expired:
+            if late:
                 continue
-            try:
-                await self._gatekeeper.keep_keys(step.identifier, step.old.head, step.new.head, step.expired)
-            except IcetowerError:
-                if not turn.expires:  # not by retention, but since a client wants it
-                    raise
-                turn.expires = False
+            if step.expired:
+                try:
+                    await self._gatekeeper.keep_keys(step.identifier, step.old.head, step.new.head, step.expired)
+                except IcetowerError:
+                    if not turn.expires:  # not by retention, but since a client wants it
+                        raise
+                    turn.expires = False
+                    late = True
+                    continue
+            told = await self._gatekeeper.landed_meanwhile(step.old.head, [w.member for w in going])
+            for position, error in told.items():
+                self._turn_away(turn, going[position], error)
                 late = True
         # Somebody may have left meanwhile. No await between this look and the seals.
         return late or any(waiting.over for _, step in planned for waiting in step.going)

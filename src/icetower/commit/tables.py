@@ -132,6 +132,12 @@ class Tables:
         same = uuids == {str(head.metadata.get("table-uuid")).lower()}
         if same and all(change.snapshot["snapshot-id"] in head.snapshots for change in admitted.changes):
             return head
+        parents = {snapshot.get("parent-snapshot-id") for snapshot in head.snapshots.values()}
+        if same and not parents <= {None, *head.snapshots}:
+            raise CommitStateUnknown(
+                f"{admitted.identifier} has the UUID that was sent for it, and has let its first snapshots go since: "
+                "this creation may be what made it. Look for its rows before writing them again"
+            )
         raise _created_meanwhile(admitted.identifier) from error
 
     async def _tables_at_place_of(self, identifier: Identifier, metadata: Metadata) -> list[Identifier]:

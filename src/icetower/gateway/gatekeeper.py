@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -9,9 +10,11 @@ from typing import Any
 
 from icetower.admission.admit import application_of
 from icetower.admission.admitted import Admitted, AdmittedAppend
+from icetower.commit.draft import target_ref
 from icetower.commit.group_keys import GroupKeys, commits_of, group_of
-from icetower.errors import CommitConflict, Forbidden, IcetowerError
-from icetower.ledger.histories import TableName
+from icetower.commit.retention import YOUNG_MS
+from icetower.errors import CommitConflict, CommitStateUnknown, Forbidden, IcetowerError
+from icetower.ledger.histories import Fate, TableName
 from icetower.ledger.ledger import Batch, Commit, CommitKey, Expired, Group, Ledger
 from icetower.protocol.marks import GROUP_FILE, REF, SOURCE_SNAPSHOT
 from icetower.protocol.names import Identifier
@@ -19,6 +22,9 @@ from icetower.registry.registry import RESERVED_NAME, Registry
 from icetower.table.head import HeadState
 from icetower.table.keys import record_of
 from icetower.table.lines import JSON, Line, number_of
+
+TABLES_MAX = 1_024
+"""Of so many tables it is known when young snapshots were removed from them last."""
 
 
 class Gatekeeper:
@@ -35,6 +41,8 @@ class Gatekeeper:
         self._ledger = ledger
         self._group_keys = group_keys
         self._flush = flush
+        # By the uuid of a table: when snapshots with keys went last from it that were young.
+        self._young_gone_ms: OrderedDict[str, int] = OrderedDict()
 
     async def still_admits(self, members: Sequence[Admitted | AdmittedAppend]) -> Mapping[int, IcetowerError]:
         """The members that may no longer go on: position → why (trap K4)."""
@@ -78,6 +86,7 @@ class Gatekeeper:
         """
         uuid = str(old.metadata["table-uuid"])
         gone = [old.snapshots[i] for i in snapshot_ids if i in old.snapshots]
+        self._see_young(uuid, gone, new)
         branches = _Branches(old, new)
         going = _Going()
         kept: dict[CommitKey, Commit] = {}
@@ -105,6 +114,45 @@ class Gatekeeper:
         left = (*going.had, *branches.cut_off(snapshot_ids))
         expired = [Expired(TableName(uuid, identifier), left, tuple(torn))] if left or torn else []
         await self._ledger.write(Batch(commits=list(kept.values()), groups=groups, expired=expired))
+
+    async def landed_meanwhile(
+        self, old: HeadState, members: Sequence[Admitted | AdmittedAppend]
+    ) -> Mapping[int, IcetowerError]:
+        """Members whose keys have landed since they were admitted, and whose snapshots have been removed since (K4).
+
+        Retention leaves what is young. Only where somebody has removed such a snapshot here, the ledger is asked again.
+        """
+        uuid = str(old.metadata.get("table-uuid"))
+        seen_ms = self._young_gone_ms.get(uuid)
+        if seen_ms is None or seen_ms + YOUNG_MS < old.metadata["last-updated-ms"]:
+            return {}
+        await self._flush()
+        owners = [(position, owner) for position, member in enumerate(members) for owner in _owners(uuid, member)]
+        known = await self._ledger.find_commits([owner for _, owner in owners])
+        found: dict[int, IcetowerError] = {}
+        for position, owner in owners:
+            member, commit = members[position], known.get(owner)
+            if commit is None or any(i in old.snapshots for i in commit.snapshots):
+                continue
+            number = _number_of(member)
+            if owner.numbered and (commit.sequence is None or number is None or number > commit.sequence):
+                continue
+            if await self._ledger.fate(TableName(uuid, member.identifier), commit) is Fate.LEFT_BEHIND:
+                continue
+            found[position] = CommitStateUnknown(
+                f"a commit under the same key landed as snapshot {commit.snapshots[-1]} while this one was under way, "
+                "and the snapshot was removed since; nothing more was committed. Send it again to hear what became of "
+                "it"
+            )
+        return found
+
+    def _see_young(self, uuid: str, gone: Sequence[JSON], new: HeadState) -> None:
+        now_ms = new.metadata["last-updated-ms"]
+        if any(snapshot["timestamp-ms"] >= now_ms - YOUNG_MS and _has_keys(snapshot) for snapshot in gone):
+            self._young_gone_ms[uuid] = now_ms
+            self._young_gone_ms.move_to_end(uuid)
+            if len(self._young_gone_ms) > TABLES_MAX:
+                self._young_gone_ms.popitem(last=False)
 
     async def _groups(
         self, uuid: str, gone: Sequence[Mapping[str, Any]], branches: _Branches, going: _Going
@@ -178,6 +226,26 @@ class _Going:
             self.had.append(snapshot_id)
         elif has is not None:
             self.lost += commits
+
+
+def _has_keys(snapshot: JSON) -> bool:
+    return GROUP_FILE in (snapshot.get("summary") or {}) or record_of(snapshot) is not None
+
+
+def _owners(uuid: str, member: Admitted | AdmittedAppend) -> list[CommitKey]:
+    if isinstance(member, AdmittedAppend):
+        ref, application = member.ref, member.application
+    else:
+        ref, application = target_ref(member.updates) or "", member.application_sequence
+    owners = [] if member.key is None else [CommitKey(uuid, ref, member.principal, member.key)]
+    return owners + (
+        [] if application is None else [CommitKey(uuid, ref, member.principal, application[0], numbered=True)]
+    )
+
+
+def _number_of(member: Admitted | AdmittedAppend) -> int | None:
+    application = member.application if isinstance(member, AdmittedAppend) else member.application_sequence
+    return None if application is None else application[1]
 
 
 def _whole(head: HeadState, commit: Commit) -> tuple[int, ...]:
