@@ -392,6 +392,80 @@ def test_k2_a_fast_append_rolled_back_on_its_branch_is_not_done_though_another_b
     assert admin.live() == ["0.parquet", "3.parquet"]
 
 
+def tag(forger: Forger, name: str, snapshot_id: int) -> None:
+    update = {"action": "set-snapshot-ref", "ref-name": name, "type": "tag", "snapshot-id": snapshot_id}
+    forger.commit([], [update]).raise_for_status()
+
+
+def remove(*snapshot_ids: int) -> JSON:
+    return {"action": "remove-snapshots", "snapshot-ids": list(snapshot_ids)}
+
+
+@pytest.mark.parametrize("marks", [{KEY: "k"}, {APPLICATION: "app", SEQUENCE: "1"}], ids=["key", "number"])
+def test_k2_what_a_tag_keeps_is_done_though_expiry_has_cut_its_branch(forge: Forge, marks: dict[str, str]) -> None:
+    """Release tags and ordinary expiry: "not found from the head" is not "rolled back", and never forgotten."""
+    admin = forge()
+    admin.create()
+    first = admin.append("a.parquet", summary=marks)
+    admin.send(first).raise_for_status()
+    tag(admin, "release", snapshot_of(first))
+    second = admin.append("b.parquet")
+    admin.send(second).raise_for_status()
+    admin.send(admin.append("c.parquet")).raise_for_status()
+    admin.commit([], [remove(snapshot_of(second))]).raise_for_status()
+    files = ["a.parquet", "b.parquet", "c.parquet"]
+    for updates in ([], [{"action": "remove-snapshot-ref", "ref-name": "release"}], [remove(snapshot_of(first))]):
+        if updates:
+            admin.commit([], updates).raise_for_status()
+        for again in (first, admin.append("rerun.parquet", summary=marks)):
+            admin.send(again).raise_for_status()
+        assert admin.live() == files
+
+
+def test_k2_what_a_tag_keeps_is_told_apart_from_what_was_rolled_back_where_nothing_was_noted(forge: Forge) -> None:
+    """A commit without a key: whether its cut branch has it, nobody can tell. It is not told to write it again."""
+    admin = forge()
+    admin.create()
+    first, second = admin.append("a.parquet"), None
+    admin.send(first).raise_for_status()
+    tag(admin, "release", snapshot_of(first))
+    second = admin.append("b.parquet")
+    admin.send(second).raise_for_status()
+    admin.send(admin.append("c.parquet")).raise_for_status()
+    admin.send(first).raise_for_status()
+    admin.commit([], [remove(snapshot_of(second))]).raise_for_status()
+    refused = admin.send(first)
+    assert (refused.status_code, error_of(refused)["rule"]) == (422, "snapshot.cut-off")
+    assert admin.live() == ["a.parquet", "b.parquet", "c.parquet"]
+
+
+@pytest.mark.parametrize("marks", [{KEY: "k"}, {APPLICATION: "app", SEQUENCE: "1"}], ids=["key", "number"])
+@pytest.mark.parametrize("forward", [False, True], ids=["back", "forward"])
+def test_k2_what_expires_with_the_commit_that_moves_its_branch_is_neither_done_nor_new(
+    forge: Forge, marks: dict[str, str], forward: bool
+) -> None:
+    """Judged by the table before the swap it was called done, and was gone; or forgotten, and was there."""
+    admin = forge()
+    admin.create()
+    requests = []
+    for name, summary in (("a", {}), ("b", marks), ("c", {})):
+        requests.append(admin.append(f"{name}.parquet", summary=summary))
+        admin.send(requests[-1]).raise_for_status()
+    base, keyed, last = map(snapshot_of, requests)
+    to = {"action": "set-snapshot-ref", "ref-name": "main", "type": "branch"}
+    tag(admin, "later", last)
+    if forward:
+        point(admin, "main", base)
+        admin.commit([], [{**to, "snapshot-id": last}, remove(keyed)]).raise_for_status()
+    else:
+        admin.commit([], [{**to, "snapshot-id": base}, remove(keyed)]).raise_for_status()
+    there = ["a.parquet", "b.parquet", "c.parquet"] if forward else ["a.parquet"]
+    assert admin.live() == there
+    refused = admin.send(admin.append("rerun.parquet", summary=marks))
+    assert (refused.status_code, error_of(refused)["rule"]) == (422, "key.gone")
+    assert admin.live() == there
+
+
 def test_a_contract_that_requires_keys_takes_a_number_as_well(forge: Forge) -> None:
     admin, owner = forge(), forge(OWNER.replace("operations:", "require_key: true\n    operations:"))
     admin.create()

@@ -10,9 +10,11 @@ import pytest
 from engine_world import TABLE, Clock, MemoryStorage
 from engine_world import run as run_story
 
+from icetower.admission.admitted import AdmittedAppend
 from icetower.commit import group_keys as group_keys_module
 from icetower.commit.group_keys import UNDER_WAY_MS, GroupKeys, commits_of
 from icetower.commit.head import Heads
+from icetower.commit.retention import YOUNG_MS
 from icetower.database import Database
 from icetower.errors import KeyMisused, UpstreamFailed
 from icetower.gateway.gatekeeper import Gatekeeper
@@ -200,7 +202,7 @@ def test_h1_snapshots_that_went_take_their_keys_along_and_old_group_files_are_no
 
 def expire(
     place: Place, *snapshot_ids: int, head_id: int, after: Mapping[str, int] | None = None, **branches: int
-) -> None:
+) -> Gatekeeper:
     """What the gatekeeper does before a swap that lets snapshots go.
 
     `branches`: beside main, and where they stand. `after`: where all refs stand after it, if it moves them too.
@@ -211,15 +213,17 @@ def expire(
         left = [snapshot for snapshot in place.snapshots if snapshot["snapshot-id"] not in gone]
         return {**place.metadata, "refs": refs, "snapshots": left, "last-updated-ms": place.clock.now_ms()}
 
+    gate = Gatekeeper(None, place.ledger, place.keys, place.keys.flush)  # type: ignore[arg-type]
+
     async def story() -> None:
         heads = {"main": head_id, **branches}
         old = HeadState("1.json", version(heads), indexed=await place.keys.keys_of(version(heads), None))
         new = HeadState("2.json", version(heads if after is None else after, snapshot_ids))
-        gate = Gatekeeper(None, place.ledger, place.keys, place.keys.flush)  # type: ignore[arg-type]
         await gate.keep_keys(TABLE, old, new, snapshot_ids)
 
     run(story())
     place.snapshots = [snapshot for snapshot in place.snapshots if snapshot["snapshot-id"] not in snapshot_ids]
+    return gate
 
 
 @pytest.mark.parametrize("form", ["summary", "group", "group-without-mark"])
@@ -318,6 +322,28 @@ def test_k2_half_of_a_commit_that_a_rollback_has_left_is_never_done(place: Place
     commit = run(place.ledger.find_commit(CommitKey(UUID, "main", "ann", "k")))
     assert commit is not None
     assert run(place.ledger.fate(TableName(UUID, TABLE), commit)) is Fate.GONE
+
+
+def test_k4_a_rerun_hears_of_a_key_that_landed_and_went_while_it_was_under_way(place: Place) -> None:
+    """Its tower asked the ledger before the first had landed, and the table tells of it no more."""
+    place.snapshot(1, {KEY: "k", APPLICATION: "app", SEQUENCE: "3", PRINCIPAL: "ann", REF: "main"})
+    place.snapshot(2, {})
+    place.snapshots[1]["parent-snapshot-id"] = 1
+    gate = expire(place, 1, head_id=2)
+
+    def rerun(key: str | None, number: int | None = None) -> AdmittedAppend:
+        application = None if number is None else ("app", number)
+        return AdmittedAppend("ann", TABLE, "main", (), key, application, "c", 1, "f", UUID)
+
+    members = [rerun("k"), rerun("new"), rerun(None, 3), rerun(None, 4), rerun("k2", 2)]
+    metadata = {**place.metadata, "last-updated-ms": place.clock.now_ms()}
+    told = run(gate.landed_meanwhile(HeadState("2.json", metadata), members))
+    assert {position: error.rule for position, error in told.items()} == dict.fromkeys((0, 2, 4), "commit.unknown")
+    # Where the table still has it the plan has seen it; and nobody has been under way for so long.
+    there = {**metadata, "snapshots": [{"snapshot-id": 1, "timestamp-ms": 0}]}
+    assert run(gate.landed_meanwhile(HeadState("2.json", there), members)) == {}
+    later = {**metadata, "last-updated-ms": place.clock.now_ms() + YOUNG_MS + 1}
+    assert run(gate.landed_meanwhile(HeadState("3.json", later), members)) == {}
 
 
 def test_k1_what_the_ledger_has_of_a_group_is_not_read_again_as_it_expires_from_one_of_many_branches(

@@ -66,3 +66,41 @@ def test_what_landed_unheard_is_never_taken_for_lost(
             assert live.count("x") == (1 if lands else 0)
 
     asyncio.run(story())
+
+
+@pytest.mark.parametrize("log_max", [1, 100])
+def test_a_member_that_landed_elsewhere_does_not_say_that_its_group_did(log_max: int) -> None:
+    """Of one without a snapshot, a schema change say, nothing else would tell: it was answered, and was not there."""
+
+    async def story() -> None:
+        world = World()
+        await world.create(2, **{"write.metadata.previous-versions-max": str(log_max)})
+        other = World(clock=world.clock, storage=world.storage)
+        other.database, other.upstream = world.database, FaultyUpstream(world.upstream.inner)
+        other.restart()
+        ann = await world.writer("ann").refresh()
+        append = await ann.append("x", summary=BLIND)
+        uuid = {"type": "assert-table-uuid", "uuid": ann.base.metadata["table-uuid"]}
+        change = {"action": "set-properties", "updates": {"owner": "bob"}}
+        plain = Request(world.writer("bob"), TABLE, [uuid], [change], (), None)
+
+        async def meanwhile(_: Sequence[Swap]) -> None:
+            """It never lands; the append is sent to the other tower, and others write, too."""
+            again = Request(other.writer("ann"), TABLE, append.requirements, append.updates, append.rows, None)
+            assert await outcomes(again) == ["direct"]
+            for name in ("y", "z"):
+                carl = await other.writer("carl").refresh()
+                assert await outcomes(await carl.append(name, summary=BLIND)) == ["direct"]
+            raise SwapUnknown
+
+        world.upstream.script = [meanwhile]
+        members = [await append.admitted(), await plain.admitted()]
+        sending = [world.engine.submit(member) for member in members]
+        answers = [told(answer) for answer in await asyncio.gather(*sending, return_exceptions=True)]
+        await world.engine.drain()
+        owner = (await world.head()).metadata["properties"].get("owner")
+        assert sorted(await world.live()) == ["x", "y", "z"]
+        assert answers == (["replayed", "direct"] if log_max == 100 else ["504 commit.unknown"] * 2)
+        assert owner == ("bob" if log_max == 100 else None)
+
+    asyncio.run(story())

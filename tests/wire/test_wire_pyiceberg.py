@@ -17,7 +17,7 @@ import pytest
 from moto.server import ThreadedMotoServer
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.exceptions import BadRequestError
+from pyiceberg.exceptions import BadRequestError, RESTError
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
@@ -26,6 +26,7 @@ from pyiceberg.types import LongType, NestedField, StringType
 from tower_process import TowerProcess
 
 from icetower.agent import keyed, new_key
+from icetower.protocol.marks import APPLICATION, KEY, SEQUENCE
 
 SCHEMA = pa.schema([("id", pa.int64()), ("owner", pa.string()), ("value", pa.int64())])
 BLIND = {"icetower.blind-appends": "true"}
@@ -173,6 +174,26 @@ def test_a_commit_of_two_snapshots_is_known_when_the_first_has_expired(
     assert post(url, data=json.dumps(remove)).status_code == 200
     assert post(url, **given).status_code == 200
     assert ids(table) == [2, 3]
+
+
+@pytest.mark.parametrize("properties", [{KEY: "half"}, {APPLICATION: "app", SEQUENCE: "1"}], ids=["key", "number"])
+def test_k2_half_of_a_commit_that_a_rollback_has_left_is_never_done(table: Table, properties: dict[str, str]) -> None:
+    """PyIceberg's overwrite deletes and appends under one key; "back by one snapshot" lands between the two."""
+    table.append(rows(1))
+    table.overwrite(rows(2), snapshot_properties=properties)
+    second = table.metadata.current_snapshot_id
+    assert second is not None
+    saved = table.metadata.snapshot_by_id(second)
+    assert saved is not None
+    first = saved.parent_snapshot_id
+    assert first is not None
+    table.manage_snapshots().rollback_to_snapshot(first).commit()
+    table.append(rows(3))
+    for gone in (second, first):
+        table.maintenance.expire_snapshots().by_id(gone).commit()
+        with pytest.raises(RESTError, match="rolled back"):
+            table.refresh().overwrite(rows(2), snapshot_properties=properties)
+    assert ids(table) == [3]
 
 
 def test_a_key_whose_snapshot_was_rolled_back_is_refused(tower: TowerProcess, catalog: Catalog, table: Table) -> None:
