@@ -204,6 +204,34 @@ def test_k2_a_number_that_was_rolled_back_and_expired_uncovers_the_one_before_it
     assert admin.live() == ["a", "b2"]
 
 
+def test_k2_a_number_that_was_rolled_back_does_not_uncover_those_that_expired_between_it_and_what_is_left(
+    forge: Forge,
+) -> None:
+    """One of them was done, and landed again: nothing but the higher number had told of it."""
+    admin = forge()
+    admin.create()
+
+    def send(name: str, number: int) -> tuple[int, httpx2.Response]:
+        request = admin.append(name, summary={APPLICATION: "app", SEQUENCE: str(number)})
+        return snapshot_of(request), admin.send(request)
+
+    one, two = (send(name, number)[0] for name, number in (("a", 1), ("b", 2)))
+    tag(admin, "release", one)
+    other = admin.append("other")
+    admin.send(other).raise_for_status()
+    three = send("c", 3)[0]
+    point(admin, "main", snapshot_of(other))
+    admin.send(admin.append("last")).raise_for_status()
+    for gone in (two, three):
+        admin.commit([], [remove(gone)]).raise_for_status()
+    assert send("again", 1)[1].status_code == 200  # noted when its branch was cut off
+    for number in (2, 3):
+        answer = send("again", number)[1]
+        assert (answer.status_code, error_of(answer)["rule"]) == (422, "key.gone")
+    send("d", 4)[1].raise_for_status()
+    assert admin.live() == ["a", "b", "d", "last", "other"]
+
+
 def test_k2_a_number_that_was_rolled_back_does_not_take_along_those_that_expired_before_it(forge: Forge) -> None:
     """Nobody remembers them any more: an application that starts from an older checkpoint must not double its rows."""
     admin = forge()

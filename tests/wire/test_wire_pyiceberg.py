@@ -23,7 +23,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import LongType, NestedField, StringType
-from tower_process import TowerProcess
+from tower_process import TowerProcess, error_of
 
 from icetower.agent import keyed, new_key
 from icetower.protocol.marks import APPLICATION, KEY, SEQUENCE
@@ -174,6 +174,33 @@ def test_a_commit_of_two_snapshots_is_known_when_the_first_has_expired(
     assert post(url, data=json.dumps(remove)).status_code == 200
     assert post(url, **given).status_code == 200
     assert ids(table) == [2, 3]
+
+
+def test_a_creation_sent_again_is_not_refused_when_its_first_snapshot_has_expired(
+    catalog: Catalog, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Told 409 its client would delete the manifest that the table lives on (trap A3)."""
+    session: Any = catalog._session  # type: ignore[attr-defined]
+    sent: list[tuple[str, dict[str, Any]]] = []
+    post = session.post
+
+    def noted(url: str, **given: Any) -> Any:
+        sent.append((url, given))
+        return post(url, **given)
+
+    monkeypatch.setattr(session, "post", noted)
+    with catalog.create_table_transaction(f"{namespace}.made", schema=rows(1).schema) as transaction:
+        transaction.append(rows(1))
+    url, given = sent[-1]
+    assert post(url, **given).status_code == 200
+    made = catalog.load_table(f"{namespace}.made")
+    first = made.metadata.current_snapshot_id
+    assert first is not None
+    made.append(rows(2))
+    made.maintenance.expire_snapshots().by_id(first).commit()
+    again = post(url, **given)
+    assert (again.status_code, error_of(again)["rule"]) == (504, "commit.unknown")
+    assert ids(made.refresh()) == [1, 2]
 
 
 @pytest.mark.parametrize("properties", [{KEY: "half"}, {APPLICATION: "app", SEQUENCE: "1"}], ids=["key", "number"])

@@ -110,7 +110,7 @@ class Gatekeeper:
                     kept[owner] = replace(commit, snapshots=whole, application_id=about)
         groups = await self._groups(uuid, gone, branches, going)
         if going.lost:
-            await self._forget(old, going, frozenset(snapshot_ids))
+            await self._forget(old, uuid, going, frozenset(snapshot_ids))
         left = (*going.had, *branches.cut_off(snapshot_ids))
         expired = [Expired(TableName(uuid, identifier), left, tuple(torn))] if left or torn else []
         await self._ledger.write(Batch(commits=list(kept.values()), groups=groups, expired=expired))
@@ -176,24 +176,37 @@ class Gatekeeper:
         going.had += sorted(spared)
         return missed
 
-    async def _forget(self, head: HeadState, going: _Going, gone: frozenset[int]) -> None:
+    async def _forget(self, old: HeadState, uuid: str, going: _Going, gone: frozenset[int]) -> None:
+        """Let go of names whose commits are lost; of an application, the highest number that is left counts again.
+
+        It does where every number between was lost just now. Of others the ledger knows nothing but that there was a
+        higher one: they may have expired before, as done, and would land again. So that one stays, and who sends it or
+        them hears that nobody can tell (`key.gone`).
+        """
         await self._flush()  # what waits to be written would bring it back
         remembered = await self._ledger.find_commits([commit.owner for commit in going.lost])
-        owners = [owner for owner, commit in remembered.items() if gone.issuperset(commit.snapshots)]
-        uuid = str(head.metadata["table-uuid"])
+        lost = {owner: commit for owner, commit in remembered.items() if gone.issuperset(commit.snapshots)}
         lost_ids = frozenset(snapshot_id for commit in going.lost for snapshot_id in commit.snapshots)
-        numbered = [owner for owner in owners if owner.numbered]
-        before = await self._numbers_left(head, uuid, numbered, lost_ids) if numbered else {}
-        # Of lower numbers that have expired earlier the ledger knows nothing but that there was a higher one. That one
-        # stays, and whoever sends any of them again hears that nobody can tell (`key.gone`).
-        gone_for_good = [owner for owner in owners if not owner.numbered or owner in before]
-        await self._ledger.forget_commits(gone_for_good, uuid, lost_ids)
-        await self._ledger.remember_commits(list(before.values()))
+        numbered = {owner: commit.sequence for owner, commit in lost.items() if commit.sequence is not None}
+        left = await self._numbers_left(old, uuid, list(numbered), lost_ids) if numbered else {}
+        again: list[Commit] = []
+        for owner, highest in numbered.items():
+            below = left.get(owner)
+            floor = highest if below is None or below.sequence is None else below.sequence
+            numbers = {
+                commit.sequence for commit in going.lost if commit.owner == owner and (commit.sequence or 0) > floor
+            }
+            if below is not None and len(numbers) == highest - floor > 0:
+                again.append(below)
+        counted = {commit.owner for commit in again}
+        forgotten = [owner for owner in lost if not owner.numbered or owner in counted]
+        await self._ledger.forget_commits(forgotten, uuid, lost_ids)
+        await self._ledger.remember_commits(again)
 
     async def _numbers_left(
         self, head: HeadState, uuid: str, numbered: Sequence[CommitKey], lost_ids: frozenset[int]
     ) -> dict[CommitKey, Commit]:
-        """What counts now of applications that number their commits: the highest number that is left, if any is.
+        """The highest number of each application that the table has without what is lost, if any.
 
         It may stand anywhere: also in files that were not read, and in snapshots that go without having been rolled
         back.
