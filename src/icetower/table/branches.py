@@ -1,0 +1,103 @@
+"""`Branches`: which snapshots are in the history of which branch, when a swap takes some of them away. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from functools import cached_property
+
+from icetower.protocol.marks import REF, SOURCE_SNAPSHOT
+from icetower.table.head import HeadState
+from icetower.table.lines import JSON, Line, number_of
+
+
+class Branches:
+    """Which snapshots are in the history of which ref, before a swap and after it; each is walked once, when needed.
+
+    What goes with the swap counts as history of the version after it, too. The swap may yet be lost, so that only
+    what holds in both versions holds.
+    """
+
+    def __init__(self, old: HeadState, new: HeadState) -> None:
+        self._old = old
+        self._new = new
+        self._lines: dict[tuple[bool, str], Line] = {}
+
+    def has(self, ref: str, snapshot: JSON) -> bool | None:
+        """Whether a snapshot is in the history of a ref, or of any where there is no name; None: nobody can tell.
+
+        Nobody can where there is no such ref any more, where its history was cut, where the swap itself moves it past
+        the snapshot, and where the snapshot is in the past of another one that stays, so that a ref that is set there
+        would bring its rows back.
+        """
+        if not ref:  # staged: its rows are in the table where somebody has published it
+            return True if self._is_published(snapshot) else None
+        both = [self._line(ref, after=after) for after in (False, True)]
+        found = {None if line is None else line.has(snapshot) for line in both}
+        has = found.pop() if len(found) == 1 else None
+        return None if has is False and self._may_come_back(snapshot) else has
+
+    def cut_off(self, gone: Collection[int]) -> list[int]:
+        """Snapshots that stay, but are not found any more from the head of their own ref when some have gone."""
+        newest = max((number_of(self._find(snapshot_id)) for snapshot_id in gone), default=0)
+        left: dict[str, Line] = {}
+        found: list[int] = []
+        for snapshot_id, snapshot in self._new.snapshots.items():
+            ref = (snapshot.get("summary") or {}).get(REF)
+            if not ref or number_of(snapshot) > newest or not self.has(ref, snapshot):
+                continue
+            if ref not in left:
+                left[ref] = Line.of(self._new.snapshots.get, self._new.ref(ref))
+            if left[ref].has(snapshot) is None:
+                found.append(snapshot_id)
+        return found
+
+    def _is_published(self, snapshot: JSON) -> bool:
+        if str(snapshot["snapshot-id"]) in self._picked:
+            return True
+        return all(snapshot["snapshot-id"] in reached for reached in self._reached)
+
+    @cached_property
+    def _picked(self) -> Collection[str | None]:
+        return {(snapshot.get("summary") or {}).get(SOURCE_SNAPSHOT) for snapshot in self._old.snapshots.values()}
+
+    def _may_come_back(self, snapshot: JSON) -> bool:
+        past, cut_at = self._pasts
+        if snapshot["snapshot-id"] in past:
+            return True
+        return cut_at is not None and (not number_of(snapshot) or number_of(snapshot) < cut_at)
+
+    @cached_property
+    def _pasts(self) -> tuple[Collection[int], int | None]:
+        """All that is in the past of a snapshot that stays, and the highest number before which a past is cut off."""
+        return self._past_of(self._new.snapshots)
+
+    @cached_property
+    def _reached(self) -> tuple[Collection[int], ...]:
+        """What is in the history of any ref, before the swap and after it."""
+        refs = [(head.metadata.get("refs") or {}).values() for head in (self._old, self._new)]
+        return tuple(self._past_of([ref["snapshot-id"] for ref in some])[0] for some in refs)
+
+    def _past_of(self, heads: Iterable[int]) -> tuple[Collection[int], int | None]:
+        seen: set[int] = set()
+        cut_at: int | None = None
+        for head_id in heads:
+            wanted: int | None = head_id
+            number = 0
+            while wanted is not None and wanted not in seen:
+                entry = self._find(wanted)
+                if entry is None:
+                    cut_at = max(cut_at or 0, number)
+                    break
+                seen.add(wanted)
+                number = number_of(entry)
+                wanted = entry.get("parent-snapshot-id")
+        return seen, cut_at
+
+    def _line(self, ref: str, *, after: bool) -> Line | None:
+        if (after, ref) not in self._lines:
+            self._lines[after, ref] = Line.of(self._find, (self._new if after else self._old).ref(ref))
+        line = self._lines[after, ref]
+        return line if line.ids else None
+
+    def _find(self, snapshot_id: int) -> JSON | None:
+        return self._new.snapshots.get(snapshot_id) or self._old.snapshots.get(snapshot_id)
