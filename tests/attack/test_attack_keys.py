@@ -198,6 +198,9 @@ def test_k2_a_number_that_was_rolled_back_and_expired_uncovers_the_one_before_it
     one, two = send("a", 1), send("b", 2)
     back = {"action": "set-snapshot-ref", "ref-name": "main", "type": "branch", "snapshot-id": one}
     admin.commit([], [back]).raise_for_status()
+    send("again", 1)  # done: that a higher one was rolled back says nothing of it
+    refused = admin.send(admin.append("again", summary={APPLICATION: "app", SEQUENCE: "2"}))
+    assert (refused.status_code, error_of(refused)["rule"]) == (422, "key.rolled-back")
     admin.commit([], [{"action": "remove-snapshots", "snapshot-ids": [two]}]).raise_for_status()
     send("again", 1)
     send("b2", 2)

@@ -109,7 +109,15 @@ async def landed(ledger: Ledger, head: HeadState, sent: Sent) -> Landed | None:
             there = None
         if last is not None and number <= last[0]:
             name = f"number {last[0]} of application {application}"
-            on_branch = check_on_branch(head, name, ref, last[1])
+            try:
+                on_branch = check_on_branch(head, name, ref, last[1])
+            except KeyMisused:
+                # A higher one was rolled back: of this very one that says nothing.
+                own = head.keys.numbered(principal, ref, application, number)
+                if own is None or own == last[1]:
+                    raise
+                last, there, name = (number, own), own, f"number {number} of application {application}"
+                on_branch = check_on_branch(head, name, ref, own)
             await _check_whole(ledger, uuid, name, there)
             return Landed(name, last[1], on_branch, commit)
     return None

@@ -143,6 +143,12 @@ class Keys:
                     break
         return highest
 
+    def numbered(self, principal: str, ref: str, application: str, number: int) -> tuple[int, ...] | None:
+        """The snapshots that came under this very number of an application, and are still there."""
+        owner = _owner(principal, ref, application)
+        found = (ids for layer in self._layers for n, ids in layer.sequences.get(owner, ()) if n == number)
+        return tuple(i for ids in found for i in _left(ids, self._gone)) or None
+
     def check_key(self, ref: str, key: str) -> None:
         """Ask this of a key that was not found, before it is called new.
 
