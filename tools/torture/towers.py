@@ -102,6 +102,7 @@ class MemoryLedger:
         self._commits: dict[CommitKey, Commit] = {}
         self._groups: set[tuple[str, int]] = set()
         self._expired: set[int] = set()
+        self._torn: set[int] = set()
 
     async def write(self, batch: Batch) -> None:
         """A live key keeps its first content, an application its highest number."""
@@ -112,6 +113,7 @@ class MemoryLedger:
                 self._commits[commit.owner] = commit
         self._groups.update((group.table_uuid, group.snapshot_id) for group in batch.groups)
         self._expired.update(snapshot_id for each in batch.expired for snapshot_id in each.snapshots)
+        self._torn.update(snapshot_id for each in batch.expired for snapshot_id in each.torn)
 
     async def find_commits(self, owners: Sequence[CommitKey]) -> dict[CommitKey, Commit]:
         await asyncio.sleep(0.002)
@@ -136,6 +138,16 @@ class MemoryLedger:
         del table
         await asyncio.sleep(0.002)
         return Fate.GONE if self._expired.isdisjoint(commit.snapshots) else Fate.EXPIRED
+
+    async def saw_leave(self, table: TableName, snapshot_id: int) -> bool:
+        del table
+        await asyncio.sleep(0.002)
+        return snapshot_id in self._expired
+
+    async def torn(self, table_uuid: str, snapshot_ids: Iterable[int]) -> frozenset[int]:
+        del table_uuid
+        await asyncio.sleep(0.002)
+        return frozenset(self._torn.intersection(snapshot_ids))
 
     async def kept_groups(self, table_uuid: str, snapshot_ids: Iterable[int]) -> frozenset[int]:
         await asyncio.sleep(0.002)

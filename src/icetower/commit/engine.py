@@ -22,14 +22,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Collection, Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from icetower.admission.admitted import Admitted, AdmittedAppend
 from icetower.ambient import Ambient
 from icetower.catalog.changes import Manifests
 from icetower.catalog.ports import Storage, Upstream
+from icetower.commit.gate import Gatekeeper
 from icetower.commit.head import Heads
 from icetower.commit.queue import Committed, Member, Waiting, bases_of, names_of, regrouped
 from icetower.commit.steps import Known, Planner, Step, Version
@@ -38,43 +39,10 @@ from icetower.commit.turned_away import SENT_BACK, LastLook, draining, lost_for_
 from icetower.commit.turns import Fate, Flight, Limits, Turn
 from icetower.errors import CommitConflict, CommitStateUnknown, IcetowerError, KeyMisused, Unavailable, UpstreamFailed
 from icetower.protocol.names import Identifier
-from icetower.table.head import HeadState
 
 __all__ = ["Committed", "Engine", "Gatekeeper", "Limits", "Member"]
 
 T = TypeVar("T")
-
-
-class Gatekeeper(Protocol):
-    """Asked once more, just before the swap: contracts, principals and keys may have changed since (trap K4)."""
-
-    async def still_admits(self, members: Sequence[Member]) -> Mapping[int, IcetowerError]:
-        """The members that may no longer go on: position → why."""
-        ...
-
-    async def keep_keys(
-        self, identifier: Identifier, old: HeadState, new: HeadState, snapshot_ids: Collection[int]
-    ) -> None:
-        """Make the keys of snapshots that are about to expire durable somewhere else (trap K1).
-
-        Args:
-            old: the version that still has them.
-            new: the one that will not have them, if the swap lands.
-
-        Raises:
-            IcetowerError: they could not be kept; then the snapshots stay.
-        """
-        ...
-
-    async def landed_meanwhile(self, old: HeadState, members: Sequence[Member]) -> Mapping[int, IcetowerError]:
-        """The members whose keys have landed since they were admitted, and have gone again: position → what to say.
-
-        Asked after `keep_keys`: the table does not tell of them any more.
-
-        Args:
-            old: the version on which they were planned.
-        """
-        ...
 
 
 class Engine:

@@ -133,8 +133,7 @@ def group_id(table_uuid: str, snapshot_id: int) -> bytes:
 class Expired:
     """Snapshots with keys that are about to leave a table while the branch of their keys has them.
 
-    Also those that stay, since a tag or another branch is at them, but that nobody finds from their own branch's head
-    any more when what came after them has gone.
+    Also those that stay, since another ref is at them, but are cut off from their own branch by what has gone.
 
     Attributes:
         torn: snapshots that stay, of commits whose other ones were rolled back, and are about to leave.
@@ -403,11 +402,9 @@ class Ledger:
 
     async def saw_leave(self, table: TableName, snapshot_id: int) -> bool:
         """Whether a snapshot left its branch by expiry, and not by a rollback: see `Expired`."""
-
-        def work(connection: Connection) -> bool:
-            return histories.seen_to_expire(connection, table, histories.history_of(connection, table), [snapshot_id])
-
-        return await self._database.run(work)
+        return await self._database.run(
+            lambda c: histories.seen_to_expire(c, table, histories.history_of(c, table), [snapshot_id])
+        )
 
     async def torn(self, table_uuid: str, snapshot_ids: Iterable[int]) -> frozenset[int]:
         """Those snapshots that are only a part of their commit: the rest of it was rolled back, and has gone."""
