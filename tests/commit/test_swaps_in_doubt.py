@@ -16,6 +16,16 @@ from icetower.table.change import Touched
 BLIND = {"icetower.blind": "true"}
 
 
+async def two_towers(log_max: int) -> tuple[World, World]:
+    """One table, and two towers before it; its log goes back to so many versions."""
+    world = World()
+    await world.create(2, **{"write.metadata.previous-versions-max": str(log_max)})
+    other = World(clock=world.clock, storage=world.storage)
+    other.database, other.upstream = world.database, FaultyUpstream(world.upstream.inner)
+    other.restart()
+    return world, other
+
+
 @pytest.mark.parametrize("by_the_fast_path", [True, False])
 @pytest.mark.parametrize(("log_max", "further"), [(1, 0), (4, 4), (100, 0)])
 @pytest.mark.parametrize("lands", [True, False])
@@ -25,11 +35,7 @@ def test_what_landed_unheard_is_never_taken_for_lost(
     """Another tower commits meanwhile, and a client removes the older snapshots."""
 
     async def story() -> None:
-        world = World()
-        await world.create(2, **{"write.metadata.previous-versions-max": str(log_max)})
-        other = World(clock=world.clock, storage=world.storage)
-        other.database, other.upstream = world.database, FaultyUpstream(world.upstream.inner)
-        other.restart()
+        world, other = await two_towers(log_max)
         ann = await world.writer("ann").refresh()
         assert await outcomes(await ann.append("seed")) == ["direct"]
 
@@ -73,11 +79,7 @@ def test_a_member_that_landed_elsewhere_does_not_say_that_its_group_did(log_max:
     """Of one without a snapshot, a schema change say, nothing else would tell: it was answered, and was not there."""
 
     async def story() -> None:
-        world = World()
-        await world.create(2, **{"write.metadata.previous-versions-max": str(log_max)})
-        other = World(clock=world.clock, storage=world.storage)
-        other.database, other.upstream = world.database, FaultyUpstream(world.upstream.inner)
-        other.restart()
+        world, other = await two_towers(log_max)
         ann = await world.writer("ann").refresh()
         append = await ann.append("x", summary=BLIND)
         uuid = {"type": "assert-table-uuid", "uuid": ann.base.metadata["table-uuid"]}

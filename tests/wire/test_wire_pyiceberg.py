@@ -150,21 +150,27 @@ def test_one_key_raced_by_twenty_is_one_snapshot(tower: TowerProcess, table: Tab
     assert Counter(tower.outcomes(name_of(table))) == {"direct": 1, "replayed": 19}
 
 
+def noted(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> tuple[list[tuple[str, dict[str, Any]]], Any]:
+    """The requests that a catalog posts from now on, as they come, and the way to post them once more."""
+    session: Any = catalog._session  # type: ignore[attr-defined]
+    sent: list[tuple[str, dict[str, Any]]] = []
+    post = session.post
+
+    def note(url: str, **given: Any) -> Any:
+        sent.append((url, given))
+        return post(url, **given)
+
+    monkeypatch.setattr(session, "post", note)
+    return sent, post
+
+
 @pytest.mark.parametrize("properties", [{}, {"app-id": "job"}, keyed("one"), {**keyed("one"), "app-id": "job"}])
 def test_a_commit_of_two_snapshots_is_known_when_the_first_has_expired(
     catalog: Catalog, table: Table, monkeypatch: pytest.MonkeyPatch, properties: dict[str, str]
 ) -> None:
     """PyIceberg's overwrite makes two. Told that its commit failed, a client would delete its manifests."""
     table.append(rows(1))
-    session: Any = catalog._session  # type: ignore[attr-defined]
-    sent: list[tuple[str, dict[str, Any]]] = []
-    post = session.post
-
-    def noted(url: str, **given: Any) -> Any:
-        sent.append((url, given))
-        return post(url, **given)
-
-    monkeypatch.setattr(session, "post", noted)
+    sent, post = noted(catalog, monkeypatch)
     table.overwrite(rows(2), snapshot_properties=properties)
     url, given = sent[-1]
     updates = json.loads(given["data"])["updates"]
@@ -180,15 +186,7 @@ def test_a_creation_sent_again_is_not_refused_when_its_first_snapshot_has_expire
     catalog: Catalog, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Told 409 its client would delete the manifest that the table lives on (trap A3)."""
-    session: Any = catalog._session  # type: ignore[attr-defined]
-    sent: list[tuple[str, dict[str, Any]]] = []
-    post = session.post
-
-    def noted(url: str, **given: Any) -> Any:
-        sent.append((url, given))
-        return post(url, **given)
-
-    monkeypatch.setattr(session, "post", noted)
+    sent, post = noted(catalog, monkeypatch)
     with catalog.create_table_transaction(f"{namespace}.made", schema=rows(1).schema) as transaction:
         transaction.append(rows(1))
     url, given = sent[-1]
