@@ -11,10 +11,10 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from icetower.protocol.marks import BLIND
+from icetower.protocol.marks import BLIND, SOURCE_SNAPSHOT
 
 # What Spark leaves in the summary of an append that came from reading the table, or from elsewhere.
-_READING_MARKS = ("spark.merge-into.", "source-snapshot-id", "published-wap-id")
+_READING_MARKS = ("spark.merge-into.", SOURCE_SNAPSHOT, "published-wap-id")
 _SPARK_WITH_MARKS = (4, 1)
 
 

@@ -33,10 +33,10 @@ REVERTS = "icetower.reverts"
 MEDIATOR = "icetower.wal."
 """How the words begin by which a mediator tells how far it has read a write-ahead log."""
 
-# Written by the tower, in a snapshot's summary.
 SOURCE_SNAPSHOT = "source-snapshot-id"
 """Iceberg's own: of which staged snapshot this one was picked."""
 
+# Written by the tower, in a snapshot's summary.
 REF = "icetower.ref"
 """Beside a key or a group file: the branch for which the keys stand (trap K2)."""
 
