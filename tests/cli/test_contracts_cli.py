@@ -70,7 +70,10 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
 
 
 def contract(agent: str, *tables: str, more: str = "") -> str:
-    clauses = "escalation: {after_failures: 5, within: 10m, to: d@example.com}\nidempotency: {required: true}\n"
+    clauses = (
+        "escalation: {after_failures: 5, within: 10m, to: d@example.com}\n"
+        "idempotency: {required: true, how: [summary]}\n"
+    )
     entries = "tables:\n" + "".join(f"- {table}\n" for table in tables) if tables else ""
     return f"version: 1\nagent: {agent}\nowner: {agent}@example.com\n{clauses}{entries}{more}"
 
@@ -265,7 +268,7 @@ def test_a_pull_request_says_in_words_what_it_changes(run: Run, git: Callable[..
         "  + new_agent gains read on shop.*",
         "  ~ new_agent has owner: new_agent@example.com",
         "  ~ new_agent has escalation: to d@example.com after 5 failures in a row within 10m",
-        "  ~ new_agent has idempotency: a key is required by header, summary or sequence",
+        "  ~ new_agent has idempotency: a key is required by summary",
         "stock_agent: gone since main; it stays in force until it is revoked",
         "  - stock_agent loses read on stock.*",
         "nothing was found",
@@ -556,6 +559,52 @@ def test_check_at_a_tower_looks_at_tables_partitions_people_and_other_contracts(
     )
     offline = at("contracts", "check", file, "--uri", "")
     assert (offline.status, offline.out) == (0, "nothing was found\n")
+
+
+@pytest.mark.usefixtures("shop")
+def test_apply_and_restore_refuse_what_check_calls_an_error(at: Run, tmp_path: Path, tower: TowerProcess) -> None:
+    tower.admin.apply_contract(contract("first_agent", owns("{sold_day: {from: 2019-01-01, to: 2019-02-01}}")))
+    second = put(tmp_path / "second.yaml", contract("second_agent", owns("{date(sold): 2019-01-05}")))
+    refused = at("contracts", "apply", second)
+    assert (refused.status, refused.out) == (1, "")
+    assert "both own shop.sales where date(sold) is 2019-01-05" in refused.err
+    assert "nothing is put in force" in refused.err
+    assert "--ignore overlap.owned" in refused.err
+    assert "second_agent" not in {version["name"] for version in tower.admin.contracts()}
+    assert at("contracts", "apply", second, "--ignore", "overlap").status == 2  # no such rule
+
+    # A role of its own makes it a note; so does going over it by name. Both are in force then.
+    put(
+        tmp_path / "second.yaml", contract("second_agent", owns("{date(sold): 2019-01-05}"), more="role: maintenance\n")
+    )
+    assert at("contracts", "apply", second).status == 0
+    put(tmp_path / "second.yaml", contract("second_agent", owns("{day(sold): 2019-01-05}")))
+    assert at("contracts", "apply", second, "--ignore", "overlap.owned").status == 0
+
+    assert at("contracts", "revoke", "second_agent").status == 0
+    restored = at("contracts", "restore", "second_agent")
+    assert (restored.status, "both own shop.sales" in restored.err) == (1, True)
+    assert at("contracts", "restore", "second_agent", "--version", "1").status == 0  # of another role
+
+    named = put(tmp_path / "named.yaml", contract("named_agent", "{table: prod.shop.sales, operations: [read]}"))
+    wrong = at("contracts", "apply", named)
+    assert (wrong.status, "without the catalog's name; write shop.sales" in wrong.err) == (1, True)
+
+
+@pytest.mark.usefixtures("shop")
+def test_a_contract_begun_by_init_lets_unchanged_clients_write(at: Run, tmp_path: Path, tower: TowerProcess) -> None:
+    done = at("contracts", "init", "begun", "--table", "shop.begun", "--escalation", "d@example.com", "--owner", "x")
+    assert done.status == 0, done.err
+    text = (tmp_path / "begun.yaml").read_text().replace("# partitions: all", "partitions: all")
+    put(tmp_path / "begun.yaml", text)
+    checked = at("contracts", "check", "begun.yaml", "--uri", "")
+    assert "[retries.key]" in checked.out  # what unchanged clients do without a key, and the way out
+    assert at("contracts", "apply", "begun.yaml").status == 0
+    secret = tower.admin.create_principal("begun-1", "begun")
+    tower.catalog().create_table("shop.begun", SALES)
+    table = tower.catalog(secret).load_table("shop.begun")
+    table.append(pa.table({"sold": pa.array([17167], pa.date32()), "product": [0]}))
+    assert tower.catalog().load_table("shop.begun").scan().to_arrow().num_rows == 1
 
 
 @pytest.mark.usefixtures("shop")

@@ -23,9 +23,11 @@ from icetower.contracts.model import (
     Region,
     Retries,
     Revocation,
+    Role,
     Rule,
     Values,
 )
+from icetower.contracts.terms import Term, parse_term
 from icetower.errors import BadRequest
 from icetower.protocol.names import Identifier
 
@@ -56,6 +58,7 @@ tables:
     write_location: table
     quotas: {commits_per_minute: 60, files_per_commit: 500, bytes_per_commit: 1GiB}
 reads: [inventory.*]
+role: pipeline
 mode: shadow
 retries: {attempts: 7, min_wait: 250ms, max_wait: 1m}
 escalation: {after_failures: 5, within: 10m, to: Dana Ito <dana.ito@example.com>, webhook: pricing-oncall}
@@ -101,6 +104,7 @@ def test_everything_a_contract_can_say() -> None:
             ),
         ),
         reads=(Pattern(("inventory",), "*"),),
+        role=Role.PIPELINE,
         shadow=True,
         retries=Retries(7, 250, 60_000),
         escalation=Escalation(5, 600, "Dana Ito <dana.ito@example.com>", "pricing-oncall"),
@@ -125,7 +129,7 @@ REFUSED = [
     (
         HEAD + "quota: 3",
         3,
-        "unknown field 'quota'; allowed are: version, agent, description, owner, mode",
+        "unknown field 'quota'; allowed are: version, agent, description, owner, role, mode",
     ),
     (HEAD + "reads: inventory.*", 3, "reads must be a list"),
     (HEAD + "reads: ['*']", 3, "reads[0] is '*'"),
@@ -261,6 +265,7 @@ CONTRACTS = st.builds(
     st.lists(PATTERN, max_size=2).map(tuple),
     WORDS,
     st.none() | WORDS,
+    role=st.sampled_from(Role),
     shadow=st.booleans(),
     retries=st.none() | st.builds(Retries, st.integers(0, 99), st.integers(1, 500), st.integers(500, 10**7)),
     escalation=st.none()
@@ -277,3 +282,32 @@ CONTRACTS = st.builds(
 def test_a_contract_survives_being_written_as_yaml_and_as_json(contract: Contract) -> None:
     assert load(dump(contract), source="again") == contract
     assert from_json(to_json(contract), source="again") == contract
+
+
+@pytest.mark.parametrize(
+    ("spelling", "means"),
+    [
+        ("day(ts)", ("day", "ts")),
+        ("days(ts)", ("day", "ts")),
+        ("date(ts)", ("day", "ts")),
+        ("DATE( a.ts )", ("day", "a.ts")),
+        ("hour(ts)", ("hour", "ts")),
+        ("date_hour(ts)", ("hour", "ts")),
+        ("bucket(16, customer_id)", ("bucket[16]", "customer_id")),
+        ("bucket(customer_id, 16)", ("bucket[16]", "customer_id")),
+        ("bucket[16](customer_id)", ("bucket[16]", "customer_id")),
+        ("truncate(sku, 10)", ("truncate[10]", "sku")),
+    ],
+)
+def test_every_spelling_of_a_term_means_the_same(spelling: str, means: tuple[str, str]) -> None:
+    assert parse_term(spelling) == Term(*means)
+    text = f"version: 1\nagent: a\ntables:\n- table: a.b\n  operations: [append]\n  partitions: [{{'{spelling}': 1}}]\n"
+    load(text, source="a.yaml")
+
+
+@pytest.mark.parametrize(
+    "wrong", ["bucket(id)", "bucket(1, id, 2)", "bucket[1](2, id)", "day(ts, 3)", "day[1](ts)", "date()"]
+)
+def test_what_is_no_term_is_refused(wrong: str) -> None:
+    with pytest.raises(ValueError, match=r"number|transform"):
+        parse_term(wrong)

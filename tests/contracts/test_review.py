@@ -26,7 +26,7 @@ owner: pricing@example.com
 """
 CLAUSES = """\
 escalation: {after_failures: 5, within: 10m, to: dana@example.com}
-idempotency: {required: true}
+idempotency: {required: true, how: [header, summary]}
 """
 
 
@@ -50,6 +50,11 @@ TABLE = "tables:\n- {table: p.t, operations: [append], partitions: all}\n"
 ALONE = [
     # what is added to the head, what is found: severity, line, rule, words
     (CLAUSES + TABLE, []),
+    # What unchanged clients meet: a refusal of each commit, and in the end a stop.
+    (
+        CLAUSES.replace(", how: [header, summary]", "") + TABLE,
+        [("note", 5, "idempotency.clients", "Unchanged PyIceberg")],
+    ),
     ("reads: [p.*]\n", []),  # who only reads needs none of the clauses
     (
         TABLE,
@@ -73,7 +78,9 @@ ALONE = [
         ],
     ),
     (
-        CLAUSES.replace("true}", "true, window: 1m}") + TABLE + "retries: {attempts: 90, max_wait: 9s, min_wait: 9s}\n",
+        CLAUSES.replace("summary]}", "summary], window: 1m}")
+        + TABLE
+        + "retries: {attempts: 90, max_wait: 9s, min_wait: 9s}\n",
         [
             ("warning", 4, "escalation.within", "810s"),
             ("warning", 4, "escalation.after", "5 failures in a row, before the 90"),
@@ -225,6 +232,38 @@ def test_two_agents(one: str, may: str, other: str, its_may: str, found: list[tu
     against = [f for f in review.together([first], [second], now_ms=NOW_MS) if f.rule.startswith("overlap")]
     assert against == both
     assert list(review.together([], [first, second], now_ms=NOW_MS)) == []
+
+
+@pytest.mark.parametrize(("role", "its_role", "found"), [
+    ("agent", "agent", ("error", "overlap.owned")),
+    ("agent", "maintenance", ("note", "overlap.role")),
+    ("pipeline", "agent", ("note", "overlap.role")),
+    ("pipeline", "maintenance", ("note", "overlap.role")),
+    ("pipeline", "pipeline", ("error", "overlap.owned")),
+    ("maintenance", "maintenance", ("error", "overlap.owned")),
+])  # fmt: skip
+def test_of_different_roles_both_may_own_the_same(role: str, its_role: str, found: tuple[str, str]) -> None:
+    first = written(entry(JANUARY) + f"role: {role}\n")
+    second = written(entry("all", agent="other_agent") + f"role: {its_role}\n", "b.yaml")
+    both = [f for f in review.together([first, second], now_ms=NOW_MS) if f.rule.startswith("overlap")]
+    assert [(f.severity.value, f.rule) for f in both] == [found]
+    assert role == its_role or f"pricing_agent ({role}) and other_agent ({its_role})" in both[0].message
+
+
+def test_maintenance_fills_no_gap() -> None:
+    """It owns nothing by itself: what no agent owns is still said."""
+    parts = "[{day(ts): {from: 2017-01-01, to: 2017-02-01}}, {day(ts): {from: 2017-02-03, to: 2017-03-01}}]"
+    agent = written(entry(parts))
+    for role, count in (("maintenance", 1), ("pipeline", 0)):
+        other = written(entry("all", agent="other_agent") + f"role: {role}\n", "b.yaml")
+        found = [f for f in review.together([agent, other], now_ms=NOW_MS) if f.rule == "gap.partitions"]
+        assert len(found) == count
+
+
+def test_an_overlap_with_a_contract_in_shadow_mode_is_a_warning() -> None:
+    first, second = written(entry("all")), written(entry("all", agent="other_agent") + "mode: shadow\n", "b.yaml")
+    both = [f for f in review.together([first, second], now_ms=NOW_MS) if f.rule.startswith("overlap")]
+    assert [(f.severity.value, f.rule) for f in both] == [("warning", "overlap.owned")]
 
 
 def test_two_contracts_of_one_agent_and_two_agents_of_one_role() -> None:
@@ -382,6 +421,26 @@ def test_tables_that_are_not_there() -> None:
         "there is no table new.t yet",
         "there is no table x.**",
     ]
+
+
+def test_a_catalogs_name_in_front_is_an_error_that_says_the_right_name() -> None:
+    it = written(
+        HEAD + CLAUSES + f"tables:\n- {{table: prod.{NAME}, operations: [append], partitions: all}}\n"
+        f"- {{table: prod.{NAME.namespace[0]}.*, operations: [read]}}\nreads: ['prod.other.t']\n"
+    )
+    found = list(missing(it, [], [NAME]))
+    assert lines(found) == [
+        ("error", 7, "reference.catalog"),
+        ("error", 8, "reference.catalog"),
+        ("warning", 9, "reference.table"),
+    ]
+    assert f"write {NAME}" in found[0].message
+    assert f"write {NAME.namespace[0]}.*" in found[1].message
+
+
+def test_a_misspelt_table_is_answered_with_the_nearest_one() -> None:
+    it = written(HEAD + CLAUSES + f"tables:\n- {{table: {NAME}x, operations: [append], partitions: all}}\n")
+    assert f"did you mean {NAME}?" in next(missing(it, [], [NAME])).message
 
 
 def test_of_many_alike_a_few_are_shown() -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -17,7 +18,7 @@ from icetower.catalog.storage import FileIOStorage
 from icetower.cli.lake import JSON, Lake, part
 from icetower.contracts.findings import Written
 from icetower.contracts.model import Pattern
-from icetower.contracts.references import Found
+from icetower.contracts.references import Found, without_catalog
 from icetower.errors import IcetowerError, NotFound, Unavailable, UpstreamFailed, ValidationFailed
 from icetower.protocol.names import Identifier
 from icetower.table.manifests import DATA, DELETED
@@ -70,6 +71,7 @@ class Known:
 
     Attributes:
         unread: why partitions of a table could not be read, by table.
+        nearby: tables that none of the contracts names, where one of them names a table that is not there.
         principals: by contract, those that are bound to it and not revoked.
         names: all principals that are not revoked.
     """
@@ -79,6 +81,7 @@ class Known:
     principals: Mapping[str, Sequence[str]]
     names: frozenset[str]
     unread: Mapping[Identifier, str] = field(default_factory=dict[Identifier, str])
+    nearby: frozenset[Identifier] = frozenset()
 
 
 def look(tower: Tower, token: str | None, contracts: Sequence[Written], *, partitions: bool) -> Known:
@@ -99,7 +102,10 @@ def look(tower: Tower, token: str | None, contracts: Sequence[Written], *, parti
         bound.setdefault(person["contract"], []).append(person["name"])
     patterns = dict.fromkeys(rule.pattern for it in contracts for rule in it.contract.rules)
     with Routes(tower.uri, token) as routes:
-        loaded = _load(Lake(routes), patterns)
+        lake = Lake(routes)
+        loaded = _load(lake, patterns)
+        absent = [pattern for pattern in patterns if not any(map(pattern.matches, loaded))]
+        nearby = frozenset(itertools.chain.from_iterable(_near(lake, pattern) for pattern in absent))
     tables: list[Found] = []
     unread: dict[Identifier, str] = {}
     for identifier, answer in loaded.items():
@@ -110,7 +116,14 @@ def look(tower: Tower, token: str | None, contracts: Sequence[Written], *, parti
             except (IcetowerError, OSError) as error:
                 unread[identifier] = str(error)
         tables.append(Found(identifier, part(answer, "metadata"), there))
-    return Known(tuple(tables), in_force, bound, frozenset(person["name"] for person in people), unread)
+    return Known(tuple(tables), in_force, bound, frozenset(person["name"] for person in people), unread, nearby)
+
+
+def _near(lake: Lake, pattern: Pattern) -> Iterator[Identifier]:
+    """Tables that may have been meant by a pattern that names none: its namespace's, and without a catalog's name."""
+    shorter = without_catalog(pattern)
+    for namespace in filter(None, (pattern.namespace, () if shorter is None else shorter.namespace)):
+        yield from lake.matching(Pattern(namespace, "*"))
 
 
 def _load(lake: Lake, patterns: Iterable[Pattern]) -> Mapping[Identifier, JSON]:

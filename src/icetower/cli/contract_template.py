@@ -35,6 +35,7 @@ version: 1
 agent: {wishes.agent}
 # description: what the agent does
 {f"owner: {_scalar(wishes.owner)}" if wishes.owner else "# owner: team@example.com"} # who answers for it
+# role: maintenance # or pipeline: it works on partitions that agents own, on purpose
 # mode: shadow # evaluated and logged, and admits everything: to see what it would refuse before it does
 
 # Which tables the agent may write to, and which of their partitions it owns.
@@ -45,8 +46,9 @@ tables:
 retries: {{attempts: 5, min_wait: 100ms, max_wait: 5s}}
 {_escalation(wishes.escalation)}
 
-# Every commit carries a key, and the same key within the window is the same write.
-idempotency: {{required: true, window: 24h}}
+# A key makes a write that is sent twice land once. Unchanged PyIceberg sends none, nor do Iceberg's Java clients before
+# 1.11: where a key is required their commits are refused. Require it once every client sends one (docs/clients.md).
+# idempotency: {{required: true, window: 24h}}
 
 # Files that it wrote and never committed.
 orphans: {{detect_every: 24h, older_than: 72h, action: report}} # or delete
@@ -70,6 +72,7 @@ def _entry(table: str, operations: Sequence[str]) -> str:
     #   - day(ts): {{from: 2026-01-01, to: 2027-01-01}} # half open; or relative to the clock: {{from: now, to: now+2d}}
     #     bucket(16, id): [0, 1, 2, 3]
     # blind_appends: true # its appends depend on nothing that it has read
+    # write_location: table # for clients that do not follow write.data.path, such as DuckDB
     # read_scope: owned # its other writes depend on rows of its own partitions only
     # quotas: {{commits_per_minute: 60, files_per_commit: 500, bytes_per_commit: 1GiB}}
 """

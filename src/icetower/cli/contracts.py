@@ -24,11 +24,14 @@ from icetower.contracts import references, review
 from icetower.contracts.findings import RULES, Finding, Severity, Written, condensed
 from icetower.contracts.model import NAME, Contract
 from icetower.contracts.schema import FILE_NAME, schema_text
-from icetower.errors import UsageError
+from icetower.errors import Forbidden, NotFound, UsageError
 
 contracts = typer.Typer(help="Isolation contracts: who may write what.", no_args_is_help=True)
 
 Files = Annotated[list[Path], typer.Argument(help="Contracts in YAML, or folders of them.")]
+Ignore = Annotated[
+    list[str] | None, typer.Option(metavar="RULE", help="Leave findings of a rule out; may be repeated.")
+]
 Message = Annotated[str | None, typer.Option("--message", "-m", help="Why; it is kept with the version.")]
 
 
@@ -94,9 +97,7 @@ def check(
     annotations: Annotated[
         str | None, typer.Option(metavar="github", help="Also print findings as GitHub shows them in a pull request.")
     ] = None,
-    ignore: Annotated[
-        list[str] | None, typer.Option(metavar="RULE", help="Leave findings of a rule out; may be repeated.")
-    ] = None,
+    ignore: Ignore = None,
     strict: Annotated[bool, typer.Option("--strict", help="Warnings count as errors.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -109,8 +110,7 @@ def check(
     """
     if annotations not in (None, "github"):
         raise UsageError(f"--annotations {annotations}: only github is known")
-    if unknown := set(ignore or ()) - RULES.keys():
-        raise UsageError(f"--ignore {', '.join(sorted(unknown))}: there is no such rule; those are {', '.join(RULES)}")
+    _known_rules(ignore)
     given = read_files(files, may_be_gone=against is not None)
     differences: list[Difference] = []
     it, findings = written(given)
@@ -135,6 +135,22 @@ def check(
         raise typer.Exit(1)
 
 
+def _known_rules(ignore: Sequence[str] | None) -> None:
+    if unknown := set(ignore or ()) - RULES.keys():
+        raise UsageError(f"--ignore {', '.join(sorted(unknown))}: there is no such rule; those are {', '.join(RULES)}")
+
+
+def _require_sound(contracts: Sequence[Written], uri: str, ignore: Sequence[str] | None) -> None:
+    """Print what the review finds on standard error. Exits with 1 where that includes errors."""
+    found = condensed(_found(contracts, uri, partitions=False))
+    kept = [each for each in found if each.rule not in (ignore or ()) and each.severity is not Severity.NOTE]
+    for finding in kept:
+        fail(f"{finding.place}: {finding.severity}: {finding.message} [{finding.rule}]")
+    if errors := sorted({each.rule for each in kept if each.severity is Severity.ERROR}):
+        fail(f"nothing is put in force: mend the errors, or go over them with --ignore {' --ignore '.join(errors)}")
+        raise typer.Exit(1)
+
+
 def _stricter(finding: Finding) -> Finding:
     if finding.severity is not Severity.WARNING:
         return finding
@@ -155,7 +171,7 @@ def _found(contracts: Sequence[Written], uri: str | None, partitions: bool) -> I
     yield from review.together(contracts, known.in_force, now_ms=now_ms, tables=there)
     for it in contracts:
         yield from review.people(it, known.principals.get(it.contract.name, ()), known.names)
-        yield from references.missing(it, there)
+        yield from references.missing(it, there, known.nearby)
     yield from _of_tables(contracts, known, now_ms)
 
 
@@ -204,20 +220,26 @@ def apply(
             help="Only if this version is in force, 0 for none; may be repeated. By default: what was shown.",
         ),
     ] = None,
+    ignore: Ignore = None,
     yes: Annotated[bool, typer.Option("--yes", help="Don't ask.")] = False,
     as_json: Json = False,
 ) -> None:
     """Put contracts in force, all of them or none, after showing what changes; an unchanged one keeps its version.
 
-    At a terminal it asks first; elsewhere nobody can be asked. What somebody else has changed since it was shown is not
+    First they are checked against the tower, as by `contracts check`. Errors are refused: mend them, or name their rule
+    with --ignore. At a terminal it asks before it acts. What somebody else has changed since it was shown is not
     overwritten.
+
+    Exit status: 0 in force; 1 errors, or not agreed to; 2 used wrongly.
     """
+    _known_rules(ignore)
     contracts_given = _read(files)
     with connect(uri) as tower:
         newest = {version["name"]: version["version"] for version in tower.contracts()}
         expected = {it.contract.name: newest.get(it.contract.name, 0) for it in contracts_given}
         expected |= _expected(expect_version or (), [it.contract.name for it in contracts_given])
         differences = _against_force(tower, contracts_given)
+        _require_sound(contracts_given, uri, ignore)
         if not as_json:
             words.say_differences(differences, nothing="nothing changes: all of it is in force")
             if any(each.changes for each in differences) and not (yes or _agrees()):
@@ -354,11 +376,30 @@ def restore(
     version: Annotated[int | None, typer.Option(help="Which.  [default: the last one of a revoked contract]")] = None,
     uri: Uri = DEFAULT_URI,
     message: Message = None,
+    ignore: Ignore = None,
     as_json: Json = False,
 ) -> None:
-    """Put an older version in force, as a new one. Secrets of its principals work again, tokens from before don't."""
+    """Put an older version in force, as a new one. Secrets of its principals work again, tokens from before don't.
+
+    It is checked first, as by `contracts apply`: other contracts may own its partitions by now.
+    """
+    _known_rules(ignore)
     with connect(uri) as tower:
+        text = _to_restore(tower, name, version)
+        if text is not None:
+            _require_sound([Written.read(text, f"{name}, the version to restore")], uri, ignore)
         done = tower.restore_contract(name, version, message=message)
     for warning in done["warnings"]:
         warn(warning)
     say(json.dumps(done) if as_json else f"{name}: version {done['version']} is in force")
+
+
+def _to_restore(tower: Tower, name: str, version: int | None) -> str | None:
+    """The text that a restoration puts in force; None where there is none or it may not be read: the tower says why."""
+    try:
+        if version is not None:
+            return tower.contract(name, version)["text"]
+        versions = tower.contract_history(name)
+    except (Forbidden, NotFound):
+        return None
+    return next((each["text"] for each in reversed(versions) if each["text"] is not None), None)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from icetower.contracts.model import FILE_OPERATIONS, Contract, Isolation, Operation, Orchestration
+from icetower.contracts.model import FILE_OPERATIONS, Contract, Isolation, Operation, Orchestration, Role
 from icetower.contracts.owning import Ownership
 from icetower.contracts.terms import NO_LAYOUT, Layout
 from icetower.contracts.values import Standing
@@ -185,8 +185,9 @@ def isolation_of(contract: Contract, table: Identifier, operations: frozenset[Op
 def owner_of(
     contracts: Sequence[Contract], table: Identifier, touches: Sequence[Touch], layout: Layout, now_ms: int
 ) -> Contract | None:
-    """The contract that owns what is touched, or some of it, and may write there."""
-    for contract in contracts:
+    """The contract that owns what is touched, or some of it, and may write there; an agent's before a pipeline's."""
+    owners = [contract for contract in contracts if contract.role is not Role.MAINTENANCE]
+    for contract in sorted(owners, key=lambda each: each.role is not Role.AGENT):
         rules = [
             rule
             for rule in contract.rules_for(table)

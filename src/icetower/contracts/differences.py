@@ -30,6 +30,7 @@ from icetower.contracts.model import (
     Region,
     Retries,
     Revocation,
+    Role,
     Rule,
 )
 from icetower.contracts.overlaps import common_tables
@@ -387,6 +388,7 @@ def _said(contract: Contract) -> list[tuple[str, str]]:
     """What the clauses of a contract say; nothing where one is not there."""
     return [
         ("owner", contract.owner or ""),
+        ("role", "" if contract.role is Role.AGENT else contract.role.value),
         ("description", contract.description),
         ("retries", "" if contract.retries is None else retries_text(contract.retries)),
         ("escalation", "" if contract.escalation is None else escalation_text(contract.escalation)),

@@ -60,6 +60,7 @@ from icetower.contracts.model import (
     Region,
     Retries,
     Revocation,
+    Role,
     Rule,
     Values,
 )
@@ -90,7 +91,7 @@ def load(text: str, *, source: str) -> Contract:
     """The contract written in `text`; `source` names it in messages. Raises `BadRequest` with line and field."""
     top = read_document(text, source=source)
     fields = top.fields(
-        required=("version", "agent"), optional=("description", "owner", "mode", "tables", "reads", *CLAUSES)
+        required=("version", "agent"), optional=("description", "owner", "role", "mode", "tables", "reads", *CLAUSES)
     )
     if fields["version"].text() != str(VERSION):
         raise fields["version"].wrong(f"is {fields['version'].text()!r}; this release reads version {VERSION}")
@@ -105,6 +106,7 @@ def load(text: str, *, source: str) -> Contract:
         reads=tuple(_pattern(item) for item in fields["reads"].items()) if "reads" in fields else (),
         description=fields["description"].text() if "description" in fields else "",
         owner=fields["owner"].text() if "owner" in fields else None,
+        role=Role(fields["role"].choice(tuple(Role))) if "role" in fields else Role.AGENT,
         shadow="mode" in fields and fields["mode"].choice((ENFORCE, SHADOW)) == SHADOW,
         retries=_retries(fields["retries"]) if "retries" in fields else None,
         escalation=_escalation(fields["escalation"]) if "escalation" in fields else None,
@@ -284,6 +286,8 @@ def to_json(contract: Contract) -> dict[str, Any]:
         document["description"] = contract.description
     if contract.owner is not None:
         document["owner"] = contract.owner
+    if contract.role is not Role.AGENT:
+        document["role"] = contract.role.value
     if contract.shadow:
         document["mode"] = SHADOW
     if contract.tables:

@@ -104,6 +104,19 @@ class Orchestration(StrEnum):
     SCHEDULER = "scheduler"
 
 
+class Role(StrEnum):
+    """What a contract's holder is to the tables, for reviews and for people; what is granted stays as it is written.
+
+    agent        it owns partitions of its own
+    maintenance  it works on the partitions of others: compaction, retention, erasure
+    pipeline     it merges or collects what others have sent, into partitions that they own too
+    """
+
+    AGENT = "agent"
+    MAINTENANCE = "maintenance"
+    PIPELINE = "pipeline"
+
+
 @dataclass(frozen=True, slots=True)
 class Range:
     """Half open: from `start` up to, not including, `end`; None where a side is not bounded. Never holds null.
@@ -301,6 +314,7 @@ class Contract:
     Attributes:
         reads: patterns of the shorthand.
         administrator: the built-in one that admits all.
+        role: contracts of different roles may own the same partitions on purpose.
         shadow: it is evaluated and logged, and admits everything (`mode: shadow`).
     """
 
@@ -310,6 +324,7 @@ class Contract:
     description: str = ""
     owner: str | None = None
     administrator: bool = False
+    role: Role = Role.AGENT
     shadow: bool = False
     retries: Retries | None = None
     escalation: Escalation | None = None

@@ -5,7 +5,8 @@ A table is its metadata as plain JSON; its partitions are given by whoever has r
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import difflib
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import cached_property
@@ -16,7 +17,7 @@ from icetower.contracts.findings import Finding, Place, Severity, Written
 from icetower.contracts.model import Extent, Operation, Pattern, Region, Rule
 from icetower.contracts.overlaps import common_tables, overlaps, written
 from icetower.contracts.owning import Ownership
-from icetower.contracts.review import of_gaps, of_overlap, pairs, why_short
+from icetower.contracts.review import of_gaps, of_overlap, owns, pairs, why_short
 from icetower.contracts.terms import Layout
 from icetower.contracts.values import NotUnderstood, Standing, compile_extent
 from icetower.contracts.wording import series
@@ -208,13 +209,13 @@ def _unowned(table: Found, contracts: Sequence[Written], in_force: Sequence[Writ
         (it, position)
         for it in contracts
         for position, rule in enumerate(it.contract.tables)
-        if rule.pattern.matches(table.identifier) and written(rule)
+        if rule.pattern.matches(table.identifier) and owns(it, rule)
     ]
     rules = [
         rule
         for it in (*contracts, *in_force)
         for rule in it.contract.tables
-        if rule.pattern.matches(table.identifier) and written(rule)
+        if rule.pattern.matches(table.identifier) and owns(it, rule)
     ]
     if not mine or table.partitions is None or any(rule.whole for rule in rules):
         return
@@ -236,8 +237,18 @@ def _unowned(table: Found, contracts: Sequence[Written], in_force: Sequence[Writ
         )
 
 
-def missing(it: Written, there: Iterable[Identifier]) -> Iterator[Finding]:
-    """Patterns by which a contract names no table that there is. Who may create one names it before."""
+def without_catalog(pattern: Pattern) -> Pattern | None:
+    """What a pattern names if its first level is a catalog's name and no namespace; None: it has one level only."""
+    return Pattern(pattern.namespace[1:], pattern.last) if len(pattern.namespace) > 1 else None
+
+
+def missing(it: Written, there: Iterable[Identifier], nearby: Collection[Identifier] = ()) -> Iterator[Finding]:
+    """Patterns by which a contract names no table that there is. Who may create one names it before.
+
+    Args:
+        there: the tables that the contract names.
+        nearby: other tables, which its author may have meant.
+    """
     tables = list(there)
     named = [(f"tables[{i}].table", rule) for i, rule in enumerate(it.contract.tables)]
     named += [
@@ -251,9 +262,21 @@ def missing(it: Written, there: Iterable[Identifier]) -> Iterator[Finding]:
             for each in it.contract.tables
             if common_tables(each.pattern, rule.pattern) is not None
         )
+        shorter = without_catalog(rule.pattern)
+        if not creates and shorter is not None and any(shorter.matches(table) for table in (*tables, *nearby)):
+            yield it.found(
+                Severity.ERROR,
+                "reference.catalog",
+                f"there is no table {rule.pattern}, and {shorter} is there: a table is named from its namespace on, "
+                f"without the catalog's name; write {shorter}",
+                place,
+            )
+            continue
+        near = difflib.get_close_matches(str(rule.pattern), sorted({str(table) for table in (*tables, *nearby)}), n=1)
         yield it.found(
             Severity.NOTE if creates else Severity.WARNING,
             "reference.table",
-            f"there is no table {rule.pattern}" + (" yet" if creates else "; create it first, or mend the name"),
+            f"there is no table {rule.pattern}"
+            + (" yet" if creates else f"; did you mean {near[0]}?" if near else "; create it first, or mend the name"),
             place,
         )

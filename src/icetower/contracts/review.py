@@ -19,11 +19,13 @@ from icetower.contracts.model import (
     FILE_OPERATIONS,
     Contract,
     Extent,
+    KeyWay,
     Operation,
     Orchestration,
     Pattern,
     Range,
     Retries,
+    Role,
     Rule,
 )
 from icetower.contracts.overlaps import Overlap, common_tables, overlaps, written
@@ -76,8 +78,18 @@ def _retries(it: Written) -> Iterator[Finding]:
             Severity.WARNING,
             "retries.key",
             f"commits to {contract.tables[keyless[0]].pattern} are tried again and need no idempotency key: one whose "
-            "answer was lost lands twice; add 'idempotency: {required: true}'",
+            "answer was lost and that its writer writes anew lands twice; once every client sends a key "
+            "(docs/clients.md) add 'idempotency: {required: true}'",
             place,
+        )
+    elif not keyless and idempotency is not None and idempotency.how == frozenset(KeyWay):
+        yield it.found(
+            Severity.NOTE,
+            "idempotency.clients",
+            "every commit needs an idempotency key. Unchanged PyIceberg, and Iceberg's Java clients before 1.11, send "
+            "none: their commits are refused (contract.key). docs/clients.md says how each client sends one; name the "
+            "ways that this agent's clients take in 'how'",
+            "idempotency.required",
         )
     if escalation is None:
         yield it.found(
@@ -259,7 +271,7 @@ def together(
         for found in overlaps(it.contract, other.contract, now_ms=now_ms):
             if not any(found.tables.matches(table) for table in tables):
                 yield of_overlap(it, other, found)
-    patterns = dict.fromkeys(rule.pattern for it in contracts for rule in it.contract.tables if written(rule))
+    patterns = dict.fromkeys(rule.pattern for it in contracts for rule in it.contract.tables if owns(it, rule))
     for pattern in patterns:
         if not any(pattern.matches(table) for table in tables):
             yield from of_gaps(pattern, contracts, in_force, now_ms=now_ms)
@@ -338,16 +350,29 @@ def of_overlap(it: Written, other: Written, found: Overlap) -> Finding:
         when = f" from {dt.datetime.fromtimestamp(found.from_ms / 1000, dt.UTC):%Y-%m-%d %H:%M} UTC on,"
     agents = f"{it.contract.name} and {other.contract.name}"
     held = f"{operations_text(mine)} here, {operations_text(theirs)} at {its_place}"
-    if not mine & _ROWS_CHANGE and not theirs & _ROWS_CHANGE:
+    if it.contract.role is not other.contract.role:
+        severity, rule = Severity.NOTE, "overlap.role"
+        words = f"{_with_role(it.contract)} and {_with_role(other.contract)} both work on {where}{when} ({held})"
+    elif not mine & _ROWS_CHANGE and not theirs & _ROWS_CHANGE:
         severity, rule = Severity.NOTE, "overlap.shared"
         words = f"{agents} share {where}{when} ({held}): neither changes the other's rows"
     elif found.unsure is not None:
         severity, rule = Severity.WARNING, "overlap.possible"
         words = f"{agents} may both own {where}{when} ({held}): {found.unsure}"
     else:
-        severity, rule = Severity.ERROR, "overlap.owned"
+        shadow = it.contract.shadow or other.contract.shadow  # which refuses nothing yet
+        severity, rule = Severity.WARNING if shadow else Severity.ERROR, "overlap.owned"
         words = f"{agents} both own {where}{when} ({held}); give it to one of them"
     return it.found(severity, rule, words, here, (its_place,))
+
+
+def _with_role(contract: Contract) -> str:
+    return f"{contract.name} ({contract.role})"
+
+
+def owns(it: Written, rule: Rule) -> frozenset[Operation]:
+    """The file operations by which a rule makes its contract an owner; maintenance owns nothing by itself."""
+    return frozenset() if it.contract.role is Role.MAINTENANCE else written(rule)
 
 
 def of_gaps(
@@ -365,7 +390,7 @@ def of_gaps(
         (it, position, rule)
         for it in (*contracts, *in_force)
         for position, rule in enumerate(it.contract.tables)
-        if written(rule) and common_tables(rule.pattern, tables) == tables
+        if owns(it, rule) and common_tables(rule.pattern, tables) == tables
     ]
     mine = next(((it, position) for it, position, rule in owning if it in contracts and rule.partitions), None)
     if mine is None:

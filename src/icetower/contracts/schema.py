@@ -24,6 +24,7 @@ from icetower.contracts.model import (
     Orchestration,
     Orphans,
     Retries,
+    Role,
 )
 from icetower.contracts.reading import duration_text
 
@@ -35,7 +36,7 @@ _DURATION = r"^(?=\d{1,15}\D)0*[1-9]\d*(ms|s|m|h|d|w)$"
 _SIZE = r"^[1-9]\d{0,14}(B|KiB|MiB|GiB|TiB)?$"
 _PATTERN = r"^(\*\*|[^.*]+(\.[^.*]+)*\.([^.*]+|\*\*?))$"
 _PERSON = r"^([^<>@\r\n]*<[^<>@\s]+@[^<>@\s]+>|[^<>@\s]+@[^<>@\s]+)$"
-_PLAIN = ("identity", "year", "month", "day", "hour", "years", "months", "days", "hours")
+_PLAIN = ("identity", "year", "month", "day", "hour", "years", "months", "days", "hours", "date", "date_hour")
 _SIZED = ("bucket", "truncate")
 _SCALAR: JSON = {"type": ["string", "number", "boolean"]}
 
@@ -56,6 +57,12 @@ def document_schema() -> JSON:
         ),
         "description": _text("What the agent does."),
         "owner": _text("Who answers for the agent; others are told when they need its partitions."),
+        "role": _one_of(
+            [role.value for role in Role],
+            "What its holder is to the tables. A maintenance job or a pipeline works on partitions that agents own, on "
+            "purpose: `icetower contracts check` then reports the overlap as a note.",
+            Role.AGENT.value,
+        ),
         "mode": _one_of(
             (ENFORCE, SHADOW), f"{SHADOW}: the contract is evaluated and logged, and admits everything.", ENFORCE
         ),
@@ -155,7 +162,11 @@ def _terms() -> str:
     """A name without parentheses, or a transform, in letters of either case."""
     column = r"[^(),\s]([^(),]*[^(),\s])?"
     plain, sized = ("|".join(map(_either_case, names)) for names in (_PLAIN, _SIZED))
-    call = rf"(({plain})\(\s*{column}\s*\)|({sized})\(\s*0*[1-9]\d*\s*,\s*{column}\s*\))"
+    number = r"0*[1-9]\d*"
+    call = (
+        rf"(({plain})\(\s*{column}\s*\)|({sized})\(\s*{number}\s*,\s*{column}\s*\)"
+        rf"|({sized})\(\s*{column}\s*,\s*{number}\s*\)|({sized})\[{number}\]\(\s*{column}\s*\))"
+    )
     return rf"^([^()]*|\s*{call}\s*)$"
 
 

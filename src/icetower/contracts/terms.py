@@ -1,8 +1,9 @@
 """The names of a contract's regions: a partition field's, or a transform of a column as Spark writes it.
 
-`day(ts)`, `bucket(16, product_id)`, `truncate(10, sku)`, `identity(region)`. A region that names columns stays true
-when the table's partitioning changes; one that names a field means that field's transform and column, whichever spec
-has it.
+`day(ts)`, `bucket(16, product_id)`, `truncate(10, sku)`, `identity(region)`. Other spellings that engines take or show
+are read, too: `days(ts)` and `date(ts)`, `date_hour(ts)`, `bucket(product_id, 16)`, and `bucket[16](product_id)` as in
+table metadata. A region that names columns stays true when the table's partitioning changes; one that names a field
+means that field's transform and column, whichever spec has it.
 """
 
 from __future__ import annotations
@@ -20,10 +21,15 @@ from icetower.table.partitions import PartitionField, PartitionSpec, columns_of,
 SHARED_MAX = 1024
 """Layouts that are kept for the versions of tables to come."""
 
-_CALL = re.compile(r"(\w+)\(\s*(?:(\d+)\s*,\s*)?([^(),\s][^(),]*?)\s*\)")
+_COLUMN = r"[^(),\s](?:[^(),]*[^(),\s])?"
+_CALL = re.compile(
+    rf"(\w+)(?:\[(?P<inner>\d+)\])?\(\s*(?:(?P<before>\d+)\s*,\s*)?(?P<column>{_COLUMN})\s*(?:,\s*(?P<after>\d+)\s*)?\)"
+)
 _PLAIN = {
     **{name: name for name in ("identity", "year", "month", "day", "hour")},
     **{f"{name}s": name for name in ("year", "month", "day", "hour")},
+    "date": "day",
+    "date_hour": "hour",
 }
 
 
@@ -46,7 +52,11 @@ def parse_term(text: str) -> Term | None:
     found = _CALL.fullmatch(text.strip())
     if found is None:
         raise ValueError("is no transform of one column; write day(ts) or bucket(16, product_id)")
-    name, width, column = found[1].lower(), found[2], found[3]
+    name, column = found[1].lower(), found["column"]
+    widths = [found[place] for place in ("inner", "before", "after") if found[place] is not None]
+    if len(widths) > 1:
+        raise ValueError(f"has {len(widths)} numbers; write {name}({widths[0]}, {column})")
+    width = widths[0] if widths else None
     if name in ("bucket", "truncate"):
         if width is None or int(width) < 1:
             raise ValueError(f"needs a number: {name}(16, {column})")
