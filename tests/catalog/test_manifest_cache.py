@@ -8,7 +8,9 @@ from dataclasses import replace
 
 import pytest
 
+from icetower.catalog import changes
 from icetower.catalog.changes import Manifests
+from icetower.recent import Budget, Recent
 from icetower.table.listing import Listing
 from icetower.table.manifest_writing import manifest_row, write_manifest, write_manifest_list
 from icetower.table.manifests import ADDED, DATA, DataFile, Entry, FieldSummary, ManifestFile
@@ -53,7 +55,7 @@ def test_manifests_are_kept_by_what_they_take_in_memory(count: int, columns: int
     data = write_manifest(entries(count, columns, bound_bytes), format_version=2, **SHAPE)
     paths = [f"m{n}.avro" for n in range(24)]
     storage.files = dict.fromkeys(paths, data)
-    manifests = Manifests(storage, manifests_max_bytes=4 * MIB)  # type: ignore[arg-type]
+    manifests = Manifests(storage, budget=Budget(8 * MIB))  # type: ignore[arg-type]
 
     async def story() -> int:
         await manifests.manifest_at(paths[0])  # what is parsed once for all stays
@@ -65,7 +67,7 @@ def test_manifests_are_kept_by_what_they_take_in_memory(count: int, columns: int
         return taken
 
     taken = asyncio.run(story())
-    assert 2 * MIB < taken < 5 * MIB
+    assert 2 * MIB < taken < 4.5 * MIB
     read = len(storage.read_paths)
     asyncio.run(manifests.manifest_at(paths[-1]))
     assert len(storage.read_paths) == read, "the newest is kept"
@@ -98,11 +100,16 @@ def taken_by_lists(manifests: Manifests, storage: Memory) -> int:
 
 
 @pytest.mark.parametrize("fields", [0, 6])
-def test_rows_that_were_met_are_kept_by_what_they_take_in_memory(fields: int) -> None:
+def test_rows_that_were_met_are_kept_by_what_they_take_in_memory(fields: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(changes, "ROWS_SHARE", 1.0)
     storage = Memory()
     ids = {"format_version": 2, "snapshot_id": 1, "parent_id": None, "sequence_number": 1, "first_row_id": None}
     storage.files = {f"l{n}.avro": write_manifest_list(rows(400, fields, f"{n}-"), **ids) for n in range(24)}
-    assert MIB // 2 < taken_by_lists(Manifests(storage, lists_max_bytes=0, rows_max_bytes=2 * MIB), storage) < 3.5 * MIB  # type: ignore[arg-type]
+    budget = Budget(2 * MIB)
+    manifests = Manifests(storage, budget=budget)  # type: ignore[arg-type]
+    monkeypatch.setattr(manifests, "_lists", Recent(1))
+    assert MIB // 2 < taken_by_lists(manifests, storage) < 2.5 * MIB
+    assert list(filter(None, budget.by_cache().values())) == [budget.used_bytes]
 
 
 @pytest.mark.parametrize("fields", [0, 6])
@@ -111,13 +118,15 @@ def test_manifest_lists_are_kept_by_what_they_take_in_memory(fields: int) -> Non
     ids = {"format_version": 2, "snapshot_id": 1, "parent_id": None, "sequence_number": 1, "first_row_id": None}
     listed = rows(400, fields)
     storage.files = {f"l{n}.avro": write_manifest_list(rows(400, fields, f"{n}-"), **ids) for n in range(24)}
-    sizes = {"lists_max_bytes": 2 * MIB, "own_max_bytes": 2 * MIB, "rows_max_bytes": 0}
-    manifests = Manifests(storage, **sizes)  # type: ignore[arg-type]
-    assert MIB // 2 < taken_by_lists(manifests, storage) < 2.5 * MIB
+    budget = Budget(4 * MIB)
+    manifests = Manifests(storage, budget=budget)  # type: ignore[arg-type]
+    assert MIB // 2 < taken_by_lists(manifests, storage) < 3 * MIB
+    assert budget.by_cache()["manifest lists"] < 2.5 * MIB, "no more than the part of this kind"
     before = len(manifests.listings)
     assert 1 < before < 24
     manifests.remember("new", Listing.of(()))
     assert len(manifests.listings) == before + 1, "one without rows takes hardly anything"
     for n in range(24):
         manifests.remember_own(f"own{n}", listed)
-    assert len(manifests.own) == before
+    assert 1 <= len(manifests.own) <= before
+    assert budget.used_bytes <= budget.max_bytes

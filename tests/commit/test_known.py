@@ -9,6 +9,7 @@ from engine_world import MemoryStorage
 
 from icetower.catalog.changes import Manifests
 from icetower.commit.steps import Known
+from icetower.recent import Budget
 from icetower.table.manifests import ADDED, DATA, DataFile, Entry, Manifest, ManifestFile
 from icetower.table.puffin import BlobAt
 
@@ -35,7 +36,7 @@ READ: dict[str, tuple[dict[str, Any], bool]] = {
 @pytest.mark.parametrize("what", READ)
 def test_a_worker_forgets_everything_where_it_has_become_too_much(what: str) -> None:
     read, much = READ[what]
-    known, manifests = Known(64 * KIB), Manifests(MemoryStorage())
+    known, manifests = Known(Budget(256 * KIB)), Manifests(MemoryStorage())
     known.add(*(read.get(part, {}) for part in ("lists", "manifests", "blobs", "targets")))
     before = known.sources(manifests)
     known.trim()

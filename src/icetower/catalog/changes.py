@@ -11,14 +11,14 @@ from urllib.parse import unquote
 from icetower.catalog.ports import Storage
 from icetower.conflicts.pruning import can_contain
 from icetower.errors import CommitConflict, NotFound, ValidationFailed
-from icetower.recent import Recent
+from icetower.recent import Budget, Recent
 from icetower.table import metadata as table_metadata
 from icetower.table.avro_files import Met
 from icetower.table.change import Change, Place, change_of, diff_lists, manifests_to_read, vectors_added
 from icetower.table.listing import Listing
 from icetower.table.manifests import DATA, DELETED, Manifest, ManifestFile, read_manifest, read_manifest_list
 from icetower.table.partitions import PartitionSpec, spec_of
-from icetower.table.records import is_vector
+from icetower.table.records import is_vector, memory_of_manifest, memory_of_row
 
 MANIFESTS_PER_COMMIT_MAX = 2_000
 """A commit that touches more manifests than this is refused: reading them would starve the others."""
@@ -27,18 +27,8 @@ SNAPSHOTS_PER_COMMIT_MAX = 100
 """Likewise for snapshots, each of which is planned on what the ones before it leave. Clients send one to three."""
 
 
-LISTS_MAX_BYTES = 256 * 1024 * 1024
-OWN_MAX_BYTES = 128 * 1024 * 1024
-MANIFESTS_MAX_BYTES = 256 * 1024 * 1024
-TARGETS_MAX_BYTES = 64 * 1024 * 1024
-ROWS_MAX_BYTES = 64 * 1024 * 1024
-"""Bounds of what is kept parsed. It is counted by what its parts take in memory, as was measured with CPython 3.11."""
-
-_ROW_BYTES, _SUMMARY_BYTES = 810, 175
-"""A row of a manifest list, and what it says of one partition field."""
-
-_ENTRY_BYTES, _ITEM_BYTES = 1_000, 224
-"""An entry of a manifest, and one item of its lists: what it says of one column."""
+LISTS_SHARE, OWN_SHARE, MANIFESTS_SHARE, TARGETS_SHARE, ROWS_SHARE = 0.5, 0.25, 0.5, 0.125, 0.125
+"""The parts of the budget that each kind may take for itself: none pushes out all of the others."""
 
 _TARGET_BYTES = 110
 """The path of a data file in a set, without its characters."""
@@ -56,17 +46,15 @@ class Manifests:
         self,
         storage: Storage,
         *,
-        lists_max_bytes: int = LISTS_MAX_BYTES,
-        own_max_bytes: int = OWN_MAX_BYTES,
-        manifests_max_bytes: int = MANIFESTS_MAX_BYTES,
-        rows_max_bytes: int = ROWS_MAX_BYTES,
+        budget: Budget | None = None,
     ) -> None:
         self._storage = storage
-        self._lists: Recent[Listing] = Recent(lists_max_bytes)
-        self._own: Recent[tuple[ManifestFile, ...]] = Recent(own_max_bytes)
-        self._manifests: Recent[Manifest] = Recent(manifests_max_bytes)
-        self._targets: Recent[frozenset[str]] = Recent(TARGETS_MAX_BYTES)
-        self._rows = Met[ManifestFile](rows_max_bytes, lambda row: bytes_of_rows((row,), 1))
+        self.budget = budget = budget or Budget()
+        self._lists: Recent[Listing] = budget.cache("manifest lists", share=LISTS_SHARE)
+        self._own: Recent[tuple[ManifestFile, ...]] = budget.cache("manifest lists", share=OWN_SHARE)
+        self._manifests: Recent[Manifest] = budget.cache("manifests", share=MANIFESTS_SHARE)
+        self._targets: Recent[frozenset[str]] = budget.cache("vector targets", share=TARGETS_SHARE)
+        self._rows = Met[ManifestFile](budget, "rows of manifest lists", ROWS_SHARE, memory_of_row)
 
     @property
     def listings(self) -> Mapping[str, Listing]:
@@ -88,8 +76,7 @@ class Manifests:
 
     def remember(self, path: str, listing: Listing) -> None:
         """Keep a list that was just written, so that nobody reads it back."""
-        first = listing.runs[0].rows[:1] if listing.runs else ()
-        self._lists.put(path, listing, bytes_of_rows(first, len(listing)))
+        self._lists.put(path, listing, listing.memory_bytes)
 
     def known_vector_targets(self, path: str) -> frozenset[str] | None:
         """As `vector_targets`, or None where the manifest would have to be read."""
@@ -110,13 +97,13 @@ class Manifests:
 
     def remember_own(self, path: str, rows: tuple[ManifestFile, ...]) -> None:
         """Keep what a snapshot added itself, which is what others are held against."""
-        self._own.put(path, rows, bytes_of_rows(rows, len(rows)))
+        self._own.put(path, rows, memory_of_rows(rows))
 
     async def manifest_at(self, path: str) -> Manifest:
         found = self._manifests.get(path)
         if found is None:
             found = read_manifest(await self._storage.read(path))
-            self._manifests.put(path, found, bytes_of_manifest(found))
+            self._manifests.put(path, found, memory_of_manifest(found))
         return found
 
     async def manifests_at(self, paths: Sequence[str]) -> dict[str, Manifest]:
@@ -125,17 +112,9 @@ class Manifests:
         return dict(zip(paths, await asyncio.gather(*(self.manifest_at(path) for path in paths)), strict=True))
 
 
-def bytes_of_rows(rows: Sequence[ManifestFile], count: int) -> int:
-    """What `count` rows of a manifest list take in memory, about, by the first of them: they are alike."""
-    fields = len(rows[0].partitions or ()) if rows else 0
-    return _ROW_BYTES + count * (_ROW_BYTES + fields * _SUMMARY_BYTES)
-
-
-def bytes_of_manifest(manifest: Manifest) -> int:
-    """What a manifest takes in memory, about. Most of it are its columns' statistics, each value in a record."""
-    records = (entry.file.record for entry in manifest.entries)
-    items = sum(len(value) for record in records for value in record.values() if isinstance(value, list))
-    return _ENTRY_BYTES * (len(manifest.entries) + 1) + _ITEM_BYTES * items + manifest.unpacked_bytes
+def memory_of_rows(rows: Sequence[ManifestFile]) -> int:
+    """What rows of a manifest list take in memory, in bytes."""
+    return sum(map(memory_of_row, rows))
 
 
 async def read_changes(

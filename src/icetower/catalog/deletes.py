@@ -16,15 +16,18 @@ from typing import Any
 from icetower.catalog.parquet_texts import PARQUET_MAGIC, texts_in
 from icetower.catalog.ports import Storage
 from icetower.errors import BadRequest, NotFound, ValidationFailed
-from icetower.recent import Recent
+from icetower.recent import Budget, Recent
 from icetower.table import avro_files, puffin
 from icetower.table.change import Change
 from icetower.table.puffin import Blob, BlobAt
 from icetower.table.records import PATH_FIELD_ID, POSITION_DELETES, DataFile, is_vector
 from icetower.table.vectors import BLOB_MAX_BYTES, TARGET, blob_of, decode_of
 
-KEPT_BYTES = 32 * 1024 * 1024
-"""Of the blobs that were read last: a vector that several commits meet is read once."""
+BLOBS_SHARE, TARGETS_SHARE = 0.0625, 0.0625
+"""The parts of the caches' budget for blobs, since several commits meet one vector, and for targets of deletes."""
+
+_TARGET_BYTES = 110
+"""What a path takes in a set, without its characters."""
 
 FILE_MAX_BYTES = 16 * 1024 * 1024
 TARGETS_MAX = 1_000
@@ -53,16 +56,15 @@ RUN_GAP_MAX_BYTES = 4 * 1024
 RUNS_AT_ONCE = 4
 """So many for one commit, and so many large ones for all: what is decoded may take twenty times as much memory."""
 
-TARGETS_KEPT_MAX = 100_000
 _PATH = "file_path"
 
 
 class Blobs:
     """The bytes of blobs by where they lie, kept in memory: what a snapshot names never changes."""
 
-    def __init__(self, storage: Storage, *, kept_bytes: int = KEPT_BYTES) -> None:
+    def __init__(self, storage: Storage, *, budget: Budget | None = None) -> None:
         self._storage = storage
-        self._kept: Recent[bytes] = Recent(kept_bytes)
+        self._kept: Recent[bytes] = (budget or Budget()).cache("deletion vectors", share=BLOBS_SHARE)
 
     async def read(self, path: str, offset: int, length_bytes: int) -> bytes:
         """The bytes from `offset` on; fewer where the file ends before.
@@ -80,7 +82,7 @@ class Blobs:
         found = self._kept.get(key)
         if found is None:
             found = await self._storage.read_range(path, offset, length_bytes)
-            self._kept.put(key, found, len(found) + len(key))
+            self._kept.put(key, found, len(found))
         return found
 
     async def read_all(self, blobs: frozenset[BlobAt]) -> dict[BlobAt, bytes]:
@@ -198,10 +200,11 @@ def _decode_all(parts: Sequence[tuple[DataFile, bytes]]) -> None:
 class PositionDeletes:
     """Which data files are position delete files about, that don't say so in their manifest?"""
 
-    def __init__(self, storage: Storage, *, targets_max: int = TARGETS_MAX) -> None:
+    def __init__(self, storage: Storage, *, targets_max: int = TARGETS_MAX, budget: Budget | None = None) -> None:
         self._storage = storage
         self._targets_max = targets_max
-        self._known: Recent[tuple[frozenset[str] | None]] = Recent(TARGETS_KEPT_MAX)
+        cache = (budget or Budget()).cache("targets of position deletes", share=TARGETS_SHARE)
+        self._known: Recent[tuple[frozenset[str] | None]] = cache
 
     async def targets(self, path: str, file: DataFile) -> frozenset[str] | None:
         """The data files of which the position delete file at `path` deletes rows.
@@ -217,7 +220,7 @@ class PositionDeletes:
         known = self._known.get(key)
         if known is None:
             known = (await self._read(path, file),)
-            self._known.put(key, known, 1 + len(known[0] or ()))
+            self._known.put(key, known, sum(_TARGET_BYTES + len(target) for target in known[0] or ()))
         return known[0]
 
     async def _read(self, path: str, file: DataFile) -> frozenset[str] | None:
@@ -274,9 +277,9 @@ class Contents:
     knows no encryption, so that a file is encrypted is not believed of one that anybody can open.
     """
 
-    def __init__(self, storage: Storage) -> None:
+    def __init__(self, storage: Storage, *, budget: Budget | None = None) -> None:
         self._storage = storage
-        self._positions = PositionDeletes(storage, targets_max=NAMED_MAX)
+        self._positions = PositionDeletes(storage, targets_max=NAMED_MAX, budget=budget)
         self._room = asyncio.Semaphore(RUNS_AT_ONCE)
 
     async def named(self, changes: Sequence[Change]) -> dict[str, frozenset[str] | None]:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
@@ -28,6 +27,7 @@ from icetower.catalog.ports import Storage
 from icetower.catalog.thrift import Struct, inner, read_struct, structs, whole
 from icetower.conflicts import transforms
 from icetower.errors import NotFound, Unavailable, ValidationFailed
+from icetower.recent import Budget, Recent
 from icetower.table.column_metrics import NONE, Mode, lower_bound, modes_of, upper_bound
 from icetower.table.manifests import DATA, DataFile
 from icetower.table.partitions import PartitionField, PartitionSpec, human_value
@@ -53,8 +53,13 @@ WAITING_MAX_BYTES = 64 * 1024 * 1024
 """Footers that wait for the thread, of all requests."""
 
 TIMEOUT_S = 60.0
-LAYOUTS_MAX = 256
+LAYOUTS_SHARE = 0.125
+"""The part of the caches' budget for what tables ask of their files, and for the schemas of their last files."""
+
 SCHEMAS_MAX = 16
+_LAYOUT_BYTES, _COLUMN_BYTES = 4_000, 1_300
+"""What a table's layout takes in memory, and one column of a file's schema."""
+
 _MAGIC = b"PAR1"
 _END_BYTES = 8
 _INEXACT_FROM_BYTES = 64
@@ -131,6 +136,12 @@ class Layout:
         )
         self.order_ids = frozenset(o["order-id"] for o in metadata["sort-orders"])
         self._known: list[tuple[bytes, tuple[_Column, ...]]] = []
+
+    @property
+    def memory_bytes(self) -> int:
+        """What it takes in memory, about, with the schemas that it remembers."""
+        own = _LAYOUT_BYTES + _COLUMN_BYTES * len(self.columns.known)
+        return own + sum(len(begin) + _COLUMN_BYTES * len(found) for begin, found in self._known)
 
     def is_of(self, metadata: Json) -> bool:
         """Whether metadata asks for the same; versions of a table share what did not change."""
@@ -212,11 +223,11 @@ class _Budget:
 class Footers:
     """Verifies data files by their footers. Of a file nothing is kept."""
 
-    def __init__(self, storage: Storage) -> None:
+    def __init__(self, storage: Storage, *, budget: Budget | None = None) -> None:
         self._storage = storage
         self._threads = Threads(1, "footers")  # more would only fight for the interpreter's lock
         self._waiting_bytes = 0
-        self._layouts: OrderedDict[str, Layout] = OrderedDict()
+        self._layouts: Recent[Layout] = (budget or Budget()).cache("layouts of data files", share=LAYOUTS_SHARE)
 
     async def verify(self, metadata: Json, claims: Sequence[Claim]) -> list[Verified]:
         """The files as they are, in the order given.
@@ -227,6 +238,14 @@ class Footers:
             Unavailable: too many long footers wait to be read.
         """
         layout = self._layout(metadata)
+        before = layout.memory_bytes
+        try:
+            return await self._verify_all(layout, claims)
+        finally:
+            if layout.memory_bytes != before and self._layouts.get(uuid := str(metadata.get("table-uuid"))) is layout:
+                self._layouts.reweigh(uuid, layout.memory_bytes)
+
+    async def _verify_all(self, layout: Layout, claims: Sequence[Claim]) -> list[Verified]:
         budget = _Budget()
         if len(claims) == 1:
             return [await self._verify(layout, claims[0], budget)]
@@ -242,10 +261,8 @@ class Footers:
         uuid = str(metadata.get("table-uuid"))
         layout = self._layouts.get(uuid)
         if layout is None or not layout.is_of(metadata):
-            layout = self._layouts[uuid] = Layout(metadata)
-        self._layouts.move_to_end(uuid)
-        if len(self._layouts) > LAYOUTS_MAX:
-            self._layouts.popitem(last=False)
+            layout = Layout(metadata)
+            self._layouts.put(uuid, layout, layout.memory_bytes)
         return layout
 
     async def _verify(self, layout: Layout, claim: Claim, budget: _Budget) -> Verified:

@@ -33,12 +33,13 @@ from icetower.catalog.ports import Storage, Upstream
 from icetower.commit.gate import Gatekeeper
 from icetower.commit.head import Heads
 from icetower.commit.queue import Committed, Member, Waiting, bases_of, names_of, regrouped
-from icetower.commit.steps import Known, Planner, Step, Version
+from icetower.commit.steps import Planner, Step, Version
 from icetower.commit.swaps import Swaps
 from icetower.commit.turned_away import SENT_BACK, LastLook, draining, lost_for_good, withdrawn
-from icetower.commit.turns import Fate, Flight, Limits, Turn
+from icetower.commit.turns import LANDED_MAX, Fate, Flight, Limits, Turn
 from icetower.errors import CommitConflict, CommitStateUnknown, IcetowerError, KeyMisused, Unavailable, UpstreamFailed
 from icetower.protocol.names import Identifier
+from icetower.recent import Recent
 
 __all__ = ["Committed", "Engine", "Gatekeeper", "Limits", "Member"]
 
@@ -71,6 +72,8 @@ class Engine:
         )
         self._swaps = Swaps(upstream, storage, heads, ambient, settle_s=self.limits.settle_s)
         self._look = LastLook(heads, look_s=self.limits.look_s)
+        self._budget = manifests.budget
+        self._landed: Recent[bool] = Recent(LANDED_MAX)
         self._turns: dict[Identifier, Turn] = {}
         self._transactions: set[asyncio.Task[None]] = set()
         self._chores: set[asyncio.Task[None]] = set()
@@ -198,7 +201,7 @@ class Engine:
         finally:
             # No await between the last look at the queue and this: whoever comes later starts a new worker.
             turn.worker = None
-            turn.known = Known()
+            turn.known.clear()
 
     async def _run(self, turn: Turn) -> None:
         """Group after group, until nothing waits or a transaction wants the turn. The caller holds the turn."""
@@ -522,7 +525,7 @@ class Engine:
     def _turn(self, identifier: Identifier) -> Turn:
         turn = self._turns.get(identifier)
         if turn is None:
-            turn = self._turns[identifier] = Turn(identifier, self.limits)
+            turn = self._turns[identifier] = Turn(identifier, self.limits, self._budget, self._landed)
         return turn
 
     def _waiting(self, turn: Turn, member: Member) -> Waiting:

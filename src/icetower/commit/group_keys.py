@@ -35,6 +35,7 @@ KEPT_AT_ONCE = 50
 """Groups in one transaction of the ledger."""
 
 WAITING_MAX = 10_000
+WAITING_MAX_BYTES = 32 * 1024 * 1024
 """Groups that wait to be brought into the ledger; the oldest give way, and are read from their files again some day."""
 
 UNDER_WAY_MS = 15 * 60 * 1000
@@ -57,7 +58,8 @@ class GroupKeys:
         self._ledger = ledger
         self._ambient = ambient
         self._seen: Recent[bool] = Recent(TABLES_MAX)
-        self._waiting: deque[tuple[str, Metadata, bytes]] = deque(maxlen=WAITING_MAX)
+        self._waiting: deque[tuple[str, Metadata, bytes]] = deque()
+        self._waiting_bytes = 0
         self._keeping: asyncio.Task[None] | None = None
 
     async def keys_of(self, metadata: Metadata, before: HeadState | None) -> Keys:
@@ -140,6 +142,9 @@ class GroupKeys:
         if self._ledger is None:
             return
         self._waiting.append((uuid, snapshot, data))
+        self._waiting_bytes += len(data)
+        while len(self._waiting) > WAITING_MAX or self._waiting_bytes > WAITING_MAX_BYTES:
+            self._next()
         if self._keeping is None or self._keeping.done():
             self._keeping = asyncio.create_task(self._keep(self._ledger))
 
@@ -150,11 +155,16 @@ class GroupKeys:
 
     async def _keep(self, ledger: Ledger) -> None:
         while self._waiting:
-            some = [self._waiting.popleft() for _ in range(min(len(self._waiting), KEPT_AT_ONCE))]
+            some = [self._next() for _ in range(min(len(self._waiting), KEPT_AT_ONCE))]
             try:
                 await ledger.write(Batch(groups=[_group(*each) for each in some]))
             except IcetowerError as error:
                 log.warning("the ledger could not be written: %s", error.message)
+
+    def _next(self) -> tuple[str, Metadata, bytes]:
+        waited = self._waiting.popleft()
+        self._waiting_bytes -= len(waited[2])
+        return waited
 
 
 def _unreadable(snapshot: Metadata) -> Unreadable:

@@ -12,13 +12,19 @@ from icetower.commit.group_keys import GroupKeys
 from icetower.errors import NotFound
 from icetower.ledger.ledger import Ledger
 from icetower.protocol.names import Identifier
-from icetower.recent import Recent
+from icetower.recent import Budget, Recent
 from icetower.table import metadata as table_metadata
 from icetower.table.head import HeadState
 from icetower.table.metadata import Metadata
 from icetower.table.origins import through_a_tower
 
-TABLES_MAX = 100_000
+TABLES_SHARE = 0.0625
+"""The part of the caches' budget for each thing that is remembered of tables' names."""
+
+VERSIONS_MAX = 4
+"""Versions of one table that are kept beside its newest: whoever has just asked for the pointer may come for them."""
+
+_LOCATION_BYTES = 250
 
 WentAround = Callable[[Identifier, HeadState, Sequence[Mapping[str, Any]]], None]
 """(table, its head, snapshots of it); must not block."""
@@ -37,18 +43,19 @@ class Heads:
         upstream: Upstream,
         storage: Storage,
         *,
-        bytes_max: int = 256 * 1024 * 1024,
+        budget: Budget | None = None,
         ledger: Ledger | None = None,
         ambient: Ambient | None = None,
         went_around: WentAround | None = None,
     ) -> None:
         self._went_around = went_around
-        self._loaded: Recent[str] = Recent(TABLES_MAX)
-        self._own: Recent[bool] = Recent(TABLES_MAX)
+        budget = budget or Budget()
+        self._loaded: Recent[str] = budget.cache("tables", share=TABLES_SHARE)
+        self._own: Recent[bool] = budget.cache("tables", share=TABLES_SHARE)
         self._upstream = upstream
         self._storage = storage
-        self._recent: Recent[HeadState] = Recent(bytes_max)
-        self._newest: Recent[str] = Recent(TABLES_MAX)
+        self._recent: Recent[HeadState] = budget.cache("versions of tables")
+        self._newest: Recent[tuple[str, ...]] = budget.cache("tables", share=TABLES_SHARE)
         self.group_keys = GroupKeys(storage, ledger, ambient)
         self._reading: dict[str, asyncio.Task[HeadState]] = {}
 
@@ -79,7 +86,7 @@ class Heads:
         name = str(identifier)
         last = self._loaded.get(name)
         if last != head.location:
-            self._loaded.put(name, head.location, 1)
+            self._loaded.put(name, head.location, _LOCATION_BYTES)
             # Of a version that this tower swapped in, what it was put on was loaded before.
             before = None if last is None or head.location in self._own else self._recent.get(last)
             same = before is not None and before.metadata.get("table-uuid") == head.metadata.get("table-uuid")
@@ -125,18 +132,31 @@ class Heads:
     def remember(self, head: HeadState, files: Mapping[str, bytes] | None = None) -> None:
         """Keep a head that was just swapped in, so that nobody reads it back. `files`: what was written for it."""
         self.group_keys.landed(head, self._before(head.metadata), files or {})
-        self._own.put(head.location, True, 1)
+        self._own.put(head.location, True, 0)
         self._put(head)
 
     def _put(self, head: HeadState) -> None:
-        # By the JSON, however the file holds it: what is parsed takes about five times as much.
-        self._recent.put(head.location, head, head.size_bytes)
-        self._newest.put(str(head.metadata.get("table-uuid")), head.location, 1)
+        self._recent.put(head.location, head, head.memory_bytes)
+        uuid = str(head.metadata.get("table-uuid"))
+        older = tuple(location for location in self._newest.get(uuid) or () if location != head.location)
+        # Callers may still be answered with the version before. The ones before that hold only what they share.
+        for location in older[1:2]:
+            before = self._recent.peek(location)
+            if before is not None:
+                before.shed()
+                self._recent.reweigh(location, self._weight_of_older(before))
+        for location in older[VERSIONS_MAX:]:
+            self._recent.forget(location)
+        self._newest.put(uuid, (head.location, *older[:VERSIONS_MAX]), _LOCATION_BYTES * (VERSIONS_MAX + 1))
+
+    def _weight_of_older(self, head: HeadState) -> int:
+        # A version that was read from its file shares nothing with others.
+        return head.own_memory_bytes if head.location in self._own else head.memory_bytes
 
     def _before(self, metadata: Metadata) -> HeadState | None:
         """The version of this table that was seen last, if it is still known."""
-        location = self._newest.get(str(metadata.get("table-uuid")))
-        return None if location is None else self._recent.get(location)
+        locations = self._newest.get(str(metadata.get("table-uuid")))
+        return None if locations is None else self._recent.get(locations[0])
 
 
 def _missing(location: str) -> NotFound:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from icetower.ambient import Ambient
-from icetower.catalog.changes import Manifests, bytes_of_manifest, bytes_of_rows, is_under
+from icetower.catalog.changes import Manifests, is_under, memory_of_rows
 from icetower.catalog.deletes import Blobs, PositionDeletes
 from icetower.catalog.ports import Storage, Swap
 from icetower.commit.plan import Member, Needs, Plan, Sources, plan
@@ -21,14 +21,19 @@ from icetower.commit.rebase import asks_for_snapshot_isolation
 from icetower.conflicts.history import Files
 from icetower.errors import CommitConflict, IcetowerError
 from icetower.protocol.names import Identifier
+from icetower.recent import Budget, Held
 from icetower.table import metadata as table_metadata
 from icetower.table.head import HeadState
 from icetower.table.manifests import Manifest, ManifestFile, read_manifest, read_manifest_list
 from icetower.table.metadata import Metadata
 from icetower.table.puffin import BlobAt
+from icetower.table.records import memory_of_manifest
 
-KNOWN_MAX_BYTES = 256 * 1024 * 1024
-"""So much of what its groups have read a table's worker keeps until its queue is empty, counted as caches are."""
+KNOWN_SHARE = 0.25
+"""The part of the caches' budget that tables' workers hold until their queues are empty: each of them, and all."""
+
+PLAN_SHARE = 0.5
+"""The part of the budget that the files of plans may take. Beyond it, those that read an eighth of it are given up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,9 +132,9 @@ class Known:
         unwritten: bytes of files that a group on its way will have written, by path.
     """
 
-    def __init__(self, max_bytes: int = KNOWN_MAX_BYTES) -> None:
+    def __init__(self, budget: Budget | None = None) -> None:
         self.unwritten: dict[str, bytes] = {}
-        self._max_bytes = max_bytes
+        self._held = Held(budget or Budget())
         self._forget_all()
 
     def sources(self, manifests: Manifests) -> Sources:
@@ -148,15 +153,28 @@ class Known:
         self._manifests |= manifests
         self._blobs |= blobs
         self._targets |= targets
-        self._bytes += sum(bytes_of_rows(rows, len(rows)) for rows in lists.values())
-        self._bytes += sum(map(bytes_of_manifest, manifests.values()))
-        self._bytes += sum(map(len, blobs.values()))
-        self._bytes += sum(len(path) for paths in targets.values() for path in paths or ())
+        size = sum(memory_of_rows(rows) for rows in lists.values())
+        size += sum(map(memory_of_manifest, manifests.values()))
+        size += sum(map(len, blobs.values()))
+        size += sum(len(path) for paths in targets.values() for path in paths or ())
+        self._held.take(size)
+
+    @property
+    def overflows(self) -> bool:
+        """Whether a plan has read too much: for itself, or for all tables' workers together. Small ones go on."""
+        budget, own = self._held.budget, self._held.size_bytes
+        most = budget.max_bytes * PLAN_SHARE
+        return own > most or (own > most / 8 and budget.held_bytes > most)
 
     def trim(self) -> None:
-        """Between two plans: forget everything, where it has become too much."""
-        if self._bytes > self._max_bytes:
+        """Between two plans: forget everything, where the tables' workers together hold too much."""
+        if self._held.budget.held_bytes > self._held.budget.max_bytes * KNOWN_SHARE:
             self._forget_all()
+
+    def clear(self) -> None:
+        """The queue is empty: forget everything."""
+        self.unwritten = {}
+        self._forget_all()
 
     def landed_or_lost(self, step: Step) -> None:
         """The files of a step are in the storage now, or never will be."""
@@ -168,7 +186,7 @@ class Known:
         self._manifests: dict[str, Manifest] = {}
         self._blobs: dict[BlobAt, bytes] = {}
         self._targets: dict[str, frozenset[str] | None] = {}
-        self._bytes = 0
+        self._held.release()
 
 
 class Planner:
@@ -184,8 +202,8 @@ class Planner:
         self, storage: Storage, manifests: Manifests, ambient: Ambient, *, rounds_max: int, files_max: int
     ) -> None:
         self._manifests = manifests
-        self._blobs = Blobs(storage)
-        self._deletes = PositionDeletes(storage)
+        self._blobs = Blobs(storage, budget=manifests.budget)
+        self._deletes = PositionDeletes(storage, budget=manifests.budget)
         self._ambient = ambient
         self._rounds_max = rounds_max
         self._files_max = files_max
@@ -254,9 +272,11 @@ class Planner:
                 if not merges:
                     raise
                 merges = False
+            if known.overflows:
+                break
         raise CommitConflict(
             f"to see whether the commit may be rebased, more manifests had to be read than {self._files_max} files "
-            f"in {self._rounds_max} rounds; refresh and write again",
+            f"in {self._rounds_max} rounds, or more than half of server.cache_max_bytes; refresh and write again",
             rule="plan.needs",
         )
 

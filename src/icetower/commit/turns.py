@@ -13,12 +13,13 @@ from icetower.commit.queue import FairQueue, Waiting, names_of
 from icetower.commit.steps import Known, Step, Version
 from icetower.errors import IcetowerError
 from icetower.protocol.names import Identifier
-from icetower.recent import Recent
+from icetower.recent import Budget, Recent
 
 __all__ = ["Fate", "Flight", "Limits", "Turn"]
 
-_LANDED_MAX = 32_768
-"""A thousand appends a second, for as long as a commit may wait for its turn."""
+LANDED_MAX = 131_072
+"""Names of the commits that landed last, of all tables: a thousand appends a second, for four times as long as a commit
+may wait for its turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +81,12 @@ class Flight:
 class Turn:
     """A table's queue, and the lock that whoever commits to the table holds."""
 
-    def __init__(self, identifier: Identifier, limits: Limits) -> None:
+    def __init__(
+        self, identifier: Identifier, limits: Limits, budget: Budget | None = None, landed: Recent[bool] | None = None
+    ) -> None:
+        """`landed`: names of the commits that landed last, or may have, with their tables."""
         self.identifier = identifier
+        self._prefix = f"{identifier}\n"
         self.lock = asyncio.Lock()
         self.queue = FairQueue(limits.queue_max, limits.held_max)
         self.stirred = asyncio.Event()
@@ -90,15 +95,15 @@ class Turn:
         self.guests: list[Waiting] = []
         """Members of transactions that wait for the turn or hold it."""
         self.flights: deque[Flight] = deque()
-        self.known = Known()
+        self.known = Known(budget)
         self.version: tuple[str, int | None] | None = None
         """Location of the last head that was seen, and since when it has asked for snapshot isolation."""
         self.appended_s: float | None = None
         """When the last group with appends by the fast path began."""
         self.under_way: Counter[str] = Counter()
         """How many commits that were not answered yet go by a name."""
-        self._landed: Recent[bool] = Recent(_LANDED_MAX)
-        """Names of the commits that landed last, or may have: whoever heard 504 sends again, and it may land yet."""
+        self._landed: Recent[bool] = Recent(LANDED_MAX) if landed is None else landed
+        """Whoever heard 504 sends again, and it may land yet."""
         self.swaps_lost = 0
         self.expires = True
         """Whether snapshots may expire; not for a while after their keys could not be kept."""
@@ -125,10 +130,10 @@ class Turn:
         """These are in the table, or nobody can tell."""
         for waiting in members:
             for name in waiting.names:
-                self._landed.put(name, True, 1)
+                self._landed.put(self._prefix + name, True, 1)
 
     def _more_than(self, times: int, names: frozenset[str]) -> bool:
-        return any(self.under_way[name] > times or name in self._landed for name in names)
+        return any(self.under_way[name] > times or self._prefix + name in self._landed for name in names)
 
     def saw(self, version: Version) -> None:
         """This version is the head now."""

@@ -1,6 +1,7 @@
 """What can be set, in a TOML file; every value has a default that works.
 
-[server]                     host, port, data, body_max_bytes, queue_deadline_s, key_lifetime_s, storage_threads
+[server]                     host, port, data, body_max_bytes, queue_deadline_s, key_lifetime_s, storage_threads,
+                             cache_max_bytes
 [upstream]                   uri (SQLAlchemy URL), catalog (its name in the shared tables), warehouse
 [storage]                    properties for PyIceberg's FileIO on the server, such as s3.endpoint
 [table-config]               properties handed to clients with each table, such as s3.endpoint
@@ -25,6 +26,7 @@ from icetower.contracts.model import NAME
 from icetower.errors import ConfigurationError
 from icetower.observe.matters import mail_address
 from icetower.observe.sending import Encryption, MailServer, Ways, Webhook
+from icetower.recent import CACHE_MAX_BYTES
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
@@ -43,6 +45,8 @@ class Server(_Section):
     key_lifetime_s: Annotated[int, Field(ge=60)] = 24 * 3600
     storage_threads: Annotated[int, Field(ge=1, le=4096)] = 64
     """Calls to the storage under way at once."""
+    cache_max_bytes: Annotated[int, Field(ge=32 * 1024 * 1024)] = CACHE_MAX_BYTES
+    """Memory of all caches together."""
 
 
 class UpstreamSettings(_Section):

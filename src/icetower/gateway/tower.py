@@ -51,6 +51,7 @@ from icetower.observe.escalations import Escalations
 from icetower.protocol.appends import AppendRequest
 from icetower.protocol.commits import CommitRequest
 from icetower.protocol.names import Identifier
+from icetower.recent import Budget
 from icetower.registry.principals import Principal
 from icetower.registry.registry import Registry
 from icetower.table.head import HeadState
@@ -88,14 +89,20 @@ class Tower:
         self.ledger = Ledger(control, ambient, lifetime_s=settings.server.key_lifetime_s)
         self.upstream: Upstream = SqlUpstream(self._databases[1], settings.upstream.catalog)
         self.storage: Storage = FileIOStorage(settings.storage, threads=settings.server.storage_threads)
-        self.manifests = Manifests(self.storage)
+        self.budget = Budget(settings.server.cache_max_bytes)
+        self.manifests = Manifests(self.storage, budget=self.budget)
         self.bypasses = Bypasses(self.manifests, ambient)
         self.heads = Heads(
-            self.upstream, self.storage, ledger=self.ledger, ambient=ambient, went_around=self.bypasses.noticed
+            self.upstream,
+            self.storage,
+            budget=self.budget,
+            ledger=self.ledger,
+            ambient=ambient,
+            went_around=self.bypasses.noticed,
         )
-        self.footers = Footers(self.storage)
+        self.footers = Footers(self.storage, budget=self.budget)
         self.vectors = Vectors(self.storage)
-        self.contents = Contents(self.storage)
+        self.contents = Contents(self.storage, budget=self.budget)
         self.tables = Tables(
             self.upstream,
             self.storage,

@@ -24,7 +24,7 @@ import orjson
 from fastavro.schema import SchemaParseException
 
 from icetower.errors import ValidationFailed
-from icetower.recent import Recent
+from icetower.recent import Budget, Recent
 from icetower.table.avro_encoding import Encoder, encoder, put_long
 
 T = TypeVar("T")
@@ -149,14 +149,16 @@ class Met(Generic[T]):
     """Records by their very bytes, and what was made of them, one by one and in runs; the most recently used.
 
     Args:
-        max_bytes: of all that is kept of single records, and as much of runs, in memory.
+        budget: the memory that is used.
+        name: what the records are.
+        share: the part of the budget that single records may take, and as much runs.
         weigh: what is kept of one takes besides its bytes.
     """
 
-    def __init__(self, max_bytes: int, weigh: Callable[[T], int]) -> None:
-        self._one_max = max_bytes // 8
-        self._ones: Recent[tuple[bytes, tuple[T, ...]]] = Recent(max_bytes)
-        self._runs: Recent[tuple[bytes, tuple[T, ...]]] = Recent(max_bytes)
+    def __init__(self, budget: Budget, name: str, share: float, weigh: Callable[[T], int]) -> None:
+        self._one_max = int(budget.max_bytes * share) // 8
+        self._ones: Recent[tuple[bytes, tuple[T, ...]]] = budget.cache(name, share=share)
+        self._runs: Recent[tuple[bytes, tuple[T, ...]]] = budget.cache(name, share=share)
         self._weigh = weigh
 
     def run(self, key: str, block: bytes, at: int, most: int) -> tuple[bytes, tuple[T, ...]] | None:
@@ -179,7 +181,7 @@ class Met(Generic[T]):
             self._put(self._runs, key, records, made)
 
     def _put(self, kept: Recent[tuple[bytes, tuple[T, ...]]], key: str, records: bytes, made: tuple[T, ...]) -> None:
-        weight = len(key) + len(records) + sum(map(self._weigh, made))
+        weight = len(records) + sum(map(self._weigh, made))
         if weight <= self._one_max:
             kept.put(key, (records, made), weight)
 

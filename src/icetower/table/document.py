@@ -131,6 +131,12 @@ class Document:
         """Length of the whole, which is not put together for it."""
         return len(self._properties) + sum(len(part.data) for part in self._parts)
 
+    def shed(self) -> None:
+        """Let go of what can be put together again from the parts."""
+        self._rests = {}
+        for name in ("data", "_rest"):
+            self.__dict__.pop(name, None)
+
     @cached_property
     def data(self) -> bytes:
         """The whole as JSON."""

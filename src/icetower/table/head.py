@@ -17,6 +17,16 @@ from icetower.table.keys import KeyRecord, Keys
 from icetower.table.metadata import Metadata
 from icetower.table.partitions import PartitionSpec, spec_of
 
+_MEMORY_FACTOR = 9
+"""A version takes about five times its JSON when it is parsed; its JSON in parts and as a whole, and the answer that it
+is told in, take about as much again each."""
+
+_SNAPSHOT_BYTES = 400
+"""A snapshot's places in lists and indexes, and its key."""
+
+_VERSION_BYTES, _SHARED_SNAPSHOT_BYTES = 20_000, 130
+"""What a version takes that the next one was made from: its own lists and indexes of snapshots."""
+
 
 @dataclass(frozen=True)
 class HeadState:
@@ -105,6 +115,23 @@ class HeadState:
     def size_bytes(self) -> int:
         """Length of the metadata as JSON."""
         return self._document.size_bytes
+
+    @property
+    def memory_bytes(self) -> int:
+        """What it takes in memory, about: the metadata parsed, its parts and answers as bytes, its keys."""
+        return _MEMORY_FACTOR * self.size_bytes + _SNAPSHOT_BYTES * len(self.metadata.get("snapshots") or ())
+
+    @property
+    def own_memory_bytes(self) -> int:
+        """What it takes besides what the version after it shares with it, once it has `shed` its answers."""
+        return _VERSION_BYTES + _SHARED_SNAPSHOT_BYTES * len(self.metadata.get("snapshots") or ())
+
+    def shed(self) -> None:
+        """Let go of what can be made again: the version is not the newest any more."""
+        self._answers.clear()
+        document: Document | None = self.__dict__.get("_document")
+        if document is not None:
+            document.shed()
 
     @property
     def json_bytes(self) -> bytes:

@@ -26,7 +26,7 @@ import orjson
 
 from icetower.errors import ValidationFailed
 from icetower.table.avro_schemas import manifest_list_schema
-from icetower.table.records import DATA, FieldSummary, ManifestFile
+from icetower.table.records import DATA, FieldSummary, ManifestFile, memory_of_row
 
 _FAN = 8
 """So many small runs at the beginning become one; small is what has fewer rows than this."""
@@ -34,6 +34,9 @@ _FULL_ROWS = _FAN * _FAN
 """A run of this many rows is not merged any more."""
 _CUT_ROWS = 2 * _FULL_ROWS
 """A list that was read is cut into runs of so many: a row that leaves it has only its own run packed again."""
+
+_ENCODED_BYTES = 250
+"""What a row takes besides: its encoding, its part of a block, its place in the index of paths."""
 
 _MARKERS: Mapping[int, bytes] = {
     version: hashlib.blake2b(orjson.dumps(manifest_list_schema(version)), digest_size=16).digest()
@@ -71,6 +74,11 @@ class Run:
     def lacks_row_ids(self) -> bool:
         """Whether it has data manifests without a first row id."""
         return any(row.content == DATA and row.first_row_id is None for row in self.rows)
+
+    @cached_property
+    def memory_bytes(self) -> int:
+        """What the rows take in memory, and their encoding."""
+        return sum(_ENCODED_BYTES + memory_of_row(row) for row in self.rows)
 
     def block(self, format_version: int) -> bytes:
         """The rows as one block of an Avro container file, with the marker after it.
@@ -131,6 +139,11 @@ class Listing:
     def rows(self) -> tuple[ManifestFile, ...]:
         """All rows in order."""
         return tuple(self)
+
+    @property
+    def memory_bytes(self) -> int:
+        """What it takes in memory. Runs that it shares with others are counted in each."""
+        return sum(run.memory_bytes for run in self.runs)
 
     @cached_property
     def _length(self) -> int:

@@ -98,6 +98,7 @@ def read_manifest(data: bytes) -> Manifest:
             format_version=int(file.header.get("format-version", "1")),
             length_bytes=len(data),
             unpacked_bytes=file.unpacked_bytes,
+            header_bytes=sum(map(len, file.header.values())),
             partition_types=tuple(written for _, written in shape.decode),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
