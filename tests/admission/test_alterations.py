@@ -69,7 +69,7 @@ ALTERATIONS: list[tuple[str, list[dict[str, Any]], str, str]] = [
     ("which columns are who", sets("schema.name-mapping.default", "[]"), SHARED, ALLOWED),
     ("merging", sets("commit.manifest-merge.enabled", "false"), SHARED, ALLOWED),
     ("old metadata files", sets("write.metadata.previous-versions-max"), SHARED, ALLOWED),
-    ("encryption", sets("encryption.key-id", "k"), SHARED, ALLOWED),
+    ("encryption", sets("encryption.key-id", "k"), LOCATED, LOCATED),
     ("a property of Iceberg's goes", [{"action": "remove-properties", "removals": ["read.split.target-size"]}],
      SHARED, ALLOWED),
     ("under an early name", [{"action": "set-properties", "updated": {"icetower.strict": "true"}}], SHARED, ALLOWED),

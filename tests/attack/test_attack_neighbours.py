@@ -30,7 +30,8 @@ WHOLE = "tables: [{table: NS.t, operations: [append], write_location: table, par
 ELSEWHERE = {
     "s3.endpoint": "http://evil.example",
     "s3.signer.uri": "http://evil.example",
-    "py-io-impl": "evil.FileIO",
+    "encryption.key-id": "evil",
+    "rest.client.proxy.hostname": "evil.example",
     "uri": "http://evil.example",
     "gcs.service.host": "http://evil.example",
     "client.region": "evil",

@@ -263,6 +263,25 @@ def test_a_table_of_a_pyiceberg_catalog(run: Run, tmp_path: Path) -> None:
     assert (missing.status, "has no table shop.nothing" in missing.err) == (1, True)
 
 
+def test_s8_a_table_does_not_choose_what_code_is_loaded(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "burglar.py").write_text("from pyiceberg.io.pyarrow import PyArrowFileIO as FileIO\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    properties = {"uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{tmp_path}/warehouse"}
+    catalog = SqlCatalog("c", **properties)
+    catalog.create_namespace("shop")
+    evil = {"py-io-impl": "burglar.FileIO"}
+    catalog.create_table("shop.sales", schema=pa.schema([("id", pa.int64())]), properties=evil)
+    assert catalog.load_table("shop.sales").properties == evil
+    assert sys.modules.pop("burglar", None) is not None
+    asked = [
+        word for name, value in {"type": "sql", **properties}.items() for word in ("--property", f"{name}={value}")
+    ]
+    assert run("shop.sales", "--catalog", "c", *asked).status == 0
+    assert "burglar" not in sys.modules
+
+
 @pytest.mark.parametrize(
     ("words", "status", "told"),
     [

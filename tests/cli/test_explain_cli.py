@@ -353,7 +353,7 @@ def test_a_catalog_that_answers_nonsense(run: Run, answering: Any, answer: Any, 
 
 def test_a_catalog_does_not_choose_what_code_is_loaded(answering: Any, by_java: Any) -> None:
     path, _ = by_java("java_v2_cow")
-    config = {"py-io-impl": "antigravity.FileIO", "s3.region": "north"}
+    config = {"py-io-impl": "antigravity.FileIO", "s3.retry-strategy-impl": "antigravity.X", "s3.region": "north"}
     address, _ = answering({"metadata": json.loads(Path(path).read_text()), "config": config})
     assert place_in_catalog(f"http://{address}", "a.b", None, {}).storage == {"s3.region": "north"}
 

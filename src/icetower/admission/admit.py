@@ -14,6 +14,7 @@ contract.location    files outside the table's locations, or a change of these
 contract.summary     a summary key that only the tower writes
 contract.key         the contract requires an idempotency key
 summary.unknown      a summary key that begins like ours, and is none (400)
+property.code        S8: a table property by which clients load code (400, for administrators too)
 property.*           a table property that begins like ours, and is none or says nothing (400)
 summary.reads        the summary's word on what was read says nothing that can be used (400); filter.*: its filter
 """
@@ -35,7 +36,7 @@ from icetower.admission.operations import RETENTION, operations_of, targets_of
 from icetower.admission.properties import check_properties
 from icetower.admission.quotas import check_quota
 from icetower.admission.reads import scope_of
-from icetower.admission.refusals import Held, refusal
+from icetower.admission.refusals import Held, OrdersTower, refusal
 from icetower.admission.targets import Places, known_places
 from icetower.catalog.changes import is_under
 from icetower.contracts.check import Clear, Touch, Verdict, appends_blindly, check, isolation_of
@@ -49,6 +50,7 @@ from icetower.table import metadata as table_metadata
 from icetower.table.avro_schemas import holds_values_of
 from icetower.table.bounds import bound_problems
 from icetower.table.change import Change
+from icetower.table.client_properties import NO_CODE, Allowed, check_code
 from icetower.table.partitions import PartitionSpec, partition_key, spec_of
 from icetower.table.records import is_vector
 
@@ -59,7 +61,8 @@ PATHS = (*table_metadata.DATA_PATHS, "write.metadata.path")
 HISTORY = ("icetower.retention.", "history.expire.", "gc.enabled")
 """Properties that begin like this say how much of everybody's history goes."""
 
-_LISTS_OF_PROPERTIES = ("updates", "updated", "removals", "removed")
+_SETS_PROPERTIES = ("updates", "updated")
+_LISTS_OF_PROPERTIES = (*_SETS_PROPERTIES, "removals", "removed")
 """Early clients' names of the two lists count as well: the table takes them."""
 
 _SHAPING = frozenset(
@@ -92,6 +95,7 @@ def admit(
     application: tuple[str, int] | None = None,
     places: Places | None = None,
     location: str | None = None,
+    client_code: Allowed = NO_CODE,
     now_ms: int,
 ) -> Admitted:
     """The commit with all that the engine needs to know of its permission.
@@ -103,6 +107,7 @@ def admit(
         application: (application, sequence) of the request's headers, if any; one in the summaries goes before it.
         places: where data files lie that added delete files reach into, as `targets.locate` found them.
         location: for a table being created, where the catalog wants it; None: wherever the commit says.
+        client_code: values of properties by which clients may load code.
         now_ms: milliseconds since 1970, for what contracts own relative to ``now``.
 
     Raises:
@@ -111,7 +116,7 @@ def admit(
         KeyMisused: snapshots of one commit carry different keys, or numbers.
         BadRequest: a key, a number or a declaration of what was read that makes no sense.
     """
-    _check_honest(metadata, changes, updates, places or {})
+    _check_honest(metadata, changes, updates, places or {}, client_code)
     operations = operations_of(metadata, requirements, updates, changes)
     summaries = [_summary(change) for change in changes]
     shadow = Held(principal)
@@ -122,8 +127,7 @@ def admit(
     if not principal.administrator:
         asked = _Asked(principal, identifier, metadata, changes, requirements, updates, now_ms)
         # Without a snapshot there is no summary that it could be in.
-        in_summary = not summaries or key_of(summaries, None) is not None
-        ways = ways_of(key, application, in_summary=in_summary)
+        ways = ways_of(key, application, in_summary=not summaries or key_of(summaries, None) is not None)
         for ask in (
             asked.check_summaries,
             partial(asked.check_partitions, operations, places or {}),
@@ -138,8 +142,7 @@ def admit(
                 ask()
     scope = None
     if metadata is not None and changes:
-        after = shaped(metadata, updates)
-        scope = scope_of(principal.contract, identifier, after, changes, operations, now_ms)
+        scope = scope_of(principal.contract, identifier, shaped(metadata, updates), changes, operations, now_ms)
     return Admitted(
         principal=principal.name,
         identifier=identifier,
@@ -199,14 +202,26 @@ def _changed_properties(update: JSON, before: JSON | None) -> list[str]:
     return sorted(n for n in _properties_of(update) if n not in given or given[n] != properties.get(n))
 
 
-def _check_honest(metadata: JSON | None, changes: Sequence[Change], updates: Sequence[JSON], places: Places) -> None:
+def _check_honest(
+    metadata: JSON | None, changes: Sequence[Change], updates: Sequence[JSON], places: Places, client_code: Allowed
+) -> None:
     """For administrators, too: a commit is what it says, and says what is known. Raises `ValidationFailed`."""
     _check_manifests(changes)
     _check_headers(metadata, changes, updates)
     _check_words(changes)
     for update in updates:
         check_properties(_given_properties(update), (metadata or {}).get("properties") or {})
+    _check_code(metadata, updates, client_code)
     _check_vectors(changes, places)
+
+
+def _check_code(metadata: JSON | None, updates: Sequence[JSON], allowed: Allowed) -> None:
+    """For administrators, too: nobody has the clients of others load code. Raises `ValidationFailed`."""
+    before: JSON = (metadata or {}).get("properties") or {}
+    for update in updates:
+        if update["action"] == "set-properties":
+            for part in _SETS_PROPERTIES:
+                check_code(update.get(part) or {}, allowed, before)
 
 
 def _check_manifests(changes: Sequence[Change]) -> None:
@@ -482,6 +497,14 @@ class _Asked:
         if self.base is None or self.contract.grants_everywhere(frozenset({Operation.ALTER}), self.identifier):
             return
         changed = shared(self.base, self.after(), self.updates)
+        orders = [name for name in changed if name.startswith(OURS)]
+        if orders:
+            raise OrdersTower(
+                f"{self.principal.name} may not commit to {self.identifier}: it changes {', '.join(changed)}, and all "
+                f"who read or write the table go by that, the tower by {', '.join(orders)}; it needs the operation "
+                "alter and 'partitions: all' in the contract",
+                rule="contract.shared",
+            )
         if changed:
             raise self.refuse(
                 "contract.shared",

@@ -16,25 +16,21 @@ from icetower.catalog.changes import is_under
 from icetower.errors import ContractViolation
 from icetower.protocol.names import Identifier
 from icetower.registry.principals import Principal
+from icetower.table.client_properties import effect_of
 from icetower.table.metadata import DATA_PATH, DATA_PATHS, data_location
 
 JSON = Mapping[str, Any]
 
 _SETS = ("updates", "updated")
 
-_STEERS = ("adls.", "auth.", "client.", "gcs.", "hdfs.", "header.", "hf.", "oss.", "s3.")
-_STEERS_TOO = frozenset(
-    {"DEFAULT_NETLOC", "DEFAULT_SCHEME", "credential", "io-impl", "py-io-impl", "token", "uri", "warehouse"}
-)
-
 
 def steers_clients(name: str) -> bool:
-    """Whether a table's property of this name goes before a client's own settings of its storage.
+    """Whether a table's property of this name leads its clients elsewhere, or has them load code.
 
-    PyIceberg and iceberg-go lay a table's properties over the settings of their catalog. Who sets one of these has all
-    who read the table come to a storage, a proxy or a signer of the setter's choice, with their own credentials.
+    PyIceberg and iceberg-go lay a table's properties over the settings of their catalog. Whoever sets one of these has
+    all who read the table come to a storage, a proxy or a signer of the setter's choice, with their own credentials.
     """
-    return name.startswith(_STEERS) or name in _STEERS_TOO
+    return effect_of(name) is not None
 
 
 def own_path(principal: Principal, table: Identifier, location: str, properties: Mapping[str, str]) -> str | None:

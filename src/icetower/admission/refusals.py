@@ -14,7 +14,14 @@ PARTITIONS = "contract.partitions"
 LOCATION = "contract.location"
 PATTERN = "contract.pattern"
 ALWAYS = frozenset({"contract.summary", LOCATION, "contract.manifest"})
-"""Rules that hold in shadow mode, too: they keep the tower's own marks, and the files of others, from everybody."""
+"""Rules that hold in shadow mode, too: they keep the tower's own marks, and the files of others, from everybody.
+
+Shadow mode lets a job go on as it did before there was a tower. So a contract's own clauses (tables, operations,
+partitions, refs, history, quotas, keys, and what is shared) are noted and let by: the job could do all of that before.
+What it could not do before stays refused: to forge the tower's marks, and to give the tower orders for others
+(`OrdersTower`). So does what no job needs and others would pay for: files and storage elsewhere, manifests that lie,
+and code in the clients of others (``property.code``, which is no matter of contracts at all).
+"""
 REQUEST_PARTITION = "request_partition"
 
 
@@ -46,6 +53,10 @@ class Misplaced(ContractViolation):
     """A file in the table's place, but not in its principal's own: a matter of the contract alone."""
 
 
+class OrdersTower(ContractViolation):
+    """A property of a table by which the tower itself would act on the work of others."""
+
+
 class Held:
     """Collects what a contract in shadow mode would refuse; for all others, what is refused is raised.
 
@@ -67,7 +78,7 @@ class Held:
     def __exit__(self, kind: object, error: BaseException | None, at: object) -> bool:
         if not self._shadow or not isinstance(error, ContractViolation):
             return False
-        if error.rule in ALWAYS and not isinstance(error, Misplaced):
+        if isinstance(error, OrdersTower) or (error.rule in ALWAYS and not isinstance(error, Misplaced)):
             return False
         self.refusals.append(error)
         return True

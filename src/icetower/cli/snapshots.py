@@ -13,7 +13,6 @@ from urllib.parse import quote
 
 import httpx2
 import orjson
-from pyiceberg.io import PY_IO_IMPL
 
 from icetower.catalog.changes import Manifests
 from icetower.catalog.storage import FileIOStorage
@@ -25,6 +24,7 @@ from icetower.conflicts.isolation import DEFAULT_LEVEL, LEVEL_PROPERTIES, Comman
 from icetower.errors import BadRequest, IcetowerError, NoSuchTable, NotAuthenticated, Unavailable, UpstreamFailed
 from icetower.table import metadata as table_metadata
 from icetower.table.change import Change, change_of, diff_lists, manifests_to_read
+from icetower.table.client_properties import is_code
 from icetower.table.head import HeadState
 from icetower.table.manifests import Manifest, ManifestFile
 
@@ -123,7 +123,7 @@ def place_in_catalog(uri: str, table: str, token: str | None, storage: Mapping[s
         found = _get(http, uri, f"{root}/namespaces/{spaces}/tables/{quote(name, safe='')}", table)
     metadata = table_metadata.parse(orjson.dumps(found.get("metadata")))
     # A catalog may say how its storage is reached, but not which Python code is to be loaded for that.
-    config = {key: value for key, value in _object(found, "config").items() if key != PY_IO_IMPL}
+    config = {key: value for key, value in _object(found, "config").items() if not is_code(key)}
     return Place(HeadState(str(found.get("metadata-location") or ""), metadata), {**config, **storage})
 
 

@@ -7,14 +7,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
-from pyiceberg.catalog import load_catalog
+from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import NoSuchTableError
-from pyiceberg.io import PY_IO_IMPL
+from pyiceberg.io import FileIO
 
 from icetower.catalog.storage import FileIOStorage
 from icetower.cli.registry import DEFAULT_URI, token_for
 from icetower.cli.snapshots import Place, place_in_catalog, place_of_metadata
 from icetower.errors import ConfigurationError, IcetowerError, NoSuchTable, UpstreamFailed, UsageError
+from icetower.table.client_properties import is_code
 
 CatalogName = Annotated[
     str,
@@ -89,6 +90,7 @@ def _in_pyiceberg(table: str, catalog: str, properties: Mapping[str, str]) -> tu
             f"PyIceberg cannot open the catalog {catalog!r} ({type(error).__name__}): give its URI, or its properties "
             "(--property type=… --property uri=…), or configure it in .pyiceberg.yaml"
         ) from error
+    _choose_no_code(opened)
     try:
         loaded = opened.load_table(table)
     except NoSuchTableError as error:
@@ -104,7 +106,17 @@ def _in_pyiceberg(table: str, catalog: str, properties: Mapping[str, str]) -> tu
     io: dict[str, Any] = dict(loaded.io.properties)
     known = {key: str(value) for key, value in {**opened.properties, **io}.items()}
     # A catalog may say how its storage is reached, but not which Python code is to be loaded for that.
-    return loaded.metadata_location, {key: value for key, value in known.items() if key != PY_IO_IMPL}
+    return loaded.metadata_location, {key: value for key, value in known.items() if not is_code(key)}
+
+
+def _choose_no_code(opened: Catalog) -> None:
+    """Neither a table's properties nor a REST catalog's answer name the code that is loaded here (trap S8)."""
+    load = opened._load_file_io  # pyright: ignore[reportPrivateUsage]  # every catalog's only way to a table's files
+
+    def harmless(properties: Mapping[str, Any] | None = None, location: str | None = None) -> FileIO:
+        return load({name: value for name, value in (properties or {}).items() if not is_code(name)}, location)
+
+    opened._load_file_io = harmless  # pyright: ignore[reportPrivateUsage]
 
 
 class PlacedFiles:

@@ -30,6 +30,7 @@ from icetower.ledger.ledger import Ledger
 from icetower.protocol.names import Identifier, Namespace
 from icetower.table import metadata as table_metadata
 from icetower.table.builder import is_uuid
+from icetower.table.client_properties import NO_CODE, Allowed, check_code
 from icetower.table.head import HeadState
 from icetower.table.metadata import Metadata
 
@@ -41,6 +42,7 @@ log = logging.getLogger("icetower")
 class Tables:
     """Args:
     ledger: is told of registrations before they happen; None where there is none.
+    client_code: values of properties by which clients may load code.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class Tables:
         *,
         warehouse: str,
         ledger: Ledger | None = None,
+        client_code: Allowed = NO_CODE,
     ) -> None:
         self._upstream = upstream
         self._storage = storage
@@ -61,6 +64,7 @@ class Tables:
         self._ambient = ambient
         self._warehouse = warehouse.rstrip("/")
         self._ledger = ledger
+        self._client_code = client_code
 
     async def new_metadata(
         self,
@@ -183,6 +187,7 @@ class Tables:
             raise BadRequest(
                 f"{location} cannot be read as the metadata file of a table: {error.message}", rule="register.metadata"
             ) from error
+        check_code(head.metadata.get("properties") or {}, self._client_code)
         roots = {head.metadata["location"], *places_of(head.metadata)}
         if place is not None and not all(is_under(f"{root}/", place) for root in roots):
             raise _outside(f"the table of {location}", identifier)

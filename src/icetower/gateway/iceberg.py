@@ -27,7 +27,8 @@ from icetower.protocol.commits import parse_commit, parse_transaction
 from icetower.protocol.marks import GROUP_SIZE
 from icetower.protocol.names import NAMESPACE_SEPARATOR, Identifier, Namespace
 from icetower.protocol.wire import read_object
-from icetower.table.head import HeadState
+from icetower.table.client_properties import check_code, withheld
+from icetower.table.head import HeadState, overlaid
 from icetower.table.metadata import Metadata
 
 Item = TypeVar("Item", Identifier, Namespace)
@@ -117,7 +118,8 @@ async def create_namespace(call: Call) -> Response:
     wanted = wire.parse_request(wire.CreateNamespace, call.body)
     namespace = wanted.levels()
     call.allow(permissions.require_namespace_change, namespace)
-    _require_no_location(call, ["location"] if "location" in wanted.properties else [], ".".join(namespace))
+    check_code(wanted.properties, call.tower.settings.client_code, of="namespace")
+    _require_no_location(call, [*filter(locations.steers_clients, wanted.properties)], ".".join(namespace))
     await call.tower.upstream.create_namespace(namespace, wanted.properties)
     return json_response({"namespace": namespace, "properties": wanted.properties})
 
@@ -144,7 +146,8 @@ async def drop_namespace(call: Call) -> Response:
 async def update_namespace(call: Call) -> Response:
     wanted = wire.parse_request(wire.UpdateProperties, call.body)
     call.allow(permissions.require_namespace_change, call.namespace)
-    changed = {*wanted.removals, *wanted.updates} & {"location"}
+    changed = filter(locations.steers_clients, {*wanted.removals, *wanted.updates})
+    check_code(wanted.updates, call.tower.settings.client_code, of="namespace")
     _require_no_location(call, sorted(changed), ".".join(call.namespace))
     done = await call.tower.upstream.update_namespace(call.namespace, wanted.removals, wanted.updates)
     return json_response({"updated": done.updated, "removed": done.removed, "missing": done.missing})
@@ -166,6 +169,7 @@ async def create_table(call: Call) -> Response:
     wanted = wire.parse_request(wire.CreateTable, call.body)
     identifier = Identifier(call.namespace, wanted.name)
     call.allow(permissions.require, Operation.CREATE, identifier)
+    check_code(wanted.properties, call.tower.settings.client_code)
     chosen = [name for name in wanted.properties if name in PATHS or locations.steers_clients(name)]
     chosen += ["location"] if wanted.location else []
     _require_no_location(call, chosen, str(identifier))
@@ -179,8 +183,8 @@ async def create_table(call: Call) -> Response:
         properties=wanted.properties,
     )
     if wanted.stage_create:
-        own = locations.told(call.principal, identifier, metadata) or {}
-        staged = {**metadata, "properties": {**(metadata.get("properties") or {}), **own}}
+        own = _own(call, identifier, metadata) or {}
+        staged = {**metadata, "properties": overlaid(metadata.get("properties") or {}, own)}
         return json_response({"metadata": staged, "config": call.tower.settings.table_config})
     return _table_response(call, identifier, await call.tower.tables.create(identifier, metadata))
 
@@ -337,7 +341,7 @@ async def commit_transaction(call: Call) -> Response:
 def _table_response(call: Call, identifier: Identifier, head: HeadState, *, mode: str = "all") -> Response:
     """A `LoadTableResult`, or 304 where the caller has it (trap A6: answer and ETag are the caller's own)."""
     config_bytes = orjson.dumps(call.tower.settings.table_config)
-    own = locations.told(call.principal, identifier, head.metadata)
+    own = _own(call, identifier, head.metadata)
     etag = head.etag(f"{mode}\n{call.principal.name}\n{own}\n{config_bytes.decode()}")
     if etag in (call.request.headers.get("if-none-match") or "").split(", "):
         return Response(status_code=304, headers={"ETag": etag})
@@ -348,6 +352,16 @@ def _table_response(call: Call, identifier: Identifier, head: HeadState, *, mode
     if compressed:
         headers |= {"Content-Encoding": "gzip", "Vary": "Accept-Encoding"}
     return Response(head.answer(config_bytes, compressed=compressed, own=own), 200, headers, "application/json")
+
+
+def _own(call: Call, identifier: Identifier, metadata: Metadata) -> dict[str, str | None] | None:
+    """The properties that this caller is given with a table in place of the table's own; None: none differ.
+
+    One without a value is left out: clients would load code by it (trap S8).
+    """
+    kept_back = withheld(metadata.get("properties") or {}, call.tower.settings.client_code)
+    told = locations.told(call.principal, identifier, metadata)
+    return {**kept_back, **(told or {})} if kept_back or told else None
 
 
 def _only_refs(metadata: Metadata) -> Metadata:

@@ -5,6 +5,7 @@
 [upstream]                   uri (SQLAlchemy URL), catalog (its name in the shared tables), warehouse
 [storage]                    properties for PyIceberg's FileIO on the server, such as s3.endpoint
 [table-config]               properties handed to clients with each table, such as s3.endpoint
+[client-code]                table properties by which clients load code, and the values of them that are allowed
 [defaults], [overrides]      catalog properties for clients: GET /v1/config returns them as they stand here
 [escalations]                smtp_host, smtp_port, smtp_encryption, smtp_user, smtp_password_env, sender, plain_webhooks
 [escalations.webhooks]       by the names that contracts use: NAME = {url, secret_env}
@@ -134,6 +135,7 @@ class Settings(_Section):
     upstream: UpstreamSettings = UpstreamSettings()
     storage: dict[str, str] = {}
     table_config: Annotated[dict[str, str], Field(alias="table-config")] = {}
+    client_code: Annotated[dict[str, tuple[str, ...]], Field(alias="client-code")] = {}
     defaults: dict[str, str] = {}
     overrides: dict[str, str] = {}
     escalations: EscalationSettings = EscalationSettings()

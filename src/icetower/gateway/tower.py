@@ -111,6 +111,7 @@ class Tower:
             ambient,
             warehouse=settings.upstream.warehouse or f"file://{data}/warehouse",  # as it is: nothing is unquoted
             ledger=self.ledger,
+            client_code=settings.client_code,
         )
         self.gatekeeper = Gatekeeper(self.registry, self.ledger, self.heads.group_keys, self.flush)
         self.engine = Engine(
@@ -335,6 +336,7 @@ class Tower:
             application=sent.application,
             places=await locate(self.manifests, metadata, changes) if bound else None,
             location=place,
+            client_code=self.settings.client_code,
             now_ms=self.ambient.now_ms(),
         )
         if told := told_by(principal, identifier, metadata, changes):

@@ -143,19 +143,19 @@ class HeadState:
         """The metadata as its file holds it: compressed where its name says so."""
         return self._document.gzipped() if ".gz." in self.location else self.json_bytes
 
-    def answer(self, config: bytes, *, compressed: bool, own: Mapping[str, str] | None = None) -> bytes:
+    def answer(self, config: bytes, *, compressed: bool, own: Mapping[str, str | None] | None = None) -> bytes:
         """A load or commit answer of the specification (`LoadTableResult`), built and compressed once a version.
 
         Args:
-            own: table properties as this caller alone is told them, put over the table's (trap A6). Such an answer is
-                put together for each caller, from parts that all of them share.
+            own: table properties as this caller alone is told them, put over the table's (trap A6); one that is None
+                is left out. Such an answer is put together for each caller, from parts that all of them share.
         """
         name = f"{compressed}:{config.decode()}"
         if own is None and name in self._answers:
             return self._answers[name]
         prefix = b'{"metadata-location":' + orjson.dumps(self.location) + b',"metadata":'
         suffix = b',"config":' + config + b"}"
-        properties = None if own is None else {**(self.metadata.get("properties") or {}), **own}
+        properties = None if own is None else overlaid(self.metadata.get("properties") or {}, own)
         put_together = self._document.gzipped if compressed else self._document.told
         answer = put_together(prefix, suffix, properties)
         if own is None:
@@ -165,3 +165,8 @@ class HeadState:
     def etag(self, variant: str) -> str:
         """A strong ETag of this version; `variant` tells apart answers that differ by caller (trap A6)."""
         return '"' + hashlib.sha256(f"{self.location}\n{variant}".encode()).hexdigest()[:32] + '"'
+
+
+def overlaid(properties: Mapping[str, str], own: Mapping[str, str | None]) -> dict[str, str]:
+    """A table's properties with others put over them; one that is None is left out."""
+    return {name: value for name, value in {**properties, **own}.items() if value is not None}
