@@ -1,22 +1,30 @@
 """One SQL database behind an async door: SQLite by default, PostgreSQL by URL.
 
 SQLAlchemy Core runs in a few threads of its own, one transaction a call, so that the event loop never waits for a disk.
-SQLite gets one thread: it has one writer anyway, and a queue in front of it beats its lock waits.
+Reads and writes have threads of their own: while another process locks the database, or the disk is slow, writes wait
+and reads go on. SQLite gets one thread that writes: it has one writer anyway, and a queue in front of it beats its lock
+waits.
+
+Some failures certainly changed nothing: a full disk, a lock that somebody else held all the time. These are raised as
+`DiskFull` and `DatabaseBusy`, wherever in the transaction they happened; all others stay SQLAlchemy's own.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
+from threading import Lock
 from typing import Any, Generic, TypeVar
 
 from sqlalchemy import URL, Connection, create_engine, event
 from sqlalchemy.engine import Engine, make_url
-from sqlalchemy.exc import ArgumentError
+from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.pool import StaticPool
 
-from icetower.errors import ConfigurationError
+from icetower.ambient import SystemAmbient
+from icetower.errors import ConfigurationError, DatabaseBusy, DiskFull, IcetowerError
 from icetower.threads import Threads
 
 T = TypeVar("T")
@@ -24,8 +32,17 @@ Question = TypeVar("Question")
 Answer = TypeVar("Answer")
 
 BUSY_TIMEOUT_MS = 10_000
-SERVER_THREADS = 8
+"""How long a call may wait for a lock of another process, its wait for a thread included."""
+
+SQLITE_READERS = 4
+SERVER_READERS = 4
+SERVER_WRITERS = 8
 WRITE_OPTION = "icetower_write"
+_JOURNAL = "journal_mode"
+_WAITED_MS = 1_000
+_POSTGRES_DISK_FULL = "53100"
+_FULL = frozenset({"SQLITE_FULL", "SQLITE_IOERR_WRITE", "SQLITE_IOERR_SHMSIZE"})
+"""A quota is an error of writing to SQLite, and a full disk under its shared memory one of size."""
 
 
 def _sqlite_settings(connection: Any, _record: Any) -> None:
@@ -63,7 +80,8 @@ def open_engine(url: str) -> Engine:
         ) from error
     if parsed.get_backend_name() != "sqlite":
         try:
-            return create_engine(parsed, pool_size=SERVER_THREADS, max_overflow=0, pool_pre_ping=True)
+            connections = SERVER_READERS + SERVER_WRITERS
+            return create_engine(parsed, pool_size=connections, max_overflow=0, pool_pre_ping=True)
         except (ImportError, ArgumentError) as error:
             raise ConfigurationError(
                 f"no driver for {parsed.drivername} is installed; for PostgreSQL install icetower[postgres] and write "
@@ -74,6 +92,8 @@ def open_engine(url: str) -> Engine:
     arguments: dict[str, Any] = {"connect_args": {"check_same_thread": False}}
     if in_memory:
         arguments["poolclass"] = StaticPool
+    else:
+        arguments |= {"pool_size": SQLITE_READERS + 1, "max_overflow": 1}  # one more for who runs in its own thread
     engine = create_engine(parsed, **arguments)
     event.listen(engine, "connect", _sqlite_settings)
     event.listen(engine, "begin", _sqlite_begin)
@@ -81,29 +101,114 @@ def open_engine(url: str) -> Engine:
 
 
 class Database:
-    """A database and the threads that talk to it."""
+    """A database and the threads that talk to it.
 
-    def __init__(self, url: str) -> None:
+    Args:
+        name: what messages call it.
+        busy_timeout_ms: how long a call to SQLite waits for another process's lock.
+    """
+
+    def __init__(self, url: str, *, name: str = "the database", busy_timeout_ms: int = BUSY_TIMEOUT_MS) -> None:
         self.engine = open_engine(url)
         self.is_sqlite = self.engine.dialect.name == "sqlite"
-        self._threads = Threads(1 if self.is_sqlite else SERVER_THREADS, "sql")
+        self._name = name
+        self._busy_timeout_ms = busy_timeout_ms
+        self._clock = SystemAmbient()
+        self._one_at_a_time = Lock()
+        if self.is_sqlite:
+            event.listen(self.engine, "connect", self._note_settings)
+        if isinstance(self.engine.pool, StaticPool):  # one connection
+            self._readers = self._writers = Threads(1, "sql")
+        else:
+            self._readers = Threads(SQLITE_READERS if self.is_sqlite else SERVER_READERS, "sql-read")
+            self._writers = Threads(1 if self.is_sqlite else SERVER_WRITERS, "sql-write")
 
     async def run(self, work: Callable[[Connection], T], *, write: bool = False) -> T:
         """Run `work` in one transaction: committed when it returns, rolled back when it raises.
 
         `write` takes SQLite's write lock before anything is read; say so whenever `work` writes.
-        """
-        return await self._threads.run(lambda: self.run_now(work, write=write))
 
-    def run_now(self, work: Callable[[Connection], T], *, write: bool = False) -> T:
-        """As `run`, in the caller's thread; for start-up, migrations and the command line."""
-        with self.engine.connect() as connection:
-            connection.execution_options(**{WRITE_OPTION: write})
-            with connection.begin():
-                return work(connection)
+        Raises:
+            DiskFull: nothing was changed, for lack of space or of the right to write.
+            DatabaseBusy: nothing was changed, since another process held a lock for too long.
+            SQLAlchemyError: anything else; after `work` has returned, it may have been committed all the same.
+        """
+        asked_s = self._clock.monotonic_s()
+        return await (self._writers if write else self._readers).run(
+            lambda: self.run_now(work, write=write, asked_s=asked_s)
+        )
+
+    def run_now(self, work: Callable[[Connection], T], *, write: bool = False, asked_s: float | None = None) -> T:
+        """As `run`, in the caller's thread; for start-up, migrations and the command line.
+
+        Args:
+            asked_s: since when the call waits (monotonic), if not since now.
+        """
+        asked_s = self._clock.monotonic_s() if asked_s is None else asked_s
+        try:
+            with self.engine.connect() as connection, self._patience(connection, asked_s):
+                connection.execution_options(**{WRITE_OPTION: write})
+                beside = self._beside(connection)
+                if write:
+                    with connection.begin(), beside:
+                        return work(connection)
+                with beside, connection.begin():
+                    return work(connection)
+        except DBAPIError as error:
+            certain = self._certain(error)
+            if certain is None:
+                raise
+            raise certain from error
+
+    def _beside(self, connection: Connection) -> AbstractContextManager[Any]:
+        """Without a write-ahead log, SQLite's readers and its writer shut each other out, and poll for their locks.
+
+        Those of this process take turns by a lock of their own then. A writer takes it once it has SQLite's: while
+        another process writes, only writers wait.
+        """
+        return nullcontext() if connection.info.get(_JOURNAL, "wal") in ("wal", "memory") else self._one_at_a_time
+
+    @contextmanager
+    def _patience(self, connection: Connection, asked_s: float) -> Generator[None]:
+        """A call that has waited for a thread waits the shorter for a lock: callers in a row do not add up."""
+        waited_ms = int((self._clock.monotonic_s() - asked_s) * 1000) if self.is_sqlite else 0
+        if waited_ms < _WAITED_MS:
+            yield
+            return
+        driver: Any = connection.connection.dbapi_connection
+        driver.execute(f"PRAGMA busy_timeout={max(1, self._busy_timeout_ms - waited_ms)}")
+        try:
+            yield
+        finally:
+            driver.execute(f"PRAGMA busy_timeout={self._busy_timeout_ms}")
+
+    def _note_settings(self, driver: Any, record: Any) -> None:
+        driver.execute(f"PRAGMA busy_timeout={self._busy_timeout_ms}")
+        record.info[_JOURNAL] = driver.execute("PRAGMA journal_mode").fetchone()[0]
+
+    def _certain(self, error: DBAPIError) -> IcetowerError | None:
+        """The error of a transaction that certainly changed nothing; None where that cannot be known.
+
+        SQLite rolls back what it has no room for, and leaves a transaction open that cannot be committed for a lock.
+        After other errors of the disk a commit may turn up again when the database recovers.
+        """
+        name = getattr(error.orig, "sqlite_errorname", None) or ""
+        kind = str(name) or ("disk_full" if getattr(error.orig, "sqlstate", None) == _POSTGRES_DISK_FULL else "")
+        if kind == "disk_full" or kind in _FULL or kind.startswith("SQLITE_READONLY"):
+            return DiskFull(
+                f"there is no room to write to {self._name} ({kind}); nothing was changed. Free or extend its disk, or "
+                "make it writable, then send this again"
+            )
+        if kind.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
+            return DatabaseBusy(
+                f"another process has locked {self._name} for more than {self._busy_timeout_ms / 1000:g} s ({kind}); "
+                "nothing was changed: try again"
+            )
+        return None
 
     def close(self) -> None:
-        self._threads.close(wait=True)
+        for threads in {id(threads): threads for threads in (self._writers, self._readers)}.values():
+            threads.close(wait=True)
         self.engine.dispose()
 
 

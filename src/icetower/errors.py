@@ -18,6 +18,8 @@
     ├── BodyTooLarge                   413
     ├── KeyMisused                     422  an idempotency key that stands for something else
     ├── UpstreamFailed                 502  the catalog or the storage behind us failed; nothing was committed
+    │   ├── DatabaseBusy               502  another process holds the lock of a database
+    │   └── DiskFull                   507  no room is left to write; nothing was committed
     ├── Unavailable                    503  not now: nobody answers, or a store that must be asked is away
     └── CommitStateUnknown             504  may or may not have landed (Iceberg: CommitStateUnknownException)
 
@@ -184,6 +186,17 @@ class UpstreamFailed(IcetowerError):
     kind = "BadGatewayException"
     default_rule = "upstream"
     default_next_step = "retry"
+
+
+class DatabaseBusy(UpstreamFailed):
+    default_rule = "database.busy"
+
+
+class DiskFull(UpstreamFailed):
+    status = 507
+    kind = "InsufficientStorageException"
+    default_rule = "disk.full"
+    default_next_step = "ask_owner"
 
 
 class Unavailable(IcetowerError):

@@ -7,7 +7,6 @@ import contextvars
 import random
 import traceback
 import uuid
-from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -20,6 +19,7 @@ from icetower.commit.head import Heads
 from icetower.contracts.model import ADMINISTRATOR_NAME
 from icetower.errors import IcetowerError
 from icetower.gateway import tower as gateway
+from icetower.gateway.aftermath import Aftermath
 from icetower.gateway.gatekeeper import Gatekeeper
 from icetower.gateway.governor import Governor
 from icetower.gateway.settings import EscalationSettings
@@ -189,8 +189,7 @@ class Gateway(gateway.Tower):
         self.governor = Governor(registry, ambient, self._note, deadline_s=limits.deadline_s)
         self.twins = Twins()
         self.told: dict[asyncio.Task[Any] | None, str] = {}
-        self._aftermath = deque(maxlen=gateway.AFTERMATH_MAX)
-        self._flushing = None
+        self.aftermath = Aftermath(self.ledger, ambient)
 
     def _log(self, *about: Any, **more: Any) -> None:
         for result in about:

@@ -26,7 +26,7 @@ from urllib.parse import urlsplit
 from pyiceberg.io import FSSPEC_FILE_IO, PY_IO_IMPL, SCHEMA_TO_FILE_IO, FileIO, load_file_io
 
 from icetower.catalog.ports import Storage
-from icetower.errors import AlreadyExists, BadRequest, IcetowerError, NotFound, UpstreamFailed
+from icetower.errors import AlreadyExists, BadRequest, DiskFull, IcetowerError, NotFound, UpstreamFailed
 from icetower.threads import Threads
 
 T = TypeVar("T")
@@ -41,6 +41,7 @@ _S3_SCHEMES = frozenset({"s3", "s3a", "s3n"})
 _ALREADY_THERE = frozenset({"PreconditionFailed", "ConditionalRequestConflict", "412"})
 _BEYOND_THE_END = frozenset({"InvalidRange", "416"})
 _NO_CONDITIONAL_WRITES = frozenset({"NotImplemented", "501"})
+_NO_ROOM = frozenset({"ENOSPC", "EDQUOT", "EROFS", "507", "InsufficientStorage", "XMinioStorageFull"})
 _NO_HARD_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
 
 
@@ -436,6 +437,11 @@ def _shown(path: str) -> str:
 def _failed(verb: str, path: str, error: Exception) -> UpstreamFailed:
     # Only the kind of error: the texts of storage libraries may quote requests and keys.
     kind = errno.errorcode.get(getattr(error, "errno", None) or 0) or type(error).__name__
+    if verb == "write" and (kind in _NO_ROOM or _code_of(error) in _NO_ROOM):
+        return DiskFull(
+            f"there is no room to write {_shown(path)} ({kind}): free or extend the storage, or make it writable, then "
+            "send this again"
+        )
     return UpstreamFailed(
         f"the storage failed to {verb} {_shown(path)} ({kind}): check that it can be reached and that Icetower may",
         rule="upstream.storage",

@@ -21,6 +21,7 @@ Where one waits, the worker finishes what is on its way and lets go of the turn.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Coroutine, Sequence
 from dataclasses import replace
@@ -37,13 +38,23 @@ from icetower.commit.steps import Planner, Step, Version
 from icetower.commit.swaps import Swaps
 from icetower.commit.turned_away import SENT_BACK, LastLook, draining, lost_for_good, withdrawn
 from icetower.commit.turns import LANDED_MAX, Fate, Flight, Limits, Turn
-from icetower.errors import CommitConflict, CommitStateUnknown, IcetowerError, KeyMisused, Unavailable, UpstreamFailed
+from icetower.errors import (
+    CommitConflict,
+    CommitStateUnknown,
+    DatabaseBusy,
+    IcetowerError,
+    KeyMisused,
+    Unavailable,
+    UpstreamFailed,
+)
 from icetower.protocol.names import Identifier
 from icetower.recent import Recent
 
 __all__ = ["Committed", "Engine", "Gatekeeper", "Limits", "Member"]
 
 T = TypeVar("T")
+
+log = logging.getLogger("icetower")
 
 
 class Engine:
@@ -290,7 +301,9 @@ class Engine:
         again = list(flight.waiting)
         going = [waiting for waiting in again if not waiting.over]
         if fate is Fate.FAILED and flight.error is not None:
-            if len(going) > 1 and not isinstance(flight.error, CommitStateUnknown | UpstreamFailed | Unavailable):
+            if isinstance(flight.error, DatabaseBusy):
+                log.warning("%s: %s", turn.identifier, flight.error.message)  # held until its deadline (trap A4)
+            elif len(going) > 1 and not isinstance(flight.error, CommitStateUnknown | UpstreamFailed | Unavailable):
                 again = [*(waiting for waiting in again if waiting.over), *regrouped(going)]
             else:
                 for waiting in going:
@@ -383,6 +396,8 @@ class Engine:
                 if fate is not Fate.LOST:
                     break
                 await self._pause(attempt + 1)
+        except DatabaseBusy as busy:  # only 409 says that it may be sent again (trap A4)
+            return CommitConflict(busy.message, rule=busy.rule, next_step="retry")
         except Exception as raised:  # noqa: BLE001 - whoever waits must be told
             return _known(raised)
         return lost_for_good(self.limits.rounds_max)

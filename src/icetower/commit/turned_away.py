@@ -19,7 +19,7 @@ from icetower.commit.queue import Committed
 from icetower.errors import CommitConflict, CommitStateUnknown, IcetowerError, KeyMisused, ValidationFailed
 from icetower.protocol.names import Identifier
 
-SENT_BACK = ("queue.deadline", "queue.full")
+SENT_BACK = ("queue.deadline", "queue.full", "database.busy")
 """Rules of refusals that say nothing of the commit itself: where it is under way by another request, it may wait on."""
 
 

@@ -24,6 +24,7 @@ from icetower.errors import (
     IcetowerError,
     KeyMisused,
     NotAuthenticated,
+    UpstreamFailed,
 )
 from icetower.gateway.settings import LOOPBACK
 from icetower.gateway.tower import Tower
@@ -231,7 +232,11 @@ async def once(call: Call, key: str, handler: Handler, *, replay: Handler | None
                     raise
                 status, body = error.status, orjson.dumps(error_body(error))
                 response = error_response(error)
-            await call.tower.ledger.remember(call.principal.name, key, Answer(endpoint, status, body, fingerprint))
+            answer = Answer(endpoint, status, body, fingerprint)
+            try:
+                await call.tower.ledger.remember(call.principal.name, key, answer)
+            except UpstreamFailed:  # it has been done: that its answer cannot be kept now must not call it a failure
+                call.tower.remember_answer(call.principal.name, key, answer)
             return response
     finally:
         _, users = call.tower.keys_in_flight.pop(name)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections import deque
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -40,11 +39,12 @@ from icetower.errors import (
     KeyMisused,
     NotSupported,
 )
+from icetower.gateway.aftermath import Aftermath
 from icetower.gateway.gatekeeper import Gatekeeper
 from icetower.gateway.governor import Governor
 from icetower.gateway.settings import Settings
 from icetower.gateway.twins import Twins
-from icetower.ledger.ledger import Answer, Attempt, Batch, Commit, CommitKey, Ledger, Outcome, key_hash
+from icetower.ledger.ledger import Answer, Attempt, Commit, CommitKey, Ledger, Outcome, key_hash
 from icetower.ledger.shadow import Shadowed
 from icetower.observe.bypasses import Bypasses
 from icetower.observe.escalations import Escalations
@@ -58,8 +58,6 @@ from icetower.table.head import HeadState
 
 ADMIN_NAME = "admin"
 ADMIN_SECRET_FILE = "admin.token"  # noqa: S105 - the name of a file
-AFTERMATH_MAX = 50_000
-AFTERMATH_BATCH = 500
 REPLAY_LOADS_MAX = 3
 """So often a table is looked at again for a commit that another has overtaken."""
 
@@ -81,12 +79,13 @@ class Tower:
         data.mkdir(parents=True, exist_ok=True)
         self.data = data
         (data / "control.db").touch(mode=0o600)
-        control = Database(sqlite_url(data / "control.db"))
+        control = Database(sqlite_url(data / "control.db"), name="the control database (control.db)")
         upstream_uri = settings.upstream.uri or sqlite_url(data / "catalog.db")
-        self._databases = [control, Database(upstream_uri)]
+        self._databases = [control, Database(upstream_uri, name="the catalog's database")]
         self.registry = Registry(control, ambient)
         self.escalations = Escalations(self.registry, ambient, settings.escalations.ways(os.environ))
         self.ledger = Ledger(control, ambient, lifetime_s=settings.server.key_lifetime_s)
+        self.aftermath = Aftermath(self.ledger, ambient)
         self.upstream: Upstream = SqlUpstream(self._databases[1], settings.upstream.catalog)
         self.storage: Storage = FileIOStorage(settings.storage, threads=settings.server.storage_threads)
         self.budget = Budget(settings.server.cache_max_bytes)
@@ -126,8 +125,6 @@ class Tower:
         self.governor = Governor(self.registry, ambient, self._note, deadline_s=settings.server.queue_deadline_s)
         self.keys_in_flight: dict[tuple[str, str], tuple[asyncio.Lock, int]] = {}
         self.twins: Twins[tuple[Committed, ...]] = Twins()
-        self._aftermath: deque[Attempt | Commit | Shadowed | tuple[str, str, Answer]] = deque(maxlen=AFTERMATH_MAX)
-        self._flushing: asyncio.Task[None] | None = None
 
     async def ensure_administrator(self) -> None:
         """At the first start of a data directory: an administrator, its secret in a file only its owner can read."""
@@ -142,7 +139,8 @@ class Tower:
     async def close(self) -> None:
         """Finish what waits, write what is to be written, let go of files and threads."""
         await self.engine.drain()
-        await self.flush()
+        await self.aftermath.close()
+        await self.heads.group_keys.flush()
         await self.escalations.close()
         await self.bypasses.close()
         await self.upstream.close()
@@ -456,13 +454,11 @@ class Tower:
         """Keys for the time after their snapshots expire. The table has them already: this is a cache (trap K1)."""
         for admitted, done in results:
             if done.snapshots and done.outcome != "replayed":
-                self._aftermath += _commits(admitted, done)
-        self._flush_soon()
+                self.aftermath.put(*_commits(admitted, done))
 
     def remember_answer(self, principal: str, key: str, answer: Answer) -> None:
         """Keep that a key was used on an endpoint."""
-        self._aftermath.append((principal, key, answer))
-        self._flush_soon()
+        self.aftermath.put((principal, key, answer))
 
     # -- the log of attempts --------------------------------------------------------------------------------------
 
@@ -480,7 +476,7 @@ class Tower:
         committed = result if isinstance(result, Committed) else None
         if committed is not None and committed.outcome != "replayed":
             self.escalations.succeeded(principal, identifier)
-        self._aftermath.append(
+        self.aftermath.put(
             Attempt(
                 principal=principal,
                 table=str(identifier),
@@ -494,38 +490,14 @@ class Tower:
                 at_ms=self.ambient.now_ms(),
             )
         )
-        self._flush_soon()
 
     def _note(self, item: Shadowed) -> None:
-        self._aftermath.append(item)
-        self._flush_soon()
-
-    def _flush_soon(self) -> None:
-        if self._flushing is None or self._flushing.done():
-            self._flushing = asyncio.create_task(self._flush())
+        self.aftermath.put(item)
 
     async def flush(self) -> None:
-        """Write what waits to be written to the ledger."""
-        self._flush_soon()
-        if self._flushing is not None:
-            await self._flushing
+        """Write what waits to be written to the ledger. Raises `IcetowerError` where that cannot be."""
+        await self.aftermath.flush()
         await self.heads.group_keys.flush()
-
-    async def _flush(self) -> None:
-        # In batches, after the answers: no commit waits for a log's disk. What a crash takes, the tables still tell.
-        while self._aftermath:
-            batch = [self._aftermath.popleft() for _ in range(min(len(self._aftermath), AFTERMATH_BATCH))]
-            try:
-                await self.ledger.write(
-                    Batch(
-                        attempts=[item for item in batch if isinstance(item, Attempt)],
-                        commits=[item for item in batch if isinstance(item, Commit)],
-                        answers=[item for item in batch if isinstance(item, tuple)],
-                        shadowed=[item for item in batch if isinstance(item, Shadowed)],
-                    )
-                )
-            except IcetowerError as error:
-                log.warning("the ledger could not be written: %s", error.message)
 
 
 def _name(principal: Principal, sent: Sequence[Sent]) -> Hashable:

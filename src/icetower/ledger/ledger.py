@@ -38,6 +38,7 @@ from icetower.ambient import Ambient
 from icetower.database import Database
 from icetower.errors import KeyMisused
 from icetower.ledger import histories
+from icetower.ledger.door import LedgerDoor
 from icetower.ledger.hashes import ANSWER, APPLICATION, GROUP, KEY, hashed
 from icetower.ledger.histories import Fate, TableName
 from icetower.ledger.lookups import ASKED_AT_ONCE, Lookups
@@ -208,14 +209,13 @@ class Ledger:
     def __init__(
         self, database: Database, ambient: Ambient, *, lifetime_s: int = LIFETIME_S, attempts_max: int = ATTEMPTS_MAX
     ) -> None:
-        self._database = database
+        self._database = LedgerDoor(database)
         self._ambient = ambient
         self._lifetime_ms = lifetime_s * 1000
         self._attempts_max = attempts_max
         migrate(database, Path(__file__).parent / "migrations", version_table="ledger_version")
-
-        self._keys = Lookups(database, keys)
-        self._answers = Lookups(database, answers)
+        self._keys = Lookups(self._database, keys)
+        self._answers = Lookups(self._database, answers)
         self._upserts: dict[str, tuple[str, list[str] | None]] = {}
         # Anywhere: a tower that restarts often must not sweep the same beginning again and again.
         start = int(ambient.uniform() * 256).to_bytes(1, "big")

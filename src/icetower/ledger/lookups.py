@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, Table
 
-from icetower.database import Database
+from icetower.ledger.door import LedgerDoor
 
 ASKED_AT_ONCE = 500
 """Ids in one query: below what any database takes."""
@@ -20,7 +20,7 @@ class Lookups:
     nobody waits for anybody.
     """
 
-    def __init__(self, database: Database, table: Table) -> None:
+    def __init__(self, database: LedgerDoor, table: Table) -> None:
         self._database = database
         self._table = table
         self._wanted: dict[bytes, asyncio.Future[Row[Any] | None]] = {}

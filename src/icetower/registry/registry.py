@@ -97,12 +97,12 @@ class Registry:
                 connection.execute(update(changes).values(number=changes.c.number + 1))
             return result
 
-        return await self._ask(locked)
+        return await self._ask(locked, write=True)
 
-    async def _ask(self, work: Callable[[Connection], T]) -> T:
+    async def _ask(self, work: Callable[[Connection], T], *, write: bool = False) -> T:
         """One transaction. Raises `Unavailable` where the database cannot be asked: nobody is let in by guessing."""
         try:
-            return await self._database.run(work)
+            return await self._database.run(work, write=write)
         except SQLAlchemyError as error:
             # Not in the driver's words: they may hold paths and statements.
             raise Unavailable(

@@ -20,13 +20,10 @@ _ONE_AT_A_TIME = threading.Lock()  # Alembic's `op` is one for the process
 def take_write_lock(connection: Connection) -> None:
     """Make this transaction the writer before it reads, so that what it read still holds when it writes.
 
-    Must be the transaction's first statement. SQLite would otherwise refuse to turn a reader into a writer after
-    another process wrote; PostgreSQL serialises the callers.
+    Must be the transaction's first statement. SQLite's transactions that write have its lock from their beginning
+    (`Database.run`); PostgreSQL serialises the callers.
     """
-    if connection.dialect.name == "sqlite":
-        connection.exec_driver_sql("ROLLBACK")
-        connection.exec_driver_sql("BEGIN IMMEDIATE")
-    elif connection.dialect.name == "postgresql":
+    if connection.dialect.name == "postgresql":
         connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_ADVISORY_LOCK})")
 
 
@@ -49,4 +46,4 @@ def migrate(database: Database, scripts: Path, *, version_table: str) -> None:
             environment.run_migrations()
 
     with _ONE_AT_A_TIME:
-        database.run_now(work)
+        database.run_now(work, write=True)
