@@ -8,7 +8,7 @@ SEED := 20261121
 SECONDS := 60
 ROUNDS := 10
 
-.PHONY: help setup java jdk jars postgres demo check test differential mutations walkthrough experiments torture bench-commit bench-gate bench-isolation bench-ledger bench-audit bench-simulator never-weaker gate-oracle gate-mutations spark-merge reproduce rck lock format clean
+.PHONY: help setup java jdk jars postgres demo check test differential mutations walkthrough experiments torture bench-commit bench-gate bench-isolation bench-ledger bench-audit bench-simulator never-weaker gate-oracle gate-mutations spark-merge reproduce rck parquet-fixtures lock format clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -92,6 +92,10 @@ torture: $(READY) ## crash safety: new seeds of the simulation and towers killed
 
 rck: java ## Iceberg's own REST Compatibility Kit against `icetower serve`
 	@$(BIN)/python tools/rck/run.py
+
+parquet-fixtures: java ## tests/catalog/fixtures/parquet anew, by the newest DuckDB, Polars, arrow-rs and parquet-java
+	@$(BIN)/uv run --no-project --isolated --quiet --with duckdb --with polars --with arro3-core --with arro3-io \
+		--with pyarrow --with pandas --with pyspark==4.1.4 python tools/parquet_fixtures/make.py tests/catalog/fixtures/parquet
 
 lock: $(READY) ## choose newer versions within pyproject.toml: rewrites requirements.lock
 	$(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11 --all-extras --group dev \

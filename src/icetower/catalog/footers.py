@@ -3,8 +3,8 @@
 The footer is read here and not by pyarrow, which a damaged one can make end the process (`thrift`).
 
 One ranged request a file fetches its end and tells its length. What goes into the manifest is computed from the footer;
-of the client's own statistics only counts of NaN are taken, since a footer does not tell them: without these a
-floating-point column has no bounds, for an engine that knows of no NaN may take all rows to match a filter.
+of the client's own statistics only counts of NaN are taken, since most footers lack them: without these a column of
+floating-point numbers has no bounds, for an engine that knows of no NaN may take all rows to match a filter.
 
 A partition tuple is proven where the statistics show that all rows have it: for identity, truncate and the times, where
 least and greatest value give the same, and for a bucket where the column has one value only. What the statistics
@@ -14,7 +14,6 @@ contradict is refused. The rest is the writer's word.
 from __future__ import annotations
 
 import asyncio
-import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
@@ -22,7 +21,8 @@ from typing import Any, NoReturn
 import orjson
 
 from icetower.catalog.parquet_columns import Leaf, TableColumns, leaves_of, read_schema
-from icetower.catalog.parquet_values import NUMBERS, reader, schema_elements
+from icetower.catalog.parquet_statistics import Values, orders, values_of
+from icetower.catalog.parquet_values import reader, schema_elements
 from icetower.catalog.ports import Storage
 from icetower.catalog.thrift import Struct, inner, read_struct, structs, whole
 from icetower.conflicts import transforms
@@ -62,9 +62,6 @@ _LAYOUT_BYTES, _COLUMN_BYTES = 4_000, 1_300
 
 _MAGIC = b"PAR1"
 _END_BYTES = 8
-_INEXACT_FROM_BYTES = 64
-"""Some writers cut the statistics of longer values without saying so."""
-
 _UNDECIDED = object()
 
 
@@ -88,21 +85,6 @@ class Verified:
     file: DataFile
     spec_id: int
     unproven: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _Values:
-    """What a footer says of one column: `lower` and `upper` as internal values; None where it does not say.
-
-    `exact`: whether the bounds are values of the column and not merely around them.
-    """
-
-    count: int
-    size_bytes: int
-    nulls: int | None
-    lower: Any
-    upper: Any
-    exact: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,8 +320,8 @@ def verified(layout: Layout, claim: Claim, end: bytes) -> Verified:
         if rows != claim.record_count or sum(whole(group, 3) for group in groups) != rows:
             _refuse(path, "append.records", f"it has {rows} rows, and {claim.record_count} by its record-count")
         chunks = [_chunks(group, found, claim.size_bytes) for group in groups]
-        ordered = _is_ordered(footer, at, len(found))
-        statistics, sources = _statistics(found, chunks, claim, ordered=ordered)
+        ordered = orders(footer, at, [column.leaf for column in found])
+        statistics, sources = _statistics(found, chunks, claim, ordered)
         offsets = sorted(_offset(group[0]) for group in chunks if group)
     except (ValueError, IndexError) as error:
         _refuse(path, "append.footer", f"its footer cannot be read: {error}")
@@ -397,24 +379,12 @@ def _offset(chunk: Struct) -> int:
     return min(places, default=len(_MAGIC))
 
 
-def _is_ordered(footer: bytes, at: int, columns_count: int) -> bool:
-    """Whether every column's least and greatest value are told in the order of its type (`ColumnOrder`).
-
-    Args:
-        at: where in the footer what comes after the schema begins.
-    """
-    if footer.endswith(b"\x1c\x00\x00" * columns_count + b"\x00"):  # they come last, and read like this
-        return True
-    orders = read_struct(footer, at, after=2)[0].get(7)
-    return isinstance(orders, list) and len(orders) == columns_count and all(order == {1: {}} for order in orders)
-
-
 # -- statistics -------------------------------------------------------------------------------------------------------
 
 
 def _statistics(
-    found: Sequence[_Column], groups: Sequence[Sequence[Struct]], claim: Claim, *, ordered: bool
-) -> tuple[dict[str, Any], dict[int, _Values]]:
+    found: Sequence[_Column], groups: Sequence[Sequence[Struct]], claim: Claim, ordered: Sequence[bool]
+) -> tuple[dict[str, Any], dict[int, Values]]:
     """The maps of a manifest's entry, and what is known of the sources of partitions."""
     sizes: dict[int, int] = {}
     counts: list[dict[str, int]] = []
@@ -422,13 +392,14 @@ def _statistics(
     nans: list[dict[str, int]] = []
     lowers: list[dict[str, Any]] = []
     uppers: list[dict[str, Any]] = []
-    sources: dict[int, _Values] = {}
+    sources: dict[int, Values] = {}
     _check_nan_columns(found, claim)
     for column in found:
         leaf, mode = column.leaf, column.mode
         if not (mode.counts or column.is_source or leaf.must_be_filled):
             continue
-        values = _values(column, groups, ordered=ordered)
+        read = column.read if column.has_bounds or column.is_source else None
+        values = values_of(leaf, read, (group[leaf.index] for group in groups), ordered=ordered[leaf.index])
         if column.is_source:
             sources[leaf.id] = values
         if leaf.must_be_filled and values.nulls != 0:
@@ -442,11 +413,9 @@ def _statistics(
         counts.append({"key": leaf.id, "value": values.count})
         nulls.append({"key": leaf.id, "value": values.nulls})
         if leaf.kind in ("float", "double"):
-            if leaf.id not in claim.nan_value_counts:
+            nan = _nan_count(leaf, values, claim)
+            if nan is None:
                 continue
-            nan = claim.nan_value_counts[leaf.id]
-            if nan > values.count - values.nulls:
-                _refuse_nan(claim.path, f"{nan} of the {values.count - values.nulls} values of {leaf.name}")
             nans.append({"key": leaf.id, "value": nan})
         if column.has_bounds and values.lower is not None and values.upper is not None:
             # Two orders of UUIDs are about, Parquet's and Java's: bounds are right in both where they are equal.
@@ -484,60 +453,25 @@ def _check_nan_columns(found: Sequence[_Column], claim: Claim) -> None:
             _refuse_nan(claim.path, f"{nan} of the {claim.record_count} rows in {leaf.name}")
 
 
+def _nan_count(leaf: Leaf, values: Values, claim: Claim) -> int | None:
+    """NaN in a column: as the footer counts them (newer writers do), or else as the writer says."""
+    nan = claim.nan_value_counts.get(leaf.id, values.nans)
+    filled = values.count - (values.nulls or 0)
+    if nan is not None and nan > filled:
+        _refuse_nan(claim.path, f"{nan} of the {filled} values of {leaf.name}")
+    if values.nans is not None and nan != values.nans:
+        _refuse_nan(claim.path, f"{nan} in {leaf.name}, and its footer says {values.nans}")
+    return nan
+
+
 def _refuse_nan(path: str, said: str) -> NoReturn:
     _refuse(path, "append.nan-counts", f"its nan-value-counts say {said}; count them again, or leave the counts out")
-
-
-def _values(column: _Column, groups: Sequence[Sequence[Struct]], *, ordered: bool) -> _Values:
-    """One column over all row groups; a group that says nothing leaves nothing known. Raises `ValueError`."""
-    count = size_bytes = 0
-    nulls: int | None = 0
-    lower: Any = None
-    upper: Any = None
-    read = column.read if column.has_bounds or column.is_source else None
-    exact = True
-    for group in groups:
-        chunk = group[column.leaf.index]
-        values = whole(chunk, 5)
-        count += values
-        size_bytes += whole(chunk, 7)
-        said = inner(chunk, 12) if 12 in chunk else {}
-        here = whole(said, 3) if 3 in said else None
-        if here is not None and not 0 <= here <= values:
-            raise ValueError(f"the column {column.leaf.name} has {here} nulls among {values} values")
-        nulls = None if nulls is None or here is None else nulls + here
-        if read is None or here == values:  # nothing but nulls has no bounds, and takes none away
-            continue
-        low, high, exactly = _bounds(read, said, column.leaf.stored, ordered=ordered)
-        if low is None or high is None:
-            read, lower, upper = None, None, None
-            continue
-        exact = exact and exactly
-        lower = low if lower is None or low < lower else lower
-        upper = high if upper is None or high > upper else upper
-    return _Values(count, size_bytes, nulls, lower, upper, exact)
-
-
-def _bounds(read: Callable[[bytes], Any], said: Struct, stored: str, *, ordered: bool) -> tuple[Any, Any, bool]:
-    """Least and greatest value of a row group, and whether they are values and not merely around them."""
-    low, high = said.get(6), said.get(5)
-    if low is None or high is None:  # as older writers tell them; right for numbers alone
-        low, high = (said.get(2), said.get(1)) if stored in NUMBERS else (None, None)
-    elif not ordered and stored not in NUMBERS:
-        return None, None, False
-    if not isinstance(low, bytes) or not isinstance(high, bytes):
-        return None, None, False
-    short = max(len(low), len(high)) < _INEXACT_FROM_BYTES
-    try:
-        return read(low), read(high), said.get(8, short) is True and said.get(7, short) is True
-    except (ValueError, struct.error):
-        return None, None, False
 
 
 # -- partitions -------------------------------------------------------------------------------------------------------
 
 
-def _unproven(claim: Claim, sources: Mapping[int, _Values]) -> tuple[str, ...]:
+def _unproven(claim: Claim, sources: Mapping[int, Values]) -> tuple[str, ...]:
     """The partition fields that are not proven. Raises `ValidationFailed` (``append.partition``) for a contradiction.
 
     A file without rows lies in whatever partition it says.
@@ -559,7 +493,7 @@ def _unproven(claim: Claim, sources: Mapping[int, _Values]) -> tuple[str, ...]:
     return tuple(unproven)
 
 
-def _proven(part: PartitionField, given: Any, values: _Values | None, rows: int) -> Any:
+def _proven(part: PartitionField, given: Any, values: Values | None, rows: int) -> Any:
     """None: proven. A text: contradicted, and by what. `_UNDECIDED`: nobody can tell."""
     if values is None:  # the file lacks the column: all rows read as null, unless it has a default
         return _UNDECIDED

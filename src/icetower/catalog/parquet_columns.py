@@ -37,6 +37,17 @@ _CONVERTED = {
     **dict.fromkeys(range(11, 15), "unsigned"),
     19: "string",
 }
+_INT32, _INT64, _BINARY = 1, 2, 6
+_CARRIERS: Mapping[str, tuple[int, ...]] = {
+    "string": (_BINARY,),
+    "uuid": (_FIXED,),
+    "date": (_INT32,),
+    "time-ms": (_INT32,),
+    "time": (_INT64,),
+    "decimal": (_INT32, _INT64, _BINARY, _FIXED),
+}
+"""By the beginning of a type's name, the physical types that may hold it; the first that fits counts."""
+
 _LOGICAL = {1: "string", 4: "string", 6: "date", 12: "string", 14: "uuid"}
 
 
@@ -172,7 +183,16 @@ def _group(name: str, element: Struct, inside: tuple[Node, ...]) -> tuple[str, t
 
 
 def _stored(element: Struct) -> str:
-    """What a column stores, by a name of ours: ``int32``, ``string``, ``timestamptz-us``, ``decimal(9, 2)``."""
+    """What a column stores, by a name of ours: ``int32``, ``string``, ``timestamptz-us``, ``decimal(9, 2)``.
+
+    ``unknown``: a type that nothing here reads, or one that its physical type cannot carry ("Logical Types").
+    """
+    stored, physical = _named_type(element), whole(element, 1)
+    carriers = next((found for name, found in _CARRIERS.items() if stored.startswith(name)), None)
+    return stored if carriers is None or physical in carriers else "unknown"
+
+
+def _named_type(element: Struct) -> str:
     physical = whole(element, 1)
     if physical == _FIXED:
         plain = f"fixed[{whole(element, 2)}]"

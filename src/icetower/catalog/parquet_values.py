@@ -13,6 +13,7 @@ from icetower.table.avro_schemas import parse_decimal
 
 COLUMNS_MAX = 20_000
 _WIDE = Context(prec=60)
+_DECIMAL_MAX_BYTES = 64
 
 
 def schema_elements(footer: bytes) -> tuple[list[Struct], int]:
@@ -58,16 +59,16 @@ _FLOAT, _DOUBLE = struct.Struct("<f"), struct.Struct("<d")
 def reader(stored: str, physical: int, kind: str) -> Callable[[bytes], Any] | None:
     """From a footer's bytes to the internal value of a column of the type `kind`; None where there is none.
 
-    What the readers raise for bytes that are no such value: `ValueError`, `struct.error`.
+    The readers raise `ValueError` or `struct.error` for bytes that are no such value.
     """
     if decimal := parse_decimal(kind):
-        scale = decimal[1]
-        order: Literal["little", "big"] = "little" if physical in (1, 2) else "big"
-        return lambda raw: Decimal(int.from_bytes(raw, order, signed=True)).scaleb(-scale, _WIDE)
+        return _decimal_reader(physical, *decimal)
     if kind == "string":
         return bytes.decode
-    if kind in ("binary", "uuid") or kind.startswith("fixed["):
+    if kind == "binary":
         return lambda raw: raw
+    if kind == "uuid" or kind.startswith("fixed["):
+        return _fixed_reader(16 if kind == "uuid" else int(kind[len("fixed[") : -1]))
     packed = {0: struct.Struct("<?"), 1: _INT, 2: _LONG, 4: _FLOAT, 5: _DOUBLE}.get(physical)
     if packed is None:
         return None
@@ -75,5 +76,36 @@ def reader(stored: str, physical: int, kind: str) -> Callable[[bytes], Any] | No
     if kind in ("float", "double"):
         return lambda raw: None if math.isnan(number := unpack(raw)[0]) else number
     if stored.endswith("-ms"):
-        return lambda raw: unpack(raw)[0] * 1000
+        return lambda raw: _in_long(unpack(raw)[0] * 1000)
     return lambda raw: unpack(raw)[0]
+
+
+def _decimal_reader(physical: int, precision: int, scale: int) -> Callable[[bytes], Any]:
+    width_bytes = {1: 4, 2: 8}.get(physical)
+    order: Literal["little", "big"] = "little" if width_bytes else "big"
+    beyond = 10**precision
+
+    def read(raw: bytes) -> Decimal:
+        if len(raw) != (width_bytes or len(raw)) or not 0 < len(raw) <= _DECIMAL_MAX_BYTES:
+            raise ValueError(f"a decimal has {len(raw)} bytes")
+        number = int.from_bytes(raw, order, signed=True)
+        if not -beyond < number < beyond:
+            raise ValueError(f"a decimal has more than {precision} digits")
+        return Decimal(number).scaleb(-scale, _WIDE)
+
+    return read
+
+
+def _fixed_reader(length_bytes: int) -> Callable[[bytes], Any]:
+    def read(raw: bytes) -> bytes:
+        if len(raw) != length_bytes:  # a cut one is no value of the type
+            raise ValueError(f"a value has {len(raw)} bytes instead of {length_bytes}")
+        return raw
+
+    return read
+
+
+def _in_long(number: int) -> int:
+    if not -(2**63) <= number < 2**63:
+        raise ValueError("a time is beyond what 64 bits hold")
+    return number

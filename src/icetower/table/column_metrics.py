@@ -1,7 +1,7 @@
 """Which statistics of a column a manifest keeps, and how long bounds are cut. Pure.
 
 Sources: Iceberg's documentation of the properties `write.metadata.metrics.*`; Iceberg 1.12, `MetricsConfig`,
-`MetricsModes`, `UnicodeUtil`, `BinaryUtil`.
+`MetricsModes`, `UnicodeUtil`, `BinaryUtil`; specification, "Manifests" (order of floating-point bounds).
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ _PACK: Mapping[str, Callable[[Any], bytes]] = {
 _CUT = ("string", "binary")
 """Fixed values and UUIDs are kept whole."""
 
+_FLOATING = ("float", "double")
 _SURROGATES = range(0xD800, 0xE000)
 _LAST_CODE_POINT = 0x10FFFF
 _NO_ORDER = re.compile(r"bucket\[.*|void")
@@ -113,7 +114,13 @@ def _inside(type_: Type) -> Sequence[Mapping[str, Any]]:
 
 
 def lower_bound(value: Any, type_: str, length: int | None) -> bytes:
-    """A lower bound in Iceberg's binary form: a text or binary value is cut, and so stays below."""
+    """A lower bound in Iceberg's binary form: a text or binary value is cut, and so stays below.
+
+    Zeros become -0.0 here and +0.0 above: where a bound came from, the two may have been one (trap S7), and Iceberg's
+    readers order -0.0 before +0.0.
+    """
+    if type_ in _FLOATING and value == 0:
+        value = -0.0
     return _binary(value[:length] if length is not None and type_ in _CUT else value, type_)
 
 
@@ -121,6 +128,8 @@ def upper_bound(value: Any, type_: str, length: int | None) -> bytes | None:
     """An upper bound in Iceberg's binary form, or None where a cut value has no next one."""
     if length is not None and type_ in _CUT and len(value) > length:
         value = (_next_text if type_ == "string" else _next_bytes)(value[:length])
+    if type_ in _FLOATING and value == 0:
+        value = 0.0
     return None if value is None else _binary(value, type_)
 
 
