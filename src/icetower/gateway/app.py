@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from icetower.ambient import Ambient
 from icetower.errors import ConfigurationError, MethodNotAllowed, NotFound
-from icetower.gateway import control, escalations, iceberg, oauth, shadow
+from icetower.gateway import browsers, control, escalations, iceberg, oauth, shadow
 from icetower.gateway.http import error_response
 from icetower.gateway.settings import LOOPBACK, Settings
 from icetower.gateway.tower import Tower
@@ -49,6 +49,11 @@ def build(tower: Tower) -> ASGIApp:
     # A router and no Starlette application: its layers of middleware cost more than a route, and nothing here needs
     # them, since what a route raises is answered in it.
     async def application(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            foreign = browsers.refusal(scope["method"], scope["headers"], tower.settings.server.origins)
+            if foreign is not None:
+                await error_response(foreign)(scope, receive, send)
+                return
         scope["app"] = router  # then it raises what it has no route for
         try:
             await router(scope, receive, send)

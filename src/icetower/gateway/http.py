@@ -26,6 +26,7 @@ from icetower.errors import (
     NotAuthenticated,
     UpstreamFailed,
 )
+from icetower.gateway.browsers import require_json
 from icetower.gateway.settings import LOOPBACK
 from icetower.gateway.tower import Tower
 from icetower.ledger.ledger import Answer
@@ -155,6 +156,9 @@ async def _authenticate(tower: Tower, request: Request) -> Principal:
     if header is None or header == NO_CREDENTIAL:
         # The name in the request must be loopback's, too: a page in a browser here can make another name resolve to it.
         if tower.open and request.url.hostname in LOOPBACK:
+            headers = request.headers
+            has_body = headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
+            require_json(request.method, headers.get("content-type"), has_body=has_body)
             return administrator(RESERVED_NAME)
         raise NotAuthenticated(
             "no credential was sent; send 'Authorization: Bearer TOKEN', or configure the client's credential"
