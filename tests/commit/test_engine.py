@@ -59,15 +59,15 @@ R1_CASES = [
     ({"engine-name": "spark", "engine-version": "3.5.6"}, "409 rebase.not-blind"),
     (
         {"engine-name": "spark", "engine-version": "4.1.4", "spark.app.id": "x", "spark.merge-into.x": "1"},
-        "409 rebase.not-blind",
+        "409 rebase.reads",
     ),
     (
         {"engine-name": "spark", "engine-version": "4.1.4", "spark.app.id": "x", "source-snapshot-id": "7"},
-        "409 rebase.not-blind",
+        "409 rebase.picked",
     ),
     (
         {"engine-name": "spark", "engine-version": "4.1.4", "spark.app.id": "x", "published-wap-id": "7"},
-        "409 rebase.not-blind",
+        "409 rebase.picked",
     ),
     ({"engine-name": "trino", "engine-version": "9.9"}, "409 rebase.not-blind"),
     ({"icetower.blind": "true", "kafka.connect.offsets": "{}"}, "409 rebase.offsets"),

@@ -26,12 +26,14 @@ from icetower.conflicts.blindness import known_blind
 from icetower.conflicts.history import operation_name, parent_of
 from icetower.conflicts.isolation import Level
 from icetower.conflicts.reads import ReadScope, carried_over
+from icetower.conflicts.revalidation import is_merge, merges_new_rows, only_its_client_validates, shared_sinks
 from icetower.conflicts.written import Table, Targets, Written, objections
 from icetower.errors import CommitConflict
 from icetower.protocol.marks import BLIND_APPENDS, STRICT
 from icetower.table.change import Change
 from icetower.table.partitions import partition_name
 from icetower.table.records import DATA, POSITION_DELETES, referenced_file
+from icetower.table.sinks import sinks_of
 
 JSON = Mapping[str, Any]
 
@@ -93,7 +95,7 @@ def kind_of(change: Change, *, declared_blind: bool) -> Kind:
         return Kind.REWRITE
     removes_data = any(touched.file.content == DATA for touched in change.removed)
     by_position = any(touched.file.content == POSITION_DELETES for touched in change.added)
-    merges = any(key.startswith("spark.merge-into.") for key in summary)
+    merges = is_merge(summary)
     replaces_partitions = str(summary.get("replace-partitions", "")).lower() == "true"
     if replaces_partitions or (removes_data and not (by_position or merges or _carries_row_ids(change))):
         return Kind.PREDICATE
@@ -130,6 +132,7 @@ def word_for(member: Admitted, ground: Ground, *, isolation_since: int | None) -
         CommitConflict: by nobody's.
     """
     _check_shape(member, ground)
+    _check_progress(member, ground)
     properties: Mapping[str, str] = ground.view.get("properties") or {}
     declared = member.blind_appends or properties.get(BLIND_APPENDS, "").lower() == "true"
     kinds = [kind_of(change, declared_blind=declared) for change in member.changes]
@@ -155,10 +158,19 @@ def word_for(member: Admitted, ground: Ground, *, isolation_since: int | None) -
         return Word("summary", scope, merges_vectors=scope.level is Level.SNAPSHOT)
     if by_table:
         return Word("table", merges_vectors=scope is not None)
+    summaries = [change.snapshot.get("summary") or {} for change in member.changes]
+    if scope is not None and scope.level is Level.SNAPSHOT and any(map(merges_new_rows, summaries)):
+        # Both would insert what neither has found, into different files. Iceberg lets that pass at the table's level
+        # alone, which is what the client validates by.
+        raise _refused(
+            "rebase.reads",
+            "it is a MERGE that inserts rows, and isolation: snapshot in the contract does not cover these: another "
+            "commit may have inserted the same rows. Where the table's owner accepts that, set "
+            f"{', '.join(LEVELS)} to snapshot; or read_scope: owned in the contract",
+        )
     if scope is not None:
         return Word("contract", scope, merges_vectors=scope.level is Level.SNAPSHOT)
-    only_adds = all(change.is_pure_append for change in member.changes)
-    if only_adds:
+    if all(change.is_pure_append for change in member.changes) and not any(map(is_merge, summaries)):
         raise _refused(
             "rebase.not-blind",
             f"nothing says that this append is blind. Where it is, set the table property {BLIND_APPENDS}=true, "
@@ -172,7 +184,7 @@ def word_for(member: Admitted, ground: Ground, *, isolation_since: int | None) -
 
 
 def _check_shape(member: Admitted, ground: Ground) -> None:
-    """What is never rebased, whoever asks for it (traps R7, R8, R9)."""
+    """What is never rebased, whoever asks for it (traps R7, R8, R9, R10)."""
     properties: Mapping[str, str] = ground.view.get("properties") or {}
     if member.strict or properties.get(STRICT, "").lower() == "true":
         raise _refused("rebase.strict", "the table or the contract is strict (icetower.strict)")
@@ -189,11 +201,27 @@ def _check_shape(member: Admitted, ground: Ground) -> None:
     if {update["action"] for update in member.updates} - {"add-snapshot", "set-snapshot-ref"}:
         raise _refused("rebase.other-updates", "the commit changes more than the table's content")
     for change in member.changes:
-        summary: JSON = change.snapshot.get("summary") or {}
-        if any(key.startswith("kafka.connect.") for key in summary):
-            raise _refused("rebase.offsets", "it validates consumer offsets, which only its client can")
+        reason = only_its_client_validates(change.snapshot.get("summary") or {})
+        if reason is not None:
+            raise _refused(reason.rule, reason.message)
         if change.snapshot.get("key-id") is not None:
             raise _refused("rebase.encrypted", "its manifest list is encrypted")
+
+
+def _check_progress(member: Admitted, ground: Ground) -> None:
+    """A sink that has stated its progress since the base must look at it before it commits again (trap R10)."""
+    own = [change.snapshot for change in member.changes]
+    if not any(sinks_of(snapshot.get("summary") or {}) for snapshot in own):
+        return
+    ref = next(update["ref-name"] for update in member.updates if update["action"] == "set-snapshot-ref")
+    shared = shared_sinks(own, steps_since(member, ground, ground.ref_head(ref)))
+    if shared is not None:
+        sink, snapshot = shared
+        raise _refused(
+            "rebase.progress",
+            f"snapshot {snapshot['snapshot-id']} states progress of the same sink ({' '.join(sink)}), and only its "
+            "client can see whether these rows are in the table since",
+        )
 
 
 def _declared_at(member: Admitted, ground: Ground, isolation_since: int | None) -> bool:

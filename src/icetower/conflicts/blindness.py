@@ -11,10 +11,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from icetower.protocol.marks import BLIND, SOURCE_SNAPSHOT
+from icetower.conflicts.revalidation import is_merge, only_its_client_validates
+from icetower.protocol.marks import BLIND
 
-# What Spark leaves in the summary of an append that came from reading the table, or from elsewhere.
-_READING_MARKS = ("spark.merge-into.", SOURCE_SNAPSHOT, "published-wap-id")
 _SPARK_WITH_MARKS = (4, 1)
 
 
@@ -23,14 +22,15 @@ def known_blind(summary: Mapping[str, Any], *, declared: bool) -> bool:
 
     Args:
         summary: the snapshot's summary as the client sent it.
-        declared: the owner's word for every append: the table property or the principal's contract.
+        declared: the table property or the principal's contract declares every append blind.
 
     The caller has made sure from the manifests that the change only adds data files; this decides the rest.
     """
     if summary.get("operation") != "append":
         return False
-    if any(key.startswith("kafka.connect.") for key in summary):
-        return False  # its appends validate consumer offsets: a stale one must fail, whatever anyone declares
+    # What shows that it has read is not made blind by a declaration, whoever makes it (trap R10).
+    if only_its_client_validates(summary) is not None or is_merge(summary):
+        return False
     return declared or str(summary.get(BLIND, "")).lower() == "true" or _spark_says_so(summary)
 
 
@@ -41,6 +41,4 @@ def _spark_says_so(summary: Mapping[str, Any]) -> bool:
     if summary.get("engine-name") != "spark" or not summary.get("spark.app.id"):
         return False
     version = re.match(r"(\d+)\.(\d+)", str(summary.get("engine-version", "")))
-    if version is None or (int(version[1]), int(version[2])) < _SPARK_WITH_MARKS:
-        return False
-    return not any(key.startswith(_READING_MARKS) for key in summary)
+    return version is not None and (int(version[1]), int(version[2])) >= _SPARK_WITH_MARKS

@@ -10,7 +10,7 @@ KEY = "icetower.idempotency-key"
 """The idempotency key under which the snapshot was committed (trap K1)."""
 
 BLIND = "icetower.blind"
-"""This writer's word that this append depends on nothing that it has read."""
+"""``true``: this append depends on nothing that its writer has read. ``false``: only its client can validate it."""
 
 APPLICATION = "icetower.application"
 """An application that numbers its commits; beside it stands `SEQUENCE`."""
@@ -35,6 +35,15 @@ MEDIATOR = "icetower.wal."
 
 SOURCE_SNAPSHOT = "source-snapshot-id"
 """Iceberg's own: of which staged snapshot this one was picked."""
+
+PUBLISHED_WAP = "published-wap-id"
+"""Iceberg's own: the write-audit-publish id under which the picked snapshot was staged."""
+
+MERGES = "spark.merge-into."
+"""How the properties begin that Spark 4.1 and later write into the summaries of their MERGEs."""
+
+KAFKA = "kafka.connect."
+"""How Kafka Connect's properties begin."""
 
 # Written by the tower, in a snapshot's summary.
 REF = "icetower.ref"
