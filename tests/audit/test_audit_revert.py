@@ -16,8 +16,11 @@ from histories.serial import START_MS, File, World
 from icetower.audit.agents import Agent, Naming, Wanted
 from icetower.audit.auditor import Options
 from icetower.audit.reverting import Plan
+from icetower.audit.unread import Promises, Version
+from icetower.contracts.document import load
 from icetower.errors import BadRequest
-from icetower.protocol.marks import FILTER, GROUP_FILE, READ_SNAPSHOT, REVERTS
+from icetower.protocol.marks import BASE, BLIND, BLIND_APPENDS, FILTER, GROUP_FILE, READ_SNAPSHOT, REVERTS
+from icetower.protocol.names import Identifier
 from icetower.table.entry_checks import live_entries
 from icetower.table.groups import Group, GroupedAppend, write_group
 from icetower.table.head import HeadState
@@ -26,13 +29,19 @@ from icetower.table.manifests import read_manifest, read_manifest_list
 RED = ("red",)
 
 
-def taken_back(table: Table, agent: str = "ann", since_ms: int = 0) -> tuple[Plan, Table | None]:
-    """The plan, and the table after the commit; None where something stands against it."""
+def taken_back(
+    table: Table, agent: str = "ann", since_ms: int = 0, *, promises: Promises | None = None, unread: bool = False
+) -> tuple[Plan, Table | None]:
+    """The plan, and the table after the commit; None where something stands against it.
+
+    Args:
+        unread: who doesn't say what it has read has not read what the agent wrote.
+    """
 
     async def story() -> tuple[Plan, Table | None]:
         revert = Agent(table.head, table.files, Wanted(agent, since_ms))
-        plan = await revert.plan()
-        if plan.dependencies or plan.nothing:
+        plan = await revert.plan(promises)
+        if any(each.certain or not unread for each in plan.dependencies) or plan.nothing:
             return plan, None
         names = (f"r{at}" for at in itertools.count())
         naming = Naming(777, START_MS + 10**9, {"engine-name": "icetower"}, lambda: next(names))
@@ -91,7 +100,7 @@ def test_what_remains_is_the_history_without_the_agent_or_it_is_refused(seed: in
     world = world_of_two(seed, 10 + seed % 20)
     table = world.table()
     since = len(world.log) - 6
-    plan, after = taken_back(table, since_ms=START_MS + since * 1_000)
+    plan, after = taken_back(table, since_ms=START_MS + since * 1_000, unread=True)
     if after is None:
         assert plan.dependencies or plan.nothing
         return
@@ -103,8 +112,8 @@ def test_the_property_above_is_not_empty() -> None:
     taken = refused = 0
     for seed in range(60):
         world = world_of_two(seed, 10 + seed % 20)
-        plan, after = taken_back(world.table(), since_ms=START_MS + (len(world.log) - 6) * 1_000)
-        taken, refused = taken + (after is not None), refused + bool(plan.dependencies)
+        plan, after = taken_back(world.table(), since_ms=START_MS + (len(world.log) - 6) * 1_000, unread=True)
+        taken, refused = taken + (after is not None), refused + any(each.certain for each in plan.dependencies)
     assert taken > 10
     assert refused > 10
 
@@ -124,7 +133,7 @@ def story(*, version: int = 2) -> tuple[World, File]:
 @pytest.mark.parametrize("version", [1, 2, 3])
 def test_an_append_is_taken_back(version: int) -> None:
     world, file = story(version=version)
-    world.commit("append", [world.data(range(200, 210), (0, RED))])
+    world.commit("append", [world.data(range(200, 210), (0, RED))], summary={BLIND: "true"})
     plan, after = taken_back(world.table())
     assert after is not None
     assert [item.path for item in plan.remove] == [file.path]
@@ -217,6 +226,88 @@ def test_who_may_have_read_it_is_named_as_such() -> None:
     blamed = world.commit("overwrite", [world.data(range(5), (0, RED))], [mine])
     plan, _ = taken_back(world.table())
     assert [(each.snapshot_id, each.certain) for each in plan.dependencies] == [(blamed, False)]
+
+
+SPARK = {"engine-name": "spark", "engine-version": "4.1.0", "spark.app.id": "app-1"}
+MERGED = {**SPARK, "spark.merge-into.num-target-rows-inserted": "5"}
+BLUE = (0, ("blue",))
+
+
+@pytest.mark.parametrize("words", [{}, SPARK, MERGED, {"engine-name": "pyiceberg"}, {READ_SNAPSHOT: "1007"}])
+@pytest.mark.parametrize("operation", ["append", "overwrite"])
+def test_r11_who_says_nothing_of_its_reads_may_have_read_it(words: dict[str, str], operation: str) -> None:
+    """Trap R11: an insert-only MERGE and INSERT … SELECT are appends, wherever they write; Spark marks only the one."""
+    world, _ = story()
+    blamed = world.commit(operation, [world.data(range(200, 210), BLUE)], summary=words)
+    plan, after = taken_back(world.table())
+    assert [(each.snapshot_id, each.certain) for each in plan.dependencies] == [(blamed, False)]
+    assert after is None
+    _, after = taken_back(world.table(), unread=True)
+    assert after is not None
+    assert content_of(world, after) == [*range(10), *range(200, 210)]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        {BLIND: "true"},
+        {READ_SNAPSHOT: "none"},
+        {READ_SNAPSHOT: "1000"},  # bob's first: before the agent's
+        {BASE: "1000"},
+        {FILTER: "false"},
+        {REVERTS: "1000"},
+        {"kafka.connect.offsets.t.0": "7"},
+        {GROUP_FILE: "mem://serial/metadata/_group.json"},
+    ],
+)
+def test_r11_who_says_that_it_has_not_read_it_is_no_obstacle(words: dict[str, str]) -> None:
+    world, _ = story()
+    added = world.data(range(200, 210), (0, RED))
+    snapshot_id = world.commit("append", [added], summary=words)
+    theirs = (GroupedAppend("bob", None, None, "", (added.path,)),)
+    path = "mem://serial/metadata/_group.json"
+    world.storage[path] = write_group(Group(world.metadata["table-uuid"], "main", snapshot_id, theirs))
+    assert taken_back(world.table())[1] is not None
+
+
+def test_r11_the_table_says_that_its_appends_read_nothing() -> None:
+    world, _ = story()
+    world.metadata["properties"] = {BLIND_APPENDS: "true"}
+    world.commit("append", [world.data(range(200, 210), (0, RED))])
+    assert taken_back(world.table())[1] is not None
+
+
+def promises(words: str, *, since_ms: int = 0) -> Promises:
+    """Of bob, in force from a time on."""
+    text = f"version: 1\nagent: bob\ntables:\n  - table: shop.sales\n    operations: [append, overwrite]\n{words}"
+    version = Version(since_ms, load(text, source="test"))
+    return Promises(Identifier.parse("shop.sales"), {"bob": [version]})
+
+
+WHOLE = "    partitions: all\n"
+ITS_OWN = "    partitions: [{category: [blue]}]\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "operation", "stands"),
+    [
+        (WHOLE, "append", True),
+        (WHOLE + "    blind_appends: true\n", "append", False),
+        (WHOLE + "    blind_appends: true\n", "overwrite", True),
+        (WHOLE + "    read_scope: owned\n", "append", True),
+        (ITS_OWN + "    read_scope: owned\n", "append", False),
+        (ITS_OWN + "    read_scope: owned\n", "overwrite", False),
+        ("    partitions: [{category: [red]}]\n    read_scope: owned\n", "append", True),
+        (ITS_OWN, "append", True),
+    ],
+)
+def test_r11_the_contract_that_was_in_force_says_what_was_read(words: str, operation: str, stands: bool) -> None:
+    """`read_scope: owned` covers those who own nothing where the agent wrote."""
+    world, _ = story()
+    world.commit(operation, [world.data(range(200, 210), BLUE)])
+    assert (taken_back(world.table(), promises=promises(words))[1] is None) == stands
+    later = promises(words, since_ms=START_MS + 10**9)
+    assert taken_back(world.table(), promises=later)[1] is None
 
 
 def test_who_only_dropped_it_is_no_obstacle() -> None:

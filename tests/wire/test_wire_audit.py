@@ -108,6 +108,12 @@ def test_what_an_agent_wrote_is_taken_back(
     agents["bob"].load_table(table).append(rows(4))
     assert ids(catalog, table) == [1, 3, 4, 100, 101]
     asked = ("revert", table, "--agent", f"{namespace}-ann", "--since", "1h")
+    unsaid = typed(tower, *asked)
+    assert unsaid.returncode == 3, unsaid.stderr
+    assert f"by {namespace}-bob" in unsaid.stdout
+    assert "may have read what the agent wrote" in unsaid.stdout
+    assert "--assume-unread" in unsaid.stdout
+    asked = (*asked, "--assume-unread")
     dry = typed(tower, *asked, "--dry-run", "--json")
     assert dry.returncode == 0, dry.stderr
     plan = json.loads(dry.stdout)
@@ -123,6 +129,18 @@ def test_what_an_agent_wrote_is_taken_back(
     again = typed(tower, *asked)
     assert again.returncode == 0
     assert "Nothing of it is left" in again.stdout
+
+
+def test_r11_what_contracts_say_of_reads_is_heard(tower: TowerProcess, catalog: Catalog, namespace: str) -> None:
+    """Trap R11: an append whose writer says nothing stands in the way, unless its contract does."""
+    table = f"{namespace}.sales"
+    catalog.create_table(table, schema=rows(1).schema)
+    for who, number, words in (("ann", 1, ""), ("bob", 2, "    blind_appends: true\n")):
+        principal = tower.principal(f"{namespace}-{who}", WRITES_ALL.format(namespace=namespace) + words)
+        tower.catalog(principal).load_table(table).append(rows(number))
+    done = typed(tower, "revert", table, "--agent", f"{namespace}-ann", "--since", "1h")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert ids(catalog, table) == [2]
 
 
 def test_who_has_built_on_it_is_named(

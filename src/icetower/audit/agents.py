@@ -12,6 +12,7 @@ from icetower.audit.reverting import Plan, Reverting
 from icetower.audit.shapes import check_shape
 from icetower.audit.taking_back import Draft, Drafting
 from icetower.audit.telling import called
+from icetower.audit.unread import Promises, Unread
 from icetower.conflicts.history import parent_of
 from icetower.errors import BadRequest
 from icetower.protocol.marks import GROUP_FILE, PRINCIPAL, REVERTS
@@ -62,8 +63,11 @@ class Agent:
         self._wanted = wanted
         self._walk: Walk | None = None
 
-    async def plan(self) -> Plan:
+    async def plan(self, promises: Promises | None = None) -> Plan:
         """What one commit would take back, and what stands against it.
+
+        Args:
+            promises: the contracts of those who write to the table, where they are known.
 
         Raises:
             BadRequest: there is no such branch, or it cannot be told what a commit did.
@@ -91,7 +95,9 @@ class Agent:
                 rule="revert.blind",
             )
         chosen = {position - shift: files for position, files in own.items()}
-        known = (walk.line, walk.standing, walk.cycles, chosen, self._head.format_version)
+        before = frozenset(snapshot["snapshot-id"] for snapshot in chain[: min(own)])
+        unread = Unread(self._head.metadata, before, promises)
+        known = (walk.line, walk.standing, walk.cycles, unread, chosen, self._head.format_version)
         return await walk.ask(lambda: Reverting(*known).plan())
 
     def _chain(self) -> list[JSON]:

@@ -148,7 +148,7 @@ class Cycles:
         if not item.is_data:
             if item.is_equality:
                 return self._in_partition(item, expression)
-            data = self._data(item.target)
+            data = self.data_file(item.target)
             if data is None:
                 return self._in_partition(item, expression)
             about = data
@@ -175,7 +175,8 @@ class Cycles:
             self._pruners[key] = Pruner(expression, self.standing.specs[item.spec_id], self.columns)
         return self._pruners[key]
 
-    def _data(self, path: str | None) -> Item | None:
+    def data_file(self, path: str | None) -> Item | None:
+        """A data file of the line, live or gone."""
         if path is None:
             return None
         live = self.standing.live(path)

@@ -19,6 +19,7 @@ from icetower.audit.cycles import Cycles
 from icetower.audit.items import Item
 from icetower.audit.standing import Standing
 from icetower.audit.telling import called, name, names, partition_of
+from icetower.audit.unread import Unread
 from icetower.conflicts.deletes import Place, is_unpartitioned
 
 
@@ -65,6 +66,7 @@ class Reverting:
         line: the branch, from before the first of the agent's commits to the head.
         standing: at the head.
         cycles: tells what touches whose filter.
+        unread: tells which commits have not read what the agent wrote.
         chosen: the agent's commits by position, each with the files that are its own; None: all of it.
         format_version: of the table.
     """
@@ -72,6 +74,7 @@ class Reverting:
     line: Line
     standing: Standing
     cycles: Cycles
+    unread: Unread
     chosen: Mapping[int, frozenset[str] | None]
     format_version: int
     _extra: dict[str, Item] = field(default_factory=dict[str, Item])
@@ -158,23 +161,31 @@ class Reverting:
             self._depend(commit, f"deleted rows in {partition_of(item, self.standing.specs)}: some may be the agent's")
 
     def _check_reads(self, commit: Commit) -> None:
-        reads = commit.reads
-        if reads.blind or commit.is_compaction:
+        """Whether a commit has read what is taken back, or may have: where nothing says that, it may (trap R11)."""
+        if commit.is_compaction or self.unread.reads_nothing(commit):
             return
+        newest = self.unread.newest_read(commit)
         before = [self.line.commits[at] for at in sorted(self.chosen) if at < commit.position]
-        if reads.filter is not None:
-            seen = [each for each in before if reads.start is None or each.position <= reads.start]
-            read = next((each for each in seen if self.cycles.touched(each, reads.filter) is not None), None)
+        seen = [each for each in before if newest is None or each.position <= newest]
+        if commit.reads.filter is not None:
+            read = next((each for each in seen if self.cycles.touched(each, commit.reads.filter) is not None), None)
             if read is not None:
                 self._depend(commit, f"has read what {called(read.snapshot)} wrote, by its filter")
-        elif commit.operation in ("overwrite", "delete"):
-            ours = self._places(before)
-            if ours & self._places([commit]):
-                why = f"{called(commit.snapshot)} wrote where the agent had written, and doesn't say what it had read"
-                self._found[Dependency(commit.id, why, certain=False)] = None
+        elif seen and not self.unread.reads_elsewhere(commit, self._places(seen)):
+            why = f"{called(commit.snapshot)} may have read what the agent wrote: nothing says what it has read"
+            self._found[Dependency(commit.id, why, certain=False)] = None
 
-    def _places(self, commits: Sequence[Commit]) -> set[Place]:
-        return {item.place for commit in commits for item in (*commit.delta.added, *commit.delta.removed)}
+    def _places(self, commits: Sequence[Commit]) -> Iterator[Place]:
+        """The partitions that the agent's commits touched; of deletes, those of their data files as well."""
+        for commit in commits:
+            own = self.chosen[commit.position]
+            for item in (*commit.delta.added, *commit.delta.removed):
+                if own is not None and item.path not in own:
+                    continue
+                yield item.spec_id, item.partition
+                data = None if item.is_data else self.cycles.data_file(item.target)
+                if data is not None:
+                    yield data.spec_id, data.partition
 
     def _depend(self, commit: Commit, did: str) -> None:
         self._found[Dependency(commit.id, f"{called(commit.snapshot)} {did}")] = None

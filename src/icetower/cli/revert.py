@@ -21,6 +21,7 @@ from icetower.audit.taking_back import Draft
 from icetower.audit.telling import listed, name
 from icetower.catalog.storage import FileIOStorage
 from icetower.cli.lake import JSON, Lake
+from icetower.cli.promises import promises_of
 from icetower.cli.registry import Json, token_for
 from icetower.cli.snapshots import TIMEOUT_S, Place, place_in_catalog
 from icetower.cli.tables import DEFAULT_CATALOG, CatalogName, PlacedFiles, StorageOptions, pairs
@@ -34,6 +35,15 @@ from icetower.table.metadata import MAIN
 REFUSED = 3
 """Exit status where others have built on what the agent wrote."""
 ATTEMPTS_MAX = 5
+SHOWN_MAX = 20
+"""Commits that stand against it, on the terminal."""
+
+WAY_OUT = (
+    "Commits that may have read it do not declare their reads. If you know that none of them used these rows, run the "
+    "command again with --assume-unread. A writer declares its reads in the snapshot's summary (icetower.agent: "
+    "keyed(key, blind=True) or having_read), a contract by blind_appends or read_scope: owned. Contracts count where "
+    "an administrator runs this command."
+)
 COMMIT_TIMEOUT_S = 90.0
 _AGO = re.compile(r"(\d{1,9})(s|m|h|d)")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
@@ -128,8 +138,12 @@ class _Done:
                 hanging(console, f"  {verb}", Text(f"{item.what} {name(item.path)}, {item.records} rows"), width=18)
         if self.refused:
             console.print(Text("Nothing is taken back:", BAD))
-            for each in self._against:
-                hanging(console, "  ·", Text(each.why + ("" if each.certain else " (--assume-unread)")))
+            for each in self._against[:SHOWN_MAX]:
+                hanging(console, "  ·", Text(each.why))
+            if len(self._against) > SHOWN_MAX:
+                console.print(f"  · and {len(self._against) - SHOWN_MAX} more (--json lists them all)")
+            if not all(each.certain for each in self._against):
+                console.print(WAY_OUT)
         elif plan.nothing:
             console.print("Nothing of it is left: there is nothing to take back")
         elif self._dry_run:
@@ -169,7 +183,7 @@ class _Reverting:
         files = PlacedFiles(place)
         try:
             agent = Agent(place.head, files, self._wanted)
-            plan = await agent.plan()
+            plan = await agent.plan(promises_of(self._catalog, self._table, place.head))
             stands = [each for each in plan.dependencies if each.certain or not self._assumed]
             if stands or plan.nothing or self._dry_run:
                 return _Done(self._wanted, plan, self._assumed, None, self._dry_run)
