@@ -6,14 +6,14 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from decimal import Decimal
-from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from wal_world import CONTRACTS, Crash, World, crash_at, once
 
 from icetower.contracts.check import Touch, Violation, check
 from icetower.contracts.document import load
-from icetower.contracts.model import Contract, Operation
+from icetower.contracts.model import Operation
 from icetower.contracts.terms import NO_LAYOUT
 from icetower.errors import BadRequest
 from icetower.pipelines.tables import iceberg_table, identifier, load_metadata
@@ -23,81 +23,9 @@ from icetower.table.partitions import spec_of
 pytestmark = pytest.mark.spark
 
 
-def contract(agent: str, *buckets_of_days: str) -> Contract:
-    days = ", ".join(buckets_of_days)
-    return load(
-        f"version: 1\nagent: {agent}\ntables:\n  - table: '**'\n    operations: [append, overwrite]\n"
-        f"    partitions:\n      - d_day: [{days}]\n",
-        source="test",
-    )
-
-
-CONTRACTS = {"web": contract("web", "2017-01-01", "2017-01-02"), "till": contract("till", "2017-01-02", "2017-01-03")}
-COLUMNS = "id BIGINT, at TIMESTAMP, amount DECIMAL(9,2), _idempotency_key STRING"
-
-
-class World:
-    """A log and its target in a namespace of their own."""
-
-    def __init__(self, spark: SparkSession, namespace: str, properties: str = "") -> None:
-        self.spark = spark
-        self.wal, self.target, self.system = f"{namespace}.wal", f"{namespace}.target", f"{namespace}.system"
-        spark.sql(f"CREATE TABLE {self.wal} ({COLUMNS}, _agent STRING) USING iceberg PARTITIONED BY (_agent)")
-        spark.sql(
-            f"CREATE TABLE {self.target} ({COLUMNS}) USING iceberg PARTITIONED BY (days(at)) "
-            f"TBLPROPERTIES ('commit.retry.num-retries' = '2'{properties})"
-        )
-        spark.sql(f"ALTER TABLE {self.target} REPLACE PARTITION FIELD days(at) WITH days(at) AS d_day")
-        self.job = Job(self.wal, self.target, CONTRACTS, self.system)
-
-    def append(self, *rows: tuple[int, int, str | None, str]) -> None:
-        """(id, day of January 2017, key, agent)."""
-        values = ", ".join(
-            f"({i}, timestamp'2017-01-0{day} 05:00:00', {i}.10, {'NULL' if key is None else repr(key)}, '{agent}')"
-            for i, day, key, agent in rows
-        )
-        self.spark.sql(f"INSERT INTO {self.wal} VALUES {values}")
-
-    def ids(self) -> list[int]:
-        return sorted(row.id for row in self.spark.table(self.target).select("id").collect())
-
-    def log(self, name: str) -> list[Any]:
-        return self.spark.table(f"{self.system}.{name}").collect()
-
-    def run(self, after: Callable[[str], None] | None = None, **changes: Any) -> Mediation:
-        job = replace(self.job, **changes)
-        return mediate(self.spark, job) if after is None else mediate(self.spark, job, after=after)
-
-    def summaries(self) -> list[dict[str, str]]:
-        return [snapshot["summary"] for snapshot in load_metadata(self.spark, self.target)["snapshots"]]
-
-
 @pytest.fixture
 def world(spark: SparkSession, fresh: Callable[[], str]) -> World:
     return World(spark, fresh())
-
-
-class Crash(Exception):
-    pass
-
-
-def crash_at(step: str) -> Callable[[str], None]:
-    def hook(name: str) -> None:
-        if name == step:
-            raise Crash(step)
-
-    return hook
-
-
-def once(step: str, work: Callable[[], object]) -> Callable[[str], None]:
-    done: list[str] = []
-
-    def hook(name: str) -> None:
-        if name == step and not done:
-            done.append(name)
-            work()
-
-    return hook
 
 
 def test_batches_are_applied_once_judged_and_written_down(world: World) -> None:
@@ -231,7 +159,7 @@ def test_a_slower_mediator_does_not_write_an_older_row_over_a_newer_one(world: W
 
     def overtaken() -> None:
         world.run(merge_keys=keys)
-        world.spark.sql(f"INSERT INTO {world.wal} VALUES (1, timestamp'2017-01-01 05:00:00', 99.00, 'k9', 'web')")
+        world.spark.sql(f"INSERT INTO {world.wal} VALUES (1, timestamp'2017-01-01 05:00:00', 99.00, 'k9', 'web', NULL)")
         world.run(merge_keys=keys)
 
     slow = world.run(once("rejections", overtaken), merge_keys=keys)
@@ -245,7 +173,7 @@ def test_a_slower_mediator_does_not_write_an_older_row_over_a_newer_one(world: W
 
 def test_upserts_take_the_last_row_of_a_batch(world: World) -> None:
     world.append((1, 1, "a", "web"))
-    world.spark.sql(f"INSERT INTO {world.wal} VALUES (1, timestamp'2017-01-01 05:00:00', 5.00, 'b', 'web')")
+    world.spark.sql(f"INSERT INTO {world.wal} VALUES (1, timestamp'2017-01-01 05:00:00', 5.00, 'b', 'web', NULL)")
     done = world.run(merge_keys=("id", "at"))
     assert (done.applied, done.superseded, done.read) == (1, 1, 2)
     assert [row.amount for row in world.spark.table(world.target).collect()] == [Decimal("5.00")]
@@ -265,9 +193,8 @@ def test_a_compacted_log_is_not_read_again(world: World) -> None:
     for number in range(1, 4):
         world.append((number, 1, f"k{number}", "web"))
     assert world.run().applied == 3
-    compact = f"CALL tower.system.rewrite_data_files(table => '{world.wal[6:]}', options => map('rewrite-all', 'true'))"
     world.append((4, 1, "k4", "web"), (5, 1, "k1", "web"))
-    world.spark.sql(compact)
+    world.compact()
     world.append((6, 2, "k6", "web"))
     done = world.run()
     assert (done.read, done.applied, done.duplicates) == (3, 2, 1)
@@ -333,6 +260,19 @@ def test_a_window_bounds_where_keys_are_looked_for(world: World) -> None:
     done = world.run(window=window)
     assert (done.applied, done.duplicates) == (1, 1)
     assert world.ids() == [1, 2]
+
+
+def test_columns_that_came_after_the_last_commit_are_null(spark: SparkSession, fresh: Callable[[], str]) -> None:
+    """A table gets its column of keys when its first mediator comes, and its rows have none."""
+    world = World(spark, fresh())
+    spark.sql(f"ALTER TABLE {world.target} DROP COLUMN _idempotency_key")
+    spark.sql(f"INSERT INTO {world.target} VALUES (9, timestamp'2017-01-01 05:00:00', 9.10)")
+    spark.sql(f"ALTER TABLE {world.target} ADD COLUMN _idempotency_key STRING")
+    world.append((1, 1, "k1", "web"))
+    for table in (world.wal, world.target):
+        spark.sql(f"ALTER TABLE {table} ADD COLUMN more STRING")
+    assert world.run().applied == 1
+    assert world.ids() == [1, 9]
 
 
 @pytest.mark.parametrize(

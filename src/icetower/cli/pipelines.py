@@ -34,6 +34,18 @@ def mediate(
     ] = None,
     system: Annotated[str, typer.Option(help="Namespace of the mediator's logs.")] = "system",
     merge_keys: Annotated[str, typer.Option(help="Columns, by commas: upsert by them instead of inserting.")] = "",
+    window_column: Annotated[
+        str | None,
+        typer.Option(help="Timestamp column that bounds where duplicates are looked for."),
+    ] = None,
+    window_s: Annotated[int, typer.Option(help="With --window-column: how far back, in seconds.")] = 86400,
+    reread: Annotated[
+        bool, typer.Option("--reread", help="Take the whole log where it cannot be read on from where it was left.")
+    ] = False,
+    order_by: Annotated[
+        str | None,
+        typer.Option(help="With --merge-keys: column that orders versions of a row where the log lost their order."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Apply a write-ahead log to its table, batch by batch, until all of it is read.
@@ -43,7 +55,7 @@ def mediate(
     """
     _need_spark()
     from icetower.pipelines.session import CATALOG
-    from icetower.pipelines.wal_mediator import Job, load_contracts
+    from icetower.pipelines.wal_mediator import Job, Window, load_contracts
     from icetower.pipelines.wal_mediator import mediate as apply_batch
 
     in_force = load_contracts(contracts) if contracts is not None else _contracts_in_force(uri)
@@ -54,6 +66,9 @@ def mediate(
         contracts=in_force,
         system=f"{CATALOG}.{system}",
         merge_keys=tuple(key for key in merge_keys.split(",") if key),
+        window=Window(window_column, window_s) if window_column else None,
+        reread=reread,
+        order_by=order_by,
     )
     rows = Table("batch", "read", "applied", "duplicates", "rejected", "snapshot", title=f"{wal} → {target}")
     try:

@@ -17,17 +17,8 @@ from pyspark.sql import functions as f
 from icetower.errors import CommitConflict
 from icetower.pipelines.tables import literal, merge, quoted, told
 from icetower.pipelines.wal_plan import Batch, Done
-from icetower.pipelines.wal_rows import (
-    AGENT_COLUMN,
-    FILE,
-    KEY_COLUMN,
-    ORDER,
-    OUTCOME,
-    POSITION,
-    REASON,
-    REJECTED,
-    RULE,
-)
+from icetower.pipelines.wal_reading import FILE, ORDER, POSITION
+from icetower.pipelines.wal_rows import AGENT_COLUMN, KEY_COLUMN, OUTCOME, REASON, REJECTED, RULE
 
 TRIES = 5
 _MEDIATION = (

@@ -48,16 +48,17 @@ from icetower.pipelines.tables import (
 )
 from icetower.pipelines.wal_logs import Logs
 from icetower.pipelines.wal_plan import SEQUENCE, WAL, Batch, Counts, Done, Metadata, history, next_batch, readable
+from icetower.pipelines.wal_reading import columns_as_of, read_batch, with_known_order
 from icetower.pipelines.wal_rows import (
     APPLIED,
     KEY_COLUMN,
     OUTCOME,
+    UNORDERED,
     Rules,
     agree,
     classify,
     judge,
     proven_specs,
-    read_batch,
 )
 from icetower.table.metadata import current_snapshot_id
 from icetower.table.partitions import spec_of
@@ -92,6 +93,7 @@ class Job:
         window: None looks for keys everywhere.
         snapshots_max: of the log, that one run takes.
         reread: take the whole log where it can't be read on from where it was left.
+        order_by: for upserts: the column of the log that orders the versions of a row where the log no longer does.
     """
 
     wal: str
@@ -102,6 +104,7 @@ class Job:
     window: Window | None = None
     snapshots_max: int = SNAPSHOTS_MAX
     reread: bool = False
+    order_by: str | None = None
 
     @property
     def catalog(self) -> str:
@@ -199,10 +202,16 @@ class _Run:
         batch = next_batch(target, wal, snapshots_max=job.snapshots_max, reread=job.reread)
         if batch is None:
             return Mediation("idle", job.target, job.wal, settled=tuple(self.settled))
+        order_by = None
+        if batch.whole and job.merge_keys:
+            batch, ordered = with_known_order(self.spark, job.wal, wal, batch)
+            order_by = None if ordered else job.order_by
         columns = self.spark.table(job.target).columns
         # Cut off from the tables it was read from: what is counted is what is merged, whatever they become meanwhile.
-        rows = self._classified(batch, target, rules).localCheckpoint()
+        rows = self._classified(batch, target, wal, rules, order_by).localCheckpoint()
         found = {row[0]: row[1] for row in rows.groupBy(OUTCOME).count().collect()}
+        if UNORDERED in found:
+            raise _order_is_lost(job, found[UNORDERED], order_by)
         counts = Counts(sum(found.values()), **found)
         self.after("planned")
         if counts.rejected or self.logs.has_rejections(batch):
@@ -246,6 +255,11 @@ class _Run:
                     "doesn't own",
                     rule="wal.merge-keys",
                 )
+        if job.order_by is not None and job.order_by not in self.spark.table(job.wal).columns:
+            raise BadRequest(
+                f"{job.wal} has no column {job.order_by}; --order-by (`Job.order_by`) names one of the log",
+                rule="wal.order",
+            )
         current = next(s for s in target["schemas"] if s["schema-id"] == target["current-schema-id"])
         required = {field["name"] for field in current["fields"] if field["required"]}
         return Rules(
@@ -260,17 +274,20 @@ class _Run:
             now_ms=self.ambient.now_ms(),
         )
 
-    def _classified(self, batch: Batch, target: Metadata, rules: Rules) -> DataFrame:
-        judged = judge(read_batch(self.spark, self.job.wal, batch), rules)
+    def _classified(
+        self, batch: Batch, target: Metadata, wal: Metadata, rules: Rules, order_by: str | None
+    ) -> DataFrame:
+        judged = judge(read_batch(self.spark, self.job.wal, wal, batch), rules)
         window = self._window(batch)
         since_ms = None if window is None else self.ambient.now_ms() - window.length_s * 1000
         known = [self.logs.known_keys(self.job.table_name, since_ms)]
         head = current_snapshot_id(target)
         if head is not None:
             rows = self.spark.read.format("iceberg").option("versionAsOf", head).load(self.job.target)
+            rows = rows.select(*columns_as_of(self.spark, self.job.target, target, head))
             condition = self._bound(judged, window, "")
             known.append(rows.where(condition) if condition else rows)
-        return classify(judged, known, self.job.merge_keys)
+        return classify(judged, known, self.job.merge_keys, order_by)
 
     def _window(self, batch: Batch) -> Window | None:
         # A log that is taken whole holds rows of any age, and the target may have them all.
@@ -338,8 +355,10 @@ class _Run:
         """Complete the logs of batches whose mediator did not live to do it."""
         recent = list(islice(history(target, wal["table-uuid"]), SETTLED_LOOK_BACK))
         for done in self.logs.open_batches(recent):
-            batch = Batch(target["table-uuid"], wal["table-uuid"], done.sequence, done.start, done.through)
-            rows = read_batch(self.spark, self.job.wal, batch) if readable(wal, batch) else None
+            batch = Batch(
+                target["table-uuid"], wal["table-uuid"], done.sequence, done.start, done.through, base=done.base
+            )
+            rows = read_batch(self.spark, self.job.wal, wal, batch) if readable(wal, batch) else None
             if rows is None:
                 _log.warning("batch %s: its part of the log has expired, its keys are in the target only", done.batch)
             self._close(done, rows)
@@ -351,6 +370,22 @@ class _Run:
         self.after("keys")
         self.logs.write_mediation(done, self.job.table_name, str(identifier(self.job.wal)))
         self.after("closed")
+
+
+def _order_is_lost(job: Job, rows: int, order_by: str | None) -> BadRequest:
+    if order_by is not None:
+        return BadRequest(
+            f"{rows} rows of {job.wal} are versions of the same rows of {job.target}, and {order_by} does not order "
+            "them: it is null, or the same in two of them. Name a column that tells them apart",
+            rule="wal.order",
+        )
+    return BadRequest(
+        f"{rows} rows of {job.wal} are versions of the same rows of {job.target}, and which of them is the last is not "
+        "known: a compaction has mixed the rows of the log, and the snapshots that appended them have expired. Run "
+        "once with --order-by COLUMN (`Job.order_by`), a column of the log that orders them. A log in format version 3 "
+        "keeps the order of its rows through compactions",
+        rule="wal.order",
+    )
 
 
 def _columns(rows: DataFrame) -> list[str]:
@@ -389,6 +424,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--window-s", type=int, default=24 * 3600, help="how far back, in seconds")
     parser.add_argument("--snapshots-max", type=int, default=SNAPSHOTS_MAX, help="of the log, in one batch")
     parser.add_argument("--reread", action="store_true", help="take the whole log where it can't be read on")
+    parser.add_argument("--order-by", help="column that orders the versions of a row where the log no longer does")
     given = parser.parse_args(arguments)
     try:
         if not given.contracts.is_dir():
@@ -402,6 +438,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             window=Window(given.window_column, given.window_s) if given.window_column else None,
             snapshots_max=given.snapshots_max,
             reread=given.reread,
+            order_by=given.order_by,
         )
         spark = spark_session(
             "icetower-wal-mediator",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from icetower.errors import BadRequest
@@ -24,6 +24,7 @@ SEQUENCE = MEDIATOR + "sequence"
 FROM = MEDIATOR + "from-snapshot"
 THROUGH = MEDIATOR + "through-snapshot"
 BATCH = MEDIATOR + "batch"
+BASE = MEDIATOR + "base-snapshot"
 COUNTS = ("read", "applied", "superseded", "duplicates", "rejected")
 
 
@@ -49,7 +50,9 @@ class Counts:
 class Batch:
     """Snapshots of the log from `start` (not included) to `through`; `start` None: the whole log as of `through`.
 
-    `compacted`: files of the batch may have been replaced since, by a compaction of the log.
+    Attributes:
+        compacted: files of the batch may have been replaced since, by a compaction of the log.
+        base: of a whole log: the snapshot that is read as it stood; the rest is read append by append.
     """
 
     target_uuid: str
@@ -58,6 +61,7 @@ class Batch:
     start: int | None
     through: int
     compacted: bool = True
+    base: int | None = None
 
     @property
     def whole(self) -> bool:
@@ -68,8 +72,13 @@ class Batch:
         """The same for the same rows, so that a batch sent again is recognised."""
         return str(uuid.uuid5(uuid.UUID(self.wal_uuid), f"{self.target_uuid}/{self.start}/{self.through}"))
 
+    def based_on(self, base: int) -> Batch:
+        """The same rows, read from another state of the log on."""
+        return replace(self, base=base, compacted=base != self.through)
+
     def properties(self, counts: Counts) -> dict[str, str]:
         """Of the snapshot that applies the batch; `Done` reads them back."""
+        based = {} if self.base is None else {BASE: str(self.base)}
         return {
             KEY: self.id,
             WAL: self.wal_uuid,
@@ -77,6 +86,7 @@ class Batch:
             FROM: "none" if self.start is None else str(self.start),
             THROUGH: str(self.through),
             BATCH: self.id,
+            **based,
             **{MEDIATOR + name: str(getattr(counts, name)) for name in COUNTS},
         }
 
@@ -92,6 +102,7 @@ class Done:
     counts: Counts
     snapshot: int
     committed_at_ms: int
+    base: int | None = None
 
 
 def history(target: Metadata, wal_uuid: str) -> Iterator[Done]:
@@ -116,6 +127,7 @@ def _done(snapshot: Snapshot, summary: Mapping[str, str]) -> Done:
             counts=Counts(*(int(summary[MEDIATOR + name]) for name in COUNTS)),
             snapshot=snapshot["snapshot-id"],
             committed_at_ms=snapshot["timestamp-ms"],
+            base=int(summary.get(BASE, summary[THROUGH])) if start == "none" else None,
         )
     except (KeyError, ValueError) as error:
         raise BadRequest(
@@ -156,7 +168,7 @@ def next_batch(target: Metadata, wal: Metadata, *, snapshots_max: int, reread: b
     fresh = None if start is None else _fresh(wal, start, head, reread=reread)
     sequence = last_sequence(target, wal["table-uuid"]) + 1
     if fresh is None:
-        return Batch(target["table-uuid"], wal["table-uuid"], sequence, None, head, compacted=False)
+        return Batch(target["table-uuid"], wal["table-uuid"], sequence, None, head, compacted=False, base=head)
     through = fresh[:snapshots_max][-1]["snapshot-id"]
     compacted = any(_operation(snapshot) == "replace" for snapshot in fresh)
     return Batch(target["table-uuid"], wal["table-uuid"], sequence, start, through, compacted)
@@ -174,10 +186,12 @@ def _fresh(wal: Metadata, start: int, head: int, *, reread: bool) -> list[Snapsh
 
 def readable(wal: Metadata, batch: Batch) -> bool:
     """Whether the log still has what the batch was read from."""
-    if not any(snapshot["snapshot-id"] == batch.through for snapshot in wal["snapshots"]):
+    first = batch.base if batch.whole else batch.start
+    needed = {batch.through, batch.base} if batch.whole else {batch.through}
+    if not needed <= {snapshot["snapshot-id"] for snapshot in wal["snapshots"]}:
         return False
     try:
-        return batch.start is None or bool(between(wal, batch.start, batch.through))
+        return first is None or first == batch.through or bool(between(wal, first, batch.through))
     except BadRequest:
         return False
 
@@ -201,8 +215,9 @@ def between(wal: Metadata, start: int, through: int) -> list[Snapshot]:
     if not reached:
         raise BadRequest(
             f"the log can't be read from snapshot {start}, where the progress ends: its history no longer has the "
-            "snapshots after it (expired, or rolled back). Run once with `reread` to take the whole log, rows applied "
-            "before are dropped by their keys; and let the log keep its snapshots longer than a mediator may rest",
+            "snapshots after it (expired, or rolled back). Run once with --reread (`Job.reread`) to take the whole "
+            "log: rows that were applied before are dropped by their keys. And let the log keep its snapshots longer "
+            "than a mediator may rest",
             rule="wal.expired",
             snapshot=start,
         )
@@ -210,11 +225,34 @@ def between(wal: Metadata, start: int, through: int) -> list[Snapshot]:
         if _operation(snapshot) not in ("append", "replace"):
             raise BadRequest(
                 f"snapshot {snapshot['snapshot-id']} of the log is a {_operation(snapshot)}: a log is only appended to "
-                "and compacted. Run once with `reread` to take the log as it stands now",
+                "and compacted. Run once with --reread (`Job.reread`) to take the log as it stands now",
                 rule="wal.append-only",
                 snapshot=snapshot["snapshot-id"],
             )
     return found[::-1]
+
+
+def oldest_base(wal: Metadata, through: int) -> int:
+    """The oldest snapshot from which the log can be read append by append up to `through`."""
+    base = through
+    for snapshot in ancestors(wal, through):
+        base = snapshot["snapshot-id"]
+        if _operation(snapshot) not in ("append", "replace"):
+            break
+    return base
+
+
+def line_ranks(wal: Metadata, through: int) -> dict[int, int | None]:
+    """The snapshots up to `through` that the log still has; of those that appended, the rank of what they appended.
+
+    A rank is the sequence number of the snapshot; those of format version 1, which have none, come before all others.
+    """
+    line = [*ancestors(wal, through)]
+    numbers = (snapshot.get("sequence-number") or -at for at, snapshot in enumerate(line, 1))
+    return {
+        snapshot["snapshot-id"]: number if _operation(snapshot) == "append" else None
+        for snapshot, number in zip(line, numbers, strict=True)
+    }
 
 
 def _operation(snapshot: Snapshot) -> str:

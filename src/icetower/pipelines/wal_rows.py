@@ -1,4 +1,4 @@
-"""The rows of a batch: read in the log's order, judged by contract, freed of duplicates. DataFrame in, DataFrame out.
+"""The rows of a batch: judged by contract, freed of duplicates, the newest of each chosen. DataFrame in, DataFrame out.
 
 A judged row is a row of the log with `__rule` and `__reason` (null where nothing stands against it) and `__outcome`.
 """
@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import Column, DataFrame, Window, WindowSpec
 from pyspark.sql import functions as f
 from pyspark.sql.types import DataType, DecimalType, StringType, StructField, StructType
 
@@ -20,21 +20,20 @@ from icetower.contracts.model import Contract, Operation
 from icetower.contracts.terms import Layout
 from icetower.errors import BadRequest
 from icetower.pipelines.tables import quoted
-from icetower.pipelines.wal_plan import Batch, Metadata
+from icetower.pipelines.wal_plan import Metadata
+from icetower.pipelines.wal_reading import ORDER, SEQUENCE, SPEC
 from icetower.protocol.names import Identifier
 from icetower.table.partitions import PartitionField, PartitionSpec, spec_of
 
 KEY_COLUMN = "_idempotency_key"
 AGENT_COLUMN = "_agent"
 WRITTEN_COLUMN = "_written_at"
-FILE, POSITION, SEQUENCE = "__file", "__position", "__sequence"
 RULE, REASON, OUTCOME = "__rule", "__reason", "__outcome"
-ORDER = (SEQUENCE, FILE, POSITION)
 APPLIED, SUPERSEDED, DUPLICATE, REJECTED = "applied", "superseded", "duplicates", "rejected"
+UNORDERED = "unordered"
 PARTITIONS_MAX = 10_000
 _log = logging.getLogger(__name__)
 _PART = "__part_{}"
-_SPEC = "__spec"
 _WIDENS = {("int", "bigint"), ("float", "double")}
 _FUNCTIONS = {"year": "years", "month": "months", "day": "days", "hour": "hours"}
 
@@ -95,35 +94,6 @@ def _holds_agent(spec: PartitionSpec) -> bool:
     return any(field.source_name == AGENT_COLUMN and field.transform == "identity" for field in spec.fields)
 
 
-# ---------------------------------------------------------------------------------------------------------- reading
-
-
-def read_batch(spark: SparkSession, wal: str, batch: Batch) -> DataFrame:
-    """The rows of a batch with their place in the log. Compactions of the log add no rows."""
-    reader = spark.read.format("iceberg")
-    if batch.whole:
-        reader = reader.option("versionAsOf", batch.through)
-    else:
-        reader = reader.option("start-snapshot-id", str(batch.start)).option("end-snapshot-id", batch.through)
-    rows = reader.load(wal)
-    columns = [f.col(quoted(name)) for name in rows.columns]
-    rows = rows.select(
-        *columns, f.col("_file").alias(FILE), f.col("_pos").alias(POSITION), f.col("_spec_id").alias(_SPEC)
-    )
-    # Files that a compaction has replaced since are in no list of live files; the history of all files has them.
-    entries = spark.read.format("iceberg")
-    if batch.compacted:
-        entries = entries.load(f"{wal}.all_entries")
-    else:
-        entries = entries.option("versionAsOf", batch.through).load(f"{wal}.entries")
-    files = (
-        entries.where("status < 2")
-        .groupBy(f.col("data_file.file_path").alias(FILE))
-        .agg(f.min("sequence_number").alias(SEQUENCE))
-    )
-    return rows.join(files, FILE, "left")
-
-
 # ---------------------------------------------------------------------------------------------------------- judging
 
 
@@ -162,7 +132,7 @@ def judge(rows: DataFrame, rules: Rules) -> DataFrame:
     rule, reason = f.col("__contract_rule"), f.col("__contract_reason")
     checks: list[tuple[Column, Any, Any]] = [
         (
-            ~f.col(_SPEC).isin(list(rules.proven_specs)),
+            ~f.col(SPEC).isin(list(rules.proven_specs)),
             "wal.agent",
             f"written when the log was not partitioned by {AGENT_COLUMN}: nothing proves who wrote it",
         ),
@@ -263,13 +233,19 @@ def raw_value(field: PartitionField, value: Any) -> Any:
 # ------------------------------------------------------------------------------------------------------- duplicates
 
 
-def classify(judged: DataFrame, known: Sequence[DataFrame], merge_keys: Sequence[str]) -> DataFrame:
+def classify(
+    judged: DataFrame, known: Sequence[DataFrame], merge_keys: Sequence[str], order_by: str | None = None
+) -> DataFrame:
     """The judged rows with their `__outcome`.
 
     Of rows with one key the first in the log's order counts; none does if the key is among `known` (DataFrames of one
-    column, the keys applied before). With `merge_keys`, the last of those that would be applied to one row wins.
+    column, the keys applied before). With `merge_keys`, the last of those that would be applied to one row wins; where
+    the order of the log does not say which one that is, all of them are `UNORDERED`.
+
+    Args:
+        order_by: a column that orders the rows in place of the log.
     """
-    order = [f.col(name) for name in ORDER]
+    order = [*([f.col(quoted(order_by))] if order_by else []), *(f.col(name) for name in ORDER)]
     by_key = Window.partitionBy(KEY_COLUMN, f.col(RULE).isNull()).orderBy(*order)
     rows = judged.withColumn("__nth", f.row_number().over(by_key))
     keys = judged.where(f.col(RULE).isNull()).select(KEY_COLUMN).distinct()
@@ -291,6 +267,19 @@ def classify(judged: DataFrame, known: Sequence[DataFrame], merge_keys: Sequence
         return rows
     by_row = Window.partitionBy(*(f.col(quoted(name)) for name in merge_keys), OUTCOME)
     newest = f.row_number().over(by_row.orderBy(*(column.desc() for column in order)))
-    rows = rows.withColumn("__newest", newest)
-    superseded = (f.col(OUTCOME) == APPLIED) & (f.col("__newest") > 1)
-    return rows.withColumn(OUTCOME, f.when(superseded, SUPERSEDED).otherwise(f.col(OUTCOME))).drop("__newest")
+    rows = rows.withColumn("__newest", newest).withColumn("__lost", _order_lost(by_row, order_by))
+    outcome = (
+        f.when(f.col(OUTCOME) != APPLIED, f.col(OUTCOME))
+        .when(f.col("__lost"), UNORDERED)
+        .when(f.col("__newest") > 1, SUPERSEDED)
+        .otherwise(APPLIED)
+    )
+    return rows.withColumn(OUTCOME, outcome).drop("__newest", "__lost")
+
+
+def _order_lost(group: WindowSpec, order_by: str | None) -> Column:
+    """Whether one of several rows could be the last."""
+    rows = f.count(f.lit(1)).over(group)
+    if order_by is None:
+        return (rows > 1) & (f.count(f.col(SEQUENCE)).over(group) < rows)
+    return (rows > 1) & (f.size(f.collect_set(f.col(quoted(order_by))).over(group)) < rows)

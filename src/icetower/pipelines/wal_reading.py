@@ -1,0 +1,144 @@
+"""The rows of a batch, each with its place in the order of the log. DataFrame out.
+
+A row's place is the snapshot that appended it. The sequence number of its file does not say it: a compaction puts rows
+of many snapshots into one file, in any order, and gives the file one number (trap R12). So the place of a row is known
+in two cases only:
+
+- the snapshot that added its file is still in the log's metadata, and is an append;
+- the log has format version 3, and the row carries `_last_updated_sequence_number`, which compactions keep.
+
+Elsewhere `__sequence` is null, and whoever needs the order has to refuse (`wal_rows.classify`).
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+from typing import Any
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from icetower.pipelines.tables import quoted
+from icetower.pipelines.wal_plan import Batch, Metadata, line_ranks, oldest_base
+
+FILE, POSITION, SEQUENCE, ROW, SPEC = "__file", "__position", "__sequence", "__row", "__spec"
+ORDER = (SEQUENCE, ROW, FILE, POSITION)
+"""The order of the log. Rows of one commit have the order of their row ids, or else of their files and positions."""
+
+LAST_UPDATED = 2147483539
+"""The id of the column `_last_updated_sequence_number` (specification: "Reserved Field IDs")."""
+
+_RANK, _BY_ROW = "__rank", "__by_row"
+
+
+def read_batch(spark: SparkSession, name: str, wal: Metadata, batch: Batch) -> DataFrame:
+    """The rows of a batch with their place in the log. Compactions of the log add no rows."""
+    parts: list[DataFrame] = []
+    start = batch.start
+    if batch.base is not None:
+        parts.append(_as_of(spark, name, wal, batch.base, batch.through))
+        start = batch.base
+    if start != batch.through:
+        parts.append(_appended(spark, name, wal, start, batch))
+    return reduce(DataFrame.unionByName, parts)
+
+
+def with_known_order(spark: SparkSession, name: str, wal: Metadata, batch: Batch) -> tuple[Batch, bool]:
+    """The batch of a whole log, based on a state whose rows have a known order where there is one; and whether it has.
+
+    The newest state is cheapest to read. Where a compaction has mixed rows in it, the log is read from the oldest state
+    that its metadata still has, and on through the snapshots that were appended since.
+    """
+    for base in dict.fromkeys((batch.through, oldest_base(wal, batch.through))):
+        files = _file_order(spark, name, wal, base, batch.through)
+        if files.where(f"{_RANK} IS NULL AND NOT {_BY_ROW}").isEmpty():
+            return batch.based_on(base), True
+    return batch.based_on(oldest_base(wal, batch.through)), False
+
+
+def columns_as_of(spark: SparkSession, name: str, metadata: Metadata, snapshot_id: int) -> list[Column]:
+    """The table's columns, of rows that are read as of a snapshot: Spark gives them the names of that time."""
+    schemas = {schema["schema-id"]: schema for schema in metadata["schemas"]}
+    now = metadata["current-schema-id"]
+    snapshot = next(entry for entry in metadata["snapshots"] if entry["snapshot-id"] == snapshot_id)
+    then = {field["id"]: field["name"] for field in schemas[snapshot.get("schema-id", now)]["fields"]}
+    types = {field.name: field.dataType for field in spark.table(name).schema.fields}
+    return [
+        (f.col(quoted(then[field["id"]])) if field["id"] in then else f.lit(None))
+        .cast(types[field["name"]])
+        .alias(field["name"])
+        for field in schemas[now]["fields"]
+    ]
+
+
+def _as_of(spark: SparkSession, name: str, wal: Metadata, snapshot_id: int, through: int) -> DataFrame:
+    """All rows that the log had at a snapshot, as the first of a batch that goes up to `through`."""
+    rows = _reader(spark).option("versionAsOf", snapshot_id).load(name)
+    rows = rows.select(*columns_as_of(spark, name, wal, snapshot_id), *_places(wal), _last_updated(wal))
+    rows = rows.join(_file_order(spark, name, wal, snapshot_id, through), FILE, "left")
+    # Rows of format version 1 have the number 0, whichever came first.
+    by_row = f.when(f.col(_BY_ROW) & (f.col("__last_updated") > 0), f.col("__last_updated"))
+    return rows.withColumn(SEQUENCE, f.coalesce(f.col(_RANK), by_row)).drop(_RANK, _BY_ROW, "__last_updated")
+
+
+def _appended(spark: SparkSession, name: str, wal: Metadata, start: int | None, batch: Batch) -> DataFrame:
+    """The rows that were appended after a snapshot."""
+    rows = _reader(spark).option("start-snapshot-id", str(start)).option("end-snapshot-id", batch.through).load(name)
+    rows = rows.select(*(f.col(quoted(column)) for column in rows.columns), *_places(wal))
+    # Files that a compaction has replaced since are in no list of live files; the history of all files has them.
+    entries = _reader(spark)
+    if batch.compacted:
+        entries = entries.load(f"{name}.all_entries")
+    else:
+        entries = entries.option("versionAsOf", batch.through).load(f"{name}.entries")
+    files = (
+        entries.where("status < 2")
+        .join(f.broadcast(_ranks(spark, wal, batch.through)), "snapshot_id")
+        .groupBy(f.col("data_file.file_path").alias(FILE))
+        .agg(f.min(_RANK).alias(SEQUENCE))
+    )
+    return rows.join(files, FILE, "left")
+
+
+def _file_order(spark: SparkSession, name: str, wal: Metadata, snapshot_id: int, through: int) -> DataFrame:
+    """Of each data file at a snapshot: its rank, or else whether its rows say their own.
+
+    A file's rows say their own where each carries its number, as a compaction writes them, and where nobody has
+    rewritten the file: then its rows have the number of the file. One whose data is older than the file itself was
+    rewritten.
+    """
+    entries = _reader(spark).option("versionAsOf", snapshot_id).load(f"{name}.entries").where("status < 2")
+    entries = entries.where("coalesce(data_file.content, 0) = 0")
+    files = entries.join(f.broadcast(_ranks(spark, wal, through)), "snapshot_id", "left")
+    by_row = f.lit(False)
+    if wal["format-version"] >= 3:
+        written = f.col("data_file.value_counts").getItem(LAST_UPDATED)
+        inherited = f.coalesce(f.col("data_file.null_value_counts").getItem(LAST_UPDATED), f.lit(0))
+        original = f.col("sequence_number") == f.col("file_sequence_number")
+        all_written = written.isNotNull() & (written == f.col("data_file.record_count"))
+        untouched = written.isNull() & f.col("__known").isNull() & original
+        by_row = (all_written & ((inherited == 0) | original)) | untouched
+    return files.groupBy(f.col("data_file.file_path").alias(FILE)).agg(
+        f.min(_RANK).alias(_RANK), f.coalesce(f.min(by_row), f.lit(False)).alias(_BY_ROW)
+    )
+
+
+def _ranks(spark: SparkSession, wal: Metadata, through: int) -> DataFrame:
+    rows: list[Any] = [(snapshot_id, rank, True) for snapshot_id, rank in line_ranks(wal, through).items()]
+    return spark.createDataFrame(rows, f"snapshot_id BIGINT, {_RANK} BIGINT, __known BOOLEAN")
+
+
+def _places(wal: Metadata) -> list[Column]:
+    row_id = f.col("_row_id") if wal["format-version"] >= 3 else f.lit(None).cast("bigint")
+    places = {"_file": FILE, "_pos": POSITION, "_spec_id": SPEC}
+    return [*(f.col(name).alias(alias) for name, alias in places.items()), row_id.alias(ROW)]
+
+
+def _last_updated(wal: Metadata) -> Column:
+    known = wal["format-version"] >= 3
+    number = f.col("_last_updated_sequence_number") if known else f.lit(None).cast("bigint")
+    return number.alias("__last_updated")
+
+
+def _reader(spark: SparkSession) -> Any:
+    return spark.read.format("iceberg")
