@@ -7,6 +7,10 @@ waits.
 
 Some failures certainly changed nothing: a full disk, a lock that somebody else held all the time. These are raised as
 `DiskFull` and `DatabaseBusy`, wherever in the transaction they happened; all others stay SQLAlchemy's own.
+
+A database of Icetower's own is in WAL mode, in which readers and the writer do not wait for each other. The journal
+mode of any other SQLite file belongs to its owner: it is stored in the file, and in WAL mode a plain copy lacks the
+newest commits. Such a file is opened in the mode that it has.
 """
 
 from __future__ import annotations
@@ -50,10 +54,13 @@ def _sqlite_settings(connection: Any, _record: Any) -> None:
     connection.isolation_level = None
     cursor = connection.cursor()
     cursor.execute(f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}")
-    cursor.execute("PRAGMA journal_mode=WAL")
     cursor.execute("PRAGMA synchronous=FULL")
     cursor.execute("PRAGMA foreign_keys=ON")
     cursor.close()
+
+
+def _sqlite_wal(connection: Any, _record: Any) -> None:
+    connection.execute("PRAGMA journal_mode=WAL").close()
 
 
 def _sqlite_begin(connection: Connection) -> None:
@@ -68,8 +75,12 @@ def sqlite_url(file: Path) -> str:
     return URL.create("sqlite", database=str(file)).render_as_string(hide_password=False)
 
 
-def open_engine(url: str) -> Engine:
-    """An engine for a SQLAlchemy URL. Raises `ConfigurationError` for a URL that cannot be understood."""
+def open_engine(url: str, *, own: bool = False) -> Engine:
+    """An engine for a SQLAlchemy URL. Raises `ConfigurationError` for a URL that cannot be understood.
+
+    Args:
+        own: the database is Icetower's own, so that its journal mode may be set.
+    """
     try:
         parsed = make_url(url)
     except ArgumentError as error:
@@ -96,6 +107,8 @@ def open_engine(url: str) -> Engine:
         arguments |= {"pool_size": SQLITE_READERS + 1, "max_overflow": 1}  # one more for who runs in its own thread
     engine = create_engine(parsed, **arguments)
     event.listen(engine, "connect", _sqlite_settings)
+    if own:
+        event.listen(engine, "connect", _sqlite_wal)
     event.listen(engine, "begin", _sqlite_begin)
     return engine
 
@@ -104,12 +117,15 @@ class Database:
     """A database and the threads that talk to it.
 
     Args:
+        own: the database is Icetower's own; False leaves the journal mode of a SQLite file as it is.
         name: what messages call it.
         busy_timeout_ms: how long a call to SQLite waits for another process's lock.
     """
 
-    def __init__(self, url: str, *, name: str = "the database", busy_timeout_ms: int = BUSY_TIMEOUT_MS) -> None:
-        self.engine = open_engine(url)
+    def __init__(
+        self, url: str, *, own: bool = False, name: str = "the database", busy_timeout_ms: int = BUSY_TIMEOUT_MS
+    ) -> None:
+        self.engine = open_engine(url, own=own)
         self.is_sqlite = self.engine.dialect.name == "sqlite"
         self._name = name
         self._busy_timeout_ms = busy_timeout_ms

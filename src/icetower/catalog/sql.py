@@ -61,6 +61,12 @@ _properties = Table(
     Column("property_value", String(VALUE_LENGTH_MAX)),
 )
 
+
+def layout_tables() -> Table:
+    """The table of tables, for who only looks into a catalog's database."""
+    return _tables
+
+
 _is_table = or_(_tables.c.iceberg_type == "TABLE", _tables.c.iceberg_type.is_(None))
 
 

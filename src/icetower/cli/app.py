@@ -12,10 +12,12 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from icetower import __version__
+from icetower.cli.own_tower import where_tokens_come_from
 from icetower.cli.terminal import fail, say
-from icetower.errors import ConfigurationError, IcetowerError, UsageError
+from icetower.errors import ConfigurationError, IcetowerError, NotAuthenticated, UsageError
 
 COMMANDS = {
+    "init": "init:init",
     "serve": "serve:serve",
     "demo": "demo:demo",
     "explain": "explain:explain",
@@ -53,6 +55,11 @@ class _Group(TyperGroup):
         super().__init__(**attributes)
         self.commands = _Commands({name: name for name in COMMANDS if " " not in name})
 
+    def list_commands(self, ctx: Any) -> list[str]:
+        """The names, without importing a command: a shell asks at every press of the tab key."""
+        del ctx
+        return list(self.commands.keys())
+
 
 def _command(name: str) -> Any:
     module, _, called = COMMANDS[name].partition(":")
@@ -85,7 +92,6 @@ app = typer.Typer(
     cls=_Group,
     help="The control tower for agents that write to Apache Iceberg.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 
@@ -109,6 +115,9 @@ def main() -> None:
     """Exit status: 0 done, 1 failed or refused, 2 used wrongly."""
     try:
         app()
+    except NotAuthenticated as error:
+        fail(f"{error.message}; {where_tokens_come_from()}")
+        sys.exit(1)
     except IcetowerError as error:
         fail(error.message)
         sys.exit(2 if isinstance(error, ConfigurationError | UsageError) else 1)

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import re
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -15,31 +12,35 @@ from rich.table import Table
 from rich.text import Text
 
 from icetower.agent import Tower
+from icetower.cli.own_tower import CONFIG_FILE, DEFAULT_URI, own_tower, token_for
 from icetower.cli.terminal import say
+
+__all__ = ["DEFAULT_URI", "Json", "Uri", "connect", "own_uri", "principals", "print_rows", "time_text", "token_for"]
 
 principals = typer.Typer(help="Principals: who acts, and under which contract.", no_args_is_help=True)
 
-Uri = Annotated[str, typer.Option(envvar="ICETOWER_URI", help="Where the tower serves.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
-DEFAULT_URI = "http://127.0.0.1:8181"
-SECRET_FILE = Path(".icetower/admin.token")
-_HERE = re.compile(r"https?://(127\.0\.0\.1|localhost|\[::1\])(:\d+)?(/|$)")
+
+
+def own_uri(context: typer.Context, parameter: typer.CallbackParam, value: str) -> str:
+    """An address that nobody has given is that of this machine's tower."""
+    source = context.get_parameter_source(parameter.name or "")
+    if context.resilient_parsing or source is None or source.name != "DEFAULT":
+        return value
+    return own_tower().uri
+
+
+Uri = Annotated[
+    str,
+    typer.Option(
+        envvar="ICETOWER_URI", callback=own_uri, help=f"Where the tower serves; by default as ./{CONFIG_FILE} says."
+    ),
+]
 
 
 def connect(uri: str) -> Tower:
     """A tower, as whoever `token_for` finds the token of."""
     return Tower(uri, token_for(uri))
-
-
-def token_for(uri: str) -> str | None:
-    """ICETOWER_TOKEN; without it, and only for a tower on this machine, the secret of ./.icetower.
-
-    Any address can be typed, and none but the tower itself may see its administrator's secret.
-    """
-    token = os.environ.get("ICETOWER_TOKEN")
-    if token is None and _HERE.match(uri) and SECRET_FILE.exists():
-        token = SECRET_FILE.read_text().strip()
-    return token
 
 
 @principals.command("create")

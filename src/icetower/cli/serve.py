@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from icetower.ambient import SystemAmbient
+from icetower.cli.own_tower import CONFIG_FILE, CONFIG_VARIABLE, SECRET_NAME, config_file
 from icetower.cli.terminal import say, warn
 
 
@@ -19,26 +20,36 @@ def serve(
         Path | None,
         typer.Option(help="Directory of the embedded catalog, the control database and the warehouse."),
     ] = None,
-    config: Annotated[Path | None, typer.Option(help="Settings in TOML; the options here go before it.")] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            help=f"Settings in TOML; the options here go before it.  [default: {CONFIG_VARIABLE}, or ./{CONFIG_FILE}]"
+        ),
+    ] = None,
     open_: Annotated[
         bool, typer.Option("--open", help="Let callers without credentials in, as administrators. Loopback only.")
     ] = False,
 ) -> None:
     """Serve the Iceberg REST catalog.
 
-    Without any option: an embedded catalog under ./.icetower, on port 8181. The first start writes the secret of the
-    administrator to admin.token in the data directory.
+    Without a configuration: an embedded catalog under ./.icetower, on port 8181. `icetower init` writes a configuration
+    for a catalog that is there. The first start writes the secret of the administrator to admin.token in the data
+    directory.
     """
     from icetower.gateway.app import serve as run
     from icetower.gateway.settings import load_settings
 
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    settings = load_settings(config, host=host, port=port, data=None if data is None else str(data))
+    settings = load_settings(config or config_file(), host=host, port=port, data=None if data is None else str(data))
     if open_:
         warn("--open: everybody who can reach this machine's loopback is an administrator")
-    run(
-        settings,
-        SystemAmbient(),
-        open_to_all=open_,
-        ready=lambda uri: say(f"icetower: serving {uri} (data in {settings.server.data})"),
-    )
+    place = Path(settings.server.data).absolute()
+    first = not (place / SECRET_NAME).exists()
+
+    def ready(uri: str) -> None:
+        say(f"icetower: serving {uri} (data in {settings.server.data})")
+        if first:
+            say(f"icetower: the administrator's token is in {place / SECRET_NAME}")
+            say("icetower: next, in another terminal: icetower contracts init AGENT --table NAMESPACE.TABLE")
+
+    run(settings, SystemAmbient(), open_to_all=open_, ready=ready)

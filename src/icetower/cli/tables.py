@@ -12,7 +12,8 @@ from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.io import FileIO
 
 from icetower.catalog.storage import FileIOStorage
-from icetower.cli.registry import DEFAULT_URI, token_for
+from icetower.cli.own_tower import DEFAULT_URI, token_for
+from icetower.cli.registry import own_uri
 from icetower.cli.snapshots import Place, place_in_catalog, place_of_metadata
 from icetower.errors import ConfigurationError, IcetowerError, NoSuchTable, UpstreamFailed, UsageError
 from icetower.table.client_properties import is_code
@@ -21,6 +22,7 @@ CatalogName = Annotated[
     str,
     typer.Option(
         envvar="ICETOWER_URI",
+        callback=own_uri,
         help="An Iceberg REST catalog, such as a tower, by its URI; or one of PyIceberg's configuration, by its name.",
     ),
 ]

@@ -79,9 +79,10 @@ class Tower:
         data.mkdir(parents=True, exist_ok=True)
         self.data = data
         (data / "control.db").touch(mode=0o600)
-        control = Database(sqlite_url(data / "control.db"), name="the control database (control.db)")
-        upstream_uri = settings.upstream.uri or sqlite_url(data / "catalog.db")
-        self._databases = [control, Database(upstream_uri, name="the catalog's database")]
+        control = Database(sqlite_url(data / "control.db"), own=True, name="the control database (control.db)")
+        given = settings.upstream.uri
+        catalog = given or sqlite_url(data / "catalog.db")
+        self._databases = [control, Database(catalog, own=given is None, name="the catalog's database")]
         self.registry = Registry(control, ambient)
         self.escalations = Escalations(self.registry, ambient, settings.escalations.ways(os.environ))
         self.ledger = Ledger(control, ambient, lifetime_s=settings.server.key_lifetime_s)

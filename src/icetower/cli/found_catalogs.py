@@ -1,0 +1,146 @@
+"""Catalogs that `icetower init` can put a tower in front of: those that PyIceberg knows, and what is in them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pyiceberg.utils.config import Config
+from sqlalchemy import Connection, func, inspect, select
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+
+from icetower.catalog.sql import layout_tables
+from icetower.database import Database
+from icetower.errors import ConfigurationError
+
+_STORAGE = ("s3.", "gcs.", "adls.", "hdfs.", "oss.", "hf.")
+_SHOWN_MAX = 5
+POSTGRES = "postgresql+psycopg"
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A catalog that is configured.
+
+    Attributes:
+        name: its name in PyIceberg's configuration, which is its name in the shared tables too.
+        uri: as a SQLAlchemy URL.
+        storage: properties by which its files are reached.
+    """
+
+    name: str
+    uri: str
+    warehouse: str | None = None
+    storage: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+def configured() -> tuple[list[Candidate], list[str]]:
+    """The SQL catalogs of PyIceberg's configuration (file and environment), and the names of its other catalogs."""
+    found: list[Candidate] = []
+    others: list[str] = []
+    catalogs = Config().config.get("catalog")
+    for name, given in (catalogs if isinstance(catalogs, dict) else {}).items():
+        properties = {key: str(value) for key, value in given.items()} if isinstance(given, dict) else {}
+        uri = properties.get("uri", "")
+        kind = properties.get("type") or ("sql" if uri.startswith(("sqlite", "postgres")) else "")
+        if kind != "sql" or not uri:
+            others.append(name)
+            continue
+        storage = {key: value for key, value in properties.items() if key.startswith(_STORAGE)}
+        found.append(Candidate(name, normal_uri(uri), properties.get("warehouse"), storage))
+    return found, others
+
+
+def normal_uri(uri: str) -> str:
+    """A SQLAlchemy URL by the drivers that a tower has, with an absolute path. Raises `ConfigurationError`."""
+    try:
+        url = make_url(uri)
+    except ArgumentError as error:
+        raise ConfigurationError(
+            "the catalog's address cannot be understood; write sqlite:////absolute/path.db or "
+            "postgresql+psycopg://user@host/name",
+            rule="configuration.database",
+        ) from error
+    backend = url.get_backend_name()
+    if backend == "sqlite" and url.database:
+        url = url.set(drivername="sqlite", database=str(Path(url.database).absolute()))
+    elif backend == "postgresql":
+        url = url.set(drivername=POSTGRES)
+    else:
+        raise ConfigurationError(
+            f"{url.get_backend_name()} is no database for a catalog here; SQLite and PostgreSQL are",
+            rule="configuration.database",
+        )
+    return url.render_as_string(hide_password=False)
+
+
+def shown(uri: str) -> str:
+    """A URL without its password."""
+    return make_url(uri).render_as_string(hide_password=True)
+
+
+def has_password(uri: str) -> bool:
+    return make_url(uri).password is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What is in a catalog's database: by catalog its number of tables, some names, and where one has its metadata."""
+
+    counts: Mapping[str, int]
+    names: Mapping[str, list[str]]
+    locations: Mapping[str, str]
+
+    def warehouse(self, catalog: str) -> str | None:
+        """Where the tables of a catalog lie, as far as the place of one of them tells."""
+        location, name = self.locations.get(catalog), self.names.get(catalog)
+        if location is None or not name:
+            return None
+        namespace, _, table = name[0].rpartition(".")
+        head, metadata, _ = location.rpartition("/metadata/")
+        for tail in (f"/{namespace}.db/{table}", f"/{namespace.replace('.', '/')}/{table}"):
+            if metadata and head.endswith(tail):
+                return head.removesuffix(tail)
+        return None
+
+
+def contents(uri: str) -> Contents:
+    """What is in the database, which is only read. Raises `ConfigurationError` where it cannot be."""
+    url = make_url(uri)
+    if url.get_backend_name() == "sqlite" and not Path(url.database or "").is_file():
+        raise ConfigurationError(
+            f"there is no file {url.database}; check the path, or make a catalog of Icetower's own with --new",
+            rule="configuration.database",
+        )
+    database = Database(uri)
+    try:
+        return database.run_now(_contents)
+    except SQLAlchemyError as error:
+        kind = type(getattr(error, "orig", None) or error).__name__
+        raise ConfigurationError(
+            f"the catalog's database {shown(uri)} cannot be read ({kind}); check the address, and that this user may "
+            "read it",
+            rule="configuration.database",
+        ) from error
+    finally:
+        database.close()
+
+
+def _contents(connection: Connection) -> Contents:
+    tables = layout_tables()
+    if not inspect(connection).has_table(tables.name):
+        return Contents({}, {}, {})
+    catalog = tables.c.catalog_name
+    counted = connection.execute(select(catalog, func.count()).group_by(catalog).order_by(catalog)).all()
+    names: dict[str, list[str]] = {}
+    locations: dict[str, str] = {}
+    for name, _ in counted:
+        columns = (tables.c.table_namespace, tables.c.table_name, tables.c.metadata_location)
+        few = select(*columns).where(catalog == name).order_by(*columns[:2]).limit(_SHOWN_MAX)
+        for namespace, table, location in connection.execute(few):
+            names.setdefault(name, []).append(f"{namespace}.{table}")
+            if location:
+                locations.setdefault(name, location)
+    return Contents({row[0]: row[1] for row in counted}, names, locations)

@@ -1,0 +1,274 @@
+"""The first minutes: `icetower init`, a token that is found without being asked for, completion in the shell."""
+
+from __future__ import annotations
+
+import os
+import pty
+import select
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from tower_process import TowerProcess, command
+
+from icetower.cli.app import COMMANDS, main
+from icetower.cli.own_tower import own_tower, token_for
+from icetower.gateway.settings import load_settings
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
+    """The program in an empty folder, for somebody without any configuration."""
+    for name in [name for name in os.environ if name.startswith(("ICETOWER_", "PYICEBERG_"))]:
+        monkeypatch.delenv(name)
+    (tmp_path / "home").mkdir()
+    (tmp_path / "here").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path / "here")
+
+    def type_it(*words: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["icetower", *words])
+        capsys.readouterr()
+        try:
+            main()
+        except SystemExit as end:
+            status = end.code if isinstance(end.code, int) else 1
+        else:
+            status = 0
+        said = capsys.readouterr()
+        return status, said.out, said.err
+
+    return type_it
+
+
+@pytest.fixture(scope="module")
+def theirs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A PyIceberg SQL catalog, `prod`, with one table."""
+    folder = tmp_path_factory.mktemp("theirs")
+    catalog = SqlCatalog("prod", uri=f"sqlite:///{folder}/catalog.db", warehouse=f"file://{folder}/warehouse")
+    catalog.create_namespace("shop")
+    rows = pa.table({"id": pa.array([1], pa.int64())})
+    catalog.create_table("shop.sales", rows.schema).append(rows)
+    catalog.engine.dispose()
+    return folder
+
+
+def _configure(theirs: Path, **more: str) -> None:
+    lines = [f"    {name.replace('_', '-')}: {value}" for name, value in more.items()]
+    Path(os.environ["HOME"], ".pyiceberg.yaml").write_text(
+        f"catalog:\n  prod:\n    type: sql\n    uri: sqlite:///{theirs}/catalog.db\n"
+        f"    warehouse: {theirs}/warehouse\n    s3.endpoint: http://127.0.0.1:9\n" + "\n".join(lines)
+    )
+
+
+class TestInit:
+    def test_the_catalog_of_pyicebergs_configuration_is_found(self, run: Run, theirs: Path) -> None:
+        _configure(theirs)
+        status, out, err = run("init")
+        assert (status, err) == (0, "")
+        here = Path.cwd()
+        for part in ("catalog prod", "1: shop.sales", "http://127.0.0.1:8181", f"{here}/.icetower/admin.token"):
+            assert part in out
+        assert "icetower serve" in out
+        settings = load_settings(Path("icetower.toml"))
+        assert settings.upstream.uri == f"sqlite:///{theirs}/catalog.db"
+        assert settings.upstream.catalog == "prod"
+        assert settings.upstream.warehouse == f"file://{theirs}/warehouse"
+        assert settings.storage == {"s3.endpoint": "http://127.0.0.1:9"}
+        assert settings.server.data == f"{here}/.icetower"
+        assert Path("icetower.toml").stat().st_mode & 0o077 == 0
+
+    def test_the_environments_catalog_is_found_too(
+        self, run: Run, theirs: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("PYICEBERG_CATALOG__PROD__URI", f"sqlite:///{theirs}/catalog.db")
+        assert run("init")[0] == 0
+        # Where nobody says it, the place of a table tells the warehouse.
+        assert load_settings(Path("icetower.toml")).upstream.warehouse == f"file://{theirs}/warehouse"
+
+    def test_a_catalog_is_named_by_its_address_alone(self, run: Run, theirs: Path) -> None:
+        assert run("init", "--uri", f"sqlite:///{theirs}/catalog.db", "--port", "9000")[0] == 0
+        settings = load_settings(Path("icetower.toml"))
+        assert (settings.upstream.catalog, settings.server.port) == ("prod", 9000)
+
+    def test_nothing_is_overwritten(self, run: Run, theirs: Path) -> None:
+        _configure(theirs)
+        Path("icetower.toml").write_text("mine")
+        status, _, err = run("init")
+        assert status == 2
+        assert "icetower.toml is there already" in err
+        assert Path("icetower.toml").read_text() == "mine"
+
+    @pytest.mark.parametrize(
+        ("words", "said"),
+        [
+            ((), "no SQL catalog: give --uri and --catalog, or --new"),
+            (("--catalog", "stage"), "no catalog 'stage' (SQL catalogs there: none)"),
+            (("--uri", "sqlite:////nowhere/at/all.db"), "there is no file /nowhere/at/all.db"),
+            (("--uri", "mysql://host/name"), "mysql is no database for a catalog here"),
+            (("--uri", "what?"), "write sqlite:////absolute/path.db or postgresql+psycopg://"),
+            (("--new", "--catalog", "prod"), "leave out --uri and --catalog, or --new"),
+        ],
+    )
+    def test_what_is_missing_is_named(self, run: Run, words: tuple[str, ...], said: str) -> None:
+        status, _, err = run("init", *words)
+        assert status == 2
+        assert said in err
+        assert not Path("icetower.toml").exists()
+
+    def test_a_rest_catalog_is_said_to_be_none_for_it(self, run: Run) -> None:
+        Path(os.environ["HOME"], ".pyiceberg.yaml").write_text(
+            "catalog:\n  lake:\n    type: rest\n    uri: http://127.0.0.1:9\n"
+        )
+        status, _, err = run("init", "--catalog", "lake")
+        assert status == 2
+        assert "'lake' of PyIceberg's configuration is no SQL catalog" in err
+
+    def test_a_password_is_not_shown(self, run: Run, tmp_path: Path) -> None:
+        status, out, err = run("init", "--catalog", "x", "--uri", "postgresql://me:hush@127.0.0.1:1/lake")
+        assert status == 2
+        assert "hush" not in out + err
+        assert "postgresql+psycopg://me:***@127.0.0.1:1/lake cannot be read" in err
+
+    def test_an_empty_catalog(self, run: Run) -> None:
+        status, out, _ = run("init", "--new", "--data", "there")
+        assert status == 0
+        assert "a new, empty catalog" in out
+        settings = load_settings(Path("icetower.toml"))
+        assert (settings.upstream.uri, settings.server.data) == (None, str(Path("there").absolute()))
+
+    def test_at_a_terminal_it_asks(self, run: Run, theirs: Path, tmp_path: Path) -> None:
+        """Two catalogs are configured; the second is chosen, and where its tables go is not configured."""
+        _configure(theirs)
+        leader, follower = pty.openpty()
+        asking = subprocess.Popen(
+            command("init"),
+            stdin=follower,
+            stdout=follower,
+            stderr=follower,
+            env={**os.environ, "PYICEBERG_CATALOG__STAGE__URI": f"sqlite:///{theirs}/catalog.db"},
+        )
+        os.close(follower)
+        os.write(leader, b"2\n/new/tables\n")
+        said = _all_of(leader)
+        assert asking.wait(60) == 0, said
+        # Its database knows the tables of `prod` only; that is said, since a wrong name would show an empty catalog.
+        assert b"has no table of a catalog 'stage'; it has prod" in said
+        upstream = load_settings(Path("icetower.toml")).upstream
+        assert (upstream.catalog, upstream.warehouse) == ("stage", "file:///new/tables")
+
+
+@pytest.fixture(scope="module")
+def tower(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TowerProcess]:
+    process = TowerProcess(tmp_path_factory.mktemp("tower") / "data")
+    yield process
+    process.stop()
+
+
+class TestToken:
+    @pytest.fixture
+    def config(self, run: Run, tower: TowerProcess) -> str:
+        port = tower.uri.rpartition(":")[2]
+        Path("icetower.toml").write_text(f'[server]\nport = {port}\ndata = "{tower.data}"\n')
+        return str(Path("icetower.toml").absolute())
+
+    def test_beside_its_configuration_a_command_needs_neither_address_nor_token(
+        self, run: Run, config: str, tower: TowerProcess
+    ) -> None:
+        assert own_tower().uri == tower.uri
+        status, out, _ = run("principals", "list", "--json")
+        assert status == 0
+        assert '"admin"' in out
+
+    def test_the_configuration_may_be_named(
+        self, run: Run, config: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setenv("ICETOWER_CONFIG", config)
+        assert run("principals", "list", "--json")[0] == 0
+
+    def test_without_a_token_both_places_are_named(
+        self, run: Run, config: str, tower: TowerProcess, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        Path("icetower.toml").unlink()
+        status, _, err = run("contracts", "list", "--uri", tower.uri)
+        assert status == 1
+        assert "no credential was sent" in err
+        assert "set ICETOWER_TOKEN" in err
+        assert f"{Path.cwd()}/.icetower/admin.token does not exist" in err
+        monkeypatch.setenv("ICETOWER_TOKEN", "ict_wrong")
+        status, _, err = run("contracts", "list", "--uri", tower.uri)
+        assert status == 1
+        assert "the token was taken from ICETOWER_TOKEN" in err
+        assert "ict_wrong" not in err
+
+    def test_the_secret_goes_to_this_machines_tower_only(self, run: Run, config: str, tower: TowerProcess) -> None:
+        assert token_for(tower.uri) == tower.secret
+        assert token_for("http://tower.example:8181") is None
+
+    def test_a_tower_on_an_address_of_this_machine_gets_it(self, run: Run, tower: TowerProcess) -> None:
+        Path("icetower.toml").write_text(f'[server]\nhost = "192.0.2.7"\nport = 81\ndata = "{tower.data}"\n')
+        assert token_for("http://192.0.2.7:81") == tower.secret
+        assert token_for("http://192.0.2.7:82") is None
+        assert own_tower().uri == "http://192.0.2.7:81"
+
+
+class TestCompletion:
+    def test_it_is_installed(self, run: Run) -> None:
+        done = subprocess.run(
+            command("--install-completion"), capture_output=True, text=True, env=_shell(), check=False
+        )
+        assert done.returncode == 0, done.stderr
+        script = Path(os.environ["HOME"], ".bash_completions/icetower.sh")
+        assert "_ICETOWER_COMPLETE=complete_bash" in script.read_text()
+
+    @pytest.mark.parametrize(
+        ("typed", "offered"),
+        [
+            ("icetower contr", ["contracts"]),
+            ("icetower contracts re", ["revoke", "restore"]),
+            ("icetower contracts sh", ["show", "shadow-report"]),
+            ("icetower init --ne", ["--new"]),
+        ],
+    )
+    def test_commands_that_are_not_imported_yet_are_offered(
+        self, run: Run, monkeypatch: pytest.MonkeyPatch, typed: str, offered: list[str]
+    ) -> None:
+        monkeypatch.setenv("_ICETOWER_COMPLETE", "complete_bash")
+        monkeypatch.setenv("COMP_WORDS", typed)
+        monkeypatch.setenv("COMP_CWORD", str(typed.count(" ")))
+        assert sorted(_words(run())) == sorted(offered)
+
+    def test_every_command_is_offered(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("_ICETOWER_COMPLETE", "complete_bash")
+        monkeypatch.setenv("COMP_WORDS", "icetower ")
+        monkeypatch.setenv("COMP_CWORD", "1")
+        assert set(_words(run())) == {name for name in COMMANDS if " " not in name}
+
+
+def _all_of(leader: int) -> bytes:
+    """All that is said at a terminal until it is closed."""
+    said = b""
+    while select.select([leader], [], [], 60)[0]:
+        try:
+            said += os.read(leader, 4096)
+        except OSError:  # its other end is closed
+            break
+    os.close(leader)
+    return said
+
+
+def _words(done: tuple[int, Any, Any]) -> list[str]:
+    return done[1].split()
+
+
+def _shell() -> dict[str, str]:
+    """The environment of somebody who types in bash, whose shell is named instead of being looked for."""
+    return {**os.environ, "SHELL": "/bin/bash", "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": ""}
