@@ -214,10 +214,10 @@ class TestToken:
         assert token_for("http://tower.example:8181") is None
 
     def test_a_tower_on_an_address_of_this_machine_gets_it(self, run: Run, tower: TowerProcess) -> None:
-        Path("icetower.toml").write_text(f'[server]\nhost = "192.0.2.7"\nport = 81\ndata = "{tower.data}"\n')
-        assert token_for("http://192.0.2.7:81") == tower.secret
-        assert token_for("http://192.0.2.7:82") is None
-        assert own_tower().uri == "http://192.0.2.7:81"
+        Path("icetower.toml").write_text(f'[server]\nhost = "tower.test"\nport = 81\ndata = "{tower.data}"\n')
+        assert token_for("http://tower.test:81") == tower.secret
+        assert token_for("http://tower.test:82") is None
+        assert own_tower().uri == "http://tower.test:81"
 
 
 class TestCompletion:
