@@ -206,6 +206,23 @@ def test_a_branch_of_its_own(tower: TowerProcess, table: Table) -> None:
 # -- exactly once -----------------------------------------------------------------------------------------------------
 
 
+def test_a_file_is_appended_once_whatever_its_key_and_number(tower: TowerProcess, table: Table) -> None:
+    """Refused, since its rows would be read twice, and not as what a client may clean up after (trap A3)."""
+    name, file = name_of(table), write(table, "a.parquet", range(10))
+    assert tower.admin.append(name, [file], key=new_key()).outcome == "appended"
+    for words in ({"key": new_key()}, {}, {"application": ("a", 1)}, {"application": ("b", 7)}):
+        assert refused(lambda words=words: tower.admin.append(name, [file], **words)) == (422, "append.live")
+    rows = pa.table({"id": [10], "at": [FIRST], "owner": ["me"]}, schema=schema_to_pyarrow(table.schema()))
+    table.refresh().append(rows)
+    (theirs,) = (task.file for task in table.scan(row_filter="id = 10").plan_files())
+    spark = DataFile.of_parquet(local(theirs.file_path))
+    assert refused(lambda: tower.admin.append(name, [write(table, "b.parquet", [11]), spark])) == (422, "append.live")
+    assert ids(table) == list(range(11))
+    table.delete("id < 10")
+    assert tower.admin.append(name, [file]).outcome == "appended"
+    assert ids(table) == list(range(11))
+
+
 def test_a_key_makes_an_append_exactly_once_though_many_send_it(tower: TowerProcess, table: Table) -> None:
     file, key, senders = write(table, "a.parquet", [1]), new_key(), 8
     start = Barrier(senders)

@@ -44,6 +44,7 @@ class Folded:
         files: what to write before the swap: manifests, manifest list and group file, by path.
         lists: the new manifest list, by its path.
         keys: what the snapshot stands for from now on: one record for each append with a key or a number.
+        live: by manifest, the data files that it names.
     """
 
     snapshot: JSON
@@ -51,6 +52,7 @@ class Folded:
     files: Mapping[str, bytes]
     lists: Mapping[str, Listing]
     keys: tuple[KeyRecord, ...]
+    live: Mapping[str, Sequence[str]]
 
 
 def fold(
@@ -82,7 +84,8 @@ def fold(
     number = sequence_number if version > 1 else 0
     folder = table_metadata.metadata_path(metadata, 0, "").rpartition("/")[0]
     files: dict[str, bytes] = {}
-    rows = _manifests(appends, metadata, snapshot_id, number, lambda name: f"{folder}/{name}", new_name, files)
+    live: dict[str, Sequence[str]] = {}
+    rows = _manifests(appends, metadata, snapshot_id, number, lambda name: f"{folder}/{name}", new_name, files, live)
     new_listing = listing.prepend(rows)
     first_row_id: int | None = None
     row_ids: JSON = {}
@@ -121,7 +124,7 @@ def fold(
         **row_ids,
     }
     updates = ({"action": "add-snapshot", "snapshot": snapshot}, _moved(metadata, appends[0].ref, snapshot_id))
-    return Folded(snapshot, updates, files, {list_path: new_listing}, key_records(group))
+    return Folded(snapshot, updates, files, {list_path: new_listing}, key_records(group), live)
 
 
 def why_not(append: AdmittedAppend, metadata: Metadata) -> CommitConflict | None:
@@ -190,8 +193,9 @@ def _manifests(
     path_of: Callable[[str], str],
     new_name: Callable[[], str],
     files: dict[str, bytes],
+    live: dict[str, Sequence[str]],
 ) -> list[ManifestFile]:
-    """One manifest for each spec used, in the order of first use; their bytes go into `files`."""
+    """One manifest for each spec used, in the order of first use. Fills `files` with bytes, and `live` with paths."""
     by_spec: dict[int, list[Entry]] = {}
     for append in appends:
         for touched in append.files:
@@ -213,6 +217,7 @@ def _manifests(
             )
             path = path_of(f"{new_name()}-m{len(rows)}.avro")
             files[path] = data
+            live[path] = [entry.file.path for entry in some]
             row = row_of(
                 path,
                 len(data),

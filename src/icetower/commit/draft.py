@@ -23,6 +23,7 @@ from icetower.table import metadata as table_metadata
 from icetower.table.change import COUNTED, Change, Touched, own_added_entries, summary_totals
 from icetower.table.entry_checks import Identity, identity_of
 from icetower.table.listing import Listing, assign_row_ids, write_listing
+from icetower.table.live_paths import live_in
 from icetower.table.manifest_writing import manifest_row, write_manifest
 from icetower.table.manifests import ADDED, DATA, DELETED, EXISTING, DataFile, Entry, Manifest, ManifestFile
 from icetower.table.metadata import Metadata
@@ -381,6 +382,7 @@ def merged_parent(
         return listing, ()
     made.files.update(merge.files)
     made.manifests.update(merge.manifests)
+    made.live.update({path: live_in(manifest) for path, manifest in merge.manifests.items()})
     rows = tuple(row for row in (merge.listing.get(path) for path in merge.manifests) if row is not None)
     return merge.listing, rows
 

@@ -49,6 +49,7 @@ from icetower.errors import (
 )
 from icetower.protocol.names import Identifier
 from icetower.recent import Recent
+from icetower.table.head import HeadState
 
 __all__ = ["Committed", "Engine", "Gatekeeper", "Limits", "Member"]
 
@@ -102,8 +103,14 @@ class Engine:
         """
         return await self._submit(member)
 
-    async def submit_append(self, member: AdmittedAppend) -> Committed:
-        """Queue one append by the fast path, in the same queue, and wait for its answer. Raises as `submit` does."""
+    async def submit_append(self, member: AdmittedAppend, head: HeadState | None = None) -> Committed:
+        """Queue one append by the fast path, in the same queue, and wait for its answer. Raises as `submit` does.
+
+        Args:
+            head: the table as it was admitted on: what must be known of its files is read before the queue.
+        """
+        if head is not None:
+            await self._planner.live.warm(head, member, within_s=self.limits.deadline_s)
         return await self._submit(member)
 
     async def _submit(self, member: Member) -> Committed:

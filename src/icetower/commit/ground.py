@@ -33,12 +33,14 @@ class Made:
         listings: manifest lists by path.
         own: by the path of a manifest list, the manifests that its snapshot added itself.
         manifests: manifests that the tower wrote, by path.
+        live: by the path of a data manifest that the tower wrote, the live files that it names.
     """
 
     files: dict[str, bytes] = field(default_factory=dict[str, bytes])
     listings: dict[str, Listing] = field(default_factory=dict[str, Listing])
     own: dict[str, tuple[ManifestFile, ...]] = field(default_factory=dict[str, "tuple[ManifestFile, ...]"])
     manifests: dict[str, Manifest] = field(default_factory=dict[str, Manifest])
+    live: dict[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
 
     def take(self, other: Made) -> None:
         """Add what another made."""
@@ -46,6 +48,7 @@ class Made:
         self.listings.update(other.listings)
         self.own.update(other.own)
         self.manifests.update(other.manifests)
+        self.live.update(other.live)
 
 
 class Ground:

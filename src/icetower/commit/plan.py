@@ -25,6 +25,7 @@ from icetower.admission.admitted import Admitted, AdmittedAppend
 from icetower.commit.appends import fold, repeated, why_not
 from icetower.commit.draft import Replacement, data_path, finish, merged_parent, target_ref
 from icetower.commit.ground import Ground, Made
+from icetower.commit.live_files import NeedsPaths, Of, check
 from icetower.commit.rebase import Word, base_of, conflicts_of, refusal, steps_since, word_for
 from icetower.commit.retention import expirable
 from icetower.commit.vectors import NeedsBlobs, among, met, unite
@@ -79,12 +80,14 @@ class Sources:
         listings: manifest lists that are known in runs, by path; they need not be in `files`.
         blobs: deletion vectors, by where they lie.
         targets: by the path of a position delete file that doesn't say which data files it is about: those files.
+        live: the live paths of the table's branches, by which appends of the fast path are judged; None: they are not.
     """
 
     files: Files = field(default_factory=lambda: Files({}, {}))
     listings: Mapping[str, Listing] = field(default_factory=dict[str, Listing])
     blobs: Mapping[BlobAt, bytes] = field(default_factory=dict[BlobAt, bytes])
     targets: Targets = field(default_factory=dict[str, "frozenset[str] | None"])
+    live: Of | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,12 +98,14 @@ class Needs:
     manifests: frozenset[str] = frozenset()
     blobs: frozenset[BlobAt] = frozenset()
     targets: tuple[DataFile, ...] = ()
+    paths: tuple[tuple[str, ManifestFile], ...] = ()
+    """Manifests whose live paths are asked for, each with its branch."""
 
     def __bool__(self) -> bool:
-        return bool(self.lists or self.manifests or self.blobs or self.targets)
+        return bool(len(self))
 
     def __len__(self) -> int:
-        return len(self.lists) + len(self.manifests) + len(self.blobs) + len(self.targets)
+        return len(self.lists) + len(self.manifests) + len(self.blobs) + len(self.targets) + len(self.paths)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +120,7 @@ class Plan:
         snapshots: the table's snapshots after the group, by id.
         keys: the table's keys after the group.
         expired: snapshots that retention lets go with this swap.
+        live: by the path of a new data manifest, the live files that it names.
         needs: what must be read first; while there is anything, nothing else is valid.
     """
 
@@ -128,6 +134,7 @@ class Plan:
     snapshots: Mapping[int, JSON] = field(default_factory=dict[int, JSON])
     keys: Keys = field(default_factory=Keys)
     expired: tuple[int, ...] = ()
+    live: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
     needs: Needs = Needs()
 
 
@@ -190,8 +197,8 @@ class _NeedsTargets(Exception):
         super().__init__([file.path for file in self.files])
 
 
-_Lacking = NeedsFile | NeedsFiles | NeedsBlobs | _NeedsTargets
-_LACKING = (NeedsFile, NeedsFiles, NeedsBlobs, _NeedsTargets)
+_Lacking = NeedsFile | NeedsFiles | NeedsBlobs | _NeedsTargets | NeedsPaths
+_LACKING = (NeedsFile, NeedsFiles, NeedsBlobs, _NeedsTargets, NeedsPaths)
 
 
 def _needs(lacking: Sequence[_Lacking]) -> Needs:
@@ -202,6 +209,7 @@ def _needs(lacking: Sequence[_Lacking]) -> Needs:
         frozenset(need.path for need in files if not need.is_list),
         frozenset(blob for each in lacking if isinstance(each, NeedsBlobs) for blob in each.blobs),
         tuple({f.path: f for each in lacking if isinstance(each, _NeedsTargets) for f in each.files}.values()),
+        tuple((each.ref, row) for each in lacking if isinstance(each, NeedsPaths) for row in each.rows),
     )
 
 
@@ -321,6 +329,7 @@ class _Planner:
                 keys.add(own_key)
             if append.application is not None:
                 numbers[append.principal, name] = number
+        going = self._new_to_the_branch(going)
         if not going:
             return
         ground, ref = self._ground, going[0].ref
@@ -341,12 +350,23 @@ class _Planner:
             )
             made.files.update(folded.files)
             made.listings.update(folded.lists)
+            made.live.update(folded.live)
             for path, folded_list in folded.lists.items():
                 made.own[path] = tuple(row for row in folded_list.runs[0].rows if row.added_snapshot_id == snapshot_id)
             ground.apply(folded.updates)
         self._keys = self._keys.plus(folded.keys)
         self._accepted += [Accepted(append, "appended", (snapshot_id,)) for append in going]
         self._replayed += [Replayed(append, (snapshot_id,)) for append in later]
+
+    def _new_to_the_branch(self, going: list[AdmittedAppend]) -> list[AdmittedAppend]:
+        """The appends without those that name a file which is live there. Raises `NeedsPaths`, `NeedsFile`."""
+        if not going or self._sources.live is None:
+            return going
+        ground, ref = self._ground, going[0].ref
+        listing, live = ground.listing(ground.ref_head(ref)), self._sources.live(ref)
+        refused = check(going, listing, live, ground.files, ground.specs)
+        self._refused += [Refused(going[position], error) for position, error in refused.items()]
+        return [append for position, append in enumerate(going) if position not in refused]
 
     def landed_append(self, append: AdmittedAppend) -> tuple[int, ...] | None:
         """The snapshot of this very append, if it is in the table already (traps K1, K2)."""
@@ -386,6 +406,7 @@ class _Planner:
             ground.index,
             self._keys.without(expired),
             expired,
+            ground.made.live,
         )
 
     # -- what is there already ------------------------------------------------------------------------------------

@@ -10,11 +10,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
+from icetower.admission.admitted import AdmittedAppend
 from icetower.ambient import Ambient
 from icetower.catalog.changes import Manifests, is_under, memory_of_rows
 from icetower.catalog.deletes import Blobs, PositionDeletes
 from icetower.catalog.ports import Storage, Swap
+from icetower.commit.live_files import LiveFiles, Of
 from icetower.commit.plan import Member, Needs, Plan, Sources, plan
 from icetower.commit.queue import Waiting
 from icetower.commit.rebase import asks_for_snapshot_isolation
@@ -137,10 +141,10 @@ class Known:
         self._held = Held(budget or Budget())
         self._forget_all()
 
-    def sources(self, manifests: Manifests) -> Sources:
+    def sources(self, manifests: Manifests, live: Of | None = None) -> Sources:
         """All of it, and what is at hand elsewhere."""
         files = Files(self._lists, self._manifests, manifests.own)
-        return Sources(files, manifests.listings, self._blobs, self._targets)
+        return Sources(files, manifests.listings, self._blobs, self._targets, live)
 
     def add(
         self,
@@ -202,6 +206,7 @@ class Planner:
         self, storage: Storage, manifests: Manifests, ambient: Ambient, *, rounds_max: int, files_max: int
     ) -> None:
         self._manifests = manifests
+        self.live = LiveFiles(manifests)
         self._blobs = Blobs(storage, budget=manifests.budget)
         self._deletes = PositionDeletes(storage, budget=manifests.budget)
         self._ambient = ambient
@@ -223,7 +228,8 @@ class Planner:
             IcetowerError: a file that it needs cannot be read, or the table's properties make no sense.
         """
         head = version.head
-        planned = await self._planned(version, [w.member for w in waiting], known, keep)
+        members = [w.member for w in waiting]
+        planned = await self._planned(version, members, known, keep)
         if planned.metadata is head.metadata:  # nobody was accepted, or nothing changes by it
             return Step(identifier, waiting, version, version, planned, ())
         logged, expired = table_metadata.with_log(
@@ -240,12 +246,21 @@ class Planner:
             self._manifests.remember(path, listing)
         for path, rows in planned.own.items():
             self._manifests.remember_own(path, rows)
+        self._note_live(head.metadata.get("table-uuid"), members, planned)
         gone = () if keep_log else tuple(path for path in expired if is_own_metadata_file(path, logged))
         return Step(identifier, waiting, version, version.followed_by(new), planned, gone)
+
+    def _note_live(self, uuid: Any, members: Sequence[Member], planned: Plan) -> None:
+        """What the tower's own manifests name needs no reading. To other branches they do not belong."""
+        for ref in {member.ref for member in members if isinstance(member, AdmittedAppend)}:
+            live = self.live.of(uuid, ref)
+            for path, paths in planned.live.items():
+                live.add(path, paths)
 
     async def _planned(self, version: Version, members: Sequence[Member], known: Known, keep: frozenset[int]) -> Plan:
         """The plan, with everything read that it needs."""
         now_ms = max(self._ambient.now_ms(), version.head.metadata["last-updated-ms"])
+        live = partial(self.live.of, version.head.metadata.get("table-uuid"))
         known.trim()
         left = self._files_max
         merges = True
@@ -253,7 +268,7 @@ class Planner:
             planned = plan(
                 version.head,
                 members,
-                known.sources(self._manifests),
+                known.sources(self._manifests, live),
                 now_ms=now_ms,
                 new_name=self._ambient.uuid4,
                 new_id=self._ambient.snapshot_id,
@@ -267,7 +282,7 @@ class Planner:
             if left < 0:
                 break
             try:
-                await self._read(planned.needs, known)
+                await self._read(planned.needs, known, live)
             except IcetowerError:
                 if not merges:
                     raise
@@ -280,8 +295,10 @@ class Planner:
             rule="plan.needs",
         )
 
-    async def _read(self, needs: Needs, known: Known) -> None:
+    async def _read(self, needs: Needs, known: Known, live: Of) -> None:
         """Everything at once, side by side."""
+        for ref in {ref for ref, _ in needs.paths}:
+            await self.live.read(live(ref), [row for of, row in needs.paths if of == ref], known.unwritten)
         lists, manifests = sorted(needs.lists), sorted(needs.manifests)
         read_lists, read_manifests, blobs, targets = await asyncio.gather(
             asyncio.gather(*(self._list(path, known) for path in lists)),

@@ -428,7 +428,7 @@ class Tower:
             files = await self.footers.verify(head.metadata, asked.claims)
             with self.governor.held(principal, str(identifier), "append"):
                 admission_of_appends.check_proofs(principal, identifier, asked.claims, files)
-            return (await self.engine.submit_append(admission_of_appends.admitted(asked, files)),)
+            return (await self.engine.submit_append(admission_of_appends.admitted(asked, files), head),)
 
         try:
             self._require(principal, Operation.APPEND, identifier)

@@ -1,0 +1,208 @@
+"""An append by the fast path names no file that is live in its branch (issue: 20 rows of 10)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from engine_world import TABLE, World, run
+
+from icetower.admission.admitted import AdmittedAppend
+from icetower.catalog.ports import Swap, SwapLost
+from icetower.commit.engine import Committed, Limits
+from icetower.errors import IcetowerError
+from icetower.table import live_paths
+from icetower.table.change import Touched
+from icetower.table.listing import Listing
+from icetower.table.live_paths import LivePaths
+from icetower.table.manifests import DataFile, ManifestFile
+
+BLIND = {"icetower.blind": "true"}
+PROMPT = Limits(deadline_s=5, settle_s=1, append_interval_s=0)
+
+
+async def fast(world: World, *names: str, key: str | None = None, ref: str = "main") -> AdmittedAppend:
+    """An append of files by the fast path, as admission hands it on."""
+    head = await world.head()
+    files = tuple(data_file(f"{head.metadata['location']}/data/{name}") for name in names)
+    uuid = head.metadata["table-uuid"]
+    return AdmittedAppend("ann", TABLE, ref, files, key, None, "c", 1, " ".join(names), uuid)
+
+
+def data_file(path: str) -> Touched:
+    record = {"content": 0, "file_path": path, "file_format": "PARQUET", "record_count": 1, "file_size_in_bytes": 100}
+    return Touched(DataFile(0, path, "PARQUET", (), 1, 100, None, None, record), 0, None)
+
+
+async def sent(world: World, *members: AdmittedAppend, warm: bool = True) -> list[str]:
+    """What becomes of appends that are sent together."""
+    head = await world.head() if warm else None
+    results = await asyncio.gather(*(world.engine.submit_append(m, head) for m in members), return_exceptions=True)
+    return [told(result) for result in results]
+
+
+def told(result: Any) -> str:
+    if isinstance(result, Committed):
+        return result.outcome
+    assert isinstance(result, IcetowerError), result
+    assert result.files or result.rule != "append.live"
+    return f"{result.status} {result.rule}"
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+@pytest.mark.parametrize("warm", [True, False])
+def test_a_file_that_the_fast_path_has_added_is_refused_under_another_key(version: int, warm: bool) -> None:
+    async def story() -> None:
+        world = World(limits=PROMPT)
+        await world.create(version)
+        assert await sent(world, await fast(world, "a", "b", key="k1"), warm=warm) == ["appended"]
+        again = [await fast(world, "a", "b", key="k1"), await fast(world, "c", "b", key="k2"), await fast(world, "d")]
+        assert await sent(world, *again, warm=warm) == ["replayed", "422 append.live", "appended"]
+        assert await world.live() == ["a", "b", "d"]
+
+    run(story())
+
+
+def test_files_of_commits_by_others_and_of_another_tower_count() -> None:
+    async def story() -> None:
+        world = World(limits=PROMPT)
+        await world.create()
+        await (await (await world.writer().refresh()).append("spark", summary=BLIND)).send()
+        assert await sent(world, await fast(world, "spark")) == ["422 append.live"]
+        await (await (await world.writer().refresh()).append("later", "more", summary=BLIND)).send()
+        assert await sent(world, await fast(world, "more"), await fast(world, "new")) == ["422 append.live", "appended"]
+        world.restart()
+        assert await sent(world, await fast(world, "new"), warm=False) == ["422 append.live"]
+        assert await sent(world, await fast(world, "later")) == ["422 append.live"]
+        assert await world.live() == ["later", "more", "new", "spark"]
+
+    run(story())
+
+
+def test_a_file_that_was_removed_may_come_back_and_one_may_be_on_two_branches() -> None:
+    async def story() -> None:
+        world = World(limits=PROMPT)
+        await world.create()
+        assert await sent(world, await fast(world, "a"), await fast(world, "b")) == ["appended"] * 2
+        writer = await world.writer().refresh()
+        await (await writer.snapshot(remove=("a",), operation="delete")).send()
+        assert await sent(world, await fast(world, "a"), await fast(world, "b")) == ["appended", "422 append.live"]
+        assert await world.live() == ["a", "b"]
+
+    run(story())
+
+
+def test_a_file_of_a_group_on_its_way_and_of_one_that_is_lost() -> None:
+    """A group that never lands has added nothing."""
+
+    async def story() -> None:
+        world = World(limits=PROMPT)
+        await world.create()
+
+        async def lost(swaps: Sequence[Swap]) -> None:
+            raise SwapLost(swaps[0].identifier, swaps[0].expected)
+
+        world.upstream.script = [lost]
+        one, other = await fast(world, "a", key="k1"), await fast(world, "a", key="k2")
+        outcomes = await sent(world, one, other)
+        assert outcomes == ["appended", "409 append.repeated"]
+        assert await sent(world, await fast(world, "a", key="k3")) == ["422 append.live"]
+        assert await world.live() == ["a"]
+
+    run(story())
+
+
+def test_what_is_known_is_read_once_and_followed_from_group_to_group() -> None:
+    async def story() -> None:
+        world = World(limits=PROMPT)
+        await world.create()
+        writer = world.writer()
+        for at in range(4):
+            await (await (await writer.refresh()).append(f"old{at}", summary=BLIND)).send()
+        world.restart()
+        await sent(world, await fast(world, "new0"))
+        reads: list[str] = []
+        read = world.manifests.manifest_at
+
+        async def counting(path: str) -> Any:
+            reads.append(path)
+            return await read(path)
+
+        world.manifests.manifest_at = counting  # type: ignore[method-assign]
+        for at in range(1, 6):
+            assert await sent(world, await fast(world, f"new{at}")) == ["appended"]
+        assert reads == []
+        assert await sent(world, await fast(world, "old2"), await fast(world, "new3")) == ["422 append.live"] * 2
+
+    run(story())
+
+
+def test_who_waits_too_long_for_the_first_reading_is_sent_back_and_nobody_else_waits() -> None:
+    async def story() -> None:
+        world = World(limits=Limits(deadline_s=0.05))
+        await world.create()
+        await (await (await world.writer().refresh()).append("old", summary=BLIND)).send()
+        world.restart()
+        read, never = world.manifests.manifest_at, asyncio.Event()
+
+        async def stuck(path: str) -> Any:
+            await never.wait()
+            return await read(path)
+
+        world.manifests.manifest_at = stuck  # type: ignore[method-assign]
+        assert await sent(world, await fast(world, "old")) == ["409 append.reading"]
+        never.set()
+        assert await sent(world, await fast(world, "old")) == ["422 append.live"]
+
+    run(story())
+
+
+# -- what is known ----------------------------------------------------------------------------------------------------
+
+
+def row(name: str, files: int = 2) -> ManifestFile:
+    return ManifestFile(name, 10, 0, 0, 1, 1, 1, files, 0, 0, files, 0, 0, None, None, None)
+
+
+def names(rows: Sequence[ManifestFile]) -> list[str]:
+    return [each.path for each in rows]
+
+
+def test_the_newest_manifests_are_read_and_no_more_than_a_bound() -> None:
+    live = LivePaths(files_max=5)
+    listing = Listing.of([row("m3"), row("m2"), row("m1"), row("m0")])
+    places = {(0, ())}
+    assert names(live.unread(listing, places, lambda *_: True)) == ["m3", "m2", "m1"]
+    for each in ("m3", "m2", "m1"):
+        live.add(each, [f"{each}-a", f"{each}-b"])
+    assert live.unread(listing, places, lambda *_: True) == []
+    assert (live.holding(listing, "m2-a"), live.holding(listing, "m0-a")) == (["m2"], [])
+
+
+def test_a_large_table_is_read_by_partition(monkeypatch: pytest.MonkeyPatch) -> None:
+    live = LivePaths()
+    listing = Listing.of([row("m1", 30), row("m0", 30)])
+    monkeypatch.setattr(live_paths, "ALL_MAX", 50)
+    assert names(live.unread(listing, {(0, ("a",))}, lambda each, _: each.path == "m0")) == ["m0"]
+    live.add("m0", ["x"])
+    assert names(live.unread(listing, {(0, ("b",))}, lambda *_: False)) == ["m1"]  # by now there are few left
+
+
+def test_manifests_that_have_gone_are_forgotten() -> None:
+    live, listing = LivePaths(), Listing.of(())
+    for at in range(200):
+        listing = Listing.of([row(f"m{at}")])
+        live.unread(listing, {(0, ())}, lambda *_: True)
+        live.add(f"m{at}", [f"f{at}"])
+    assert live.holding(listing, "f199") == ["m199"]
+    assert live.holding(listing, "f3") == []
+    assert live.size_bytes < 100 * 1_000
+
+
+@pytest.mark.parametrize("given", ["file:///w/a", "file:/w/a", "/w/a"])
+def test_one_local_file_has_several_names(given: str) -> None:
+    live, listing = LivePaths(), Listing.of([row("m")])
+    live.add("m", ["file:///w/a"])
+    assert live.holding(listing, given) == ["m"]
