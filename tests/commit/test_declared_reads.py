@@ -12,6 +12,7 @@ from iceberg_client import Client, create, data, equalities, positions
 from icetower.admission.admit import admit
 from icetower.catalog.changes import read_changes
 from icetower.commit.engine import Committed
+from icetower.conflicts.operations import Kind, Operation
 from icetower.contracts.document import load
 from icetower.errors import IcetowerError
 from icetower.registry.principals import Principal
@@ -99,7 +100,11 @@ tables:
 """
 
 
-async def by_contract(text: str, theirs: dict[str, Any]) -> str:
+TWO_OWNED = CONTRACT.replace("{category: a}", "{category: [a, c]}")
+
+
+async def by_contract(text: str, theirs: dict[str, Any], *, predicate: bool = False) -> str:
+    """How ann's commit ends under a contract: a MERGE of a1, or an INSERT OVERWRITE of the empty partition c."""
     world = World()
     await create(world, **{"write.data.path": "file:///w/db/t/data"})
     ann, bob = Client(world, "ann"), Client(world, "bob")
@@ -107,7 +112,10 @@ async def by_contract(text: str, theirs: dict[str, Any]) -> str:
     assert await outcomes(await ann.append(A1, A2, B1, **BLIND)) == ["direct"]
     await ann.refresh()
     await bob.refresh()
-    request = await ann.merge(add=[data("a3", "a")], remove=["a1"])
+    if predicate:
+        request = await ann.prepare(Operation(Kind.REPLACE_PARTITIONS, (data("c1", "c"),)))
+    else:
+        request = await ann.merge(add=[data("a3", "a")], remove=["a1"])
     base = await world.head()
     changes = await read_changes(world.manifests, base.metadata, request.updates)
     assert await outcomes(await bob.merge(**theirs)) == ["direct"]
@@ -140,3 +148,27 @@ def test_r2_a_contract_that_owns_what_it_reads_decides(theirs: dict[str, Any], e
 def test_r2_without_the_promise_the_client_is_sent_back() -> None:
     silent = CONTRACT.replace(", read_scope: owned", "")
     assert run(by_contract(silent, elsewhere("b"))) == "409 rebase.reads"
+
+
+@pytest.mark.parametrize(
+    ("theirs", "expected"),
+    [
+        (elsewhere("b"), "rebased"),
+        ({"remove": ["b1"], "add": [data("n", "b")]}, "rebased"),
+        (elsewhere("c"), "409 conflict.C1"),  # the other job's rows, which an evaluation anew would have replaced
+        (elsewhere("a"), "409 conflict.C1"),
+        ({"remove": ["a2"], "add": [data("n", "b")]}, "409 conflict.C2"),
+        ({"deletes": [positions("p", "a", target=A2)]}, "409 conflict.C3a"),
+    ],
+)
+def test_r3_a_predicate_inside_owned_partitions_finds_the_same_rows_where_nothing_came_in(
+    theirs: dict[str, Any], expected: str
+) -> None:
+    """PyIceberg's `overwrite` and `upsert`, and INSERT OVERWRITE, under `read_scope: owned`."""
+    assert run(by_contract(TWO_OWNED, theirs, predicate=True)) == expected
+
+
+@pytest.mark.parametrize("instead", ["", ", isolation: snapshot"])
+def test_r3_without_that_promise_a_predicate_is_evaluated_anew(instead: str) -> None:
+    text = TWO_OWNED.replace(", read_scope: owned", instead)
+    assert run(by_contract(text, elsewhere("b"), predicate=True)) == "409 rebase.predicate"

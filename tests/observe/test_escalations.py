@@ -13,7 +13,7 @@ from sqlalchemy.exc import IntegrityError
 
 from icetower.ambient import SystemAmbient
 from icetower.contracts.document import load
-from icetower.contracts.model import Operation
+from icetower.contracts.model import Operation, Retries
 from icetower.database import Database
 from icetower.errors import (
     BadRequest,
@@ -82,6 +82,11 @@ class Side:
             return "landed"
         return (await self.escalations.failed(principal, table, error)).rule
 
+    async def given_up(self, clock: Clock) -> None:
+        """Nothing that was refused as stale is sent again within twice the longest wait of its contract."""
+        clock.ms += 2 * Retries().max_wait_ms + 1
+        await self.escalations.give_up_overdue()
+
     async def fail(self, secret: str, times: int, table: Identifier = TABLE) -> list[str]:
         return [await self.attempt(secret, table, NOT_OWNED) for _ in range(times)]
 
@@ -143,12 +148,13 @@ def test_after_its_budget_an_agent_is_stopped_at_that_table_alone(sides: Callabl
     asyncio.run(work())
 
 
-def test_the_stop_says_who_and_why_and_names_the_way_out(sides: Callable[..., Side]) -> None:
+def test_the_stop_says_who_and_why_and_names_the_way_out(sides: Callable[..., Side], clock: Clock) -> None:
     async def work() -> None:
         tower = sides()
         await tower.principal("a")
         secret = tower.secrets["a"]
         await tower.attempt(secret, TABLE, STALE)
+        await tower.given_up(clock)
         await tower.fail(secret, 2)
         principal = await tower.registry.authenticate(secret)
         with pytest.raises(ContractViolation) as caught:
@@ -233,8 +239,74 @@ def test_failures_before_a_closing_elsewhere_do_not_count_again(sides: Callable[
         clock.ms += 1
         assert await there.fail(secret, 1) == ["contract.partitions"]
         assert await there.attempt(secret, TABLE, STALE) == "conflict.C1"
+        await there.given_up(clock)
         assert await there.open() == []
         assert await there.fail(secret, 2) == ["contract.partitions", "contract.escalated"]
+
+    asyncio.run(work())
+
+
+def test_a9_a_clients_own_retries_stop_nobody_and_giving_up_does(sides: Callable[..., Side], clock: Clock) -> None:
+    """Trap A9: what a client sends again within its attempts is one piece of work, not as many failures."""
+
+    async def work() -> None:
+        tower = sides()
+        await tower.principal("a")
+        principal = await tower.registry.authenticate(tower.secrets["a"])
+        escalations = tower.escalations
+        for name in range(4):  # four commits, each refused five times, as PyIceberg's four retries are; three land
+            for _ in range(5):
+                assert await escalations.failed(principal, TABLE, STALE, work=name) is STALE
+                clock.ms += 100
+            if name < 3:
+                escalations.succeeded("a", TABLE)
+        await tower.given_up(clock)
+        assert await tower.open() == []
+        # The fourth was given up, which is one failure of three.
+        await tower.fail(tower.secrets["a"], 1)
+        assert await tower.open() == []
+        assert await escalations.failed(principal, TABLE, STALE, work="fifth") is STALE
+        assert await tower.open() == []
+        await tower.given_up(clock)
+        assert len(await tower.open()) == 1
+
+    asyncio.run(work())
+
+
+def test_a9_more_tries_than_the_contract_allows_are_a_failure(sides: Callable[..., Side], clock: Clock) -> None:
+    async def work() -> None:
+        tower = sides()
+        await tower.principal("a", CONTRACT + "retries: {attempts: 1}\n")
+        principal = await tower.registry.authenticate(tower.secrets["a"])
+        for sends in range(1, 10):  # sent twice: within its attempts; each third time is over them
+            await tower.escalations.failed(principal, TABLE, STALE, work="one")
+            clock.ms += 100
+            assert len(await tower.open()) == sends // 9
+
+    asyncio.run(work())
+
+
+def test_a9_what_is_overdue_is_looked_for_without_another_request(
+    sides: Callable[..., Side], clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An agent that gives up and says no more is a person's business as well."""
+
+    async def work() -> None:
+        tower = sides()
+        await tower.principal("a")
+        principal = await tower.registry.authenticate(tower.secrets["a"])
+
+        async def sleep(seconds: float) -> None:
+            clock.ms += round(seconds * 1000)
+            await asyncio.sleep(0)
+
+        monkeypatch.setattr(clock, "sleep", sleep)
+        opened = asyncio.Event()
+        monkeypatch.setattr(tower.escalations._notifier, "wake", opened.set)
+        for name in range(3):
+            await tower.escalations.failed(principal, TABLE, STALE, work=name)
+        await asyncio.wait_for(opened.wait(), 30)
+        assert len(await tower.open()) == 1
 
     asyncio.run(work())
 

@@ -13,7 +13,18 @@ tower.append("sales.orders", [DataFile.of_parquet("orders.parquet")], key=new_ke
 
 from icetower.agent.appends import Appended, DataFile
 from icetower.agent.client import Tower
-from icetower.agent.keys import having_read, keyed, new_key
+from icetower.agent.keys import having_read, keyed, new_key, reads
 from icetower.agent.recovery import Patience, carry_out, refusal_of
 
-__all__ = ["Appended", "DataFile", "Patience", "Tower", "carry_out", "having_read", "keyed", "new_key", "refusal_of"]
+__all__ = [
+    "Appended",
+    "DataFile",
+    "Patience",
+    "Tower",
+    "carry_out",
+    "having_read",
+    "keyed",
+    "new_key",
+    "reads",
+    "refusal_of",
+]

@@ -50,3 +50,28 @@ def having_read(
         FILTER: json.dumps(where, separators=(",", ":")),
         ISOLATION: isolation,
     }
+
+
+def reads(
+    table: Any, where: Any = True, *, isolation: Literal["snapshot", "serializable"] = "serializable"
+) -> dict[str, str]:
+    """As `having_read`, of a PyIceberg table and one of PyIceberg's own filters.
+
+    `table.upsert(rows, snapshot_properties=keyed(key) | reads(table, "region = 'eu'"))` is then put on a newer head by
+    the tower, where nothing came into that region meanwhile.
+
+    Args:
+        table: as it was loaded before anything was read of it.
+        where: a text such as ``"region = 'eu' and day >= '2026-01-01'"``, an expression of `pyiceberg.expressions`, or
+            True for the whole table. It covers all that the write depends on: of an upsert every row that its keys may
+            match, and of an overwrite all rows of its `overwrite_filter`.
+        isolation: what the write is owed. Under ``snapshot`` only what both have written counts.
+    """
+    # A scan parses the text, so that nothing of PyIceberg is imported here; its expressions write Iceberg's JSON.
+    expression = table.scan(row_filter=where).row_filter if isinstance(where, str) else where
+    snapshot = table.current_snapshot()
+    return having_read(
+        None if snapshot is None else snapshot.snapshot_id,
+        expression if isinstance(expression, bool) else json.loads(expression.model_dump_json()),
+        isolation=isolation,
+    )

@@ -142,13 +142,15 @@ def word_for(member: Admitted, ground: Ground, *, isolation_since: int | None) -
         return Word("rewrite")
     scope = member.read_scope
     if Kind.PREDICATE in kinds:
-        if scope is None or scope.source != "summary" or scope.filter is None or scope.level is not Level.SERIALIZABLE:
+        if not _covers_predicate(scope):
             raise _refused(
                 "rebase.predicate",
-                "it may overwrite or delete by a filter, which has to be evaluated anew. Say what it read "
-                "(icetower.filter and icetower.isolation-level=serializable in its summary), or delete row by row",
+                "it may overwrite or delete by a filter, which has to be evaluated anew. Declare what it read: "
+                "snapshot_properties=icetower.agent.reads(table, filter) in PyIceberg; elsewhere icetower.filter and "
+                "icetower.isolation-level=serializable in its summary, or read_scope: owned in the contract",
             )
-        return Word("summary", scope)
+        assert scope is not None
+        return Word(scope.source, scope)
     by_table = (
         not member.serializable
         and asks_for_snapshot_isolation(properties)
@@ -180,6 +182,19 @@ def word_for(member: Admitted, ground: Ground, *, isolation_since: int | None) -
         "rebase.reads",
         "nobody says what it has read. Where snapshot isolation is enough, set "
         f"{', '.join(LEVELS)} to snapshot; or read_scope: owned in the contract",
+    )
+
+
+def _covers_predicate(scope: ReadScope | None) -> bool:
+    """Whether a filter that was evaluated on the base would find the same rows now, if nothing came into the scope.
+
+    So it is where the scope is serializable and says which rows: by the writer's own filter, or by the partitions of a
+    contract with `read_scope: owned`, outside of which its writes depend on nothing (trap R3).
+    """
+    return (
+        scope is not None
+        and scope.level is Level.SERIALIZABLE
+        and (scope.filter is not None or scope.owned is not None)
     )
 
 

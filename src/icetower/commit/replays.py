@@ -16,7 +16,7 @@ commit in the table; when the other half has gone, only the ledger knows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,6 +47,11 @@ class Sent:
     key: str | None
     application: tuple[str, int] | None
     snapshots: Sequence[Mapping[str, Any]] = ()
+
+    @property
+    def work(self) -> Hashable:
+        """What one piece of work is known by, from one try of its client to the next; None where nothing tells."""
+        return self.key or self.application or self.own or None
 
     @property
     def own(self) -> tuple[int, ...]:

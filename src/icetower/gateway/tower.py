@@ -160,7 +160,7 @@ class Tower:
         """One commit to one table: read, ask, queue, answer; every attempt is logged."""
         assert request.identifier is not None
         started_s = self.ambient.monotonic_s()
-        operation = "?"
+        operation, name = "?", None
 
         async def work() -> tuple[Committed]:
             nonlocal operation
@@ -172,13 +172,13 @@ class Tower:
 
         try:
             sent = _sent(principal, request, key, application)
-            key = sent.key
+            key, name = sent.key, sent.work
             operation = "+".join(sorted({_operation(snapshot) for snapshot in sent.snapshots})) or "none"
             self._require(principal, _asked_first(request), request.identifier)
             committed = _told(*await self.twins.once(_name(principal, [sent]), request, work))[0]
         except IcetowerError as error:
             error = await self.governor.explained(principal, error)
-            told = await self.escalations.failed(principal, request.identifier, error)
+            told = await self.escalations.failed(principal, request.identifier, error, work=name)
             self._log(principal.name, request.identifier, operation, started_s, told, key=key)
             if told is not error:
                 raise told from error
@@ -236,7 +236,7 @@ class Tower:
         except IcetowerError as error:
             told = error = await self.governor.explained(principal, error)
             for identifier in (request.identifier for request in requests if request.identifier is not None):
-                failure = await self.escalations.failed(principal, identifier, error)
+                failure = await self.escalations.failed(principal, identifier, error, work=key)
                 self._log(principal.name, identifier, "transaction", started_s, failure, key=key)
                 told = failure if told is error else told
             if told is not error:
@@ -435,7 +435,7 @@ class Tower:
             committed = _told(*await self.twins.once(name, request, work))[0]
         except IcetowerError as error:
             error = await self.governor.explained(principal, error)
-            told = await self.escalations.failed(principal, identifier, error)
+            told = await self.escalations.failed(principal, identifier, error, work=key or request.key)
             self._log(principal.name, identifier, "append", started_s, told, key=key or request.key)
             if told is not error:
                 raise told from error

@@ -7,8 +7,10 @@ closes it. While the contract is in shadow mode it admits everything, so nothing
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
+from contextlib import suppress
 
 from icetower.ambient import Ambient
 from icetower.contracts.model import Contract
@@ -34,6 +36,7 @@ from icetower.observe.matters import (
 )
 from icetower.observe.notifier import Notifier
 from icetower.observe.sending import Sender, Ways
+from icetower.observe.stale import StaleWork, is_stale
 from icetower.observe.store import Store
 from icetower.protocol.names import Identifier
 from icetower.registry.principals import Principal
@@ -54,6 +57,8 @@ class Escalations:
         self._ways = ways
         self._store = Store(registry)
         self._streaks = Streaks()
+        self._stale = StaleWork()
+        self._watching: asyncio.Task[None] | None = None
         # The open escalations as they were at a number of the registry's changes. Each request has the number read, so
         # that what another tower opened or closed holds from the next request on.
         self._stops: tuple[int, Mapping[str, Matter]] = (-1, {})
@@ -65,6 +70,10 @@ class Escalations:
         self._notifier.start()
 
     async def close(self) -> None:
+        if self._watching is not None:
+            self._watching.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._watching
         await self._notifier.close()
 
     # -- stops ----------------------------------------------------------------------------------------------------
@@ -76,11 +85,19 @@ class Escalations:
             if stop is not None:
                 raise _stopped(stop)
 
-    async def failed(self, principal: Principal, table: Identifier, error: IcetowerError) -> IcetowerError:
+    async def failed(
+        self, principal: Principal, table: Identifier, error: IcetowerError, *, work: Hashable = None
+    ) -> IcetowerError:
         """Count an attempt that failed, and open an escalation where it has used up the budget.
 
-        It is durable when this returns, so that the agent's next attempt is stopped. Returns the error that the agent
-        is told: its own, or that it is stopped already.
+        It is durable when this returns, so that the agent's next attempt is stopped. A stale commit counts only when
+        its client gives up (`observe.stale`).
+
+        Args:
+            work: what the commit is known by, from one try of its client to the next: its key, or its snapshots' ids.
+
+        Returns:
+            The error to answer with: the commit's own, or that the agent is stopped already.
         """
         if not _governed(principal) or not counts(error):
             return error
@@ -88,13 +105,13 @@ class Escalations:
             stop = await self._stop(principal.name, table)
             if stop is not None:
                 return _stopped(stop)
-            clause = principal.contract.escalation
-            if clause is None:
-                return error
             failure = Failure(self._ambient.now_ms(), error.rule)
-            failures = self._streaks.failed(principal.name, stop_of(principal.name, table), failure, clause)
-            if failures is not None:
-                await self._escalate(principal, table, failures)
+            if is_stale(error) and principal.contract.escalation is not None:
+                for gone in self._stale.refused(principal, table, work, failure):
+                    await self._count(gone.principal, gone.table, gone.failure)
+                self._watch()
+            else:
+                await self._count(principal, table, failure)
         except IcetowerError as fault:
             # The refusal stands either way; the next failure comes to it again.
             log.warning("no escalation of %s at %s: %s", principal.name, one_line(str(table)), fault.message)
@@ -102,8 +119,37 @@ class Escalations:
 
     def succeeded(self, principal: str, table: Identifier) -> None:
         """An attempt has landed: its failures are no longer in a row."""
-        if self._streaks:  # most agents never fail, and this is in the way of every commit
+        if self._stale:  # most agents never fail, and this is in the way of every commit
+            self._stale.ended(principal, table)
+        if self._streaks:
             self._streaks.ended(principal, stop_of(principal, table))
+
+    async def give_up_overdue(self) -> None:
+        """Count the stale commits that their clients did not send again in time."""
+        for gone in self._stale.overdue(self._ambient.now_ms()):
+            try:
+                await self._count(gone.principal, gone.table, gone.failure)
+            except IcetowerError as fault:
+                name = gone.principal.name
+                log.warning("no escalation of %s at %s: %s", name, one_line(str(gone.table)), fault.message)
+
+    def _watch(self) -> None:
+        """Look when stale commits are overdue, as long as some are expected: a client that gives up says nothing."""
+        if self._watching is None or self._watching.done():
+            self._watching = asyncio.create_task(self._look_out())
+
+    async def _look_out(self) -> None:
+        while (due_ms := self._stale.next_ms()) is not None:
+            await self._ambient.sleep(max(0.1, (due_ms - self._ambient.now_ms()) / 1000))
+            await self.give_up_overdue()
+
+    async def _count(self, principal: Principal, table: Identifier, failure: Failure) -> None:
+        clause = principal.contract.escalation
+        if clause is None:
+            return
+        failures = self._streaks.failed(principal.name, stop_of(principal.name, table), failure, clause)
+        if failures is not None:
+            await self._escalate(principal, table, failures)
 
     async def _escalate(self, principal: Principal, table: Identifier, failures: Sequence[Failure]) -> None:
         contract = principal.contract
