@@ -16,6 +16,9 @@
     │   ├── NamespaceNotEmpty          409
     │   └── CommitConflict             409  stale: refresh and try again (Iceberg: CommitFailedException)
     ├── BodyTooLarge                   413
+    ├── RequestTooSlow                 408  the head or the body of a request does not come
+    ├── UrlTooLong                     414
+    ├── HeadTooLarge                   431  headers that are too long, or too numerous
     ├── KeyMisused                     422  an idempotency key that stands for something else
     ├── UpstreamFailed                 502  the catalog or the storage behind us failed; nothing was committed
     │   ├── DatabaseBusy               502  another process holds the lock of a database
@@ -171,6 +174,27 @@ class BodyTooLarge(IcetowerError):
     status = 413
     kind = "RequestEntityTooLargeException"
     default_rule = "limit.body"
+    default_next_step = "fix_request"
+
+
+class RequestTooSlow(IcetowerError):
+    status = 408
+    kind = "RequestTimeoutException"
+    default_rule = "limit.slow"
+    default_next_step = "retry"
+
+
+class UrlTooLong(IcetowerError):
+    status = 414
+    kind = "RequestURITooLongException"
+    default_rule = "limit.url"
+    default_next_step = "fix_request"
+
+
+class HeadTooLarge(IcetowerError):
+    status = 431
+    kind = "RequestHeaderFieldsTooLargeException"
+    default_rule = "limit.headers"
     default_next_step = "fix_request"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import math
 import signal
 import socket
 from collections.abc import AsyncGenerator, Callable
@@ -19,6 +20,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from icetower.ambient import Ambient
 from icetower.errors import ConfigurationError, MethodNotAllowed, NotFound
 from icetower.gateway import browsers, control, escalations, iceberg, oauth, shadow
+from icetower.gateway.connections import Bounds, protocol_of, raise_file_limit
 from icetower.gateway.http import error_response
 from icetower.gateway.settings import LOOPBACK, Settings
 from icetower.gateway.tower import Tower
@@ -103,15 +105,24 @@ def serve(settings: Settings, ambient: Ambient, *, open_to_all: bool, ready: Cal
         )
     listener = _listen(host, settings.server.port)
     tower = Tower(settings, ambient, open_to_all=open_to_all)
+    limits = settings.server
+    bounds = Bounds(
+        connections_max=raise_file_limit(limits.connections_max, limits.storage_threads),
+        by_address_max=limits.connections_by_address_max,
+        head_s=limits.head_timeout_s,
+        idle_s=limits.idle_timeout_s,
+    )
     config = uvicorn.Config(
         build(tower),
+        http=protocol_of(bounds),
         access_log=False,
-        log_level="warning",
+        log_level="error",  # its warnings are about what callers send, who could fill a disk with them
+        ws="none",
         lifespan="on",
         server_header=False,
         proxy_headers=False,  # nothing here depends on who is at the other end of the connection
         timeout_graceful_shutdown=DRAIN_S,
-        timeout_keep_alive=75,
+        timeout_keep_alive=math.ceil(limits.idle_timeout_s),
         backlog=2048,
     )
     shown = f"[{host}]" if ":" in host else host

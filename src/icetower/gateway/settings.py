@@ -48,6 +48,12 @@ class Server(_Section):
     """Other sites whose pages may call, such as `https://console.example.com`; pages of all others are refused."""
     storage_threads: Annotated[int, Field(ge=1, le=4096)] = 64
     """Calls to the storage under way at once."""
+    connections_max: Annotated[int, Field(ge=16)] = 4096
+    connections_by_address_max: Annotated[int, Field(ge=1)] = 2048
+    head_timeout_s: Annotated[float, Field(gt=0)] = 15.0
+    """From the beginning of a connection, or of a request, until its headers are there."""
+    idle_timeout_s: Annotated[float, Field(gt=0)] = 75.0
+    """How long a connection is kept between two requests."""
     cache_max_bytes: Annotated[int, Field(ge=32 * 1024 * 1024)] = CACHE_MAX_BYTES
     """Memory of all caches together."""
 

@@ -1,0 +1,317 @@
+"""Connections, bounded before any credential is read (trap A8).
+
+How many there are, overall and by address; how long a head, a body and an answer may take; how long heads and URLs are;
+how many requests may come in one piece. uvicorn's protocol for httptools is extended where it is made for that. A
+connection notes when it began what it does now, and one look a second over all of them ends those that take too long:
+no timer is set for a request.
+
+Where there are too many, idle connections are closed first, those of the address that has most of them; where none is
+idle, the new one is. Requests under way are never ended for others, and descriptors are set aside for storage and SQL.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import resource
+from collections import Counter
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any, ClassVar
+
+import orjson
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from icetower.errors import BadRequest, HeadTooLarge, IcetowerError, RequestTooSlow, UrlTooLong
+from icetower.protocol.catalog import error_body
+
+LOOK_S = 1.0
+HEADERS_MAX = 128
+PIPELINED_MAX = 16
+"""Requests that may come in one piece, before the first of them is answered."""
+
+RESERVED_FILES = 128
+"""Descriptors for the databases, the log and libraries, beside two for each storage thread."""
+
+log = logging.getLogger("icetower")
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What a connection may take.
+
+    Attributes:
+        head_s: from its first byte, or from the beginning of the connection, until a head is complete.
+        idle_s: between two requests.
+        rate_min: bytes a second, over `slow_s`, by which bodies come and answers are read.
+    """
+
+    connections_max: int = 4096
+    by_address_max: int = 2048
+    head_s: float = 15.0
+    idle_s: float = 75.0
+    slow_s: float = 30.0
+    rate_min: int = 1024
+    head_bytes_max: int = 32 * 1024
+    url_bytes_max: int = 16 * 1024
+
+
+class Doing(Enum):
+    """What a connection does."""
+
+    IDLE = auto()
+    HEAD = auto()
+    BODY = auto()
+    WORK = auto()
+
+
+class Connections:
+    """All connections of a server."""
+
+    def __init__(self, bounds: Bounds) -> None:
+        self.bounds = bounds
+        self.all: set[Connection] = set()
+        self._idle: dict[str, dict[Connection, None]] = {}
+        self._by_address: Counter[str] = Counter()
+        self._look: asyncio.TimerHandle | None = None
+
+    def admit(self, connection: Connection) -> bool:
+        """Whether a new one may stay. An idle one is closed for it, if that helps."""
+        address = connection.address
+        if self._by_address[address] >= self.bounds.by_address_max and not self._close_idle(address):
+            return False
+        if len(self.all) >= self.bounds.connections_max and not self._close_idle(self._most_idle()):
+            return False
+        self.all.add(connection)
+        self._by_address[address] += 1
+        if self._look is None:
+            self._look = connection.loop.call_later(LOOK_S, self._look_around, connection.loop)
+        return True
+
+    def leave(self, connection: Connection) -> None:
+        if connection in self.all:
+            self.all.remove(connection)
+            self._by_address[connection.address] -= 1
+            if not self._by_address[connection.address]:
+                del self._by_address[connection.address]
+        self.busy(connection)
+
+    def idle(self, connection: Connection) -> None:
+        self._idle.setdefault(connection.address, {})[connection] = None
+
+    def busy(self, connection: Connection) -> None:
+        idle = self._idle.get(connection.address)
+        if idle is not None and idle.pop(connection, self) is None and not idle:
+            del self._idle[connection.address]
+
+    def look(self, now_s: float) -> None:
+        """End the connections that have taken too long."""
+        for connection in tuple(self.all):
+            connection.look(now_s)
+
+    def _look_around(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.look(loop.time())
+        self._look = loop.call_later(LOOK_S, self._look_around, loop) if self.all else None
+
+    def _most_idle(self) -> str:
+        return max(self._idle, key=lambda address: self._by_address[address], default="")
+
+    def _close_idle(self, address: str) -> bool:
+        """Close the connection of an address that has been idle for longest."""
+        connection = next(iter(self._idle.get(address, ())), None)
+        if connection is None:
+            return False
+        self.leave(connection)
+        connection.transport.abort()
+        return True
+
+
+class Connection(HttpToolsProtocol):
+    """One connection. `peers`, all of its server, is set in a subclass: see `protocol_of`."""
+
+    peers: ClassVar[Connections]
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.address = self.client[0] if self.client else ""
+        self._doing, self._since_s = Doing.IDLE, self.loop.time()
+        self._served = False
+        self._head_bytes = self._body_bytes = self._requests = self._unread_bytes = 0
+        self._reading_s: float | None = None
+        self._kept = b""
+        self._refusal: IcetowerError | None = None
+        if self.peers.admit(self):
+            self.peers.idle(self)
+        else:
+            transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.peers.leave(self)
+        super().connection_lost(exc)
+
+    # -- what comes -----------------------------------------------------------------------------------------------
+
+    def data_received(self, data: bytes) -> None:
+        if self._doing is Doing.WORK or self._refusal is not None:
+            # Nothing is parsed ahead, and no more is read: it may be as much as the other side likes.
+            self._kept += data
+            self.flow.pause_reading()
+            return
+        if self._doing is Doing.IDLE:
+            self.peers.busy(self)
+            self._begin(Doing.HEAD)
+            self._head_bytes = 0
+        self._requests = 0
+        self._head_bytes += len(data)
+        super().data_received(data)
+        if self._doing is Doing.HEAD and self._head_bytes > self.peers.bounds.head_bytes_max:
+            self._refuse(self._too_large())
+
+    def on_message_begin(self) -> None:
+        self._requests += 1
+        if self._requests > PIPELINED_MAX:
+            self._refusal = BadRequest(
+                f"more than {PIPELINED_MAX} requests came before the first was answered", rule="limit.pipelining"
+            )
+            raise self._refusal
+        self._header_bytes = 0
+        super().on_message_begin()
+
+    def on_url(self, url: bytes) -> None:
+        super().on_url(url)
+        bound = self.peers.bounds.url_bytes_max
+        if len(self.url) > bound:
+            self._refusal = UrlTooLong(f"the URL of a request is longer than {bound} bytes; write a shorter one")
+            raise self._refusal
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._header_bytes += len(name) + len(value)
+        if self._header_bytes > self.peers.bounds.head_bytes_max or len(self.headers) >= HEADERS_MAX:
+            self._refusal = self._too_large()
+            raise self._refusal
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        super().on_headers_complete()
+        if self._doing is Doing.HEAD:
+            self._begin(Doing.BODY)
+
+    def on_body(self, body: bytes) -> None:
+        self._body_bytes += len(body)
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        if not self.cycle.response_complete:
+            self._begin(Doing.WORK)
+        elif self._doing is Doing.BODY:  # it was answered before it had come
+            self._rest()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._served = True
+        if self.transport.is_closing():
+            return
+        if not self.cycle.response_complete:  # the next one came with it
+            self._begin(Doing.BODY if self.cycle.more_body else Doing.WORK)
+        elif not self.cycle.more_body:
+            self._rest()
+        if self._kept and self._doing is not Doing.WORK:
+            kept, self._kept = self._kept, b""
+            self.data_received(kept)
+
+    def _rest(self) -> None:
+        self._begin(Doing.IDLE)
+        self.peers.idle(self)
+
+    def _begin(self, doing: Doing) -> None:
+        self._doing, self._since_s, self._body_bytes = doing, self.loop.time(), 0
+
+    # -- what takes too long --------------------------------------------------------------------------------------
+
+    def look(self, now_s: float) -> None:
+        """End this connection if it takes too long."""
+        bounds, waited_s = self.peers.bounds, now_s - self._since_s
+        if self._reads_slowly(now_s):
+            self.transport.abort()  # closing it would wait for the other side to read
+        elif self.transport.is_closing():
+            return
+        elif self._doing is Doing.IDLE:
+            if waited_s > (bounds.idle_s if self._served else bounds.head_s):
+                self.transport.close()
+        elif self._doing is Doing.HEAD and waited_s > bounds.head_s:
+            self._refuse(RequestTooSlow(f"the head of the request did not come within {bounds.head_s:g} s"))
+        elif self._doing is Doing.BODY:
+            if self.flow.read_paused or self.cycle.waiting_for_100_continue:  # it is we who do not read
+                self._begin(Doing.BODY)
+            elif waited_s > bounds.slow_s:
+                if self._body_bytes < bounds.rate_min * bounds.slow_s:
+                    self._refuse(RequestTooSlow(f"the body came by less than {bounds.rate_min} bytes a second"))
+                self._begin(Doing.BODY)
+
+    def _reads_slowly(self, now_s: float) -> bool:
+        """Whether an answer is hardly read any more."""
+        left = self.transport.get_write_buffer_size()
+        if not left or self._reading_s is None:
+            self._reading_s, self._unread_bytes = (now_s, left) if left else (None, 0)
+            return False
+        bounds = self.peers.bounds
+        if now_s - self._reading_s <= bounds.slow_s:
+            return False
+        read, self._reading_s, self._unread_bytes = self._unread_bytes - left, now_s, left
+        return read < bounds.rate_min * bounds.slow_s
+
+    # -- refusals -------------------------------------------------------------------------------------------------
+
+    def send_400_response(self, msg: str) -> None:
+        """uvicorn's way out where a request cannot be parsed."""
+        self._refuse(self._refusal or BadRequest(f"this is not HTTP that can be read here: {msg}", rule="request.http"))
+
+    def _refuse(self, refusal: IcetowerError) -> None:
+        """Answer and close; only close where it would be taken for the answer to another request."""
+        self._refusal = refusal
+        if self.transport.is_closing():
+            return
+        cycle: Any = self.cycle
+        under_way = bool(cycle) and not cycle.response_complete
+        if under_way and (self._doing is not Doing.BODY or cycle.response_started or self.pipeline):
+            self.transport.abort()
+            return
+        body = orjson.dumps(error_body(refusal))
+        head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body)
+        self.transport.write(STATUS_LINE[refusal.status] + head + body)
+        self.transport.close()
+
+    def _too_large(self) -> HeadTooLarge:
+        bound = self.peers.bounds.head_bytes_max
+        return HeadTooLarge(
+            f"the head of a request has more than {bound} bytes or {HEADERS_MAX} headers; send fewer and shorter ones"
+        )
+
+
+def protocol_of(bounds: Bounds) -> type[Connection]:
+    """The protocol of a server whose connections have these bounds."""
+    return type("BoundedConnection", (Connection,), {"peers": Connections(bounds)})
+
+
+def raise_file_limit(connections_max: int, storage_threads: int) -> int:
+    """Raise the limit of open files as far as it goes; how many connections it leaves room for."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+            soft = hard
+        except (OSError, ValueError):
+            log.debug("the limit of open files stays %d", soft)
+    reserved = RESERVED_FILES + 2 * storage_threads
+    if soft == resource.RLIM_INFINITY or soft >= connections_max + reserved:
+        return connections_max
+    room = max(16, soft - reserved)
+    log.warning(
+        "open files are limited to %d, which leaves room for %d connections of %d (server.connections_max): raise the "
+        "hard limit (ulimit -Hn, LimitNOFILE)",
+        soft,
+        room,
+        connections_max,
+    )
+    return room

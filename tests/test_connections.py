@@ -1,0 +1,308 @@
+"""Connections are bounded before any credential is read (trap A8): raw sockets against the server's own protocol."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import resource
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import orjson
+import pytest
+import uvicorn
+from uvicorn.server import ServerState
+
+from icetower.gateway.connections import PIPELINED_MAX, Bounds, Connections, protocol_of, raise_file_limit
+
+BOUNDS = Bounds(connections_max=8, by_address_max=6, head_s=10, idle_s=60, slow_s=30)
+GET = b"GET /%s HTTP/1.1\r\nHost: t\r\n\r\n"
+POST = b"POST /%s HTTP/1.1\r\nHost: t\r\nContent-Length: %d\r\n\r\n"
+
+
+@dataclass
+class Served:
+    """A server whose application answers `/held` once `open` is set, `/large` with 32 MB, all else with its path."""
+
+    connections: Connections
+    port: int = 0
+    open: asyncio.Event = field(default_factory=asyncio.Event)
+    asked: list[str] = field(default_factory=list)
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        path = scope["path"].removeprefix("/")
+        self.asked.append(path)
+        if path.startswith("held"):
+            await self.open.wait()
+        body = b"x" * 32_000_000 if path == "large" else path.encode()
+        while path.startswith("body") and (message := await receive())["type"] == "http.request":
+            body += message["body"]
+            if not message["more_body"]:
+                break
+        headers = [(b"content-length", b"%d" % len(body))]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.open_connection("127.0.0.1", self.port)
+
+    async def settled(self, count: int) -> None:
+        """Wait until the server has so many connections."""
+        await until(lambda: len(self.connections.all) == count)
+
+    def later(self, seconds: float) -> None:
+        self.connections.look(asyncio.get_running_loop().time() + seconds)
+
+
+@asynccontextmanager
+async def serving(bounds: Bounds = BOUNDS) -> AsyncIterator[Served]:
+    protocol = protocol_of(bounds)
+    served = Served(protocol.peers)
+    config = uvicorn.Config(served, access_log=False, log_level="error", lifespan="off", ws="none")
+    loop, state = asyncio.get_running_loop(), ServerState()
+    server = await loop.create_server(lambda: protocol(config, state, {}, loop), "127.0.0.1", 0)
+    served.port = server.sockets[0].getsockname()[1]
+    try:
+        yield served
+    finally:
+        server.close()
+        served.open.set()
+        for connection in tuple(served.connections.all):
+            connection.transport.abort()
+        await served.settled(0)
+        await asyncio.gather(*state.tasks, return_exceptions=True)
+
+
+async def answer(reader: asyncio.StreamReader) -> tuple[int, bytes]:
+    head = await reader.readuntil(b"\r\n\r\n")
+    length = int(next(line for line in head.split(b"\r\n") if line.startswith(b"content-length")).split()[1])
+    return int(head.split()[1]), await reader.readexactly(length)
+
+
+async def rule(reader: asyncio.StreamReader) -> str:
+    """The refusal that a connection ends with."""
+    status, body = await answer(reader)
+    error = orjson.loads(body)["error"]
+    assert error["code"] == status
+    assert await gone(reader)
+    return f"{status} {error['rule']}"
+
+
+async def gone(reader: asyncio.StreamReader) -> bool:
+    try:
+        return await reader.read(1) == b""
+    except ConnectionResetError:
+        return True
+
+
+async def endless(writer: asyncio.StreamWriter, head: bytes) -> None:
+    writer.write(head)
+    while True:
+        writer.write(b"x" * 100_000)
+        await writer.drain()
+        await asyncio.sleep(0)
+
+
+async def until(met: Callable[[], bool]) -> None:
+    while not met():  # noqa: ASYNC110 - it is about the server's state, which sets no event
+        await asyncio.sleep(0.001)
+
+
+def run(story: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(story, 30))
+
+
+def test_a8_long_heads_and_urls_are_refused_however_they_come() -> None:
+    async def story() -> None:
+        async with serving() as served:
+            for sent, expected in (
+                (b"GET / HTTP/1.1\r\nA: " + b"x" * 33_000 + b"\r\n\r\n", "431 limit.headers"),
+                (b"GET / HTTP/1.1\r\nA: " + b"x" * 33_000, "431 limit.headers"),
+                (b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 200 + b"\r\n", "431 limit.headers"),
+                (b"GET /" + b"x" * 17_000 + b" HTTP/1.1\r\n\r\n", "414 limit.url"),
+                (b"GET /" + b"x" * 17_000, "414 limit.url"),
+                (b"nonsense\r\n\r\n", "400 request.http"),
+            ):
+                reader, writer = await served.connect()
+                writer.write(sent)
+                assert await rule(reader) == expected
+            reader, writer = await served.connect()
+            with pytest.raises((ConnectionResetError, BrokenPipeError)):
+                await endless(writer, b"GET / HTTP/1.1\r\nA: ")
+            assert served.asked == []
+            reader, writer = await served.connect()
+            writer.write(b"GET /fine HTTP/1.1\r\nA: " + b"x" * 30_000 + b"\r\n\r\n")
+            assert await answer(reader) == (200, b"fine")
+
+    run(story())
+
+
+def test_a8_heads_bodies_and_idle_connections_have_a_time() -> None:
+    async def story() -> None:
+        async with serving() as served:
+            silent, slow_head, slow_body, held, served_once = [await served.connect() for _ in range(5)]
+            slow_head[1].write(b"GET / HTTP/1.1\r\nA: ")
+            slow_body[1].write(POST % (b"body", 100_000) + b"x" * 100)
+            held[1].write(GET % b"held")
+            served_once[1].write(GET % b"once")
+            assert await answer(served_once[0]) == (200, b"once")
+            await until(lambda: len(served.asked) == 3)
+            served.later(9)
+            await served.settled(5)
+            served.later(11)
+            assert await gone(silent[0])
+            assert await rule(slow_head[0]) == "408 limit.slow"
+            await served.settled(3)
+            served.later(31)
+            assert await rule(slow_body[0]) == "408 limit.slow"
+            served.later(61)
+            assert await gone(served_once[0])
+            served.later(3600)  # a request under way may take as long as it likes
+            served.open.set()
+            assert await answer(held[0]) == (200, b"held")
+
+    run(story())
+
+
+def test_a8_an_answer_that_nobody_reads_is_given_up_and_one_that_is_read_is_not() -> None:
+    async def story() -> None:
+        async with serving() as served:
+            (stuck, _), (reader, writer) = reads = [await served.connect() for _ in range(2)]
+            for _, each in reads:
+                each.transport.pause_reading()
+                each.write(GET % b"large")
+            await until(lambda: sum(c.transport.get_write_buffer_size() > 0 for c in served.connections.all) == 2)
+            served.later(0)
+            writer.transport.resume_reading()
+            own = writer.get_extra_info("sockname")[1]
+            (transport,) = (c.transport for c in served.connections.all if c.client and c.client[1] == own)
+            left, read = transport.get_write_buffer_size(), 0
+            while transport.get_write_buffer_size() > left - 100_000:
+                read += len(await reader.read(1 << 20))
+            served.later(31)
+            await served.settled(1)
+            while read < 32_000_000:
+                read += len(await reader.read(1 << 20))
+            reads[0][1].transport.resume_reading()
+            assert len(await all_of(stuck)) < 32_000_000
+
+    async def all_of(reader: asyncio.StreamReader) -> bytes:
+        data = b""
+        try:
+            while piece := await reader.read(1 << 20):
+                data += piece
+        except ConnectionResetError:
+            pass
+        return data
+
+    run(story())
+
+
+def test_a8_nothing_is_read_ahead_of_a_request_under_way() -> None:
+    async def story() -> None:
+        async with serving() as served:
+            _, writer = await served.connect()
+            writer.write(GET % b"held0")
+            await until(lambda: bool(served.asked))
+            for n in range(20_000):
+                writer.write(GET % b"p%d" % n)
+            (connection,) = served.connections.all
+            await until(lambda: connection.flow.read_paused)
+            assert len(connection.pipeline) == 0
+            assert len(connection._kept) < 1 << 20
+            assert served.asked == ["held0"]
+            writer.transport.abort()
+            await served.settled(1)  # nobody reads: its end is not seen before the answer
+
+    run(story())
+
+
+def test_a_few_requests_in_one_piece_are_answered_in_order_and_very_many_are_not() -> None:
+    async def story() -> None:
+        async with serving() as served:
+            reader, writer = await served.connect()
+            writer.write(b"".join(GET % b"p%d" % n for n in range(PIPELINED_MAX)))
+            for n in range(PIPELINED_MAX):
+                assert await answer(reader) == (200, b"p%d" % n)
+            writer.write(GET % b"held" + POST % (b"body-", 4) + b"ab")
+            await until(lambda: "held" in served.asked)
+            writer.write(b"cd" + GET % b"last")
+            served.open.set()
+            assert [await answer(reader) for _ in range(3)] == [(200, b"held"), (200, b"body-abcd"), (200, b"last")]
+            served.open.clear()
+            asked = len(served.asked)
+            writer.write(b"".join(GET % b"held%d" % n for n in range(PIPELINED_MAX + 1)))
+            # Closed without an answer: it would be taken for the answer to the first.
+            assert await gone(reader)
+            served.open.set()
+            assert len(served.asked) <= asked + 1
+
+    run(story())
+
+
+def test_a_refusal_is_never_taken_for_the_answer_of_the_request_before_it() -> None:
+    async def story() -> None:
+        async with serving() as served:
+            reader, writer = await served.connect()
+            writer.write(GET % b"held" + b"nonsense\r\n\r\n")
+            assert await gone(reader)
+            served.open.set()
+
+    run(story())
+
+
+def test_an_early_answer_leaves_the_connection_to_the_next_request() -> None:
+    async def story() -> None:
+        async with serving() as served:
+            reader, writer = await served.connect()
+            writer.write(POST % (b"early", 10) + b"half!")
+            assert await answer(reader) == (200, b"early")
+            writer.write(b"half!" + GET % b"next")
+            assert await answer(reader) == (200, b"next")
+            (connection,) = served.connections.all
+            assert connection in served.connections._idle["127.0.0.1"]
+
+    run(story())
+
+
+def test_a8_too_many_connections_cost_idle_ones_then_new_ones_and_never_a_request() -> None:
+    async def story() -> None:
+        async with serving(replace(BOUNDS, by_address_max=4)) as served:
+            busy = [await served.connect() for _ in range(2)]
+            for n, (_, writer) in enumerate(busy):
+                writer.write(GET % b"held%d" % n)
+            await until(lambda: len(served.asked) == 2)
+            idle = [await served.connect() for _ in range(2)]
+            await served.settled(4)
+            newer = [await served.connect() for _ in range(2)]
+            for reader, _ in idle:
+                assert await gone(reader)
+            for n, (_, writer) in enumerate(newer):
+                writer.write(GET % b"held%d" % (n + 2))
+            await until(lambda: len(served.asked) == 4)
+            refused, _ = await served.connect()
+            assert await gone(refused)
+            served.open.set()
+            for n, (reader, _) in enumerate([*busy, *newer]):
+                assert await answer(reader) == (200, b"held%d" % n)
+
+    run(story())
+
+
+def test_the_limit_of_open_files_is_raised_and_said_where_it_is_too_low(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    limits = {"now": (256, 1024)}
+    monkeypatch.setattr(resource, "getrlimit", lambda _: limits["now"])
+    monkeypatch.setattr(resource, "setrlimit", lambda _, new: limits.update(now=new))
+    with caplog.at_level(logging.WARNING, "icetower"):
+        room = raise_file_limit(4096, storage_threads=64)
+    assert limits["now"] == (1024, 1024)
+    assert room == 1024 - 256
+    assert len(caplog.records) == 1
+    caplog.clear()
+    limits["now"] = (1024, 1 << 20)
+    assert raise_file_limit(4096, storage_threads=64) == 4096
+    assert not caplog.records
