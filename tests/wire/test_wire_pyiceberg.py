@@ -401,3 +401,12 @@ def test_an_existing_sql_catalog_is_opened_and_written_side_by_side(
     old.drop_table("sales.returns")
     assert not catalog.table_exists("sales.returns")
     old.close()
+
+
+def test_a_namespace_with_a_slash_is_made_found_and_dropped(catalog: Catalog) -> None:
+    name = ("a/b, of test_wire_pyiceberg",)
+    catalog.create_namespace(name, {"owner": "x"})
+    assert catalog.load_namespace_properties(name)["owner"] == "x"
+    assert catalog.list_tables(name) == []
+    catalog.drop_namespace(name)
+    assert not catalog.namespace_exists(name)

@@ -22,6 +22,7 @@ from icetower.errors import ConfigurationError, MethodNotAllowed, NotFound
 from icetower.gateway import browsers, control, escalations, iceberg, oauth, shadow
 from icetower.gateway.connections import Bounds, protocol_of, raise_file_limit
 from icetower.gateway.http import error_response
+from icetower.gateway.paths import path_of, settle_path
 from icetower.gateway.settings import LOOPBACK, Settings
 from icetower.gateway.tower import Tower
 
@@ -46,7 +47,8 @@ def build(tower: Tower) -> ASGIApp:
         yield
         await tower.close()
 
-    router = Router(routes(tower), lifespan=lifespan)
+    # No redirects from a path with a slash at its end: they would lead to whatever host the caller names.
+    router = Router(routes(tower), lifespan=lifespan, redirect_slashes=False)
 
     # A router and no Starlette application: its layers of middleware cost more than a route, and nothing here needs
     # them, since what a route raises is answered in it.
@@ -57,6 +59,9 @@ def build(tower: Tower) -> ASGIApp:
                 await error_response(foreign)(scope, receive, send)
                 return
         scope["app"] = router  # then it raises what it has no route for
+        if scope["type"] == "http" and (fault := settle_path(scope)) is not None:
+            await error_response(fault)(scope, receive, send)
+            return
         try:
             await router(scope, receive, send)
         except HTTPException as error:
@@ -67,8 +72,8 @@ def build(tower: Tower) -> ASGIApp:
 
 def _no_route(scope: Scope, error: HTTPException) -> Response:
     if error.status_code == 404:
-        return error_response(NotFound(f"there is no route {scope['path']}; GET /v1/config lists them"))
-    refusal = error_response(MethodNotAllowed(f"{scope['method']} is not offered on {scope['path']}"))
+        return error_response(NotFound(f"there is no route {path_of(scope)}; GET /v1/config lists them"))
+    refusal = error_response(MethodNotAllowed(f"{scope['method']} is not offered on {path_of(scope)}"))
     if error.headers and "Allow" in error.headers:
         refusal.headers["Allow"] = error.headers["Allow"]
     return refusal

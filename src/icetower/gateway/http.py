@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import hashlib
 import logging
 import re
@@ -27,6 +28,7 @@ from icetower.errors import (
     UpstreamFailed,
 )
 from icetower.gateway.browsers import require_json
+from icetower.gateway.paths import NamedRoute, path_of
 from icetower.gateway.settings import LOOPBACK
 from icetower.gateway.tower import Tower
 from icetower.ledger.ledger import Answer
@@ -40,6 +42,9 @@ log = logging.getLogger("icetower")
 
 NO_CREDENTIAL = "Bearer None"
 """What PyIceberg 0.12 sends where it was given no token."""
+
+_GZIP = b"\x1f\x8b"
+"""JSON never begins so."""
 
 _KEY = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}", re.IGNORECASE)
 
@@ -99,6 +104,21 @@ def namespace_of(text: str) -> Namespace:
     return levels
 
 
+def _replayed(request: Request, answer: Answer) -> Response:
+    """An answer as it was kept. Long ones are kept compressed: the first caller took them so, this one may not."""
+    if not answer.body.startswith(_GZIP):
+        return Response(answer.body, answer.status, media_type="application/json" if answer.body else None)
+    if takes_gzip(request):
+        headers = {"Content-Encoding": "gzip", "Vary": "Accept-Encoding"}
+        return Response(answer.body, answer.status, headers, "application/json")
+    return Response(gzip.decompress(answer.body), answer.status, {"Vary": "Accept-Encoding"}, "application/json")
+
+
+def takes_gzip(request: Request) -> bool:
+    """Whether the caller takes compressed answers."""
+    return "gzip" in request.headers.get("accept-encoding", "")
+
+
 def json_response(content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     return Response(orjson.dumps(content), status, dict(headers or {}), "application/json")
 
@@ -117,7 +137,7 @@ def error_response(error: IcetowerError) -> Response:
 def route(tower: Tower, method: str, path: str, handler: Handler, *, mutates: bool = False) -> Route:
     """A route for authenticated callers. With `mutates`, `Idempotency-Key` replays the answer that was given before."""
     # An object, and no function: Starlette wraps functions twice, to catch exceptions that never leave this one.
-    return Route(path, _Endpoint(tower, handler, mutates), methods=[method])
+    return NamedRoute(path, _Endpoint(tower, handler, mutates), methods=[method])
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,13 +161,13 @@ class _Endpoint:
             return await self.handler(call)
         except IcetowerError as error:
             if error.status >= 500:
-                log.warning("%s %s: %s (%s)", request.method, request.url.path, error.message, error.rule)
+                log.warning("%s %s: %s (%s)", request.method, path_of(request.scope), error.message, error.rule)
             return error_response(error)
         except ClientDisconnect:
             return Response(status_code=400)
         except Exception:
             # What went wrong is for the log; it may hold what the caller must not see.
-            log.exception("%s %s failed", request.method, request.url.path)
+            log.exception("%s %s failed", request.method, path_of(request.scope))
             return error_response(IcetowerError("the server failed; its log says how"))
 
 
@@ -215,7 +235,7 @@ async def once(call: Call, key: str, handler: Handler, *, replay: Handler | None
 
     With `replay`, success is answered by it (the specification allows a newer state), and its body is not kept.
     """
-    endpoint = f"{call.request.method} {call.request.url.path}"
+    endpoint = f"{call.request.method} {path_of(call.request.scope)}"
     fingerprint = hashlib.sha256(call.body + b"\n" + call.request.url.query.encode()).hexdigest()
     name = (call.principal.name, key)
     turn, users = call.tower.keys_in_flight.get(name, (asyncio.Lock(), 0))
@@ -226,7 +246,7 @@ async def once(call: Call, key: str, handler: Handler, *, replay: Handler | None
             if found is not None and replay is not None and found.status < 300:
                 return await replay(call)
             if found is not None:
-                return Response(found.body, found.status, media_type="application/json" if found.body else None)
+                return _replayed(call.request, found)
             try:
                 response = await handler(call)
                 status, body = response.status_code, b"" if replay else bytes(response.body)

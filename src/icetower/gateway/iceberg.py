@@ -18,7 +18,18 @@ from icetower.admission.admit import PATHS
 from icetower.admission.properties import check_properties
 from icetower.contracts.model import Operation
 from icetower.errors import BadRequest, ContractViolation, NoSuchNamespace, NoSuchTable
-from icetower.gateway.http import Call, idempotency_key, json_response, namespace_of, no_content, numbered, once, route
+from icetower.gateway.http import (
+    Call,
+    idempotency_key,
+    json_response,
+    namespace_of,
+    no_content,
+    numbered,
+    once,
+    route,
+    takes_gzip,
+)
+from icetower.gateway.paths import path_of
 from icetower.gateway.tower import Tower
 from icetower.ledger.ledger import Answer
 from icetower.protocol import catalog as wire
@@ -282,7 +293,7 @@ async def commit_table(call: Call) -> Response:
         return await commit(call)
     if any(update["action"] == "add-snapshot" for update in request.updates):
         # The key lives in the snapshot, under the same swap; the ledger only sees that it serves one endpoint.
-        endpoint = f"POST {call.request.url.path}"
+        endpoint = f"POST {path_of(call.request.scope)}"
         await call.tower.ledger.find(call.principal.name, key, endpoint)
         response = await commit(call)
         call.tower.remember_answer(call.principal.name, key, Answer(endpoint, 200, b""))
@@ -325,7 +336,7 @@ async def commit_transaction(call: Call) -> Response:
     if any(update["action"] == "add-snapshot" for request in requests for update in request.updates):
         # As for one table, the key lives in the snapshots: a stored answer would call done what was rolled back (trap
         # K2). The ledger only sees that the key serves this endpoint, for the same tables.
-        endpoint = f"POST {call.request.url.path}"
+        endpoint = f"POST {path_of(call.request.scope)}"
         tables = sorted([*r.identifier.namespace, r.identifier.name] for r in requests if r.identifier is not None)
         about = hashlib.sha256(orjson.dumps(tables)).hexdigest()
         await call.tower.ledger.find(call.principal.name, key, endpoint, about)
@@ -348,7 +359,7 @@ def _table_response(call: Call, identifier: Identifier, head: HeadState, *, mode
     headers = {"ETag": etag}
     if mode == "refs":
         head = HeadState(head.location, _only_refs(head.metadata))
-    compressed = "gzip" in call.request.headers.get("accept-encoding", "") and head.size_bytes > COMPRESS_FROM_BYTES
+    compressed = takes_gzip(call.request) and head.size_bytes > COMPRESS_FROM_BYTES
     if compressed:
         headers |= {"Content-Encoding": "gzip", "Vary": "Accept-Encoding"}
     return Response(head.answer(config_bytes, compressed=compressed, own=own), 200, headers, "application/json")

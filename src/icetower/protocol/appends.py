@@ -25,6 +25,13 @@ TEXT_CHARACTERS_MAX = 4_096
 """Longer paths no storage takes."""
 
 NAME_CHARACTERS_MAX = 255
+FILE_MAX_BYTES = 2**50
+"""A pebibyte: more than any file system or object store holds in one file."""
+
+ROWS_MAX = 2**48
+"""Rows of one file. The sums of a snapshot and the row ids of a table stay within 64 bits."""
+
+_INT_MAX = 2**31 - 1
 _LONG_MAX = 2**63 - 1
 
 
@@ -107,11 +114,11 @@ def _file(value: Any, where: str) -> FileDescriptor:
     order_id = file.get("sort-order-id")
     return FileDescriptor(
         path=_text(file.get("file-path"), f"{where}.file-path", TEXT_CHARACTERS_MAX),
-        record_count=_count(file.get("record-count"), f"{where}.record-count"),
-        size_bytes=_count(file.get("file-size-in-bytes"), f"{where}.file-size-in-bytes"),
-        spec_id=None if spec_id is None else _count(spec_id, f"{where}.spec-id"),
+        record_count=_count(file.get("record-count"), f"{where}.record-count", ROWS_MAX),
+        size_bytes=_count(file.get("file-size-in-bytes"), f"{where}.file-size-in-bytes", FILE_MAX_BYTES),
+        spec_id=None if spec_id is None else _count(spec_id, f"{where}.spec-id", _INT_MAX),
         partition=() if partition is None else partition,
-        sort_order_id=None if order_id is None else _count(order_id, f"{where}.sort-order-id"),
+        sort_order_id=None if order_id is None else _count(order_id, f"{where}.sort-order-id", _INT_MAX),
         nan_value_counts=_nan_counts(file, where),
     )
 
@@ -146,9 +153,9 @@ def _text(value: Any, where: str, characters_max: int) -> str:
     return value
 
 
-def _count(value: Any, where: str) -> int:
-    if type(value) is not int or not 0 <= value <= _LONG_MAX:
-        raise _bad(where, "must be a whole number from 0")
+def _count(value: Any, where: str, most: int = _LONG_MAX) -> int:
+    if type(value) is not int or not 0 <= value <= most:
+        raise _bad(where, f"must be a whole number from 0 to {most}")
     return value
 
 

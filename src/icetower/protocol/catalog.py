@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 from icetower.errors import BadRequest, IcetowerError, KeyMisused
 from icetower.protocol.commits import table_identifier
 from icetower.protocol.names import Identifier, Namespace, checked_namespace
-from icetower.protocol.wire import JSON, Model, Wire, read, read_object
+from icetower.protocol.wire import JSON, Model, Name, Wire, read, read_object
 
 
 class CreateNamespace(Wire):
@@ -40,7 +40,7 @@ class UpdateProperties(Wire):
 class CreateTable(Wire):
     """`CreateTableRequest`. Schema, spec and order stay JSON: `table.metadata.new_table` reads them."""
 
-    name: str = Field(min_length=1)
+    name: Name
     location: str | None = None
     schema_: JSON = Field(alias="schema")
     partition_spec: JSON | None = None
@@ -75,7 +75,7 @@ class RenameTable(Wire):
 class RegisterTable(Wire):
     """`RegisterTableRequest`."""
 
-    name: str = Field(min_length=1)
+    name: Name
     metadata_location: str = Field(min_length=1)
     overwrite: bool = False
 

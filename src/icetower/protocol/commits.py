@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
 from icetower.errors import BadRequest
 from icetower.protocol.names import Identifier, checked_namespace
-from icetower.protocol.wire import JSON, Wire, read, read_object
+from icetower.protocol.wire import JSON, Int32, Int64, Name, Wire, read, read_object
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +24,6 @@ class CommitRequest:
     identifier: Identifier | None
     requirements: tuple[JSON, ...]
     updates: tuple[JSON, ...]
-
-
-Int32 = Annotated[int, Field(ge=-(2**31), lt=2**31)]
-Int64 = Annotated[int, Field(ge=-(2**63), lt=2**63)]
-"""As wide as Iceberg's own: what is wider, no Java client could read again, and the table would be lost to it."""
 
 
 class _Id(Wire):
@@ -235,7 +230,7 @@ class _Transaction(Wire):
 
 class _TableName(Wire):
     namespace: list[str]
-    name: str = Field(min_length=1)
+    name: Name
 
 
 def parse_commit(data: bytes) -> CommitRequest:

@@ -9,9 +9,11 @@ from typing import Any
 from alembic.config import Config
 from alembic.runtime.environment import EnvironmentContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection
+from alembic.util import CommandError
+from sqlalchemy import Column, Connection, MetaData, String, Table, inspect, select
 
 from icetower.database import Database
+from icetower.errors import ConfigurationError
 
 _ADVISORY_LOCK = 0x1CE70  # any number, the same in every tower
 _ONE_AT_A_TIME = threading.Lock()  # Alembic's `op` is one for the process
@@ -31,6 +33,8 @@ def migrate(database: Database, scripts: Path, *, version_table: str) -> None:
     """Bring the tables of one room to the newest version, in one transaction; several processes may start at once.
 
     `scripts` is the room's `migrations` directory; `version_table` keeps the room's version, so that rooms move alone.
+
+    Raises `ConfigurationError` where the tables are of a version that is not known here: a newer Icetower's.
     """
     config = Config()
     config.set_main_option("script_location", str(scripts).replace("%", "%%"))
@@ -41,9 +45,26 @@ def migrate(database: Database, scripts: Path, *, version_table: str) -> None:
 
     def work(connection: Connection) -> None:
         take_write_lock(connection)
+        _check_known(connection, directory, version_table)
         with EnvironmentContext(config, directory, fn=upgrade, destination_rev="head") as environment:
             environment.configure(connection=connection, version_table=version_table, transactional_ddl=False)
             environment.run_migrations()
 
     with _ONE_AT_A_TIME:
         database.run_now(work, write=True)
+
+
+def _check_known(connection: Connection, scripts: ScriptDirectory, version_table: str) -> None:
+    if not inspect(connection).has_table(version_table):
+        return
+    version = Table(version_table, MetaData(), Column("version_num", String))
+    for found in connection.scalars(select(version.c.version_num)):
+        try:
+            scripts.get_revision(found)
+        except CommandError as error:
+            raise ConfigurationError(
+                f"the control database is at version {found} ({version_table}), and this Icetower knows versions up to "
+                f"{scripts.get_current_head()}: a newer Icetower has used it. Install that version or a later one, or "
+                "restore the backup that was made before the upgrade",
+                rule="configuration.newer",
+            ) from error

@@ -55,9 +55,9 @@ def canonical(schema: Mapping[str, Any], where: str = "schema") -> JSON:
     """
     if schema.get("type") != "struct":
         raise BadRequest(f"Cannot parse {where}: type must be 'struct', not {schema.get('type')!r}", rule="shape")
-    result: JSON = {"type": "struct", "schema-id": optional_integer(schema, "schema-id", where) or 0}
+    result: JSON = {"type": "struct", "schema-id": optional_integer(schema, "schema-id", where, bits=32) or 0}
     if schema.get("identifier-field-ids"):
-        result["identifier-field-ids"] = sorted(set(integers(schema, "identifier-field-ids", where)))
+        result["identifier-field-ids"] = sorted(set(integers(schema, "identifier-field-ids", where, bits=32)))
     result["fields"] = [_field(field, where) for field in objects(schema, "fields", where)]
     by_id = _checked_columns(result, where)
     _check_identifiers(result, by_id)
@@ -137,7 +137,7 @@ def _field(field: Mapping[str, Any], where: str) -> JSON:
     name = text(field, "name", where)
     inside = f"{where} field {name!r}"
     result: JSON = {
-        "id": integer(field, "id", inside),
+        "id": integer(field, "id", inside, bits=32),
         "name": name,
         "required": flag(field, "required", inside),
         "type": _type(field.get("type"), inside),
@@ -160,16 +160,16 @@ def _type(value: Any, where: str) -> Type:
             case "list":
                 return {
                     "type": "list",
-                    "element-id": integer(value, "element-id", where),
+                    "element-id": integer(value, "element-id", where, bits=32),
                     "element": _type(value.get("element"), where),
                     "element-required": flag(value, "element-required", where),
                 }
             case "map":
                 return {
                     "type": "map",
-                    "key-id": integer(value, "key-id", where),
+                    "key-id": integer(value, "key-id", where, bits=32),
                     "key": _type(value.get("key"), where),
-                    "value-id": integer(value, "value-id", where),
+                    "value-id": integer(value, "value-id", where, bits=32),
                     "value": _type(value.get("value"), where),
                     "value-required": flag(value, "value-required", where),
                 }

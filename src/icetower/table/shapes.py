@@ -11,22 +11,25 @@ JSON = dict[str, Any]
 _MISSING = object()
 
 
-def integer(value: Mapping[str, Any], field: str, where: str) -> int:
+def integer(value: Mapping[str, Any], field: str, where: str, *, bits: int = 64) -> int:
     """The integer in a field.
 
+    Args:
+        bits: how wide it may be. Iceberg's ids have 32: a wider one, no Java client could read.
+
     Raises:
-        BadRequest: missing, or no integer.
+        BadRequest: missing, no integer, or too wide.
     """
     found = value.get(field, _MISSING)
     # A JSON true is an int to Python, not to Iceberg.
-    if not isinstance(found, int) or isinstance(found, bool):
-        _refuse(found, field, where, "an integer")
+    if not isinstance(found, int) or isinstance(found, bool) or not -1 << (bits - 1) <= found < 1 << (bits - 1):
+        _refuse(found, field, where, f"an integer of {bits} bits" if isinstance(found, int) else "an integer")
     return found
 
 
-def optional_integer(value: Mapping[str, Any], field: str, where: str) -> int | None:
+def optional_integer(value: Mapping[str, Any], field: str, where: str, *, bits: int = 64) -> int | None:
     """The integer in a field; None where it is missing or null."""
-    return None if value.get(field) is None else integer(value, field, where)
+    return None if value.get(field) is None else integer(value, field, where, bits=bits)
 
 
 def text(value: Mapping[str, Any], field: str, where: str) -> str:
@@ -77,16 +80,16 @@ def objects(value: Mapping[str, Any], field: str, where: str) -> list[JSON]:
     return cast("list[JSON]", found)
 
 
-def integers(value: Mapping[str, Any], field: str, where: str) -> list[int]:
+def integers(value: Mapping[str, Any], field: str, where: str, *, bits: int = 64) -> list[int]:
     """The list of integers in a field.
 
     Raises:
-        BadRequest: missing, no list, or something in it is no integer.
+        BadRequest: missing, no list, or something in it is no integer, or too wide.
     """
     found = value.get(field, _MISSING)
-    if not isinstance(found, list) or not all(isinstance(x, int) and not isinstance(x, bool) for x in found):
+    if not isinstance(found, list):
         _refuse(found, field, where, "a list of integers")
-    return cast("list[int]", found)
+    return [integer({field: entry}, field, where, bits=bits) for entry in cast("list[Any]", found)]
 
 
 def texts(value: Mapping[str, Any], field: str, where: str) -> list[str]:

@@ -46,11 +46,11 @@ def canonical_spec(spec: Mapping[str, Any], where: str = "partition-spec") -> JS
             raise BadRequest(f"{fault} ({where})", rule="spec.names")
         names.add(name)
         result: JSON = {"name": name, "transform": _transform(field, inside), "source-id": _source(field, inside)}
-        field_id = optional_integer(field, "field-id", inside)
+        field_id = optional_integer(field, "field-id", inside, bits=32)
         if field_id:
             result["field-id"] = field_id
         fields.append(result)
-    return {"spec-id": optional_integer(spec, "spec-id", where) or 0, "fields": fields}
+    return {"spec-id": optional_integer(spec, "spec-id", where, bits=32) or 0, "fields": fields}
 
 
 def canonical_order(order: Mapping[str, Any], where: str = "sort-order") -> JSON:
@@ -75,7 +75,7 @@ def canonical_order(order: Mapping[str, Any], where: str = "sort-order") -> JSON
                 "null-order": nulls,
             }
         )
-    return {"order-id": optional_integer(order, "order-id", where) or 0, "fields": fields}
+    return {"order-id": optional_integer(order, "order-id", where, bits=32) or 0, "fields": fields}
 
 
 def same_spec(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
@@ -204,11 +204,11 @@ def _transform(field: Mapping[str, Any], where: str) -> str:
 def _source(field: Mapping[str, Any], where: str) -> int:
     # Version 3 lets writers name the one source as `source-ids`.
     if "source-id" not in field and field.get("source-ids"):
-        sources = integers(field, "source-ids", where)
+        sources = integers(field, "source-ids", where, bits=32)
         if len(sources) == 1:
             return sources[0]
         raise BadRequest(f"Cannot parse {where}: source-ids: transforms of several columns are unknown", rule="shape")
-    return integer(field, "source-id", where)
+    return integer(field, "source-id", where, bits=32)
 
 
 def _check_transform(transform: str, source: Type) -> None:
