@@ -20,6 +20,7 @@
     ├── UrlTooLong                     414
     ├── HeadTooLarge                   431  headers that are too long, or too numerous
     ├── KeyMisused                     422  an idempotency key that stands for something else
+    ├── TooManyRequests                429  too many requests for tokens; never the answer to a commit (trap A4)
     ├── UpstreamFailed                 502  the catalog or the storage behind us failed; nothing was committed
     │   ├── DatabaseBusy               502  another process holds the lock of a database
     │   └── DiskFull                   507  no room is left to write; nothing was committed
@@ -203,6 +204,13 @@ class KeyMisused(IcetowerError):
     kind = "UnprocessableEntityException"
     default_rule = "key"
     default_next_step = "new_key"
+
+
+class TooManyRequests(IcetowerError):
+    status = 429
+    kind = "TooManyRequestsException"
+    default_rule = "oauth.rate"
+    default_next_step = "wait_until"
 
 
 class UpstreamFailed(IcetowerError):

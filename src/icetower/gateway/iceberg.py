@@ -44,9 +44,11 @@ from icetower.table.metadata import Metadata
 
 Item = TypeVar("Item", Identifier, Namespace)
 
-TOLD_TO_CLIENTS = {"rck.requires-namespace-create": "true"}
+TOLD_TO_CLIENTS = {"rck.requires-namespace-create": "true", "token-exchange-enabled": "false"}
 """Iceberg's compatibility kit asks the catalog itself whether tables need their namespace first; here they do, as the
-specification has it. Its reference server creates them on the way."""
+specification has it. Its reference server creates them on the way.
+
+A token that is renewed by itself comes to its end, and Java has no other way then; so it renews by its credential."""
 
 COMPRESS_FROM_BYTES = 16 * 1024
 PAGE_MAX = 1_000

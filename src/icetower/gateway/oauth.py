@@ -10,7 +10,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from icetower.errors import BadRequest, IcetowerError, NotAuthenticated, Unavailable
+from icetower.ambient import Ambient
+from icetower.errors import BadRequest, IcetowerError, NotAuthenticated, TooManyRequests, Unavailable
 from icetower.gateway.http import json_response, read_body
 from icetower.gateway.tower import Tower
 
@@ -25,7 +26,7 @@ def routes(tower: Tower) -> list[Route]:
             form = _form(await read_body(request, BODY_MAX_BYTES))
             token, lifetime_s = await _grant(tower, request, form)
         except IcetowerError as error:
-            return _refusal(error)
+            return _refusal(error, tower.ambient)
         body = {
             "access_token": token,
             "token_type": "bearer",
@@ -41,32 +42,45 @@ async def _grant(tower: Tower, request: Request, form: dict[str, str]) -> tuple[
     grant = form.get("grant_type")
     if grant == "client_credentials":
         name, secret = _client(request, form)
-        if not name:  # `credential=SECRET` without a name: the secret speaks for itself
-            return await tower.registry.exchange(secret)
-        return await tower.registry.issue_token(name, secret)
-    if grant == TOKEN_EXCHANGE:
-        subject = form.get("subject_token")
-        if not subject:
+    elif grant == TOKEN_EXCHANGE:
+        # A client that proves itself needs no token that is still good: Java renews an expired one like this.
+        name, secret = _basic(request) or ("", form.get("subject_token", ""))
+        if not secret:
             raise BadRequest("subject_token is missing", rule="oauth.invalid_request")
-        return await tower.registry.exchange(subject)
-    raise BadRequest(
-        f"grant_type {grant!r} is not offered; use client_credentials or {TOKEN_EXCHANGE}",
-        rule="oauth.unsupported_grant_type",
-    )
+    else:
+        raise BadRequest(
+            f"grant_type {grant!r} is not offered; use client_credentials or {TOKEN_EXCHANGE}",
+            rule="oauth.unsupported_grant_type",
+        )
+    rates = tower.token_rates
+    address = "" if request.client is None else request.client.host
+    with rates.attempt(address, name, secret):
+        if not name:  # `credential=SECRET` without a name: the secret speaks for itself
+            return await tower.registry.exchange(secret, allow=rates.allow)
+        return await tower.registry.issue_token(name, secret, allow=rates.allow)
 
 
 def _client(request: Request, form: dict[str, str]) -> tuple[str, str]:
     """Client id and secret, from the form or from HTTP Basic (RFC 6749, 2.3.1)."""
-    header = request.headers.get("authorization", "")
-    if "client_secret" not in form and header.lower().startswith("basic "):
-        try:
-            name, _, secret = base64.b64decode(header[6:], validate=True).decode().partition(":")
-        except (binascii.Error, UnicodeDecodeError) as error:
-            raise NotAuthenticated("the Basic credential cannot be read") from error
-        return unquote_plus(name), unquote_plus(secret)
+    basic = None if "client_secret" in form else _basic(request)
+    if basic is not None:
+        return basic
     if not form.get("client_secret"):
         raise BadRequest("client_secret is missing", rule="oauth.invalid_request")
     return form.get("client_id", ""), form["client_secret"]
+
+
+def _basic(request: Request) -> tuple[str, str] | None:
+    """Client id and secret of HTTP Basic; a credential without a colon is a secret without a name."""
+    header = request.headers.get("authorization", "")
+    if not header.lower().startswith("basic "):
+        return None
+    try:
+        text = base64.b64decode(header[6:], validate=True).decode()
+    except (binascii.Error, UnicodeDecodeError, ValueError) as error:
+        raise NotAuthenticated("the Basic credential cannot be read") from error
+    name, colon, secret = text.partition(":")
+    return (unquote_plus(name), unquote_plus(secret)) if colon else ("", unquote_plus(name))
 
 
 def _form(body: bytes) -> dict[str, str]:
@@ -77,12 +91,17 @@ def _form(body: bytes) -> dict[str, str]:
     return {name: values[0] for name, values in parsed.items()}
 
 
-def _refusal(error: IcetowerError) -> Response:
+def _refusal(error: IcetowerError, ambient: Ambient) -> Response:
     """An OAuth2 error (RFC 6749, 5.2)."""
+    headers: dict[str, str] = {}
     if isinstance(error, NotAuthenticated):
         code = "invalid_client"
+    elif isinstance(error, TooManyRequests):
+        code = "temporarily_unavailable"
+        left_ms = (error.wait_until_ms or 0) - ambient.now_ms()
+        headers["Retry-After"] = str(max(1, -(-left_ms // 1000)))
     elif isinstance(error, Unavailable):
         code = "temporarily_unavailable"
     else:
         code = error.rule.removeprefix("oauth.") if error.rule.startswith("oauth.") else "invalid_request"
-    return json_response({"error": code, "error_description": error.message}, error.status)
+    return json_response({"error": code, "error_description": error.message}, error.status, headers)

@@ -1,7 +1,7 @@
 """What can be set, in a TOML file; every value has a default that works.
 
-[server]                     host, port, data, body_max_bytes, queue_deadline_s, key_lifetime_s, origins,
-                             storage_threads, cache_max_bytes
+[server]                     host, port, data, body_max_bytes, queue_deadline_s, key_lifetime_s, token_ttl_s,
+                             token_renewal_max_s, origins, storage_threads, cache_max_bytes
 [upstream]                   uri (SQLAlchemy URL), catalog (its name in the shared tables), warehouse
 [storage]                    properties for PyIceberg's FileIO on the server, such as s3.endpoint
 [table-config]               properties handed to clients with each table, such as s3.endpoint
@@ -44,6 +44,10 @@ class Server(_Section):
     body_max_bytes: Annotated[int, Field(gt=0)] = 32 * 1024 * 1024
     queue_deadline_s: Annotated[float, Field(gt=0)] = 30.0
     key_lifetime_s: Annotated[int, Field(ge=60)] = 24 * 3600
+    token_ttl_s: Annotated[int, Field(ge=60)] = 3600
+    """How long an access token is good; it may be renewed until then."""
+    token_renewal_max_s: Annotated[int, Field(ge=60)] = 24 * 3600
+    """So long after the secret was presented a token ends, however often it was renewed."""
     origins: tuple[str, ...] = ()
     """Other sites whose pages may call, such as `https://console.example.com`; pages of all others are refused."""
     storage_threads: Annotated[int, Field(ge=1, le=4096)] = 64

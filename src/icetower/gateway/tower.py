@@ -43,6 +43,7 @@ from icetower.gateway.aftermath import Aftermath
 from icetower.gateway.gatekeeper import Gatekeeper
 from icetower.gateway.governor import Governor
 from icetower.gateway.settings import Settings
+from icetower.gateway.token_rates import TokenRates
 from icetower.gateway.twins import Twins
 from icetower.ledger.ledger import Answer, Attempt, Commit, CommitKey, Ledger, Outcome, key_hash
 from icetower.ledger.shadow import Shadowed
@@ -54,6 +55,7 @@ from icetower.protocol.names import Identifier
 from icetower.recent import Budget
 from icetower.registry.principals import Principal
 from icetower.registry.registry import Registry
+from icetower.registry.tokens import Lifetimes
 from icetower.table.head import HeadState
 
 ADMIN_NAME = "admin"
@@ -83,7 +85,9 @@ class Tower:
         given = settings.upstream.uri
         catalog = given or sqlite_url(data / "catalog.db")
         self._databases = [control, Database(catalog, own=given is None, name="the catalog's database")]
-        self.registry = Registry(control, ambient)
+        lifetimes = Lifetimes(settings.server.token_ttl_s, settings.server.token_renewal_max_s)
+        self.registry = Registry(control, ambient, lifetimes)
+        self.token_rates = TokenRates(ambient)
         self.escalations = Escalations(self.registry, ambient, settings.escalations.ways(os.environ))
         self.ledger = Ledger(control, ambient, lifetime_s=settings.server.key_lifetime_s)
         self.aftermath = Aftermath(self.ledger, ambient)

@@ -8,35 +8,32 @@ Requests that come while others' are being read share the next reading.
 from __future__ import annotations
 
 import hashlib
-import hmac
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sqlalchemy import ColumnElement, Connection, Row, Select, delete, insert, or_, select, update
+from sqlalchemy import Connection, Row, delete, insert, or_, select, update
 from sqlalchemy.exc import SQLAlchemyError
 
 from icetower.ambient import Ambient
 from icetower.contracts.model import ADMINISTRATOR_NAME, NAME, Contract
 from icetower.database import Database, Together
 from icetower.errors import AlreadyExists, BadRequest, NotAuthenticated, NotFound, Unavailable
-from icetower.registry import versions
+from icetower.registry import tokens, versions
 from icetower.registry.principals import Principal, administrator
-from icetower.registry.schema import changes, contracts, credentials, principals
+from icetower.registry.queries import count_change, in_force, live_credentials, number_of_changes, standings
+from icetower.registry.schema import credentials, principals
 from icetower.registry.sql import migrate, take_write_lock
 from icetower.registry.versions import Applied, ContractVersion, Proposal
 
 T = TypeVar("T")
 
-TOKEN_TTL_S = 3600
 RESERVED_NAME = "open"
 """Who comes without a credential to a tower that is open; nobody in the registry may be taken for it."""
 BEARER_CHARACTERS_MAX = 512
 KNOWN_MAX = 100_000
 """Credentials and principals that are kept between changes of the registry."""
-VALUES_MAX = 1_000
-"""Parameters of one statement, of which databases allow only so many."""
 SECRET_PREFIX, TOKEN_PREFIX = "ict_", "icat_"  # so that secret scanners can tell what they found
 
 
@@ -72,6 +69,10 @@ def hash_of(secret: str) -> str:
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
 
 
+def _anybody(_: str) -> None:
+    """Every principal may have a token."""
+
+
 class Registry:
     """Open it once; its tables are made or brought up to date then.
 
@@ -79,9 +80,10 @@ class Registry:
         number: the highest number of changes that was read; -1: none yet. Each request has it read anew.
     """
 
-    def __init__(self, database: Database, ambient: Ambient) -> None:
+    def __init__(self, database: Database, ambient: Ambient, lifetimes: tokens.Lifetimes | None = None) -> None:
         self._database = database
         self._ambient = ambient
+        self._lifetimes = lifetimes or tokens.Lifetimes()
         self._authentication = Together(self._authenticate)
         self._known = _Known()
         self.number = -1
@@ -94,7 +96,7 @@ class Registry:
             take_write_lock(connection)
             result = work(connection)
             if not only_adds:
-                connection.execute(update(changes).values(number=changes.c.number + 1))
+                count_change(connection)
             return result
 
         return await self._ask(locked, write=True)
@@ -200,9 +202,9 @@ class Registry:
         known = self._known
 
         def work(connection: Connection) -> _Known:
-            number = _number(connection)
+            number = number_of_changes(connection)
             lacking = [name for name in names if number != known.number or name not in known.standings]
-            return _Known(number, standings=_standings(connection, lacking))
+            return _Known(number, standings=standings(connection, lacking))
 
         read = await self._ask(work)
         standing = self._now_known(known, read).standings
@@ -230,7 +232,7 @@ class Registry:
 
     async def read(self, work: Callable[[Connection], T]) -> tuple[int, T]:
         """What `work` reads, and a number of changes that it is not older than."""
-        return await self._ask(lambda connection: (_number(connection), work(connection)))
+        return await self._ask(lambda connection: (number_of_changes(connection), work(connection)))
 
     # ---------------------------------------------------------------------------------------------- authentication
 
@@ -247,7 +249,7 @@ class Registry:
         known = self._known
 
         def work(connection: Connection) -> _Known:
-            number = _number(connection)
+            number = number_of_changes(connection)
             lacking = [hash_ for hash_ in presented if number != known.number or hash_ not in known.acting]
             return _Known(number, acting=_acting(connection, lacking, now))
 
@@ -258,40 +260,39 @@ class Registry:
             for hash_, each in found
         }
 
-    async def issue_token(self, client_id: str, secret: str, ttl_s: int = TOKEN_TTL_S) -> tuple[str, int]:
-        """OAuth2 client credentials: an access token and its lifetime in seconds. Raises `NotAuthenticated`."""
-        return await self._issue(secret, ttl_s, client_id=client_id)
+    async def issue_token(
+        self, client_id: str, secret: str, ttl_s: int | None = None, *, allow: Callable[[str], None] = _anybody
+    ) -> tuple[str, int]:
+        """OAuth2 client credentials: an access token and for how many seconds it is good. Raises `NotAuthenticated`.
 
-    async def exchange(self, token: str, ttl_s: int = TOKEN_TTL_S) -> tuple[str, int]:
+        Args:
+            allow: is asked about the principal before anything is written; raises where it may have no token now.
+        """
+        return await self._issue(secret, ttl_s, client_id, allow)
+
+    async def exchange(
+        self, token: str, ttl_s: int | None = None, *, allow: Callable[[str], None] = _anybody
+    ) -> tuple[str, int]:
         """A fresh token for one that is still good (RFC 8693). Raises `NotAuthenticated`."""
-        return await self._issue(token, ttl_s, client_id=None)
+        return await self._issue(token, ttl_s, None, allow)
 
-    async def _issue(self, bearer: str, ttl_s: int, *, client_id: str | None) -> tuple[str, int]:
-        presented = hash_of(bearer[:BEARER_CHARACTERS_MAX])
-        token = TOKEN_PREFIX + self._ambient.secret()
-        now = self._ambient.now_ms()
-
-        def work(connection: Connection) -> bool:
-            row = _credentials(connection, [presented], now).get(presented)
-            if row is None or _standings(connection, [row.principal]).get(row.principal) is None:
-                return False
-            if client_id is not None and (row.issued_from is not None or not _same(row.principal, client_id)):
-                return False
-            connection.execute(delete(credentials).where(credentials.c.expires_ms <= now))
-            connection.execute(
-                insert(credentials).values(
-                    hash=hash_of(token),
-                    principal=row.principal,
-                    issued_from=row.issued_from or row.hash,
-                    created_ms=now,
-                    expires_ms=_token_end(connection, row, now, ttl_s),
-                )
-            )
-            return True
-
-        if not await self._write(work, only_adds=True) or len(bearer) > BEARER_CHARACTERS_MAX:
+    async def _issue(
+        self, bearer: str, ttl_s: int | None, client_id: str | None, allow: Callable[[str], None]
+    ) -> tuple[str, int]:
+        lifetimes = self._lifetimes if ttl_s is None else replace(self._lifetimes, ttl_s=ttl_s)
+        request = tokens.Request(hash_of(bearer[:BEARER_CHARACTERS_MAX]), client_id, self._ambient.now_ms())
+        # A wrong guess takes no write lock: it is found out by reading.
+        granted = await self._ask(lambda connection: tokens.grantor(connection, request))
+        if granted is None or len(bearer) > BEARER_CHARACTERS_MAX:
             raise _not_authenticated()
-        return token, ttl_s
+        allow(granted.principal)
+        token = TOKEN_PREFIX + self._ambient.secret()
+        good_s = await self._write(
+            lambda connection: tokens.issue(connection, request, hash_of(token), lifetimes), only_adds=True
+        )
+        if good_s is None:
+            raise _not_authenticated()
+        return token, good_s
 
     # --------------------------------------------------------------------------------------------------- contracts
 
@@ -380,60 +381,10 @@ class Registry:
 # ------------------------------------------------------------------------------------------------------------- queries
 
 
-def _same(left: str, right: str) -> bool:
-    return hmac.compare_digest(left.encode(), right.encode("utf-8", "surrogatepass"))
-
-
-def _credentials(connection: Connection, presented: Iterable[str], now_ms: int) -> dict[str, Row[Any]]:
-    """The live credentials among these hashes. Looking them up by hash tells an attacker nothing: they can't choose
-    hashes."""
-    live = or_(credentials.c.expires_ms.is_(None), credentials.c.expires_ms > now_ms)
-    found = {
-        row.hash: row for row in _among(connection, select(credentials).where(live), credentials.c.hash, presented)
-    }
-    return {hash_: found[hash_] for hash_ in presented if hash_ in found and _same(found[hash_].hash, hash_)}
-
-
-def _in_force(connection: Connection, names: Iterable[str]) -> dict[str, tuple[Row[Any], Row[Any] | None]]:
-    """Principals that are not revoked: each with the newest version of its contract, where it has one."""
-    unrevoked = select(principals).where(principals.c.revoked_ms.is_(None))
-    people = _among(connection, unrevoked, principals.c.name, names)
-    bound = {person.contract for person in people}
-    latest = {row.name: row for row in _among(connection, versions.newest(), contracts.c.name, bound)}
-    return {person.name: (person, latest.get(person.contract)) for person in people}
-
-
-def _among(
-    connection: Connection, query: Select[Any], column: ColumnElement[str], values: Iterable[str]
-) -> list[Row[Any]]:
-    """The rows of a query where a column has one of these values, which may be many."""
-    wanted = sorted(set(values))
-    return [
-        row
-        for start in range(0, len(wanted), VALUES_MAX)
-        for row in connection.execute(query.where(column.in_(wanted[start : start + VALUES_MAX])))
-    ]
-
-
-def _number(connection: Connection) -> int:
-    """How often the registry was changed. To be read first: what is read after it is never older."""
-    return connection.execute(select(changes.c.number)).scalar_one()
-
-
-def _standings(connection: Connection, names: Sequence[str]) -> dict[str, tuple[str, int] | None]:
-    found: dict[str, tuple[str, int] | None] = {}
-    for name, (row, latest) in _in_force(connection, names).items():
-        if row.contract == ADMINISTRATOR_NAME:
-            found[name] = (ADMINISTRATOR_NAME, 0)
-        else:
-            found[name] = None if latest is None or latest.text is None else (row.contract, latest.version)
-    return found
-
-
 def _acting(connection: Connection, presented: Sequence[str], now_ms: int) -> dict[str, tuple[Principal, int | None]]:
     """Who acts by which credential, of those that are live."""
-    live = _credentials(connection, presented, now_ms)
-    bound = _in_force(connection, {row.principal for row in live.values()})
+    live = live_credentials(connection, presented, now_ms)
+    bound = in_force(connection, {row.principal for row in live.values()})
     return {
         hash_: (_principal_of(*bound[row.principal]), row.expires_ms)
         for hash_, row in live.items()
@@ -449,14 +400,6 @@ def _principal_of(person: Row[Any], latest: Row[Any] | None) -> Principal:
         nothing = Contract(person.contract, description="revoked")
         return Principal(person.name, nothing, latest.version if latest else 0, revoked=True)
     return Principal(person.name, versions.parsed(person.contract, latest.text), latest.version)
-
-
-def _token_end(connection: Connection, credential: Row[Any], now_ms: int, ttl_s: int) -> int:
-    """A token ends with the secret that it came from, where that is being rotated away."""
-    source = credential.issued_from or credential.hash
-    end = connection.execute(select(credentials.c.expires_ms).where(credentials.c.hash == source)).scalar_one_or_none()
-    wanted = now_ms + ttl_s * 1000
-    return wanted if end is None else min(wanted, end)
 
 
 def _principal(connection: Connection, name: str) -> Row[Any] | None:

@@ -1,0 +1,107 @@
+"""Access tokens: who gets one, for how long, and how many there are.
+
+A token ends after an hour, and another may be had for it. But its line has an end: however often it is renewed, so long
+after the secret was presented it is over. So a token that was stolen is worth something for a day, and no longer. A
+principal has so many tokens; beyond that, those that would end first end at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Row, delete, func, insert, select
+
+from icetower.registry.queries import count_change, live_credentials, same, standings
+from icetower.registry.schema import credentials
+
+SECOND_MS = 1_000
+PER_PRINCIPAL_MAX = 1_000
+"""Tokens of one principal. Each executor of a Spark job may take its own."""
+PER_LINE_MAX = 100
+"""Tokens that were had for one another: a token that was stolen does not end those of others by being renewed."""
+ROOM_SHARE = 10
+"""Where there are too many, one in so many ends: making room has all that is known read anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lifetimes:
+    """How long tokens are good.
+
+    Attributes:
+        ttl_s: a token.
+        renewal_max_s: a token and all that were had for it, from the secret on.
+    """
+
+    ttl_s: int = 3600
+    renewal_max_s: int = 24 * 3600
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What somebody presents for a token.
+
+    Attributes:
+        presented: the hash of a secret, or of a token.
+        client_id: whose secret it is said to be; None: nothing is said, and tokens do, too.
+    """
+
+    presented: str
+    client_id: str | None
+    now_ms: int
+
+
+def grantor(connection: Connection, request: Request) -> Row[Any] | None:
+    """The live credential that a request presents. Reads only: a wrong guess takes no lock.
+
+    A name that nobody has costs what any other does: credentials are found by their hashes alone.
+    """
+    row = live_credentials(connection, [request.presented], request.now_ms).get(request.presented)
+    if row is None or standings(connection, [row.principal]).get(row.principal) is None:
+        return None
+    if request.client_id is None:
+        return row
+    return None if row.issued_from is not None or not same(row.principal, request.client_id) else row
+
+
+def issue(connection: Connection, request: Request, token: str, lifetimes: Lifetimes) -> int | None:
+    """Keep a new token by its hash. Returns for how many seconds it is good; None: the request is worth none."""
+    source, now_ms = grantor(connection, request), request.now_ms
+    if source is None:
+        return None
+    connection.execute(delete(credentials).where(credentials.c.expires_ms <= now_ms))
+    # A token's line begins when its secret was presented, and all of the line says so.
+    begun_ms = now_ms if source.issued_from is None else source.created_ms
+    end_ms = min(now_ms + lifetimes.ttl_s * SECOND_MS, begun_ms + lifetimes.renewal_max_s * SECOND_MS)
+    secret = source.issued_from or source.hash
+    known = connection.execute(select(credentials.c.expires_ms).where(credentials.c.hash == secret)).one_or_none()
+    if known is None:
+        return None
+    if known.expires_ms is not None:  # it is being rotated away
+        end_ms = min(end_ms, known.expires_ms)
+    good_s = (end_ms - now_ms) // SECOND_MS
+    if good_s < 1:
+        return None
+    own = (credentials.c.principal == source.principal) & credentials.c.issued_from.is_not(None)
+    _make_room(
+        connection, own & (credentials.c.created_ms == begun_ms) & (credentials.c.issued_from == secret), PER_LINE_MAX
+    )
+    _make_room(connection, own, PER_PRINCIPAL_MAX)
+    connection.execute(
+        insert(credentials).values(
+            hash=token, principal=source.principal, issued_from=secret, created_ms=begun_ms, expires_ms=end_ms
+        )
+    )
+    return good_s
+
+
+def _make_room(connection: Connection, own: ColumnElement[bool], most: int) -> None:
+    """Of too many tokens those end that would end first."""
+    count = connection.execute(select(func.count()).select_from(credentials).where(own)).scalar_one()
+    if count < most:
+        return
+    surplus = count - most + most // ROOM_SHARE
+    first = select(credentials.c.hash).where(own).order_by(credentials.c.expires_ms, credentials.c.hash).limit(surplus)
+    gone = [row.hash for row in connection.execute(first)]
+    connection.execute(delete(credentials).where(credentials.c.hash.in_(gone)))
+    count_change(connection)  # else they would be taken from what was read before
