@@ -270,11 +270,15 @@ def test_r11_who_says_that_it_has_not_read_it_is_no_obstacle(words: dict[str, st
     assert taken_back(world.table())[1] is not None
 
 
-def test_r11_the_table_says_that_its_appends_read_nothing() -> None:
+@pytest.mark.parametrize(
+    ("words", "stands"),
+    [({}, False), (SPARK, False), (MERGED, True), ({"source-snapshot-id": "1000"}, True), ({BLIND: "false"}, True)],
+)
+def test_r11_the_table_says_that_its_appends_read_nothing(words: dict[str, str], stands: bool) -> None:
     world, _ = story()
     world.metadata["properties"] = {BLIND_APPENDS: "true"}
-    world.commit("append", [world.data(range(200, 210), (0, RED))])
-    assert taken_back(world.table())[1] is not None
+    world.commit("append", [world.data(range(200, 210), (0, RED))], summary=words)
+    assert (taken_back(world.table())[1] is None) == stands
 
 
 def promises(words: str, *, since_ms: int = 0) -> Promises:

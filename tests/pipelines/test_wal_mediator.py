@@ -16,7 +16,7 @@ from icetower.contracts.document import load
 from icetower.contracts.model import Operation
 from icetower.contracts.terms import NO_LAYOUT
 from icetower.errors import BadRequest
-from icetower.pipelines.tables import iceberg_table, identifier, load_metadata
+from icetower.pipelines.tables import iceberg_table, identifier, load_metadata, require_serializable
 from icetower.pipelines.wal_mediator import Job, Mediation, Window, mediate
 from icetower.table.partitions import spec_of
 
@@ -283,6 +283,7 @@ def test_columns_that_came_after_the_last_commit_are_null(spark: SparkSession, f
         ("ALTER TABLE {wal} ALTER COLUMN amount TYPE DECIMAL(11,2)", r"decimal\(11,2\)"),
         ("ALTER TABLE {wal} DROP PARTITION FIELD _agent", "nothing proves who wrote a row"),
         ("ALTER TABLE {target} SET TBLPROPERTIES ('write.merge.isolation-level' = 'snapshot')", "serializable"),
+        ("ALTER TABLE {target} SET TBLPROPERTIES ('icetower.blind-appends' = 'true')", "Set it to false"),
     ],
 )
 def test_tables_that_do_not_fit_are_refused(world: World, change: str, message: str) -> None:
@@ -291,3 +292,15 @@ def test_tables_that_do_not_fit_are_refused(world: World, change: str, message: 
     with pytest.raises(BadRequest, match=message):
         world.run()
     assert world.ids() == []
+
+
+@pytest.mark.parametrize("words", ["blind_appends: true", "isolation: snapshot"])
+def test_a_contract_under_which_two_mediators_could_double_rows_is_refused(words: str) -> None:
+    text = (
+        f"version: 1\nagent: merger\ntables:\n  - {{table: shop.*, operations: [append], partitions: all, {words}}}\n"
+    )
+    own = load(text, source="test")
+    with pytest.raises(BadRequest, match=f"contract merger, which says {words}") as refused:
+        require_serializable({"properties": {}}, "tower.shop.sales", own)
+    assert refused.value.rule == "wal.isolation"
+    require_serializable({"properties": {}}, "tower.other.sales", own)

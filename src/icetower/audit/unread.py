@@ -27,7 +27,7 @@ from icetower.contracts.check import appends_blindly, owned
 from icetower.contracts.model import FILE_OPERATIONS, Contract
 from icetower.contracts.terms import Layout
 from icetower.errors import ValidationFailed
-from icetower.protocol.marks import BASE, BLIND, BLIND_APPENDS, GROUP_FILE, PRINCIPAL, READ_SNAPSHOT, REVERTS
+from icetower.protocol.marks import BASE, BLIND, BLIND_APPENDS, GROUP_FILE, KAFKA, PRINCIPAL, READ_SNAPSHOT, REVERTS
 from icetower.protocol.names import Identifier
 from icetower.table.partitions import PartitionSpec, spec_of
 
@@ -81,7 +81,7 @@ class Unread:
             return True
         if commit.operation != "append":
             return False
-        if any(key.startswith("kafka.connect.") for key in summary):
+        if any(key.startswith(KAFKA) for key in summary):
             return True
         contract = self._contract(commit)
         promised = contract is not None and self.promises is not None and appends_blindly(contract, self.promises.table)

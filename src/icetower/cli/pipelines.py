@@ -69,6 +69,7 @@ def mediate(
         window=Window(window_column, window_s) if window_column else None,
         reread=reread,
         order_by=order_by,
+        own=_own_contract(uri),
     )
     rows = Table("batch", "read", "applied", "duplicates", "rejected", "snapshot", title=f"{wal} → {target}")
     try:
@@ -88,6 +89,12 @@ def _contracts_in_force(uri: str) -> dict[str, Contract]:
     with connect(uri) as tower:
         versions = tower.contracts()
     return {v["name"]: load(v["text"], source=f"contract {v['name']}") for v in versions if v["text"] is not None}
+
+
+def _own_contract(uri: str) -> Contract | None:
+    with connect(uri) as tower:
+        me = tower.me()
+    return None if me["text"] is None else load(me["text"], source=f"contract {me['contract']}")
 
 
 def _need_spark() -> None:

@@ -15,7 +15,9 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from icetower.contracts.model import Contract, Isolation
 from icetower.errors import BadRequest, CommitConflict, CommitStateUnknown, NoSuchTable, UpstreamFailed
+from icetower.protocol.marks import BLIND_APPENDS
 from icetower.protocol.names import Identifier
 from icetower.table.metadata import current_snapshot_id
 
@@ -185,15 +187,35 @@ def merge(
         spark.catalog.dropTempView(view)
 
 
-def require_serializable(metadata: Metadata, name: str) -> None:
-    """Raises `BadRequest` where MERGE into the table would not see what others inserted meanwhile."""
-    level = metadata.get("properties", {}).get("write.merge.isolation-level", "serializable")
+def require_serializable(metadata: Metadata, name: str, own: Contract | None = None) -> None:
+    """Raises `BadRequest` where a MERGE into the table might not see what others inserted meanwhile.
+
+    A tower validates a mediator's commit whatever is declared. Other versions and other catalogs may go by the
+    declarations, and then two mediators would both insert one row.
+
+    Args:
+        own: the contract of whoever runs the MERGE, where it is known.
+    """
+    properties: Mapping[str, str] = metadata.get("properties", {})
+    level = properties.get("write.merge.isolation-level", "serializable")
     if level != "serializable":
-        raise BadRequest(
-            f"{name} has write.merge.isolation-level = {level}, under which two mediators could both insert one row; "
-            "set it to serializable",
-            rule="wal.isolation",
+        raise _unsafe(name, f"has write.merge.isolation-level = {level}", "Set it to serializable")
+    if properties.get(BLIND_APPENDS, "").lower() == "true":
+        raise _unsafe(
+            name,
+            f"has {BLIND_APPENDS} = true",
+            "Set it to false, and blind_appends: true in the contracts of the agents that append to the table directly",
         )
+    rules = () if own is None else own.rules_for(identifier(name))
+    declared = {"blind_appends: true" for rule in rules if rule.blind_appends}
+    declared |= {"isolation: snapshot" for rule in rules if rule.isolation is Isolation.SNAPSHOT}
+    if own is not None and declared:
+        said = " and ".join(sorted(declared))
+        raise _unsafe(name, f"is merged into under contract {own.name}, which says {said}", "Remove that from its rule")
+
+
+def _unsafe(name: str, why: str, remedy: str) -> BadRequest:
+    return BadRequest(f"{name} {why}, so two mediators could both insert one row. {remedy}", rule="wal.isolation")
 
 
 def told(what: str, work: Callable[[], T]) -> T:

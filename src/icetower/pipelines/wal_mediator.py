@@ -93,6 +93,7 @@ class Job:
         window: None looks for keys everywhere.
         snapshots_max: of the log, that one run takes.
         reread: take the whole log where it can't be read on from where it was left.
+        own: the contract of whoever runs the mediator, where it is known.
         order_by: for upserts: the column of the log that orders the versions of a row where the log no longer does.
     """
 
@@ -105,6 +106,7 @@ class Job:
     snapshots_max: int = SNAPSHOTS_MAX
     reread: bool = False
     order_by: str | None = None
+    own: Contract | None = None
 
     @property
     def catalog(self) -> str:
@@ -240,7 +242,7 @@ class _Run:
     def _rules(self, target: Metadata, wal: Metadata) -> Rules:
         """What rows are judged by. Raises `BadRequest` where the two tables don't fit or races could not be seen."""
         job = self.job
-        require_serializable(target, job.target)
+        require_serializable(target, job.target, job.own)
         schema = self.spark.table(job.target).schema
         agree(job.wal, self.spark.table(job.wal).schema, job.target, schema)
         spec = spec_of(target, target["default-spec-id"])
