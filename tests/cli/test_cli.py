@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from urllib.parse import urlparse
 
-import pyarrow as pa
 import pytest
 from tower_process import TowerProcess, command
 
@@ -110,28 +110,49 @@ def test_the_bare_install_says_what_its_program_needs() -> None:
     assert "install icetower[server]" in done.stderr
 
 
+def _python(block: str, tower: TowerProcess, secrets: Mapping[str, str]) -> None:
+    """A block of a page, at this tower and with the secrets that were printed before it."""
+    code = block.replace("http://127.0.0.1:8181", tower.uri)
+    for principal, secret in secrets.items():
+        code = code.replace(f"{principal}:SECRET", f"{principal}:{secret}")
+    exec(compile(code, "docs/mediator.md", "exec"), {})
+
+
 @pytest.mark.spark
-def test_the_pipelines_run_from_the_terminal(run: Run, tower: TowerProcess, contract: str) -> None:
-    run("contracts", "apply", contract)
+def test_the_pipelines_run_from_the_terminal(
+    run: Run, tower: TowerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The example of docs/mediator.md, block by block; then orphans of the tables that it leaves."""
+    monkeypatch.setenv("ICETOWER_TOKEN", tower.secret)
+    page = (Path(__file__).parents[2] / "docs" / "mediator.md").read_text()
+    secrets: dict[str, str] = {}
+    batches: list[dict[str, int]] = []
+    for language, block in re.findall(r"^```(\w+)\n(.*?)^```", page, re.MULTILINE | re.DOTALL):
+        if language == "yaml":
+            path = tmp_path / block.partition("\n")[0].removeprefix("# ")
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(block)
+        elif language == "python":
+            _python(block, tower, secrets)
+        else:
+            assert language == "sh"
+            for line in block.splitlines():
+                words = line.replace("contracts/", f"{tmp_path}/contracts/").split()
+                token = secrets["mediator-1"] if words[0] == "ICETOWER_TOKEN=SECRET" else tower.secret
+                options = ["--json"] if "mediate" in words else []
+                done = run(*words[words.index("icetower") + 1 :], *options, token=token)
+                assert done.returncode == 0, done.stderr[-2000:]
+                if "create" in words:
+                    secrets[words[3]] = done.stdout.split()[-1]
+                batches += [json.loads(each) for each in done.stdout.splitlines() if options]
+    (batch,) = batches
+    assert (batch["read"], batch["applied"], batch["duplicates"], batch["rejected"]) == (4, 1, 1, 2)
     catalog = tower.catalog(tower.secret)
-    for namespace in ("shop", "system"):
-        catalog.create_namespace_if_not_exists(namespace)
-    sales = pa.schema([("amount", pa.int64()), ("_idempotency_key", pa.string())])
-    log = pa.schema([*sales, ("_agent", pa.string())])
-    catalog.create_table("shop.sales", sales)
-    with catalog.create_table("shop.log", log).update_spec() as spec:
-        spec.add_identity("_agent")
-    rows = {"amount": [5, 7, 5], "_idempotency_key": ["a", "b", "a"], "_agent": ["till"] * 3}
-    catalog.load_table("shop.log").append(pa.table(rows, schema=log))
-    done = run("mediate", "--wal", "shop.log", "--target", "shop.sales", "--json")
-    assert done.returncode == 0, done.stderr[-2000:]
-    batch = json.loads(done.stdout.splitlines()[0])
-    assert (batch["read"], batch["applied"], batch["duplicates"], batch["rejected"]) == (3, 2, 1, 0)
-    assert sorted(catalog.load_table("shop.sales").scan().to_arrow()["amount"].to_pylist()) == [5, 7]
+    assert catalog.load_table("shop.sales").scan().to_arrow()["sale"].to_pylist() == [17]
 
     # What till-1 has left in its own place goes as its contract says; what lies elsewhere is reported.
-    tower.admin.apply_contract(Path(contract).read_text() + "orphans: {older_than: 1ms, action: delete}\n")
-    tower.admin.create_principal("till-1", "till")
+    contract = tmp_path / "contracts" / "till.yaml"
+    tower.admin.apply_contract(contract.read_text() + "orphans: {older_than: 1ms, action: delete}\n")
     location = Path(urlparse(catalog.load_table("shop.sales").location()).path)
     own, other = location / "data" / "till-1" / "killed.parquet", location / "data" / "killed.parquet"
     for path in (own, other):

@@ -383,7 +383,7 @@ def _order_is_lost(job: Job, rows: int, order_by: str | None) -> BadRequest:
         )
     return BadRequest(
         f"{rows} rows of {job.wal} are versions of the same rows of {job.target}, and which of them is the last is not "
-        "known: a compaction has mixed the rows of the log, and the snapshots that appended them have expired. Run "
+        "known: the snapshots that appended them have expired, and a compaction may have mixed them since. Run "
         "once with --order-by COLUMN (`Job.order_by`), a column of the log that orders them. A log in format version 3 "
         "keeps the order of its rows through compactions",
         rule="wal.order",
