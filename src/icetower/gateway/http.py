@@ -155,10 +155,11 @@ class _Endpoint:
         tower = self.tower
         try:
             principal = await _authenticate(tower, request)
-            call = Call(request, tower, principal, await read_body(request, tower.settings.server.body_max_bytes))
-            if self.mutates and (key := idempotency_key(request)) is not None:
-                return await once(call, key, self.handler)
-            return await self.handler(call)
+            async with tower.places.place(principal.name):
+                call = Call(request, tower, principal, await read_body(request, tower.settings.server.body_max_bytes))
+                if self.mutates and (key := idempotency_key(request)) is not None:
+                    return await once(call, key, self.handler)
+                return await self.handler(call)
         except IcetowerError as error:
             if error.status >= 500:
                 log.warning("%s %s: %s (%s)", request.method, path_of(request.scope), error.message, error.rule)

@@ -42,6 +42,7 @@ from icetower.errors import (
 from icetower.gateway.aftermath import Aftermath
 from icetower.gateway.gatekeeper import Gatekeeper
 from icetower.gateway.governor import Governor
+from icetower.gateway.places import Places
 from icetower.gateway.settings import Settings
 from icetower.gateway.token_rates import TokenRates
 from icetower.gateway.twins import Twins
@@ -128,6 +129,7 @@ class Tower:
             Limits(deadline_s=settings.server.queue_deadline_s),
         )
         self.governor = Governor(self.registry, ambient, self._note, deadline_s=settings.server.queue_deadline_s)
+        self.places = Places(deadline_s=settings.server.queue_deadline_s)
         self.keys_in_flight: dict[tuple[str, str], tuple[asyncio.Lock, int]] = {}
         self.twins: Twins[tuple[Committed, ...]] = Twins()
 
