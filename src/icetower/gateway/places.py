@@ -1,7 +1,7 @@
 """Requests under way, fair by principal over all tables and routes (trap A8).
 
 The queue of a table lets principals take turns, and so nobody is crowded out at one table. But reading, asking
-contracts and planning share one event loop over all tables, and a commit that is alone in its group costs it most. So where
+contracts and planning share one event loop over all tables, and a commit alone in its group costs it most. So where
 several principals are at work, each may have an equal part of the places. How many there are follows from the load:
 fewer while the event loop is late, until each principal has one, and more again while it is not. Further requests are
 held before their bodies are read, in their order; nobody is refused (trap A4). Who is alone is held by nothing.
