@@ -87,3 +87,42 @@ def test_closed_threads_take_no_calls() -> None:
     threads.close(wait=True)
     with pytest.raises(RuntimeError, match="closed"):
         asyncio.run(threads.run(lambda: None))
+
+
+def test_threads_that_hang_are_replaced_up_to_a_bound_and_end_when_their_calls_return() -> None:
+    threads, go_on = Threads(2, "test", lost_max=2), threading.Event()
+
+    async def story() -> None:
+        for _ in range(2):
+            with pytest.raises(TimeoutError):
+                await asyncio.gather(*(threads.run(go_on.wait, 0.01) for _ in range(2)))
+        assert threads.lost == 4, "two of them were replaced, and their replacements hang too"
+        with pytest.raises(TimeoutError):
+            await threads.run(lambda: "alive", 0.05)
+        go_on.set()
+        assert await threads.run(lambda: "alive", 10) == "alive"
+        assert await asyncio.gather(*(threads.run(lambda: "alive", 10) for _ in range(20))) == ["alive"] * 20
+
+    asyncio.run(story())
+    threads.close(wait=True)
+    assert threads.lost == 0
+
+
+def test_a_call_that_has_not_begun_when_its_time_is_over_loses_no_thread() -> None:
+    threads, began, go_on = Threads(1, "test"), threading.Event(), threading.Event()
+
+    def work() -> bool:
+        began.set()
+        return go_on.wait()
+
+    async def story() -> None:
+        first = asyncio.ensure_future(threads.run(work))
+        await asyncio.to_thread(began.wait, 10)
+        with pytest.raises(TimeoutError):
+            await threads.run(lambda: "late", 0.01)
+        assert threads.lost == 0
+        go_on.set()
+        assert await first
+
+    asyncio.run(story())
+    threads.close(wait=True)

@@ -173,6 +173,11 @@ class Recent(Mapping[str, T]):
         found = self._items.get(key)
         return None if found is None else found.item
 
+    def weight_of(self, key: str) -> int:
+        """What an item takes; 0 where it is not there."""
+        found = self._items.get(key)
+        return 0 if found is None else found.weight
+
     def put(self, key: str, item: T, weight: int) -> None:
         """Keep an item; it replaces the one of the same key."""
         self.forget(key)

@@ -14,20 +14,34 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
+LOST_FOR_EACH = 2
+"""So many threads may hang for each that works: then calls wait, and run out of their time."""
+
 
 class Threads:
     """At most `count` threads, each started when there is work and no other is idle; they end with the process.
 
     Calls beyond that wait for a thread; how many may wait is for the callers to bound.
+
+    A call that has run out of its time keeps its thread for as long as it hangs, which may be for ever: nothing ends a
+    thread. Another thread takes its place, as long as no more than `lost_max` hang, and it ends when its call returns.
     """
 
-    def __init__(self, count: int, name: str) -> None:
+    def __init__(self, count: int, name: str, *, lost_max: int | None = None) -> None:
         self._count = count
         self._name = name
+        self._lost_max = LOST_FOR_EACH * count if lost_max is None else lost_max
+        self._lost = 0
+        self._lock = threading.Lock()
         self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
         self._idle = threading.Semaphore(0)
-        self._started: list[threading.Thread] = []
+        self._started: set[threading.Thread] = set()
         self._closed = False
+
+    @property
+    def lost(self) -> int:
+        """How many threads hang in calls that have run out of their time."""
+        return self._lost
 
     async def run(self, work: Callable[[], T], timeout_s: float | None = None) -> T:
         """What `work` returns or raises, in a thread.
@@ -40,14 +54,13 @@ class Threads:
             raise RuntimeError(f"the {self._name} threads were closed")
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[T] = loop.create_future()
-        self._calls.put(_Call(loop, answer, work))
-        if not self._idle.acquire(blocking=False) and len(self._started) < self._count:
-            thread = threading.Thread(target=self._serve, name=f"{self._name}-{len(self._started)}", daemon=True)
-            self._started.append(thread)
-            thread.start()
+        call = _Call(loop, answer, work)
+        self._calls.put(call)
+        if not self._idle.acquire(blocking=False):
+            self._start()
         if timeout_s is None:
             return await answer
-        timer = loop.call_later(timeout_s, _expire, answer)
+        timer = loop.call_later(timeout_s, self._expire, call)
         try:
             return await answer
         finally:
@@ -61,28 +74,64 @@ class Threads:
                 self._calls.get_nowait()
             except queue.Empty:
                 break
-        for _ in self._started:
+        threads = tuple(self._started)
+        for _ in threads:
             self._calls.put(None)
-        for thread in self._started if wait else ():
+        for thread in threads if wait else ():
             thread.join()
+
+    def _start(self) -> None:
+        """Another thread, where there may be one more."""
+        with self._lock:
+            if len(self._started) - min(self._lost, self._lost_max) >= self._count:
+                return
+            thread = threading.Thread(target=self._serve, name=f"{self._name}-{len(self._started)}", daemon=True)
+            self._started.add(thread)
+        thread.start()
+
+    def _expire(self, call: _Call) -> None:
+        if call.answer.done():
+            return
+        call.answer.set_exception(TimeoutError())
+        with self._lock:
+            if not call.running:  # it waits for a thread, which will pass it over
+                return
+            call.lost = True
+            self._lost += 1
+        self._start()  # others wait for the thread that hangs
 
     def _serve(self) -> None:
         while (call := self._calls.get()) is not None:
+            call.running = True
             call.answer_it()
+            with self._lock:
+                call.running = False
+                if call.lost:
+                    self._lost -= 1
+                    self._started.discard(threading.current_thread())
+            if call.lost:
+                if not self._calls.empty():  # more hung than could be replaced
+                    self._start()
+                return
             del call  # nothing of it is kept while the thread waits for the next
             self._idle.release()
+        self._started.discard(threading.current_thread())
 
 
 class _Call:
-    __slots__ = ("_answer", "_loop", "_work")
+    """`lost`: it has run out of its time, and goes on."""
+
+    __slots__ = ("_loop", "_work", "answer", "lost", "running")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, answer: asyncio.Future[Any], work: Callable[[], Any]) -> None:
         self._loop = loop
-        self._answer = answer
+        self.answer = answer
         self._work = work
+        self.running = False
+        self.lost = False
 
     def answer_it(self) -> None:
-        if self._answer.done():  # whoever asked has given up
+        if self.answer.done():  # whoever asked has given up
             return
         result: Any = None
         error: BaseException | None = None
@@ -94,7 +143,7 @@ class _Call:
         except BaseException as raised:  # noqa: BLE001 - it is for whoever asked
             error = raised
         try:
-            self._loop.call_soon_threadsafe(_settle, self._answer, result, error)
+            self._loop.call_soon_threadsafe(_settle, self.answer, result, error)
         except RuntimeError:  # the loop is closed: nobody waits any more
             return
 
@@ -106,8 +155,3 @@ def _settle(answer: asyncio.Future[Any], result: Any, error: BaseException | Non
         answer.set_result(result)
     else:
         answer.set_exception(error)
-
-
-def _expire(answer: asyncio.Future[Any]) -> None:
-    if not answer.done():
-        answer.set_exception(TimeoutError())

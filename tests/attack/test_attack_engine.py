@@ -36,7 +36,7 @@ def test_a3_a_swap_in_doubt_is_not_cleaned_up_while_storage_cannot_be_read(recov
         world.upstream.script = [landed_then_built_upon]
         read, failures = world.storage.read, 0
 
-        async def failing(path: str) -> bytes:
+        async def failing(path: str, *_: object) -> bytes:
             nonlocal failures
             if world.upstream.swaps > 1 and path.endswith(".json") and (failures < 1 or not recovers):
                 failures += 1

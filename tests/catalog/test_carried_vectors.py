@@ -13,6 +13,7 @@ from icetower.catalog.changes import (
     _carried_vectors,  # pyright: ignore[reportPrivateUsage]
     read_changes,
 )
+from icetower.catalog.ports import ANY_FILE, Bound
 from icetower.table.manifest_writing import manifest_row, write_manifest, write_manifest_list
 from icetower.table.manifests import ADDED, POSITION_DELETES, DataFile, Entry, ManifestFile
 
@@ -49,7 +50,7 @@ class World:
             "snapshots": [self.snapshot(1, None, self.rows)],
         }
 
-    async def read(self, path: str) -> bytes:
+    async def read(self, path: str, bound: Bound = ANY_FILE) -> bytes:
         self.reads.append(path)
         return self.files[path]
 

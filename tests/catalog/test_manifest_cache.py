@@ -10,6 +10,7 @@ import pytest
 
 from icetower.catalog import changes
 from icetower.catalog.changes import Manifests
+from icetower.catalog.ports import ANY_FILE, Bound
 from icetower.recent import Budget, Recent
 from icetower.table.listing import Listing
 from icetower.table.manifest_writing import manifest_row, write_manifest, write_manifest_list
@@ -31,7 +32,7 @@ class Memory:
         self.files: dict[str, bytes] = {}
         self.read_paths: list[str] = []
 
-    async def read(self, path: str) -> bytes:
+    async def read(self, path: str, bound: Bound = ANY_FILE) -> bytes:
         self.read_paths.append(path)
         return self.files[path]
 

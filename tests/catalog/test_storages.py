@@ -17,6 +17,7 @@ from moto.server import ThreadedMotoServer
 from pyiceberg.io import load_file_io
 
 import icetower.catalog.storage as storage_module
+from icetower.catalog.ports import ANY_FILE, Bound
 from icetower.catalog.storage import CachedStorage, FileIOStorage
 from icetower.errors import AlreadyExists, BadRequest, NotFound, UpstreamFailed
 
@@ -194,7 +195,7 @@ class TestFailures:
     def hanging(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[FileIOStorage]:
         """Nothing is ever read in it, and nobody waits for long."""
         release = threading.Event()
-        monkeypatch.setattr(storage_module._LocalDoor, "read", lambda *_: release.wait())
+        monkeypatch.setattr(storage_module.LocalDoor, "read", lambda *_: release.wait())
         storage = FileIOStorage(threads=2, timeout_s=0.05)
         yield storage
         asyncio.run(storage.close())
@@ -274,7 +275,7 @@ class Counting:
         self.open = asyncio.Event()
         self.open.set()
 
-    async def read(self, path: str) -> bytes:
+    async def read(self, path: str, bound: Bound = ANY_FILE) -> bytes:
         self.reads.append(path)
         self.asked.set()
         await self.open.wait()

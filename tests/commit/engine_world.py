@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from icetower.admission.admit import admit
 from icetower.admission.admitted import Admitted
 from icetower.catalog.changes import Manifests, read_changes
-from icetower.catalog.ports import Swap, SwapLost, SwapUnknown
+from icetower.catalog.ports import ANY_FILE, Bound, Swap, SwapLost, SwapUnknown
 from icetower.catalog.sql import SqlUpstream
 from icetower.commit.engine import Committed, Engine, Limits
 from icetower.commit.head import Heads
@@ -72,7 +72,7 @@ class MemoryStorage:
         self.files: dict[str, bytes] = {}
         self.fail_write: Callable[[str], IcetowerError | None] = lambda _: None
 
-    async def read(self, path: str) -> bytes:
+    async def read(self, path: str, bound: Bound = ANY_FILE) -> bytes:
         if path not in self.files:
             raise NotFound(f"{path} is not there")
         return self.files[path]

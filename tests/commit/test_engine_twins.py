@@ -119,7 +119,7 @@ def test_an_error_of_a_read_that_nobody_waits_for_any_more_is_no_news() -> None:
         world.restart()
         began, go_on = asyncio.Event(), asyncio.Event()
 
-        async def failing(path: str) -> bytes:
+        async def failing(path: str, *_: Any) -> bytes:
             began.set()
             await go_on.wait()
             raise NotFound(f"{path} is not there")

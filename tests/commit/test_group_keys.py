@@ -11,6 +11,7 @@ from engine_world import TABLE, Clock, MemoryStorage
 from engine_world import run as run_story
 
 from icetower.admission.admitted import AdmittedAppend
+from icetower.catalog.ports import ANY_FILE, Bound
 from icetower.commit import group_keys as group_keys_module
 from icetower.commit.group_keys import UNDER_WAY_MS, GroupKeys, commits_of
 from icetower.commit.head import Heads
@@ -43,11 +44,11 @@ class Storage(MemoryStorage):
         self.read_paths: list[str] = []
         self.away = False
 
-    async def read(self, path: str) -> bytes:
+    async def read(self, path: str, bound: Bound = ANY_FILE) -> bytes:
         self.read_paths.append(path)
         if self.away:
             raise UpstreamFailed(f"{path} cannot be read now")
-        return await super().read(path)
+        return await super().read(path, bound)
 
 
 class Place:
@@ -437,7 +438,7 @@ def test_without_a_ledger_every_file_is_read_some_at_a_time(place: Place, monkey
     most = busy = 0
     inner = place.storage.read
 
-    async def read(path: str) -> bytes:
+    async def read(path: str, *_: Any) -> bytes:
         nonlocal most, busy
         busy += 1
         most = max(most, busy)

@@ -11,6 +11,7 @@ from urllib.request import url2pathname
 
 import orjson
 
+from icetower.catalog.ports import ANY_FILE, Bound
 from icetower.errors import NotFound
 from icetower.table.head import HeadState
 
@@ -22,7 +23,7 @@ class MemoryFiles:
         self.files = files
         self.reads: dict[str, int] = {}
 
-    async def read(self, path: str) -> bytes:
+    async def read(self, path: str, bound: Bound = ANY_FILE) -> bytes:
         self.reads[path] = self.reads.get(path, 0) + 1
         if path.startswith("file:///"):
             return _local(path)

@@ -23,7 +23,7 @@ from icetower.admission.targets import check_ages, locate
 from icetower.catalog.changes import Manifests, read_changes
 from icetower.catalog.deletes import Contents, Vectors
 from icetower.catalog.footers import Footers
-from icetower.catalog.ports import Storage
+from icetower.catalog.ports import ANY_FILE, Bound, Storage
 from icetower.contracts import model
 from icetower.contracts.model import Contract
 from icetower.errors import IcetowerError, NotFound
@@ -67,7 +67,7 @@ class Memory:
         self.files: dict[str, bytes] = {}
         self.later: dict[str, Callable[[], bytes]] = {}
 
-    async def read(self, path: str) -> bytes:
+    async def read(self, path: str, bound: Bound = ANY_FILE) -> bytes:
         if path in self.later:
             self.files[path] = self.later.pop(path)()
         if path not in self.files:

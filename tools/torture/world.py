@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from icetower.catalog.ports import Swap, SwapLost, SwapUnknown
+from icetower.catalog.ports import ANY_FILE, Bound, Swap, SwapLost, SwapUnknown
 from icetower.errors import AlreadyExists, NoSuchTable, NotFound, UpstreamFailed
 from icetower.protocol.names import Identifier
 from torture.clock import Chance
@@ -151,7 +151,7 @@ class Door:
 
     # -- storage --------------------------------------------------------------------------------------------------
 
-    async def read(self, path: str) -> bytes:
+    async def read(self, path: str, bound: Bound = ANY_FILE) -> bytes:
         dice = self._dice("read", path)
         await self._lag(dice, "before")
         if self._happens("read_fails", dice):

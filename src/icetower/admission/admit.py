@@ -125,7 +125,7 @@ def admit(
     application = number_of(summaries, application)
     rules = principal.contract.rules_for(identifier)
     if not principal.administrator:
-        asked = _Asked(principal, identifier, metadata, changes, requirements, updates, now_ms)
+        asked = Asked(principal, identifier, metadata, changes, requirements, updates, now_ms)
         # Without a snapshot there is no summary that it could be in.
         ways = ways_of(key, application, in_summary=not summaries or key_of(summaries, None) is not None)
         for ask in (
@@ -208,7 +208,7 @@ def _check_honest(
     """For administrators, too: a commit is what it says, and says what is known. Raises `ValidationFailed`."""
     _check_manifests(changes)
     _check_headers(metadata, changes, updates)
-    _check_words(changes)
+    check_words(changes)
     for update in updates:
         check_properties(_given_properties(update), (metadata or {}).get("properties") or {})
     _check_code(metadata, updates, client_code)
@@ -235,7 +235,7 @@ def _check_manifests(changes: Sequence[Change]) -> None:
         )
 
 
-def _check_words(changes: Sequence[Change]) -> None:
+def check_words(changes: Sequence[Change]) -> None:
     """A word of ours that nobody knows is a misspelt one: it would be passed over, and its writer would rely on it."""
     for name in (name for change in changes for name in _summary(change)):
         if name.startswith(OURS) and name not in OF_CLIENTS | OF_THE_TOWER and not name.startswith(MEDIATOR):
@@ -347,7 +347,7 @@ def touches_of(metadata: JSON, changes: Sequence[Change], places: Places) -> tup
     return touches, list(lost)
 
 
-class _Asked:
+class Asked:
     """One commit by one principal that is bound by a contract."""
 
     def __init__(

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
+from functools import partial
 from typing import Any
 from urllib.parse import unquote
 
-from icetower.catalog.ports import Storage
+from icetower.catalog.parsing import ON_LOOP_BYTES, Parsing
+from icetower.catalog.ports import MANIFEST, MANIFEST_LIST, Bound, Storage
 from icetower.conflicts.pruning import can_contain
 from icetower.errors import CommitConflict, NotFound, ValidationFailed
 from icetower.recent import Budget, Recent
 from icetower.table import metadata as table_metadata
-from icetower.table.avro_files import Met
+from icetower.table.avro_files import LongFile, Met
 from icetower.table.change import Change, Place, change_of, diff_lists, manifests_to_read, vectors_added
 from icetower.table.listing import Listing
 from icetower.table.manifests import DATA, DELETED, Manifest, ManifestFile, read_manifest, read_manifest_list
@@ -38,6 +40,14 @@ PRUNED_BY_MAX = 8
 
 READ_AT_ONCE = 64
 
+LENGTH_SLACK_BYTES = 64 * 1024
+"""A manifest that is a little longer than its list says is read, and refused with what it is (`contract.manifest`)."""
+
+NEW_ROWS_AT_ONCE, NEW_ROWS_TIMES = 200, 20
+NEW_ROWS_MAX_BYTES = 512 * 1024
+"""So many rows of a manifest list that were not met before are made on the event loop at once, which takes up to 8 ms,
+and so many times. Lists with more, and longer ones, are read elsewhere."""
+
 
 class Manifests:
     """Parsed manifest lists and manifests, cached: both are immutable once a snapshot names them."""
@@ -50,6 +60,7 @@ class Manifests:
     ) -> None:
         self._storage = storage
         self.budget = budget = budget or Budget()
+        self.parsing = Parsing(budget)
         self._lists: Recent[Listing] = budget.cache("manifest lists", share=LISTS_SHARE)
         self._own: Recent[tuple[ManifestFile, ...]] = budget.cache("manifest lists", share=OWN_SHARE)
         self._manifests: Recent[Manifest] = budget.cache("manifests", share=MANIFESTS_SHARE)
@@ -70,9 +81,19 @@ class Manifests:
         """The rows of the manifest list at `path`. Raises `NotFound` when it is not there."""
         found = self._lists.get(path)
         if found is None:
-            found = Listing.of(read_manifest_list(await self._storage.read(path), self._rows))
+            data = await self._storage.read(path, MANIFEST_LIST)
+            found = Listing.of(await self._rows_of(data))
             self.remember(path, found)
         return found.rows
+
+    async def _rows_of(self, data: bytes) -> tuple[ManifestFile, ...]:
+        """Rows that were met before cost next to nothing. Others are made a few at a time, many of them elsewhere."""
+        for _ in range(NEW_ROWS_TIMES if len(data) <= NEW_ROWS_MAX_BYTES else 0):
+            try:
+                return read_manifest_list(data, self._rows, most_new=NEW_ROWS_AT_ONCE)
+            except LongFile:
+                await _Pause()
+        return await self.parsing.away(lambda: read_manifest_list(data))
 
     def remember(self, path: str, listing: Listing) -> None:
         """Keep a list that was just written, so that nobody reads it back."""
@@ -99,17 +120,45 @@ class Manifests:
         """Keep what a snapshot added itself, which is what others are held against."""
         self._own.put(path, rows, memory_of_rows(rows))
 
-    async def manifest_at(self, path: str) -> Manifest:
+    async def manifest_at(self, path: str, bound: Bound = MANIFEST) -> Manifest:
         found = self._manifests.get(path)
         if found is None:
-            found = read_manifest(await self._storage.read(path))
-            self._manifests.put(path, found, memory_of_manifest(found))
+            data = await self._storage.read(path, bound)
+            try:
+                found = read_manifest(data, most_bytes=ON_LOOP_BYTES)
+                weight = memory_of_manifest(found)
+            except LongFile:
+                found, weight = await self.parsing.away(lambda: _weighed(read_manifest(data)))
+            self._manifests.put(path, found, weight)
         return found
 
-    async def manifests_at(self, paths: Sequence[str]) -> dict[str, Manifest]:
-        if len(paths) == 1:  # as nearly always: no task is needed to wait for one
-            return {paths[0]: await self.manifest_at(paths[0])}
-        return dict(zip(paths, await asyncio.gather(*(self.manifest_at(path) for path in paths)), strict=True))
+    async def manifests_at(self, rows: Sequence[ManifestFile]) -> dict[str, Manifest]:
+        """The manifests of these rows, as long as the rows say. Raises `ValidationFailed` for longer ones."""
+        found: dict[str, Manifest] = {}
+        for start in range(0, len(rows), READ_AT_ONCE):
+            some = rows[start : start + READ_AT_ONCE]
+            if len(some) == 1:  # as nearly always: no task is needed to wait for one
+                read = [await self._counted(some[0])]
+            else:
+                read = await asyncio.gather(*map(self._counted, some))
+            found |= {row.path: manifest for row, manifest in zip(some, read, strict=True)}
+        return found
+
+    async def _counted(self, row: ManifestFile) -> Manifest:
+        found = await self.manifest_at(row.path, MANIFEST.at_most(max(row.length_bytes, 0) + LENGTH_SLACK_BYTES))
+        self.parsing.read(self._manifests.weight_of(row.path), len(found.entries))
+        return found
+
+
+def _weighed(manifest: Manifest) -> tuple[Manifest, int]:
+    return manifest, memory_of_manifest(manifest)
+
+
+class _Pause:
+    """Whatever else waits for the event loop goes first."""
+
+    def __await__(self) -> Generator[None]:
+        yield
 
 
 def memory_of_rows(rows: Sequence[ManifestFile]) -> int:
@@ -157,16 +206,17 @@ async def read_changes(
         base = await _parent_list(manifests, metadata, snapshots, snapshot, own_lists)
         own_lists[int(snapshot["snapshot-id"])] = rows
         diff = diff_lists(base, rows)
-        wanted = [row.path for row in manifests_to_read(diff)]
+        wanted = list(manifests_to_read(diff))
         if len(wanted) > MANIFESTS_PER_COMMIT_MAX:
             raise ValidationFailed(
                 f"the commit touches {len(wanted)} manifests; at most {MANIFESTS_PER_COMMIT_MAX} are read for one "
                 "commit. Split it, or rewrite manifests in steps",
                 rule="limit.manifests",
             )
-        for path in wanted if roots is not None else ():
-            if path in {row.path for row in diff.added}:
-                _check_confined(path, roots or (), "manifest")
+        added_paths = {row.path for row in diff.added}
+        for row in wanted if roots is not None else ():
+            if row.path in added_paths:
+                _check_confined(row.path, roots or (), "manifest")
         try:
             read = await manifests.manifests_at(wanted)
             vectors = vectors_added(diff, read)
@@ -176,7 +226,8 @@ async def read_changes(
                 f"snapshot {snapshot['snapshot-id']} names a manifest that cannot be read: {error.message}",
                 rule="manifest.exists",
             ) from error
-        changes.append(change_of(snapshot, diff, read, siblings=siblings, carried_vectors=carried))
+        judge = partial(change_of, snapshot, diff, read, siblings=siblings, carried_vectors=carried)
+        changes.append(await manifests.parsing.judge(judge))
     return tuple(changes)
 
 

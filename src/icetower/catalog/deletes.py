@@ -150,6 +150,8 @@ class Vectors:
         async with self._room if large else nullcontext():
             try:
                 data = await self._storage.read_range(path, start, length_bytes)
+            except ValidationFailed:  # a directory, a FIFO: nobody reads a vector there
+                raise
             except BadRequest:  # a path that no storage here knows: its own client may well know it
                 return
             except NotFound as error:

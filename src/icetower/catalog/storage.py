@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import io
 import math
-import os
 import re
 import threading
 from collections import OrderedDict, deque
@@ -25,8 +25,17 @@ from urllib.parse import urlsplit
 
 from pyiceberg.io import FSSPEC_FILE_IO, PY_IO_IMPL, SCHEMA_TO_FILE_IO, FileIO, load_file_io
 
-from icetower.catalog.ports import Storage
-from icetower.errors import AlreadyExists, BadRequest, DiskFull, IcetowerError, NotFound, UpstreamFailed
+from icetower.catalog.local_files import LocalDoor, check_regular
+from icetower.catalog.ports import ANY_FILE, Bound, Storage, too_long
+from icetower.errors import (
+    AlreadyExists,
+    BadRequest,
+    DiskFull,
+    IcetowerError,
+    NotFound,
+    UpstreamFailed,
+    ValidationFailed,
+)
 from icetower.threads import Threads
 
 T = TypeVar("T")
@@ -42,7 +51,6 @@ _ALREADY_THERE = frozenset({"PreconditionFailed", "ConditionalRequestConflict", 
 _BEYOND_THE_END = frozenset({"InvalidRange", "416"})
 _NO_CONDITIONAL_WRITES = frozenset({"NotImplemented", "501"})
 _NO_ROOM = frozenset({"ENOSPC", "EDQUOT", "EROFS", "507", "InsufficientStorage", "XMinioStorageFull"})
-_NO_HARD_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
 
 
 class FileIOStorage:
@@ -61,14 +69,16 @@ class FileIOStorage:
         self._properties = {"s3.connect-timeout": "10", "s3.request-timeout": f"{timeout_s:g}", **(properties or {})}
         self._timeout_s = timeout_s
         self._threads_max = threads
+        # What a client names may lie where reads hang. The server's own writes have threads that no read can take.
         self._threads = Threads(threads, "storage")
-        self._doors: dict[str, _Door] = {}
+        self._own_threads = Threads(threads, "storage-own")
+        self._doors: dict[str, _AnyDoor] = {}
         self._lock = threading.Lock()
 
-    async def read(self, path: str) -> bytes:
-        return await self._call("read", path, lambda door, place: door.read(place))
+    async def read(self, path: str, bound: Bound = ANY_FILE) -> bytes:
+        return await self._call("read", path, lambda door, place: door.read(place, bound))
 
-    async def read_many(self, paths: Sequence[str]) -> list[bytes | None]:
+    async def read_many(self, paths: Sequence[str], bound: Bound = ANY_FILE) -> list[bytes | None]:
         """All bytes of each file, in the order given; None for one that isn't there.
 
         A thread takes the next file as soon as it has read one. To wake a thread costs more than to read a file of this
@@ -87,7 +97,7 @@ class FileIOStorage:
                 except IndexError:
                     return
                 try:
-                    found[position] = self._door(scheme, path).read(place)
+                    found[position] = self._door(scheme, path).read(place, bound)
                 except FileNotFoundError:
                     continue
                 except Exception as error:
@@ -110,18 +120,22 @@ class FileIOStorage:
         return await self._call("read", path, lambda door, place: door.read_range(place, offset, length_bytes))
 
     async def write(self, path: str, data: bytes) -> None:
-        def work(door: _Door, place: str) -> None:
+        def work(door: _AnyDoor, place: str) -> None:
             try:
                 door.write(place, data)
             except FileExistsError:
                 # The same bytes: an earlier attempt landed and only its answer was lost (S3 clients repeat unasked).
-                if door.read(place) != data:
+                try:
+                    same = door.read(place, Bound("file that is there already", len(data))) == data
+                except ValidationFailed:
+                    same = False
+                if not same:
                     raise
 
-        await self._call("write", path, work)
+        await self._call("write", path, work, own=True)
 
     async def delete(self, path: str) -> None:
-        await self._call("delete", path, lambda door, place: door.delete(place))
+        await self._call("delete", path, lambda door, place: door.delete(place), own=True)
 
     async def delete_many(self, paths: Iterable[str]) -> tuple[str, ...]:
         waiting = iter(enumerate(paths))
@@ -146,15 +160,16 @@ class FileIOStorage:
     async def close(self) -> None:
         """Take no more calls. Those under way end by themselves."""
         self._threads.close(wait=False)
+        self._own_threads.close(wait=False)
 
-    async def _call(self, verb: str, path: str, work: Callable[[_Door, str], T]) -> T:
+    async def _call(self, verb: str, path: str, work: Callable[[_AnyDoor, str], T], *, own: bool = False) -> T:
         scheme, place = _parsed(path)
 
         def in_thread() -> T:
             return work(self._door(scheme, path), place)
 
         try:
-            return await self._threads.run(in_thread, self._timeout_s)
+            return await (self._own_threads if own else self._threads).run(in_thread, self._timeout_s)
         except IcetowerError:
             raise
         except TimeoutError as error:
@@ -172,7 +187,7 @@ class FileIOStorage:
             # Every storage library has an error tree of its own.
             raise _failed(verb, path, error) from error
 
-    def _door(self, scheme: str, path: str) -> _Door:
+    def _door(self, scheme: str, path: str) -> _AnyDoor:
         with self._lock:
             door = self._doors.get(scheme)
             if door is None:
@@ -199,14 +214,14 @@ class CachedStorage:
         """What the cache holds now, in bytes."""
         return self._kept_bytes
 
-    async def read(self, path: str) -> bytes:
+    async def read(self, path: str, bound: Bound = ANY_FILE) -> bytes:
         data = self._kept.get(path)
         if data is not None:
             self._kept.move_to_end(path)
             return data
         reading = self._reading.get(path)
         if reading is None:
-            reading = self._reading[path] = asyncio.create_task(self._storage.read(path))
+            reading = self._reading[path] = asyncio.create_task(self._storage.read(path, bound))
             reading.add_done_callback(lambda done: self._done(path, done))
         # One reader that gives up does not take the file from the others.
         return await asyncio.shield(reading)
@@ -268,16 +283,19 @@ class CachedStorage:
 class _Door:
     """Files through any FileIO of PyIceberg. Raises what the FileIO raises."""
 
-    def __init__(self, io: FileIO) -> None:
-        self._io = io
+    def __init__(self, file_io: FileIO) -> None:
+        self._io = file_io
 
-    def read(self, place: str) -> bytes:
+    def read(self, place: str, bound: Bound) -> bytes:
+        _check_local(place)
         with self._io.new_input(place).open(seekable=False) as stream:
-            return bytes(stream.read())
+            data = bytes(stream.read(bound.most_bytes + 1))
+        return _within(place, bound, data)
 
     def read_range(self, place: str, offset: int, length_bytes: int) -> bytes:
+        _check_local(place)
         with self._io.new_input(place).open() as stream:
-            stream.seek(0, os.SEEK_END)
+            stream.seek(0, io.SEEK_END)
             if offset >= stream.tell():  # Arrow fails where others read nothing
                 return b""
             stream.seek(offset)
@@ -303,12 +321,13 @@ class _Door:
 class _FsspecDoor(_Door):
     """Objects through the fsspec file system inside PyIceberg's FsspecFileIO; one for all threads."""
 
-    def __init__(self, io: FileIO, file_system: Any) -> None:
-        super().__init__(io)
+    def __init__(self, file_io: FileIO, file_system: Any) -> None:
+        super().__init__(file_io)
         self._file_system = file_system
 
-    def read(self, place: str) -> bytes:
-        return bytes(self._file_system.cat_file(place))
+    def read(self, place: str, bound: Bound) -> bytes:
+        # One request: a range that ends one byte beyond the bound tells whether the object does.
+        return _within(place, bound, self.read_range(place, 0, bound.most_bytes + 1))
 
     def read_range(self, place: str, offset: int, length_bytes: int) -> bytes:
         try:
@@ -346,66 +365,35 @@ class _FsspecDoor(_Door):
         return int(self._file_system.info(place, refresh=True)["size"])
 
 
-class _LocalDoor(_Door):
-    """Files of this machine, by plain path."""
-
-    def __init__(self) -> None:
-        pass
-
-    def read(self, place: str) -> bytes:
-        with open(place, "rb") as file:
-            return file.read()
-
-    def read_range(self, place: str, offset: int, length_bytes: int) -> bytes:
-        with open(place, "rb", buffering=0) as file:
-            return os.pread(file.fileno(), length_bytes, offset)
-
-    def write(self, place: str, data: bytes) -> None:
-        folder, name = os.path.split(place)
-        # No other live thread of this machine has this name; what a crash left under it may go.
-        hidden = os.path.join(folder, f".{name[:200]}.{os.getpid()}-{threading.get_native_id()}.tmp")
-        try:
-            _write_through(hidden, data, os.O_TRUNC)
-        except FileNotFoundError:
-            _make_folders(folder)
-            _write_through(hidden, data, os.O_TRUNC)
-        try:
-            os.link(hidden, place)
-        except OSError as error:
-            if error.errno not in _NO_HARD_LINKS:
-                raise
-            _write_through(place, data, os.O_EXCL)
-        finally:
-            os.unlink(hidden)
-        _sync_folder(folder)
-
-    def delete(self, place: str) -> None:
-        try:
-            os.unlink(place)
-        except FileNotFoundError:
-            return
-
-    def exists(self, place: str) -> bool:
-        return os.path.isfile(place)
-
-    def size(self, place: str) -> int:
-        return os.stat(place).st_size
+_AnyDoor = _Door | LocalDoor
 
 
-def _open(scheme: str, path: str, properties: Mapping[str, str], calls_max: int) -> _Door:
+def _within(place: str, bound: Bound, data: bytes) -> bytes:
+    if len(data) > bound.most_bytes:
+        raise too_long(_shown(place), bound)
+    return data
+
+
+def _check_local(place: str) -> None:
+    """A file of this machine that another library opens must not be one that never ends."""
+    if place.startswith("/"):
+        check_regular(place)
+
+
+def _open(scheme: str, path: str, properties: Mapping[str, str], calls_max: int) -> _AnyDoor:
     if scheme == "file" and PY_IO_IMPL not in properties:
-        return _LocalDoor()
+        return LocalDoor()
     chosen = dict(properties)
     if scheme in _S3_SCHEMES:
         chosen.setdefault(PY_IO_IMPL, FSSPEC_FILE_IO)
-    io = load_file_io(chosen, path)
-    get_fs = getattr(io, "get_fs", None)
+    file_io = load_file_io(chosen, path)
+    get_fs = getattr(file_io, "get_fs", None)
     if get_fs is None or scheme not in _S3_SCHEMES:
-        return _Door(io)
+        return _Door(file_io)
     file_system = get_fs(scheme)
     # botocore opens ten connections at most: the calls of all our other threads would wait for these.
     file_system.config_kwargs.setdefault("max_pool_connections", calls_max)
-    return _FsspecDoor(io, file_system)
+    return _FsspecDoor(file_io, file_system)
 
 
 def _parsed(path: str) -> tuple[str, str]:
@@ -456,34 +444,3 @@ def _code_of(error: BaseException | None) -> str:
             return str(response.get("Error", {}).get("Code", ""))
         error = error.__cause__
     return ""
-
-
-def _write_through(place: str, data: bytes, flag: int) -> None:
-    """Create a file and wait until its bytes are on the disk; leave nothing behind if that fails."""
-    handle = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | flag, 0o666)
-    try:
-        with open(handle, "wb", buffering=0) as file:
-            view = memoryview(data)
-            while view:
-                view = view[file.write(view) :]
-            os.fsync(file.fileno())
-    except BaseException:
-        os.unlink(place)
-        raise
-
-
-def _make_folders(folder: str) -> None:
-    """Create a folder and its parents, each durable in its own parent."""
-    if not os.path.isdir(folder):
-        parent = os.path.dirname(folder)
-        _make_folders(parent)
-        os.makedirs(folder, exist_ok=True)
-        _sync_folder(parent)
-
-
-def _sync_folder(folder: str) -> None:
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -15,6 +15,7 @@ import httpx2
 import orjson
 
 from icetower.catalog.changes import Manifests
+from icetower.catalog.ports import ON_OWN_ACCOUNT
 from icetower.catalog.storage import FileIOStorage
 from icetower.conflicts.coexist import Guess, Meeting, Opinion, meeting, operation_of, opinions, touched_partitions
 from icetower.conflicts.explain import Names
@@ -88,7 +89,7 @@ async def place_of_metadata(path: str, storage: Mapping[str, str], *, copied: bo
     path = _absolute(path)
     files = FileIOStorage(storage)
     try:
-        data = await files.read(path)
+        data = await files.read(path, ON_OWN_ACCOUNT)
     finally:
         await files.close()
     return Place(HeadState(path, table_metadata.parse(data)), storage, path.rpartition("/")[0] if copied else None)

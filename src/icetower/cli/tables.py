@@ -11,6 +11,7 @@ from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.io import FileIO
 
+from icetower.catalog.ports import ON_OWN_ACCOUNT
 from icetower.catalog.storage import FileIOStorage
 from icetower.cli.own_tower import DEFAULT_URI, token_for
 from icetower.cli.registry import own_uri
@@ -132,10 +133,10 @@ class PlacedFiles:
         return path if self._folder is None else f"{self._folder}/{path.rpartition('/')[2]}"
 
     async def read(self, path: str) -> bytes:
-        return await self._files.read(self._at(path))
+        return await self._files.read(self._at(path), ON_OWN_ACCOUNT)
 
     async def read_many(self, paths: Sequence[str]) -> list[bytes | None]:
-        return await self._files.read_many([*map(self._at, paths)])
+        return await self._files.read_many([*map(self._at, paths)], ON_OWN_ACCOUNT)
 
     async def read_range(self, path: str, offset: int, length_bytes: int) -> bytes:
         return await self._files.read_range(self._at(path), offset, length_bytes)

@@ -19,6 +19,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from icetower.ambient import Ambient
+from icetower.catalog import ports
 from icetower.catalog.ports import Storage
 from icetower.errors import IcetowerError, NotFound, ValidationFailed
 from icetower.ledger.ledger import SEQUENCE_LIFETIMES, Batch, Commit, CommitKey, Group, Ledger
@@ -113,7 +114,7 @@ class GroupKeys:
             snapshot_id, path = snapshot["snapshot-id"], str(snapshot["summary"][GROUP_FILE])
             async with room:
                 try:
-                    data = await self._storage.read(path)
+                    data = await self._storage.read(path, ports.GROUP_FILE)
                     records = _records(uuid, snapshot_id, data)
                 except (NotFound, ValidationFailed) as error:
                     # Whoever deletes files that he does not know must not take the table with them.

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from icetower.ambient import Ambient
-from icetower.catalog.ports import Storage, Upstream
+from icetower.catalog.ports import METADATA_FILE, METADATA_MAX_BYTES, Storage, Upstream
 from icetower.commit.group_keys import GroupKeys
 from icetower.errors import NotFound
 from icetower.ledger.ledger import Ledger
@@ -44,11 +44,13 @@ class Heads:
         storage: Storage,
         *,
         budget: Budget | None = None,
+        metadata_max_bytes: int = METADATA_MAX_BYTES,
         ledger: Ledger | None = None,
         ambient: Ambient | None = None,
         went_around: WentAround | None = None,
     ) -> None:
         self._went_around = went_around
+        self._bound = METADATA_FILE._replace(most_bytes=metadata_max_bytes)
         budget = budget or Budget()
         self._loaded: Recent[str] = budget.cache("tables", share=TABLES_SHARE)
         self._own: Recent[bool] = budget.cache("tables", share=TABLES_SHARE)
@@ -120,10 +122,10 @@ class Heads:
 
     async def _read(self, location: str) -> HeadState:
         try:
-            data = await self._storage.read(location)
+            data = await self._storage.read(location, self._bound)
         except NotFound as error:
             raise _missing(location) from error
-        metadata = table_metadata.parse(data)
+        metadata = table_metadata.parse(data, most_bytes=self._bound.most_bytes)
         keys = await self.group_keys.keys_of(metadata, self._before(metadata))
         head = HeadState(location, metadata, indexed=keys)
         self._put(head)

@@ -17,6 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from icetower.agent import Tower
 from icetower.ambient import SystemAmbient
 from icetower.audit.auditor import Options, audit
+from icetower.catalog.ports import ON_OWN_ACCOUNT
 from icetower.catalog.storage import FileIOStorage
 from icetower.demo import aftermath, data, journal, plan, tables
 from icetower.demo.aftermath import Aftermath
@@ -168,7 +169,7 @@ async def _audited(catalog: Catalog) -> Promise:
     storage, snapshots, wrong = FileIOStorage(), 0, list[str]()
     for name in [name for namespace in catalog.list_namespaces() for name in catalog.list_tables(namespace)]:
         location = catalog.load_table(name).metadata_location
-        head = HeadState(location, parse(await storage.read(location)))
+        head = HeadState(location, parse(await storage.read(location, ON_OWN_ACCOUNT)))
         report = await audit(head, storage, Options(content=True, tower=True))
         snapshots += report.checked.snapshots
         wrong += (f"{'.'.join(name)}: {' '.join(each.witness)}" for each in report.violations)

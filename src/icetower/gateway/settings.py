@@ -1,7 +1,8 @@
 """What can be set, in a TOML file; every value has a default that works.
 
 [server]                     host, port, data, body_max_bytes, queue_deadline_s, key_lifetime_s, token_ttl_s,
-                             token_renewal_max_s, origins, storage_threads, cache_max_bytes
+                             token_renewal_max_s, origins, storage_threads, metadata_max_bytes,
+                             cache_max_bytes
 [upstream]                   uri (SQLAlchemy URL), catalog (its name in the shared tables), warehouse
 [storage]                    properties for PyIceberg's FileIO on the server, such as s3.endpoint
 [table-config]               properties handed to clients with each table, such as s3.endpoint
@@ -23,6 +24,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from icetower.catalog.ports import METADATA_MAX_BYTES
 from icetower.contracts.model import NAME
 from icetower.errors import ConfigurationError
 from icetower.observe.matters import mail_address
@@ -58,6 +60,8 @@ class Server(_Section):
     """From the beginning of a connection, or of a request, until its headers are there."""
     idle_timeout_s: Annotated[float, Field(gt=0)] = 75.0
     """How long a connection is kept between two requests."""
+    metadata_max_bytes: Annotated[int, Field(ge=1024 * 1024)] = METADATA_MAX_BYTES
+    """Tables with a longer metadata file, unpacked, are not loaded."""
     cache_max_bytes: Annotated[int, Field(ge=32 * 1024 * 1024)] = CACHE_MAX_BYTES
     """Memory of all caches together."""
 

@@ -7,6 +7,7 @@ import logging
 import os
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,12 @@ from icetower.admission.admitted import Admitted
 from icetower.admission.keys import key_of, number_of
 from icetower.admission.progress import check_progress, told_by
 from icetower.admission.targets import check_ages, locate
+from icetower.admission.unread import admit_unread
 from icetower.ambient import Ambient
 from icetower.catalog.changes import Manifests, read_changes
 from icetower.catalog.deletes import Contents, Vectors
 from icetower.catalog.footers import Footers
+from icetower.catalog.parsing import Reading
 from icetower.catalog.ports import Storage, Upstream
 from icetower.catalog.sql import SqlUpstream
 from icetower.catalog.storage import FileIOStorage
@@ -101,6 +104,7 @@ class Tower:
             self.upstream,
             self.storage,
             budget=self.budget,
+            metadata_max_bytes=settings.server.metadata_max_bytes,
             ledger=self.ledger,
             ambient=ambient,
             went_around=self.bypasses.noticed,
@@ -170,11 +174,13 @@ class Tower:
 
         async def work() -> tuple[Committed]:
             nonlocal operation
-            admitted = await self._admit(principal, request, sent, since_s=started_s)
-            if isinstance(admitted, Committed):
-                return (admitted,)
-            operation = "+".join(sorted(admitted.operations)) or "none"
-            return (await self._commit(admitted, creates=_creates(request)),)
+            async with self.manifests.parsing.commit(principal.name) as reading:
+                admitted = await self._admit(principal, request, sent, since_s=started_s)
+                reading.leave()
+                if isinstance(admitted, Committed):
+                    return (admitted,)
+                operation = "+".join(sorted(admitted.operations)) or "none"
+                return (await self._commit(admitted, creates=_creates(request)),)
 
         try:
             sent = _sent(principal, request, key, application)
@@ -227,7 +233,8 @@ class Tower:
 
             async def work() -> tuple[Committed, ...]:
                 try:
-                    return await self._commit_together(principal, requests, sent, since_s=started_s)
+                    async with self.manifests.parsing.commit(principal.name) as reading:
+                        return await self._commit_together(principal, requests, sent, reading, since_s=started_s)
                 except KeyMisused as error:
                     if error.rule != "key.rolled-back":
                         raise
@@ -253,7 +260,13 @@ class Tower:
                 self._log(principal.name, request.identifier, "transaction", started_s, result, key=told.key)
 
     async def _commit_together(
-        self, principal: Principal, requests: Sequence[CommitRequest], sent: Sequence[Sent], *, since_s: float
+        self,
+        principal: Principal,
+        requests: Sequence[CommitRequest],
+        sent: Sequence[Sent],
+        reading: Reading,
+        *,
+        since_s: float,
     ) -> tuple[Committed, ...]:
         # Members without snapshots leave nothing to be known by: they are done when those with snapshots are.
         marked = [position for position, names in enumerate(sent) if names.snapshots]
@@ -277,6 +290,7 @@ class Tower:
                 next_step="ask_owner",  # under a new key, what landed would land twice
             )
         members = [admitted[position] for position in range(len(requests))]
+        reading.leave()
         try:
             committed = await self.engine.submit_together(members)
         except KeyMisused as error:
@@ -322,6 +336,7 @@ class Tower:
         bound = not principal.administrator
         place = await self.tables.default_location(identifier, _uuid(request)) if bound and head is None else None
         updates = locations.without_told(principal, identifier, metadata, place, request.updates)
+        admit_unread(principal, identifier, metadata, request.requirements, updates, place, self.ambient.now_ms())
         changes = await read_changes(
             self.manifests,
             metadata,
@@ -330,7 +345,8 @@ class Tower:
             confined=bound,
             place=place,
         )
-        admitted = admit(
+        ask = partial(
+            admit,
             principal,
             identifier,
             metadata,
@@ -344,6 +360,7 @@ class Tower:
             client_code=self.settings.client_code,
             now_ms=self.ambient.now_ms(),
         )
+        admitted = await self.manifests.parsing.judge(ask)
         if told := told_by(principal, identifier, metadata, changes):
             standings = await self.registry.standings(sorted(set(told.values())))
             own = principal.contract.name

@@ -23,6 +23,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from icetower.audit.auditor import Options, audit
 from icetower.audit.checkpoint import Checkpoint
+from icetower.catalog.ports import ON_OWN_ACCOUNT
 from icetower.catalog.storage import FileIOStorage
 from icetower.errors import IcetowerError, NoSuchTable
 from icetower.pipelines.session import CATALOG, CREDENTIAL_VARIABLE, TOKEN_VARIABLE, spark_session
@@ -136,7 +137,7 @@ async def _audit(location: str, kept: str | None, how: How) -> dict[str, Any]:
     before = None if kept is None else Checkpoint.of_text(kept, name="the checkpoint")
     storage = FileIOStorage(how.storage)
     try:
-        head = HeadState(location, parse(await storage.read(location)))
+        head = HeadState(location, parse(await storage.read(location, ON_OWN_ACCOUNT)))
         after = None if before is None else before.resume(head, how.options.branch)
         report = await audit(head, storage, replace(how.options, after=after))
     finally:

@@ -49,6 +49,15 @@ _MARKER_BYTES = 16
 UNPACKED_MAX_BYTES = 256 * 1024 * 1024
 ROWS_MAX = 2_000_000
 """Bounds of one file. Iceberg's writers begin a new manifest at 8 MiB, packed."""
+
+HEADER_MAX_BYTES = 8 * 1024 * 1024
+RECORD_MAX_BYTES = 1024 * 1024
+"""A record of ten thousand columns with all their statistics is shorter. An item of two bytes takes 224 in memory."""
+
+MEMORY_MAX_BYTES = 256 * 1024 * 1024
+"""What the records of one file may take in memory."""
+
+_RECORD_MEMORY_BYTES, _ITEM_MEMORY_BYTES = 1_000, 224
 _SCHEMA_KEPT_MAX_BYTES = 64 * 1024
 _BLOCK_BYTES = 64 * 1024
 """A block ends with the record that reaches this, unpacked. Larger ones pack no better: deflate looks back 32 KiB."""
@@ -73,16 +82,26 @@ class AvroFile:
     unpacked_bytes: int
 
 
-def read(data: bytes, *, rename: Rename, what: str) -> AvroFile:
+class LongFile(Exception):
+    """A file that is longer, unpacked, than its reader wants to read here. Nothing of it was decoded."""
+
+
+def read(data: bytes, *, rename: Rename, what: str, most_bytes: int | None = None) -> AvroFile:
     """Read a container file; `rename` gives each field that has an id its name, logical types are left raw.
+
+    Args:
+        most_bytes: how long it may be, unpacked, to be read here and now.
 
     Raises:
         ValidationFailed: not a readable Avro file; the message starts with `what`.
+        LongFile: it is longer than `most_bytes`.
     """
     try:
         header, body = _split(data)
+        if most_bytes is not None:
+            _check_short(header, len(data) - len(body), body, most_bytes)
         schema = _ready(header["meta"]["avro.schema"], rename)
-        codec = header["meta"].get("avro.codec", b"null").decode()
+        codec = _codec(header)
         records, unpacked_bytes = _records(schema.readable, codec, header["sync"], body)
         values = {key: value.decode() for key, value in header["meta"].items() if key != "avro.schema"}
     except (*_UNREADABLE, *_UNREADABLE_TOO) as error:
@@ -91,7 +110,13 @@ def read(data: bytes, *, rename: Rename, what: str) -> AvroFile:
 
 
 def read_each(
-    data: bytes, *, rename: Rename, what: str, make: Callable[[dict[str, Any]], T], met: Met[T]
+    data: bytes,
+    *,
+    rename: Rename,
+    what: str,
+    make: Callable[[dict[str, Any]], T],
+    met: Met[T],
+    most_new: int | None = None,
 ) -> tuple[T, ...]:
     """What is made of each record, in the file's order; of one whose bytes were met before, what was made then.
 
@@ -101,15 +126,19 @@ def read_each(
     Args:
         make: what it raises is raised.
         met: by one way to make and to rename.
+        most_new: so many records that were not met before are decoded here and now.
 
     Raises:
         ValidationFailed: as `read`.
+        LongFile: there are more of them; these have been met now.
     """
+    met.decoded = 0
+    met.most = most_new
     try:
         header, body = _split(data)
         raw = header["meta"]["avro.schema"]
         schema = _ready(raw, rename).readable
-        codec = header["meta"].get("avro.codec", b"null").decode()
+        codec = _codec(header)
         if not _begins_with_text(schema):
             return tuple(make(record) for record in _records(schema, codec, header["sync"], body)[0])
         name = hashlib.blake2b(raw, digest_size=16).hexdigest()
@@ -131,6 +160,9 @@ def _each_of_block(
         key = f"{name}{_first_text(block, at).decode('latin-1')}"
         run = met.run(key, block, at, count - len(found))
         if run is None:
+            met.decoded += 1
+            if met.most is not None and met.decoded > met.most:
+                raise LongFile(f"it has more than {met.most} records that were not met before")
             rows.seek(at)
             record = cast("dict[str, Any]", fastavro.schemaless_reader(rows, schema, None))
             run = met.keep(key, block[at : rows.tell()], (make(record),))
@@ -160,6 +192,8 @@ class Met(Generic[T]):
         self._ones: Recent[tuple[bytes, tuple[T, ...]]] = budget.cache(name, share=share)
         self._runs: Recent[tuple[bytes, tuple[T, ...]]] = budget.cache(name, share=share)
         self._weigh = weigh
+        self.decoded = 0
+        self.most: int | None = None
 
     def run(self, key: str, block: bytes, at: int, most: int) -> tuple[bytes, tuple[T, ...]] | None:
         """What is known of the records that begin there, `most` at most: their bytes must be the same, not the key."""
@@ -224,7 +258,7 @@ def unpack(data: bytes, *, what: str) -> Unpacked:
     """Take a container file apart. Raises `ValidationFailed` as `read` does."""
     try:
         header, body = _split(data)
-        codec = header["meta"].get("avro.codec", b"null").decode()
+        codec = _codec(header)
         blocks = list(_unpacked_blocks(codec, header["sync"], body))
         values = {key: value.decode() for key, value in header["meta"].items() if key != "avro.schema"}
         schema = header["meta"]["avro.schema"]
@@ -292,26 +326,83 @@ _ready_once = lru_cache(maxsize=256)(_made_ready)
 
 def _records(schema: AvroSchema, codec: str, marker: bytes, body: bytes) -> tuple[list[dict[str, Any]], int]:
     """The records of all blocks, and how many bytes they are unpacked. Raises `ValueError`."""
-    unpacked_bytes, records = 0, cast("list[dict[str, Any]]", [])
+    unpacked_bytes, records, left = 0, cast("list[dict[str, Any]]", []), MEMORY_MAX_BYTES
     for block, count in _unpacked_blocks(codec, marker, body):
         unpacked_bytes += len(block)
-        rows = io.BytesIO(block)
-        records += [cast("dict[str, Any]", fastavro.schemaless_reader(rows, schema, None)) for _ in range(count)]
+        if len(block) <= RECORD_MAX_BYTES:
+            rows = io.BytesIO(block)
+            found = [cast("dict[str, Any]", fastavro.schemaless_reader(rows, schema, None)) for _ in range(count)]
+            left -= sum(map(_memory_of, found))
+        else:
+            found: list[dict[str, Any]] = []
+            for record in _records_of_long_block(schema, block, count):
+                left -= _memory_of(record)
+                if left < 0:
+                    break
+                found.append(record)
+        if left < 0:
+            raise ValueError(f"it takes more than {MEMORY_MAX_BYTES} bytes of memory; write it in several files")
+        records += found
     return records, unpacked_bytes
 
 
-def _unpacked_blocks(codec: str, marker: bytes, body: bytes) -> Iterator[tuple[bytes, int]]:
-    """The blocks, unpacked, and how many records each has.
+def _records_of_long_block(schema: AvroSchema, block: bytes, count: int) -> Iterator[dict[str, Any]]:
+    """Its records, none of which may be longer than `RECORD_MAX_BYTES`: what one decodes to is bounded by that."""
+    start = 0
+    rows, at = io.BytesIO(block[:RECORD_MAX_BYTES]), 0
+    for _ in range(count):
+        try:
+            record = cast("dict[str, Any]", fastavro.schemaless_reader(rows, schema, None))
+        except EOFError:
+            start, at = start + at, 0
+            rows = io.BytesIO(block[start : start + RECORD_MAX_BYTES])
+            record = cast("dict[str, Any]", fastavro.schemaless_reader(rows, schema, None))
+        at = rows.tell()
+        yield record
+
+
+def _memory_of(record: Mapping[str, Any]) -> int:
+    """What a record takes in memory, without its texts: its items, and those of the records in it."""
+    size = _RECORD_MEMORY_BYTES
+    for value in record.values():
+        if isinstance(value, list):
+            size += _ITEM_MEMORY_BYTES * len(value)
+        elif isinstance(value, dict):
+            size += _memory_of(value)
+    return size
+
+
+def _check_short(header: Mapping[str, Any], header_bytes: int, body: bytes, most_bytes: int) -> None:
+    """Raises `LongFile`. Unpacks as much as fits, and decodes nothing."""
+    left = most_bytes - header_bytes
+    if left > 0:
+        for block, _ in _unpacked_blocks(_codec(header), header["sync"], body, left):
+            left -= len(block)
+            if left < 0:
+                break
+    if left <= 0:
+        raise LongFile(f"it has more than {most_bytes} bytes, unpacked")
+
+
+def _codec(header: Mapping[str, Any]) -> str:
+    return header["meta"].get("avro.codec", b"null").decode()
+
+
+def _unpacked_blocks(
+    codec: str, marker: bytes, body: bytes, most_bytes: int = UNPACKED_MAX_BYTES
+) -> Iterator[tuple[bytes, int]]:
+    """The blocks, unpacked, and how many records each has. The one that goes beyond `most_bytes` is cut.
 
     Bounds are checked before anything is made of a block: a few bytes may claim anything. Raises `ValueError`.
     """
     stream, left, rows = io.BytesIO(body), UNPACKED_MAX_BYTES, 0
+    cut = UNPACKED_MAX_BYTES - most_bytes
     while stream.tell() < len(body):
         count = cast("int", fastavro.schemaless_reader(stream, _LONG, None))
         packed = cast("bytes", fastavro.schemaless_reader(stream, _BYTES, None))
         if stream.read(_MARKER_BYTES) != marker:
             raise ValueError("a block does not end with the file's marker")
-        block = _unpacked(codec, packed, left)
+        block = _unpacked(codec, packed, left - cut)
         left -= len(block)
         if count < 0 or left < 0 or rows + count > ROWS_MAX:
             raise ValueError(f"it has more than {UNPACKED_MAX_BYTES} bytes unpacked, or more than {ROWS_MAX} rows")
@@ -400,7 +491,7 @@ def decimal_of(raw: bytes, schema: AvroSchema) -> Decimal:
 def _split(data: bytes) -> tuple[dict[str, Any], bytes]:
     if not data.startswith(MAGIC):
         raise ValueError("it doesn't start with Avro's magic bytes")
-    stream = io.BytesIO(data)
+    stream = io.BytesIO(data if len(data) <= HEADER_MAX_BYTES else data[:HEADER_MAX_BYTES])
     header = cast("dict[str, Any]", fastavro.schemaless_reader(stream, _HEADER_SCHEMA, None))
     return header, data[stream.tell() :]
 
@@ -410,6 +501,8 @@ def _unpacked(codec: str, block: bytes, most: int) -> bytes:
     if codec == "null":
         return block
     if codec == "deflate":
+        if most < 0:
+            return b""
         return zlib.decompressobj(-zlib.MAX_WBITS).decompress(block, most + 1)
     raise ValueError(f"its codec {codec!r} is not known; write deflate or null")
 
@@ -421,7 +514,7 @@ def _check_widths(schema: AvroSchema, named: Mapping[str, AvroSchema]) -> None:
             _check_widths(part, named)
     elif isinstance(schema, dict):
         for key in ("items", "values"):
-            if key in schema and not _takes_bytes(schema[key], named, frozenset()):
+            if key in schema and not _takes_bytes(schema[key], named, {}):
                 raise ValueError("it has a list of values that take no bytes")
         for key in ("type", "items", "values"):
             _check_widths(cast("AvroSchema", schema.get(key)), named)
@@ -429,16 +522,20 @@ def _check_widths(schema: AvroSchema, named: Mapping[str, AvroSchema]) -> None:
             _check_widths(field["type"], named)
 
 
-def _takes_bytes(schema: AvroSchema, named: Mapping[str, AvroSchema], seen: frozenset[str]) -> bool:
-    if isinstance(schema, str) and schema in named and schema not in seen:
-        return _takes_bytes(named[schema], named, seen | {schema})
+def _takes_bytes(schema: AvroSchema, named: Mapping[str, AvroSchema], known: dict[str, bool]) -> bool:
+    """`known`: the answer for types by their names. One that is being asked about takes none within itself."""
+    if isinstance(schema, str) and schema in named:
+        if schema not in known:
+            known[schema] = False
+            known[schema] = _takes_bytes(named[schema], named, known)
+        return known[schema]
     if not isinstance(schema, dict):
-        return schema != "null" and schema not in seen
+        return schema != "null"
     if schema.get("type") == "record":
-        return any(_takes_bytes(field["type"], named, seen) for field in schema["fields"])
+        return any(_takes_bytes(field["type"], named, known) for field in schema["fields"])
     if schema.get("type") == "fixed":
         return schema["size"] > 0
-    return _takes_bytes(schema["type"], named, seen)
+    return _takes_bytes(schema["type"], named, known)
 
 
 def _joined(header: Mapping[str, Any], body: bytes) -> bytes:

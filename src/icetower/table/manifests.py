@@ -58,17 +58,22 @@ _LIST_NAMES = names_by_id([manifest_list_schema(1), manifest_list_schema(3)])
 _ENTRY_NAMES = names_by_id([manifest_schema(1, _NO_PARTITION), manifest_schema(3, _NO_PARTITION)])
 
 
-def read_manifest_list(data: bytes, met: avro_files.Met[ManifestFile] | None = None) -> tuple[ManifestFile, ...]:
+def read_manifest_list(
+    data: bytes, met: avro_files.Met[ManifestFile] | None = None, *, most_new: int | None = None
+) -> tuple[ManifestFile, ...]:
     """The rows of a manifest list, in the file's order.
 
     Args:
         met: rows of other lists. A list repeats nearly all of its parent's, and a client writes them as it always does.
+        most_new: so many rows that were not met before are decoded here and now.
 
     Raises:
         ValidationFailed: not a readable manifest list.
+        LongFile: it has more of them.
     """
     if met is not None:
-        return avro_files.read_each(data, rename=list_name, what="the manifest list", make=_row, met=met)
+        what = "the manifest list"
+        return avro_files.read_each(data, rename=list_name, what=what, make=_row, met=met, most_new=most_new)
     file = avro_files.read(data, rename=list_name, what="the manifest list")
     return tuple(map(_row, file.records))
 
@@ -80,13 +85,17 @@ def _row(record: Mapping[str, Any]) -> ManifestFile:
         raise malformed("the manifest list", error) from error
 
 
-def read_manifest(data: bytes) -> Manifest:
+def read_manifest(data: bytes, *, most_bytes: int | None = None) -> Manifest:
     """A manifest with all its entries, in the file's order, as written: nothing is inherited yet.
+
+    Args:
+        most_bytes: how long it may be, unpacked, to be read here and now.
 
     Raises:
         ValidationFailed: not a readable manifest.
+        LongFile: it is longer than `most_bytes`.
     """
-    file = avro_files.read(data, rename=entry_name, what="the manifest")
+    file = avro_files.read(data, rename=entry_name, what="the manifest", most_bytes=most_bytes)
     try:
         shape = shape_of(file.header, file.schema)
         return Manifest(

@@ -72,6 +72,14 @@ _COUNT_PROPERTIES = (
 _METRICS_COLUMN = "write.metadata.metrics.column."
 _PREVIOUS_VERSIONS_MAX = "write.metadata.previous-versions-max"
 _GZIP_MAGIC = b"\x1f\x8b"
+_GZIP_WBITS = 16 + zlib.MAX_WBITS
+
+UNPACKED_MAX_BYTES = 1024 * 1024 * 1024
+"""So long may metadata be for a reader that sets no bound of its own: the command line, an audit."""
+
+OBJECTS_FREE, OBJECT_BYTES = 10_000, 12
+"""An empty object takes 64 bytes in memory and two in JSON. Metadata has one in 100 bytes or so."""
+
 _VERSION = re.compile(r"(?:(\d+)-|v(\d+)\.)")
 
 
@@ -83,21 +91,30 @@ class FailedRequirement:
     message: str
 
 
-def parse(data: bytes, *, gzip: bool | None = None) -> Metadata:
+def parse(data: bytes, *, gzip: bool | None = None, most_bytes: int = UNPACKED_MAX_BYTES) -> Metadata:
     """Read a metadata file.
 
     Args:
         data: its bytes.
         gzip: whether they are compressed; None looks.
+        most_bytes: how long it may be, unpacked.
 
     Raises:
-        BadRequest: no metadata of a version up to 3; the message names the field.
+        BadRequest: no metadata of a version up to 3; the message names the field. It is too long, or has more objects
+            than any metadata of that length.
     """
     if gzip or (gzip is None and data.startswith(_GZIP_MAGIC)):
         try:
-            data = gzip_format.decompress(data)
-        except (OSError, EOFError, zlib.error) as error:
+            data = _unpacked(data, most_bytes)
+        except (EOFError, zlib.error) as error:
             raise BadRequest(f"Cannot parse table metadata: not gzip: {error}", rule="metadata") from error
+    objects = data.count(b"{") + data.count(b"[")
+    if len(data) > most_bytes or objects > OBJECTS_FREE + len(data) // OBJECT_BYTES:
+        raise BadRequest(
+            f"Cannot parse table metadata: it has more than {most_bytes} bytes, or {objects} lists and objects in "
+            f"{len(data)} bytes; expire snapshots, or write it again",
+            rule="limit.file",
+        )
     try:
         value: object = orjson.loads(data)
     except orjson.JSONDecodeError as error:
@@ -105,6 +122,20 @@ def parse(data: bytes, *, gzip: bool | None = None) -> Metadata:
     if not isinstance(value, dict):
         raise BadRequest("Cannot parse table metadata: it must be a JSON object", rule="metadata")
     return _complete(value)
+
+
+def _unpacked(data: bytes, most_bytes: int) -> bytes:
+    """A gzip file of one member or several, unpacked to one byte beyond the bound at most."""
+    parts: list[bytes] = []
+    left = most_bytes + 1
+    while data and left > 0:
+        unpack = zlib.decompressobj(wbits=_GZIP_WBITS)
+        parts.append(unpack.decompress(data, left))
+        left -= len(parts[-1])
+        if left > 0 and not unpack.eof:
+            raise EOFError("it ends before its end-of-stream marker")
+        data = unpack.unused_data
+    return b"".join(parts)
 
 
 def serialise(metadata: Metadata) -> bytes:

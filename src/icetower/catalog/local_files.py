@@ -1,0 +1,166 @@
+"""Files of this machine: opened without waiting, looked at before they are read, written whole and durable.
+
+A path that a client sends may lead to anything: a device that never ends, a FIFO without a writer, a sparse file of
+terabytes. So a file is opened with `O_NONBLOCK` and without following a link in its last part, and `fstat` must say
+that it is a regular file within its bound before a byte is read (trap A8).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import threading
+
+from icetower.catalog.ports import Bound, too_long
+from icetower.errors import ValidationFailed
+
+_NO_HARD_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
+_OPEN_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY
+_KINDS = (
+    (stat.S_ISDIR, "a directory"),
+    (stat.S_ISLNK, "a symbolic link"),
+    (stat.S_ISFIFO, "a FIFO"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
+
+
+class LocalDoor:
+    """Files by plain path. Raises `OSError`, and `ValidationFailed` for what is no regular file."""
+
+    def read(self, place: str, bound: Bound) -> bytes:
+        """All bytes of a regular file. Raises `ValidationFailed` for one that is longer than its bound."""
+        handle, size_bytes = _opened(place)
+        try:
+            if size_bytes > bound.most_bytes:
+                raise too_long(place, bound, size_bytes)
+            data = _read(handle, size_bytes + 1, 0)
+            if len(data) > size_bytes:  # it grows, or its size is a lie, as those of /proc are
+                raise too_long(place, Bound(bound.what, size_bytes), len(data))
+            return data
+        finally:
+            os.close(handle)
+
+    def read_range(self, place: str, offset: int, length_bytes: int) -> bytes:
+        """At most `length_bytes` bytes from `offset` on."""
+        handle, size_bytes = _opened(place)
+        try:
+            return _read(handle, max(0, min(length_bytes, size_bytes - offset)), offset)
+        finally:
+            os.close(handle)
+
+    def write(self, place: str, data: bytes) -> None:
+        """Create a file, whole and durable. Raises `FileExistsError`."""
+        folder, name = os.path.split(place)
+        # No other live thread of this machine has this name; what a crash left under it may go.
+        hidden = os.path.join(folder, f".{name[:200]}.{os.getpid()}-{threading.get_native_id()}.tmp")
+        try:
+            _write_through(hidden, data, os.O_TRUNC)
+        except FileNotFoundError:
+            _make_folders(folder)
+            _write_through(hidden, data, os.O_TRUNC)
+        try:
+            os.link(hidden, place)
+        except OSError as error:
+            if error.errno not in _NO_HARD_LINKS:
+                raise
+            _write_through(place, data, os.O_EXCL)
+        finally:
+            os.unlink(hidden)
+        _sync_folder(folder)
+
+    def delete(self, place: str) -> None:
+        """Delete a file; a missing one is fine."""
+        try:
+            os.unlink(place)
+        except FileNotFoundError:
+            return
+
+    def exists(self, place: str) -> bool:
+        """Whether there is a regular file."""
+        try:
+            return stat.S_ISREG(os.lstat(place).st_mode)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+
+    def size(self, place: str) -> int:
+        """Length in bytes."""
+        found = os.lstat(place)
+        _check_kind(place, found.st_mode)
+        return found.st_size
+
+
+def check_regular(place: str) -> None:
+    """Raises `ValidationFailed` for what is there and is no regular file."""
+    try:
+        _check_kind(place, os.lstat(place).st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+
+
+def _opened(place: str) -> tuple[int, int]:
+    """A handle to a regular file, and how long it is."""
+    try:
+        handle = os.open(place, _OPEN_FLAGS)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.EMLINK, errno.ENXIO):  # a link, or a socket
+            _check_kind(place, os.lstat(place).st_mode)
+        raise
+    try:
+        found = os.fstat(handle)
+        _check_kind(place, found.st_mode)
+    except BaseException:
+        os.close(handle)
+        raise
+    return handle, found.st_size
+
+
+def _check_kind(place: str, mode: int) -> None:
+    if not stat.S_ISREG(mode):
+        kind = next((name for is_kind, name in _KINDS if is_kind(mode)), "of an unknown kind")
+        raise ValidationFailed(
+            f"{place} is {kind}; a table names regular files only, so write the content to one", rule="file.kind"
+        )
+
+
+def _read(handle: int, most_bytes: int, offset: int) -> bytes:
+    """Up to so many bytes from a position on; the system may give them in several pieces."""
+    first = os.pread(handle, most_bytes, offset)
+    parts, size = [first], len(first)
+    while parts[-1] and size < most_bytes:
+        parts.append(os.pread(handle, most_bytes - size, offset + size))
+        size += len(parts[-1])
+    return first if len(parts) == 1 else b"".join(parts)
+
+
+def _write_through(place: str, data: bytes, flag: int) -> None:
+    """Create a file and wait until its bytes are on the disk; leave nothing behind if that fails."""
+    handle = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | flag, 0o666)
+    try:
+        with open(handle, "wb", buffering=0) as file:
+            view = memoryview(data)
+            while view:
+                view = view[file.write(view) :]
+            os.fsync(file.fileno())
+    except BaseException:
+        os.unlink(place)
+        raise
+
+
+def _make_folders(folder: str) -> None:
+    """Create a folder and its parents, each durable in its own parent."""
+    if not os.path.isdir(folder):
+        parent = os.path.dirname(folder)
+        _make_folders(parent)
+        os.makedirs(folder, exist_ok=True)
+        _sync_folder(parent)
+
+
+def _sync_folder(folder: str) -> None:
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,170 @@
+"""Trap A8: whatever a path leads to is looked at before it is read, and no more is read than the caller asks for."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import os
+import socket
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from icetower.catalog.ports import MANIFEST, Bound
+from icetower.catalog.storage import FileIOStorage
+from icetower.errors import BadRequest, ValidationFailed
+from icetower.table import metadata as table_metadata
+from icetower.table.metadata import OBJECT_BYTES, OBJECTS_FREE
+
+MIB = 1024 * 1024
+ARROW = {"py-io-impl": "pyiceberg.io.pyarrow.PyArrowFileIO"}
+
+
+def directory(path: Path) -> None:
+    path.mkdir()
+
+
+def link_to_zero(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def link_to_a_file(path: Path) -> None:
+    other = path.with_name("other")
+    other.write_bytes(b"somebody else's")
+    path.symlink_to(other)
+
+
+def link_to_nothing(path: Path) -> None:
+    path.symlink_to("/nowhere")
+
+
+def unix_socket(path: Path) -> None:
+    here = os.getcwd()
+    os.chdir(path.parent)  # a socket's path is short
+    try:
+        with socket.socket(socket.AF_UNIX) as made:
+            made.bind(path.name)
+    finally:
+        os.chdir(here)
+
+
+@pytest.mark.parametrize("properties", [{}, ARROW], ids=["plain", "arrow"])
+@pytest.mark.parametrize("verb", ["read", "read_range", "size"])
+@pytest.mark.parametrize(
+    ("make", "kind"),
+    [
+        (directory, "a directory"),
+        (link_to_zero, "a symbolic link"),
+        (link_to_a_file, "a symbolic link"),
+        (link_to_nothing, "a symbolic link"),
+        (os.mkfifo, "a FIFO"),
+        (unix_socket, "a socket"),
+    ],
+)
+def test_only_regular_files_are_read(
+    tmp_path: Path, make: Callable[[Any], None], kind: str, verb: str, properties: dict[str, str]
+) -> None:
+    if properties and verb == "size":
+        pytest.skip("the library's own")
+    make(tmp_path / "f")
+    storage = FileIOStorage(properties)
+    arguments: dict[str, tuple[Any, ...]] = {"read": (MANIFEST,), "read_range": (0, 4), "size": ()}
+    with pytest.raises(ValidationFailed, match=kind) as refused:
+        asyncio.run(getattr(storage, verb)(f"{tmp_path}/f", *arguments[verb]))
+    assert refused.value.rule == "file.kind"
+
+
+def test_a_link_to_a_folder_on_the_way_is_followed(tmp_path: Path) -> None:
+    (tmp_path / "mounted").mkdir()
+    (tmp_path / "warehouse").symlink_to(tmp_path / "mounted")
+    storage = FileIOStorage()
+
+    async def story() -> bytes:
+        await storage.write(f"{tmp_path}/warehouse/f", b"data")
+        return await storage.read(f"{tmp_path}/mounted/f", MANIFEST)
+
+    assert asyncio.run(story()) == b"data"
+
+
+@pytest.mark.parametrize("properties", [{}, ARROW], ids=["plain", "arrow"])
+def test_what_is_longer_than_its_bound_is_not_read(tmp_path: Path, properties: dict[str, str]) -> None:
+    with (tmp_path / "sparse").open("wb") as file:
+        file.truncate(3 << 30)
+    (tmp_path / "fits").write_bytes(b"12345678")
+    storage = FileIOStorage(properties)
+    tracemalloc.start()
+    for path, bound in (("sparse", MANIFEST.at_most(2 * MIB)), ("fits", Bound("manifest", 7))):
+        with pytest.raises(ValidationFailed, match=f"the manifest {tmp_path}/{path} has") as refused:
+            asyncio.run(storage.read(f"{tmp_path}/{path}", bound))
+        assert refused.value.rule == "limit.file"
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 8 * MIB
+    assert asyncio.run(storage.read(f"{tmp_path}/fits", Bound("manifest", 8))) == b"12345678"
+
+
+def test_a_file_that_is_no_longer_than_it_says(tmp_path: Path) -> None:
+    with pytest.raises(ValidationFailed) as refused:
+        asyncio.run(FileIOStorage().read("/proc/self/status", MANIFEST))
+    assert refused.value.rule == "limit.file"
+    (tmp_path / "sparse").touch()
+    os.truncate(tmp_path / "sparse", 1 << 40)
+    assert asyncio.run(FileIOStorage().read_range(f"{tmp_path}/sparse", 1 << 39, 4)) == bytes(4)
+    assert asyncio.run(FileIOStorage().read_range(f"{tmp_path}/sparse", 1 << 40, 4)) == b""
+
+
+def test_reads_that_hang_leave_the_servers_own_writes_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from threading import Event
+
+    from icetower.catalog.storage import LocalDoor
+
+    release = Event()
+    monkeypatch.setattr(LocalDoor, "read", lambda *_: release.wait())
+
+    async def story() -> None:
+        storage = FileIOStorage(threads=2)
+        hanging = [asyncio.ensure_future(storage.read(f"{tmp_path}/{n}", MANIFEST)) for n in range(8)]
+        await storage.write(f"{tmp_path}/own", b"metadata")
+        assert not any(read.done() for read in hanging)
+        release.set()
+        await asyncio.gather(*hanging)
+
+    asyncio.run(story())
+    assert (tmp_path / "own").read_bytes() == b"metadata"
+
+
+def test_metadata_that_unpacks_to_more_than_is_read_is_not_unpacked() -> None:
+    bomb = gzip.compress(b" " * (64 * MIB))
+    tracemalloc.start()
+    for data in (bomb, gzip.compress(b"{") + bomb, bomb[:-9]):
+        with pytest.raises(BadRequest) as refused:
+            table_metadata.parse(data, most_bytes=MIB)
+        assert refused.value.rule in ("limit.file", "metadata")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 4 * MIB
+
+
+def test_json_that_would_take_much_memory_is_not_parsed() -> None:
+    many = OBJECTS_FREE + 2 * MIB // OBJECT_BYTES
+    for junk in (b"[]", b"{}"):
+        with pytest.raises(BadRequest) as refused:
+            table_metadata.parse(b"[" + b",".join([junk] * many) + b"]")
+        assert refused.value.rule == "limit.file"
+    with pytest.raises(BadRequest, match="not JSON"):
+        table_metadata.parse(b"[" * 100 + b"]" * 99)
+    nested: Any = {}
+    for _ in range(200):
+        nested = {"a": nested}
+    with pytest.raises(BadRequest):
+        table_metadata.parse(orjson.dumps(nested))
+
+
+def test_several_gzip_members_are_one_file() -> None:
+    text = orjson.dumps({"format-version": 9})
+    with pytest.raises(BadRequest, match="version"):
+        table_metadata.parse(gzip.compress(text[:5]) + gzip.compress(text[5:]))
