@@ -8,7 +8,7 @@ SEED := 20261121
 SECONDS := 60
 ROUNDS := 10
 
-.PHONY: help setup java jdk jars postgres demo check test differential mutations walkthrough experiments torture bench-commit bench-gate bench-isolation bench-ledger bench-audit bench-simulator never-weaker gate-oracle gate-mutations spark-merge reproduce rck parquet-fixtures lock format clean
+.PHONY: help setup java jdk jars postgres demo check test differential mutations walkthrough experiments hostile torture bench-commit bench-gate bench-isolation bench-ledger bench-audit bench-simulator never-weaker gate-oracle gate-mutations spark-merge reproduce rck parquet-fixtures lock format clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -86,6 +86,9 @@ gate-mutations: $(READY) ## is that oracle sharp? The gate is mutated, in one wa
 
 spark-merge: jars ## MERGE from eight threads beside compaction: Icetower and Iceberg's reference server; ROUNDS
 	@$(BIN)/python tools/wire/spark_merge.py --rounds $(ROUNDS)
+
+hostile: $(READY) ## hostile files and requests by generators that know the formats, here and over the wire; SECONDS, SEED
+	@$(BIN)/python tools/hostile/run.py --seconds $(SECONDS) $(if $(filter command line,$(origin SEED)),--start $(SEED))
 
 torture: $(READY) ## crash safety: new seeds of the simulation and towers killed with -9; SECONDS or HOURS
 	@$(BIN)/python tools/torture/run.py $(if $(HOURS),--hours $(HOURS),--seconds $(SECONDS))

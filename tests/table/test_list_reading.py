@@ -10,6 +10,7 @@ import pytest
 from manifest_fixtures import JAVA, java_table
 
 from icetower.errors import ValidationFailed
+from icetower.recent import Budget
 from icetower.table.avro_files import Met
 from icetower.table.list_reading import ListReader
 from icetower.table.listing import Listing, write_listing
@@ -65,7 +66,7 @@ def test_a_history_of_lists_is_read_as_each_alone(seed: int) -> None:
 @pytest.mark.parametrize("max_bytes", [0, 4_000, 40_000, 1_000_000])
 def test_lists_of_many_writers_in_any_order_are_read_as_each_alone(seed: int, max_bytes: int) -> None:
     chance = random.Random(seed)
-    met = Met[ManifestFile](max_bytes, lambda _: 100)
+    met = Met[ManifestFile](Budget(max_bytes), "rows", 1.0, lambda _: 100)
     rows = [row(number) for number in range(20)]
     for _ in range(60):
         at = chance.randrange(len(rows))
@@ -87,7 +88,7 @@ def outcome(read: Callable[[bytes], tuple[ManifestFile, ...]], data: bytes) -> t
 
 
 def test_what_was_met_is_not_decoded_again() -> None:
-    met = Met[ManifestFile](1_000_000, lambda _: 100)
+    met = Met[ManifestFile](Budget(1_000_000), "rows", 1.0, lambda _: 100)
     first, second = (read_manifest_list(written([row(n) for n in range(5)]), met) for _ in range(2))
     assert all(one is other for one, other in zip(first, second, strict=True))
     longer = read_manifest_list(written([row(9), *(row(n) for n in range(5))]), met)
@@ -99,7 +100,7 @@ def test_what_was_met_is_not_decoded_again() -> None:
 
 
 def test_a_row_that_is_large_beside_the_limit_pushes_nothing_out() -> None:
-    met = Met[ManifestFile](10_000, lambda _: 100)
+    met = Met[ManifestFile](Budget(10_000), "rows", 1.0, lambda _: 100)
     (first,) = read_manifest_list(written([row(1)]), met)
     large = replace(row(2), key_metadata=bytes(5_000))
     assert read_manifest_list(written([large, row(1)]), met)[0] == large
@@ -108,7 +109,7 @@ def test_a_row_that_is_large_beside_the_limit_pushes_nothing_out() -> None:
 
 @pytest.mark.parametrize("name", JAVA)
 def test_lists_of_iceberg_are_known_to_whoever_has_met_their_rows(name: str) -> None:
-    table, met = java_table(name), Met[ManifestFile](1_000_000, lambda _: 100)
+    table, met = java_table(name), Met[ManifestFile](Budget(1_000_000), "rows", 1.0, lambda _: 100)
     for snapshot in (*table.metadata["snapshots"], *reversed(table.metadata["snapshots"])):
         data = table.files[snapshot["manifest-list"].rpartition("/")[2]]
         assert read_manifest_list(data, met) == table.rows(snapshot)

@@ -2,8 +2,8 @@
 
 What is short is parsed where it is read: a thread would cost more than the parsing does. The rest goes to one thread.
 It shares the interpreter's lock with the loop, so a second one would only take more of it; `SWITCH_S` bounds how long
-the loop waits when it has something to do. A process of its own was measured, too: bringing the records back into this one
-takes as long as parsing them here.
+the loop waits when it has something to do. A process of its own was measured, too: bringing the records back into this
+one takes as long as parsing them here.
 
 A commit that has long manifests waits for its turn before the first of them. Principals take turns, so that one with a
 thousand such commits delays another by one of them. The commit holds the memory of its manifests (`recent.Held`) until

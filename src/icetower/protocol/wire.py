@@ -41,6 +41,9 @@ def _fit_for_a_url(name: str) -> str:
 Name = Annotated[str, Field(min_length=1), AfterValidator(_fit_for_a_url)]
 """A table's name that a client gives: clients resolve ``.`` and ``..`` in URLs themselves, and never get there."""
 
+OBJECTS_MAX = 100_000
+"""Lists and objects of one request: parsing takes time by their number, and megabytes may hold millions."""
+
 
 def read_object(data: bytes, what: str) -> JSON:
     """A JSON object.
@@ -48,6 +51,13 @@ def read_object(data: bytes, what: str) -> JSON:
     Raises:
         BadRequest: not JSON, not an object, or a number in it that is beyond 64 bits.
     """
+    objects = data.count(b"{") + data.count(b"[")
+    if objects > OBJECTS_MAX:
+        raise BadRequest(
+            f"Cannot parse {what}: it has {objects} lists and objects, and at most {OBJECTS_MAX} are read; send it in "
+            "several requests",
+            rule="limit.objects",
+        )
     try:
         value: object = from_json(data, allow_inf_nan=False)
     except ValueError as error:

@@ -14,6 +14,7 @@ import io
 import struct
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from decimal import Context, Decimal
 from functools import lru_cache
@@ -348,16 +349,20 @@ def _records(schema: AvroSchema, codec: str, marker: bytes, body: bytes) -> tupl
 
 def _records_of_long_block(schema: AvroSchema, block: bytes, count: int) -> Iterator[dict[str, Any]]:
     """Its records, none of which may be longer than `RECORD_MAX_BYTES`: what one decodes to is bounded by that."""
-    start = 0
-    rows, at = io.BytesIO(block[:RECORD_MAX_BYTES]), 0
+    start, slice_ = 0, block[:RECORD_MAX_BYTES]
+    rows = io.BytesIO(slice_)
     for _ in range(count):
-        try:
-            record = cast("dict[str, Any]", fastavro.schemaless_reader(rows, schema, None))
-        except EOFError:
-            start, at = start + at, 0
-            rows = io.BytesIO(block[start : start + RECORD_MAX_BYTES])
-            record = cast("dict[str, Any]", fastavro.schemaless_reader(rows, schema, None))
         at = rows.tell()
+        record: dict[str, Any] | None = None
+        with suppress(*_UNREADABLE):
+            record = cast("dict[str, Any]", fastavro.schemaless_reader(rows, schema, None))
+        # What reaches the end of a slice may have been cut by it.
+        if record is None or (rows.tell() == len(slice_) and start + len(slice_) < len(block)):
+            start, slice_ = start + at, block[start + at : start + at + RECORD_MAX_BYTES]
+            rows = io.BytesIO(slice_)
+            record = cast("dict[str, Any]", fastavro.schemaless_reader(rows, schema, None))
+            if rows.tell() == len(slice_) and start + len(slice_) < len(block):
+                raise ValueError(f"a record has more than {RECORD_MAX_BYTES} bytes")
         yield record
 
 

@@ -18,6 +18,7 @@ import orjson
 from icetower.errors import BadRequest, ValidationFailed
 from icetower.table import schemas, specs
 from icetower.table.builder import MAIN, Metadata, checked_version, no_snapshot, with_legacy_fields
+from icetower.table.partitions import spec_of
 from icetower.table.shapes import JSON, integer, mapping, objects, optional_integer, text, text_map
 from icetower.table.updates import DEFAULT_FORMAT_VERSION, apply
 
@@ -121,7 +122,29 @@ def parse(data: bytes, *, gzip: bool | None = None, most_bytes: int = UNPACKED_M
         raise BadRequest(f"Cannot parse table metadata: not JSON: {error}", rule="metadata") from error
     if not isinstance(value, dict):
         raise BadRequest("Cannot parse table metadata: it must be a JSON object", rule="metadata")
-    return _complete(value)
+    metadata = _complete(value)
+    try:
+        _check_usable(metadata)
+    except (TypeError, KeyError, AttributeError, ValueError, IndexError, RecursionError) as error:
+        raise BadRequest(
+            f"Cannot parse table metadata: a schema, a partition spec or a snapshot is malformed "
+            f"({type(error).__name__}: {error})",
+            rule="metadata",
+        ) from error
+    return metadata
+
+
+def _check_usable(metadata: Metadata) -> None:
+    """Whatever is derived from metadata later must find the shapes that it goes by. Raises what Python raises."""
+    for spec in metadata.get("partition-specs") or ():
+        try:
+            spec_of(metadata, spec["spec-id"])
+        except ValidationFailed:  # a transform or a column that is not known: whoever commits to that spec hears of it
+            continue
+    for entry in metadata.get("snapshots") or ():
+        summary: object = entry.get("summary")
+        if not isinstance(summary, Mapping | None):
+            raise TypeError(f"the summary of snapshot {entry.get('snapshot-id')} is no object")
 
 
 def _unpacked(data: bytes, most_bytes: int) -> bytes:

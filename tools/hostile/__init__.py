@@ -1,0 +1,1 @@
+"""Hostile inputs by generators that know the formats: run.py says how."""
