@@ -6,6 +6,7 @@ import datetime as dt
 import itertools
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from threading import Barrier
 from typing import Any
 
@@ -16,7 +17,9 @@ from tower_process import TowerProcess
 
 from icetower.agent import new_key
 from icetower.contracts.document import load
+from icetower.errors import BadRequest
 from icetower.pipelines.session import spark_session
+from icetower.pipelines.wal_logs import Logs
 from icetower.pipelines.wal_mediator import Job, mediate
 
 pytestmark = pytest.mark.spark
@@ -318,6 +321,45 @@ def test_clause_pattern(agent: Make, keeper: Keeper, spark: SparkSession, namesp
     assert (done.applied, done.rejected) == (1, 1)
     assert keeper.ids() == [1]
     bound.ends(lambda: log("3, 'north', 'k3'"))
+
+
+def test_r10_two_mediators_at_once_insert_a_row_once(
+    agent: Make, keeper: Keeper, spark: SparkSession, namespace: str
+) -> None:
+    """Trap R10: two logs have one key, and both contracts and the table call every append blind."""
+    columns = "(id BIGINT, _idempotency_key STRING"
+    keeper.sql(f"CREATE TABLE {{t}} {columns}) USING iceberg")
+    Logs(spark, f"{keeper.place}_system").create()
+    rules = (
+        "tables:\n  - {table: NS.*, operations: [append, overwrite], partitions: all, blind_appends: true, "
+        f"isolation: snapshot}}\n  - {{table: {namespace}_system.*, operations: [overwrite], partitions: all}}\n"
+    )
+    mediators = [agent(rules, name=f"mediator-{at}") for at in (1, 2)]
+    text = "version: 1\nagent: web\ntables: [{table: '**', operations: [append], partitions: all}]\n"
+    contracts = {"web": load(text, source="test")}
+
+    def declare() -> None:
+        keeper.sql("ALTER TABLE {t} SET TBLPROPERTIES ('icetower.blind-appends' = 'true')")
+
+    side_by_side = Barrier(2, action=declare)
+
+    def run(at: int) -> None:
+        keeper.sql(f"CREATE TABLE {{ns}}.wal{at} {columns}, _agent STRING) USING iceberg PARTITIONED BY (_agent)")
+        keeper.sql(f"INSERT INTO {{ns}}.wal{at} VALUES (1, 'k1', 'web')")
+        place, met = mediators[at].place, list[str]()
+
+        def meet(step: str) -> None:
+            if step == "rejections" and not met:
+                met.append(step)
+                side_by_side.wait(60)
+
+        job = Job(f"{place}.wal{at}", f"{place}.t", contracts, f"{place}_system")
+        with suppress(BadRequest):  # the slower one looks again, and the table calls its appends blind by now
+            mediate(spark, job, after=meet)
+
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(run, range(2)))
+    assert keeper.ids() == [1]
 
 
 def test_clause_quotas(agent: Make, keeper: Keeper) -> None:
