@@ -155,6 +155,79 @@ def test_an_upsert_by_equality_is_not_rebased_over_rows_that_were_deleted_in_its
     assert judgement.notes["the same as Iceberg's own retries"] == 1
 
 
+DECLARED: list[dict[str, Any]] = [
+    {"properties": dict.fromkeys(jobs.LEVELS, "snapshot")},
+    {"properties": {"icetower.blind-appends": "true"}},
+    {"contract": "blind_appends: true"},
+    {"contract": "isolation: snapshot"},
+    {"contract": "read_scope: owned"},
+    {"summary": {"icetower.blind": "true"}},
+    {"summary": {"icetower.isolation-level": "snapshot"}},
+]
+"""Each declaration by which a commit may be rebased."""
+
+
+def twice(op: dict[str, Any], declared: dict[str, Any]) -> dict[str, Any]:
+    """Two writers that do the same, the second before the first one's swap, on a table with a staged snapshot."""
+    data = {"content": "data", "spec": 0, "partition": [], "records": 10}
+    ops = {
+        number: {**op, "summary": {**declared.get("summary", {}), **op.get("summary", {})}}
+        | ({"add": [f"D{number}"]} if op["kind"] != "cherry-pick" else {})
+        for number in (4, 5)
+    }
+    return {
+        "name": "twice",
+        "format": 2,
+        "specs": [[]],
+        "properties": {jobs.RETRIES: "20", **declared.get("properties", {})},
+        **({"contract": declared["contract"]} if "contract" in declared else {}),
+        "files": {f"D{number}": data for number in range(1, 6)},
+        "steps": [
+            {"do": "write", "id": 1, "op": {"kind": "append", "add": ["D1"]}},
+            {
+                "do": "write",
+                "id": 2,
+                "op": {"kind": "append", "add": ["D2"], "stage": True, "summary": {"wap.id": "w"}},
+            },
+            {"do": "write", "id": 3, "op": {"kind": "append", "add": ["D3"]}},
+            *({"do": "begin", "id": number, "op": each} for number, each in ops.items()),
+            {"do": "commit", "id": 4, "between": [[{"do": "commit", "id": 5}]]},
+        ],
+    }
+
+
+OFFSETS = "kafka.connect.offsets.control.group"
+VALIDATES = {"conflict_filter": True, "validate": ["no-conflicting-data"], "start": 3}
+MEDIATED = {"icetower.wal.table-uuid": "log", "icetower.wal.sequence": "1"}
+R10: list[dict[str, Any]] = [
+    {"kind": "cherry-pick", "source": 2},
+    {"kind": "append", "validate_with": OFFSETS, "summary": {OFFSETS: "{}"}},
+    {"kind": "append", "validate_with": "offset", "summary": {"offset": "1", "icetower.blind": "false"}},
+    {"kind": "row-delta", **VALIDATES, "summary": {**jobs.SPARK, **jobs.MERGED, **MEDIATED}},
+]
+
+
+@pytest.mark.parametrize("op", R10)
+def test_r10_of_two_that_only_their_client_can_validate_one_lands_whoever_declares_what(
+    bench: run.Bench, op: dict[str, Any]
+) -> None:
+    """As Iceberg's own client has it: a snapshot is picked once, an offset committed once, a batch merged once."""
+    notes: Counter[str] = Counter()
+    for _, judgement in bench.judged([twice(op, declared) for declared in DECLARED]):
+        assert judgement.problems == []
+        notes += judgement.notes
+    assert notes["the same as Iceberg's own retries"] == len(DECLARED), run.told(notes)
+
+
+def test_r1_of_two_merges_that_insert_the_same_rows_one_lands(bench: run.Bench) -> None:
+    """At the level that the table names, their client validates by: any word but the table's and their own."""
+    op = {"kind": "row-delta", **VALIDATES, "summary": {**jobs.SPARK, **jobs.MERGED}}
+    for declared in DECLARED[1:6]:
+        ((_, judgement),) = bench.judged([twice(op, declared)])
+        assert judgement.problems == [], declared
+        assert judgement.notes["the same as Iceberg's own retries"] == 1, declared
+
+
 def test_the_judge_sees_a_server_that_is_weaker(bench: run.Bench) -> None:
     """A server that rebases whatever comes is what Iceberg is without its validations."""
     seen: Counter[str] = Counter()

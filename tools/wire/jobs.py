@@ -25,9 +25,17 @@ Step = dict[str, Any]
 Job = dict[str, Any]
 
 FORMATS = {"1": 1, "2": 5, "3": 5}
-WORDS = {"nothing": 2, "snapshot": 7, "turned": 0.5, "declared": 3, "blind-appends": 1}
-"""Who says what of isolation: nobody; the table, snapshot; the table, but only after the scans; each writer; the owner,
-that appends are blind."""
+CONTRACTS = {
+    "contract-blind": "blind_appends: true",
+    "contract-snapshot": "isolation: snapshot",
+    "contract-owned": "read_scope: owned",
+}
+WORDS = {
+    "nothing": 2, "snapshot": 7, "turned": 0.5, "declared": 3, "blind-appends": 2, "blind-summaries": 1,
+    "contract-blind": 1.5, "contract-snapshot": 2, "contract-owned": 1.5,
+}  # fmt: skip
+"""Who declares what: nobody; the table, snapshot isolation; the table, but only after the scans; each writer, what it
+read; the table, that appends are blind; each writer that only adds, that it is blind; the contract of all writers."""
 LEVELS = tuple(f"write.{what}.isolation-level" for what in ("merge", "update", "delete"))
 ROWS = 10
 """In every data file, for each row that its statistics tell of."""
@@ -41,6 +49,14 @@ MERGED = {
         "not-matched-by-source-updated", "not-matched-by-source-deleted",
     )
 }  # fmt: skip
+INSERTED = "spark.merge-into.num-target-rows-inserted"
+MEDIATED = {"icetower.wal.table-uuid": "log", "icetower.wal.sequence": "1"}
+VALIDATING = (
+    ("kafka.connect.offsets.control.group", {"kafka.connect.commit-id": "c"}),
+    ("flink.max-committed-checkpoint-id", {"flink.job-id": "job", "flink.operator-id": "operator"}),
+    ("application.offset", {BLIND: "false"}),
+)
+"""Clients that use Java's `validateWith`: the property that they look for, and what else they write."""
 SPARKS_OWN = (
     "spark copy-on-write", "spark merge-on-read update", "spark merge-on-read delete", "compaction",
     "rewrite deletes", "insert overwrite", "replace partitions", "delete", "rewrite manifests", "append",
@@ -120,6 +136,9 @@ class _Generator:
         self.ids = 0
         self.positions: dict[str, dict[str, list[int]]] = {}
 
+        self.columns = 0
+        self.staged: list[int] = []
+
     def make(self) -> Job:
         """Set-up, then writers at once."""
         steps: list[Step] = []
@@ -130,7 +149,7 @@ class _Generator:
         race = chance(self.rng, 0.35)
         for number in writers:
             steps.append({"do": "begin", "id": number, "op": self._planned()})
-            if not race and chance(self.rng, 0.1):
+            if not race and chance(self.rng, 0.2):
                 self._change(steps)
         if self.word == "turned":
             steps.append({"do": "set", "properties": dict.fromkeys(LEVELS, "snapshot")})
@@ -147,6 +166,7 @@ class _Generator:
             elif file["content"] == "dv":
                 file.pop("path", None)
         return {
+            **({"contract": CONTRACTS[self.word]} if self.word in CONTRACTS else {}),
             "name": f"job-{self.seed}",
             "format": self.format,
             "specs": self.specs,
@@ -198,6 +218,21 @@ class _Generator:
             self._committed(op, out)
         if chance(self.rng, 0.15):
             self._committed(self.planner.append(self.table.view()) | {"branch": "b"}, out)
+        if chance(self.rng, 0.25):
+            self._stage(out)
+
+    def _stage(self, out: list[Step]) -> None:
+        """Snapshots that wait to be published, and one more commit: to pick them is no fast-forward."""
+        for _ in range(self.rng.choice((1, 1, 2))):
+            kind = "append" if chance(self.rng, 0.75) else "replace partitions"
+            op = self.planner.plan(kind, self.table.view())
+            for key in ("start", "conflict_filter", "validate", "branch"):
+                op.pop(key, None)
+            number = self._id()
+            published = {"summary": {"wap.id": f"wap-{number}"}} if chance(self.rng, 0.6) else {}
+            out.append({"do": "write", "id": number, "op": op | {"stage": True} | published})
+            self.staged.append(number)
+        self._committed(self.planner.append(self.table.view()), out)
 
     def _committed(self, op: Operation, out: list[Step]) -> None:
         number = self._id()
@@ -218,20 +253,57 @@ class _Generator:
     def _change(self, out: list[Step]) -> None:
         """Something that is not a write: evolution, rollback, expiry, other properties."""
         ancestors = self.table.ancestors()
-        which = pick(self.rng, {"evolve": 4, "rollback": 1, "expire": 2, "set": 1})
-        if which == "evolve":
+        which = pick(self.rng, {"evolve": 4, "rollback": 1, "expire": 2, "set": 1, "manage": 4})
+        if which == "manage":
+            out.append({"do": "manage", **self._managed(ancestors)})
+        elif which == "evolve":
             self._evolve(out)
-        elif which == "rollback" and len(ancestors) > 1:
+        elif which == "rollback" and len(ancestors) > 1 and not self.staged:
             out.append({"do": "rollback", "to": ancestors[1]})
         elif which == "expire" and len(ancestors) > 2:
             out.append({"do": "expire", "ids": [ancestors[-1]]})
         elif which == "set":
             out.append({"do": "set", "properties": {"commit.manifest.min-count-to-merge": "2"}})
 
+    def _managed(self, ancestors: Sequence[int]) -> Step:
+        """A commit without a snapshot. Main goes back only where nothing is staged: a pick could be a fast-forward."""
+        back = [] if self.staged or len(ancestors) < 2 else ["rollback-to", "set-current"]
+        of_refs = ["create-branch", "create-tag", "remove-tag", "remove-branch", "rename-branch", "replace-branch"]
+        what = self.rng.choice((*of_refs, "fast-forward", "retain", "add-column", "sort-order", "property", *back))
+        self.columns += 1
+        step: Step = {"what": what}
+        at = self.rng.choice(ancestors[:3]) if ancestors else 1
+        match what:
+            case "create-branch" | "replace-branch":
+                step |= {"name": "side", "at": at}
+            case "create-tag":
+                step |= {"name": f"tag-{self.columns}", "at": at}
+            case "remove-tag":
+                step |= {"name": f"tag-{self.columns - 1}"}
+            case "remove-branch":
+                step |= {"name": "side"}
+            case "rename-branch":
+                step |= {"name": "side", "to": "aside"}
+            case "fast-forward":
+                step |= {"name": "side", "to": "main"}
+            case "add-column" | "property":
+                step |= {"name": f"extra_{self.columns}"}
+            case "rollback-to" | "set-current":
+                step |= {"at": ancestors[1]}
+            case _:
+                pass
+        return step
+
     # --- writers -----------------------------------------------------------------------------------------------
 
     def _planned(self) -> Operation:
         """An operation after a scan of the table as it is now, with what its engine leaves in the summary."""
+        if self.staged and chance(self.rng, 0.5):
+            return self._declared_blind(
+                {"kind": "cherry-pick", "source": self.rng.choice(self.staged[:1] * 3 + self.staged)}
+            )
+        if chance(self.rng, 0.08):
+            return self._validating()
         profile = self._profile()
         branch = "b" if self.table.branch is not None and chance(self.rng, 0.3) else None
         op = self.planner.plan(profile, self.table.view(branch))
@@ -245,6 +317,23 @@ class _Generator:
         summary = self._summary(profile, op)
         if summary:
             op["summary"] = summary
+        return self._declared_blind(op)
+
+    def _validating(self) -> Operation:
+        """An append with a validation of its client's own, of which nothing but these marks is sent."""
+        op = self.planner.append(self.table.view())
+        op.pop("branch", None)
+        name, marks = self.rng.choice(VALIDATING)
+        self.columns += 1
+        op["summary"] = {**marks, name: str(self.columns)}
+        return self._declared_blind(op | {"validate_with": name})
+
+    def _declared_blind(self, op: Operation) -> Operation:
+        """Under some words each writer that may only add says that it is blind, whatever it has validated."""
+        adds = op["kind"] == "cherry-pick" or (op.get("add") and not op.get("remove") and not op.get("add_deletes"))
+        summary = op.get("summary", {})
+        if self.word == "blind-summaries" and adds and BLIND not in summary and _says_what_it_is(op):
+            return op | {"summary": {**summary, BLIND: "true"}}
         return op
 
     def _delete(self, op: Operation) -> None:
@@ -260,7 +349,7 @@ class _Generator:
 
     def _profile(self) -> str:
         weights = {name: WEIGHTS.get(name, weight) for name, (weight, _) in PROFILES.items()}
-        if self.word in ("snapshot", "declared"):
+        if self.word in ("snapshot", "declared", "contract-snapshot"):
             del weights["anything"]  # asks for any level
         if self.table.format == 1:
             weights = {name: weight for name, weight in weights.items() if name not in NEEDS_DELETES}
@@ -276,6 +365,10 @@ class _Generator:
             only_adds = op["kind"] != "append" and not op.get("remove") and not op.get("add_deletes")
             if profile in MERGES and out == SPARK and (only_adds or chance(rng, 0.75)):
                 out |= MERGED
+                if not op.get("add") or (not only_adds and chance(rng, 0.4)):
+                    out[INSERTED] = "0"
+                if chance(rng, 0.1):
+                    out |= MEDIATED
         if profile == "append" and chance(rng, 0.1):
             out[BLIND] = "true"
         if self.word == "declared" and profile in AGREED and op.get("conflict_filter") is not None:
@@ -294,10 +387,16 @@ class _Generator:
         if depth < 3 and rest and chance(self.rng, 0.9):
             most = self.rng.randint(1, len(rest))
             slot = [self._commit(rest, depth + 1) for _ in range(most) if rest]
-            if chance(self.rng, 0.08):
+            if chance(self.rng, 0.2):
                 self._change(slot)
             step["between"] = [slot]
         return step
+
+
+def _says_what_it_is(op: Operation) -> bool:
+    """Its summary, or its kind, shows what it is: to say that anything else is blind would be a lie."""
+    kind_shows = op["kind"] in ("append", "fast-append", "cherry-pick")
+    return kind_shows or any(name.startswith("spark.merge-into.") for name in op.get("summary", {}))
 
 
 def declaration(op: Mapping[str, Any]) -> dict[str, str]:
@@ -314,4 +413,6 @@ def notes(given: Job) -> Counter[str]:
             out[step["op"]["kind"]] += 1
         if step["do"] == "race":
             out["race"] += 1
+        if step["do"] == "manage":
+            out[step["what"]] += 1
     return out

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from icetower.protocol.marks import BLIND_APPENDS, ISOLATION
+from icetower.protocol.marks import BLIND, BLIND_APPENDS, ISOLATION
 from wire.audit import ADDED, DELETED, Entry, audit, chain, entries
 from wire.deletes import Positions, path_of, written
 
@@ -28,7 +28,10 @@ Outcome = Mapping[str, Any]
 Run = Callable[[Job], Outcome]
 
 LEVEL = "write.merge.isolation-level"
-CLIENT_REFUSALS = {"ValidationException", "IllegalArgumentException", "IllegalStateException", "NullPointerException"}
+CLIENT_REFUSALS = {
+    "ValidationException", "CherrypickAncestorCommitException", "DuplicateWAPCommitException",
+    "IllegalArgumentException", "IllegalStateException", "NullPointerException",
+}  # fmt: skip
 """What Iceberg's own client says no with; all else comes over the wire."""
 NEW_ROW_IDS = ("is marked EXISTING with first row id", "is carried over, but listed twice or otherwise")
 """In what words the tower refuses what Iceberg takes, in a table that came to version 3 while a job ran.
@@ -45,6 +48,13 @@ Iceberg looks for another one only among what came after the commit's start; nob
 
 TWO_VECTORS = "Can't index multiple DVs"
 """How Iceberg refuses to read a snapshot with two deletion vectors for one data file."""
+
+BLIND_BY_CONTRACT, SNAPSHOT_BY_CONTRACT = "blind_appends: true", "isolation: snapshot"
+"""What the contract of a job's writers may declare."""
+
+ONLY_ITS_CLIENT = ("spark.merge-into.", "kafka.connect.", "flink.", "icetower.wal.", "source-snapshot-id")
+"""How the marks begin of commits that no declaration makes blind."""
+INSERTED = "spark.merge-into.num-target-rows-inserted"
 
 NEVER = (1 << 63, 0)
 """Where in the order stands what did not land."""
@@ -119,6 +129,7 @@ def files_instead_of_a_filter(doubt: Doubt) -> bool:
     asked = (
         doubt.op.get("summary", {}).get(ISOLATION) == "snapshot"
         or "write.merge.isolation-level" in doubt.job["properties"]
+        or doubt.job.get("contract") == SNAPSHOT_BY_CONTRACT
     )
     if not asked or "no-conflicting-data" in doubt.op.get("validate", ()):
         return False
@@ -140,7 +151,8 @@ def disjoint_rows_of_one_vector(doubt: Doubt) -> bool:
     base = doubt.snapshot(doubt.outcome["verdicts"][str(doubt.writer)]["base"])
     landed = doubt.snapshot(doubt.outcome_parent())
     vectors = doubt.vectors()
-    if doubt.op.get("summary", {}).get(ISOLATION) != "snapshot" or base is None or landed is None:
+    asked = doubt.op.get("summary", {}).get(ISOLATION) == "snapshot"
+    if not (asked or doubt.job.get("contract") == SNAPSHOT_BY_CONTRACT) or base is None or landed is None:
         return False
     if not doubt.said.startswith((TWO_VECTORS, "Found concurrently added DV", "Found new conflicting delete files")):
         return False
@@ -178,9 +190,32 @@ def the_owner_lowered_the_level(doubt: Doubt) -> bool:
 
 
 def the_owner_says_blind(doubt: Doubt) -> bool:
-    """`icetower.blind-appends`: the table's owner answers for every append, whatever its writer has validated."""
+    """`icetower.blind-appends`, `blind_appends`: the owner answers for every append, whatever its writer has validated.
+
+    Not for what shows that it is none: a MERGE, a picked snapshot, and what its client validates (trap R10).
+    """
     kinds = {entry.status for entry in doubt.own()}
-    return doubt.job["properties"].get(BLIND_APPENDS) == "true" and kinds <= {ADDED}
+    declared = doubt.job["properties"].get(BLIND_APPENDS) == "true" or doubt.job.get("contract") == BLIND_BY_CONTRACT
+    return declared and kinds <= {ADDED} and not _only_its_client(doubt.op)
+
+
+def the_contract_lowers_the_level(doubt: Doubt) -> bool:
+    """A contract that says `isolation: snapshot` holds its writers to that, though they validate new data, too.
+
+    Not a MERGE that inserts rows, and nothing that its client validates: their rows would be there twice (trap R10).
+    """
+    summary = doubt.op.get("summary", {})
+    if doubt.job.get("contract") != SNAPSHOT_BY_CONTRACT or "validate_with" in doubt.op:
+        return False
+    if doubt.op["kind"] == "cherry-pick" or summary.get(INSERTED, "0") != "0":
+        return False
+    return doubt.said.startswith("Found conflicting files that can contain records") and doubt.disjoint()
+
+
+def _only_its_client(op: Mapping[str, Any]) -> bool:
+    summary = op.get("summary", {})
+    marked = any(name.startswith(ONLY_ITS_CLIENT) for name in summary) or summary.get(BLIND) == "false"
+    return marked or op["kind"] == "cherry-pick" or "validate_with" in op
 
 
 def _meet(doubt: Doubt, mine: list[Entry], theirs: list[Entry], but: frozenset[str]) -> bool:
@@ -228,6 +263,7 @@ EXCUSES: tuple[Callable[[Doubt], bool], ...] = (
     disjoint_rows_of_one_vector,
     the_owner_lowered_the_level,
     the_owner_says_blind,
+    the_contract_lowers_the_level,
 )
 """All places where the tower may take what Iceberg refuses."""
 
@@ -313,6 +349,8 @@ def _promised(job: Job, positions: Positions, tower: Outcome) -> Iterator[str]:
     ops = _operations(job, tower)
     for snapshot in tower["snapshots"]:
         op, own = ops.get(snapshot["id"]), _own(snapshot)
+        if op is not None and op["kind"] == "cherry-pick":
+            op = ops[op["source"]]
         if op is None or op["kind"] == "rewrite-manifests":
             continue
         # A vector may have become one with another, in a file of its own: it is known by its data file.

@@ -29,13 +29,15 @@ from tower_process import TowerProcess  # noqa: E402
 
 from wire import jobs  # noqa: E402
 from wire.deletes import positions_of, written  # noqa: E402
-from wire.driver import Driver, Job, through  # noqa: E402
+from wire.driver import Driver, Job, alone, through  # noqa: E402
 from wire.judge import Judgement, judge  # noqa: E402
 
 SAVED = ROOT / "tests" / "wire" / "divergences"
 COUNT = 50
 SEED = 20261121
 CHUNK = 25
+OPERATIONS = "[read, append, overwrite, delete, replace, create, drop, alter, refs]"
+"""What a contract of a job grants: everything, so that only its declarations matter."""
 TRIES_MAX = 200
 """How many smaller jobs are tried."""
 RACES_AGAIN = 3
@@ -47,11 +49,22 @@ class Bench:
     """A tower, and a Java process that speaks to it and to Iceberg alone."""
 
     driver: Driver
-    catalog: Mapping[str, str]
+    tower: TowerProcess
     namespace: str
     directory: Path
     """Where the delete files of jobs are written."""
     tables: Iterator[int] = field(default_factory=count)
+    secrets: dict[str | None, str] = field(default_factory=dict)
+    """By what a contract declares, the secret of a principal under it; None is the administrator."""
+
+    def catalog(self, declares: str | None) -> Mapping[str, str]:
+        """Iceberg's properties for a principal whose contract declares this, and forbids nothing."""
+        if declares not in self.secrets:
+            name = f"{self.namespace}-{len(self.secrets)}".replace("_", "-")
+            rule = f"{{table: '**', operations: {OPERATIONS}, partitions: all, write_location: table, {declares}}}"
+            contract = f"mode: shadow\ntables:\n- {rule}\n"
+            self.secrets[declares] = self.tower.secret if declares is None else self.tower.principal(name, contract)
+        return {"uri": self.tower.uri, "token": self.secrets[declares]}
 
     def judged(self, given: Iterable[Job]) -> Iterator[tuple[Job, Judgement]]:
         """Every job through both, in order."""
@@ -60,21 +73,31 @@ class Bench:
             ready = [self._written(job) for job in chunk]
             asked: list[Job] = []
             for job, place in ready:
-                asked.append(through(job, self.catalog, (self.namespace, place.name)))
+                asked.append(self._through(job, place))
                 if not races(job):
-                    asked.append(job)
+                    asked.append(alone(job))
             answers = iter(list(self.driver.run_many(asked)))
             for given_job, (job, place) in zip(chunk, ready, strict=True):
                 tower = next(answers)
                 plain = None if races(job) else next(answers)
-                yield given_job, judge(job, positions_of(given_job), place, tower, plain, self.driver.run)
+                yield given_job, judge(job, positions_of(given_job), place, tower, plain, self._alone)
+
+    def _through(self, job: Job, place: Path) -> Job:
+        contract = job.get("contract")
+        if contract is not None:  # its files lie where a table that is not the administrator's may have them
+            places = {"write.data.path": "mem://t/data", "write.object-storage.path": place.as_uri()}
+            job = {**job, "properties": {**job["properties"], **places}}
+        return through(job, self.catalog(contract), self.catalog(None), (self.namespace, place.name))
+
+    def _alone(self, job: Job) -> Mapping[str, Any]:
+        return self.driver.run(alone(job))
 
     def judged_as_if(self, job: Job, otherwise: Job) -> Judgement:
         """The judgement of a server that did with the job what Iceberg alone does with another one."""
         ready, place = self._written(job)
         other, _ = self._written(otherwise)
-        plain, done = self.driver.run_many([ready, {**other, "files": ready["files"]}])
-        return judge(ready, positions_of(job), place, done, plain, self.driver.run)
+        plain, done = self.driver.run_many([alone(ready), alone({**other, "files": ready["files"]})])
+        return judge(ready, positions_of(job), place, done, plain, self._alone)
 
     def _written(self, job: Job) -> tuple[Job, Path]:
         place = self.directory / f"t{next(self.tables)}"
@@ -103,8 +126,8 @@ def races(job: Mapping[str, Any]) -> bool:
 
 
 def bench(tower: TowerProcess, driver: Driver, directory: Path, namespace: str = "jobs") -> Bench:
-    """A bench on a tower that runs, as its administrator."""
-    return Bench(driver, {"uri": tower.uri, "token": tower.secret}, namespace, directory)
+    """A bench on a tower that runs."""
+    return Bench(driver, tower, namespace, directory)
 
 
 def told(notes: Counter[str]) -> str:

@@ -47,7 +47,7 @@ class Replay implements AutoCloseable {
   final Manifests manifests = new Manifests();
   final Map<Long, Writer> writers = new HashMap<>();
   final Map<Long, ObjectNode> verdicts = new TreeMap<>();
-  private final ArrayNode failures = JsonNodeFactory.instance.arrayNode();
+  final ArrayNode failures = JsonNodeFactory.instance.arrayNode();
 
   /** In memory, alone with Iceberg. */
   Replay(JsonNode given) {
@@ -183,7 +183,9 @@ class Replay implements AutoCloseable {
     try {
       writer.update().commit();
       verdict = JsonNodeFactory.instance.objectNode().put("verdict", "committed");
-      verdict.put("operation", writer.table().current().snapshot(id).operation());
+      Snapshot own = writer.table().current().snapshot(id);
+      // Who picks a snapshot whose parent is the head moves the branch there, and makes none.
+      verdict.put("operation", own == null ? "fast-forward" : own.operation());
       verdict.put("attempts", writer.table().swaps());
     } catch (MalformedCase wrong) {
       throw wrong;

@@ -16,7 +16,8 @@ import org.apache.iceberg.shaded.com.fasterxml.jackson.databind.node.ObjectNode;
 
 /**
  * Runs jobs on Iceberg alone, in memory, or through a REST catalog: one question a line on standard input, one outcome a
- * line on standard output. A question with `catalog` (the catalog's properties) and `table` goes to that catalog.
+ * line on standard output. A question with `catalog` and `owner` (a catalog's properties, as
+ * who commits and as who owns the table) and `table` goes to that catalog.
  */
 public final class WireDriver {
   private static final ObjectMapper JSON = new ObjectMapper();
@@ -50,25 +51,29 @@ public final class WireDriver {
   private static WireReplay begin(JsonNode question) {
     ObjectNode given = question.deepCopy();
     JsonNode properties = given.remove("catalog");
+    JsonNode owner = given.remove("owner");
     JsonNode table = given.remove("table");
     if (properties == null) {
       return new WireReplay(given);
     }
-    RESTCatalog catalog =
-        CATALOGS.computeIfAbsent(
-            properties.toString(),
-            key -> {
-              Map<String, String> settings = new HashMap<>();
-              properties.properties().forEach(each -> settings.put(each.getKey(), each.getValue().asText()));
-              RESTCatalog opened = new RESTCatalog();
-              opened.initialize("tower", settings);
-              return opened;
-            });
+    RESTCatalog owning = opened(owner);
     Namespace namespace = Namespace.of(table.get(0).asText());
-    if (!catalog.namespaceExists(namespace)) {
-      catalog.createNamespace(namespace);
+    if (!owning.namespaceExists(namespace)) {
+      owning.createNamespace(namespace);
     }
-    return new WireReplay(given, catalog, TableIdentifier.of(namespace, table.get(1).asText()));
+    return new WireReplay(given, owning, opened(properties), TableIdentifier.of(namespace, table.get(1).asText()));
+  }
+
+  private static RESTCatalog opened(JsonNode properties) {
+    return CATALOGS.computeIfAbsent(
+        properties.toString(),
+        key -> {
+          Map<String, String> settings = new HashMap<>();
+          properties.properties().forEach(each -> settings.put(each.getKey(), each.getValue().asText()));
+          RESTCatalog opened = new RESTCatalog();
+          opened.initialize("tower", settings);
+          return opened;
+        });
   }
 
   private static ObjectNode error(String message, Object... arguments) {

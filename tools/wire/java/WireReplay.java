@@ -3,6 +3,7 @@ package org.apache.iceberg;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
+import java.util.Objects;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.ExecutorService;
@@ -19,6 +20,8 @@ import org.apache.iceberg.shaded.com.fasterxml.jackson.databind.JsonNode;
 import org.apache.iceberg.shaded.com.fasterxml.jackson.databind.node.ArrayNode;
 import org.apache.iceberg.shaded.com.fasterxml.jackson.databind.node.JsonNodeFactory;
 import org.apache.iceberg.shaded.com.fasterxml.jackson.databind.node.ObjectNode;
+import org.apache.iceberg.types.Types;
+import org.apache.iceberg.util.SnapshotUtil;
 
 /**
  * A job on any catalog: a case with summaries, writers that commit at the same moment, and an account of what readers
@@ -29,13 +32,23 @@ final class WireReplay extends Replay {
   private static final HadoopFileIO LOCAL = new HadoopFileIO(new Configuration());
 
   private final ArrayNode events = JsonNodeFactory.instance.arrayNode();
+  private Catalog committing = null;
+  private TableIdentifier named = null;
 
   WireReplay(JsonNode given) {
     super(given);
   }
 
-  WireReplay(JsonNode given, Catalog catalog, TableIdentifier name) {
-    super(given, catalog, name, null);
+  /** The table is made by its owner; everything else commits through another catalog, as another principal perhaps. */
+  WireReplay(JsonNode given, Catalog owner, Catalog catalog, TableIdentifier name) {
+    super(given, owner, name, null);
+    this.committing = catalog;
+    this.named = name;
+  }
+
+  @Override
+  Table table() {
+    return committing == null ? super.table() : committing.loadTable(named);
   }
 
   @Override
@@ -57,7 +70,7 @@ final class WireReplay extends Replay {
       return false;
     }
     int at = events.size();
-    boolean lost = super.step(step, where);
+    boolean lost = kind.equals("manage") ? manage(step) : super.step(step, where);
     switch (kind) {
       case "begin", "write" -> {
         ObjectNode begun = JsonNodeFactory.instance.objectNode().put("do", "begin").put("id", step.get("id").longValue());
@@ -76,15 +89,83 @@ final class WireReplay extends Replay {
     events.addObject().put("do", "commit").put("id", id);
   }
 
+  /**
+   * Besides a summary, an operation may be staged, or carry a client's own validation: the value of a summary's property
+   * in the newest ancestor that has it must be the one that it was when the writer began. So Kafka Connect looks at its
+   * offsets, and Flink's dynamic sink at its checkpoints. And a staged snapshot may be picked.
+   */
   @Override
   SnapshotUpdate<?> build(WriterTable table, JsonNode op) {
     ObjectNode plain = op.deepCopy();
     JsonNode summary = plain.remove("summary");
-    SnapshotUpdate<?> update = super.build(table, plain);
+    JsonNode staged = plain.remove("stage");
+    JsonNode validated = plain.remove("validate_with");
+    SnapshotUpdate<?> update =
+        Fields.text(plain, "kind").equals("cherry-pick")
+            ? new CherryPickOperation("t", table).cherrypick(Fields.number(plain, "source"))
+            : super.build(table, plain);
     if (summary != null) {
       summary.properties().forEach(word -> update.set(word.getKey(), word.getValue().textValue()));
     }
+    if (staged != null && staged.booleanValue()) {
+      update.stageOnly();
+    }
+    if (validated != null) {
+      String name = validated.textValue();
+      String branch = Fields.text(op, "branch", SnapshotRef.MAIN_BRANCH);
+      Snapshot head = SnapshotUtil.latestSnapshot(table.current(), branch);
+      String begun =
+          head == null ? null : newest(SnapshotUtil.ancestorsOf(head.snapshotId(), table.current()::snapshot), name);
+      update.validateWith(ancestors -> Objects.equals(begun, newest(ancestors, name)));
+    }
     return update;
+  }
+
+  private static String newest(Iterable<Snapshot> ancestors, String name) {
+    for (Snapshot ancestor : ancestors) {
+      if (ancestor.summary() != null && ancestor.summary().containsKey(name)) {
+        return ancestor.summary().get(name);
+      }
+    }
+    return null;
+  }
+
+  /** Everything of Iceberg's that commits and writes no snapshot: branches, tags, the schema, the order, statistics. */
+  private boolean manage(JsonNode step) {
+    Table table = table();
+    String what = Fields.text(step, "what");
+    try {
+      switch (what) {
+        case "create-branch" ->
+            table.manageSnapshots().createBranch(Fields.text(step, "name"), Fields.number(step, "at")).commit();
+        case "create-tag" ->
+            table.manageSnapshots().createTag(Fields.text(step, "name"), Fields.number(step, "at")).commit();
+        case "remove-branch" -> table.manageSnapshots().removeBranch(Fields.text(step, "name")).commit();
+        case "remove-tag" -> table.manageSnapshots().removeTag(Fields.text(step, "name")).commit();
+        case "rename-branch" ->
+            table.manageSnapshots().renameBranch(Fields.text(step, "name"), Fields.text(step, "to")).commit();
+        case "replace-branch" ->
+            table.manageSnapshots().replaceBranch(Fields.text(step, "name"), Fields.number(step, "at")).commit();
+        case "fast-forward" ->
+            table.manageSnapshots().fastForwardBranch(Fields.text(step, "name"), Fields.text(step, "to")).commit();
+        case "rollback-to" -> table.manageSnapshots().rollbackTo(Fields.number(step, "at")).commit();
+        case "set-current" -> table.manageSnapshots().setCurrentSnapshot(Fields.number(step, "at")).commit();
+        case "retain" -> table.manageSnapshots().setMinSnapshotsToKeep(SnapshotRef.MAIN_BRANCH, 3).commit();
+        case "add-column" -> table.updateSchema().addColumn(Fields.text(step, "name"), Types.LongType.get()).commit();
+        case "sort-order" -> table.replaceSortOrder().asc("id").commit();
+        case "property" -> table.updateProperties().set("job.note", Fields.text(step, "name")).commit();
+        default -> throw new MalformedCase("nobody knows how to %s", what);
+      }
+    } catch (MalformedCase wrong) {
+      throw wrong;
+    } catch (RuntimeException failure) {
+      failures
+          .addObject()
+          .put("step", what)
+          .put("error", failure.getClass().getSimpleName())
+          .put("message", failure.getMessage());
+    }
+    return false;
   }
 
   @Override
