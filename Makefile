@@ -8,7 +8,7 @@ SEED := 20261121
 SECONDS := 60
 ROUNDS := 10
 
-.PHONY: help setup java jdk jars postgres demo check test differential mutations walkthrough experiments hostile torture bench-commit bench-gate bench-isolation bench-ledger bench-audit bench-simulator never-weaker gate-oracle gate-mutations spark-merge reproduce rck parquet-fixtures lock format clean
+.PHONY: help setup java jdk jars postgres demo check test verify-docs differential mutations walkthrough experiments hostile torture bench-commit bench-gate bench-isolation bench-ledger bench-audit bench-simulator never-weaker gate-oracle gate-mutations spark-merge reproduce rck parquet-fixtures lock format clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,6 +41,9 @@ check: $(READY) ## formatting, lint, types, and which room may import which
 
 test: check jdk jars postgres ## the checks, then the tests: real servers and real clients
 	$(BIN)/pytest --numprocesses logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+
+verify-docs: jars jdk ## every command and block of code of the README and docs/, those that take longer than 20 s too
+	ICETOWER_VERIFY_DOCS=1 $(BIN)/pytest tests/pages
 
 differential: jars jdk ## the conflict model against Iceberg itself: listed and random interleavings; COUNT, SEED
 	@$(BIN)/python tools/differential/run.py --count $(COUNT) --seed $(SEED)

@@ -29,7 +29,7 @@ settings.load_profile("house")
 GIVEN = os.environ.get("ICETOWER_TEST_POSTGRES_URL", "")
 
 
-SLOW_ROOMS = ("pipelines", "wire", "cli", "demo", "crash")
+SLOW_ROOMS = ("pages", "pipelines", "wire", "cli", "demo", "crash")
 """Where tests start processes: towers, JVMs, Spark sessions."""
 
 

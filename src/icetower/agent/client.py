@@ -13,6 +13,7 @@ from icetower import errors
 from icetower.agent.appends import Appended, Appender, DataFile
 from icetower.agent.channel import Channel
 from icetower.agent.failures import error_of
+from icetower.agent.places import Places
 
 TIMEOUT_S = 30.0
 ANSWER_WITHIN_S = 60.0
@@ -37,6 +38,7 @@ class Tower:
         self._http = httpx2.Client(base_url=self.uri, headers=headers, timeout=timeout_s)
         self._channel = Channel(self.uri, timeout_s=max(timeout_s, ANSWER_WITHIN_S))
         self._appender = Appender(self._channel, token)
+        self._places = Places(lambda route, wanted: self._request("GET", route, params=dict(wanted)))
 
     def __enter__(self) -> Tower:
         return self
@@ -72,7 +74,23 @@ class Tower:
                 numbered no higher than the last that is in the table is done already.
             ref: the branch.
         """
-        return self._appender.append(table, files, key=key, application=application, ref=ref)
+        try:
+            return self._appender.append(table, files, key=key, application=application, ref=ref)
+        except errors.Forbidden as error:
+            if error.rule == "contract.location":
+                self._places.forget(table)
+            raise
+
+    def new_data_file(self, table: str) -> str:
+        """A new name for a Parquet file, where the caller's data files of a table go; for `append`. Nothing is written.
+
+        Under a contract that is the principal's own place, and a file elsewhere is refused. The tower is asked once for
+        each table, and anew after such a refusal.
+
+        Args:
+            table: ``namespace.table``.
+        """
+        return self._places.new_data_file(table)
 
     # -- clients of the same tower --------------------------------------------------------------------------------
 
@@ -224,8 +242,11 @@ class Tower:
         return self._json("POST", f"/requests/{quote(id_, safe='')}/close", json={"decision": decision, "note": note})
 
     def _json(self, method: str, path: str, **options: Any) -> Any:
+        return self._request(method, "/icetower/v1" + path, **options)
+
+    def _request(self, method: str, path: str, **options: Any) -> Any:
         try:
-            response = self._http.request(method, "/icetower/v1" + path, **options)
+            response = self._http.request(method, path, **options)
         except httpx2.HTTPError as error:
             raise errors.Unavailable(
                 f"no tower answers at {self.uri}: {type(error).__name__}; is it running?", rule="client.connection"

@@ -1,0 +1,47 @@
+"""Where a caller's new data files of a table go: the tower says so with the table, to each principal its own place."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+from urllib.parse import quote
+
+from icetower.agent.keys import new_key
+from icetower.protocol.names import Identifier, namespace_to_path
+
+DATA_PATH = "write.data.path"
+
+
+class Places:
+    """The folders for new data files, by table; each is asked for once. Threads may share them.
+
+    Args:
+        load: answers what the catalog's route of a table says.
+    """
+
+    def __init__(self, load: Callable[[str, Mapping[str, str]], Any]) -> None:
+        self._load = load
+        self._folders: dict[str, str] = {}
+        self._lock = threading.Lock()
+
+    def new_data_file(self, table: str) -> str:
+        """See `Tower.new_data_file`."""
+        with self._lock:
+            folder = self._folders.get(table)
+        if folder is None:
+            folder = self._folder(Identifier.parse(table))
+            with self._lock:
+                self._folders[table] = folder
+        return f"{folder}/{new_key()}.parquet"
+
+    def forget(self, table: str) -> None:
+        """Ask again next time: what was known is no longer the place."""
+        with self._lock:
+            self._folders.pop(table, None)
+
+    def _folder(self, table: Identifier) -> str:
+        route = f"/v1/namespaces/{namespace_to_path(table.namespace)}/tables/{quote(table.name, safe='')}"
+        metadata = self._load(route, {"snapshots": "refs"})["metadata"]
+        path = (metadata.get("properties") or {}).get(DATA_PATH) or f"{metadata['location']}/data"
+        return str(path).rstrip("/")
