@@ -12,7 +12,7 @@ for line in sys.stdin:
     try:
         exec(compile(asked["code"], asked["place"], "exec"), names)
         answer = ""
-    except BaseException:
+    except BaseException:  # noqa: BLE001 - whatever it is, the page is wrong
         answer = traceback.format_exc()
     sys.stdout.write("\0" + json.dumps(answer) + "\n")
     sys.stdout.flush()

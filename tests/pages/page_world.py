@@ -1,7 +1,7 @@
 """Where a page is run: a folder that looks like a clone, a catalog of the user's, a tower, and a shell.
 
-A page's commands are run as they stand, but for the port, for secrets, and for placeholders. `icetower serve` goes on in
-the background, since what follows it on a page is typed into another terminal.
+A page's commands are run as they stand, but for the port, for secrets, and for placeholders. `icetower serve` goes on
+in the background, since what follows it on a page is typed into another terminal.
 """
 
 from __future__ import annotations

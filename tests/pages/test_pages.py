@@ -96,7 +96,8 @@ def test_the_pages_are_all_there() -> None:
 
 
 def test_blocks_and_their_notes_are_read() -> None:
-    page = "a\n\n<!-- run: slow make x N=1 -->\n```sh\nmake x\n```\n\n```python\nx = 1\n```\n\n    loose\n- item\n\n    its code\n"
+    page = "a\n\n<!-- run: slow make x N=1 -->\n```sh\nmake x\n```\n\n```python\nx = 1\n```\n"
+    page += "\n    loose\n- item\n\n    its code\n"
     assert blocks_in(page, "p") == [
         Block("p", 4, "sh", "make x\n", "slow", "make x N=1"),
         Block("p", 8, "python", "x = 1\n"),
