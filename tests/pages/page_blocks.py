@@ -30,7 +30,7 @@ NEEDS = frozenset(
 """What tests have not got. A block that needs anything else is run."""
 
 LANGUAGES = frozenset(
-    {"sh", "python", "toml", "yaml", "json", "sql", "text", "properties", "go", "rust", "ini", "caddy"}
+    {"sh", "python", "toml", "yaml", "json", "sql", "text", "properties", "go", "rust", "ini", "caddy", "dockerfile"}
 )
 _FENCE = re.compile(r"^( *)```(\S*)\s*$")
 _NOTE = re.compile(r"^ *<!-- run: (.+?) -->\s*$")

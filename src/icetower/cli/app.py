@@ -19,6 +19,8 @@ from icetower.errors import ConfigurationError, IcetowerError, NotAuthenticated,
 COMMANDS = {
     "init": "init:init",
     "serve": "serve:serve",
+    "backup": "backup:backup",
+    "restore": "backup:restore",
     "demo": "demo:demo",
     "explain": "explain:explain",
     "audit": "audit:audit_table",
