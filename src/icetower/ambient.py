@@ -7,11 +7,16 @@ Nothing else in the package may call `time`, `random`, `uuid` or `asyncio.sleep`
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import secrets
 import time
 import uuid
 from typing import Protocol
+
+from icetower.errors import UsageError
+
+ENVIRONMENT = "env:"
 
 
 class Ambient(Protocol):
@@ -82,3 +87,13 @@ class SystemAmbient:
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)  # noqa: TID251
+
+
+def from_environment(value: str) -> str:
+    """A value as it is, or for ``env:NAME`` that of the variable NAME. Raises `UsageError` where it is not set."""
+    if not value.startswith(ENVIRONMENT):
+        return value
+    name = value.removeprefix(ENVIRONMENT)
+    if name not in os.environ:
+        raise UsageError(f"the environment variable {name} is not set, and an option takes its value from there")
+    return os.environ[name]

@@ -21,7 +21,9 @@ from tower_process import TowerProcess
 from icetower.cli import main
 from icetower.cli.registry import token_for
 from icetower.cli.snapshots import place_in_catalog
+from icetower.cli.tables import pairs
 from icetower.conflicts.figures import FIGURES, LISTED
+from icetower.errors import UsageError
 
 FIXTURES = Path(__file__).parent.parent / "table" / "fixtures"
 
@@ -296,6 +298,16 @@ def test_a_snapshot_of_no_known_time(run: Run, by_java: Any) -> None:
     metadata["snapshots"][0]["timestamp-ms"] = 10**18
     Path(path).write_text(json.dumps(metadata))
     assert "at no known time" in run("--metadata", path, "--copied", ids[0], ids[1]).words
+
+
+def test_a_secret_of_an_option_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HUSH", "4711=")
+    assert pairs(["s3.secret-access-key=env:HUSH", "s3.region=north"], "--storage") == {
+        "s3.secret-access-key": "4711=",
+        "s3.region": "north",
+    }
+    with pytest.raises(UsageError, match="the environment variable NOT_SET is not set"):
+        pairs(["s3.secret-access-key=env:NOT_SET"], "--storage")
 
 
 def test_a_secret_in_a_storage_property_is_not_shown(run: Run) -> None:

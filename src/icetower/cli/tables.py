@@ -11,6 +11,7 @@ from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.io import FileIO
 
+from icetower.ambient import from_environment
 from icetower.catalog.ports import ON_OWN_ACCOUNT
 from icetower.catalog.storage import FileIOStorage
 from icetower.cli.own_tower import DEFAULT_URI, token_for
@@ -41,13 +42,16 @@ _METADATA_FILE = re.compile(r"\.metadata\.json(\.gz)?$|\.json$|\.gz\.metadata\.j
 
 
 def pairs(given: Iterable[str], option: str) -> dict[str, str]:
-    """``key=value``, several. Raises `UsageError`, which doesn't show the value: it may be a secret."""
+    """``key=value``, several; ``key=env:NAME`` takes the value from the environment, where no other user sees it.
+
+    Raises `UsageError`, which doesn't show the value: it may be a secret.
+    """
     found: dict[str, str] = {}
     for each in given:
         key, equals, value = each.partition("=")
         if not key or not equals:
             raise UsageError(f"{option} has a property without `=` (it may be a secret, and is not shown): key=value")
-        found[key] = value
+        found[key] = from_environment(value)
     return found
 
 

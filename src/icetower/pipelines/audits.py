@@ -21,11 +21,12 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame, SparkSession
 
+from icetower.ambient import from_environment
 from icetower.audit.auditor import Options, audit
 from icetower.audit.checkpoint import Checkpoint
 from icetower.catalog.ports import ON_OWN_ACCOUNT
 from icetower.catalog.storage import FileIOStorage
-from icetower.errors import IcetowerError, NoSuchTable
+from icetower.errors import IcetowerError, NoSuchTable, UsageError
 from icetower.pipelines.session import CATALOG, CREDENTIAL_VARIABLE, TOKEN_VARIABLE, spark_session
 from icetower.pipelines.tables import iceberg_table
 from icetower.table.head import HeadState
@@ -202,7 +203,10 @@ def _pair(text: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
     if not equals:
         raise argparse.ArgumentTypeError("write KEY=VALUE; what was given is not shown, since it may be a secret")
-    return key, value
+    try:
+        return key, from_environment(value)
+    except UsageError as error:
+        raise argparse.ArgumentTypeError(error.message) from error
 
 
 def _file(folder: Path | None, table: str) -> Path | None:

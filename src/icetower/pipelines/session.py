@@ -1,12 +1,20 @@
-"""The Spark session of a job: versions that were started together, one catalog, small settings for one machine."""
+"""The Spark session of a job: versions that were started together, one catalog, small settings for one machine.
+
+What PySpark is given before there is a JVM becomes its command line, which every user of the machine can read. So
+catalogs, with their addresses and secrets, are told to the session once it is there.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Mapping
 
 from pyspark.sql import SparkSession
+
+from icetower.errors import ConfigurationError
+from icetower.pipelines import jvm
 
 ICEBERG_RUNTIME = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"
 CATALOG = "tower"
@@ -15,6 +23,10 @@ TOKEN_VARIABLE = "ICETOWER_TOKEN"  # noqa: S105 - the name of a variable
 CREDENTIAL_VARIABLE = "ICETOWER_CREDENTIAL"
 _CATALOG_CLASS = "org.apache.iceberg.spark.SparkCatalog"
 _EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
+
+_CATALOGS = "spark.sql.catalog."
+_SECRETS = "(?i)secret|passw|token|credential|access[._-]?key|account[._-]?key|sas[._-]|connection[._-]?string|//[^/]*@"
+"""Settings called like this are secrets: on no command line, and shown by Spark neither in logs nor on its pages."""
 
 LOCAL_SETTINGS: Mapping[str, str] = {
     "spark.master": "local[2]",
@@ -60,6 +72,8 @@ def spark_session(
     Executors on other machines need this package in the Python that ``PYSPARK_PYTHON`` names.
 
     Under ``spark-submit`` the session that it started is taken, with these settings on top.
+
+    Raises `ConfigurationError` for a secret among `settings`, but for those of catalogs.
     """
     properties: dict[str, str] = {}
     if catalog_uri is not None:
@@ -73,10 +87,21 @@ def spark_session(
         **LOCAL_SETTINGS,
         "spark.jars.packages": ICEBERG_RUNTIME,
         "spark.sql.extensions": _EXTENSIONS,
+        "spark.redaction.regex": _SECRETS,
         **catalog_settings(catalog_name, properties),
         **(settings or {}),
     }
-    session = SparkSession.builder.appName(app_name).config(map=dict(chosen)).getOrCreate()
+    catalogs = {name: value for name, value in chosen.items() if name.startswith(_CATALOGS)}
+    first = {name: value for name, value in chosen.items() if name not in catalogs}
+    if seen := sorted(name for name in first if re.search(_SECRETS, name) and name != "spark.redaction.regex"):
+        raise ConfigurationError(
+            f"{', '.join(seen)} would stand on Spark's command line, which all users of this machine can read; put it "
+            "into spark-defaults.conf, or set it as a property of the catalog"
+        )
+    with jvm.starting():
+        session = SparkSession.builder.appName(app_name).config(map=dict(first)).getOrCreate()
+    for name, value in catalogs.items():
+        session.conf.set(name, value)
     session.sparkContext.setLogLevel("ERROR")
     if (session.sparkContext.master or "").startswith("local") and "PYSPARK_PYTHON" not in os.environ:
         # Workers on this machine; else they run whatever is called python3, which may not have this package.

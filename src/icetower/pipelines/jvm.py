@@ -1,0 +1,118 @@
+"""The JVM that PySpark starts for us: it ends with the command that started it, however that ends.
+
+PySpark leaves it running where its own process is interrupted while Spark starts, and does not say until then which
+process it is. So the process is recorded as it is started, in a group of its own. It is ended when starting fails, at
+the latest at exit, and on Linux by the kernel where this process is killed.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
+from types import FrameType
+from typing import Any
+
+from pyspark import SparkContext, java_gateway
+
+ENDS_WITHIN_S = 10.0
+"""How long a JVM may take to delete its temporary files; then it is killed."""
+_PR_SET_PDEATHSIG = 1
+
+
+@contextmanager
+def starting() -> Generator[None]:
+    """Around what may start a JVM."""
+    started: list[subprocess.Popen[bytes]] = []
+    gateway: Any = java_gateway
+    launch = gateway.Popen
+
+    def record(command: list[str], **options: Any) -> subprocess.Popen[bytes]:
+        options["preexec_fn"] = _bound_to_us(options.get("preexec_fn"))
+        process: subprocess.Popen[bytes] = launch(command, process_group=0, **options)
+        started.append(process)
+        return process
+
+    gateway.Popen = record
+    try:
+        with _interruptible():
+            yield
+    except BaseException:
+        for process in started:
+            _end(process, os.getpid(), signal.SIGKILL)
+        if started:
+            _forget()
+        raise
+    finally:
+        gateway.Popen = launch
+    for process in started:
+        atexit.register(_end, process, os.getpid())
+
+
+@contextmanager
+def _interruptible() -> Generator[None]:
+    """SIGTERM, too, ends what is under way by an exception, where nobody has said what else it does."""
+    ours = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    if ours:
+        signal.signal(signal.SIGTERM, _leave)
+    try:
+        yield
+    finally:
+        if ours:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _leave(number: int, _frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)
+
+
+def _bound_to_us(before: Callable[[], None] | None) -> Callable[[], None] | None:
+    """What runs in the new process first: the kernel ends it when the thread that started it is no more."""
+    # Of another thread than the main one nobody knows how long it lives.
+    if not sys.platform.startswith("linux") or threading.current_thread() is not threading.main_thread():
+        return before
+    try:
+        prctl = ctypes.CDLL(None).prctl
+    except (OSError, AttributeError):
+        return before
+    parent = os.getpid()
+
+    def bind() -> None:
+        if before is not None:
+            before()
+        prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != parent:  # it has ended in between
+            os._exit(1)
+
+    return bind
+
+
+def _forget() -> None:
+    """Or PySpark would speak to the JVM that is no more, when it is asked for a session again."""
+    context: Any = SparkContext
+    context._gateway = context._jvm = context._active_spark_context = None
+
+
+def _end(process: subprocess.Popen[bytes], owner: int, how: int = signal.SIGTERM) -> None:
+    """End a JVM, and what was started to start it.
+
+    Args:
+        owner: the process that it was started by; a copy of that process leaves it alone.
+    """
+    if os.getpid() != owner or process.poll() is not None:
+        return
+    if process.stdin is not None:
+        with suppress(OSError):
+            process.stdin.close()
+    for number in (how, signal.SIGKILL):
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, number)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(ENDS_WITHIN_S)
+            return
