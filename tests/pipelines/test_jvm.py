@@ -26,7 +26,7 @@ spark = spark_session(
     sys.argv[1],
     catalog_uri=f"http://me:{secret}@127.0.0.1:9",
     token=secret,
-    catalog={"s3.secret-access-key": secret},
+    catalog={"type": "hadoop", "warehouse": sys.argv[2], "s3.secret-access-key": secret},
     settings={
         "spark.sql.catalog.other.credential": f"a:{secret}",
         "spark.eventLog.enabled": "true",
