@@ -28,6 +28,9 @@ _CATALOGS = "spark.sql.catalog."
 _SECRETS = "(?i)secret|passw|token|credential|access[._-]?key|account[._-]?key|sas[._-]|connection[._-]?string|//[^/]*@"
 """Settings called like this are secrets: on no command line, and shown by Spark neither in logs nor on its pages."""
 
+_HIDDEN = "told-when-started"
+"""What Spark is started with in place of a secret."""
+
 LOCAL_SETTINGS: Mapping[str, str] = {
     "spark.master": "local[2]",
     "spark.ui.enabled": "false",
@@ -98,8 +101,10 @@ def spark_session(
             f"{', '.join(seen)} would stand on Spark's command line, which all users of this machine can read; put it "
             "into spark-defaults.conf, or set it as a property of the catalog"
         )
+    # A job's log names its session's settings, and redacts those that Spark was started with.
+    hidden = {name: _HIDDEN for name, value in catalogs.items() if re.search(_SECRETS, f"{name}\n{value}")}
     with jvm.starting():
-        session = SparkSession.builder.appName(app_name).config(map=dict(first)).getOrCreate()
+        session = SparkSession.builder.appName(app_name).config(map={**first, **hidden}).getOrCreate()
     for name, value in catalogs.items():
         session.conf.set(name, value)
     session.sparkContext.setLogLevel("ERROR")
