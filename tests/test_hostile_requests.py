@@ -23,6 +23,7 @@ from icetower.errors import ConfigurationError
 from icetower.gateway.app import build
 from icetower.gateway.settings import load_settings
 from icetower.gateway.tower import Tower
+from icetower.protocol import sizes
 
 SAMPLE = 600
 TABLE = "/v1/namespaces/db/tables/{table}"
@@ -393,3 +394,24 @@ def test_an_older_icetower_says_that_a_newer_one_has_used_its_database(tmp_path:
         with database:
             database.execute(f"UPDATE {table} SET version_num = ?", known)
         database.close()
+
+
+def test_a_table_does_not_grow_by_a_megabyte_a_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def properties(characters: int) -> dict[str, Any]:
+        updates = {"a": "x" * characters}
+        return {"requirements": [], "updates": [{"action": "set-properties", "updates": updates}]}
+
+    async def story(http: httpx2.AsyncClient) -> None:
+        tables = "/v1/namespaces/db/tables"
+        (await http.post(tables, json={**CREATE, "name": "t"})).raise_for_status()
+        long = {**SNAPSHOT, "summary": {"operation": "append", "a": "x" * 1_000_000}}
+        refused = await http.post(
+            tables + "/t", json={"requirements": [], "updates": [{"action": "add-snapshot", "snapshot": long}]}
+        )
+        assert (refused.status_code, refused.json()["error"]["rule"]) == (400, "limit.summaries")
+        monkeypatch.setattr(sizes, "LARGE_BYTES", 1_000)  # so that this one is over it already
+        refused = await http.post(tables + "/t", json=properties(100_000))
+        assert (refused.status_code, refused.json()["error"]["rule"]) == (400, "limit.metadata")
+        assert (await http.post(tables + "/t", json=properties(100))).status_code == 200
+
+    told(tmp_path, story)

@@ -8,9 +8,9 @@ from typing import Any
 from forger import OWNER, Forger
 from tower_process import error_of
 
-from icetower.admission.admit import SUMMARY_CHARACTERS_MAX
 from icetower.catalog.changes import SNAPSHOTS_PER_COMMIT_MAX
 from icetower.protocol.commits import PARTS_MAX
+from icetower.protocol.sizes import LIMITS_BYTES
 
 Forge = Callable[..., Forger]
 
@@ -33,5 +33,5 @@ def test_a_commit_of_too_many_snapshots_or_updates_is_refused_unplanned(forge: F
 def test_a_summary_that_every_reader_would_have_to_carry_is_refused(forge: Forge) -> None:
     forge().create()
     agent = forge(OWNER)
-    answer = agent.send(agent.append("a.parquet", summary={"junk": "x" * SUMMARY_CHARACTERS_MAX}))
-    assert error_of(answer)["rule"] == "contract.summary"
+    answer = agent.send(agent.append("a.parquet", summary={"junk": "x" * LIMITS_BYTES["summaries"]}))
+    assert error_of(answer)["rule"] == "limit.summaries"

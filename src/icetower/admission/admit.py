@@ -56,7 +56,6 @@ from icetower.table.records import is_vector
 
 JSON = Mapping[str, Any]
 
-SUMMARY_CHARACTERS_MAX = 1_048_576
 PATHS = (*table_metadata.DATA_PATHS, "write.metadata.path")
 HISTORY = ("icetower.retention.", "history.expire.", "gc.enabled")
 """Properties that begin like this say how much of everybody's history goes."""
@@ -558,13 +557,6 @@ class Asked:
 
     def check_summaries(self) -> None:
         for change in self.changes:
-            size = sum(len(name) + len(text) for name, text in _summary(change).items())
-            if size > SUMMARY_CHARACTERS_MAX:  # every commit after it would write it again, every reader read it
-                raise self.refuse(
-                    "contract.summary",
-                    f"a snapshot's summary has {size} characters, and at most {SUMMARY_CHARACTERS_MAX} are kept",
-                    next_step="fix_request",
-                )
             for name in _summary(change):
                 # A mediator's progress makes rows of its write-ahead log count as done: for who may write everywhere.
                 if name in OF_THE_TOWER or (name.startswith(MEDIATOR) and not self._may_everywhere(Operation.APPEND)):

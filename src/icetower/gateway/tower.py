@@ -56,6 +56,7 @@ from icetower.observe.escalations import Escalations
 from icetower.protocol.appends import AppendRequest
 from icetower.protocol.commits import CommitRequest
 from icetower.protocol.names import Identifier
+from icetower.protocol.sizes import check_room
 from icetower.recent import Budget
 from icetower.registry.principals import Principal
 from icetower.registry.registry import Registry
@@ -330,6 +331,8 @@ class Tower:
             before = await self._landed_before(identifier, head, sent)
             if before is not None:
                 return before
+        if head is not None:
+            check_room(head.size_bytes, request.updates, str(identifier))
         await self.escalations.require_free(principal, identifier)  # not before: what has landed is told so
         await self.governor.turn(principal, identifier, since_s=since_s)
         metadata = None if head is None else head.metadata

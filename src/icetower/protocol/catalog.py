@@ -12,6 +12,7 @@ from pydantic import Field, model_validator
 from icetower.errors import BadRequest, IcetowerError, KeyMisused
 from icetower.protocol.commits import table_identifier
 from icetower.protocol.names import Identifier, Namespace, checked_namespace
+from icetower.protocol.sizes import check_commit, check_namespace
 from icetower.protocol.wire import JSON, Model, Name, Wire, read, read_object
 
 
@@ -97,9 +98,25 @@ def parse_request(model: type[Model], data: bytes) -> Model:
                 rule="properties.disjoint",
                 next_step="fix_request",
             )
-    if isinstance(request, CreateTable) and not request.schema_:
-        raise BadRequest("Cannot parse CreateTable request: schema: a struct type is required", rule="shape")
+    if isinstance(request, CreateTable):
+        if not request.schema_:
+            raise BadRequest("Cannot parse CreateTable request: schema: a struct type is required", rule="shape")
+        check_commit(_as_updates(request), "creation")
+    elif isinstance(request, CreateNamespace):
+        check_namespace(request.properties)
+    elif isinstance(request, UpdateProperties):
+        check_namespace(request.updates)
     return request
+
+
+def _as_updates(request: CreateTable) -> list[JSON]:
+    return [
+        {"action": "add-schema", "schema": request.schema_},
+        {"action": "add-spec", "spec": request.partition_spec},
+        {"action": "add-sort-order", "sort-order": request.write_order},
+        {"action": "set-location", "location": request.location},
+        {"action": "set-properties", "updates": request.properties},
+    ]
 
 
 def error_body(error: IcetowerError) -> JSON:

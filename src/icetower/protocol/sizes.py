@@ -1,0 +1,108 @@
+"""How much one request may add to a table's metadata, by kind; pure.
+
+The whole metadata is written with every commit and kept in memory, so that a megabyte in each of sixty commits is two
+gigabytes on disk. Measured is the length as JSON. What is removed is not counted: a table that is too large can be made
+smaller. The limits lie well above what clients send: Spark and Flink write summaries of about 1 KiB, Kafka Connect 13
+bytes for each partition of its topics; a schema of 10,000 documented columns has 2 MiB, its name mapping 1 MiB.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pydantic_core import to_json
+
+from icetower.errors import ValidationFailed
+
+JSON = Mapping[str, Any]
+
+KIB, MIB = 1024, 1024 * 1024
+LIMITS_BYTES: Mapping[str, int] = {
+    "summaries": 128 * KIB,
+    "properties": 2 * MIB,
+    "schemas": 8 * MIB,
+    "refs": MIB,
+    "statistics": 4 * MIB,
+    "metadata": MIB,
+}
+"""By kind, for all updates of one commit to one table. `metadata`: whatever has no kind of its own."""
+
+LARGE_BYTES = 32 * MIB
+ADDED_TO_LARGE_MAX_BYTES = 64 * KIB
+"""What one commit may add to metadata of `LARGE_BYTES` and more."""
+
+NAMESPACE_MAX_BYTES = 256 * KIB
+"""Properties that one request sets on a namespace."""
+
+_KINDS = {
+    "add-schema": "schemas",
+    "set-properties": "properties",
+    "set-snapshot-ref": "refs",
+    "set-statistics": "statistics",
+    "set-partition-statistics": "statistics",
+}
+_REMOVING = frozenset(
+    {
+        "remove-snapshot-ref",
+        "remove-snapshots",
+        "remove-properties",
+        "remove-statistics",
+        "remove-partition-statistics",
+        "remove-partition-specs",
+        "remove-schemas",
+        "remove-encryption-key",
+    }
+)
+
+
+def check_commit(updates: Sequence[JSON], what: str) -> None:
+    """Raises `ValidationFailed` (``limit.summaries``, ``limit.properties``, …) where a commit adds too much."""
+    for kind, size_bytes in added_bytes(updates).items():
+        if size_bytes > LIMITS_BYTES[kind]:
+            raise ValidationFailed(
+                f"the {what} adds {size_bytes} bytes of {kind} to the table's metadata; at most {LIMITS_BYTES[kind]} "
+                "are taken in one commit. Every commit writes all of it again: keep longer texts elsewhere",
+                rule=f"limit.{kind}",
+            )
+
+
+def check_room(size_bytes: int, updates: Sequence[JSON], table: str) -> None:
+    """A table that is large already takes small commits, and those that make it smaller.
+
+    Raises `ValidationFailed` (``limit.metadata``).
+    """
+    added = sum(added_bytes(updates).values()) if size_bytes > LARGE_BYTES else 0
+    if added > ADDED_TO_LARGE_MAX_BYTES:
+        raise ValidationFailed(
+            f"the metadata of {table} has {size_bytes} bytes; over {LARGE_BYTES}, a commit may add "
+            f"{ADDED_TO_LARGE_MAX_BYTES}, and this one adds {added}. Expire snapshots and remove what is not used",
+            rule="limit.metadata",
+        )
+
+
+def check_namespace(properties: Mapping[str, str]) -> None:
+    """Raises `ValidationFailed` (``limit.properties``) for more than a namespace takes at once."""
+    size_bytes = len(to_json(properties))
+    if size_bytes > NAMESPACE_MAX_BYTES:
+        raise ValidationFailed(
+            f"the request sets {size_bytes} bytes of properties on a namespace; at most {NAMESPACE_MAX_BYTES} are "
+            "taken",
+            rule="limit.properties",
+        )
+
+
+def added_bytes(updates: Sequence[JSON]) -> Mapping[str, int]:
+    """What updates add to the metadata, in bytes of JSON by kind."""
+    found = Counter[str]()
+    for update in updates:
+        action = str(update.get("action"))
+        if action == "add-snapshot":
+            snapshot: JSON = update["snapshot"]
+            found["summaries"] += len(to_json(snapshot.get("summary")))
+            rest = {name: value for name, value in snapshot.items() if name not in ("summary", "manifests")}
+            found["metadata"] += len(to_json(rest))
+        elif action not in _REMOVING:
+            found[_KINDS.get(action, "metadata")] += len(to_json(update))
+    return found
