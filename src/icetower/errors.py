@@ -54,6 +54,8 @@ class IcetowerError(Exception):
         owner: whose partitions they are, where they are somebody else's: a contract's name, and its contact.
         wait_until_ms: before this time (milliseconds since 1970) trying again is in vain.
         escalated_to: the person whose decision it has become.
+        request_id: under which the server's log has the request; the server sets it before it answers.
+        logged: whether the server's log has it already.
     """
 
     status: ClassVar[int] = 500
@@ -84,6 +86,8 @@ class IcetowerError(Exception):
         self.owner = owner
         self.wait_until_ms = wait_until_ms
         self.escalated_to = escalated_to
+        self.request_id: str | None = None
+        self.logged = False
 
 
 class BadRequest(IcetowerError):

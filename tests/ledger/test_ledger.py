@@ -21,6 +21,7 @@ from icetower.ambient import SystemAmbient
 from icetower.database import Database
 from icetower.errors import KeyMisused
 from icetower.ledger import ledger as ledger_module
+from icetower.ledger.attempts import percentile
 from icetower.ledger.hashes import APPLICATION, KEY, hashed
 from icetower.ledger.histories import BEFORE
 from icetower.ledger.ledger import (
@@ -36,7 +37,6 @@ from icetower.ledger.ledger import (
     Ledger,
     Outcome,
     key_hash,
-    percentile,
 )
 from icetower.ledger.schema import metadata
 

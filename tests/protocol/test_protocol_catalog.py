@@ -110,6 +110,7 @@ def test_error_bodies_tell_people_and_machines() -> None:
             "owner": None,
             "wait_until_ms": None,
             "escalated_to": None,
+            "request_id": None,
         }
     }
     conflict = error_body(CommitConflict("stale", snapshot=7))["error"]

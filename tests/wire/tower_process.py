@@ -113,6 +113,6 @@ def error_of(response: httpx2.Response) -> dict[str, Any]:
     error = response.json()["error"]
     assert error["code"] == response.status_code
     fields = {"message", "type", "code", "rule", "partitions", "snapshot", "files", "next_step"}
-    assert set(error) == fields | {"owner", "wait_until_ms", "escalated_to"}
+    assert set(error) == fields | {"owner", "wait_until_ms", "escalated_to", "request_id"}
     assert all(error[field] for field in ("message", "type", "rule", "next_step"))
     return error

@@ -32,7 +32,8 @@ from sqlalchemy import Connection, text
 
 from icetower.ambient import SystemAmbient
 from icetower.database import Database
-from icetower.ledger.ledger import Batch, Commit, CommitKey, Group, Ledger, percentile
+from icetower.ledger.attempts import percentile
+from icetower.ledger.ledger import Batch, Commit, CommitKey, Group, Ledger
 
 GROUP = 500
 RUNS = 5

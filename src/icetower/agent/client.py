@@ -16,6 +16,7 @@ from icetower.agent.failures import error_of
 from icetower.agent.places import Places
 
 TIMEOUT_S = 30.0
+PAGE_MAX = 1_000
 ANSWER_WITHIN_S = 60.0
 """A server may hold an append for as long as `server.queue_deadline_s` before it answers."""
 
@@ -177,14 +178,44 @@ class Tower:
         """End a principal: it is unknown from the next request on."""
         self._json("DELETE", f"/principals/{_in_path(name)}")
 
-    def commits(self, *, limit: int = 100, table: str | None = None) -> list[dict[str, Any]]:
-        """The newest attempts to commit, newest first; an agent sees its own."""
-        wanted = {"limit": str(limit)} | ({"table": table} if table else {})
-        return self._json("GET", "/commits", params=wanted)["attempts"]
+    def commits(
+        self,
+        *,
+        limit: int = 100,
+        table: str | None = None,
+        principal: str | None = None,
+        refused: bool = False,
+        since_ms: int | None = None,
+        request_id: str | None = None,
+    ) -> list[dict[str, Any]]:
+        """The newest attempts, newest first; an agent sees its own.
+
+        Args:
+            limit: at most so many, from as many pages as it takes.
+            principal: whose attempts; for administrators.
+            refused: only those that did not land: refused, in conflict, or with an outcome that is not known.
+            since_ms: none that are older, in milliseconds since 1970.
+            request_id: how the ids of their requests begin; errors name them.
+        """
+        given = {"table": table, "principal": principal, "since_ms": since_ms, "request_id": request_id}
+        wanted = {name: str(value) for name, value in given.items() if value is not None}
+        wanted |= {"refused": "true"} if refused else {}
+        found: list[dict[str, Any]] = []
+        while len(found) < limit:
+            page = self._json("GET", "/commits", params=wanted | {"limit": str(min(limit - len(found), PAGE_MAX))})
+            found += page["attempts"]
+            if page.get("next_page_token") is None:
+                break
+            wanted["page_token"] = str(page["next_page_token"])
+        return found
 
     def commits_summary(self) -> dict[str, Any]:
         """How commits ended and how long they took, by table and principal."""
         return self._json("GET", "/commits/summary")
+
+    def readiness(self) -> dict[str, Any]:
+        """Whether all that commits need is there: `ready`, and of each of the `components` its state and details."""
+        return self._json("GET", "/readiness")
 
     def bypasses(self, *, limit: int = 100) -> list[dict[str, Any]]:
         """Commits that have come to tables around the tower since it was started, newest first. For administrators."""

@@ -21,7 +21,7 @@ def error_of(status: int, body: bytes) -> IcetowerError:
     matching = [leaf for leaf in _tree(IcetowerError) if leaf.status == status]
     exact = [leaf for leaf in matching if leaf.kind == kind]
     chosen = (exact or matching or [IcetowerError])[0]
-    return chosen(
+    error = chosen(
         message,
         rule=said.get("rule"),
         partitions=said.get("partitions") or (),
@@ -32,3 +32,5 @@ def error_of(status: int, body: bytes) -> IcetowerError:
         wait_until_ms=said.get("wait_until_ms"),
         escalated_to=said.get("escalated_to"),
     )
+    error.request_id = said.get("request_id")
+    return error

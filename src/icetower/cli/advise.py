@@ -14,10 +14,11 @@ from rich.text import Text
 from icetower.audit.advice import GROUP_MS, Advice, advise, in_order
 from icetower.audit.auditor import Options, Walk
 from icetower.audit.telling import listed
+from icetower.cli.printing import SafeConsole, show
 from icetower.cli.registry import Json
 from icetower.cli.tables import DEFAULT_CATALOG, CatalogName, Copied, PlacedFiles, Properties, StorageOptions, place_of
 from icetower.cli.terminal import say, writing
-from icetower.cli.timelines import FAINT, SafeConsole
+from icetower.cli.timelines import FAINT
 from icetower.errors import BadRequest, UsageError
 from icetower.protocol.names import Identifier
 from icetower.table.metadata import MAIN
@@ -99,7 +100,7 @@ def _show(found: Advice, contracts: Path | None) -> None:
         did = ", ".join(f"{count} {operation}" for operation, count in writer.commits.most_common())
         cells = (writer.files, writer.rows, writer.retried, writer.retries, len(writer.places), len(writer.shared))
         writers.add_row(Text(writer.name), Text(did), *map(str, cells))
-    console.print(writers)
+    show(writers)
     console.print()
     if found.fields:
         owners = Table(*found.fields, "likely owner", "others", box=None)
@@ -111,7 +112,7 @@ def _show(found: Advice, contracts: Path | None) -> None:
                 Text(found.owners[place]),
                 Text(listed(others[place])),
             )
-        console.print(owners)
+        show(owners)
         if len(contested) > PARTITIONS_SHOWN:
             console.print(Text(f"and {len(contested) - PARTITIONS_SHOWN} partitions more (--json)", FAINT))
         console.print()

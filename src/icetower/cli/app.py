@@ -26,6 +26,8 @@ COMMANDS = {
     "audit": "audit:audit_table",
     "advise": "advise:advise_table",
     "revert": "revert:revert",
+    "commits": "commits:commits",
+    "bypasses": "commits:bypasses",
     "plan": "plan:plan",
     "mediate": "pipelines:mediate",
     "orphans": "pipelines:orphans",
@@ -67,7 +69,7 @@ def _command(name: str) -> Any:
     module, _, called = COMMANDS[name].partition(":")
     found = getattr(import_module(f"icetower.cli.{module}"), called)
     word = name.rpartition(" ")[2]
-    holder = typer.Typer(add_completion=False)
+    holder = typer.Typer(add_completion=False, rich_markup_mode=None)
     holder.callback()(_nothing)  # with it, even a single command is one of a group
     if not isinstance(found, typer.Typer):
         holder.command(word)(found)
@@ -95,6 +97,7 @@ app = typer.Typer(
     help="The control tower for agents that write to Apache Iceberg.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # in help, brackets are text: [providers.NAME]
 )
 
 

@@ -16,11 +16,12 @@ from icetower.audit.auditor import Options, audit
 from icetower.audit.checkpoint import Checkpoint
 from icetower.audit.findings import MEANINGS, Report, Verdict
 from icetower.audit.page import page
+from icetower.cli.printing import SafeConsole
 from icetower.cli.registry import Json
 from icetower.cli.snapshots import Place
 from icetower.cli.tables import DEFAULT_CATALOG, CatalogName, Copied, PlacedFiles, Properties, StorageOptions, place_of
 from icetower.cli.terminal import say, warn, writing
-from icetower.cli.timelines import AGAIN, BAD, FAINT, GOOD, SafeConsole, hanging
+from icetower.cli.timelines import AGAIN, BAD, FAINT, GOOD, hanging
 from icetower.conflicts.isolation import Level
 from icetower.errors import UsageError
 from icetower.table.metadata import MAIN, ancestors
@@ -145,7 +146,7 @@ def _show(report: Report, before: Checkpoint | None) -> None:
         for at, step in enumerate(each.witness, 1):
             hanging(console, f"  {at}.", Text(step), width=6)
         for path in each.files:
-            hanging(console, "", Text(path, FAINT), width=6)
+            console.print(Text(f"      {path}", FAINT), soft_wrap=True)  # a path is copied whole
         console.print()
     for note in checked.undeterminable:
         hanging(console, "?", Text(note, FAINT), width=6)

@@ -10,7 +10,8 @@ import typer
 from rich.table import Table
 
 from icetower.ambient import SystemAmbient
-from icetower.cli.simulate import console, needed
+from icetower.cli.printing import show
+from icetower.cli.simulate import needed
 from icetower.cli.terminal import say, warn
 from icetower.errors import UpstreamFailed, UsageError
 
@@ -122,4 +123,4 @@ def _show(fits: dict[str, Fit]) -> None:
         shown.add_column(f"P{part[0] * 100:g}", justify="right")
     for what, fit in fits.items():
         shown.add_row(what, *(f"{measured:.3g} / {found:.3g}" for _, measured, found in fit.percentiles))
-    console().print(shown)
+    show(shown)

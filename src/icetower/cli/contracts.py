@@ -18,8 +18,9 @@ from icetower.cli.contract_files import files_at, read_files, written
 from icetower.cli.contract_tables import Known, look
 from icetower.cli.contract_template import Wishes, template
 from icetower.cli.contract_words import Difference
-from icetower.cli.registry import DEFAULT_URI, Json, Uri, connect, print_rows, time_text, token_for
+from icetower.cli.registry import DEFAULT_URI, Json, Uri, connect, print_rows, token_for
 from icetower.cli.terminal import at_terminal, fail, say, warn
+from icetower.cli.times import time_text
 from icetower.contracts import references, review
 from icetower.contracts.findings import RULES, Finding, Severity, Written, condensed
 from icetower.contracts.model import NAME, Contract

@@ -7,8 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from icetower.cli.registry import DEFAULT_URI, Json, Uri, connect, print_rows, time_text
+from icetower.cli.registry import DEFAULT_URI, Json, Uri, connect, print_rows
 from icetower.cli.terminal import say
+from icetower.cli.times import time_text
 from icetower.errors import UsageError
 
 escalations = typer.Typer(help="Escalations: agents that were stopped until a person looks.", no_args_is_help=True)

@@ -14,10 +14,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from icetower.cli.printing import SafeConsole, show
 from icetower.cli.registry import Json, token_for
 from icetower.cli.snapshots import Found, Place, held_together, place_in_catalog, place_of_metadata, with_level
 from icetower.cli.terminal import say
-from icetower.cli.timelines import AGAIN, BAD, FAINT, GOOD, SafeConsole, draw, explained, hanging, title_of
+from icetower.cli.timelines import AGAIN, BAD, FAINT, GOOD, draw, explained, hanging, title_of
 from icetower.conflicts.coexist import DEPENDS
 from icetower.conflicts.expressions import TRUE, text, to_json
 from icetower.conflicts.figures import FIGURES, LISTED
@@ -26,6 +27,7 @@ from icetower.conflicts.isolation import Level
 from icetower.conflicts.timeline import Timeline, timeline
 from icetower.errors import UsageError
 
+RULE_COLUMNS = 80
 REFUSED = 3
 """Exit status where somebody is refused."""
 NAME_WIDTH = 2 + max(len(name) for name in (*FIGURES, *LISTED)) + 2
@@ -130,7 +132,7 @@ def _interleavings(name: str, as_json: bool) -> None:
     console = SafeConsole()
     for at, (item, each) in enumerate(told):
         if at:
-            console.rule(style=FAINT)
+            console.print(Text("─" * RULE_COLUMNS, FAINT))
         draw(console, f"{item.name}: {item.title}", _row(item), (), each)
 
 
@@ -257,7 +259,7 @@ def _draw(console: Console, found: Found) -> None:
         mark = " ← asked" if opinion.level is found.set_level else ""
         rule = "" if opinion.conflict is None else opinion.conflict.rule
         verdicts.add_row(f"{opinion.level}{mark}", verdict, rule, ", ".join(opinion.asked) or "nothing")
-    console.print(verdicts)
+    show(verdicts)
     told = dict.fromkeys(opinion.explanation for opinion in found.opinions if opinion.explanation is not None)
     for explanation in told:
         console.print()

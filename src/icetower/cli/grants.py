@@ -15,9 +15,9 @@ from rich.table import Table
 from icetower.ambient import SystemAmbient
 from icetower.cli.credentials import Credentials
 from icetower.cli.polaris import CATALOG, MANAGEMENT, Outcome, carry_out, connect, look
+from icetower.cli.printing import SafeConsole
 from icetower.cli.registry import Json
 from icetower.cli.terminal import say
-from icetower.cli.timelines import SafeConsole
 from icetower.cli.write_settings import Setting, Tables
 from icetower.contracts.document import load
 from icetower.contracts.grants import Grants, compile_grants

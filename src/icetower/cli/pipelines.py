@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from icetower.cli.printing import show
 from icetower.cli.registry import DEFAULT_URI, Json, Uri, connect
 from icetower.cli.terminal import say
 from icetower.contracts.document import load
@@ -82,7 +83,10 @@ def mediate(
     finally:
         spark.stop()
     if not as_json:
-        Console().print(rows if rows.row_count else f"{wal} has nothing new for {target}")
+        if rows.row_count:
+            show(rows)
+        else:
+            say(f"{wal} has nothing new for {target}")
 
 
 def _contracts_in_force(uri: str) -> dict[str, Contract]:
@@ -157,7 +161,7 @@ def orphans(
         spark.stop()
     if not as_json:
         if counts:
-            Console().print(shown)
+            show(shown)
         ends = "".join(f"; {count} {fate}" for fate, count in sorted(counts.items()))
         say(f"{counts.total()} orphaned files, {size_bytes:,} bytes, in {len(tables)} tables{ends}")
     if counts[Fate.KEPT]:

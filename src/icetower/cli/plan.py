@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
+from icetower.cli.printing import show
 from icetower.cli.registry import DEFAULT_URI, Json, Uri, connect
-from icetower.cli.simulate import console, make_folder, needed, progress
+from icetower.cli.simulate import make_folder, needed, progress
 from icetower.cli.terminal import at_terminal, say
 from icetower.errors import ConfigurationError, UsageError
 
@@ -127,7 +128,7 @@ def _show(done: Plan) -> None:
                 _breaks(each) if load == "today" else "",
                 end_section=load != "today",
             )
-    console().print(shown)
+    show(shown)
     for each in done.advice:
         say(f"{each.candidate.name}: {each.candidate.said}")
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from icetower.agent import Tower
 from icetower.cli.own_tower import CONFIG_FILE, DEFAULT_URI, own_tower, token_for
+from icetower.cli.printing import show
 from icetower.cli.terminal import say
+from icetower.cli.times import time_text
 
 __all__ = ["DEFAULT_URI", "Json", "Uri", "connect", "own_uri", "principals", "print_rows", "time_text", "token_for"]
 
@@ -88,12 +88,7 @@ def print_rows(rows: list[dict[str, Any]], columns: tuple[str, ...], as_json: bo
     for row in rows:
         # As text: what agents have written is no markup.
         table.add_row(*(Text(_cell(column, row[column])) for column in columns))
-    Console().print(table)
-
-
-def time_text(at_ms: int) -> str:
-    """A time as people read it, in UTC."""
-    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(sep=" ", timespec="seconds")
+    show(table)
 
 
 def _cell(column: str, value: Any) -> str:
@@ -101,4 +96,4 @@ def _cell(column: str, value: Any) -> str:
         return ""
     if column.endswith("_ms"):
         return time_text(value)
-    return ", ".join(value) if isinstance(value, list) else str(value)
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]

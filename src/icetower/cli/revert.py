@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, cast
 
 import httpx2
@@ -21,12 +20,14 @@ from icetower.audit.taking_back import Draft
 from icetower.audit.telling import listed, name
 from icetower.catalog.storage import FileIOStorage
 from icetower.cli.lake import JSON, Lake
+from icetower.cli.printing import SafeConsole
 from icetower.cli.promises import promises_of
 from icetower.cli.registry import Json, token_for
 from icetower.cli.snapshots import TIMEOUT_S, Place, place_in_catalog
 from icetower.cli.tables import DEFAULT_CATALOG, CatalogName, PlacedFiles, StorageOptions, pairs
 from icetower.cli.terminal import say, warn
-from icetower.cli.timelines import BAD, FAINT, GOOD, SafeConsole, hanging
+from icetower.cli.timelines import BAD, FAINT, GOOD, hanging
+from icetower.cli.times import since_ms
 from icetower.errors import CommitConflict, CommitStateUnknown, IcetowerError, Unavailable, UpstreamFailed, UsageError
 from icetower.protocol.marks import KEY
 from icetower.protocol.names import Identifier
@@ -45,8 +46,6 @@ WAY_OUT = (
     "an administrator runs this command."
 )
 COMMIT_TIMEOUT_S = 90.0
-_AGO = re.compile(r"(\d{1,9})(s|m|h|d)")
-_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
 def revert(
@@ -82,20 +81,6 @@ def revert(
         done.show()
     if done.refused:
         raise typer.Exit(REFUSED)
-
-
-def since_ms(text: str, now_ms: int) -> int:
-    """A point in time, in milliseconds since 1970. Raises `UsageError`."""
-    ago = _AGO.fullmatch(text)
-    try:
-        if ago is not None:
-            return now_ms - int(timedelta(**{_UNITS[ago[2]]: int(ago[1])}).total_seconds() * 1_000)
-        at = datetime.fromisoformat(text)
-    except (ValueError, OverflowError) as error:
-        raise UsageError(
-            f"--since {text!r} is no time: write 2026-11-21T08:00Z, or how long ago: 90m, 2h, 1d"
-        ) from error
-    return int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1_000)
 
 
 class _Done:

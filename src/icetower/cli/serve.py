@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 from typing import Annotated
 
@@ -29,6 +28,12 @@ def serve(
     open_: Annotated[
         bool, typer.Option("--open", help="Let callers without credentials in, as administrators. Loopback only.")
     ] = False,
+    log_format: Annotated[
+        str | None, typer.Option(help="How log lines are written: logfmt or json.  [default: logfmt]")
+    ] = None,
+    log_level: Annotated[
+        str | None, typer.Option(help="The least that is logged: info, warning or error.  [default: warning]")
+    ] = None,
 ) -> None:
     """Serve the Iceberg REST catalog.
 
@@ -38,9 +43,17 @@ def serve(
     """
     from icetower.gateway.app import serve as run
     from icetower.gateway.settings import load_settings
+    from icetower.observe.events import configure_logging
 
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    settings = load_settings(config or config_file(), host=host, port=port, data=None if data is None else str(data))
+    settings = load_settings(
+        config or config_file(),
+        host=host,
+        port=port,
+        data=None if data is None else str(data),
+        log_format=log_format,
+        log_level=log_level,
+    )
+    configure_logging(settings.server.log_format, settings.server.log_level)
     if open_:
         warn("--open: everybody who can reach this machine's loopback is an administrator")
     place = Path(settings.server.data).absolute()

@@ -8,8 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from icetower.cli.registry import DEFAULT_URI, Json, Uri, connect, print_rows, time_text
+from icetower.cli.registry import DEFAULT_URI, Json, Uri, connect, print_rows
 from icetower.cli.terminal import say
+from icetower.cli.times import time_text
 
 PARTITIONS_SHOWN = 3
 COLUMNS = ("principal", "about", "operation", "rule", "count", "first_ms", "last_ms", "partitions")

@@ -17,6 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from icetower.ambient import SystemAmbient
+from icetower.cli.printing import show
 from icetower.cli.registry import Json
 from icetower.cli.terminal import say
 from icetower.errors import ConfigurationError, UsageError
@@ -35,8 +36,6 @@ Out = Annotated[Path | None, typer.Option(help="A folder for plots, CSV and Parq
 
 REPRODUCED = (("1a", "published"), ("1a", "corrected"), ("1b", "published"), ("2a", "published"), ("2b", "published"))
 """What was printed: experiments and models."""
-WIDTH = 120
-"""Of tables in characters, without a terminal."""
 SHOWN = ("commits_per_s", "success_pct", "p50_s", "p95_s", "p99_s", "mean_retries")
 
 
@@ -178,10 +177,6 @@ def _parquet(path: Path, rows: Sequence[dict[str, Any]]) -> None:
     parquet.write_table(pa.table({name: [row.get(name) for row in rows] for name in names}), path)
 
 
-def console() -> Console:
-    return Console(width=None if sys.stdout.isatty() else WIDTH)
-
-
 def _show_rows(course: Course) -> None:
     shown = Table(
         title=f"{course.experiment.name}: {course.experiment.title}\nmodel {course.model}, {course.seeds} seeds, "
@@ -197,7 +192,7 @@ def _show_rows(course: Course) -> None:
         shown.add_column(name.replace("_", " "), justify="right")
     for row in course.rows:
         shown.add_row(*(_text(name, row.get(name)) for name in columns))
-    console().print(shown)
+    show(shown)
 
 
 def _show_compared(compared: Sequence[Comparison]) -> None:
@@ -217,7 +212,7 @@ def _show_compared(compared: Sequence[Comparison]) -> None:
             "" if each.difference_pct is None else f"{each.difference_pct:+.1f}",
             "agrees" if each.agrees else "OFF",
         )
-    console().print(shown)
+    show(shown)
 
 
 def _text(name: str, value: Any) -> str:

@@ -11,8 +11,9 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
+from icetower.cli.printing import show
 from icetower.cli.registry import connect
-from icetower.cli.simulate import Model, Seeds, console, needed, progress
+from icetower.cli.simulate import Model, Seeds, needed, progress
 from icetower.cli.terminal import say
 from icetower.errors import ConfigurationError
 
@@ -67,7 +68,7 @@ def sweep(
                 str(row["runs"]),
                 *("-" if row[column] is None else f"{row[column]:.3f}" for column in ("c", "s", "p50", "p99")),
             )
-        console().print(shown)
+        show(shown)
         say(f"sweep {name} is complete in {table}")
     finally:
         spark.stop()

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from rich import box
-from rich.console import Console, ConsoleOptions, RenderableType
-from rich.segment import Segment
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -26,20 +25,6 @@ _CHECKS: Mapping[str, str] = {
     "data-files-exist": "data files exist",
 }
 _ENDINGS = {"committed": ("●", GOOD), "refused": ("✗", BAD), "exhausted": ("✗", BAD)}
-
-
-_CONTROLS = dict.fromkeys((*range(0x0A), *range(0x0B, 0x20), *range(0x7F, 0xA0)))
-
-
-class SafeConsole(Console):
-    """A console for words that come from tables and cases: what would command the terminal is left out.
-
-    (It has no width, so that nothing moves.)
-    """
-
-    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        for text, style, control in super().render(renderable, options):
-            yield Segment(text if control else text.translate(_CONTROLS), style, control)
 
 
 def draw(console: Console, title: str, source: str, story: tuple[str, ...], told: Timeline) -> None:

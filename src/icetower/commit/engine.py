@@ -1,9 +1,8 @@
 """The engine: a queue a table, groups, one swap a group, and the only retry loop of the server.
 
 A commit waits in its table's queue (`queue.py`). One worker a table takes what waits as a group, plans it (`steps.py`),
-writes the new manifest lists and the new metadata file side by side, asks the gatekeeper once more, and swaps
-(`swaps.py`). While one group is on its way, the next is planned on the version that the first will leave, and written;
-swaps stay in order. What can happen to a group:
+writes the new manifest lists and the metadata file side by side, asks the gatekeeper once more, and swaps (`swaps.py`).
+Meanwhile the next group is planned on the version that this one will leave, and written. What can happen to a group:
 
 - *landed*: everybody in it is answered from the new head.
 - *lost*: an outside writer was faster. The table is read anew, once, and its members are planned again.
@@ -35,7 +34,7 @@ from icetower.commit.gate import Gatekeeper
 from icetower.commit.head import Heads
 from icetower.commit.queue import Committed, Member, Waiting, bases_of, names_of, regrouped
 from icetower.commit.steps import Planner, Step, Version
-from icetower.commit.swaps import Swaps
+from icetower.commit.swaps import Swaps, Timed
 from icetower.commit.turned_away import SENT_BACK, LastLook, draining, lost_for_good, withdrawn
 from icetower.commit.turns import LANDED_MAX, Fate, Flight, Limits, Turn
 from icetower.errors import (
@@ -70,6 +69,7 @@ class Engine:
         ambient: Ambient,
         gatekeeper: Gatekeeper,
         limits: Limits | None = None,
+        timed: Timed | None = None,
     ) -> None:
         self.limits = limits or Limits()
         self._heads = heads
@@ -82,7 +82,7 @@ class Engine:
             rounds_max=self.limits.read_rounds_max,
             files_max=self.limits.read_files_max,
         )
-        self._swaps = Swaps(upstream, storage, heads, ambient, settle_s=self.limits.settle_s)
+        self._swaps = Swaps(upstream, storage, heads, ambient, settle_s=self.limits.settle_s, timed=timed)
         self._look = LastLook(heads, look_s=self.limits.look_s)
         self._budget = manifests.budget
         self._landed: Recent[bool] = Recent(LANDED_MAX)

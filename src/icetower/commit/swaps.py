@@ -9,7 +9,7 @@ nobody can tell, nothing that it wrote is deleted (trap A3).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from icetower.ambient import Ambient
@@ -19,6 +19,7 @@ from icetower.commit.steps import Step
 from icetower.errors import AlreadyExists, CommitStateUnknown, IcetowerError, NotFound, Unavailable, UpstreamFailed
 from icetower.table.head import HeadState
 
+Timed = Callable[[Sequence[Step], float], None]
 _LARGE_BYTES = 256 * 1024
 """Metadata of this size takes long enough to compress for other requests to notice."""
 
@@ -26,16 +27,25 @@ _LARGE_BYTES = 256 * 1024
 class Swaps:
     """Args:
     settle_s: how long an unknown swap is repeated.
+    timed: hears of every swap how long it took, in seconds.
     """
 
     def __init__(
-        self, upstream: Upstream, storage: Storage, heads: Heads, ambient: Ambient, *, settle_s: float
+        self,
+        upstream: Upstream,
+        storage: Storage,
+        heads: Heads,
+        ambient: Ambient,
+        *,
+        settle_s: float,
+        timed: Timed | None = None,
     ) -> None:
         self._upstream = upstream
         self._storage = storage
         self._heads = heads
         self._ambient = ambient
         self._settle_s = settle_s
+        self._timed = timed
 
     async def write(self, steps: Sequence[Step]) -> Exception | None:
         """Write all files of some steps side by side. The error of one that could not be written, if any."""
@@ -75,6 +85,15 @@ class Swaps:
         return False
 
     async def swap(self, steps: Sequence[Step]) -> bool:
+        """Whether it landed. Raises as `_swap` does."""
+        began_s = self._ambient.monotonic_s()
+        try:
+            return await self._swap(steps)
+        finally:
+            if self._timed is not None:
+                self._timed(steps, self._ambient.monotonic_s() - began_s)
+
+    async def _swap(self, steps: Sequence[Step]) -> bool:
         """Whether it landed.
 
         Raises:

@@ -122,6 +122,7 @@ def serve(settings: Settings, ambient: Ambient, *, open_to_all: bool, ready: Cal
         http=protocol_of(bounds),
         access_log=False,
         log_level="error",  # its warnings are about what callers send, who could fill a disk with them
+        log_config=None,  # its records go where all others go, in the same form
         ws="none",
         lifespan="on",
         server_header=False,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 
 from starlette.requests import Request
@@ -12,12 +13,14 @@ from icetower.contracts.document import dump, load
 from icetower.contracts.model import Contract
 from icetower.errors import BadRequest, Forbidden, NotFound
 from icetower.gateway.http import Call, json_response, no_content, route
+from icetower.gateway.readiness import OK, State
 from icetower.gateway.tower import Tower
+from icetower.ledger.attempts import NOT_LANDED, Outcome, Search
 from icetower.protocol.wire import Wire, read, read_object
 from icetower.registry.versions import Proposal
 
 RECENT_MAX = 1_000
-
+"""Rows of one answer."""
 
 CONTRACTS_MAX = 1_000
 """Contracts in one request."""
@@ -48,9 +51,19 @@ def routes(tower: Tower) -> list[Route]:
     async def alive(_: Request) -> Response:
         return json_response({"status": "ok"})
 
+    async def ready(_: Request) -> Response:
+        """200, or 503 where a component is not ready: the name and state of each, and nothing else."""
+        states = await tower.readiness.states()
+        good = _all_ready(states)
+        shown = {name: each.state for name, each in states.items()}
+        body = {"status": "ready" if good else "not ready", "components": shown}
+        return json_response(body, 200 if good else 503, {"Cache-Control": "no-store"})
+
     base = "/icetower/v1"
     return [
         Route("/healthz", alive, methods=["GET"]),
+        Route("/readyz", ready, methods=["GET"]),
+        route(tower, "GET", base + "/readiness", show_readiness),
         route(tower, "GET", base + "/me", me),
         route(tower, "GET", base + "/contracts", list_contracts),
         route(tower, "POST", base + "/contracts", apply_contract),
@@ -67,6 +80,18 @@ def routes(tower: Tower) -> list[Route]:
         route(tower, "GET", base + "/commits/summary", summarise_commits),
         route(tower, "GET", base + "/bypasses", recent_bypasses),
     ]
+
+
+async def show_readiness(call: Call) -> Response:
+    """What `/readyz` says, with details: for administrators."""
+    call.require_administrator()
+    states = await call.tower.readiness.states()
+    rows = {name: {"state": each.state, "took_ms": each.took_ms, **each.details} for name, each in states.items()}
+    return json_response({"ready": _all_ready(states), "components": rows})
+
+
+def _all_ready(states: Mapping[str, State]) -> bool:
+    return all(each.state == OK for each in states.values())
 
 
 async def me(call: Call) -> Response:
@@ -131,11 +156,7 @@ def _can_keep(tower: Tower, contract: Contract) -> list[str]:
 async def show_contract(call: Call) -> Response:
     """A contract in force as its author wrote it, or an older version of it."""
     name = _own_contract(call)
-    try:
-        version = None if call.query("version") is None else int(call.query("version") or "")
-    except ValueError as error:
-        raise BadRequest("query parameter version must be a number") from error
-    found = asdict(await call.tower.registry.contract(name, version))
+    found = asdict(await call.tower.registry.contract(name, call.number("version")))
     return json_response({"contract": found.pop("name"), **found})
 
 
@@ -206,11 +227,28 @@ async def rotate_principal(call: Call) -> Response:
 
 
 async def recent_commits(call: Call) -> Response:
-    """The newest attempts: an administrator sees all, an agent its own."""
+    """A page of attempts, newest first: an administrator sees all, an agent its own.
+
+    `?limit= &table= &principal= &outcome= &refused=true &since_ms= &request_id= &page_token=`; the last one is the
+    `next_page_token` of the page before. A page may hold fewer than there are, even none, and still have a next one.
+    """
     await call.tower.flush()
-    principal = call.query("principal") if call.principal.administrator else call.principal.name
-    found = await call.tower.ledger.recent(limit=call.limit(RECENT_MAX), table=call.query("table"), principal=principal)
-    return json_response({"attempts": [asdict(attempt) for attempt in found]})
+    outcome = call.query("outcome")
+    if outcome is not None and outcome not in tuple(Outcome):
+        raise BadRequest(f"query parameter outcome is {outcome!r}; write one of {', '.join(Outcome)}")
+    outcomes = NOT_LANDED if call.flag("refused") else ()
+    page = await call.tower.ledger.search(
+        Search(
+            since_ms=call.number("since_ms") or 0,
+            table=call.query("table"),
+            principal=call.query("principal") if call.principal.administrator else call.principal.name,
+            outcomes=outcomes if outcome is None else (Outcome(outcome),),
+            request_id=call.query("request_id"),
+        ),
+        limit=call.limit(RECENT_MAX),
+        before=call.number("page_token"),
+    )
+    return json_response({"attempts": [asdict(attempt) for attempt in page.attempts], "next_page_token": page.next})
 
 
 async def summarise_commits(call: Call) -> Response:

@@ -27,11 +27,13 @@ from icetower.errors import (
     NotAuthenticated,
     UpstreamFailed,
 )
+from icetower.gateway.attempts import READ
 from icetower.gateway.browsers import require_json
 from icetower.gateway.paths import NamedRoute, path_of
 from icetower.gateway.settings import LOOPBACK
 from icetower.gateway.tower import Tower
 from icetower.ledger.ledger import Answer
+from icetower.observe.matters import one_line
 from icetower.protocol.catalog import error_body
 from icetower.protocol.names import NAMESPACE_SEPARATOR, Identifier, Namespace
 from icetower.registry.principals import Principal, administrator
@@ -40,12 +42,22 @@ from icetower.table.keys import application_sequence
 
 log = logging.getLogger("icetower")
 
+_CONCERNS = "icetower.concerns"
+"""In the scope of a request: what the log of attempts calls it."""
+
+_REPLAYED = "icetower.replayed"
+"""In the scope of a request that got the answer of an earlier one."""
+
+ABOUT_CHARACTERS_MAX = 1_000
+"""Of a table's name in the log of attempts."""
+
 NO_CREDENTIAL = "Bearer None"
 """What PyIceberg 0.12 sends where it was given no token."""
 
 _GZIP = b"\x1f\x8b"
 """JSON never begins so."""
 
+_NUMBER = re.compile(r"[0-9]{1,18}")
 _KEY = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}", re.IGNORECASE)
 
 
@@ -67,6 +79,16 @@ class Call:
     def table(self) -> Identifier:
         return Identifier(self.namespace, self.request.path_params["table"])
 
+    def concerns(self, *about: Identifier | Namespace, operation: str | None = None) -> None:
+        """Say what the log of attempts calls this request, where its path does not tell.
+
+        Args:
+            about: the tables, or the namespace.
+            operation: another one than the route's.
+        """
+        names = tuple(str(each) if isinstance(each, Identifier) else ".".join(each) for each in about)
+        self.request.scope[_CONCERNS] = names, operation
+
     def require_administrator(self) -> None:
         """Raises `Forbidden` for anybody else."""
         if not self.principal.administrator:
@@ -78,6 +100,15 @@ class Call:
 
     def query(self, name: str) -> str | None:
         return self.request.query_params.get(name)
+
+    def number(self, name: str) -> int | None:
+        """A number of the query that is not negative; None where it is not given. Raises `BadRequest`."""
+        text = self.query(name)
+        if text is None:
+            return None
+        if not _NUMBER.fullmatch(text):
+            raise BadRequest(f"query parameter {name} must be a number")
+        return int(text)
 
     def limit(self, most: int, default: int = 100) -> int:
         """How many rows the query asks for, from 1 to `most`. Raises `BadRequest` for what is no number."""
@@ -134,10 +165,25 @@ def error_response(error: IcetowerError) -> Response:
     return json_response(error_body(error), error.status, headers)
 
 
-def route(tower: Tower, method: str, path: str, handler: Handler, *, mutates: bool = False) -> Route:
-    """A route for authenticated callers. With `mutates`, `Idempotency-Key` replays the answer that was given before."""
+def route(
+    tower: Tower,
+    method: str,
+    path: str,
+    handler: Handler,
+    *,
+    mutates: bool = False,
+    operation: str | None = None,
+    commits: bool = False,
+) -> Route:
+    """A route for authenticated callers.
+
+    Args:
+        mutates: `Idempotency-Key` replays the answer that was given before.
+        operation: under this name requests are in the log of attempts: reads that were refused, and all changes.
+        commits: the tower itself logs what it has read of a commit.
+    """
     # An object, and no function: Starlette wraps functions twice, to catch exceptions that never leave this one.
-    return NamedRoute(path, _Endpoint(tower, handler, mutates), methods=[method])
+    return NamedRoute(path, _Endpoint(tower, handler, mutates, operation, commits), methods=[method])
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +191,8 @@ class _Endpoint:
     tower: Tower
     handler: Handler
     mutates: bool
+    operation: str | None
+    commits: bool
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive, send)
@@ -153,23 +201,58 @@ class _Endpoint:
 
     async def _answer(self, request: Request) -> Response:
         tower = self.tower
+        principal: Principal | None = None
+        started_s = tower.ambient.monotonic_s()
         try:
             principal = await _authenticate(tower, request)
             async with tower.places.place(principal.name):
                 call = Call(request, tower, principal, await read_body(request, tower.settings.server.body_max_bytes))
                 if self.mutates and (key := idempotency_key(request)) is not None:
-                    return await once(call, key, self.handler)
-                return await self.handler(call)
+                    response = await once(call, key, self.handler)
+                else:
+                    response = await self.handler(call)
+            if response.status_code < 400 and _REPLAYED not in request.scope:
+                self._log(request, principal, started_s, None)
+            return response
         except IcetowerError as error:
-            if error.status >= 500:
-                log.warning("%s %s: %s (%s)", request.method, path_of(request.scope), error.message, error.rule)
+            self._log(request, principal, started_s, error)
             return error_response(error)
         except ClientDisconnect:
             return Response(status_code=400)
         except Exception:
             # What went wrong is for the log; it may hold what the caller must not see.
-            log.exception("%s %s failed", request.method, path_of(request.scope))
-            return error_response(IcetowerError("the server failed; its log says how"))
+            failure = IcetowerError("the server failed; its log says how")
+            log.exception(
+                "request %s: %s %s failed", tower.attempts.named(failure), request.method, path_of(request.scope)
+            )
+            return error_response(failure)
+
+    def _log(
+        self, request: Request, principal: Principal | None, started_s: float, error: IcetowerError | None
+    ) -> None:
+        """Keep an attempt, unless the tower has done so, or nobody will look for it."""
+        attempts = self.tower.attempts
+        if principal is None or self.operation is None:
+            if error is not None:
+                attempts.failed(request.method, path_of(request.scope), error)
+            return
+        if self.operation == READ and (error is None or error.status not in (401, 403)):
+            if error is not None:
+                attempts.failed(request.method, path_of(request.scope), error)
+            return
+        if (error is None and self.commits) or (error is not None and error.logged):
+            return
+        names, operation = request.scope.get(_CONCERNS, (_named(request), None))
+        for name in names:
+            about = one_line(name)[:ABOUT_CHARACTERS_MAX]
+            attempts.ended(principal.name, about, operation or self.operation, started_s, error)
+
+
+def _named(request: Request) -> tuple[str]:
+    """The table, or the namespace, that a path names; an empty name where none."""
+    named = request.path_params
+    levels = str(named.get("namespace", "")).split(NAMESPACE_SEPARATOR)
+    return (".".join(filter(None, (*levels, named.get("table")))),)
 
 
 async def _authenticate(tower: Tower, request: Request) -> Principal:
@@ -244,6 +327,8 @@ async def once(call: Call, key: str, handler: Handler, *, replay: Handler | None
     try:
         async with turn:
             found = await call.tower.ledger.find(call.principal.name, key, endpoint, fingerprint)
+            if found is not None:
+                call.request.scope[_REPLAYED] = True
             if found is not None and replay is not None and found.status < 300:
                 return await replay(call)
             if found is not None:
@@ -255,15 +340,19 @@ async def once(call: Call, key: str, handler: Handler, *, replay: Handler | None
                 # A stale commit may succeed later, and a grant may be given: only what stays wrong is final.
                 if error.status in (401, 403) or error.status >= 500 or isinstance(error, CommitConflict | KeyMisused):
                     raise
-                status, body = error.status, orjson.dumps(error_body(error))
-                response = error_response(error)
-            answer = Answer(endpoint, status, body, fingerprint)
-            try:
-                await call.tower.ledger.remember(call.principal.name, key, answer)
-            except UpstreamFailed:  # it has been done: that its answer cannot be kept now must not call it a failure
-                call.tower.remember_answer(call.principal.name, key, answer)
+                call.tower.attempts.named(error)
+                await _kept(call, key, Answer(endpoint, error.status, orjson.dumps(error_body(error)), fingerprint))
+                raise
+            await _kept(call, key, Answer(endpoint, status, body, fingerprint))
             return response
     finally:
         _, users = call.tower.keys_in_flight.pop(name)
         if users > 1:  # a lock that is free for a moment may have somebody waiting for it
             call.tower.keys_in_flight[name] = turn, users - 1
+
+
+async def _kept(call: Call, key: str, answer: Answer) -> None:
+    try:
+        await call.tower.ledger.remember(call.principal.name, key, answer)
+    except UpstreamFailed:  # it has been done: that its answer cannot be kept now must not call it a failure
+        call.tower.remember_answer(call.principal.name, key, answer)

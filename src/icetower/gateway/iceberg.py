@@ -18,6 +18,7 @@ from icetower.admission.admit import PATHS
 from icetower.admission.properties import check_properties
 from icetower.contracts.model import Operation
 from icetower.errors import BadRequest, ContractViolation, NoSuchNamespace, NoSuchTable
+from icetower.gateway.attempts import READ
 from icetower.gateway.http import (
     Call,
     idempotency_key,
@@ -78,24 +79,31 @@ def routes(tower: Tower) -> list[Route]:
     return [
         # Routes are tried in order: those that are called most come first. The append is in no specification, and so
         # not among the endpoints that clients are told of: Icetower's own SDK knows it.
-        route(tower, "POST", tables + "/{table}", commit_table),
-        route(tower, "POST", tables + "/{table}/append", append_files),
+        route(tower, "POST", tables + "/{table}", commit_table, operation="commit", commits=True),
+        route(tower, "POST", tables + "/{table}/append", append_files, operation="append", commits=True),
         route(tower, "GET", "/v1/config", config),
-        route(tower, "GET", namespaces, list_namespaces),
-        route(tower, "POST", namespaces, create_namespace, mutates=True),
-        route(tower, "HEAD", namespaces + "/{namespace}", namespace_exists),
-        route(tower, "GET", namespaces + "/{namespace}", load_namespace),
-        route(tower, "DELETE", namespaces + "/{namespace}", drop_namespace, mutates=True),
-        route(tower, "POST", namespaces + "/{namespace}/properties", update_namespace, mutates=True),
-        route(tower, "POST", namespaces + "/{namespace}/register", register_table, mutates=True),
-        route(tower, "GET", tables, list_tables),
-        route(tower, "POST", tables, create_table, mutates=True),
-        route(tower, "HEAD", tables + "/{table}", table_exists),
-        route(tower, "GET", tables + "/{table}", load_table),
-        route(tower, "DELETE", tables + "/{table}", drop_table, mutates=True),
-        route(tower, "POST", tables + "/{table}/metrics", report_metrics),
-        route(tower, "POST", "/v1/tables/rename", rename_table, mutates=True),
-        route(tower, "POST", "/v1/transactions/commit", commit_transaction),
+        route(tower, "GET", namespaces, list_namespaces, operation=READ),
+        route(tower, "POST", namespaces, create_namespace, mutates=True, operation="create-namespace"),
+        route(tower, "HEAD", namespaces + "/{namespace}", namespace_exists, operation=READ),
+        route(tower, "GET", namespaces + "/{namespace}", load_namespace, operation=READ),
+        route(tower, "DELETE", namespaces + "/{namespace}", drop_namespace, mutates=True, operation="drop-namespace"),
+        route(
+            tower,
+            "POST",
+            namespaces + "/{namespace}/properties",
+            update_namespace,
+            mutates=True,
+            operation="alter-namespace",
+        ),
+        route(tower, "POST", namespaces + "/{namespace}/register", register_table, mutates=True, operation="register"),
+        route(tower, "GET", tables, list_tables, operation=READ),
+        route(tower, "POST", tables, create_table, mutates=True, operation="create"),
+        route(tower, "HEAD", tables + "/{table}", table_exists, operation=READ),
+        route(tower, "GET", tables + "/{table}", load_table, operation=READ),
+        route(tower, "DELETE", tables + "/{table}", drop_table, mutates=True, operation="drop"),
+        route(tower, "POST", tables + "/{table}/metrics", report_metrics, operation=READ),
+        route(tower, "POST", "/v1/tables/rename", rename_table, mutates=True, operation="rename"),
+        route(tower, "POST", "/v1/transactions/commit", commit_transaction, operation="transaction", commits=True),
     ]
 
 
@@ -130,6 +138,7 @@ async def list_namespaces(call: Call) -> Response:
 async def create_namespace(call: Call) -> Response:
     wanted = wire.parse_request(wire.CreateNamespace, call.body)
     namespace = wanted.levels()
+    call.concerns(namespace)
     call.allow(permissions.require_namespace_change, namespace)
     check_code(wanted.properties, call.tower.settings.client_code, of="namespace")
     _require_no_location(call, [*filter(locations.steers_clients, wanted.properties)], ".".join(namespace))
@@ -181,6 +190,7 @@ async def list_tables(call: Call) -> Response:
 async def create_table(call: Call) -> Response:
     wanted = wire.parse_request(wire.CreateTable, call.body)
     identifier = Identifier(call.namespace, wanted.name)
+    call.concerns(identifier, operation="stage-create" if wanted.stage_create else None)
     call.allow(permissions.require, Operation.CREATE, identifier)
     check_code(wanted.properties, call.tower.settings.client_code)
     chosen = [name for name in wanted.properties if name in PATHS or locations.steers_clients(name)]
@@ -232,6 +242,7 @@ def _require_no_location(call: Call, chosen: Sequence[str], what: str) -> None:
 async def register_table(call: Call) -> Response:
     wanted = wire.parse_request(wire.RegisterTable, call.body)
     identifier = Identifier(call.namespace, wanted.name)
+    call.concerns(identifier)
     call.allow(permissions.require, Operation.REGISTER, identifier)
     await call.tower.escalations.require_free(call.principal, identifier)
     tables = call.tower.tables
@@ -264,6 +275,7 @@ async def drop_table(call: Call) -> Response:
 
 async def rename_table(call: Call) -> Response:
     source, target = wire.parse_request(wire.RenameTable, call.body).identifiers()
+    call.concerns(source, target)
     # It needs `rename` on the old name and `create` on the new one.
     call.allow(permissions.require, Operation.RENAME, source)
     call.allow(permissions.require, Operation.CREATE, target)
@@ -327,6 +339,7 @@ async def append_files(call: Call) -> Response:
 
 async def commit_transaction(call: Call) -> Response:
     requests = parse_transaction(call.body)
+    call.concerns(*(request.identifier for request in requests if request.identifier is not None))
     key, application = idempotency_key(call.request), numbered(call.request)
 
     async def commit(call: Call) -> Response:

@@ -2,7 +2,7 @@
 
 [server]                     host, port, data, body_max_bytes, queue_deadline_s, key_lifetime_s, token_ttl_s,
                              token_renewal_max_s, origins, storage_threads, metadata_max_bytes,
-                             cache_max_bytes
+                             cache_max_bytes, slow_swap_s, disk_min_bytes, log_format, log_level
 [upstream]                   uri (SQLAlchemy URL), catalog (its name in the shared tables), warehouse
 [storage]                    properties for PyIceberg's FileIO on the server, such as s3.endpoint
 [table-config]               properties handed to clients with each table, such as s3.endpoint
@@ -19,7 +19,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -27,6 +27,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from icetower.catalog.ports import METADATA_MAX_BYTES
 from icetower.contracts.model import NAME
 from icetower.errors import ConfigurationError
+from icetower.observe.events import Form
 from icetower.observe.matters import mail_address
 from icetower.observe.sending import Encryption, MailServer, Ways, Webhook
 from icetower.recent import CACHE_MAX_BYTES
@@ -64,6 +65,12 @@ class Server(_Section):
     """Tables with a longer metadata file, unpacked, are not loaded."""
     cache_max_bytes: Annotated[int, Field(ge=32 * 1024 * 1024)] = CACHE_MAX_BYTES
     """Memory of all caches together."""
+    slow_swap_s: Annotated[float, Field(gt=0)] = 1.0
+    """A swap that takes longer than this is a line on the log."""
+    disk_min_bytes: Annotated[int, Field(ge=0)] = 256 * 1024 * 1024
+    """With less free below `data`, the server says that it is not ready."""
+    log_format: Form = Form.LOGFMT
+    log_level: Literal["info", "warning", "error"] = "warning"
 
 
 class UpstreamSettings(_Section):

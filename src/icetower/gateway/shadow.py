@@ -14,7 +14,7 @@ from icetower.contracts.document import ENFORCE, SHADOW
 from icetower.errors import NotFound
 from icetower.gateway.http import Call, json_response, route
 from icetower.gateway.tower import Tower
-from icetower.ledger.ledger import Outcome, percentile
+from icetower.ledger.attempts import Outcome, percentile
 from icetower.ledger.shadow import Ended, ShadowCount
 from icetower.registry.versions import ContractVersion, parsed
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -36,23 +37,24 @@ from icetower.commit.tables import Tables
 from icetower.contracts.model import ADMINISTRATOR_NAME, Operation
 from icetower.database import Database, sqlite_url
 from icetower.errors import (
-    CommitStateUnknown,
-    Conflict,
     IcetowerError,
     KeyMisused,
     NotSupported,
 )
 from icetower.gateway.aftermath import Aftermath
+from icetower.gateway.attempts import Attempts, partitions_of
 from icetower.gateway.gatekeeper import Gatekeeper
 from icetower.gateway.governor import Governor
 from icetower.gateway.places import Places
+from icetower.gateway.readiness import readiness_of
 from icetower.gateway.settings import Settings
 from icetower.gateway.token_rates import TokenRates
 from icetower.gateway.twins import Twins
-from icetower.ledger.ledger import Answer, Attempt, Commit, CommitKey, Ledger, Outcome, key_hash
+from icetower.ledger.ledger import Answer, Attempt, Commit, CommitKey, Ledger, key_hash
 from icetower.ledger.shadow import Shadowed
 from icetower.observe.bypasses import Bypasses
 from icetower.observe.escalations import Escalations
+from icetower.observe.events import Events
 from icetower.protocol.appends import AppendRequest
 from icetower.protocol.commits import CommitRequest
 from icetower.protocol.names import Identifier
@@ -61,6 +63,7 @@ from icetower.recent import Budget
 from icetower.registry.principals import Principal
 from icetower.registry.registry import Registry
 from icetower.registry.tokens import Lifetimes
+from icetower.table.change import Touched
 from icetower.table.head import HeadState
 
 ADMIN_NAME = "admin"
@@ -100,7 +103,9 @@ class Tower:
         self.storage: Storage = FileIOStorage(settings.storage, threads=settings.server.storage_threads)
         self.budget = Budget(settings.server.cache_max_bytes)
         self.manifests = Manifests(self.storage, budget=self.budget)
-        self.bypasses = Bypasses(self.manifests, ambient)
+        self.events = Events(ambient)
+        self.attempts = Attempts(ambient, self.events, self._note, slow_s=settings.server.slow_swap_s)
+        self.bypasses = Bypasses(self.manifests, ambient, self.events)
         self.heads = Heads(
             self.upstream,
             self.storage,
@@ -113,15 +118,25 @@ class Tower:
         self.footers = Footers(self.storage, budget=self.budget)
         self.vectors = Vectors(self.storage)
         self.contents = Contents(self.storage, budget=self.budget)
+        warehouse = settings.upstream.warehouse or f"file://{data}/warehouse"  # as it is: nothing is unquoted
         self.tables = Tables(
             self.upstream,
             self.storage,
             self.heads,
             self.manifests,
             ambient,
-            warehouse=settings.upstream.warehouse or f"file://{data}/warehouse",  # as it is: nothing is unquoted
+            warehouse=warehouse,
             ledger=self.ledger,
             client_code=settings.client_code,
+        )
+        self.readiness = readiness_of(
+            self.upstream,
+            self.storage,
+            control,
+            ambient,
+            warehouse=warehouse,
+            data=data,
+            disk_min_bytes=settings.server.disk_min_bytes,
         )
         self.gatekeeper = Gatekeeper(self.registry, self.ledger, self.heads.group_keys, self.flush)
         self.engine = Engine(
@@ -132,6 +147,7 @@ class Tower:
             ambient,
             self.gatekeeper,
             Limits(deadline_s=settings.server.queue_deadline_s),
+            self.attempts.swapped,
         )
         self.governor = Governor(self.registry, ambient, self._note, deadline_s=settings.server.queue_deadline_s)
         self.places = Places(deadline_s=settings.server.queue_deadline_s)
@@ -155,6 +171,8 @@ class Tower:
         await self.heads.group_keys.flush()
         await self.escalations.close()
         await self.bypasses.close()
+        await self.readiness.close()
+        self.events.close()
         await self.upstream.close()
         for database in self._databases:
             database.close()
@@ -171,17 +189,19 @@ class Tower:
         """One commit to one table: read, ask, queue, answer; every attempt is logged."""
         assert request.identifier is not None
         started_s = self.ambient.monotonic_s()
-        operation, name = "?", None
+        operation, name, partitions = "?", None, ()
 
         async def work() -> tuple[Committed]:
-            nonlocal operation
+            nonlocal operation, partitions
             async with self.manifests.parsing.commit(principal.name) as reading:
                 admitted = await self._admit(principal, request, sent, since_s=started_s)
                 reading.leave()
                 if isinstance(admitted, Committed):
                     return (admitted,)
                 operation = "+".join(sorted(admitted.operations)) or "none"
-                return (await self._commit(admitted, creates=_creates(request)),)
+                done = await self._commit(admitted, creates=_creates(request))
+                partitions = partitions_of(done.head, _touched(admitted))
+                return (done,)
 
         try:
             sent = _sent(principal, request, key, application)
@@ -196,7 +216,7 @@ class Tower:
             if told is not error:
                 raise told from error
             raise
-        self._log(principal.name, request.identifier, operation, started_s, committed, key=key)
+        self._log(principal.name, request.identifier, operation, started_s, committed, key=key, partitions=partitions)
         return committed.head
 
     async def _commit(self, admitted: Admitted, *, creates: bool) -> Committed:
@@ -436,8 +456,10 @@ class Tower:
         # Two without a key, of one content, are two appends for all that anybody knows.
         keyed = key is not None or request.key is not None or request.application is not None
         name = (principal.name, identifier, request.ref, key, request.key, request.application) if keyed else None
+        partitions: tuple[str, ...] = ()
 
         async def work() -> tuple[Committed]:
+            nonlocal partitions
             head = await self.heads.load(identifier)
             # Before the contract is asked, and its files are looked at: a slot may have passed since they were
             # appended, and compaction may have replaced them.
@@ -454,7 +476,10 @@ class Tower:
             files = await self.footers.verify(head.metadata, asked.claims)
             with self.governor.held(principal, str(identifier), "append"):
                 admission_of_appends.check_proofs(principal, identifier, asked.claims, files)
-            return (await self.engine.submit_append(admission_of_appends.admitted(asked, files), head),)
+            admitted = admission_of_appends.admitted(asked, files)
+            done = await self.engine.submit_append(admitted, head)
+            partitions = partitions_of(done.head, admitted.files)
+            return (done,)
 
         try:
             self._require(principal, Operation.APPEND, identifier)
@@ -466,7 +491,9 @@ class Tower:
             if told is not error:
                 raise told from error
             raise
-        self._log(principal.name, identifier, "append", started_s, committed, key=key or request.key)
+        self._log(
+            principal.name, identifier, "append", started_s, committed, key=key or request.key, partitions=partitions
+        )
         return committed
 
     def _require(self, principal: Principal, operation: Operation, identifier: Identifier) -> None:
@@ -498,27 +525,15 @@ class Tower:
         result: Committed | IcetowerError,
         *,
         key: str | None,
+        partitions: tuple[str, ...] = (),
     ) -> None:
-        latency_ms = (self.ambient.monotonic_s() - started_s) * 1000
-        committed = result if isinstance(result, Committed) else None
-        if committed is not None and committed.outcome != "replayed":
+        if isinstance(result, Committed) and result.outcome != "replayed":
             self.escalations.succeeded(principal, identifier)
-        self.aftermath.put(
-            Attempt(
-                principal=principal,
-                table=str(identifier),
-                operation=operation,
-                outcome=Outcome(committed.outcome) if committed else _outcome_of(result),
-                rule=None if isinstance(result, Committed) else result.rule,
-                queue_wait_ms=committed.queue_wait_ms if committed else 0.0,
-                latency_ms=latency_ms,
-                snapshots=committed.snapshots if committed else (),
-                key_hash=key_hash(key),
-                at_ms=self.ambient.now_ms(),
-            )
+        self.attempts.ended(
+            principal, str(identifier), operation, started_s, result, key_hash=key_hash(key), partitions=partitions
         )
 
-    def _note(self, item: Shadowed) -> None:
+    def _note(self, item: Shadowed | Attempt) -> None:
         self.aftermath.put(item)
 
     async def flush(self) -> None:
@@ -542,6 +557,11 @@ def _told(committed: tuple[Committed, ...], of_twin: bool) -> tuple[Committed, .
 
 def _creates(request: CommitRequest) -> bool:
     return any(requirement["type"] == "assert-create" for requirement in request.requirements)
+
+
+def _touched(admitted: Admitted) -> Iterator[Touched]:
+    """The files that a commit adds and removes."""
+    return chain.from_iterable((*change.added, *change.removed) for change in admitted.changes)
 
 
 def _asked_first(request: CommitRequest) -> Operation:
@@ -580,9 +600,3 @@ def _commits(admitted: Admitted, done: Committed) -> list[Commit]:
         owner = CommitKey(*table, name, numbered=True)
         commits.append(Commit(owner, *about, sequence=number, sequence_number=lowest))
     return commits
-
-
-def _outcome_of(error: IcetowerError | Committed) -> Outcome:
-    if isinstance(error, CommitStateUnknown):
-        return Outcome.UNKNOWN
-    return Outcome.CONFLICT if isinstance(error, Conflict) else Outcome.REFUSED

@@ -8,17 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
-import math
-from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal
 
 from sqlalchemy import (
-    ColumnElement,
     Connection,
     LargeBinary,
     Row,
@@ -27,8 +22,6 @@ from sqlalchemy import (
     case,
     cast,
     delete,
-    func,
-    insert,
     literal_column,
     select,
 )
@@ -38,11 +31,22 @@ from icetower.ambient import Ambient
 from icetower.database import Database
 from icetower.errors import KeyMisused
 from icetower.ledger import histories
+from icetower.ledger.attempts import (
+    Attempt,
+    Outcome,
+    Page,
+    Search,
+    Summary,
+    read_counts,
+    read_page,
+    read_summary,
+    write_attempts,
+)
 from icetower.ledger.door import LedgerDoor
 from icetower.ledger.hashes import ANSWER, APPLICATION, GROUP, KEY, hashed
 from icetower.ledger.histories import Fate, TableName
 from icetower.ledger.lookups import ASKED_AT_ONCE, Lookups
-from icetower.ledger.schema import answers, attempts, expired, groups, keys
+from icetower.ledger.schema import answers, expired, groups, keys
 from icetower.ledger.shadow import Ended, ShadowCount, Shadowed, read_endings, read_shadowed, write_shadowed
 from icetower.registry.sql import migrate
 
@@ -55,18 +59,6 @@ SWEPT_PER_ROW = 4
 """A pass of the sweep takes a quarter of the time in which as many rows are added as there are: a seventh is dead."""
 
 SWEPT_MIN = 64
-
-
-class Outcome(StrEnum):
-    """What became of an attempt to commit."""
-
-    DIRECT = "direct"
-    REBASED = "rebased"
-    APPENDED = "appended"
-    REFUSED = "refused"
-    CONFLICT = "conflict"
-    REPLAYED = "replayed"
-    UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,22 +148,6 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
-    """One attempt to commit. `at_ms` 0: now. Keys are kept as hashes (`key_hash`), never as they are."""
-
-    principal: str
-    table: str
-    operation: str
-    outcome: Outcome
-    rule: str | None = None
-    queue_wait_ms: float = 0.0
-    latency_ms: float = 0.0
-    snapshots: tuple[int, ...] = ()
-    key_hash: str | None = None
-    at_ms: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class Batch:
     """What is written at once, in one transaction. `answers`: each with its principal and key."""
 
@@ -181,16 +157,6 @@ class Batch:
     expired: Sequence[Expired] = ()
     answers: Sequence[tuple[str, str, Answer]] = ()
     shadowed: Sequence[Shadowed] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """Attempts of one table or principal: how they ended, and percentiles (nearest rank) of those that landed."""
-
-    name: str
-    outcomes: dict[str, int]
-    latency_ms: dict[int, float]
-    queue_wait_ms: dict[int, float]
 
 
 def key_hash(key: str | None) -> str | None:
@@ -240,7 +206,7 @@ class Ledger:
             (groups, [{"id": group.id, "expires_ms": now + self._window_ms(numbered=True)} for group in batch.groups]),
             (answers, [self._answer_row(name, answer, now) for name, answer in answered.items()]),
         ]
-        logged = [_attempt_row(attempt, now) for attempt in batch.attempts]
+        logged = batch.attempts
 
         def work(connection: Connection) -> None:
             numbers = histories.numbers_of(connection, {commit.owner.table_uuid for commit in commits})
@@ -254,9 +220,7 @@ class Ledger:
                     self._sweep(connection, table, SWEPT_MIN + SWEPT_PER_ROW * len(some), now)
             write_shadowed(connection, batch.shadowed)
             if logged:
-                connection.execute(insert(attempts), logged)
-                newest = connection.execute(select(func.max(attempts.c.id))).scalar_one()
-                connection.execute(delete(attempts).where(attempts.c.id <= newest - self._attempts_max))
+                write_attempts(connection, logged, now, self._attempts_max)
 
         if logged or batch.shadowed or batch.expired or any(some for _, some in rows):
             await self._database.run(work, write=True)
@@ -456,24 +420,19 @@ class Ledger:
         self, *, limit: int = 100, table: str | None = None, principal: str | None = None
     ) -> list[Attempt]:
         """The newest attempts, newest first."""
-        query = select(attempts).where(*_of(table, principal)).order_by(attempts.c.id.desc()).limit(limit)
+        page = await self.search(Search(table=table, principal=principal), limit=limit)
+        return list(page.attempts)
 
-        def work(connection: Connection) -> list[Attempt]:
-            return [_attempt(row) for row in connection.execute(query)]
-
-        return await self._database.run(work)
+    async def search(self, wanted: Search, *, limit: int, before: int | None = None) -> Page:
+        """A page of the attempts that are wanted, newest first; `before`: where the page before it ended."""
+        return await self._database.run(lambda connection: read_page(connection, wanted, limit, before))
 
     async def counts(
         self, *, since_ms: int = 0, table: str | None = None, principal: str | None = None
     ) -> dict[Outcome, int]:
         """How many attempts ended how, since a time."""
-        wanted = (attempts.c.at_ms >= since_ms, *_of(table, principal))
-        query = select(attempts.c.outcome, func.count().label("n")).where(*wanted).group_by(attempts.c.outcome)
-
-        def work(connection: Connection) -> dict[Outcome, int]:
-            return {Outcome(row.outcome): row.n for row in connection.execute(query)}
-
-        return await self._database.run(work)
+        wanted = Search(since_ms=since_ms, table=table, principal=principal)
+        return await self._database.run(lambda connection: read_counts(connection, wanted))
 
     async def summary(
         self,
@@ -484,33 +443,9 @@ class Ledger:
         sample_max: int = 100_000,
     ) -> list[Summary]:
         """Outcomes and percentiles for each table or principal, from the newest `sample_max` attempts since a time."""
-        name = attempts.c.table_name if by == "table" else attempts.c.principal
-        columns = select(name, attempts.c.outcome, attempts.c.latency_ms, attempts.c.queue_wait_ms)
-        query = columns.where(attempts.c.at_ms >= since_ms).order_by(attempts.c.id.desc()).limit(sample_max)
-        rows = await self._database.run(lambda connection: connection.execute(query).all())
-        outcomes: defaultdict[str, Counter[str]] = defaultdict(Counter)
-        latencies: defaultdict[str, list[float]] = defaultdict(list)
-        waits: defaultdict[str, list[float]] = defaultdict(list)
-        for group, outcome, latency_ms, queue_wait_ms in rows:
-            outcomes[group][outcome] += 1
-            if outcome in (Outcome.DIRECT, Outcome.REBASED, Outcome.APPENDED):
-                latencies[group].append(latency_ms)
-                waits[group].append(queue_wait_ms)
-        return [
-            Summary(
-                group,
-                dict(sorted(outcomes[group].items())),
-                {p: percentile(latencies[group], p) for p in percentiles},
-                {p: percentile(waits[group], p) for p in percentiles},
-            )
-            for group in sorted(outcomes)
-        ]
-
-
-def percentile(values: Iterable[float], percent: int) -> float:
-    """The nearest-rank percentile; 0.0 of nothing."""
-    ordered = sorted(values)
-    return ordered[max(0, math.ceil(len(ordered) * percent / 100) - 1)] if ordered else 0.0
+        return await self._database.run(
+            lambda connection: read_summary(connection, by, since_ms, percentiles, sample_max)
+        )
 
 
 def _upsert(table: Table, lifetime_ms: int, dialect: Any) -> Any:
@@ -550,11 +485,6 @@ def _pieces(ids: Sequence[bytes]) -> Iterable[Sequence[bytes]]:
     return (ids[start : start + ASKED_AT_ONCE] for start in range(0, len(ids), ASKED_AT_ONCE))
 
 
-def _of(table: str | None, principal: str | None) -> list[ColumnElement[bool]]:
-    wanted = ((attempts.c.table_name, table), (attempts.c.principal, principal))
-    return [column == value for column, value in wanted if value is not None]
-
-
 def _commit(owner: CommitKey, row: Row[Any]) -> Commit:
     ids = bytes(row.snapshots)
     return Commit(
@@ -567,34 +497,4 @@ def _commit(owner: CommitKey, row: Row[Any]) -> Commit:
         row.expires_ms,
         row.sequence_number,
         row.registration,
-    )
-
-
-def _attempt_row(attempt: Attempt, now_ms: int) -> dict[str, Any]:
-    return {
-        "at_ms": attempt.at_ms or now_ms,
-        "principal": attempt.principal,
-        "table_name": attempt.table,
-        "operation": attempt.operation,
-        "outcome": attempt.outcome.value,
-        "rule": attempt.rule,
-        "queue_wait_ms": attempt.queue_wait_ms,
-        "latency_ms": attempt.latency_ms,
-        "snapshots": json.dumps(attempt.snapshots),
-        "key_hash": attempt.key_hash,
-    }
-
-
-def _attempt(row: Row[Any]) -> Attempt:
-    return Attempt(
-        row.principal,
-        row.table_name,
-        row.operation,
-        Outcome(row.outcome),
-        row.rule,
-        row.queue_wait_ms,
-        row.latency_ms,
-        tuple(json.loads(row.snapshots)),
-        row.key_hash,
-        row.at_ms,
     )

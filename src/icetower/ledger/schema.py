@@ -79,6 +79,9 @@ attempts = Table(
     Column("latency_ms", Float, nullable=False),
     Column("snapshots", Text, nullable=False),  # JSON list of ids
     Column("key_hash", String(64)),
+    Column("request_id", String(32)),
+    Column("partitions", Text),  # JSON list of names
+    Column("message", Text),
 )
 
 shadow = Table(

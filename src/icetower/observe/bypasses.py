@@ -1,13 +1,12 @@
 """Commits that came to a table around the tower, noticed when the table is loaded after them.
 
-The newest are kept in memory, for `GET /icetower/v1/bypasses`, and each is logged as a warning. `icetower audit` finds
-them in the table's history at any time.
+The newest are kept in memory, for `GET /icetower/v1/bypasses`, and each is a line on the server's log. `icetower audit`
+finds them in the table's history at any time.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -16,13 +15,12 @@ from typing import Any
 from icetower.ambient import Ambient
 from icetower.catalog.changes import Manifests
 from icetower.errors import IcetowerError
+from icetower.observe.events import Event, Events
 from icetower.observe.matters import one_line
 from icetower.protocol.names import Identifier
 from icetower.table.head import HeadState
 from icetower.table.origins import origin_of
 from icetower.table.partitions import partition_name
-
-log = logging.getLogger("icetower")
 
 KEPT = 1_000
 PARTITIONS_MAX = 20
@@ -59,9 +57,10 @@ class Bypass:
 class Bypasses:
     """What went around the tower since it was started."""
 
-    def __init__(self, manifests: Manifests, ambient: Ambient) -> None:
+    def __init__(self, manifests: Manifests, ambient: Ambient, events: Events) -> None:
         self._manifests = manifests
         self._ambient = ambient
+        self._events = events
         self._kept: deque[Bypass] = deque(maxlen=KEPT)
         self._looking: set[asyncio.Task[None]] = set()
 
@@ -113,13 +112,11 @@ class Bypasses:
             partitions=partitions,
         )
         self._kept.append(bypass)
-        who = ", ".join(f"{name} {word}" for name, word in bypass.origin.items()) or "nobody says who"
-        where = ", ".join(partitions) or "not known"
-        log.warning(
-            "bypass: snapshot %d (%s) of %s did not come through a tower; written by: %s; partitions: %s",
-            bypass.snapshot_id,
-            bypass.operation,
-            bypass.table,
-            who,
-            where,
+        self._events.say(
+            Event.BYPASS,
+            table=bypass.table,
+            snapshot=bypass.snapshot_id,
+            operation=bypass.operation,
+            written_by=[f"{name} {value}" for name, value in bypass.origin.items()] or ["not known"],
+            partitions=partitions or ["not known"],
         )

@@ -120,10 +120,14 @@ def _as_updates(request: CreateTable) -> list[JSON]:
 
 
 def error_body(error: IcetowerError) -> JSON:
-    """The body of an error: `IcebergErrorResponse`, with what a machine needs to act beside the message."""
+    """The body of an error: `IcebergErrorResponse`, with what a machine needs to act beside the message.
+
+    Iceberg's clients show people the message alone, so the id by which the server's log is searched is part of it.
+    """
+    known = "" if error.request_id is None else f" (request {error.request_id})"
     return {
         "error": {
-            "message": error.message,
+            "message": error.message + known,
             "type": error.kind,
             "code": error.status,
             "rule": error.rule,
@@ -134,5 +138,6 @@ def error_body(error: IcetowerError) -> JSON:
             "owner": error.owner,
             "wait_until_ms": error.wait_until_ms,
             "escalated_to": error.escalated_to,
+            "request_id": error.request_id,
         }
     }

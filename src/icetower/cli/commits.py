@@ -1,0 +1,80 @@
+"""`icetower commits` and `icetower bypasses`: what was tried at a running tower, and what went around it."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+from icetower.ambient import SystemAmbient
+from icetower.cli.registry import DEFAULT_URI, Json, Uri, connect, print_rows
+from icetower.cli.terminal import say
+from icetower.cli.times import since_ms
+
+LIMIT_MAX = 1_000_000
+COLUMNS = ("at_ms", "principal", "table", "operation", "outcome", "rule", "partitions", "snapshots", "ms", "request_id")
+BYPASS_COLUMNS = ("noticed_ms", "committed_ms", "table", "snapshot-id", "operation", "written_by", "partitions")
+
+Limit = Annotated[int, typer.Option("--limit", "-n", min=1, max=LIMIT_MAX, help="At most so many, the newest.")]
+
+
+def commits(
+    refused: Annotated[
+        bool, typer.Option("--refused", help="Only what did not land: refused, in conflict, or not known.")
+    ] = False,
+    agent: Annotated[str | None, typer.Option(help="Only this principal's.")] = None,
+    table: Annotated[str | None, typer.Option(help="Only those to this table, namespace.table.")] = None,
+    since: Annotated[
+        str | None, typer.Option(help="From when on: 2026-11-21T08:00Z, or how long ago: 90m, 2h, 1d.")
+    ] = None,
+    request: Annotated[
+        str | None, typer.Option(help="The id that an error or a log line names, or its beginning.")
+    ] = None,
+    limit: Limit = 50,
+    uri: Uri = DEFAULT_URI,
+    as_json: Json = False,
+) -> None:
+    """Show the newest attempts to commit, and reads and changes of tables that were refused.
+
+    Administrators see all attempts, agents their own. With --request the answer that its client got is shown, too.
+
+    \b
+    Example:
+      icetower commits --refused --table shop.sales --since 2h
+      icetower commits --request 8f3a
+    """
+    at_ms = None if since is None else since_ms(since, SystemAmbient().now_ms())
+    with connect(uri) as tower:
+        rows = tower.commits(
+            limit=limit, table=table, principal=agent, refused=refused, since_ms=at_ms, request_id=request
+        )
+    if as_json:
+        say(json.dumps(rows))
+        return
+    print_rows([row | {"ms": round(row["latency_ms"])} for row in rows], COLUMNS, as_json=False)
+    if request is not None:
+        for row in rows:
+            if row["message"]:
+                say(f"{row['request_id']}: {row['message']}")
+
+
+def bypasses(limit: Limit = 50, uri: Uri = DEFAULT_URI, as_json: Json = False) -> None:
+    """Show commits that came to tables around the tower since it was started. For administrators.
+
+    `icetower audit` finds them in a table's history at any time.
+
+    \b
+    Example:
+      icetower bypasses --json
+    """
+    with connect(uri) as tower:
+        rows = tower.bypasses(limit=limit)
+    if as_json:
+        say(json.dumps(rows))
+        return
+    print_rows([row | {"written_by": _written_by(row)} for row in rows], BYPASS_COLUMNS, as_json=False)
+
+
+def _written_by(row: dict[str, Any]) -> list[str]:
+    return [f"{name} {value}" for name, value in row["origin"].items()] or ["not known"]

@@ -1,0 +1,30 @@
+"""Points in time as people type and read them."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+
+from icetower.errors import UsageError
+
+_AGO = re.compile(r"(\d{1,9})(s|m|h|d)")
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+
+
+def since_ms(text: str, now_ms: int) -> int:
+    """A point in time, in milliseconds since 1970. Raises `UsageError`."""
+    ago = _AGO.fullmatch(text)
+    try:
+        if ago is not None:
+            return now_ms - int(timedelta(**{_UNITS[ago[2]]: int(ago[1])}).total_seconds() * 1_000)
+        at = datetime.fromisoformat(text)
+    except (ValueError, OverflowError) as error:
+        raise UsageError(
+            f"--since {text!r} is no time: write 2026-11-21T08:00Z, or how long ago: 90m, 2h, 1d"
+        ) from error
+    return int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1_000)
+
+
+def time_text(at_ms: int) -> str:
+    """A time as people read it, in UTC."""
+    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(sep=" ", timespec="seconds")

@@ -1,0 +1,201 @@
+"""What is kept of each attempt: a row in the ledger's log, and, where it was refused, a line on the server's log.
+
+Both carry the id of the request, and so does the error that the client gets.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
+
+from icetower.ambient import Ambient
+from icetower.commit.engine import Committed
+from icetower.commit.steps import Step
+from icetower.errors import AlreadyExists, CommitConflict, CommitStateUnknown, Conflict, IcetowerError, NotAuthenticated
+from icetower.ledger.attempts import PARTITIONS_MAX, Attempt, Outcome
+from icetower.observe.events import Event, Events
+from icetower.observe.matters import one_line
+from icetower.table.change import Touched
+from icetower.table.head import HeadState
+from icetower.table.partitions import partition_key, partition_name
+
+FILES_LOOKED_AT_MAX = 2_000
+"""Files of one commit whose partitions are looked at for the log."""
+SAME_AGAIN_S = 60.0
+"""Of a principal's refused reads of one table by one rule, one in this time is kept."""
+READS_KEPT_MAX = 10_000
+REQUEST_ID_CHARACTERS = 16
+READ = "read"
+SLOW_SWAP_S = 1.0
+_METADATA_LOST = "upstream.metadata"
+
+
+class Attempts:
+    """Where every attempt ends.
+
+    Args:
+        keep: takes what is to be written to the ledger.
+        slow_s: a swap that takes longer is a line on the log.
+    """
+
+    def __init__(
+        self, ambient: Ambient, events: Events, keep: Callable[[Attempt], None], *, slow_s: float = SLOW_SWAP_S
+    ) -> None:
+        self._ambient = ambient
+        self._events = events
+        self._keep = keep
+        self._slow_s = slow_s
+        self._reads_s: OrderedDict[tuple[str, str, str], float] = OrderedDict()
+
+    def ended(
+        self,
+        principal: str,
+        about: str,
+        operation: str,
+        started_s: float,
+        result: Committed | IcetowerError | None,
+        *,
+        key_hash: str | None = None,
+        partitions: tuple[str, ...] = (),
+    ) -> None:
+        """One attempt. `result` None: a change that is no commit was made.
+
+        An error gets the id of the request here, before it is answered.
+        """
+        error = result if isinstance(result, IcetowerError) else None
+        request_id = self.named(error)
+        if error is not None:
+            error.logged = True
+        if error is not None and operation == READ and self._said_lately(principal, about, error.rule):
+            return
+        committed = result if isinstance(result, Committed) else None
+        attempt = Attempt(
+            principal=principal,
+            table=about,
+            operation=operation,
+            outcome=_outcome_of(committed, error),
+            rule=None if error is None else error.rule,
+            queue_wait_ms=0.0 if committed is None else committed.queue_wait_ms,
+            latency_ms=(self._ambient.monotonic_s() - started_s) * 1000,
+            snapshots=() if committed is None else committed.snapshots,
+            key_hash=key_hash,
+            at_ms=self._ambient.now_ms(),
+            request_id=request_id,
+            partitions=partitions if error is None else tuple(map(one_line, error.partitions)),
+            message=None if error is None else error.message,
+        )
+        self._keep(attempt)
+        if error is not None:
+            self._say(attempt, error)
+
+    def named(self, error: IcetowerError | None) -> str:
+        """The id of a request: a new one, unless the error has one. Two equal requests at once may share an error."""
+        if error is not None and error.request_id is not None:
+            return error.request_id
+        request_id = self._ambient.uuid4().replace("-", "")[-REQUEST_ID_CHARACTERS:]
+        if error is not None:
+            error.request_id = request_id
+        return request_id
+
+    def failed(self, method: str, path: str, error: IcetowerError) -> None:
+        """A request that is in no log of attempts: what was wrong on the server's side, and who was not let in."""
+        if error.logged:
+            return
+        if error.rule == _METADATA_LOST:
+            event = Event.METADATA_LOST
+        elif isinstance(error, NotAuthenticated):
+            event = Event.NOT_AUTHENTICATED
+        elif error.status >= 500:
+            event = Event.FAILED
+        else:
+            return
+        error.logged = True
+        self._events.say(
+            event,
+            request=self.named(error),
+            method=method,
+            path=path,
+            status=error.status,
+            rule=error.rule,
+            message=error.message,
+        )
+
+    def swapped(self, steps: Sequence[Step], took_s: float) -> None:
+        """A group of commits was swapped in, or was not, after a while."""
+        if took_s < self._slow_s:
+            return
+        self._events.say(
+            Event.SWAP_SLOW,
+            tables=[str(step.identifier) for step in steps],
+            metadata=[step.new.head.location for step in steps],
+            snapshots=[
+                snapshot for step in steps for accepted in step.plan.accepted for snapshot in accepted.snapshots
+            ],
+            commits=sum(len(step.waiting) for step in steps),
+            took_ms=took_s * 1000,
+        )
+
+    def _said_lately(self, principal: str, about: str, rule: str) -> bool:
+        """Whether such a read was kept a moment ago: one agent in a loop must not push others out of the log."""
+        now_s, name = self._ambient.monotonic_s(), (principal, about, rule)
+        before_s = self._reads_s.get(name)
+        if before_s is not None and now_s < before_s + SAME_AGAIN_S:
+            return True
+        self._reads_s[name] = now_s
+        self._reads_s.move_to_end(name)
+        if len(self._reads_s) > READS_KEPT_MAX:
+            self._reads_s.popitem(last=False)
+        return False
+
+    def _say(self, attempt: Attempt, error: IcetowerError) -> None:
+        stale = isinstance(error, CommitConflict) and not error.rule.startswith("conflict")
+        # Clients expect these, and go on by themselves.
+        expected = stale or isinstance(error, AlreadyExists)
+        self._events.say(
+            _event_of(attempt.outcome, error),
+            logging.INFO if expected else logging.WARNING,
+            request=attempt.request_id,
+            principal=attempt.principal,
+            table=attempt.table,
+            operation=attempt.operation,
+            status=error.status,
+            rule=error.rule,
+            partitions=attempt.partitions,
+            snapshot=error.snapshot,
+            latency_ms=attempt.latency_ms,
+            message=error.message,
+        )
+
+
+def partitions_of(head: HeadState, touched: Iterable[Touched]) -> tuple[str, ...]:
+    """The names of the partitions in which files lie, a few."""
+    names: dict[object, str] = {}
+    for each in islice(touched, FILES_LOOKED_AT_MAX):
+        key = (each.spec_id, partition_key(each.file.partition))
+        if key not in names and each.spec_id in head.specs:
+            names[key] = one_line(partition_name(head.specs[each.spec_id], each.file.partition))
+            if len(names) == PARTITIONS_MAX:
+                break
+    return tuple(names.values())
+
+
+def _outcome_of(committed: Committed | None, error: IcetowerError | None) -> Outcome:
+    if committed is not None:
+        return Outcome(committed.outcome)
+    if error is None:
+        return Outcome.DONE
+    if isinstance(error, CommitStateUnknown):
+        return Outcome.UNKNOWN
+    return Outcome.CONFLICT if isinstance(error, Conflict) else Outcome.REFUSED
+
+
+def _event_of(outcome: Outcome, error: IcetowerError) -> Event:
+    if error.rule == _METADATA_LOST:
+        return Event.METADATA_LOST
+    if outcome is Outcome.UNKNOWN:
+        return Event.UNKNOWN
+    if error.status >= 500:
+        return Event.FAILED
+    return Event.CONFLICT if outcome is Outcome.CONFLICT else Event.REFUSED

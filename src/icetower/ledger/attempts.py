@@ -1,0 +1,214 @@
+"""The log of attempts: what was asked of tables, by whom, and how it ended. Rows are searched in bounded pages."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Literal
+
+from sqlalchemy import ColumnElement, Connection, Row, delete, func, insert, select
+
+from icetower.ledger.schema import attempts
+
+MESSAGE_CHARACTERS_MAX = 1_000
+PARTITIONS_MAX = 20
+PARTITION_CHARACTERS_MAX = 200
+OPERATION_CHARACTERS_MAX = 32
+SCANNED_MAX = 50_000
+"""Attempts that one page of a search looks at, however few of them are wanted."""
+
+
+class Outcome(StrEnum):
+    """What became of an attempt. `DONE`: of a change that is no commit, such as a drop."""
+
+    DIRECT = "direct"
+    REBASED = "rebased"
+    APPENDED = "appended"
+    DONE = "done"
+    REFUSED = "refused"
+    CONFLICT = "conflict"
+    REPLAYED = "replayed"
+    UNKNOWN = "unknown"
+
+
+NOT_LANDED = (Outcome.REFUSED, Outcome.CONFLICT, Outcome.UNKNOWN)
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One attempt to commit, or to read, create, drop, rename or register. `at_ms` 0: now.
+
+    Attributes:
+        table: the table, or the namespace.
+        key_hash: of the idempotency key; keys are never kept as they are.
+        request_id: names it in the log, and in the error that its client got.
+        partitions: those that it touches, or that it was refused for; a few, by name.
+        message: what its client was answered, where it was refused.
+    """
+
+    principal: str
+    table: str
+    operation: str
+    outcome: Outcome
+    rule: str | None = None
+    queue_wait_ms: float = 0.0
+    latency_ms: float = 0.0
+    snapshots: tuple[int, ...] = ()
+    key_hash: str | None = None
+    at_ms: int = 0
+    request_id: str | None = None
+    partitions: tuple[str, ...] = ()
+    message: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """Which attempts are wanted: all that fit every field that is given.
+
+    Attributes:
+        outcomes: one of these; empty: any.
+        request_id: how their ids begin.
+    """
+
+    since_ms: int = 0
+    table: str | None = None
+    principal: str | None = None
+    outcomes: tuple[Outcome, ...] = ()
+    request_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Attempts, newest first. `next`: where the next page begins; None after the last one."""
+
+    attempts: tuple[Attempt, ...]
+    next: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Attempts of one table or principal: how they ended, and percentiles (nearest rank) of those that landed."""
+
+    name: str
+    outcomes: dict[str, int]
+    latency_ms: dict[int, float]
+    queue_wait_ms: dict[int, float]
+
+
+def write_attempts(connection: Connection, logged: Sequence[Attempt], now_ms: int, attempts_max: int) -> None:
+    """Append to the log, and let the oldest go where it is full."""
+    connection.execute(insert(attempts), [_row_of(attempt, now_ms) for attempt in logged])
+    newest = connection.execute(select(func.max(attempts.c.id))).scalar_one()
+    connection.execute(delete(attempts).where(attempts.c.id <= newest - attempts_max))
+
+
+def read_page(connection: Connection, wanted: Search, limit: int, before: int | None) -> Page:
+    """The newest attempts that are wanted, at most `limit`, among the next `SCANNED_MAX` that were logged `before`."""
+    own = attempts.c.id
+    scanned = select(own).order_by(own.desc()).limit(SCANNED_MAX)
+    scanned = scanned if before is None else scanned.where(own < before)
+    last = connection.execute(select(func.min(scanned.subquery().c.id))).scalar()
+    if last is None:
+        return Page((), None)
+    query = select(attempts).where(own >= last, *_conditions(wanted)).order_by(own.desc()).limit(limit + 1)
+    rows = list(connection.execute(query if before is None else query.where(own < before)))
+    if len(rows) > limit:
+        return Page(tuple(map(_attempt, rows[:limit])), rows[limit - 1].id)
+    oldest = connection.execute(select(attempts.c.id, attempts.c.at_ms).order_by(own).limit(1)).one()
+    began = connection.execute(select(attempts.c.at_ms).where(own == last)).scalar_one()
+    over = oldest.id == last or began < wanted.since_ms
+    return Page(tuple(map(_attempt, rows)), None if over else last)
+
+
+def read_counts(connection: Connection, wanted: Search) -> dict[Outcome, int]:
+    """How many attempts ended how."""
+    query = select(attempts.c.outcome, func.count().label("n")).where(*_conditions(wanted)).group_by(attempts.c.outcome)
+    return {Outcome(row.outcome): row.n for row in connection.execute(query)}
+
+
+def read_summary(
+    connection: Connection,
+    by: Literal["table", "principal"],
+    since_ms: int,
+    percentiles: Sequence[int],
+    sample_max: int,
+) -> list[Summary]:
+    """Outcomes and percentiles for each table or principal, from the newest `sample_max` attempts since a time."""
+    name = attempts.c.table_name if by == "table" else attempts.c.principal
+    columns = select(name, attempts.c.outcome, attempts.c.latency_ms, attempts.c.queue_wait_ms)
+    query = columns.where(attempts.c.at_ms >= since_ms).order_by(attempts.c.id.desc()).limit(sample_max)
+    outcomes: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    latencies: defaultdict[str, list[float]] = defaultdict(list)
+    waits: defaultdict[str, list[float]] = defaultdict(list)
+    for group, outcome, latency_ms, queue_wait_ms in connection.execute(query):
+        outcomes[group][outcome] += 1
+        if outcome in (Outcome.DIRECT, Outcome.REBASED, Outcome.APPENDED):
+            latencies[group].append(latency_ms)
+            waits[group].append(queue_wait_ms)
+    return [
+        Summary(
+            group,
+            dict(sorted(outcomes[group].items())),
+            {p: percentile(latencies[group], p) for p in percentiles},
+            {p: percentile(waits[group], p) for p in percentiles},
+        )
+        for group in sorted(outcomes)
+    ]
+
+
+def percentile(values: Iterable[float], percent: int) -> float:
+    """The nearest-rank percentile; 0.0 of nothing."""
+    ordered = sorted(values)
+    return ordered[max(0, math.ceil(len(ordered) * percent / 100) - 1)] if ordered else 0.0
+
+
+def _conditions(wanted: Search) -> list[ColumnElement[bool]]:
+    given = ((attempts.c.table_name, wanted.table), (attempts.c.principal, wanted.principal))
+    found = [column == value for column, value in given if value is not None]
+    if wanted.since_ms:
+        found.append(attempts.c.at_ms >= wanted.since_ms)
+    if wanted.outcomes:
+        found.append(attempts.c.outcome.in_([outcome.value for outcome in wanted.outcomes]))
+    if wanted.request_id is not None:
+        found.append(attempts.c.request_id.startswith(wanted.request_id, autoescape=True))
+    return found
+
+
+def _row_of(attempt: Attempt, now_ms: int) -> dict[str, Any]:
+    return {
+        "at_ms": attempt.at_ms or now_ms,
+        "principal": attempt.principal,
+        "table_name": attempt.table,
+        "operation": attempt.operation[:OPERATION_CHARACTERS_MAX],
+        "outcome": attempt.outcome.value,
+        "rule": attempt.rule,
+        "queue_wait_ms": attempt.queue_wait_ms,
+        "latency_ms": attempt.latency_ms,
+        "snapshots": json.dumps(attempt.snapshots),
+        "key_hash": attempt.key_hash,
+        "request_id": attempt.request_id,
+        "partitions": json.dumps([name[:PARTITION_CHARACTERS_MAX] for name in attempt.partitions[:PARTITIONS_MAX]]),
+        "message": None if attempt.message is None else attempt.message[:MESSAGE_CHARACTERS_MAX],
+    }
+
+
+def _attempt(row: Row[Any]) -> Attempt:
+    return Attempt(
+        row.principal,
+        row.table_name,
+        row.operation,
+        Outcome(row.outcome),
+        row.rule,
+        row.queue_wait_ms,
+        row.latency_ms,
+        tuple(json.loads(row.snapshots)),
+        row.key_hash,
+        row.at_ms,
+        row.request_id,
+        tuple(json.loads(row.partitions or "[]")),
+        row.message,
+    )
