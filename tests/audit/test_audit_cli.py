@@ -144,7 +144,7 @@ def test_a_checkpoint_is_gone_on_from(run: Run, tmp_path: Path) -> None:
     assert (kept["snapshots"], kept["violations"], kept["snapshot_id"]) == (32, 1, found["checked"]["head"])
     people = run(str(world.table().spill(tmp_path)), "--copied", "--checkpoint", str(checkpoint))
     assert people.status == 0  # each is told once
-    assert "0 snapshots of main checked (32 before, with 1 violations): nothing is wrong" in people.words
+    assert "0 snapshots of main checked (32 before, with 1 violation): nothing is wrong" in people.words
 
 
 def test_what_was_found_and_could_not_be_told_is_told_by_the_next_run(run: Run, tmp_path: Path) -> None:

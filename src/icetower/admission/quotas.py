@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from icetower.contracts.model import Quota
+from icetower.counting import counted
 from icetower.errors import ContractViolation
 from icetower.protocol.names import Identifier
 from icetower.recent import Recent
@@ -23,7 +24,7 @@ def check_quota(principal: Principal, table: Identifier, *, files: int, size_byt
     """Raises `ContractViolation` for a commit that adds more files, or bytes, than the contract allows."""
     quota = _quota(principal, table)
     for what, given, most, name in (
-        (f"{files} files", files, quota.files_per_commit, "files_per_commit"),
+        (counted(files, "file"), files, quota.files_per_commit, "files_per_commit"),
         (f"files of {size_bytes} bytes", size_bytes, quota.bytes_per_commit, "bytes_per_commit"),
     ):
         if most is not None and given > most:

@@ -13,6 +13,7 @@ from collections import deque
 from typing import BinaryIO
 from urllib.parse import urlsplit
 
+from icetower.agent.causes import unreachable, without_password
 from icetower.errors import BadRequest, Unavailable
 
 IDLE_MAX = 64
@@ -36,11 +37,15 @@ class Channel:
     """
 
     def __init__(self, uri: str, *, timeout_s: float) -> None:
-        parts = urlsplit(uri)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise BadRequest(f"{uri!r} is no address of a tower; write it like http://127.0.0.1:8181")
+        try:
+            parts = urlsplit(uri)
+            scheme, host, port = parts.scheme, parts.hostname, parts.port
+        except ValueError:
+            parts, scheme, host, port = urlsplit(""), "", None, None
+        if scheme not in ("http", "https") or not host:
+            raise BadRequest(f"{without_password(uri)!r} is no address of a tower; write it like http://127.0.0.1:8181")
         self._uri = uri
-        self._address = (parts.hostname, parts.port or (443 if parts.scheme == "https" else 80))
+        self._address = (host, port or (443 if scheme == "https" else 80))
         self._tls = ssl.create_default_context() if parts.scheme == "https" else None
         self._host = parts.netloc.rpartition("@")[2]
         self._prefix = parts.path.rstrip("/")
@@ -95,9 +100,7 @@ class Channel:
         connection.close()
 
     def _lost(self, error: Exception) -> Unavailable:
-        return Unavailable(
-            f"no tower answers at {self._uri}: {type(error).__name__}; is it running?", rule="client.connection"
-        )
+        return Unavailable(unreachable("tower", self._uri, error), rule="client.connection")
 
 
 class _Connection:

@@ -11,6 +11,7 @@ import httpx2
 
 from icetower import errors
 from icetower.agent.appends import Appended, Appender, DataFile
+from icetower.agent.causes import unreachable, without_password
 from icetower.agent.channel import Channel
 from icetower.agent.failures import error_of
 from icetower.agent.places import Places
@@ -36,8 +37,11 @@ class Tower:
         self.uri = uri.rstrip("/")
         self._token = token
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-        self._http = httpx2.Client(base_url=self.uri, headers=headers, timeout=timeout_s)
-        self._channel = Channel(self.uri, timeout_s=max(timeout_s, ANSWER_WITHIN_S))
+        self._channel = Channel(self.uri, timeout_s=max(timeout_s, ANSWER_WITHIN_S))  # looks at the address, too
+        try:
+            self._http = httpx2.Client(base_url=self.uri, headers=headers, timeout=timeout_s)
+        except (httpx2.InvalidURL, UnicodeError) as error:
+            raise errors.BadRequest(unreachable("tower", self.uri, error)) from error
         self._appender = Appender(self._channel, token)
         self._places = Places(lambda route, wanted: self._request("GET", route, params=dict(wanted)))
 
@@ -278,13 +282,20 @@ class Tower:
     def _request(self, method: str, path: str, **options: Any) -> Any:
         try:
             response = self._http.request(method, path, **options)
-        except httpx2.HTTPError as error:
-            raise errors.Unavailable(
-                f"no tower answers at {self.uri}: {type(error).__name__}; is it running?", rule="client.connection"
+        except (httpx2.HTTPError, httpx2.InvalidURL, UnicodeError) as error:
+            raise errors.Unavailable(unreachable("tower", self.uri, error), rule="client.connection") from error
+        if not response.is_success:
+            raise error_of(response.status_code, response.content)
+        if not response.content:
+            return None
+        try:
+            return response.json()
+        except ValueError as error:
+            raise errors.UpstreamFailed(
+                f"{without_password(self.uri)} answers, but with no JSON: it is no tower; check the address",
+                rule="client.connection",
+                next_step="none",
             ) from error
-        if response.is_success:
-            return response.json() if response.content else None
-        raise error_of(response.status_code, response.content)
 
 
 def _in_path(name: str) -> str:

@@ -6,6 +6,8 @@ import json
 
 from icetower.errors import IcetowerError
 
+NO_EXPLANATION = "without an explanation"
+
 
 def _tree(root: type[IcetowerError]) -> list[type[IcetowerError]]:
     return [root, *(leaf for branch in root.__subclasses__() for leaf in _tree(branch))]
@@ -17,7 +19,7 @@ def error_of(status: int, body: bytes) -> IcetowerError:
         said = json.loads(body)["error"]
         message, kind = str(said["message"]), str(said["type"])
     except (ValueError, KeyError, TypeError):
-        said, message, kind = {}, f"HTTP status {status} without an explanation", ""
+        said, message, kind = {}, f"HTTP status {status} {NO_EXPLANATION}", ""
     matching = [leaf for leaf in _tree(IcetowerError) if leaf.status == status]
     exact = [leaf for leaf in matching if leaf.kind == kind]
     chosen = (exact or matching or [IcetowerError])[0]

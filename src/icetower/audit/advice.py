@@ -19,7 +19,8 @@ from icetower.audit.telling import shown
 from icetower.conflicts.history import sequence_number_of
 from icetower.contracts.document import dump, parse_pattern
 from icetower.contracts.model import Contract, Extent, Operation, Pattern, Range, Region, Rule, Values
-from icetower.protocol.marks import PRINCIPAL
+from icetower.counting import counted
+from icetower.protocol.marks import GROUP_FILE, PRINCIPAL
 from icetower.protocol.names import Identifier
 from icetower.table.origins import application_of
 from icetower.table.partitions import PartitionField, PartitionSpec, human_value
@@ -27,6 +28,12 @@ from icetower.table.partitions import PartitionField, PartitionSpec, human_value
 JSON = Mapping[str, Any]
 
 WRITERS_MAX = 40
+CANDIDATES_MAX = 5
+_OWN_OF_ICEBERG = re.compile(
+    r"operation$|(added|deleted|removed|total|changed|replaced|kept|created|engine|iceberg|manifests|entries|spark|"
+    r"flink|trino|app|icetower|kafka|write|wap|published|source)[-.]"
+)
+"""Properties of summaries that Iceberg, its engines and the tower write."""
 """More applications than this are taken for runs of one: their engine names them all."""
 GROUP_MS = 1_000
 """Commits that come within this time of each other could have been one swap."""
@@ -98,6 +105,8 @@ class Advice:
 
     Attributes:
         contracts: the text of each, by the writer's name; none where contracts cannot name the table.
+        unnamed: commits that name neither a principal, nor an application, nor the key that was asked for.
+        candidates: properties in their summaries that may name a writer.
     """
 
     table: str
@@ -107,6 +116,19 @@ class Advice:
     savings: Savings
     contracts: Mapping[str, str]
     commits: int
+    unnamed: int = 0
+    candidates: tuple[str, ...] = ()
+
+    @property
+    def hint(self) -> str:
+        """What to do where commits do not say who wrote them; empty where they do."""
+        if not self.unnamed:
+            return ""
+        known = f" ({', '.join(self.candidates)} may be one)" if self.candidates else ""
+        return (
+            f"{counted(self.unnamed, 'commit')} of {self.commits} not attributed to an agent: PyIceberg names none. If "
+            f"your agents write their name into a snapshot property, give it as --writer-key{known}"
+        )
 
     def to_json(self) -> dict[str, Any]:
         """As `icetower advise --json` prints it."""
@@ -114,6 +136,8 @@ class Advice:
             "table": self.table,
             "partition_fields": list(self.fields),
             "commits": self.commits,
+            "unattributed_commits": self.unnamed,
+            "writer_key_candidates": list(self.candidates),
             "writers": [
                 {
                     "name": writer.name,
@@ -174,6 +198,7 @@ def advise(table: Identifier, commits: Sequence[Commit], spec: PartitionSpec, wr
         _savings(commits),
         texts,
         len(commits),
+        *_unnamed(commits, writer_key),
     )
 
 
@@ -193,6 +218,23 @@ def _naming(commits: Sequence[Commit], writer_key: str | None) -> Callable[[Comm
         return shown(said or application or engine or "unknown")
 
     return name
+
+
+def _unnamed(commits: Sequence[Commit], writer_key: str | None) -> tuple[int, tuple[str, ...]]:
+    """How many commits do not say who wrote them, and the properties of their own that may tell."""
+    names = (writer_key,) if writer_key else (PRINCIPAL, GROUP_FILE)
+    silent = [
+        commit.summary
+        for commit in commits
+        if not any(commit.summary.get(name) for name in names) and not application_of(commit.summary)
+    ]
+    values: dict[str, set[str]] = {}
+    for summary in silent:
+        for name, value in summary.items():
+            if not _OWN_OF_ICEBERG.match(name):
+                values.setdefault(shown(name), set()).add(str(value))
+    likely = sorted(name for name, found in values.items() if len(found) <= WRITERS_MAX)
+    return len(silent), tuple(likely[:CANDIDATES_MAX])
 
 
 def _count(writer: Writer, commit: Commit, spec: PartitionSpec) -> None:

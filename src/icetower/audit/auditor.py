@@ -37,10 +37,11 @@ from icetower.audit.manifest_reading import Cursor, ManifestReader
 from icetower.audit.overlaps import Case, Missed
 from icetower.audit.shapes import check_shape, readable
 from icetower.audit.standing import Delta, Standing
-from icetower.audit.telling import called, counted, name
+from icetower.audit.telling import called, name
 from icetower.conflicts.expressions import columns_of
 from icetower.conflicts.history import NeedsFile, parent_of
 from icetower.conflicts.isolation import Level
+from icetower.counting import counted
 from icetower.errors import BadRequest, ValidationFailed
 from icetower.table.head import HeadState
 from icetower.table.list_reading import ListReader, ListStep

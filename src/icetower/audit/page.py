@@ -75,7 +75,7 @@ def page(report: Report, chain: Sequence[JSON]) -> str:
         chain: the branch's snapshots, oldest first.
     """
     checked = report.checked
-    drawn = _timeline(report, chain)
+    timeline = _timeline(report, chain)
     counts = {verdict: sum(each.verdict is verdict for each in report.violations) for verdict in Verdict}
     told = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
     told = f"Violations: {told}" if told else "Nothing is wrong"
@@ -90,7 +90,7 @@ def page(report: Report, chain: Sequence[JSON]) -> str:
 <p class="faint"><code>{escape(checked.table)}</code></p>
 {_facts(checked)}
 <h2>The commits</h2>
-{drawn}
+{timeline}
 <h2>What was found</h2>
 {violations}
 {unknown}
@@ -132,10 +132,20 @@ class _Node:
     y: int
 
 
-def _timeline(report: Report, chain: Sequence[JSON]) -> str:
+def drawn(report: Report, chain: Sequence[JSON]) -> list[int]:
+    """Which snapshots of a branch the page draws: their positions."""
+    return _positions(chain, _verdicts(report))
+
+
+def _verdicts(report: Report) -> dict[int, Verdict]:
     verdicts: dict[int, Verdict] = {}
     for each in sorted(report.violations, key=lambda each: list(Verdict).index(each.verdict), reverse=True):
         verdicts.update(dict.fromkeys(each.snapshots, each.verdict))
+    return verdicts
+
+
+def _timeline(report: Report, chain: Sequence[JSON]) -> str:
+    verdicts = _verdicts(report)
     shown_at = _positions(chain, verdicts)
     if not shown_at:
         return "<p>There are no commits.</p>"
@@ -180,7 +190,7 @@ def _positions(chain: Sequence[JSON], verdicts: Mapping[int, Verdict]) -> list[i
 
 
 def _writer(snapshot: JSON) -> str:
-    return writer_of(snapshot) or "somebody"
+    return writer_of(snapshot) or "not known"
 
 
 def _lanes(snapshots: Iterable[JSON]) -> dict[str, int]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from icetower.audit.items import Item
 from icetower.conflicts.history import operation_name
+from icetower.counting import counted
 from icetower.protocol.marks import PRINCIPAL
 from icetower.table.origins import application_of
 from icetower.table.partitions import PartitionSpec, partition_name
@@ -67,11 +68,6 @@ def listed(words: Sequence[str]) -> str:
 
 def rows(count: int) -> str:
     return counted(count, "row")
-
-
-def counted(count: int, what: str) -> str:
-    """``1 row``, ``2 rows``."""
-    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def partition_of(item: Item, specs: Mapping[int, PartitionSpec]) -> str:

@@ -26,6 +26,7 @@ from icetower.catalog.parquet_values import reader, schema_elements
 from icetower.catalog.ports import Storage
 from icetower.catalog.thrift import Struct, inner, read_struct, structs, whole
 from icetower.conflicts import transforms
+from icetower.counting import counted
 from icetower.errors import NotFound, Unavailable, ValidationFailed
 from icetower.recent import Budget, Recent
 from icetower.table.column_metrics import NONE, Mode, lower_bound, modes_of, upper_bound
@@ -318,7 +319,9 @@ def verified(layout: Layout, claim: Claim, end: bytes) -> Verified:
         rows = whole(rest, 3)
         groups = structs(rest, 4)
         if rows != claim.record_count or sum(whole(group, 3) for group in groups) != rows:
-            _refuse(path, "append.records", f"it has {rows} rows, and {claim.record_count} by its record-count")
+            _refuse(
+                path, "append.records", f"it has {counted(rows, 'row')}, and {claim.record_count} by its record-count"
+            )
         chunks = [_chunks(group, found, claim.size_bytes) for group in groups]
         ordered = orders(footer, at, [column.leaf for column in found])
         statistics, sources = _statistics(found, chunks, claim, ordered)

@@ -19,6 +19,7 @@ from icetower.cli.registry import Json
 from icetower.cli.tables import DEFAULT_CATALOG, CatalogName, Copied, PlacedFiles, Properties, StorageOptions, place_of
 from icetower.cli.terminal import say, writing
 from icetower.cli.timelines import FAINT
+from icetower.counting import counted
 from icetower.errors import BadRequest, UsageError
 from icetower.protocol.names import Identifier
 from icetower.table.metadata import MAIN
@@ -45,9 +46,15 @@ def advise_table(
     copied: Copied = False,
     as_json: Json = False,
 ) -> None:
-    """Who writes where in a table, what they lost to each other, and a first contract for each.
+    """Show who writes where in a table, and draft contracts.
+
+    It shows what the writers lost to each other, and writes a first contract for each.
 
     It reads an existing history of any Iceberg table, whoever wrote it, and writes nothing to the table.
+
+    \b
+    Example:
+      icetower advise shop.sales --catalog prod --contracts new/
     """
     if contracts is not None and contracts.exists() and any(contracts.glob("*.y*ml")):
         raise UsageError(f"{contracts} has contracts already, and they are not written over: name an empty folder")
@@ -114,28 +121,33 @@ def _show(found: Advice, contracts: Path | None) -> None:
             )
         show(owners)
         if len(contested) > PARTITIONS_SHOWN:
-            console.print(Text(f"and {len(contested) - PARTITIONS_SHOWN} partitions more (--json)", FAINT))
+            console.print(Text(f"and {counted(len(contested) - PARTITIONS_SHOWN, 'more partition')} (--json)", FAINT))
         console.print()
     if not found.commits:
         console.print("The branch has no commits: there is nothing to go by")
         return
+    if writer_key_hint := found.hint:
+        console.print(writer_key_hint)
     saved = found.savings
     if saved.counted:
         console.print(
-            f"{saved.lost_swaps} swaps were lost by {saved.counted} commits whose clients count their attempts: a "
-            "tower rebases such commits itself"
+            f"{counted(saved.lost_swaps, 'lost swap')} of {counted(saved.counted, 'commit')} whose clients count their "
+            "attempts: a tower rebases such commits itself"
         )
     if saved.counted < saved.swaps:
-        console.print(f"Of {saved.swaps - saved.counted} commits it is not known how often their clients had to try")
+        console.print(
+            f"Of {counted(saved.swaps - saved.counted, 'commit')} it is not known how often their clients had to try"
+        )
     together = f"were commits within {GROUP_MS / 1000:g} s of each other one"
-    console.print(f"{saved.swaps} swaps would have been {saved.grouped}, {together}")
+    console.print(f"{counted(saved.swaps, 'swap')} would have been {saved.grouped}, {together}")
     if saved.missing:
         console.print(
-            f"{saved.missing} sequence numbers are of no commit here: staged, rolled back, or another branch's"
+            f"{counted(saved.missing, 'sequence number')} of no commit here: staged, rolled back, or another branch's"
         )
     if contracts is None:
         console.print(Text("--contracts FOLDER writes a first contract for each writer", FAINT))
     else:
         console.print(
-            f"{len(found.contracts)} contracts are in {contracts}: icetower contracts check {contracts}/*.yaml"
+            f"{counted(len(found.contracts), 'contract')} written to {contracts}: "
+            f"icetower contracts check {contracts}/*.yaml"
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections import UserDict
 from importlib import import_module
@@ -42,6 +43,10 @@ COMMANDS = {
     "requests": "escalations:requests",
 }
 """By its name, a module in this folder and what in it is the command, or a group of commands."""
+
+
+TRACEBACK = "ICETOWER_TRACEBACK"
+"""The variable with which what nobody expected is shown whole."""
 
 
 class _Commands(UserDict[str, Any]):
@@ -117,7 +122,7 @@ def root(
 
 
 def main() -> None:
-    """Exit status: 0 done, 1 failed or refused, 2 used wrongly."""
+    """Exit status: 0 done; 1 failed or refused; 2 used wrongly; 3, of some commands: something was found."""
     try:
         app()
     except NotAuthenticated as error:
@@ -126,3 +131,16 @@ def main() -> None:
     except IcetowerError as error:
         fail(error.message)
         sys.exit(2 if isinstance(error, ConfigurationError | UsageError) else 1)
+    except BrokenPipeError:  # whoever read the output has gone, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except OSError as error:
+        about = "" if error.filename is None else f"{error.filename}: "
+        fail(f"{about}{(error.strerror or str(error)).lower()}; check that it is there and may be read and written")
+        sys.exit(1)
+    except Exception as error:
+        if os.environ.get(TRACEBACK):
+            raise
+        first = (str(error).strip().splitlines() or [""])[0]
+        fail(f"an error of Icetower's own: {type(error).__name__}: {first}; {TRACEBACK}=1 shows where it comes from")
+        sys.exit(1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
@@ -12,10 +13,11 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
+from icetower.audit.attribution import attributed
 from icetower.audit.auditor import Options, audit
 from icetower.audit.checkpoint import Checkpoint
 from icetower.audit.findings import MEANINGS, Report, Verdict
-from icetower.audit.page import page
+from icetower.audit.page import drawn, page
 from icetower.cli.printing import SafeConsole
 from icetower.cli.registry import Json
 from icetower.cli.snapshots import Place
@@ -23,6 +25,7 @@ from icetower.cli.tables import DEFAULT_CATALOG, CatalogName, Copied, PlacedFile
 from icetower.cli.terminal import say, warn, writing
 from icetower.cli.timelines import AGAIN, BAD, FAINT, GOOD, hanging
 from icetower.conflicts.isolation import Level
+from icetower.counting import counted
 from icetower.errors import UsageError
 from icetower.table.metadata import MAIN, ancestors
 
@@ -70,16 +73,23 @@ def audit_table(
     copied: Copied = False,
     as_json: Json = False,
 ) -> None:
-    """What the history of a table proves: updates lost, rows back, files doubled, deletes dropped, commits that no
-    order explains.
+    """Audit the history of a table.
+
+    It finds lost updates, rows that came back, files that are in the table twice, dropped deletes, and commits that
+    no order explains.
 
     Any Iceberg table, of whatever catalog; nothing is written to it. Exit status: 0 nothing is wrong; 3 something is
     (--fail-on); 1 something failed; 2 used wrongly.
+
+    \b
+    Example:
+      icetower audit shop.sales --catalog prod --html page.html
+      icetower audit s3://bucket/t/metadata/v7.metadata.json --json
     """
     if level is Level.NONE:
         raise UsageError("--level is snapshot or serializable: there is nothing to hold a history against otherwise")
     before = None if checkpoint is None else Checkpoint.kept(checkpoint)
-    place, report = asyncio.run(
+    report, chain = asyncio.run(
         _audit(
             table,
             catalog,
@@ -91,8 +101,6 @@ def audit_table(
         )
     )
     if html is not None:
-        head = report.checked.head
-        chain = [] if head is None else [*ancestors(place.head.metadata, head)][::-1]
         with writing(html):
             html.write_text(page(report, chain), encoding="utf-8")
     if as_json:
@@ -117,12 +125,16 @@ async def _audit(
     copied: bool,
     options: Options,
     before: Checkpoint | None,
-) -> tuple[Place, Report]:
+) -> tuple[Report, list[Mapping[str, Any]]]:
+    """What is found, and the branch's snapshots, oldest first, with those who wrote them."""
     place = await place_of(table, catalog, properties, storage, copied=copied)
     files = PlacedFiles(place)
     try:
         after = None if before is None else _resumable(place, options.branch, before)
-        return place, await audit(place.head, files, replace(options, after=after))
+        report = await audit(place.head, files, replace(options, after=after))
+        head = report.checked.head
+        chain = [] if head is None else [*ancestors(place.head.metadata, head)][::-1]
+        return report, await attributed(files, chain, drawn(report, chain))
     finally:
         await files.close()
 
@@ -151,8 +163,8 @@ def _show(report: Report, before: Checkpoint | None) -> None:
     for note in checked.undeterminable:
         hanging(console, "?", Text(note, FAINT), width=6)
     counts = _counts(report)
-    earlier = "" if before is None else f" ({before.snapshots} before, with {before.violations} violations)"
-    looked = f"{checked.snapshots} snapshots of {checked.branch} checked{earlier}"
+    earlier = "" if before is None else f" ({before.snapshots} before, with {counted(before.violations, 'violation')})"
+    looked = f"{counted(checked.snapshots, 'snapshot')} of {checked.branch} checked{earlier}"
     console.print(Text.assemble(looked, ": ", (counts or "nothing is wrong", BAD if counts else GOOD)))
 
 

@@ -12,8 +12,9 @@ from rich.table import Table
 from icetower.ambient import SystemAmbient
 from icetower.cli.printing import show
 from icetower.cli.simulate import needed
+from icetower.cli.tables import pairs
 from icetower.cli.terminal import say, warn
-from icetower.errors import UpstreamFailed, UsageError
+from icetower.errors import UpstreamFailed
 
 if TYPE_CHECKING:
     from icetower.simulator.calibration import Fit
@@ -30,16 +31,20 @@ def calibrate(
     count: Annotated[int, typer.Option(min=20, max=10_000, help="Calls of each kind.")] = 100,
     namespace: Annotated[str, typer.Option(help="Where a table is made for it, and dropped.")] = "icetower_calibration",
 ) -> None:
-    """Measure a catalog and its storage: files are written, read and deleted, and commits made, in a table of its own.
+    """Measure a catalog and its storage for the simulator.
+
+    Files are written, read and deleted, and commits made, in a table of its own.
 
     Prints a [providers.NAME] section for an experiment's file.
+
+    \b
+    Example:
+      icetower simulate calibrate mine --property uri=http://127.0.0.1:8181 --property type=rest
     """
     calibration = needed("calibration")
     calibration.require_name(name)
     clock = SystemAmbient()
-    catalog, table = _table(
-        dict(_pair(given) for given in properties), namespace, f"t_{clock.uuid4().replace('-', '')}"
-    )
+    catalog, table, made = _table(pairs(properties, "--property"), namespace, f"t_{clock.uuid4().replace('-', '')}")
     files = [(size, f"{table.location()}/data/{size}-{number}") for size in SIZES for number in range(count)]
     writes: dict[int, list[float]] = {size: [] for size in SIZES}
     try:
@@ -52,7 +57,12 @@ def calibrate(
     except Exception as error:  # PyIceberg and what it stands on have each their own
         raise UpstreamFailed(f"the catalog, or the storage at {table.location()}, failed: {error}") from error
     finally:
-        _clean(catalog, table, [path for _, path in files[: sum(map(len, writes.values())) + 1]])
+        _clean(
+            catalog,
+            table,
+            namespace if made else None,
+            [path for _, path in files[: sum(map(len, writes.values())) + 1]],
+        )
     fits = {what: calibration.fitted(found) for what, found in (("read", reads), ("look", looks), ("commit", commits))}
     fits |= {f"write {size // 1024} KiB": calibration.fitted(found) for size, found in writes.items()}
     _show(fits)
@@ -60,8 +70,12 @@ def calibrate(
     say(section.rstrip())
 
 
-def _clean(catalog: Any, table: Any, paths: Sequence[str]) -> None:
-    """Take away what was made, also where some of it was never made, and say what is left where that fails."""
+def _clean(catalog: Any, table: Any, namespace: str | None, paths: Sequence[str]) -> None:
+    """Take away what was made, also where some of it was never made, and say what is left where that fails.
+
+    Args:
+        namespace: to be dropped, too.
+    """
     for path in paths:
         with suppress(Exception):  # the last one may not be there
             table.io.delete(path)
@@ -69,17 +83,16 @@ def _clean(catalog: Any, table: Any, paths: Sequence[str]) -> None:
         catalog.drop_table(table.name())
     except Exception as error:  # noqa: BLE001 - each catalog has its own
         warn(f"the table {'.'.join(table.name())} is left: {error}")
+        return
+    if namespace is not None:
+        try:
+            catalog.drop_namespace(namespace)
+        except Exception as error:  # noqa: BLE001 - likewise
+            warn(f"the namespace {namespace} is left: {error}")
 
 
-def _pair(given: str) -> tuple[str, str]:
-    key, equals, value = given.partition("=")
-    if not equals:
-        raise UsageError(f"--property {given}: it is key=value")
-    return key, value
-
-
-def _table(properties: dict[str, str], namespace: str, name: str) -> tuple[Any, Any]:
-    """A catalog, and a new table in it."""
+def _table(properties: dict[str, str], namespace: str, name: str) -> tuple[Any, Any, bool]:
+    """A catalog, a new table in it, and whether its namespace was made for it."""
     from pyiceberg.catalog import load_catalog
     from pyiceberg.exceptions import NamespaceAlreadyExistsError
     from pyiceberg.schema import Schema
@@ -87,10 +100,13 @@ def _table(properties: dict[str, str], namespace: str, name: str) -> tuple[Any, 
 
     try:
         catalog = load_catalog("calibrated", **properties)
-        with suppress(NamespaceAlreadyExistsError):
+        try:
             catalog.create_namespace(namespace)
+            made = True
+        except NamespaceAlreadyExistsError:
+            made = False
         schema = Schema(NestedField(1, "id", LongType(), required=False))
-        return catalog, catalog.create_table((namespace, name), schema)
+        return catalog, catalog.create_table((namespace, name), schema), made
     except Exception as error:
         raise UpstreamFailed(f"the catalog cannot be used: {type(error).__name__}: {error}") from error
 

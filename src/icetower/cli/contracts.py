@@ -48,9 +48,15 @@ def init(
     escalation: Annotated[str | None, typer.Option(help="Whom to call: an address, or `Name <address>`.")] = None,
     file: Annotated[Path | None, typer.Option(help="Where to write it.  [default: NAME.yaml]")] = None,
 ) -> None:
-    """Write a contract to begin with, and beside it the schema by which editors complete it. Nothing is overwritten.
+    """Write a first contract for an agent.
+
+    The JSON Schema by which editors complete it is written beside it. Nothing is overwritten.
 
     At a terminal it asks for what is not given.
+
+    \b
+    Example:
+      icetower contracts init pricing_agent --table pricing.product_prices
     """
     if not NAME.fullmatch(name):
         raise UsageError(f"agent {name!r}: write 1 to 128 letters, digits, '_', '-' or '.'")
@@ -79,7 +85,12 @@ def init(
 
 @contracts.command("schema")
 def schema() -> None:
-    """The JSON Schema of contracts, for editors."""
+    """Print the JSON Schema of contracts, for editors.
+
+    \b
+    Example:
+      icetower contracts schema > contract.schema.json
+    """
     sys.stdout.write(schema_text())
 
 
@@ -102,12 +113,19 @@ def check(
     strict: Annotated[bool, typer.Option("--strict", help="Warnings count as errors.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Look contracts through: what does not do what was meant, who owns the same as another, what nobody owns.
+    """Check contracts before they are applied.
+
+    It finds clauses that do not do what was meant, partitions that two agents own, and partitions that nobody owns.
 
     Without --uri nothing but the files is looked at. With it (as an administrator, by ICETOWER_TOKEN) also whether
     tables, columns and partitions are there, and the contracts in force of other agents.
 
     Exit status: 0 no errors; 1 errors; 2 used wrongly.
+
+    \b
+    Example:
+      icetower contracts check contracts/*.yaml
+      icetower contracts check contracts/ --uri http://127.0.0.1:8181
     """
     if annotations not in (None, "github"):
         raise UsageError(f"--annotations {annotations}: only github is known")
@@ -200,7 +218,12 @@ def _since(reference: str, files: Sequence[Path], now: Sequence[Written]) -> lis
 
 @contracts.command("diff")
 def diff(files: Files, uri: Uri = DEFAULT_URI, as_json: Json = False) -> None:
-    """What would change if these contracts were applied: who gains and who loses what."""
+    """Show what would change if contracts were applied.
+
+    \b
+    Example:
+      icetower contracts diff pricing_agent.yaml
+    """
     with connect(uri) as tower:
         differences = _against_force(tower, _read(files))
     if as_json:
@@ -225,13 +248,19 @@ def apply(
     yes: Annotated[bool, typer.Option("--yes", help="Don't ask.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Put contracts in force, all of them or none, after showing what changes; an unchanged one keeps its version.
+    """Put contracts in force, all of them or none.
+
+    It shows what changes first; a contract that is unchanged keeps its version.
 
     First they are checked against the tower, as by `contracts check`. Errors are refused: mend them, or name their rule
     with --ignore. At a terminal it asks before it acts. What somebody else has changed since it was shown is not
     overwritten.
 
     Exit status: 0 in force; 1 errors, or not agreed to; 2 used wrongly.
+
+    \b
+    Example:
+      icetower contracts apply contracts/*.yaml --message 'new agent'
     """
     _known_rules(ignore)
     contracts_given = _read(files)
@@ -311,11 +340,25 @@ def _contract(version: Any) -> Contract:
 
 @contracts.command("list")
 def list_contracts(uri: Uri = DEFAULT_URI, as_json: Json = False) -> None:
-    """The newest version of every contract; revoked ones say so."""
+    """List the newest version of every contract.
+
+    `state` is `in force`, `shadow mode` (in force, and refusing nothing) or `revoked`.
+
+    \b
+    Example:
+      icetower contracts list
+    """
     with connect(uri) as tower:
         rows = tower.contracts()
-    rows = rows if as_json else [row | {"state": "revoked" if row["text"] is None else "in force"} for row in rows]
+    rows = rows if as_json else [row | {"state": _state(row)} for row in rows]
     print_rows(rows, ("name", "version", "state", "applied_ms", "applied_by", "message"), as_json)
+
+
+def _state(version: dict[str, Any]) -> str:
+    """`revoked`, `in force`, or `shadow mode`: in force, and refusing nothing."""
+    if version["text"] is None:
+        return "revoked"
+    return "shadow mode" if _contract(version).shadow else "in force"
 
 
 @contracts.command("show")
@@ -325,7 +368,12 @@ def show(
     uri: Uri = DEFAULT_URI,
     as_json: Json = False,
 ) -> None:
-    """A contract in force, or an older version of it, as its author wrote it."""
+    """Print a contract in force, or an older version of it.
+
+    \b
+    Example:
+      icetower contracts show pricing_agent --version 2
+    """
     with connect(uri) as tower:
         found = tower.contract(name, version)
     say(json.dumps(found) if as_json else found["text"].rstrip("\n"))
@@ -333,7 +381,14 @@ def show(
 
 @contracts.command("history")
 def history(name: str, uri: Uri = DEFAULT_URI, as_json: Json = False) -> None:
-    """Every version of a contract: who applied it, when and why, and what it changed."""
+    """Show every version of a contract.
+
+    Who applied it, when and why, and what it changed.
+
+    \b
+    Example:
+      icetower contracts history pricing_agent
+    """
     with connect(uri) as tower:
         versions = tower.contract_history(name)
     before: Any = None
@@ -362,9 +417,15 @@ def _written(version: Any) -> Written:
 
 @contracts.command("revoke")
 def revoke(name: str, uri: Uri = DEFAULT_URI, message: Message = None, as_json: Json = False) -> None:
-    """End a contract: from their next request on its principals may do nothing, and their tokens are gone.
+    """End a contract, for all of its principals at once.
+
+    From their next request on they may do nothing, and their tokens are gone.
 
     For administrators, and for principals that the contract's `revocation` names.
+
+    \b
+    Example:
+      icetower contracts revoke pricing_agent --message 'wrong prices'
     """
     with connect(uri) as tower:
         done = tower.revoke_contract(name, message=message)
@@ -380,9 +441,15 @@ def restore(
     ignore: Ignore = None,
     as_json: Json = False,
 ) -> None:
-    """Put an older version in force, as a new one. Secrets of its principals work again, tokens from before don't.
+    """Put an older version of a contract in force again.
+
+    It becomes a new version. Secrets of its principals work again; tokens from before do not.
 
     It is checked first, as by `contracts apply`: other contracts may own its partitions by now.
+
+    \b
+    Example:
+      icetower contracts restore pricing_agent
     """
     _known_rules(ignore)
     with connect(uri) as tower:

@@ -23,9 +23,15 @@ def demo(
     keep: Annotated[Path | None, typer.Option(help="Keep everything in this directory, which must be empty.")] = None,
     seed: Annotated[int, typer.Option(help="Goes into the agents' idempotency keys.")] = 2017,
 ) -> None:
-    """Ten agents write real grocery transactions through a tower of their own; every row is reconciled with the source.
+    """Run the main job on real data, and reconcile every row.
+
+    Ten agents write real grocery transactions through a tower of their own; each row is compared with the source.
 
     Exit status 1 if a row is lost or doubled, or a promise was not kept.
+
+    \b
+    Example:
+      icetower demo --days 14
     """
     from icetower.demo.report import show, to_json
     from icetower.demo.run import run_demo

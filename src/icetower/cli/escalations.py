@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
@@ -10,19 +11,27 @@ import typer
 from icetower.cli.registry import DEFAULT_URI, Json, Uri, connect, print_rows
 from icetower.cli.terminal import say
 from icetower.cli.times import time_text
+from icetower.counting import counted
 from icetower.errors import UsageError
 
 escalations = typer.Typer(help="Escalations: agents that were stopped until a person looks.", no_args_is_help=True)
 requests = typer.Typer(help="Requests: agents that ask for partitions.", no_args_is_help=True)
 
-Id = Annotated[str, typer.Argument(help="As the list, the mail or the refusal says it.")]
+Id = Annotated[str, typer.Argument(help="As the list, the mail or the refusal has it, or how it begins.")]
 Closed = Annotated[bool, typer.Option("--all", help="Those that were closed, too.")]
 Note = Annotated[str, typer.Option("--note", help="What was found, and what was done.")]
+
+LISTED_MAX = 1_000
 
 
 @escalations.command("list")
 def list_escalations(closed: Closed = False, uri: Uri = DEFAULT_URI, as_json: Json = False) -> None:
-    """Those that are open, newest first."""
+    """List the agents that are stopped, newest first.
+
+    \b
+    Example:
+      icetower escalations list --all
+    """
     with connect(uri) as tower:
         rows = tower.escalations(state=None if closed else "open")
     rows = rows if as_json else [row | {"told": [_sent(delivery) for delivery in row["deliveries"]]} for row in rows]
@@ -31,24 +40,43 @@ def list_escalations(closed: Closed = False, uri: Uri = DEFAULT_URI, as_json: Js
 
 @escalations.command("show")
 def show_escalation(id_: Id, uri: Uri = DEFAULT_URI, as_json: Json = False) -> None:
-    """Who is stopped, at which table, since when and for what; and who was told."""
+    """Show who is stopped, where, since when and why.
+
+    And which people were notified.
+
+    \b
+    Example:
+      icetower escalations show 7f3a
+    """
     with connect(uri) as tower:
-        found = tower.escalation(id_)
+        found = tower.escalation(_whole(id_, tower.escalations))
     _show(found, as_json)
 
 
 @escalations.command("close")
 def close_escalation(id_: Id, note: Note, uri: Uri = DEFAULT_URI, as_json: Json = False) -> None:
-    """Let the agent go on, from its next attempt on."""
+    """Let a stopped agent go on, from its next attempt on.
+
+    \b
+    Example:
+      icetower escalations close 7f3a --note 'fixed the filter'
+    """
     with connect(uri) as tower:
-        done = tower.close_escalation(id_, note)
+        done = tower.close_escalation(_whole(id_, tower.escalations), note)
     said = f"{done['principal']} may commit to {done['table']} again"
     say(json.dumps(done) if as_json else said)
 
 
 @requests.command("list")
 def list_requests(closed: Closed = False, uri: Uri = DEFAULT_URI, as_json: Json = False) -> None:
-    """Those that are open, newest first; an agent sees its own."""
+    """List requests for partitions, newest first.
+
+    An agent sees its own.
+
+    \b
+    Example:
+      icetower requests list
+    """
     with connect(uri) as tower:
         rows = tower.requests(state=None if closed else "open")
     print_rows(rows, ("id", "state", "principal", "table", "partitions", "operations", "reason"), as_json)
@@ -56,9 +84,14 @@ def list_requests(closed: Closed = False, uri: Uri = DEFAULT_URI, as_json: Json 
 
 @requests.command("show")
 def show_request(id_: Id, uri: Uri = DEFAULT_URI, as_json: Json = False) -> None:
-    """What is asked for and why, and what became of it."""
+    """Show what is asked for, why, and the answer.
+
+    \b
+    Example:
+      icetower requests show 41c0
+    """
     with connect(uri) as tower:
-        found = tower.request(id_)
+        found = tower.request(_whole(id_, tower.requests))
     _show(found, as_json)
 
 
@@ -73,7 +106,12 @@ def make_request(
     uri: Uri = DEFAULT_URI,
     as_json: Json = False,
 ) -> None:
-    """Ask the owner of one's contract for partitions."""
+    """Ask the owner of your contract for partitions.
+
+    \b
+    Example:
+      icetower requests make shop.sales --operation append --partition day=2017-01-02 --reason 'late rows'
+    """
     with connect(uri) as tower:
         done = tower.request_partitions(table, partition or [], operations=operation, reason=reason)
     say(json.dumps(done) if as_json else f"request {done['id']} is open, for {done['contact'] or 'any administrator'}")
@@ -88,12 +126,27 @@ def close_request(
     uri: Uri = DEFAULT_URI,
     as_json: Json = False,
 ) -> None:
-    """Answer an agent. This changes no contract: apply the new one first."""
+    """Answer a request for partitions.
+
+    This changes no contract: apply the new one first.
+
+    \b
+    Example:
+      icetower requests close 41c0 --granted --note 'version 3'
+    """
     if granted == denied:
         raise UsageError("write --granted or --denied, one of them")
     with connect(uri) as tower:
-        done = tower.close_request(id_, "granted" if granted else "denied", note)
-    say(json.dumps(done) if as_json else f"request {id_} is {done['state']}")
+        done = tower.close_request(_whole(id_, tower.requests), "granted" if granted else "denied", note)
+    say(json.dumps(done) if as_json else f"request {done['id']} is {done['state']}")
+
+
+def _whole(id_: str, listing: Callable[..., list[dict[str, Any]]]) -> str:
+    """The id that begins like this. Raises `UsageError` where several do; an unknown one is told by the server."""
+    found = sorted({str(row["id"]) for row in listing(limit=LISTED_MAX) if str(row["id"]).startswith(id_)})
+    if len(found) > 1 and id_ not in found:
+        raise UsageError(f"{id_!r} is the beginning of {counted(len(found), 'id')}: {', '.join(found[:5])}; write more")
+    return found[0] if len(found) == 1 else id_
 
 
 def _show(matter: dict[str, Any], as_json: bool) -> None:
@@ -116,5 +169,5 @@ def _show(matter: dict[str, Any], as_json: bool) -> None:
 def _sent(delivery: dict[str, Any]) -> str:
     said = f"{delivery['way']} to {delivery['address']}: {delivery['state']}"
     if delivery["fault"] is not None:
-        said += f" ({delivery['fault']}; {delivery['attempts']} attempts)"
+        said += f" ({delivery['fault']}; {counted(delivery['attempts'], 'attempt')})"
     return said

@@ -15,8 +15,9 @@ from rich.table import Table
 from rich.text import Text
 
 from icetower.cli.printing import SafeConsole, show
-from icetower.cli.registry import Json, token_for
-from icetower.cli.snapshots import Found, Place, held_together, place_in_catalog, place_of_metadata, with_level
+from icetower.cli.registry import Json
+from icetower.cli.snapshots import Found, held_together, place_of_metadata, with_level
+from icetower.cli.tables import Properties, pairs, place_of
 from icetower.cli.terminal import say
 from icetower.cli.timelines import AGAIN, BAD, FAINT, GOOD, draw, explained, hanging, title_of
 from icetower.conflicts.coexist import DEPENDS
@@ -42,7 +43,14 @@ def explain(
     case: Annotated[Path | None, typer.Option(help="Replay a case of your own (docs/conflicts.md).")] = None,
     list_all: Annotated[bool, typer.Option("--list", help="The figures and interleavings that have names.")] = False,
     metadata: Annotated[str, typer.Option(help="A table's metadata file: a path or URI.")] = "",
-    catalog: Annotated[str, typer.Option(help="An Iceberg REST catalog, such as a tower; with --table.")] = "",
+    catalog: Annotated[
+        str,
+        typer.Option(
+            help="With --table: an Iceberg REST catalog, such as a tower, by its URI; or one of PyIceberg's "
+            "configuration, by its name."
+        ),
+    ] = "",
+    properties: Properties = None,
     table: Annotated[str, typer.Option(help="The table in the catalog, namespace.table.")] = "",
     level: Annotated[
         Level | None, typer.Option(help="The level that the exit status is about; else what the table sets.")
@@ -59,12 +67,17 @@ def explain(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """May two changes coexist, under which isolation level, and why not?
+    """Explain whether two changes may coexist, and why not.
 
     Either replay a figure, a known interleaving or a case of your own on the model of Iceberg's rules; or name two
     snapshots of a real table: the later one's change is taken as prepared before the earlier one was committed.
 
     Exit status: 0 they may, or a figure was shown; 3 a commit is refused; 1 something failed; 2 used wrongly.
+
+    \b
+    Example:
+      icetower explain --figure 7
+      icetower explain --catalog http://127.0.0.1:8181 --table shop.sales EARLIER LATER
     """
     asked = [bool(each) for each in (figure, interleaving, case, list_all, metadata, catalog)]
     if sum(asked) != 1:
@@ -81,7 +94,7 @@ def explain(
     elif case is not None:
         _case(case, as_json)
     else:
-        found = asyncio.run(_two(snapshots or [], metadata, catalog, table, where, storage or [], copied=copied))
+        found = asyncio.run(_two(snapshots or [], metadata, catalog, table, where, properties, storage, copied=copied))
         _show(with_level(found, level), as_json)
 
 
@@ -185,7 +198,8 @@ async def _two(
     catalog: str,
     table: str,
     where: str,
-    storage: list[str],
+    properties: list[str] | None,
+    storage: list[str] | None,
     *,
     copied: bool,
 ) -> Found:
@@ -193,21 +207,12 @@ async def _two(
         raise UsageError(f"name two snapshots, the earlier one first; {len(snapshots)} are given")
     if bool(catalog) != bool(table):
         raise UsageError("--catalog and --table belong together: --catalog http://127.0.0.1:8181 --table shop.sales")
-    properties = dict(_property(each) for each in storage)
-    place: Place
     if catalog:
-        place = place_in_catalog(catalog, table, token_for(catalog), properties)
+        place = await place_of(table, catalog, properties, storage, copied=copied)
     else:
-        place = await place_of_metadata(metadata, properties, copied=copied)
+        place = await place_of_metadata(metadata, pairs(storage or (), "--storage"), copied=copied)
     earlier, later = snapshots
     return await held_together(place, earlier, later, where)
-
-
-def _property(given: str) -> tuple[str, str]:
-    key, equals, value = given.partition("=")
-    if not key or not equals:
-        raise UsageError("--storage has a property without `=` (it may be a secret, and is not shown): write key=value")
-    return key, value
 
 
 def _show(found: Found, as_json: bool) -> None:

@@ -73,12 +73,18 @@ def grants(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan; change nothing.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Put contracts in force as grants of Apache Polaris: roles, principals, privileges and table properties.
+    """Put contracts in force as grants of Apache Polaris.
+
+    They become roles, principals, privileges and table properties.
 
     What is there already stays; what managed roles have beyond the contracts is taken from them. ICETOWER_POLARIS_TOKEN
     (a bearer token) or ICETOWER_POLARIS_CREDENTIAL (client-id:client-secret) says who asks.
 
     Exit status: 0 all is in force, or a plan was shown; 1 something failed or waits; 2 used wrongly.
+
+    \b
+    Example:
+      icetower contracts grants --help
     """
     contracts = [_read(file) for file in files]
     wanted = compile_grants(contracts, map(_binding, principal or ()), catalog=catalog, by_namespace=by_namespace)

@@ -55,6 +55,10 @@ def init(
 
     Without --uri it looks for a SQL catalog in PyIceberg's configuration (.pyiceberg.yaml, PYICEBERG_CATALOG__…). At a
     terminal it asks for what it cannot find.
+
+    \b
+    Example:
+      icetower init --help
     """
     if new and (uri or catalog):
         raise UsageError("--new makes an empty catalog; leave out --uri and --catalog, or --new")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from collections import Counter
 from pathlib import Path
@@ -15,10 +14,11 @@ from rich.table import Table
 
 from icetower.cli.printing import show
 from icetower.cli.registry import DEFAULT_URI, Json, Uri, connect
+from icetower.cli.spark import need_spark, spark_errors
 from icetower.cli.terminal import say
 from icetower.contracts.document import load
 from icetower.contracts.model import Contract
-from icetower.errors import ConfigurationError
+from icetower.counting import counted, number_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from icetower.pipelines.cleanup import Clauses
 
 
+@spark_errors()
 def mediate(
     wal: Annotated[str, typer.Option(help="The write-ahead log, namespace.table.")],
     target: Annotated[str, typer.Option(help="The table that it goes to, namespace.table.")],
@@ -49,12 +50,16 @@ def mediate(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Apply a write-ahead log to its table, batch by batch, until all of it is read.
+    """Apply a write-ahead log to its table, batch by batch.
 
     Every row is judged by the contract of the agent that wrote it; duplicates are dropped by key. It may be killed at
     any point and run again, and two at once are safe.
+
+    \b
+    Example:
+      icetower mediate --wal shop.sales_log --target shop.sales --merge-keys id
     """
-    _need_spark()
+    need_spark()
     from icetower.pipelines.session import CATALOG
     from icetower.pipelines.wal_mediator import Job, Window, load_contracts
     from icetower.pipelines.wal_mediator import mediate as apply_batch
@@ -101,11 +106,6 @@ def _own_contract(uri: str) -> Contract | None:
     return None if me["text"] is None else load(me["text"], source=f"contract {me['contract']}")
 
 
-def _need_spark() -> None:
-    if importlib.util.find_spec("pyspark") is None:
-        raise ConfigurationError("this command needs Spark: install icetower[spark]")
-
-
 def _session(name: str, uri: str) -> SparkSession:
     from icetower.pipelines.session import spark_session
 
@@ -122,6 +122,7 @@ def _waiting(what: str) -> Progress:
     return progress
 
 
+@spark_errors()
 def orphans(
     tables: Annotated[list[str], typer.Argument(help="Tables, namespace.table.")],
     uri: Uri = DEFAULT_URI,
@@ -131,12 +132,18 @@ def orphans(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Delete nothing; say what would be deleted.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Find the files of tables that no snapshot and no metadata names, and who wrote them.
+    """Find the files of tables that no metadata names.
+
+    It says who wrote them, as far as that is known.
 
     For an administrator they are deleted where the contract of whoever wrote them says `action: delete`, and reported
     otherwise; for anybody else they are only reported. Exit status 1: one that should be deleted was kept.
+
+    \b
+    Example:
+      icetower orphans shop.sales --dry-run
     """
-    _need_spark()
+    need_spark()
     from icetower.pipelines.cleanup import Fate, clean
     from icetower.pipelines.session import CATALOG
 
@@ -163,7 +170,10 @@ def orphans(
         if counts:
             show(shown)
         ends = "".join(f"; {count} {fate}" for fate, count in sorted(counts.items()))
-        say(f"{counts.total()} orphaned files, {size_bytes:,} bytes, in {len(tables)} tables{ends}")
+        say(
+            f"{number_of(counts.total(), 'orphaned file')}, {number_of(size_bytes, 'byte')}, "
+            f"in {counted(len(tables), 'table')}{ends}"
+        )
     if counts[Fate.KEPT]:
         raise typer.Exit(1)
 

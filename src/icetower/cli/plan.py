@@ -14,6 +14,7 @@ from icetower.cli.printing import show
 from icetower.cli.registry import DEFAULT_URI, Json, Uri, connect
 from icetower.cli.simulate import make_folder, needed, progress
 from icetower.cli.terminal import at_terminal, say
+from icetower.counting import counted
 from icetower.errors import ConfigurationError, UsageError
 
 if TYPE_CHECKING:
@@ -45,9 +46,16 @@ def plan(
     out: Annotated[Path | None, typer.Option(help="A folder for the plot, the numbers and a contract.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Simulate a workload under every pattern: what each holds today, at ten times the load, and where it breaks.
+    """Simulate a workload under every writing pattern.
+
+    It shows what each pattern holds today and at ten times the load, and where it breaks.
 
     A pattern holds a load if 95 % of the writes commit, and 99 % of those are visible within the freshness wanted.
+
+    \b
+    Example:
+      icetower plan examples/workloads/inventory.toml
+      icetower plan --log shop.sales
     """
     planner = needed("planner")
     if log:
@@ -101,8 +109,8 @@ def _write(out: Path, done: Plan, fragment: str) -> None:
 def _show(done: Plan) -> None:
     workload = done.workload
     shown = Table(
-        title=f"{workload.title}: {workload.agents} agents, {workload.rate_per_s:.3g} writes a second, to be visible "
-        f"within {workload.freshness_s:g} s",
+        title=f"{workload.title}: {counted(workload.agents, 'agent')}, {workload.rate_per_s:.3g} writes a second, "
+        f"to be visible within {workload.freshness_s:g} s",
         title_justify="left",
         title_style="bold",
     )

@@ -50,7 +50,14 @@ def create_principal(
     uri: Uri = DEFAULT_URI,
     as_json: Json = False,
 ) -> None:
-    """A new principal. Its secret is printed this once, and kept as a hash only."""
+    """Create a principal, and print its secret this once.
+
+    The server keeps a hash of the secret only.
+
+    \b
+    Example:
+      icetower principals create pricing-1 --contract pricing_agent
+    """
     with connect(uri) as tower:
         secret = tower.create_principal(name, contract)
     say(json.dumps({"name": name, "contract": contract, "secret": secret}) if as_json else secret)
@@ -58,7 +65,12 @@ def create_principal(
 
 @principals.command("list")
 def list_principals(uri: Uri = DEFAULT_URI, as_json: Json = False) -> None:
-    """All principals, the revoked ones included."""
+    """List all principals, the revoked ones included.
+
+    \b
+    Example:
+      icetower principals list
+    """
     with connect(uri) as tower:
         rows = tower.principals()
     print_rows(rows, ("name", "contract", "created_ms", "revoked_ms"), as_json)
@@ -66,14 +78,26 @@ def list_principals(uri: Uri = DEFAULT_URI, as_json: Json = False) -> None:
 
 @principals.command("rotate")
 def rotate_principal(name: str, uri: Uri = DEFAULT_URI) -> None:
-    """A new secret for a principal, printed this once; the old one ends now."""
+    """Give a principal a new secret, printed this once.
+
+    The old one ends at once.
+
+    \b
+    Example:
+      icetower principals rotate pricing-1
+    """
     with connect(uri) as tower:
         say(tower.rotate_principal(name))
 
 
 @principals.command("revoke")
 def revoke_principal(name: str, uri: Uri = DEFAULT_URI) -> None:
-    """End a principal; nobody else is affected."""
+    """End a principal; no other principal is affected.
+
+    \b
+    Example:
+      icetower principals revoke pricing-1
+    """
     with connect(uri) as tower:
         tower.revoke_principal(name)
     say(f"{name} is revoked")

@@ -12,6 +12,7 @@ import typer
 from rich.text import Text
 
 from icetower.agent import new_key
+from icetower.agent.causes import cause_of, unreachable
 from icetower.agent.failures import error_of
 from icetower.ambient import SystemAmbient
 from icetower.audit.agents import Agent, Naming, Wanted
@@ -25,9 +26,10 @@ from icetower.cli.promises import promises_of
 from icetower.cli.registry import Json, token_for
 from icetower.cli.snapshots import TIMEOUT_S, Place, place_in_catalog
 from icetower.cli.tables import DEFAULT_CATALOG, CatalogName, PlacedFiles, StorageOptions, pairs
-from icetower.cli.terminal import say, warn
+from icetower.cli.terminal import at_terminal, say, warn
 from icetower.cli.timelines import BAD, FAINT, GOOD, hanging
 from icetower.cli.times import since_ms
+from icetower.counting import counted
 from icetower.errors import CommitConflict, CommitStateUnknown, IcetowerError, Unavailable, UpstreamFailed, UsageError
 from icetower.protocol.marks import KEY
 from icetower.protocol.names import Identifier
@@ -61,20 +63,30 @@ def revert(
     ] = False,
     catalog: CatalogName = DEFAULT_CATALOG,
     branch: Annotated[str, typer.Option(help="The branch on which it wrote.")] = MAIN,
+    yes: Annotated[bool, typer.Option("--yes", help="Don't ask.")] = False,
     storage: StorageOptions = None,
     as_json: Json = False,
 ) -> None:
-    """Take back what one agent wrote: what remains is what the others' commits have done, without it.
+    """Take back what one agent wrote to a table.
+
+    What remains is what the others' commits have done, without it.
 
     One new commit; history stays as it is. Where another commit stands on what the agent wrote (replaced it, deleted
     rows of it, or has read it), nothing is done, and the commit is named.
 
+    At a terminal it shows what it would do and asks; elsewhere it does it at once.
+
     Exit status: 0 done, or nothing to do; 3 others have built on it; 1 something failed; 2 used wrongly.
+
+    \b
+    Example:
+      icetower revert shop.sales --agent pricing-1 --since 2h --dry-run
     """
     if not re.match(r"https?://", catalog):
         raise UsageError("a revert is committed through a REST catalog, such as a tower: name it by --catalog URI")
+    asks = at_terminal() and not yes and not as_json
     wanted = Wanted(agent, since_ms(since, SystemAmbient().now_ms()), branch)
-    done = asyncio.run(_Reverting(table, catalog, storage or [], wanted, assume_unread, dry_run).run())
+    done = asyncio.run(_Reverting(table, catalog, storage or [], wanted, assume_unread, dry_run, asks).run())
     if as_json:
         say(json.dumps(done.to_json()))
     else:
@@ -112,15 +124,22 @@ class _Done:
             "committed": self._snapshot_id,
         }
 
-    def show(self) -> None:
+    def show(self, *, planned: bool = False) -> None:
         console, plan = SafeConsole(), self._plan
         if not plan.snapshots:
             console.print(f"{self._wanted.agent} has committed nothing since then")
             return
-        console.print(f"{len(plan.snapshots)} commits of {self._wanted.agent}: {listed([*map(str, plan.snapshots)])}")
+        console.print(
+            f"{counted(len(plan.snapshots), 'commit')} of {self._wanted.agent}: {listed([*map(str, plan.snapshots)])}"
+        )
         for verb, items in (("to remove", plan.remove), ("to bring back", plan.restore)):
             for item in items:
-                hanging(console, f"  {verb}", Text(f"{item.what} {name(item.path)}, {item.records} rows"), width=18)
+                hanging(
+                    console,
+                    f"  {verb}",
+                    Text(f"{item.what} {name(item.path)}, {counted(item.records, 'row')}"),
+                    width=18,
+                )
         if self.refused:
             console.print(Text("Nothing is taken back:", BAD))
             for each in self._against[:SHOWN_MAX]:
@@ -131,6 +150,8 @@ class _Done:
                 console.print(WAY_OUT)
         elif plan.nothing:
             console.print("Nothing of it is left: there is nothing to take back")
+        elif planned:
+            return
         elif self._dry_run:
             console.print(Text("Nothing stands against it. It was not committed (--dry-run)", FAINT))
         else:
@@ -141,7 +162,7 @@ class _Reverting:
     """Plans on the head, and plans again where somebody else was faster."""
 
     def __init__(
-        self, table: str, catalog: str, storage: list[str], wanted: Wanted, assumed: bool, dry_run: bool
+        self, table: str, catalog: str, storage: list[str], wanted: Wanted, assumed: bool, dry_run: bool, asks: bool
     ) -> None:
         self._table = table
         self._catalog = catalog
@@ -149,6 +170,7 @@ class _Reverting:
         self._wanted = wanted
         self._assumed = assumed
         self._dry_run = dry_run
+        self._asks = asks
 
     async def run(self) -> _Done:
         """Raises `IcetowerError`."""
@@ -172,6 +194,10 @@ class _Reverting:
             stands = [each for each in plan.dependencies if each.certain or not self._assumed]
             if stands or plan.nothing or self._dry_run:
                 return _Done(self._wanted, plan, self._assumed, None, self._dry_run)
+            if self._asks:
+                _Done(self._wanted, plan, self._assumed, None, dry_run=False).show(planned=True)
+                if not typer.confirm("Take this back?"):
+                    raise UsageError("nothing was taken back: the answer was no")
             ambient = SystemAmbient()
             words = {"engine-name": "icetower", KEY: new_key()}
             naming = Naming(ambient.snapshot_id(), ambient.now_ms(), words, ambient.uuid4)
@@ -216,7 +242,7 @@ class _Routes:
         try:
             response = self._http.get(where, params=parameters)
         except httpx2.HTTPError as error:
-            raise Unavailable(f"no catalog answers at {self.uri}: {type(error).__name__}; is it running?") from error
+            raise Unavailable(unreachable("catalog", self.uri, error)) from error
         if not response.is_success:
             raise error_of(response.status_code, response.content)
         return cast("JSON", response.json())
@@ -234,7 +260,7 @@ class _Routes:
             response = self._http.post(where, json=body, timeout=COMMIT_TIMEOUT_S)
         except httpx2.HTTPError as error:
             raise CommitStateUnknown(
-                f"{self.uri} gave no answer to the commit ({type(error).__name__}): look whether snapshot "
+                f"{self.uri} gave no answer to the commit ({cause_of(error)}): look whether snapshot "
                 f"{draft.snapshot['snapshot-id']} is in the table before trying again"
             ) from error
         if not response.is_success:

@@ -40,6 +40,11 @@ def serve(
     Without a configuration: an embedded catalog under ./.icetower, on port 8181. `icetower init` writes a configuration
     for a catalog that is there. The first start writes the secret of the administrator to admin.token in the data
     directory.
+
+    \b
+    Example:
+      icetower serve --config icetower.toml
+      icetower serve --port 0 --data /var/lib/icetower --log-format json
     """
     from icetower.gateway.app import serve as run
     from icetower.gateway.settings import load_settings

@@ -11,6 +11,7 @@ import typer
 from icetower.cli.registry import DEFAULT_URI, Json, Uri, connect, print_rows
 from icetower.cli.terminal import say
 from icetower.cli.times import time_text
+from icetower.counting import counted
 
 PARTITIONS_SHOWN = 3
 COLUMNS = ("principal", "about", "operation", "rule", "count", "first_ms", "last_ms", "partitions")
@@ -24,8 +25,15 @@ def shadow_report(
     uri: Uri = DEFAULT_URI,
     as_json: Json = False,
 ) -> None:
-    """What contracts in shadow mode would have refused, for whom, how often and since when; and which retries rebasing
-    has spared their agents, or would with one clause more."""
+    """Report what contracts in shadow mode would refuse.
+
+    For whom, how often and since when; and which retries rebasing has spared their agents, or would with one more
+    clause.
+
+    \b
+    Example:
+      icetower contracts shadow-report pricing_agent
+    """
     with connect(uri) as tower:
         reports = tower.shadow_report(name)
     if as_json:
@@ -67,7 +75,7 @@ def _say_spared(each: Mapping[str, Any]) -> None:
             f"{outcome} ones {latency['p50']:.0f} ms (p95 {latency['p95']:.0f})"
             for outcome, latency in each["latency_ms"].items()
         )
-        say(f"  {each['principal']}: {each['retries_spared']} commits were rebased, each a retry spared; {took}")
+        say(f"  {each['principal']}: {counted(each['retries_spared'], 'commit')} rebased, each a retry spared; {took}")
     for back in each["retries_to_spare"]:
         say(
             f"  {each['principal']}: {back['count']} were sent back to retry ({back['rule']}); {back['clause']} would "

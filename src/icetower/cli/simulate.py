@@ -20,6 +20,7 @@ from icetower.ambient import SystemAmbient
 from icetower.cli.printing import show
 from icetower.cli.registry import Json
 from icetower.cli.terminal import say
+from icetower.counting import counted
 from icetower.errors import ConfigurationError, UsageError
 
 if TYPE_CHECKING:
@@ -41,11 +42,17 @@ SHOWN = ("commits_per_s", "success_pct", "p50_s", "p95_s", "p99_s", "mean_retrie
 
 @simulate.command("list")
 def list_experiments() -> None:
-    """The experiments that come with Icetower."""
+    """List the experiments that come with Icetower.
+
+    \b
+    Example:
+      icetower simulate list
+    """
     experiments = needed("experiments")
     for name in experiments.names():
         found = experiments.load(name)
-        say(f"{name:12} {len(found.points()):4} configurations, {found.seeds} seeds  {found.title}")
+        points, seeds = counted(len(found.points()), "configuration"), counted(found.seeds, "seed")
+        say(f"{name:12} {points:>18}, {seeds:>8}  {found.title}")
 
 
 @simulate.command("run")
@@ -58,7 +65,12 @@ def run(
     out: Out = None,
     as_json: Json = False,
 ) -> None:
-    """Run an experiment: a row a configuration, means over the seeds."""
+    """Run an experiment: a row for each configuration.
+
+    \b
+    Example:
+      icetower simulate run 1a --seeds 3
+    """
     courses = needed("course")
     make_folder(out)
     with progress(quiet=as_json) as told:
@@ -75,9 +87,15 @@ def run(
 
 @simulate.command("reproduce")
 def reproduce(seeds: Seeds = None, first_seed: First = None, workers: Workers = None, out: Out = None) -> None:
-    """Run 1a, 1b, 2a and 2b, and hold every figure that was published against what is found.
+    """Compare the published figures with simulated ones.
+
+    It runs experiments 1a, 1b, 2a and 2b.
 
     Exit status 1: some do not agree, neither by their rounding nor within 3 %.
+
+    \b
+    Example:
+      icetower simulate reproduce --seeds 3
     """
     experiments, courses = needed("experiments"), needed("course")
     make_folder(out)
@@ -87,7 +105,7 @@ def reproduce(seeds: Seeds = None, first_seed: First = None, workers: Workers = 
             course = courses.run(experiments.load(name), model, seeds, first_seed, workers, told, _now_s)
         if out is not None:
             _write(out, course)
-        say(f"{name}, model {model}: {course.runs} runs in {course.wall_s:.1f} s")
+        say(f"{name}, model {model}: {counted(course.runs, 'run')} in {course.wall_s:.1f} s")
         _show_compared(course.compared)
         off += sum(not each.agrees for each in course.compared)
         total += len(course.compared)
@@ -179,8 +197,9 @@ def _parquet(path: Path, rows: Sequence[dict[str, Any]]) -> None:
 
 def _show_rows(course: Course) -> None:
     shown = Table(
-        title=f"{course.experiment.name}: {course.experiment.title}\nmodel {course.model}, {course.seeds} seeds, "
-        f"{course.runs} runs in {course.wall_s:.1f} s",
+        title=f"{course.experiment.name}: {course.experiment.title}\nmodel {course.model}, "
+        f"{counted(course.seeds, 'seed')}, "
+        f"{counted(course.runs, 'run')} in {course.wall_s:.1f} s",
         title_justify="left",
         title_style="bold",
     )

@@ -14,6 +14,8 @@ from urllib.parse import quote
 import httpx2
 import orjson
 
+from icetower.agent.causes import unreachable, without_password
+from icetower.agent.failures import NO_EXPLANATION, error_of
 from icetower.catalog.changes import Manifests
 from icetower.catalog.ports import ON_OWN_ACCOUNT
 from icetower.catalog.storage import FileIOStorage
@@ -116,7 +118,7 @@ def place_in_catalog(uri: str, table: str, token: str | None, storage: Mapping[s
     if not namespace or not all((*namespace, name)):
         raise BadRequest(f"{table!r} is no table: write namespace.table", rule="explain.table")
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-    with httpx2.Client(base_url=uri.rstrip("/"), headers=headers, timeout=TIMEOUT_S) as http:
+    with _client(uri, headers) as http:
         config = _get(http, uri, "/v1/config", table)
         prefix = {**_object(config, "defaults"), **_object(config, "overrides")}.get("prefix", "")
         root = f"/v1/{quote(prefix)}" if prefix else "/v1"
@@ -128,6 +130,13 @@ def place_in_catalog(uri: str, table: str, token: str | None, storage: Mapping[s
     return Place(HeadState(str(found.get("metadata-location") or ""), metadata), {**config, **storage})
 
 
+def _client(uri: str, headers: Mapping[str, str]) -> httpx2.Client:
+    try:
+        return httpx2.Client(base_url=uri.rstrip("/"), headers=dict(headers), timeout=TIMEOUT_S)
+    except (httpx2.InvalidURL, UnicodeError) as error:
+        raise Unavailable(unreachable("catalog", uri, error)) from error
+
+
 def _object(answer: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     """A part of an answer that is an object, or empty."""
     part = answer.get(name)
@@ -135,11 +144,11 @@ def _object(answer: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _get(http: httpx2.Client, uri: str, path: str, table: str) -> Mapping[str, Any]:
-    uri = re.sub(r"//[^/@]*@", "//", uri)  # without a password
+    uri = without_password(uri)
     try:
         response = http.get(path)
-    except httpx2.HTTPError as error:
-        raise Unavailable(f"no catalog answers at {uri}: {type(error).__name__}; is it running?") from error
+    except (httpx2.HTTPError, httpx2.InvalidURL, UnicodeError) as error:
+        raise Unavailable(unreachable("catalog", uri, error)) from error
     said = f"{uri} answers {response.status_code} to GET {path}"
     hint = "is that an Iceberg REST catalog?"
     if response.is_success:
@@ -151,9 +160,16 @@ def _get(http: httpx2.Client, uri: str, path: str, table: str) -> Mapping[str, A
             return cast("Mapping[str, Any]", answer)
         raise UpstreamFailed(f"{said}, with no JSON object: {hint}", rule="explain.catalog")
     kinds: dict[int, type[IcetowerError]] = {401: NotAuthenticated, 403: NotAuthenticated, 404: NoSuchTable}
-    hints = {401: "set ICETOWER_TOKEN", 403: "set ICETOWER_TOKEN of someone who may", 404: f"is there a table {table}?"}
+    hints = {
+        401: "set ICETOWER_TOKEN to a secret or token of the catalog",
+        403: "set ICETOWER_TOKEN to that of a principal that may read the table",
+        404: f"check the name of the table ({table}), and which catalog this is",
+    }
+    # The catalog's own words first: they say which of table, namespace and route is not there.
+    own = error_of(response.status_code, response.content)
+    explained = "" if NO_EXPLANATION in own.message else f" ({own.message})"
     raise kinds.get(response.status_code, UpstreamFailed)(
-        f"{said}: {hints.get(response.status_code, hint)}", rule="explain.catalog"
+        f"{said}{explained}: {hints.get(response.status_code, hint)}", rule="explain.catalog"
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import sys
 from pathlib import Path
@@ -14,13 +13,14 @@ from rich.table import Table
 from icetower.cli.printing import show
 from icetower.cli.registry import connect
 from icetower.cli.simulate import Model, Seeds, needed, progress
+from icetower.cli.spark import need_spark, spark_errors
 from icetower.cli.terminal import say
-from icetower.errors import ConfigurationError
 
 SHOWN_MAX = 200
 """Configurations that are shown at the end."""
 
 
+@spark_errors()
 def sweep(
     experiment: Annotated[str, typer.Argument(help="1a, 1b, … of `list`, or a TOML file.")],
     master: Annotated[str, typer.Option(help="Spark's master: local[2], spark://…, yarn, ….")] = "local[2]",
@@ -32,13 +32,18 @@ def sweep(
     model: Model = None,
     seeds: Seeds = None,
 ) -> None:
-    """Run an experiment on Spark. Whatever the table has already is not run again, so it may be killed at any point.
+    """Run an experiment on Spark, restartable at any point.
+
+    What the table of results has already is not run again.
 
     The executors need Icetower with its extra `simulator`, in the Python that PYSPARK_PYTHON names.
+
+    \b
+    Example:
+      icetower simulate sweep 1a --warehouse sweeps
     """
     needed("pool")
-    if importlib.util.find_spec("pyspark") is None:
-        raise ConfigurationError("this command needs Spark: install icetower[spark]")
+    need_spark()
     from icetower.pipelines.session import CATALOG, spark_session
     from icetower.pipelines.sweep import sweep as run
     from icetower.pipelines.tables import quoted

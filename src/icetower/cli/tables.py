@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from pyiceberg.catalog import Catalog, load_catalog
-from pyiceberg.exceptions import NoSuchTableError
+from pyiceberg.exceptions import NoSuchIdentifierError, NoSuchNamespaceError, NoSuchTableError
 from pyiceberg.io import FileIO
+from pyiceberg.utils.config import Config
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError
 
+from icetower.agent.causes import cause_of
 from icetower.ambient import from_environment
 from icetower.catalog.ports import ON_OWN_ACCOUNT
 from icetower.catalog.storage import FileIOStorage
@@ -89,25 +94,30 @@ def _is_uri(catalog: str) -> bool:
 
 def _in_pyiceberg(table: str, catalog: str, properties: Mapping[str, str]) -> tuple[str, dict[str, str]]:
     """The metadata file of a table of a PyIceberg catalog, and how the catalog reaches its storage."""
+    _require_files(catalog, properties)
     try:
-        opened = load_catalog(catalog, **properties)
+        # A catalog is read here: its tables are not made where they are missing.
+        opened = load_catalog(catalog, **{"init_catalog_tables": "false", **properties})
     except Exception as error:
         # Every catalog has an error tree of its own, and their texts may quote credentials.
         raise ConfigurationError(
-            f"PyIceberg cannot open the catalog {catalog!r} ({type(error).__name__}): give its URI, or its properties "
+            f"PyIceberg cannot open the catalog {catalog!r} ({_cause(error)}): give its URI, or its properties "
             "(--property type=… --property uri=…), or configure it in .pyiceberg.yaml"
         ) from error
     _choose_no_code(opened)
     try:
         loaded = opened.load_table(table)
-    except NoSuchTableError as error:
-        raise NoSuchTable(f"the catalog {catalog!r} has no table {table}", rule="table.exists") from error
+    except (NoSuchTableError, NoSuchNamespaceError, NoSuchIdentifierError) as error:
+        raise NoSuchTable(
+            f"the catalog {catalog!r} has no table {table}; write namespace.table as the catalog has it",
+            rule="table.exists",
+        ) from error
     except IcetowerError:
         raise
     except Exception as error:
         raise UpstreamFailed(
-            f"the catalog {catalog!r} does not load {table} ({type(error).__name__}): check the name and that the "
-            "catalog can be reached; a metadata file can be named instead",
+            f"the catalog {catalog!r} does not load {table} ({_cause(error)}): check that the catalog can be reached; "
+            "a metadata file can be named instead",
             rule="upstream",
         ) from error
     io: dict[str, Any] = dict(loaded.io.properties)
@@ -124,6 +134,34 @@ def _choose_no_code(opened: Catalog) -> None:
         return load({name: value for name, value in (properties or {}).items() if not is_code(name)}, location)
 
     opened._load_file_io = harmless  # pyright: ignore[reportPrivateUsage]
+
+
+def _require_files(catalog: str, properties: Mapping[str, str]) -> None:
+    """Raises `ConfigurationError` for a SQLite database that is not there: opening it would make an empty one."""
+    try:
+        configured = Config().get_catalog_config(catalog)
+    except Exception:  # noqa: BLE001 - a configuration that makes no sense is told when the catalog is opened
+        configured = None
+    uri = str({**(configured or {}), **properties}.get("uri", ""))
+    if not uri.startswith("sqlite:"):
+        return
+    try:
+        database = make_url(uri).database or ""
+    except ArgumentError:
+        return
+    if database not in ("", ":memory:") and not database.startswith("file:") and not Path(database).is_file():
+        raise ConfigurationError(
+            f"the catalog {catalog!r} has no database {database}: check its uri", rule="configuration.database"
+        )
+
+
+def _cause(error: BaseException) -> str:
+    """Why a catalog failed, without a text of its own, which may quote credentials."""
+    if type(error).__module__.startswith(("requests", "urllib3", "socket", "ssl")) or isinstance(error, OSError):
+        return cause_of(error)
+    if isinstance(error, DBAPIError):
+        return str(error.orig).splitlines()[0]
+    return type(error).__name__
 
 
 class PlacedFiles:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 from icetower.admission.admitted import AdmittedAppend
 from icetower.commit.plan import Member
+from icetower.counting import counted
 from icetower.errors import CommitConflict, IcetowerError
 from icetower.table.head import HeadState
 
@@ -149,8 +150,8 @@ class FairQueue:
         """
         if self._held.length >= self._held_max and not certainly:
             raise CommitConflict(
-                f"{len(self)} commits wait for {waiting.member.identifier} already; nothing of this one was committed; "
-                "try again later",
+                f"{counted(len(self), 'commit')} for {waiting.member.identifier} waiting already; nothing of this one "
+                "was committed; try again later",
                 rule="queue.full",
                 next_step="retry",
             )

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from icetower.commit.head import Heads
 from icetower.commit.plan import Member, landed
 from icetower.commit.queue import Committed
+from icetower.counting import counted
 from icetower.errors import CommitConflict, CommitStateUnknown, IcetowerError, KeyMisused, ValidationFailed
 from icetower.protocol.names import Identifier
 
@@ -81,7 +82,7 @@ def draining() -> CommitConflict:
 
 def lost_for_good(rounds: int) -> CommitConflict:
     return CommitConflict(
-        f"{rounds} swaps in a row were lost to other writers of the catalog; try again",
+        f"{counted(rounds, 'swap')} in a row lost to other writers of the catalog; try again",
         rule="swap.lost",
         next_step="retry",
     )

@@ -37,6 +37,7 @@ from icetower.contracts.overlaps import common_tables
 from icetower.contracts.reading import duration_text, size_text
 from icetower.contracts.values import NotUnderstood
 from icetower.contracts.wording import operations_text, region_text, series
+from icetower.counting import counted
 
 NAMED_MAX = 4
 """Regions that are named one by one."""
@@ -360,8 +361,8 @@ _SAYINGS: tuple[_Saying, ...] = (
         ),
         lambda _, now: Kind.LOSES if now else Kind.GAINS,
     ),
-    _quota("commits_per_minute", lambda count: f"{count} commits a minute"),
-    _quota("files_per_commit", lambda count: f"{count} files a commit"),
+    _quota("commits_per_minute", lambda count: f"{counted(count, 'commit')} a minute"),
+    _quota("files_per_commit", lambda count: f"{counted(count, 'file')} a commit"),
     _quota("bytes_per_commit", lambda count: f"{size_text(count)} a commit"),
 )
 
@@ -407,7 +408,7 @@ def retries_text(retries: Retries) -> str:
 def escalation_text(escalation: Escalation) -> str:
     """To whom, and after what."""
     webhook = f" and the webhook {escalation.webhook}" if escalation.webhook else ""
-    failures = f"{escalation.after_failures} failures in a row within {duration_text(escalation.within_s)}"
+    failures = f"{counted(escalation.after_failures, 'failure')} in a row within {duration_text(escalation.within_s)}"
     return f"to {escalation.to}{webhook} after {failures}"
 
 

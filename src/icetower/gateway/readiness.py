@@ -23,6 +23,7 @@ from sqlalchemy import select
 
 from icetower.ambient import Ambient
 from icetower.catalog.ports import Storage, Upstream
+from icetower.counting import counted
 from icetower.database import Database
 from icetower.errors import IcetowerError
 from icetower.registry.schema import contracts
@@ -128,7 +129,7 @@ def readiness_of(
         usage = await disk.run(lambda: shutil.disk_usage(data))
         if usage.free < disk_min_bytes:
             raise IcetowerError(
-                f"{usage.free} bytes are free below {data}, and server.disk_min_bytes is {disk_min_bytes}"
+                f"{counted(usage.free, 'byte')} free below {data}, and server.disk_min_bytes is {disk_min_bytes}"
             )
         return {"free_bytes": usage.free, "total_bytes": usage.total}
 

@@ -27,6 +27,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from icetower.catalog.ports import METADATA_MAX_BYTES
 from icetower.contracts.model import NAME
 from icetower.errors import ConfigurationError
+from icetower.gateway.settings_errors import settings_error
 from icetower.observe.events import Form
 from icetower.observe.matters import mail_address
 from icetower.observe.sending import Encryption, MailServer, Ways, Webhook
@@ -164,6 +165,25 @@ class Settings(_Section):
     escalations: EscalationSettings = EscalationSettings()
 
 
+def data_directory(given: str) -> Path:
+    """The directory of the server's data, with a control database in it that only its owner can read.
+
+    Raises `ConfigurationError` where it cannot be had.
+    """
+    data = Path(given).absolute()
+    try:
+        data.mkdir(parents=True, exist_ok=True)
+        (data / "control.db").touch(mode=0o600)
+    except OSError as error:
+        cause = "it is a file" if data.is_file() else (error.strerror or str(error)).lower()
+        raise ConfigurationError(
+            f"the data directory {data} cannot be used: {cause} ({error.filename}); name another with --data or "
+            "server.data",
+            rule="configuration.data",
+        ) from error
+    return data
+
+
 def load_settings(path: Path | None, **server: Any) -> Settings:
     """Settings from a file, with what the command line says about the server on top (None: not said).
 
@@ -172,10 +192,13 @@ def load_settings(path: Path | None, **server: Any) -> Settings:
     content: dict[str, Any] = {}
     if path is not None:
         try:
-            content = tomllib.loads(path.read_text())
+            content = tomllib.loads(path.read_text(encoding="utf-8"))
         except OSError as error:
-            raise ConfigurationError(f"the configuration file {path} cannot be read: {error.strerror}") from error
-        except tomllib.TOMLDecodeError as error:
+            raise ConfigurationError(
+                f"the configuration file {path} cannot be read: {(error.strerror or str(error)).lower()}; "
+                "name another with --config"
+            ) from error
+        except (ValueError, RecursionError) as error:  # no TOML, or no UTF-8
             raise ConfigurationError(f"the configuration file {path} is not TOML: {error}") from error
     section = content.get("server", {})
     if isinstance(section, dict):
@@ -183,6 +206,4 @@ def load_settings(path: Path | None, **server: Any) -> Settings:
     try:
         return Settings.model_validate(content)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise ConfigurationError(f"{path or 'the command line'}: {where}: {first['msg']}") from error
+        raise settings_error(path, Settings, error) from error

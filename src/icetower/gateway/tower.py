@@ -9,7 +9,6 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 from icetower.admission import appends as admission_of_appends
@@ -47,7 +46,7 @@ from icetower.gateway.gatekeeper import Gatekeeper
 from icetower.gateway.governor import Governor
 from icetower.gateway.places import Places
 from icetower.gateway.readiness import readiness_of
-from icetower.gateway.settings import Settings
+from icetower.gateway.settings import Settings, data_directory
 from icetower.gateway.token_rates import TokenRates
 from icetower.gateway.twins import Twins
 from icetower.ledger.ledger import Answer, Attempt, Commit, CommitKey, Ledger, key_hash
@@ -85,10 +84,7 @@ class Tower:
         self.settings = settings
         self.ambient = ambient
         self.open = open_to_all
-        data = Path(settings.server.data).absolute()
-        data.mkdir(parents=True, exist_ok=True)
-        self.data = data
-        (data / "control.db").touch(mode=0o600)
+        self.data = data = data_directory(settings.server.data)
         control = Database(sqlite_url(data / "control.db"), own=True, name="the control database (control.db)")
         given = settings.upstream.uri
         catalog = given or sqlite_url(data / "catalog.db")

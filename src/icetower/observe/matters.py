@@ -15,6 +15,7 @@ from enum import StrEnum
 from typing import Any
 
 from icetower.contracts.model import Contract, Operation
+from icetower.counting import counted
 from icetower.errors import BadRequest
 from icetower.observe.failures import BUDGET_MAX, Failure, budget, summary
 from icetower.protocol.names import Identifier
@@ -119,7 +120,8 @@ class Matter:
         """In a line."""
         if self.kind is Kind.REQUEST:
             return f"{self.principal} asks for partitions of {self.table}"
-        return f"{self.principal} is stopped at {self.table} after {self.details['after_failures']} failures in a row"
+        failures = counted(self.details["after_failures"], "failure")
+        return f"{self.principal} is stopped at {self.table} after {failures} in a row"
 
     @property
     def rules(self) -> str:

@@ -11,6 +11,7 @@ from email.headerregistry import Address
 from email.message import EmailMessage
 from email.utils import format_datetime
 
+from icetower.counting import counted
 from icetower.observe.matters import Kind, Matter, one_line, time_text
 
 SIGNATURE = "Icetower-Signature"
@@ -76,7 +77,7 @@ def _lines(matter: Matter) -> list[str]:
         failures = matter.details["failures"]
         return [
             *about,
-            f"because    {matter.details['after_failures']} failures in a row: {one_line(matter.rules)}",
+            f"because    {counted(matter.details['after_failures'], 'failure')} in a row: {one_line(matter.rules)}",
             f"last       {time_text(failures[-1]['at_ms'])}",
             "",
             "Its commits to this table are refused until an administrator closes the escalation; its other tables, and",

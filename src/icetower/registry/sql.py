@@ -11,6 +11,7 @@ from alembic.runtime.environment import EnvironmentContext
 from alembic.script import ScriptDirectory
 from alembic.util import CommandError
 from sqlalchemy import Column, Connection, MetaData, String, Table, inspect, select
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from icetower.database import Database
 from icetower.errors import ConfigurationError
@@ -34,7 +35,8 @@ def migrate(database: Database, scripts: Path, *, version_table: str) -> None:
 
     `scripts` is the room's `migrations` directory; `version_table` keeps the room's version, so that rooms move alone.
 
-    Raises `ConfigurationError` where the tables are of a version that is not known here: a newer Icetower's.
+    Raises `ConfigurationError` where the database cannot be opened, or its tables are of a version that is not known:
+    a newer Icetower's.
     """
     config = Config()
     config.set_main_option("script_location", str(scripts).replace("%", "%%"))
@@ -50,8 +52,17 @@ def migrate(database: Database, scripts: Path, *, version_table: str) -> None:
             environment.configure(connection=connection, version_table=version_table, transactional_ddl=False)
             environment.run_migrations()
 
-    with _ONE_AT_A_TIME:
-        database.run_now(work, write=True)
+    try:
+        with _ONE_AT_A_TIME:
+            database.run_now(work, write=True)
+    except SQLAlchemyError as error:
+        shown = database.engine.url.render_as_string(hide_password=True)
+        cause = str(error.orig if isinstance(error, DBAPIError) else type(error).__name__)
+        raise ConfigurationError(
+            f"the database {shown} cannot be opened: {cause}. Where it is damaged, restore it from a backup; "
+            "docs/operations.md says what is lost without it",
+            rule="configuration.database",
+        ) from error
 
 
 def _check_known(connection: Connection, scripts: ScriptDirectory, version_table: str) -> None:

@@ -1,0 +1,13 @@
+"""Counted things in messages: ``1 row``, ``2 rows``."""
+
+from __future__ import annotations
+
+
+def counted(count: int, noun: str, plural: str | None = None) -> str:
+    """A number and its noun; `plural` where that is more than an s."""
+    return f"{count} {noun if count == 1 else plural or noun + 's'}"
+
+
+def number_of(count: int, noun: str, plural: str | None = None) -> str:
+    """The same with thousands set off by commas."""
+    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
