@@ -259,14 +259,14 @@ def test_a_table_of_a_running_tower(run: Run, tmp_path: Path, monkeypatch: pytes
         assert "append: it only adds data files" in said.words
         assert "builds on it" in run("--catalog", tower.uri, "--table", "shop.sales", ids[1], ids[2]).words
         gone = run("--catalog", tower.uri, "--table", "shop.nothing", ids[0], ids[1])
-        assert (gone.status, "is there a table shop.nothing?" in gone.err) == (1, True)
+        assert (gone.status, "check the name of the table (shop.nothing)" in gone.err) == (1, True)
         monkeypatch.setenv("ICETOWER_TOKEN", "wrong")
         refused = run("--catalog", tower.uri, "--table", "shop.sales", ids[0], ids[1])
         assert (refused.status, "set ICETOWER_TOKEN" in refused.err) == (1, True)
     finally:
         tower.stop()
     away = run("--catalog", tower.uri, "--table", "shop.sales", ids[0], ids[1])
-    assert (away.status, "is it running?" in away.err) == (1, True)
+    assert (away.status, "check host and port" in away.err) == (1, True)
 
 
 # ── Hostile words ────────────────────────────────────────────────────────────────────────────────────────────────────
