@@ -220,7 +220,7 @@ def test_what_is_no_http_is_no_answer(server: Server, nonsense: bytes) -> None:
 def test_nobody_answers() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    with pytest.raises(Unavailable, match="check .*that the server runs"):
+    with pytest.raises(Unavailable, match="that the server runs"):
         Channel(f"http://127.0.0.1:{port}", timeout_s=1).post("/x", "", b"")
 
 

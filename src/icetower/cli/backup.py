@@ -33,6 +33,10 @@ def backup(folder: Folder, config: Config = None, data: Data = None) -> None:
 
     The ledger and the registry come first, then the catalog: what a restored ledger knows is in the restored tables.
     A PostgreSQL catalog and the warehouse are backed up by their own means, after this.
+
+    \b
+    Example:
+      icetower backup /backups/2026-11-22
     """
     places = _places(config, data)
     if not places.control.exists():
@@ -52,7 +56,12 @@ def backup(folder: Folder, config: Config = None, data: Data = None) -> None:
 
 
 def restore(folder: Folder, config: Config = None, data: Data = None) -> None:
-    """Put a backup into the places that the settings name. Nothing is overwritten: move what is there away first."""
+    """Put a backup into the places that the settings name. Nothing is overwritten: move what is there away first.
+
+    \b
+    Example:
+      icetower restore /backups/2026-11-22 --data /var/lib/icetower
+    """
     places = _places(config, data)
     if not (folder / CONTROL).exists():
         raise UsageError(f"{folder} holds no backup: {CONTROL} is not there")
