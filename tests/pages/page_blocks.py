@@ -6,6 +6,7 @@ A block without a note is run as it stands. A note is a comment in the line befo
     <!-- run: slow -->              run by `make verify-docs` alone, as it stands; takes longer than 20 s
     <!-- run: slow COMMANDS -->     the same, in a shorter form
     <!-- run: in CI -->             its `make` targets are run by .ci/run itself
+    <!-- run: in tests/FILE.py -->  a test of its own takes it from the page
     <!-- run: needs NAME -->        cannot be run here; NAME is one of `NEEDS`
     <!-- run: check NAME -->        data; NAME is one of the checks in page_world.py
 

@@ -47,6 +47,8 @@ def test_each_block_is_run_or_says_why_not(page: str) -> None:
                 assert block.more in NEEDS, block.place
             case "check":
                 assert block.more in CHECKS, block.place
+            case "in" if block.more.startswith("tests/"):
+                assert page in (ROOT / block.more).read_text(), f"{block.place}: that test takes nothing from the page"
             case "in":
                 assert block.more == "CI", block.place
                 targets = re.findall(r"^make ([\w-]+)", block.text, re.MULTILINE)
