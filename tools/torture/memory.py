@@ -20,21 +20,21 @@ T = TypeVar("T")
 _ENTRIES_MAX = 4_000
 
 
-def _remembered(function: Callable[[bytes], T]) -> tuple[Callable[[bytes], T], dict[bytes, T]]:
+def _remembered(function: Callable[..., T]) -> tuple[Callable[..., T], dict[bytes, T]]:
     known: dict[bytes, T] = {}
 
-    def remember(data: bytes) -> T:
+    def remember(data: bytes, **bounds: Any) -> T:
         if data not in known:
             if len(known) >= _ENTRIES_MAX:
                 known.clear()
-            known[data] = function(data)
+            known[data] = function(data, **bounds)
         return known[data]
 
     return remember, known
 
 
-manifest_of: Callable[[bytes], Manifest]
-manifest_list_of: Callable[[bytes], tuple[ManifestFile, ...]]
+manifest_of: Callable[..., Manifest]
+manifest_list_of: Callable[..., tuple[ManifestFile, ...]]
 manifest_of, _manifests = _remembered(manifests.read_manifest)
 manifest_list_of, _lists = _remembered(manifests.read_manifest_list)
 

@@ -22,7 +22,7 @@ from icetower.gateway import tower as gateway
 from icetower.gateway.aftermath import Aftermath
 from icetower.gateway.gatekeeper import Gatekeeper
 from icetower.gateway.governor import Governor
-from icetower.gateway.settings import EscalationSettings
+from icetower.gateway.settings import EscalationSettings, Settings
 from icetower.gateway.twins import Twins
 from icetower.ledger.histories import Fate, TableName
 from icetower.ledger.ledger import Batch, Commit, CommitKey
@@ -173,6 +173,7 @@ class Gateway(gateway.Tower):
     """
 
     def __init__(self, door: Door, ambient: SimAmbient, ledger: MemoryLedger, limits: Limits) -> None:
+        self.settings = Settings()
         self.ambient = ambient
         self.ledger = ledger  # type: ignore[assignment]
         self.upstream = door  # type: ignore[assignment]
