@@ -20,6 +20,7 @@ from icetower.contracts.model import ADMINISTRATOR_NAME
 from icetower.errors import IcetowerError
 from icetower.gateway import tower as gateway
 from icetower.gateway.aftermath import Aftermath
+from icetower.gateway.attempts import Attempts
 from icetower.gateway.gatekeeper import Gatekeeper
 from icetower.gateway.governor import Governor
 from icetower.gateway.settings import EscalationSettings, Settings
@@ -27,6 +28,7 @@ from icetower.gateway.twins import Twins
 from icetower.ledger.histories import Fate, TableName
 from icetower.ledger.ledger import Batch, Commit, CommitKey
 from icetower.observe.escalations import Escalations
+from icetower.observe.events import Events
 from icetower.protocol.appends import AppendRequest, FileDescriptor
 from icetower.protocol.commits import CommitRequest
 from icetower.protocol.names import Identifier
@@ -191,6 +193,7 @@ class Gateway(gateway.Tower):
         self.twins = Twins()
         self.told: dict[asyncio.Task[Any] | None, str] = {}
         self.aftermath = Aftermath(self.ledger, ambient)
+        self.attempts = Attempts(ambient, Events(ambient), self._note)
 
     def _log(self, *about: Any, **more: Any) -> None:
         for result in about:

@@ -400,9 +400,15 @@ def _says_what_it_is(op: Operation) -> bool:
 
 
 def declaration(op: Mapping[str, Any]) -> dict[str, str]:
-    """What a writer says of its reads, in its summary: the filter and the level that it asks Iceberg for."""
+    """What a writer says of its reads, in its summary: the filter and the level that it asks Iceberg for.
+
+    One that overwrites by a filter has read these rows, too: Iceberg evaluates that filter anew, whatever it validates.
+    """
     level = "serializable" if "no-conflicting-data" in op.get("validate", ()) else "snapshot"
-    return {FILTER: json.dumps(op["conflict_filter"]), ISOLATION: level}
+    read = op["conflict_filter"]
+    if "filter" in op:
+        read = {"type": "or", "left": read, "right": op["filter"]}
+    return {FILTER: json.dumps(read), ISOLATION: level}
 
 
 def notes(given: Job) -> Counter[str]:
