@@ -21,6 +21,7 @@ from icetower.ambient import SystemAmbient
 from icetower.database import Database
 from icetower.errors import KeyMisused
 from icetower.ledger import ledger as ledger_module
+from icetower.ledger.answers import Answer
 from icetower.ledger.attempts import percentile
 from icetower.ledger.hashes import APPLICATION, KEY, hashed
 from icetower.ledger.histories import BEFORE
@@ -28,7 +29,6 @@ from icetower.ledger.ledger import (
     SEQUENCE_LIFETIMES,
     SWEPT_MIN,
     SWEPT_PER_ROW,
-    Answer,
     Attempt,
     Batch,
     Commit,

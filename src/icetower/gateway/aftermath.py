@@ -10,10 +10,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Sequence
 
 from icetower.ambient import Ambient
 from icetower.errors import IcetowerError, UpstreamFailed
-from icetower.ledger.ledger import Answer, Attempt, Batch, Commit, Ledger
+from icetower.ledger.answers import Answer
+from icetower.ledger.ledger import Attempt, Batch, Commit, Ledger
 from icetower.ledger.shadow import Shadowed
 
 Item = Attempt | Commit | Shadowed | tuple[str, str, Answer]
@@ -37,6 +39,7 @@ class Aftermath:
         self._ledger = ledger
         self._ambient = ambient
         self._items: deque[Item] = deque()
+        self._answers: dict[tuple[str, str], Answer] = {}
         self._items_max = items_max
         self._dropped = 0
         self._writer: asyncio.Task[None] | None = None
@@ -45,6 +48,7 @@ class Aftermath:
     def put(self, *items: Item) -> None:
         """Keep some entries, soon."""
         self._items.extend(items)
+        self._answers |= {item[:2]: item[2] for item in items if isinstance(item, tuple)}
         self._make_room()
         if self._writer is None or self._writer.done():
             self._writer = asyncio.create_task(self._write_until_done())
@@ -53,6 +57,17 @@ class Aftermath:
         """Write all that waits. Raises `IcetowerError` where the ledger cannot be written; the entries wait on."""
         # A task of its own: a caller that goes away takes no batch with it.
         await asyncio.shield(asyncio.create_task(self._write_all()))
+
+    async def find(self, principal: str, key: str, endpoint: str, fingerprint: str | None = None) -> Answer | None:
+        """The answer that was given under a live key, also where it waits to be written.
+
+        Raises:
+            KeyMisused: it stands for another request.
+        """
+        waiting = self._answers.get((principal, key))
+        if waiting is not None:
+            return waiting.to(endpoint, fingerprint)
+        return await self._ledger.find(principal, key, endpoint, fingerprint)
 
     async def close(self) -> None:
         """Write what waits, for the last time."""
@@ -101,8 +116,14 @@ class Aftermath:
             raise
         except IcetowerError as error:  # no time makes it right
             log.error("%d entries of the ledger were dropped: %s", len(batch), error.message)
+        self._forget(batch)
 
     def _make_room(self) -> None:
         while len(self._items) > self._items_max:
-            self._items.popleft()
+            self._forget([self._items.popleft()])
             self._dropped += 1
+
+    def _forget(self, items: Sequence[Item]) -> None:
+        for item in items:
+            if isinstance(item, tuple) and self._answers.get(item[:2]) is item[2]:
+                del self._answers[item[:2]]

@@ -32,7 +32,7 @@ from icetower.gateway.browsers import require_json
 from icetower.gateway.paths import NamedRoute, path_of
 from icetower.gateway.settings import LOOPBACK
 from icetower.gateway.tower import Tower
-from icetower.ledger.ledger import Answer
+from icetower.ledger.answers import Answer
 from icetower.observe.matters import one_line
 from icetower.protocol.catalog import error_body
 from icetower.protocol.names import NAMESPACE_SEPARATOR, Identifier, Namespace
@@ -326,7 +326,7 @@ async def once(call: Call, key: str, handler: Handler, *, replay: Handler | None
     call.tower.keys_in_flight[name] = turn, users + 1
     try:
         async with turn:
-            found = await call.tower.ledger.find(call.principal.name, key, endpoint, fingerprint)
+            found = await call.tower.aftermath.find(call.principal.name, key, endpoint, fingerprint)
             if found is not None:
                 call.request.scope[_REPLAYED] = True
             if found is not None and replay is not None and found.status < 300:

@@ -32,7 +32,7 @@ from icetower.gateway.http import (
 )
 from icetower.gateway.paths import path_of
 from icetower.gateway.tower import Tower
-from icetower.ledger.ledger import Answer
+from icetower.ledger.answers import Answer
 from icetower.protocol import catalog as wire
 from icetower.protocol.appends import append_answer, parse_append
 from icetower.protocol.commits import parse_commit, parse_transaction
@@ -308,7 +308,7 @@ async def commit_table(call: Call) -> Response:
     if any(update["action"] == "add-snapshot" for update in request.updates):
         # The key lives in the snapshot, under the same swap; the ledger only sees that it serves one endpoint.
         endpoint = f"POST {path_of(call.request.scope)}"
-        await call.tower.ledger.find(call.principal.name, key, endpoint)
+        await call.tower.aftermath.find(call.principal.name, key, endpoint)
         response = await commit(call)
         call.tower.remember_answer(call.principal.name, key, Answer(endpoint, 200, b""))
         return response
@@ -354,7 +354,7 @@ async def commit_transaction(call: Call) -> Response:
         endpoint = f"POST {path_of(call.request.scope)}"
         tables = sorted([*r.identifier.namespace, r.identifier.name] for r in requests if r.identifier is not None)
         about = hashlib.sha256(orjson.dumps(tables)).hexdigest()
-        await call.tower.ledger.find(call.principal.name, key, endpoint, about)
+        await call.tower.aftermath.find(call.principal.name, key, endpoint, about)
         response = await commit(call)
         call.tower.remember_answer(call.principal.name, key, Answer(endpoint, 204, b"", about))
         return response

@@ -49,7 +49,8 @@ from icetower.gateway.readiness import readiness_of
 from icetower.gateway.settings import Settings, data_directory
 from icetower.gateway.token_rates import TokenRates
 from icetower.gateway.twins import Twins
-from icetower.ledger.ledger import Answer, Attempt, Commit, CommitKey, Ledger, key_hash
+from icetower.ledger.answers import Answer
+from icetower.ledger.ledger import Attempt, Commit, CommitKey, Ledger, key_hash
 from icetower.ledger.shadow import Shadowed
 from icetower.observe.bypasses import Bypasses
 from icetower.observe.escalations import Escalations

@@ -29,8 +29,8 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from icetower.ambient import Ambient
 from icetower.database import Database
-from icetower.errors import KeyMisused
 from icetower.ledger import histories
+from icetower.ledger.answers import Answer
 from icetower.ledger.attempts import (
     Attempt,
     Outcome,
@@ -135,16 +135,6 @@ class Expired:
     table: TableName
     snapshots: tuple[int, ...]
     torn: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """A final answer of a mutating endpoint. `endpoint`: method and path; `fingerprint`: of the request's body."""
-
-    endpoint: str
-    status: int
-    body: bytes
-    fingerprint: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -388,15 +378,9 @@ class Ledger:
     async def find(self, principal: str, key: str, endpoint: str, fingerprint: str | None = None) -> Answer | None:
         """The answer that was given under a live key. Raises `KeyMisused` if it stands for another request."""
         row = await self._answers.row(hashed(ANSWER, principal, key))
-        live = row is not None and row.expires_ms > self._ambient.now_ms()
-        found = Answer(row.endpoint, row.status, bytes(row.body), row.fingerprint) if row is not None and live else None
-        if found is not None and (found.endpoint, found.fingerprint) != (endpoint, fingerprint):
-            raise KeyMisused(
-                f"the idempotency key was used for another request, {found.endpoint}; take a new key for each request",
-                rule="key.endpoint",
-                next_step="fix_request",  # a table may have been renamed since: under a new key it would land twice
-            )
-        return found
+        if row is None or row.expires_ms <= self._ambient.now_ms():
+            return None
+        return Answer(row.endpoint, row.status, bytes(row.body), row.fingerprint).to(endpoint, fingerprint)
 
     async def remember(self, principal: str, key: str, answer: Answer) -> None:
         """Keep a final answer (2xx or a final 4xx; never 5xx). The first one under a live key stays."""

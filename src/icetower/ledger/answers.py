@@ -1,0 +1,27 @@
+"""What was answered under a key, and to which request."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from icetower.errors import KeyMisused
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A final answer of a mutating endpoint. `endpoint`: method and path; `fingerprint`: of the request's body."""
+
+    endpoint: str
+    status: int
+    body: bytes
+    fingerprint: str | None = None
+
+    def to(self, endpoint: str, fingerprint: str | None) -> Answer:
+        """Itself, as the answer to a request. Raises `KeyMisused` where it answered another one."""
+        if (self.endpoint, self.fingerprint) != (endpoint, fingerprint):
+            raise KeyMisused(
+                f"the idempotency key was used for another request, {self.endpoint}; take a new key for each request",
+                rule="key.endpoint",
+                next_step="fix_request",  # a table may have been renamed since: under a new key it would land twice
+            )
+        return self
