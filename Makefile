@@ -6,9 +6,12 @@ READY := .venv/ready
 COUNT := 1000
 SEED := 20261121
 SECONDS := 60
+MINUTES := 10
+AGENTS := 1000
+TABLES := 100
 ROUNDS := 10
 
-.PHONY: help setup java jdk jars postgres demo check test verify-docs differential mutations walkthrough experiments hostile torture bench-commit bench-gate bench-isolation bench-ledger bench-audit bench-simulator never-weaker gate-oracle gate-mutations spark-merge reproduce rck parquet-fixtures lock format clean
+.PHONY: help setup java jdk jars postgres demo check test verify-docs differential mutations walkthrough experiments hostile soak torture bench-commit bench-gate bench-isolation bench-ledger bench-audit bench-simulator never-weaker gate-oracle gate-mutations spark-merge reproduce rck parquet-fixtures lock format clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -92,6 +95,9 @@ spark-merge: jars ## MERGE from eight threads beside compaction: Icetower and Ic
 
 hostile: $(READY) ## hostile files and requests by generators that know the formats, here and over the wire; SECONDS, SEED
 	@$(BIN)/python tools/hostile/run.py --seconds $(SECONDS) $(if $(filter command line,$(origin SEED)),--start $(SEED))
+
+soak: $(READY) ## many agents over many tables: memory flat, everybody served alike, no row lost; MINUTES, AGENTS, TABLES
+	@$(BIN)/python tools/soak/run.py --minutes $(MINUTES) --agents $(AGENTS) --tables $(TABLES)
 
 torture: $(READY) ## crash safety: new seeds of the simulation and towers killed with -9; SECONDS or HOURS
 	@$(BIN)/python tools/torture/run.py $(if $(HOURS),--hours $(HOURS),--seconds $(SECONDS))

@@ -64,10 +64,10 @@ def prepare(metadata: Mapping[str, Any], ids: Sequence[int], plan: Plan = PLAIN)
     base = next(s for s in metadata["snapshots"] if s["snapshot-id"] == metadata["current-snapshot-id"])
     base_rows = read_manifest_list(_place(base["manifest-list"]).read_bytes())
     made = zip(ids, write_data_files(metadata, ids, plan), strict=True)
-    return [_prepare_one(metadata, base, base_rows, row_id, file, plan.summary(row_id)) for row_id, file in made]
+    return [prepare_one(metadata, base, base_rows, row_id, file, plan.summary(row_id)) for row_id, file in made]
 
 
-def _prepare_one(
+def prepare_one(
     metadata: Mapping[str, Any],
     base: Mapping[str, Any],
     base_rows: Sequence[ManifestFile],
@@ -75,6 +75,7 @@ def _prepare_one(
     file: TableFile,
     more: Mapping[str, str],
 ) -> Prepared:
+    """One commit of one data file on a base snapshot with the manifest list `base_rows`."""
     snapshot_id = 4_000_000_000_000_000_000 + row_id
     sequence_number = metadata["last-sequence-number"] + 1
     schema = next(s for s in metadata["schemas"] if s["schema-id"] == metadata["current-schema-id"])

@@ -14,7 +14,7 @@ class Broken(Exception):
 
 
 class Connection(asyncio.Protocol):
-    """One connection, one request at a time. Bodies of successful answers are counted and dropped."""
+    """One connection, one request at a time. Bodies of successful answers are counted, and dropped unless asked for."""
 
     def __init__(self) -> None:
         self._transport: asyncio.Transport | None = None
@@ -23,6 +23,7 @@ class Connection(asyncio.Protocol):
         self._status = 0
         self._left = -1
         self._kept: list[bytes] = []
+        self._keep = False
         self.received_bytes = 0
 
     @classmethod
@@ -32,12 +33,15 @@ class Connection(asyncio.Protocol):
         _, connection = await asyncio.get_running_loop().create_connection(cls, parts.hostname, parts.port)
         return connection
 
-    async def send(self, request: bytes) -> tuple[int, bytes]:
-        """Send a whole request; the status, and the body where it is no success. Raises `Broken`, `TimeoutError`."""
+    async def send(self, request: bytes, *, keep: bool = False) -> tuple[int, bytes]:
+        """Send a whole request; the status, and the body where it is no success or is to be kept.
+
+        Raises `Broken`, `TimeoutError`.
+        """
         if self._transport is None or self._transport.is_closing():
             raise Broken("the connection is closed")
         self._answer = asyncio.get_running_loop().create_future()
-        self._head, self._left, self._kept = b"", -1, []
+        self._head, self._left, self._kept, self._keep = b"", -1, [], keep
         self._transport.write(request)
         async with asyncio.timeout(TIMEOUT_S):
             return await self._answer
@@ -66,7 +70,7 @@ class Connection(asyncio.Protocol):
             data = self._head[end + 4 :]
             self._status, self._left = _status_and_length(self._head[:end])
         self._left -= len(data)
-        if self._status >= 300:
+        if self._keep or self._status >= 300:
             self._kept.append(data)
         if self._left <= 0 and self._answer is not None and not self._answer.done():
             self._answer.set_result((self._status, b"".join(self._kept)))
@@ -82,10 +86,10 @@ def _status_and_length(head: bytes) -> tuple[int, int]:
     return status, 0
 
 
-def request_bytes(uri: str, path: str, body: bytes, headers: Mapping[str, str]) -> bytes:
-    """A POST with a JSON body, ready for the wire."""
+def request_bytes(uri: str, path: str, body: bytes, headers: Mapping[str, str], *, method: str = "POST") -> bytes:
+    """A request with a JSON body, ready for the wire."""
     lines = [
-        f"POST {path} HTTP/1.1",
+        f"{method} {path} HTTP/1.1",
         f"Host: {urlsplit(uri).netloc}",
         "Content-Type: application/json",
         "Accept-Encoding: gzip",

@@ -24,6 +24,9 @@ OWN_PATH = os.pathsep.join((str(ROOT / "tools"), str(ROOT / "src")))
 
 START_TIMEOUT_S = 60
 STOP_TIMEOUT_S = 60
+SETTINGS = "storage_threads = 256\nqueue_deadline_s = 60\n"
+"""What a tower is given whose storage is slow."""
+
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 JAVA_SERVER = "org.apache.iceberg.rest.RESTCatalogServer"
 
@@ -57,25 +60,32 @@ def cpu_s(process_id: int) -> float:
 
 @contextmanager
 def tower(
-    folder: Path, profile: str, seed: int, *, launcher: Sequence[str] = (), tally: Path | None = None
+    folder: Path,
+    profile: str,
+    seed: int,
+    *,
+    launcher: Sequence[str] = (),
+    tally: Path | None = None,
+    settings: str = SETTINGS,
 ) -> Iterator[Server]:
     """`icetower serve` with the profile's latency in its storage.
 
     Args:
         launcher: a module of ours that serves instead, and what it is told after the settings.
         tally: counts the files of metadata that it writes.
+        settings: of the server, in TOML, besides its port and its data.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    data, settings = folder / "data", folder / "tower.toml"
+    data, written = folder / "data", folder / "tower.toml"
     storage = slow_io.properties(profile, seed, tally)
-    settings.write_text(
-        "[server]\nport = 0\nstorage_threads = 256\nqueue_deadline_s = 60\n"
+    written.write_text(
+        f"[server]\nport = 0\n{settings}"
         f"data = {json.dumps(str(data))}\n[storage]\n"
         + "".join(f"{json.dumps(key)} = {json.dumps(value)}\n" for key, value in storage.items())
     )
-    program: list[str | Path] = [ROOT / ".venv" / "bin" / "icetower", "serve", "--config", settings]
+    program: list[str | Path] = [ROOT / ".venv" / "bin" / "icetower", "serve", "--config", written]
     if launcher:
-        program = [sys.executable, "-m", launcher[0], str(settings), *launcher[1:]]
+        program = [sys.executable, "-m", launcher[0], str(written), *launcher[1:]]
     with _process(program, folder / "tower.log", {"PYTHONPATH": OWN_PATH, "COLUMNS": "1000"}) as child:
         line = _first_line(child, folder / "tower.log")
         secret = (data / "admin.token").read_text().strip()

@@ -19,18 +19,18 @@ from icetower.table.manifests import read_manifest, read_manifest_list
 NAMESPACE, TABLE = "bench", "t"
 
 
-def head_of(database: Path) -> dict[str, Any]:
-    """The metadata of the benchmark's table, by the pointer in the catalog's database."""
-    location = _location(database)
+def head_of(database: Path, namespace: str = NAMESPACE, table: str = TABLE) -> dict[str, Any]:
+    """The metadata of a table, by the pointer in the catalog's database."""
+    location = _location(database, namespace, table)
     data = _read(location)
     return orjson.loads(gzip.decompress(data) if location.endswith(".gz.metadata.json") else data)
 
 
-def _location(database: Path) -> str:
+def _location(database: Path, namespace: str = NAMESPACE, table: str = TABLE) -> str:
     connection = sqlite3.connect(f"file:{database}?mode=ro", uri=True, timeout=30)
     try:
         query = "select metadata_location from iceberg_tables where table_namespace = ? and table_name = ?"
-        (location,) = connection.execute(query, (NAMESPACE, TABLE)).fetchone()
+        (location,) = connection.execute(query, (namespace, table)).fetchone()
     finally:
         connection.close()
     return location
