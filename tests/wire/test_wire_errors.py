@@ -134,7 +134,10 @@ def test_wrong_and_revoked_credentials_get_one_answer(tower: TowerProcess) -> No
     assert unknown.headers["WWW-Authenticate"].startswith("Bearer")
     assert error_of(unknown)["type"] == "NotAuthorizedException"
     assert error_of(unknown)["next_step"] == "authenticate"
-    assert error_of(revoked) == error_of(unknown)
+    first, second = error_of(revoked), error_of(unknown)
+    for error in (first, second):  # but for the id of the request
+        error["message"] = error["message"].replace(error.pop("request_id"), "")
+    assert first == second
 
 
 @pytest.mark.parametrize("header", [None, "Basic YTpi", "Bearer"])
@@ -517,7 +520,7 @@ def test_a_setting_that_does_not_exist_is_named(tmp_path: Path) -> None:
     (tmp_path / "tower.toml").write_text("[server]\nprot = 1\n")
     done = run("serve", "--config", str(tmp_path / "tower.toml"), "--data", str(tmp_path / "data"))
     assert done.returncode == 2
-    assert "server.prot" in done.stderr
+    assert "tower.toml: [server] prot: there is no such key; did you mean port?" in done.stderr
 
 
 def test_accepted_connections_do_not_delay_small_answers() -> None:

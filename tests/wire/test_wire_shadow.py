@@ -262,7 +262,7 @@ def test_the_report(agent: Make, table: Table, namespace: str) -> None:
     said = printed(tower, bound.name)
     assert "nothing would have been refused" in said
     assert "earlier versions would have refused 4 more (--all)" in said
-    assert f"{bound.name}: 1 commits were rebased, each a retry spared; rebased ones" in said
+    assert f"{bound.name}: 1 commit rebased, each a retry spared; rebased ones" in said
     assert "contract.partitions" in printed(tower, bound.name, "--all")
     assert bound.name in printed(tower)
     assert "there has never been a contract nobody-at-all" in printed(tower, "nobody-at-all")
