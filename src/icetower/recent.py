@@ -93,7 +93,8 @@ class Budget:
             newest: the cache whose last entry was just put, and stays.
         """
         self.used_bytes += size_bytes
-        while self.used_bytes > self.max_bytes:
+        # What is given back makes room for nobody else: it comes from evictions, too, and those would nest.
+        while size_bytes > 0 and self.used_bytes > self.max_bytes:
             oldest = min(
                 (cache for _, cache in self._caches if len(cache) > (cache is newest)),
                 key=lambda cache: cache.oldest_use,

@@ -17,6 +17,7 @@ from icetower.protocol.names import Identifier
 from icetower.recent import ENTRY_BYTES, Budget, Held, Recent
 from icetower.table import metadata as table_metadata
 from icetower.table.growing import Growing
+from icetower.table.keys import KeyRecord
 from icetower.table.puffin import BlobAt
 
 MIB = 1024 * 1024
@@ -61,6 +62,19 @@ def test_an_entry_that_grows_pushes_others_out_and_what_is_forgotten_makes_room(
     cache.forget("unknown")
     cache.reweigh("unknown", 5)
     assert (budget.used_bytes, cache.weight) == (0, 0)
+
+
+def test_one_large_entry_pushes_out_thousands_of_small_ones() -> None:
+    budget = Budget(8 * MIB)
+    small: Recent[bytes] = budget.cache("small")
+    large: Recent[bytes] = budget.cache("large")
+    for at in range(5_000):
+        small.put(str(at), b"", 1_000)
+    large.put("a", b"", 7 * MIB)
+    assert 0 < len(small) < 1_000
+    assert budget.used_bytes == small.weight + large.weight <= budget.max_bytes
+    Held(budget).take(budget.max_bytes)
+    assert (len(small), len(large)) == (0, 0)
 
 
 def test_work_in_progress_takes_of_the_same_memory_and_is_not_evicted() -> None:
@@ -213,3 +227,22 @@ def test_versions_of_one_table_share_their_history_and_few_are_kept() -> None:
     assert taken <= budget.used_bytes <= budget.max_bytes
     parsed = table_metadata.parse(storage.files["s3://bucket/0.metadata.json"])
     assert parsed["table-uuid"] == start["table-uuid"]
+
+
+def test_the_keys_of_a_group_file_are_counted_though_the_metadata_does_not_name_them() -> None:
+    storage, pointers, budget = MemoryStorage(), Pointers(), Budget(64 * MIB)
+    heads = Heads(pointers, storage, budget=budget)  # type: ignore[arg-type]
+    table = Identifier(("db",), "t")
+    pointers.locations[table] = "s3://bucket/0.metadata.json"
+    storage.files[pointers.locations[table]] = orjson.dumps(metadata(0, 20))
+
+    async def story() -> None:
+        head = await heads.load(table)
+        for step in range(60):  # as many groups, each of which stands for 500 appends
+            landed = (KeyRecord(f"agent-{at % 50}", "main", f"{step}-{at:034d}", None, (10**15,)) for at in range(500))
+            head = head.after(f"s3://bucket/{step + 1}.metadata.json", head.metadata, indexed=head.keys.plus(landed))
+            heads.remember(head)
+
+    taken = measured(story())
+    assert taken > 5 * MIB
+    assert taken <= budget.used_bytes <= 1.5 * taken

@@ -141,6 +141,10 @@ class Heads:
         self._recent.put(head.location, head, head.memory_bytes)
         uuid = str(head.metadata.get("table-uuid"))
         older = tuple(location for location in self._newest.get(uuid) or () if location != head.location)
+        for location in older[:1]:
+            before = self._recent.peek(location)
+            if before is not None:
+                self._recent.reweigh(location, before.told_memory_bytes)
         # Callers may still be answered with the version before. The ones before that hold only what they share.
         for location in older[1:2]:
             before = self._recent.peek(location)

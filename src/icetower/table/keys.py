@@ -22,6 +22,9 @@ from icetower.protocol.marks import APPLICATION, KEY, PRINCIPAL, REF, SEQUENCE
 LAYER_MAX = 262_144
 """Entries of a layer that is no longer merged: no commit waits for a larger copy than this."""
 
+ENTRY_BYTES = 180
+"""What a key or a number takes besides the characters of its name: in tables, as an object, and the ids that it has."""
+
 CLOCKS_APART_MAX_MS = 10 * 60 * 1000
 """So far a client's clock may be ahead of the tower's; a key that seems to be made later was made later."""
 
@@ -75,6 +78,17 @@ class _Layer:
     """The highest number first."""
     snapshots: frozenset[int]
     """All that is named above, so that a layer is dropped whole when they have expired."""
+    memory_bytes: int
+
+    @staticmethod
+    def of(
+        keys: Mapping[Owner, tuple[int, ...]],
+        sequences: Mapping[Owner, tuple[Landed, ...]],
+        snapshots: frozenset[int],
+    ) -> _Layer:
+        numbers = sum(map(len, sequences.values()))
+        characters = sum(map(len, keys)) + sum(map(len, sequences))
+        return _Layer(keys, sequences, snapshots, characters + ENTRY_BYTES * (len(keys) + len(sequences) + numbers))
 
     @property
     def size(self) -> int:
@@ -85,7 +99,8 @@ class _Layer:
         sequences = dict(older.sequences)
         for owner, landed in self.sequences.items():
             sequences[owner] = _ordered((*sequences.get(owner, ()), *landed))
-        return _Layer({**older.keys, **self.keys}, sequences, older.snapshots | self.snapshots)
+        size_bytes = older.memory_bytes + self.memory_bytes
+        return _Layer({**older.keys, **self.keys}, sequences, older.snapshots | self.snapshots, size_bytes)
 
     def without(self, gone: frozenset[int]) -> _Layer:
         keys = {owner: left for owner, ids in self.keys.items() if (left := _left(ids, gone))}
@@ -94,7 +109,7 @@ class _Layer:
             kept = tuple((number, left) for number, ids in landed if (left := _left(ids, gone)))
             if kept:
                 sequences[owner] = kept
-        return _Layer(keys, sequences, self.snapshots - gone)
+        return _Layer.of(keys, sequences, self.snapshots - gone)
 
 
 class Keys:
@@ -111,6 +126,11 @@ class Keys:
         self._layers = layers  # the oldest first
         self._gone = gone
         self._unreadable = unreadable
+
+    @property
+    def memory_bytes(self) -> int:
+        """What it takes in memory, about; versions of one table share most of that."""
+        return sum(layer.memory_bytes for layer in self._layers)
 
     @staticmethod
     def of(snapshots: Iterable[Mapping[str, Any]], groups: Mapping[int, Iterable[KeyRecord]] | None = None) -> Keys:
@@ -200,7 +220,7 @@ class Keys:
                 sequences[owner] = _ordered((*sequences.get(owner, ()), (number, item.snapshots)))
         if not keys and not sequences:
             return self
-        layers = [*self._layers, _Layer(keys, sequences, frozenset(snapshots))]
+        layers = [*self._layers, _Layer.of(keys, sequences, frozenset(snapshots))]
         while len(layers) > 1 and layers[-2].size <= 2 * layers[-1].size and _mergeable(layers[-2], layers[-1]):
             newest = layers.pop()
             layers[-1] = newest.over(layers[-1])
