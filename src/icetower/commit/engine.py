@@ -32,11 +32,12 @@ from icetower.catalog.changes import Manifests
 from icetower.catalog.ports import Storage, Upstream
 from icetower.commit.gate import Gatekeeper
 from icetower.commit.head import Heads
+from icetower.commit.landed import Landed
 from icetower.commit.queue import Committed, Member, Waiting, bases_of, names_of, regrouped
 from icetower.commit.steps import Planner, Step, Version
 from icetower.commit.swaps import Swaps, Timed
 from icetower.commit.turned_away import SENT_BACK, LastLook, draining, lost_for_good, withdrawn
-from icetower.commit.turns import LANDED_MAX, Fate, Flight, Limits, Turn
+from icetower.commit.turns import Fate, Flight, Limits, Turn
 from icetower.errors import (
     CommitConflict,
     CommitStateUnknown,
@@ -47,7 +48,6 @@ from icetower.errors import (
     UpstreamFailed,
 )
 from icetower.protocol.names import Identifier
-from icetower.recent import Recent
 from icetower.table.head import HeadState
 
 __all__ = ["Committed", "Engine", "Gatekeeper", "Limits", "Member"]
@@ -85,7 +85,7 @@ class Engine:
         self._swaps = Swaps(upstream, storage, heads, ambient, settle_s=self.limits.settle_s, timed=timed)
         self._look = LastLook(heads, look_s=self.limits.look_s)
         self._budget = manifests.budget
-        self._landed: Recent[bool] = Recent(LANDED_MAX)
+        self._landed = Landed()
         self._turns: dict[Identifier, Turn] = {}
         self._transactions: set[asyncio.Task[None]] = set()
         self._chores: set[asyncio.Task[None]] = set()

@@ -8,18 +8,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
+from icetower.commit.landed import Landed
 from icetower.commit.plan import Member
 from icetower.commit.queue import FairQueue, Waiting, names_of
 from icetower.commit.steps import Known, Step, Version
 from icetower.errors import IcetowerError
 from icetower.protocol.names import Identifier
-from icetower.recent import Budget, Recent
+from icetower.recent import Budget
 
 __all__ = ["Fate", "Flight", "Limits", "Turn"]
-
-LANDED_MAX = 131_072
-"""Names of the commits that landed last, of all tables: a thousand appends a second, for four times as long as a commit
-may wait for its turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +79,7 @@ class Turn:
     """A table's queue, and the lock that whoever commits to the table holds."""
 
     def __init__(
-        self, identifier: Identifier, limits: Limits, budget: Budget | None = None, landed: Recent[bool] | None = None
+        self, identifier: Identifier, limits: Limits, budget: Budget | None = None, landed: Landed | None = None
     ) -> None:
         """`landed`: names of the commits that landed last, or may have, with their tables."""
         self.identifier = identifier
@@ -102,7 +99,7 @@ class Turn:
         """When the last group with appends by the fast path began."""
         self.under_way: Counter[str] = Counter()
         """How many commits that were not answered yet go by a name."""
-        self._landed: Recent[bool] = Recent(LANDED_MAX) if landed is None else landed
+        self._landed = Landed() if landed is None else landed
         """Whoever heard 504 sends again, and it may land yet."""
         self.swaps_lost = 0
         self.expires = True
@@ -130,7 +127,7 @@ class Turn:
         """These are in the table, or nobody can tell."""
         for waiting in members:
             for name in waiting.names:
-                self._landed.put(self._prefix + name, True, 1)
+                self._landed.add(self._prefix + name)
 
     def _more_than(self, times: int, names: frozenset[str]) -> bool:
         return any(self.under_way[name] > times or self._prefix + name in self._landed for name in names)
