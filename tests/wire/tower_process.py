@@ -105,7 +105,8 @@ class TowerProcess:
 
     def outcomes(self, table: str) -> list[str]:
         """How the attempts to commit to a table ended, newest first."""
-        return [attempt["outcome"] for attempt in self.admin.commits(limit=1000, table=table)]
+        attempts = self.admin.commits(limit=1000, table=table)
+        return [each["outcome"] for each in attempts if each["outcome"] != "done" and each["operation"] != "read"]
 
 
 def error_of(response: httpx2.Response) -> dict[str, Any]:

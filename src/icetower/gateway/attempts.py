@@ -28,6 +28,8 @@ SAME_AGAIN_S = 60.0
 READS_KEPT_MAX = 10_000
 REQUEST_ID_CHARACTERS = 16
 READ = "read"
+STAGED = "stage-create"
+"""The first half of a creation: done, it has changed nothing."""
 SLOW_SWAP_S = 1.0
 _METADATA_LOST = "upstream.metadata"
 

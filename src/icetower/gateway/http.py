@@ -27,7 +27,7 @@ from icetower.errors import (
     NotAuthenticated,
     UpstreamFailed,
 )
-from icetower.gateway.attempts import READ
+from icetower.gateway.attempts import READ, STAGED
 from icetower.gateway.browsers import require_json
 from icetower.gateway.paths import NamedRoute, path_of
 from icetower.gateway.settings import LOOPBACK
@@ -243,6 +243,8 @@ class _Endpoint:
         if (error is None and self.commits) or (error is not None and error.logged):
             return
         names, operation = request.scope.get(_CONCERNS, (_named(request), None))
+        if error is None and operation == STAGED:
+            return
         for name in names:
             about = one_line(name)[:ABOUT_CHARACTERS_MAX]
             attempts.ended(principal.name, about, operation or self.operation, started_s, error)

@@ -18,7 +18,7 @@ from icetower.admission.admit import PATHS
 from icetower.admission.properties import check_properties
 from icetower.contracts.model import Operation
 from icetower.errors import BadRequest, ContractViolation, NoSuchNamespace, NoSuchTable
-from icetower.gateway.attempts import READ
+from icetower.gateway.attempts import READ, STAGED
 from icetower.gateway.http import (
     Call,
     idempotency_key,
@@ -190,7 +190,7 @@ async def list_tables(call: Call) -> Response:
 async def create_table(call: Call) -> Response:
     wanted = wire.parse_request(wire.CreateTable, call.body)
     identifier = Identifier(call.namespace, wanted.name)
-    call.concerns(identifier, operation="stage-create" if wanted.stage_create else None)
+    call.concerns(identifier, operation=STAGED if wanted.stage_create else None)
     call.allow(permissions.require, Operation.CREATE, identifier)
     check_code(wanted.properties, call.tower.settings.client_code)
     chosen = [name for name in wanted.properties if name in PATHS or locations.steers_clients(name)]
