@@ -15,6 +15,7 @@ from typing import Any, cast
 from icetower.errors import BadRequest, CommitConflict, ValidationFailed
 from icetower.table import specs
 from icetower.table.shapes import JSON, integer, optional_integer, text, without_nulls
+from icetower.table.statistics_files import check_statistics
 from icetower.table.structure import Structure, by_id
 
 Metadata = Mapping[str, Any]
@@ -252,9 +253,7 @@ class Builder(Structure):
 
     def set_statistics(self, part: str, file: Mapping[str, Any]) -> None:
         """Put a statistics file in the place of those of its snapshot."""
-        snapshot_id = integer(file, "snapshot-id", part)
-        text(file, "statistics-path", part)
-        integer(file, "file-size-in-bytes", part)
+        snapshot_id = check_statistics(part, file)
         kept = [entry for entry in self.state.get(part, ()) if entry["snapshot-id"] != snapshot_id]
         self.put(part, [*kept, dict(file)])
 

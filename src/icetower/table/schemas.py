@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from icetower.errors import BadRequest, ValidationFailed
+from icetower.table.default_values import check_default
 from icetower.table.shapes import JSON, flag, integer, integers, objects, optional_integer, text
 
 _TIMES = frozenset({"date", "time", "timestamp", "timestamptz", "timestamp_ns", "timestamptz_ns"})
@@ -146,6 +147,7 @@ def _field(field: Mapping[str, Any], where: str) -> JSON:
         result["doc"] = text(field, "doc", inside)
     for default in ("initial-default", "write-default"):
         if field.get(default) is not None:
+            check_default(field[default], result["type"], f"{inside}: {default}")
             result[default] = field[default]
     return result
 
