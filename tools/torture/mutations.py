@@ -214,7 +214,8 @@ MUTATIONS = (
         "twins are on their own",
         _and_nobody_looks(Twins, once=_everybody_on_their_own),
         "answers.agree",
-        first_seed=700,  # a storage that is slow for one of two, for as long as the other may wait
+        "commit.acked",  # one of two hears that it has failed, and deletes what the other has committed
+        first_seed=1000,  # a storage that is slow for one of two, for as long as the other may wait
     ),
     _mutation(
         "what was sent twice is withdrawn like any other",
