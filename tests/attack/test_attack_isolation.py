@@ -111,9 +111,10 @@ def test_a_tables_place_is_not_an_agents_to_choose(forge: Forge, tower: TowerPro
     for change in ({"updates": {"location": place}}, {"removals": ["location"]}):
         answer = agent.http.post(f"/v1/namespaces/{agent.namespace}/properties", json=change)
         assert error_of(answer)["rule"] == "contract.location"
-    for name in ("../../../evil", "..", ".", "a/b"):
+    # No URL reaches a table that is called `.` or `..`: that is refused before anything is asked of its place.
+    for name, rule in (("../../../evil", "request.name"), ("..", "shape"), (".", "shape"), ("a/b", "request.name")):
         answer = agent.http.post(tables, json={"name": name, "schema": SCHEMA})
-        assert error_of(answer)["rule"] == "request.name"
+        assert (answer.status_code, error_of(answer)["rule"]) == (400, rule)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -303,15 +304,21 @@ def test_a_key_replays_nothing_to_who_may_no_longer_read(forge: Forge, tower: To
     assert error_of(agent.commit([], [update], **key))["rule"] == "contract.table"
 
 
-@pytest.mark.parametrize(("field", "value"), [("snapshot-id", 2**63), ("schema-id", 2**31), ("timestamp-ms", 2**63)])
-def test_no_number_goes_into_metadata_that_java_could_not_read_again(forge: Forge, field: str, value: int) -> None:
+@pytest.mark.parametrize(
+    ("field", "value", "rule"),
+    [("snapshot-id", 2**63, "json"), ("schema-id", 2**31, "shape"), ("timestamp-ms", 2**63, "json")],
+)
+def test_no_number_goes_into_metadata_that_java_could_not_read_again(
+    forge: Forge, field: str, value: int, rule: str
+) -> None:
     forge().create()
     agent = forge(OWNER)
     requirements, updates = agent.snapshot([])
     updates[0]["snapshot"][field] = value
     if field == "snapshot-id":
         updates[1][field] = value
-    assert error_of(agent.commit(requirements, updates))["rule"] == "shape"
+    answer = agent.commit(requirements, updates)
+    assert (answer.status_code, error_of(answer)["rule"]) == (400, rule)
 
 
 def test_who_may_move_refs_cannot_empty_a_table_by_removing_its_head(forge: Forge) -> None:

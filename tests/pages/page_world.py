@@ -245,7 +245,7 @@ def _read_toml(text: str, path: Path) -> None:
 
 def _refusal(document: Any) -> None:
     names = {"message", "type", "code", "rule", "partitions", "snapshot", "files", "next_step"}
-    assert document["error"].keys() == names | {"owner", "wait_until_ms", "escalated_to"}
+    assert document["error"].keys() == names | {"owner", "wait_until_ms", "escalated_to", "request_id"}
 
 
 def _append_request(document: Any) -> None:
