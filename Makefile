@@ -11,7 +11,7 @@ AGENTS := 1000
 TABLES := 100
 ROUNDS := 10
 
-.PHONY: help setup java jdk jars postgres demo check test verify-docs differential mutations walkthrough experiments hostile soak torture bench-commit bench-gate bench-isolation bench-ledger bench-audit bench-simulator never-weaker gate-oracle gate-mutations spark-merge reproduce rck parquet-fixtures lock format clean
+.PHONY: help setup java jdk jars postgres demo check test verify-docs differential mutations walkthrough experiments hostile soak torture bench-clients bench-commit bench-gate bench-isolation bench-ledger bench-audit bench-simulator never-weaker gate-oracle gate-mutations spark-merge reproduce rck parquet-fixtures lock format clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -62,6 +62,9 @@ experiments: $(READY) ## what makes false conflicts, and what a precise check sa
 
 reproduce: $(READY) ## the published tables of commit throughput, simulated anew: differences, data and plots
 	@$(BIN)/icetower simulate reproduce --out build/reproduce
+
+bench-clients: jars ## what unchanged clients gain, operation by operation, beside the reference server; installs the clients
+	@$(BIN)/python tools/clients/run.py
 
 bench-commit: java ## commits by many writers to one table, beside what people use today: about ten minutes; FULL=1: all of it
 	@$(BIN)/python tools/bench/run.py $(if $(FULL),--full)

@@ -4,9 +4,9 @@
     run.py --only pyiceberg,duckdb --writers 8 --rounds 5
 
 Some writers, each with a partition of its own, load the table, wait for each other, and commit at the same moment,
-round after round. They do so on Iceberg's reference REST server, through a tower that knows nothing of what they read, and
-through one to which the table's owner and the contracts declare it. What is counted: commits that landed, 409 answers,
-and rows that are not what they must be.
+round after round. They do so on Iceberg's reference REST server, through a tower that knows nothing of what they read,
+and through one to which the table's owner and the contracts declare it. What is counted: commits that landed, 409
+answers, and rows that are not what they must be.
 
 The clients are installed into `.cache/clients` in the versions that stand below. Go and Rust need `go` and `cargo`.
 """
