@@ -257,7 +257,8 @@ def test_clause_revocation(agent: Make, keeper: Keeper) -> None:
 
 WORDS = [
     # the clause, the table's levels, how MERGEs of other rows may end
-    (", isolation: snapshot", {}, {"direct", "rebased"}),
+    # A MERGE that inserts is sent back to its client, which validates: another may have inserted the same rows (R1).
+    (", isolation: snapshot", {}, {"direct", "conflict"}),
     (", read_scope: owned", {}, {"direct", "rebased"}),
     (", isolation: serializable", SNAPSHOT_LEVELS, {"direct", "conflict"}),
     (", strict: true", SNAPSHOT_LEVELS, {"direct", "conflict"}),
