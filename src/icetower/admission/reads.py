@@ -23,7 +23,7 @@ from icetower.errors import BadRequest, ValidationFailed
 from icetower.protocol.marks import FILTER, ISOLATION, READ_SNAPSHOT
 from icetower.protocol.names import Identifier
 from icetower.table.change import Change
-from icetower.table.partitions import PartitionSpec, spec_of
+from icetower.table.partitions import known_specs
 
 JSON = Mapping[str, Any]
 
@@ -147,17 +147,6 @@ def promised(
 
     @cache
     def owns() -> Callable[[int, tuple[Any, ...]], bool]:  # few rebases ask for it
-        return owned(contract, identifier, _specs(metadata), layout=Layout.of(metadata), now_ms=now_ms)
+        return owned(contract, identifier, known_specs(metadata), layout=Layout.of(metadata), now_ms=now_ms)
 
     return ReadScope(Level.SERIALIZABLE, None, lambda spec_id, partition: owns()(spec_id, partition), "contract")
-
-
-def _specs(metadata: JSON) -> dict[int, PartitionSpec]:
-    """The partition specs that can be made out: one whose column is gone altogether is left out, as unknown."""
-    found: dict[int, PartitionSpec] = {}
-    for spec in metadata["partition-specs"]:
-        try:
-            found[spec["spec-id"]] = spec_of(metadata, spec["spec-id"])
-        except ValidationFailed:
-            continue
-    return found

@@ -26,10 +26,9 @@ from icetower.conflicts.deletes import Place
 from icetower.contracts.check import appends_blindly, owned
 from icetower.contracts.model import FILE_OPERATIONS, Contract
 from icetower.contracts.terms import Layout
-from icetower.errors import ValidationFailed
 from icetower.protocol.marks import BASE, BLIND, BLIND_APPENDS, GROUP_FILE, KAFKA, PRINCIPAL, READ_SNAPSHOT, REVERTS
 from icetower.protocol.names import Identifier
-from icetower.table.partitions import PartitionSpec, spec_of
+from icetower.table.partitions import known_specs
 
 JSON = Mapping[str, Any]
 Owns = Callable[[int, tuple[Any, ...]], bool]
@@ -118,20 +117,9 @@ class Unread:
         key = (id(contract), now_ms)
         if key not in self._owns:
             layout = Layout.of(self.metadata)
-            self._owns[key] = owned(contract, table, _specs(self.metadata), layout=layout, now_ms=now_ms)
+            self._owns[key] = owned(contract, table, known_specs(self.metadata), layout=layout, now_ms=now_ms)
         return self._owns[key]
 
 
 def _principal(commit: Commit) -> str:
     return str(commit.summary.get(PRINCIPAL, ""))
-
-
-def _specs(metadata: JSON) -> dict[int, PartitionSpec]:
-    """The partition specs that can be made out; the partitions of others count as owned."""
-    found: dict[int, PartitionSpec] = {}
-    for spec in metadata["partition-specs"]:
-        try:
-            found[spec["spec-id"]] = spec_of(metadata, spec["spec-id"])
-        except ValidationFailed:
-            continue
-    return found

@@ -239,3 +239,14 @@ def _shortest_single(value: float) -> str:
     """The fewest digits that name this 32-bit number."""
     texts = (f"{value:.{digits}g}" for digits in range(1, 10))
     return next(text for text in texts if struct.pack("<f", float(text)) == struct.pack("<f", value))
+
+
+def known_specs(metadata: Mapping[str, Any]) -> dict[int, PartitionSpec]:
+    """The partition specs that can be made out: one whose column is gone altogether is left out, as unknown."""
+    found: dict[int, PartitionSpec] = {}
+    for spec in metadata["partition-specs"]:
+        try:
+            found[spec["spec-id"]] = spec_of(metadata, spec["spec-id"])
+        except ValidationFailed:
+            continue
+    return found
