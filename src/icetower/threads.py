@@ -74,7 +74,8 @@ class Threads:
                 self._calls.get_nowait()
             except queue.Empty:
                 break
-        threads = tuple(self._started)
+        with self._lock:
+            threads = tuple(self._started)
         for _ in threads:
             self._calls.put(None)
         for thread in threads if wait else ():
@@ -87,7 +88,7 @@ class Threads:
                 return
             thread = threading.Thread(target=self._serve, name=f"{self._name}-{len(self._started)}", daemon=True)
             self._started.add(thread)
-        thread.start()
+            thread.start()  # within the lock: whoever closes waits for what has begun
 
     def _expire(self, call: _Call) -> None:
         if call.answer.done():

@@ -98,9 +98,11 @@ def test_creations_and_namespaces_have_the_same_bounds(model: Any, body: dict[st
 
 def test_a_large_table_takes_small_commits_and_those_that_make_it_smaller() -> None:
     small, large = snapshot({"a": "x" * 1_000}), snapshot({"a": "x" * 100_000})
-    check_room(sizes.LARGE_BYTES, [large], "n.t")
-    check_room(sizes.LARGE_BYTES + 1, [small], "n.t")
-    check_room(sizes.LARGE_BYTES + 1, [{"action": "remove-snapshots", "snapshot-ids": list(range(50_000))}], "n.t")
-    with pytest.raises(ValidationFailed, match=r"n\.t.*Expire snapshots") as refused:
-        check_room(sizes.LARGE_BYTES + 1, [large], "n.t")
-    assert refused.value.rule == "limit.metadata"
+    removing: dict[str, Any] = {"action": "remove-snapshots", "snapshot-ids": list(range(50_000))}
+    assert check_room(32 * MIB, [large], 64 * MIB) > 100_000
+    assert check_room(32 * MIB + 1, [small], 64 * MIB) < 2_000
+    assert check_room(100 * MIB, [removing], 64 * MIB) == 0
+    for size_bytes, update in ((32 * MIB + 1, large), (56 * MIB, small), (100 * MIB, small)):
+        with pytest.raises(ValidationFailed, match="Expire snapshots") as refused:
+            check_room(size_bytes, [update], 64 * MIB)
+        assert refused.value.rule == "limit.metadata"

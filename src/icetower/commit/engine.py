@@ -81,6 +81,7 @@ class Engine:
             ambient,
             rounds_max=self.limits.read_rounds_max,
             files_max=self.limits.read_files_max,
+            metadata_max_bytes=self.limits.metadata_max_bytes,
         )
         self._swaps = Swaps(upstream, storage, heads, ambient, settle_s=self.limits.settle_s, timed=timed)
         self._look = LastLook(heads, look_s=self.limits.look_s)

@@ -22,7 +22,8 @@ from typing import Any
 
 from icetower.admission.admit import application_of
 from icetower.admission.admitted import Admitted, AdmittedAppend
-from icetower.commit.appends import fold, repeated, why_not
+from icetower.catalog.ports import METADATA_MAX_BYTES
+from icetower.commit.appends import Folded, fold, repeated, why_not
 from icetower.commit.draft import Replacement, data_path, finish, merged_parent, target_ref
 from icetower.commit.ground import Ground, Made
 from icetower.commit.live_files import NeedsPaths, Of, check
@@ -33,6 +34,7 @@ from icetower.conflicts.history import Files, NeedsFile, NeedsFiles
 from icetower.conflicts.written import Targets, loose
 from icetower.errors import CommitConflict, IcetowerError, KeyMisused, ValidationFailed
 from icetower.protocol.marks import CLIENT_LIST
+from icetower.protocol.sizes import check_room
 from icetower.table import metadata as table_metadata
 from icetower.table.head import HeadState
 from icetower.table.keys import KeyRecord, Keys, cut_off, rolled_back
@@ -146,6 +148,7 @@ def plan(
     now_ms: int,
     new_name: Callable[[], str],
     new_id: Callable[[], int],
+    metadata_max_bytes: int = METADATA_MAX_BYTES,
     isolation_since: int | None = None,
     keep: frozenset[int] = frozenset(),
     merges: bool = True,
@@ -157,11 +160,12 @@ def plan(
         now_ms: the server's clock.
         new_name: gives a name that was never used, for each new file.
         new_id: gives an id for a snapshot of the tower's own.
+        metadata_max_bytes: longer metadata would not be read again.
         isolation_since: the sequence number since which the table is known to have asked for snapshot isolation.
         keep: snapshots that retention must not let go, since commits that are under way were written on them.
         merges: whether small manifests may be merged, which is never worth failing for.
     """
-    planner = _Planner(head, sources, now_ms, new_name, new_id, isolation_since)
+    planner = _Planner(head, sources, now_ms, new_name, new_id, isolation_since, metadata_max_bytes)
     appends = [member for member in group if isinstance(member, AdmittedAppend)]
     steps = [partial(planner.take, member) for member in group if isinstance(member, Admitted)]
     steps += [partial(planner.fold, each) for each in _by_ref(appends)]
@@ -185,7 +189,7 @@ def landed(head: HeadState, member: Member) -> tuple[int, ...] | None:
         KeyMisused: it is there, but rolled back, or its key stands for something else.
         ValidationFailed: its snapshots are there with other content.
     """
-    planner = _Planner(head, Sources(), 0, str, int, None)
+    planner = _Planner(head, Sources(), 0, str, int, None, METADATA_MAX_BYTES)
     return planner.landed_append(member) if isinstance(member, AdmittedAppend) else planner.landed(member)
 
 
@@ -242,6 +246,7 @@ class _Planner:
         new_name: Callable[[], str],
         new_id: Callable[[], int],
         isolation_since: int | None,
+        metadata_max_bytes: int,
     ) -> None:
         self._head = head
         self._ground = Ground(head, sources.files, sources.listings, now_ms)
@@ -250,6 +255,8 @@ class _Planner:
         self._new_name = new_name
         self._new_id = new_id
         self._isolation_since = isolation_since
+        self._metadata_max_bytes = metadata_max_bytes
+        self._added_bytes = 0
         self._accepted: list[Accepted] = []
         self._replayed: list[Replayed] = []
         self._refused: list[Refused] = []
@@ -276,6 +283,7 @@ class _Planner:
             with self._ground.attempt() as made:
                 vectors = {} if word is None else self._check(member, word, made)
                 finish(member, self._ground, made, rebase=word is not None, new_name=self._new_name, vectors=vectors)
+                self._take_room(member.updates)
         except _LACKING:
             raise
         except IcetowerError as error:
@@ -332,6 +340,17 @@ class _Planner:
         going = self._new_to_the_branch(going)
         if not going:
             return
+        try:
+            snapshot_id, folded = self._folded(going)
+        except ValidationFailed as error:  # the table is full
+            self._refused += [Refused(append, error) for append in (*going, *later)]
+            return
+        self._keys = self._keys.plus(folded.keys)
+        self._accepted += [Accepted(append, "appended", (snapshot_id,)) for append in going]
+        self._replayed += [Replayed(append, (snapshot_id,)) for append in later]
+
+    def _folded(self, going: Sequence[AdmittedAppend]) -> tuple[int, Folded]:
+        """Appends to one branch as one snapshot. Raises `NeedsFile`, and `ValidationFailed` where the table is full."""
         ground, ref = self._ground, going[0].ref
         parent_id = ground.ref_head(ref)
         snapshot_id = self._new_id()
@@ -354,9 +373,13 @@ class _Planner:
             for path, folded_list in folded.lists.items():
                 made.own[path] = tuple(row for row in folded_list.runs[0].rows if row.added_snapshot_id == snapshot_id)
             ground.apply(folded.updates)
-        self._keys = self._keys.plus(folded.keys)
-        self._accepted += [Accepted(append, "appended", (snapshot_id,)) for append in going]
-        self._replayed += [Replayed(append, (snapshot_id,)) for append in later]
+            self._take_room(folded.updates)
+        return snapshot_id, folded
+
+    def _take_room(self, updates: Sequence[JSON]) -> None:
+        """Raises `ValidationFailed` where the metadata would become too long."""
+        size_bytes = self._head.size_bytes + self._added_bytes
+        self._added_bytes += check_room(size_bytes, updates, self._metadata_max_bytes)
 
     def _new_to_the_branch(self, going: list[AdmittedAppend]) -> list[AdmittedAppend]:
         """The appends without those that name a file which is live there. Raises `NeedsPaths`, `NeedsFile`."""

@@ -200,10 +200,18 @@ class Planner:
         storage: what plans ask for, beside manifests, is read from here.
         rounds_max: so often a plan may ask for files before it is given up.
         files_max: so many files it may ask for.
+        metadata_max_bytes: the table's metadata may not become longer.
     """
 
     def __init__(
-        self, storage: Storage, manifests: Manifests, ambient: Ambient, *, rounds_max: int, files_max: int
+        self,
+        storage: Storage,
+        manifests: Manifests,
+        ambient: Ambient,
+        *,
+        rounds_max: int,
+        files_max: int,
+        metadata_max_bytes: int,
     ) -> None:
         self._manifests = manifests
         self.live = LiveFiles(manifests)
@@ -212,6 +220,7 @@ class Planner:
         self._ambient = ambient
         self._rounds_max = rounds_max
         self._files_max = files_max
+        self._metadata_max_bytes = metadata_max_bytes
 
     async def step(
         self,
@@ -272,6 +281,7 @@ class Planner:
                 now_ms=now_ms,
                 new_name=self._ambient.uuid4,
                 new_id=self._ambient.snapshot_id,
+                metadata_max_bytes=self._metadata_max_bytes,
                 isolation_since=version.isolation_since,
                 keep=keep,
                 merges=merges,

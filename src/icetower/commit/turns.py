@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
+from icetower.catalog.ports import METADATA_MAX_BYTES
 from icetower.commit.landed import Landed
 from icetower.commit.plan import Member
 from icetower.commit.queue import FairQueue, Waiting, names_of
@@ -47,6 +48,8 @@ class Limits:
     """How often the plan of one group may ask for manifests that it lacks."""
     read_files_max: int = 10_000
     """How many manifests and manifest lists it may ask for."""
+    metadata_max_bytes: int = METADATA_MAX_BYTES
+    """Longer metadata would not be read again, and so none is written."""
 
 
 class Fate(Enum):

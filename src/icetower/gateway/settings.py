@@ -62,7 +62,7 @@ class Server(_Section):
     """From the beginning of a connection, or of a request, until its headers are there."""
     idle_timeout_s: Annotated[float, Field(gt=0)] = 75.0
     """How long a connection is kept between two requests."""
-    metadata_max_bytes: Annotated[int, Field(ge=1024 * 1024)] = METADATA_MAX_BYTES
+    metadata_max_bytes: Annotated[int, Field(ge=32 * 1024 * 1024)] = METADATA_MAX_BYTES
     """Tables with a longer metadata file, unpacked, are not loaded."""
     cache_max_bytes: Annotated[int, Field(ge=32 * 1024 * 1024)] = CACHE_MAX_BYTES
     """Memory of all caches together."""

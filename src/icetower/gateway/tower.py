@@ -58,7 +58,6 @@ from icetower.observe.events import Events
 from icetower.protocol.appends import AppendRequest
 from icetower.protocol.commits import CommitRequest
 from icetower.protocol.names import Identifier
-from icetower.protocol.sizes import check_room
 from icetower.recent import Budget
 from icetower.registry.principals import Principal
 from icetower.registry.registry import Registry
@@ -143,7 +142,9 @@ class Tower:
             self.manifests,
             ambient,
             self.gatekeeper,
-            Limits(deadline_s=settings.server.queue_deadline_s),
+            Limits(
+                deadline_s=settings.server.queue_deadline_s, metadata_max_bytes=settings.server.metadata_max_bytes
+            ),
             self.attempts.swapped,
         )
         self.governor = Governor(self.registry, ambient, self._note, deadline_s=settings.server.queue_deadline_s)
@@ -348,8 +349,6 @@ class Tower:
             before = await self._landed_before(identifier, head, sent)
             if before is not None:
                 return before
-        if head is not None:
-            check_room(head.size_bytes, request.updates, str(identifier))
         await self.escalations.require_free(principal, identifier)  # not before: what has landed is told so
         await self.governor.turn(principal, identifier, since_s=since_s)
         metadata = None if head is None else head.metadata

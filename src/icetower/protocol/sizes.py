@@ -29,9 +29,8 @@ LIMITS_BYTES: Mapping[str, int] = {
 }
 """By kind, for all updates of one commit to one table. `metadata`: whatever has no kind of its own."""
 
-LARGE_BYTES = 32 * MIB
 ADDED_TO_LARGE_MAX_BYTES = 64 * KIB
-"""What one commit may add to metadata of `LARGE_BYTES` and more."""
+"""What one commit may add to metadata of more than half of what is read at all."""
 
 NAMESPACE_MAX_BYTES = 256 * KIB
 """Properties that one request sets on a namespace."""
@@ -68,18 +67,31 @@ def check_commit(updates: Sequence[JSON], what: str) -> None:
             )
 
 
-def check_room(size_bytes: int, updates: Sequence[JSON], table: str) -> None:
-    """A table that is large already takes small commits, and those that make it smaller.
+def check_room(size_bytes: int, updates: Sequence[JSON], max_bytes: int) -> int:
+    """A large table takes small commits, a full one those that make it smaller: it must stay readable.
 
-    Raises `ValidationFailed` (``limit.metadata``).
+    Args:
+        size_bytes: of the metadata so far.
+        max_bytes: longer metadata is not read again. An eighth of it is kept free, for the logs of the metadata, and
+            for what it takes to make a full table smaller.
+
+    Returns:
+        What the updates add, in bytes.
+
+    Raises:
+        ValidationFailed: ``limit.metadata``.
     """
-    added = sum(added_bytes(updates).values()) if size_bytes > LARGE_BYTES else 0
-    if added > ADDED_TO_LARGE_MAX_BYTES:
+    added = sum(added_bytes(updates).values())
+    large, full = max_bytes // 2, max_bytes // 8 * 7
+    if added and (size_bytes + added > full or (size_bytes > large and added > ADDED_TO_LARGE_MAX_BYTES)):
         raise ValidationFailed(
-            f"the metadata of {table} has {size_bytes} bytes; over {LARGE_BYTES}, a commit may add "
-            f"{ADDED_TO_LARGE_MAX_BYTES}, and this one adds {added}. Expire snapshots and remove what is not used",
+            f"the metadata of the table has {size_bytes} bytes, and the commit adds {added}. Over {large} bytes a "
+            f"commit may add {ADDED_TO_LARGE_MAX_BYTES}, and nothing may be added beyond {full}, since a table of more "
+            f"than {max_bytes} could not be loaded. Expire snapshots and remove what is not used; such commits are "
+            "always possible",
             rule="limit.metadata",
         )
+    return added
 
 
 def check_namespace(properties: Mapping[str, str]) -> None:
