@@ -1,4 +1,4 @@
-"""The contracts of document 000's three agents, as they are shipped: whole, understood, and beside one another."""
+"""The contracts of the guide's three agents, as they are shipped: whole, understood, and beside one another."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_every_word_of_an_example_means_something_for_its_tables(agent: str) -> 
 
 
 def test_each_example_names_tables_of_its_own_namespace() -> None:
-    """As document 000 gives the roles: no agent can write outside its namespace."""
+    """As the guide gives the roles: no agent can write outside its namespace."""
     written = [{rule.pattern.namespace for rule in contract(agent).tables} for agent in AGENTS]
     assert all(len(namespaces) == 1 for namespaces in written)
     assert len(set().union(*written)) == len(AGENTS)

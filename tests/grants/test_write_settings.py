@@ -1,4 +1,4 @@
-"""The write settings of document 000, set on the tables of a real catalog: a tower, behind the Polaris on loopback."""
+"""The write settings of the guide, set on the tables of a real catalog: a tower, behind the Polaris on loopback."""
 
 from __future__ import annotations
 

@@ -8,7 +8,6 @@ import orjson
 import pytest
 
 from icetower.errors import ValidationFailed
-from icetower.protocol import sizes
 from icetower.protocol.catalog import CreateNamespace, CreateTable, UpdateProperties, parse_request
 from icetower.protocol.commits import parse_commit, parse_transaction
 from icetower.protocol.sizes import LIMITS_BYTES, check_room

@@ -105,9 +105,12 @@ def test_a_restored_contract_works_again_with_its_secrets_and_without_its_tokens
     bound = run(registry.authenticate(secret))
     assert (bound.revoked, bound.contract.rules, bound.contract_version) == (True, (), 3)
     # Nothing is issued meanwhile that could come back to life with the contract.
+    # Why, only the right secret hears.
+    for work in (registry.issue_token("pricing-1", secret), registry.exchange(secret)):
+        assert refusal(work).rule == "contract.revoked"
     for work in (
-        registry.issue_token("pricing-1", secret),
-        registry.exchange(secret),
+        registry.issue_token("stock-1", secret),
+        registry.issue_token("pricing-1", secret + "x"),
         *map(registry.exchange, tokens),
         *map(registry.authenticate, tokens),
     ):

@@ -132,10 +132,15 @@ def test_after_a_revocation_old_tokens_never_work_again_and_the_secret_does_once
         old = token().json()["access_token"]
         assert config(old).status_code == 200
         tower.admin.revoke_contract(agent, message="it went wild")
-        assert (token().status_code, token().json()["error"]) == (401, "invalid_client")
+        refused = token()
+        assert (refused.status_code, refused.json()["error"]) == (400, "unauthorized_client")
+        assert f"the contract of {agent} was revoked" in refused.json()["error_description"]
+        wrong = http.post("/v1/oauth/tokens", data=form(agent, secret[:-1]))
+        assert (wrong.status_code, wrong.json()["error"]) == (401, "invalid_client")
         assert config(old).status_code == 401
         assert error_of(config(secret))["rule"] == "contract.revoked"
-        with pytest.raises(OAuthError, match="expired or revoked"):  # its client asks for another token, in vain
+        # Its client asks for another token, in vain.
+        with pytest.raises(OAuthError, match="was revoked; nothing is allowed until it is restored"):
             writer.append(pa.table({"id": [2]}))
 
         assert tower.admin.restore_contract(agent) == {

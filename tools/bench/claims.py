@@ -1,4 +1,4 @@
-"""The failure modes of document 000, and its claim about retries, as runs: plain optimistic clients, and Icetower.
+"""The failure modes of the guide, and its claim about retries, as runs: plain optimistic clients, and Icetower.
 
 thundering herd        ten sub-agents, each with a partition of its own, decide to write within 500 ms
 partition tug of war   two pricing agents, electronics and home goods, put new prices in place of old ones
@@ -37,7 +37,7 @@ SILENT = "PyIceberg, Icetower, reads not declared"
 """As `TOWER` in the tug of war, but the agents do not say what they have read."""
 
 SETTINGS = {"commit.retry.num-retries": "5", "commit.retry.min-wait-ms": "100", "commit.retry.max-wait-ms": "5000"}
-"""Document 000, step 3."""
+"""The guide, step 3."""
 
 HERD_AGENTS, HERD_WINDOW_S = 10, 0.5
 RATE_AGENTS = 8

@@ -1,4 +1,4 @@
-"""Document 000's failure modes, and its claim about retries: plain optimistic clients beside Icetower with contracts.
+"""The guide's failure modes, and its claim about retries: plain optimistic clients beside Icetower with contracts.
 
     isolation.py                 three rounds: under ten minutes
     isolation.py --full          the retry rate at four loads; a tug of war whose agents declare nothing to Icetower
@@ -45,9 +45,9 @@ CLAIMS = ((HERD, ALIGNED), (TUG, ALIGNED), (RATE, TOGETHER), (RATE, ALIGNED), (O
 ROUNDS = 3
 RATE_S = 12.0
 LOAD_PER_S, LOADS_PER_S = 1.25, (0.5, 1.25, 2.5, 5.0)
-"""At the first, plain clients retry about as often as document 000 says."""
+"""At the first, plain clients retry about as often as the guide says."""
 RETRIED_MAX = 0.03
-"""Document 000: "partition-aligned writes reduced retry rates from 30 percent to under 3 percent"."""
+"""The guide: "partition-aligned writes reduced retry rates from 30 percent to under 3 percent"."""
 
 Record = Mapping[str, Any]
 
@@ -117,10 +117,10 @@ def said_table(records: Sequence[Record]) -> Shown:
         (what, words, *(spread_text(spread(_of(records, claim, layout, side), figure, scale)) for side in SIDES))
         for what, words, claim, layout, figure, scale in said
     )
-    return Shown("What document 000 says, and what it was (least / median / greatest)", _SAID_COLUMNS, rows, left=2)
+    return Shown("What the guide says, and what it was (least / median / greatest)", _SAID_COLUMNS, rows, left=2)
 
 
-_SAID_COLUMNS = ("", "document 000", *SIDES)
+_SAID_COLUMNS = ("", "the guide", *SIDES)
 
 
 def figure_table(records: Sequence[Record]) -> Shown:

@@ -5,8 +5,8 @@ manifest list), write a manifest list and a metadata file, swap the pointer in S
 written, after the latency of the profile. The manifest is taken as written, as in prepared commits.
 
 Optimistic writers that lose the swap load the head again and retry as Iceberg's client does: four retries, after
-100 ms x 2^n (at most a minute, 10 % jitter). Writers under the lock hold it from the load to the swap, as document 001
-describes it; the lock itself is for free.
+100 ms x 2^n (at most a minute, 10 % jitter). Writers under the lock hold it from the load to the swap, as that
+introduction describes it; the lock itself is for free.
 """
 
 from __future__ import annotations

@@ -218,7 +218,7 @@ class Course:
 
 
 def may_undelete(setup: Setup) -> bool:
-    """Whether Iceberg itself lets a DELETE pass that met an UPDATE of its rows: the "undelete" of document 002.
+    """Whether Iceberg itself lets a DELETE pass that met an UPDATE of its rows: the "undelete" of Vanlightly's article.
 
     Spark's merge-on-read DELETE asks for no check of delete files. On format 3 C5 is always on; a serializable DELETE
     minds the UPDATE's new data file.

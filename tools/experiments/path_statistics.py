@@ -1,4 +1,4 @@
-"""Experiment 1: delete files that are about one data file, and a check that knows it (document 002's idea).
+"""Experiment 1: delete files that are about one data file, and a check that knows it (Vanlightly's idea).
 
 Merge-on-read writers begin at once on one table. As it is, C3a minds every new delete file in a partition that the
 writer's filter covers. With `Operation.precise_deletes` it minds only those about a data file that the writer touches.

@@ -33,11 +33,12 @@ from icetower.catalog.ports import Storage, Upstream
 from icetower.commit.gate import Gatekeeper
 from icetower.commit.head import Heads
 from icetower.commit.landed import Landed
+from icetower.commit.limits import Limits
 from icetower.commit.queue import Committed, Member, Waiting, bases_of, names_of, regrouped
 from icetower.commit.steps import Planner, Step, Version
 from icetower.commit.swaps import Swaps, Timed
 from icetower.commit.turned_away import SENT_BACK, LastLook, draining, lost_for_good, withdrawn
-from icetower.commit.turns import Fate, Flight, Limits, Turn
+from icetower.commit.turns import Fate, Flight, Turn
 from icetower.errors import (
     CommitConflict,
     CommitStateUnknown,
@@ -75,14 +76,7 @@ class Engine:
         self._heads = heads
         self._ambient = ambient
         self._gatekeeper = gatekeeper
-        self._planner = Planner(
-            storage,
-            manifests,
-            ambient,
-            rounds_max=self.limits.read_rounds_max,
-            files_max=self.limits.read_files_max,
-            metadata_max_bytes=self.limits.metadata_max_bytes,
-        )
+        self._planner = Planner(storage, manifests, ambient, self.limits)
         self._swaps = Swaps(upstream, storage, heads, ambient, settle_s=self.limits.settle_s, timed=timed)
         self._look = LastLook(heads, look_s=self.limits.look_s)
         self._budget = manifests.budget

@@ -18,6 +18,7 @@ from icetower.ambient import Ambient
 from icetower.catalog.changes import Manifests, is_under, memory_of_rows
 from icetower.catalog.deletes import Blobs, PositionDeletes
 from icetower.catalog.ports import Storage, Swap
+from icetower.commit.limits import Limits
 from icetower.commit.live_files import LiveFiles, Of
 from icetower.commit.plan import Member, Needs, Plan, Sources, plan
 from icetower.commit.queue import Waiting
@@ -198,29 +199,16 @@ class Planner:
 
     Args:
         storage: what plans ask for, beside manifests, is read from here.
-        rounds_max: so often a plan may ask for files before it is given up.
-        files_max: so many files it may ask for.
-        metadata_max_bytes: the table's metadata may not become longer.
+        limits: how often a plan may ask for files, and for how many; how long metadata may become.
     """
 
-    def __init__(
-        self,
-        storage: Storage,
-        manifests: Manifests,
-        ambient: Ambient,
-        *,
-        rounds_max: int,
-        files_max: int,
-        metadata_max_bytes: int,
-    ) -> None:
+    def __init__(self, storage: Storage, manifests: Manifests, ambient: Ambient, limits: Limits) -> None:
         self._manifests = manifests
         self.live = LiveFiles(manifests)
         self._blobs = Blobs(storage, budget=manifests.budget)
         self._deletes = PositionDeletes(storage, budget=manifests.budget)
         self._ambient = ambient
-        self._rounds_max = rounds_max
-        self._files_max = files_max
-        self._metadata_max_bytes = metadata_max_bytes
+        self._limits = limits
 
     async def step(
         self,
@@ -271,9 +259,9 @@ class Planner:
         now_ms = max(self._ambient.now_ms(), version.head.metadata["last-updated-ms"])
         live = partial(self.live.of, version.head.metadata.get("table-uuid"))
         known.trim()
-        left = self._files_max
+        left = self._limits.read_files_max
         merges = True
-        for _ in range(self._rounds_max):
+        for _ in range(self._limits.read_rounds_max):
             planned = plan(
                 version.head,
                 members,
@@ -281,7 +269,7 @@ class Planner:
                 now_ms=now_ms,
                 new_name=self._ambient.uuid4,
                 new_id=self._ambient.snapshot_id,
-                metadata_max_bytes=self._metadata_max_bytes,
+                metadata_max_bytes=self._limits.metadata_max_bytes,
                 isolation_since=version.isolation_since,
                 keep=keep,
                 merges=merges,
@@ -300,8 +288,9 @@ class Planner:
             if known.overflows:
                 break
         raise CommitConflict(
-            f"to see whether the commit may be rebased, more manifests had to be read than {self._files_max} files "
-            f"in {self._rounds_max} rounds, or more than half of server.cache_max_bytes; refresh and write again",
+            f"to see whether the commit may be rebased, more manifests had to be read than "
+            f"{self._limits.read_files_max} files in {self._limits.read_rounds_max} rounds, or more than half of "
+            "server.cache_max_bytes; refresh and write again",
             rule="plan.needs",
         )
 

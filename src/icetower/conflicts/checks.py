@@ -151,7 +151,7 @@ def no_new_delete_files(attempt: Attempt, where: Where) -> Verdict:
 
     With `Operation.precise_deletes`, a row delta minds a delete file that is about one data file (by its deletion
     vector, its reference or the equal bounds of its path column) only where it touches that data file itself: two
-    writers that delete from different files have no row in common. Document 002 proposes this; no engine does it yet.
+    writers that delete from different files have no row in common. Vanlightly proposes this; no engine does it yet.
     It is for snapshot isolation: a serializable writer has read the rows of the files that it leaves alone, and has to
     hear that some are gone. And it is for operations that name all their targets, see `_touched_files`.
     """

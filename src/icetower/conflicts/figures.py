@@ -1,6 +1,6 @@
-"""The figures of documents 001 and 002 as cases, to be replayed by name; and, with them, the write skews.
+"""The figures of two articles as cases, to be replayed by name; and, with them, the write skews.
 
-Document 001 is a short introduction to Iceberg's optimistic concurrency, document 002 "Understanding Apache Iceberg's
+One is a short introduction to Iceberg's optimistic concurrency, the other Vanlightly's "Understanding Apache Iceberg's
 Consistency Model Part 2". The pictures' people and files are theirs, the words are ours. Figures that only show the
 inside of one moment are told as the whole interleaving to which they belong.
 """
@@ -27,7 +27,7 @@ def _missing(name: str) -> str:
     return f"Missing required files to delete: mem://t/data/{name}.parquet"
 
 
-# ── Document 001 ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── The introduction ────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _rebase() -> Figure:
@@ -37,7 +37,7 @@ def _rebase() -> Figure:
     return Figure(
         "001-rebase",
         "The swap is lost, but nothing conflicts: the same files are committed on the new head",
-        "document 001, conflict and retry, first case",
+        "an introduction, conflict and retry, first case",
         told(
             """
             - Writer A and writer B both start from the same metadata file. A appends anna to the partition
@@ -60,7 +60,7 @@ def _same_row() -> Figure:
     return Figure(
         "001-conflict",
         "Both delete the same row: the second one is refused, whatever it retries",
-        "document 001, conflict and retry, second case",
+        "an introduction, conflict and retry, second case",
         told(
             """
             - Writer A and writer B both delete jack's row, and both write sarah's into a new file.
@@ -83,7 +83,7 @@ def _same_row() -> Figure:
     )
 
 
-# ── Document 002: the commit ─────────────────────────────────────────────────────────────────────────────────────────
+# ── Vanlightly: the commit ──────────────────────────────────────────────────────────────────────────────────────
 
 
 def _figure_1() -> Figure:
@@ -91,7 +91,7 @@ def _figure_1() -> Figure:
     return Figure(
         "1",
         "The steps of one write",
-        "document 002, figure 1",
+        "Vanlightly, figure 1",
         told(
             """
             - Read: the engine loads the table's newest metadata, which says snapshot 1, and scans what its
@@ -122,7 +122,7 @@ def _disjoint(name: str, title: str, story: tuple[str, ...], *ending: JSON) -> F
     return Figure(
         name,
         title,
-        f"document 002, figure {name}",
+        f"Vanlightly, figure {name}",
         story,
         life(rows, *steps, *ending),
         {1: "Setup", 2: "Writer 1", 3: "Writer 2"},
@@ -175,7 +175,7 @@ def _figure_4() -> Figure:
     return Figure(
         "4",
         "Disjoint files coexist; the same file is an overlap, whichever rows in it were meant",
-        "document 002, figure 4",
+        "Vanlightly, figure 4",
         told(
             """
             - Three writers have read snapshot 1. Writer 1 replaces data-1, writers 2 and 3 replace data-2.
@@ -205,7 +205,7 @@ def _figure_5() -> Figure:
     return Figure(
         "5",
         "The conflict shows only on the retry",
-        "document 002, figure 5",
+        "Vanlightly, figure 5",
         told(
             """
             - Both writers replace data-1. Writer 2 checks before writer 1 has committed, and finds
@@ -236,7 +236,7 @@ def _figure_6() -> Figure:
     return Figure(
         "6",
         "The conflict filter skips what cannot match, by partition and by statistics",
-        "document 002, figure 6",
+        "Vanlightly, figure 6",
         told(
             """
             - The update has pushed down: blue, and sarah's id. It is serializable, so added files count.
@@ -270,7 +270,7 @@ def _figure_6() -> Figure:
     )
 
 
-# ── Document 002: copy-on-write ──────────────────────────────────────────────────────────────────────────────────────
+# ── Vanlightly: copy-on-write ───────────────────────────────────────────────────────────────────────────────────
 
 
 def _unchecked_rewrites(name: str, title: str, story: tuple[str, ...]) -> Figure:
@@ -283,7 +283,7 @@ def _unchecked_rewrites(name: str, title: str, story: tuple[str, ...]) -> Figure
     return Figure(
         name,
         title,
-        f"document 002, figure {name}",
+        f"Vanlightly, figure {name}",
         story,
         life(rows, *steps, *_IN_TURN),
         {1: "Setup", 2: "Operation A", 3: "Operation B"},
@@ -328,7 +328,7 @@ def _figure_9() -> Figure:
     return Figure(
         "9",
         "Missing-path check: the file that is to go is there",
-        "document 002, figure 9",
+        "Vanlightly, figure 9",
         told(
             """
             - The operation removes data-2. Reading the head's manifests it finds data-2 live, and turns
@@ -352,7 +352,7 @@ def _figure_10() -> Figure:
     return Figure(
         "10",
         "Missing-path check: the file that is to go is gone already",
-        "document 002, figure 10",
+        "Vanlightly, figure 10",
         told(
             """
             - B has read snapshot 1 and wants to replace data-2. Meanwhile A deletes data-2.
@@ -367,7 +367,7 @@ def _figure_10() -> Figure:
     )
 
 
-# ── Document 002: merge-on-read ──────────────────────────────────────────────────────────────────────────────────────
+# ── Vanlightly: merge-on-read ───────────────────────────────────────────────────────────────────────────────────
 
 _MIXED = {**_START, "data-2": ("sarah, blue",), "data-3": ("sarah, black",)}
 _SARAH = {"delete-1": ("data-1", "sarah, blue")}
@@ -378,7 +378,7 @@ def _mixed(name: str, title: str, story: tuple[str, ...], operation: JSON, verdi
     return Figure(
         name,
         title,
-        f"document 002, figure {name}",
+        f"Vanlightly, figure {name}",
         story,
         life(_MIXED, *steps, *_IN_TURN, strikes=_SARAH),
         {1: "Setup", 2: "Operation A", 3: "Operation B"},
@@ -431,7 +431,7 @@ def _undelete() -> Figure:
     return Figure(
         "undelete",
         "A row that both orders of the two commands would have removed is still there",
-        'document 002, "No new delete files validation"',
+        'Vanlightly, "No new delete files validation"',
         told(
             """
             - Writer 1 updates jack's fruit, writer 2 deletes jack; both have read snapshot 1, both write
@@ -479,7 +479,7 @@ FIGURES = _all()
 
 
 def _of_figures() -> Mapping[str, Listed]:
-    """The rows of the table that document 002 draws."""
+    """The rows of the table that Vanlightly draws."""
     drawn = (figure for name, figure in FIGURES.items() if name.isdecimal())
     return {
         name: Listed(name, name, figure.title, {"name": name, **figure.case}, figure.expected, figure.rule)

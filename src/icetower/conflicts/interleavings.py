@@ -374,4 +374,4 @@ TABLE = together(
     _manifests(),
     _branches(),
 )
-"""The table of interleavings by name, but for the figures of document 002 themselves."""
+"""The table of interleavings by name, but for Vanlightly's figures themselves."""

@@ -93,7 +93,7 @@ class Operation:
         data_sequence_number: given to added data files (`RewriteFiles.dataSequenceNumber`).
         manifests: what a `RewriteManifests` does.
         branch: that it commits to.
-        precise_deletes: document 002's own idea, used by no engine yet: a new delete file that is about one data file
+        precise_deletes: Vanlightly's own idea, used by no engine yet: a new delete file that is about one data file
             conflicts only with an operation that touches this data file. See `checks.no_new_delete_files`.
     """
 

@@ -1,6 +1,6 @@
 """What contracts come to as grants of Apache Polaris, and in words what Polaris cannot hold anybody to. Pure.
 
-Each contract becomes one catalog role and one principal role of the same name (document 000: `pricing_agent` gets
+Each contract becomes one catalog role and one principal role of the same name (the guide: `pricing_agent` gets
 `pricing_writer`), and each principal gets exactly one of them. A pattern `ns.table` is a grant on the table, `ns.*` and
 `ns.**` one on the namespace, `**` one on the catalog; what Polaris grants there reaches everything below.
 
@@ -131,7 +131,7 @@ def compile_grants(
         bindings: pairs of a principal and its contract. A contract that none of them names is held by a principal of
             its agent's name.
         catalog: its name in Polaris.
-        by_namespace: grant on the namespaces of tables instead of on the tables, as document 000 does: wider, but
+        by_namespace: grant on the namespaces of tables instead of on the tables, as the guide does: wider, but
             possible before the tables are there.
 
     Raises:

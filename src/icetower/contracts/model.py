@@ -92,7 +92,7 @@ class Isolation(StrEnum):
 
 
 class Orchestration(StrEnum):
-    """How an agent's rows come into a table (document 000, "Orchestration Patterns").
+    """How an agent's rows come into a table (the guide, "Orchestration Patterns").
 
     direct      it commits to the table itself
     mediator    through the table's write-ahead log only; its own commits to the table are refused
@@ -252,7 +252,7 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class Retries:
-    """How an agent's client tries again after 409 (Iceberg's `commit.retry.*`, with document 000's numbers)."""
+    """How an agent's client tries again after 409 (Iceberg's `commit.retry.*`, with the guide's numbers)."""
 
     attempts: int = 5
     min_wait_ms: int = 100

@@ -1,4 +1,4 @@
-"""The settings that document 000 gives every writer ("Step 3: Write behavior"), as properties of the tables. Pure.
+"""The settings that the guide gives every writer ("Step 3: Write behavior"), as properties of the tables. Pure.
 
 A table has one set of properties for all who write to it. Where several contracts name a table, the most patient value
 of each holds: the most retries and the longest waits. So no agent gives up before its own contract lets it; who may

@@ -22,7 +22,7 @@ def run_baseline(
     progress: Callable[[Mapping[str, int]], None],
     deadline_s: float | None = DEADLINE_S,
 ) -> Outcome:
-    """Every agent writes with PyIceberg, retrying as document 000 sets it; what the retries don't save has failed.
+    """Every agent writes with PyIceberg, retrying as the guide sets it; what the retries don't save has failed.
 
     Batches that were not begun by `deadline_s` are counted as unfinished, neither as commits nor as failures.
     """

@@ -86,7 +86,7 @@ EXAMPLES: Mapping[str, str] = {
     tables.STOCK: "inventory_agent",
     tables.INTERACTIONS_WAL: "recommendation_agent",
 }
-"""By the table that an agent writes to, whose contract of document 000 its own is made from."""
+"""By the table that an agent writes to, whose contract of the guide its own is made from."""
 
 
 def agent_named(name: str) -> Agent:
@@ -148,7 +148,7 @@ def stray_rows(agent: Agent, source: pa.Table, days: int) -> pa.Table:
 def contract_of(name: str, days: int) -> Contract:
     """The contract of an agent, the mediator or the auditor.
 
-    An agent's is the one that document 000's agent of its table has (examples/contracts), narrowed to its share.
+    An agent's is the one that the guide's agent of its table has (examples/contracts), narrowed to its share.
     """
     agent = next((agent for agent in AGENTS if agent.name == name), None)
     if agent is None:

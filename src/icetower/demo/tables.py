@@ -20,7 +20,7 @@ INTERACTIONS = "recommendations.user_interactions"
 INTERACTIONS_WAL = "recommendations.user_interactions_wal"
 BUCKETS = 8
 
-# The writer settings of document 000, step 3.
+# The writer settings of the guide, step 3.
 WRITER_SETTINGS: Mapping[str, str] = {
     "commit.retry.num-retries": "5",
     "commit.retry.min-wait-ms": "100",

@@ -38,6 +38,7 @@ from icetower.protocol.catalog import error_body
 from icetower.protocol.names import NAMESPACE_SEPARATOR, Identifier, Namespace
 from icetower.registry.principals import Principal, administrator
 from icetower.registry.registry import RESERVED_NAME
+from icetower.registry.tokens import contract_revoked
 from icetower.table.keys import application_sequence
 
 log = logging.getLogger("icetower")
@@ -274,11 +275,7 @@ async def _authenticate(tower: Tower, request: Request) -> Principal:
         raise NotAuthenticated("the Authorization header is not of the form 'Bearer TOKEN'")
     principal = await tower.registry.authenticate(token.strip())
     if principal.revoked:
-        raise Forbidden(
-            f"contract {principal.contract.name} of {principal.name} was revoked; nothing is allowed until it is "
-            "restored",
-            rule="contract.revoked",
-        )
+        raise contract_revoked(f"contract {principal.contract.name} of {principal.name}")
     return principal
 
 

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from icetower.ambient import Ambient
-from icetower.errors import BadRequest, IcetowerError, NotAuthenticated, TooManyRequests, Unavailable
+from icetower.errors import BadRequest, Forbidden, IcetowerError, NotAuthenticated, TooManyRequests, Unavailable
 from icetower.gateway.http import json_response, read_body
 from icetower.gateway.tower import Tower
 
@@ -94,8 +94,11 @@ def _form(body: bytes) -> dict[str, str]:
 def _refusal(error: IcetowerError, ambient: Ambient) -> Response:
     """An OAuth2 error (RFC 6749, 5.2)."""
     headers: dict[str, str] = {}
+    status = error.status
     if isinstance(error, NotAuthenticated):
         code = "invalid_client"
+    elif isinstance(error, Forbidden):
+        code, status = "unauthorized_client", 400
     elif isinstance(error, TooManyRequests):
         code = "temporarily_unavailable"
         left_ms = (error.wait_until_ms or 0) - ambient.now_ms()
@@ -104,4 +107,4 @@ def _refusal(error: IcetowerError, ambient: Ambient) -> Response:
         code = "temporarily_unavailable"
     else:
         code = error.rule.removeprefix("oauth.") if error.rule.startswith("oauth.") else "invalid_request"
-    return json_response({"error": code, "error_description": error.message}, error.status, headers)
+    return json_response({"error": code, "error_description": error.message}, status, headers)

@@ -142,9 +142,7 @@ class Tower:
             self.manifests,
             ambient,
             self.gatekeeper,
-            Limits(
-                deadline_s=settings.server.queue_deadline_s, metadata_max_bytes=settings.server.metadata_max_bytes
-            ),
+            Limits(deadline_s=settings.server.queue_deadline_s, metadata_max_bytes=settings.server.metadata_max_bytes),
             self.attempts.swapped,
         )
         self.governor = Governor(self.registry, ambient, self._note, deadline_s=settings.server.queue_deadline_s)

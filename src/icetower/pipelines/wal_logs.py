@@ -30,7 +30,7 @@ _REJECTION = (
     "batch STRING, target STRING, agent STRING, idempotency_key STRING, rule STRING, reason STRING, row STRING, "
     "wal_file STRING, wal_position BIGINT, rejected_at TIMESTAMP"
 )
-# Document 000, step 4.
+# The guide, step 4.
 _DEDUP = "agent_id STRING, idempotency_key STRING, table_name STRING, committed_at TIMESTAMP"
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, delete, func, insert, select
 
+from icetower.errors import Forbidden
 from icetower.registry.queries import count_change, live_credentials, same, standings
 from icetower.registry.schema import credentials
 
@@ -55,13 +56,28 @@ def grantor(connection: Connection, request: Request) -> Row[Any] | None:
     """The live credential that a request presents. Reads only: a wrong guess takes no lock.
 
     A name that nobody has costs what any other does: credentials are found by their hashes alone.
+
+    Raises:
+        Forbidden: the secret is right, and the contract of its principal is revoked (``contract.revoked``). Whoever
+            presents anything else does not hear it.
     """
     row = live_credentials(connection, [request.presented], request.now_ms).get(request.presented)
-    if row is None or standings(connection, [row.principal]).get(row.principal) is None:
+    if row is None:
         return None
-    if request.client_id is None:
+    is_secret = row.issued_from is None
+    if request.client_id is not None and not (is_secret and same(row.principal, request.client_id)):
+        return None
+    found = standings(connection, [row.principal])
+    if found.get(row.principal) is not None:
         return row
-    return None if row.issued_from is not None or not same(row.principal, request.client_id) else row
+    if is_secret and row.principal in found:
+        raise contract_revoked(f"the contract of {row.principal}")
+    return None
+
+
+def contract_revoked(whose: str) -> Forbidden:
+    """The refusal of a principal that has proved itself, and may do nothing."""
+    return Forbidden(f"{whose} was revoked; nothing is allowed until it is restored", rule="contract.revoked")
 
 
 def issue(connection: Connection, request: Request, token: str, lifetimes: Lifetimes) -> int | None:

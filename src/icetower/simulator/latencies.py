@@ -165,7 +165,7 @@ PROVIDERS: MappingProxyType[str, Provider] = MappingProxyType(
         )
     }
 )
-"""Medians and spreads of document 003; the writes of gcp and s3x are estimates."""
+"""Medians and spreads of "Simulating Catalog and Table Conflicts"; the writes of gcp and s3x are estimates."""
 
 # Rows of the table that compiled code takes its latencies from.
 GET, PUT_MANIFEST, PUT_LIST, PUT_METADATA, APPEND_LIST, CATALOG_READ, COMMIT = range(7)

@@ -1,0 +1,39 @@
+"""What the commit engine takes at once, and for how long: every queue has a bound, and every retry a budget."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from icetower.catalog.ports import METADATA_MAX_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds of the engine."""
+
+    group_max: int = 256
+    """Commits in one metadata write."""
+    appends_max: int = 2_048
+    """Appends by the fast path in one metadata write, beside the commits: they share one snapshot."""
+    pipeline_max: int = 2
+    """Groups of one table on their way at once."""
+    append_interval_s: float = 0.2
+    """A group of nothing but fast-path appends begins so long after the last one with any: fewer, larger files."""
+    queue_max: int = 2_048
+    """Commits that wait for one table; more are held back before they enter."""
+    held_max: int = 16_384
+    """Commits that are held back before one table's queue; more are refused at once."""
+    deadline_s: float = 30.0
+    """How long a commit may wait for its turn before it is withdrawn and answered 409 (trap A4)."""
+    look_s: float = 5.0
+    """How long it may take to look, for the last time, whether a commit that is turned away is in the table."""
+    rounds_max: int = 32
+    """Swaps lost to outside writers before a commit gives up with 409."""
+    settle_s: float = 30.0
+    """How long an unknown swap is repeated before its clients hear that nobody can tell."""
+    read_rounds_max: int = 16
+    """How often the plan of one group may ask for manifests that it lacks."""
+    read_files_max: int = 10_000
+    """How many manifests and manifest lists it may ask for."""
+    metadata_max_bytes: int = METADATA_MAX_BYTES
+    """Longer metadata would not be read again, and so none is written."""
