@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -206,3 +207,23 @@ def test_one_local_file_has_several_names(given: str) -> None:
     live, listing = LivePaths(), Listing.of([row("m")])
     live.add("m", ["file:///w/a"])
     assert live.holding(listing, given) == ["m"]
+
+
+@pytest.mark.parametrize("others", [True, False])
+@pytest.mark.parametrize("named", [{"key": "k"}, {"application": ("app", 7)}])
+def test_an_append_that_is_refused_answers_for_no_other_of_its_key(named: dict[str, Any], others: bool) -> None:
+    """Another under its key, or its number, is judged for itself: it was once told that it had landed with the rest."""
+
+    async def story() -> None:
+        world = World(limits=PROMPT)
+        await world.create()
+        await sent(world, await fast(world, "live"))
+        members = [replace(await fast(world, name), **named) for name in ("live", "new")]
+        if others:
+            members.append(await fast(world, "other"))
+        wanted = ["422 append.live", "appended", *(["appended"] if others else [])]
+        assert await sent(world, *members) == wanted
+        assert await world.live() == sorted(["live", "new", *(["other"] if others else [])])
+        assert await sent(world, replace(await fast(world, "newer"), **named)) == ["replayed"]
+
+    run(story())

@@ -156,6 +156,40 @@ def why_not(append: AdmittedAppend, metadata: Metadata) -> CommitConflict | None
     return None
 
 
+def once_each(
+    able: Sequence[AdmittedAppend],
+) -> tuple[list[AdmittedAppend], list[AdmittedAppend], list[tuple[AdmittedAppend, CommitConflict]]]:
+    """The appends of a group that go in, those that are sent once more meanwhile, and those that are refused.
+
+    Who sends again joins the first, and gets its answer (trap A3). Only what goes in may answer for another: an append
+    that is refused leaves its key and its number free.
+    """
+    going: list[AdmittedAppend] = []
+    later: list[AdmittedAppend] = []
+    refused: list[tuple[AdmittedAppend, CommitConflict]] = []
+    files: set[str] = set()
+    keys: set[tuple[str, str]] = set()
+    numbers: dict[tuple[str, str], int] = {}
+    for append in able:
+        own_key = (append.principal, append.key or "")
+        name, number = append.application or ("", 0)
+        same = append.key is not None and own_key in keys
+        if same or (append.application is not None and number <= numbers.get((append.principal, name), -1)):
+            later.append(append)
+            continue
+        error = repeated(append, files)
+        if error is not None:
+            refused.append((append, error))
+            continue
+        going.append(append)
+        files |= {touched.file.path for touched in append.files}
+        if append.key is not None:
+            keys.add(own_key)
+        if append.application is not None:
+            numbers[append.principal, name] = number
+    return going, later, refused
+
+
 def repeated(append: AdmittedAppend, taken: set[str]) -> CommitConflict | None:
     """Why an append cannot join a group that has taken the files `taken`: it names one of them again; else None.
 

@@ -23,7 +23,7 @@ from typing import Any
 from icetower.admission.admit import application_of
 from icetower.admission.admitted import Admitted, AdmittedAppend
 from icetower.catalog.ports import METADATA_MAX_BYTES
-from icetower.commit.appends import Folded, fold, repeated, why_not
+from icetower.commit.appends import Folded, fold, once_each, why_not
 from icetower.commit.draft import Replacement, data_path, finish, merged_parent, target_ref
 from icetower.commit.ground import Ground, Made
 from icetower.commit.live_files import NeedsPaths, Of, check
@@ -307,11 +307,7 @@ class _Planner:
 
     def fold(self, appends: Sequence[AdmittedAppend]) -> None:
         """Decide on the appends to one branch, and fold those that go in. Raises `NeedsFile`."""
-        going: list[AdmittedAppend] = []
-        later: list[AdmittedAppend] = []
-        files: set[str] = set()
-        keys: set[tuple[str, str]] = set()
-        numbers: dict[tuple[str, str], int] = {}
+        able: list[AdmittedAppend] = []
         for append in appends:
             try:
                 landed = self.landed_append(append)
@@ -321,23 +317,13 @@ class _Planner:
             if landed is not None:
                 self._replayed.append(Replayed(append, landed))
                 continue
-            own_key = (append.principal, append.key or "")
-            name, number = append.application or ("", 0)
-            same = append.key is not None and own_key in keys
-            if same or (append.application is not None and number <= numbers.get((append.principal, name), -1)):
-                later.append(append)  # it joins the one before it, and gets its answer (trap A3)
-                continue
-            error = why_not(append, self._ground.view) or repeated(append, files)
+            error = why_not(append, self._ground.view)
             if error is not None:
                 self._refused.append(Refused(append, error))
                 continue
-            going.append(append)
-            files |= {touched.file.path for touched in append.files}
-            if append.key is not None:
-                keys.add(own_key)
-            if append.application is not None:
-                numbers[append.principal, name] = number
-        going = self._new_to_the_branch(going)
+            able.append(append)
+        going, later, refused = once_each(self._new_to_the_branch(able))
+        self._refused += [Refused(append, error) for append, error in refused]
         if not going:
             return
         try:
