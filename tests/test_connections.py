@@ -15,7 +15,17 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
-from icetower.gateway.connections import PIPELINED_MAX, Bounds, Connections, protocol_of, raise_file_limit
+from icetower.gateway.connections import (
+    DRAINED_MAX_BYTES,
+    OVERHEAD_MAX_BYTES,
+    PIECE_BYTES_MIN,
+    PIECES_FREE,
+    PIPELINED_MAX,
+    Bounds,
+    Connections,
+    protocol_of,
+    raise_file_limit,
+)
 
 BOUNDS = Bounds(connections_max=8, by_address_max=6, head_s=10, idle_s=60, slow_s=30)
 GET = b"GET /%s HTTP/1.1\r\nHost: t\r\n\r\n"
@@ -263,6 +273,68 @@ def test_an_early_answer_leaves_the_connection_to_the_next_request() -> None:
             assert await answer(reader) == (200, b"next")
             (connection,) = served.connections.all
             assert connection in served.connections._idle["127.0.0.1"]
+
+    run(story())
+
+
+CHUNKED = b"POST /%s HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize("path", [b"body", b"early"])
+def test_a8_a_body_of_tiny_chunks_ends_its_connection_before_and_after_the_answer(path: bytes) -> None:
+    async def story() -> None:
+        async with serving() as served:
+            reader, writer = await served.connect()
+            writer.write(CHUNKED % path)
+            if path == b"early":
+                assert await answer(reader) == (200, b"early")
+            writer.write(b"1\r\na\r\n" * (PIECES_FREE - 1))
+            writer.write(b"1\r\na\r\n" * 2)
+            if path == b"early":
+                assert await gone(reader)
+            else:
+                assert await rule(reader) == "400 limit.chunks"
+
+    run(story())
+
+
+def test_a8_chunks_of_usual_sizes_are_taken_however_many_they_are() -> None:
+    async def story() -> None:
+        async with serving() as served:
+            reader, writer = await served.connect()
+            size = 2 * PIECE_BYTES_MIN
+            writer.write(CHUNKED % b"body" + (b"%x\r\n" % size + b"x" * size + b"\r\n") * (3 * PIECES_FREE))
+            writer.write(b"0\r\n\r\n")
+            assert await answer(reader) == (200, b"body" + b"x" * size * 3 * PIECES_FREE)
+
+    run(story())
+
+
+def test_a8_what_comes_after_the_answer_is_read_up_to_a_bound_and_a_time() -> None:
+    async def story() -> None:
+        async with serving() as served:
+            reader, writer = await served.connect()
+            writer.write(POST % (b"early", DRAINED_MAX_BYTES) + b"x" * DRAINED_MAX_BYTES + GET % b"next")
+            assert (await answer(reader), await answer(reader)) == ((200, b"early"), (200, b"next"))
+            sending = asyncio.create_task(endless(writer, POST % (b"early", 1 << 40)))
+            assert await answer(reader) == (200, b"early")
+            assert await gone(reader)
+            await asyncio.gather(sending, return_exceptions=True)
+            reader, writer = await served.connect()
+            writer.write(POST % (b"early", 1 << 20))
+            assert await answer(reader) == (200, b"early")
+            served.later(BOUNDS.head_s + 1)
+            assert await gone(reader)
+
+    run(story())
+
+
+def test_a8_chunk_headers_are_bounded_too() -> None:
+    async def story() -> None:
+        async with serving() as served:
+            reader, writer = await served.connect()
+            writer.write(CHUNKED % b"body" + b"1;" + b"x" * (OVERHEAD_MAX_BYTES + 100))
+            assert await rule(reader) == "400 limit.chunks"
 
     run(story())
 

@@ -30,6 +30,16 @@ HEADERS_MAX = 128
 PIPELINED_MAX = 16
 """Requests that may come in one piece, before the first of them is answered."""
 
+PIECES_FREE, PIECE_BYTES_MIN = 1_000, 64
+"""A body that comes in more pieces than this must come in pieces of so many bytes on average: each costs the event loop
+as much as a large one. Clients send chunks of 2 KiB and more."""
+
+OVERHEAD_MAX_BYTES = 1024 * 1024
+"""So much more than twice its body a request may take on the wire: chunks may have extensions of any length."""
+
+DRAINED_MAX_BYTES = 8 * 1024 * 1024
+"""So much of a body is read that is answered already, so that its client sees the answer; then the connection ends."""
+
 RESERVED_FILES = 128
 """Descriptors for the databases, the log and libraries, beside two for each storage thread."""
 
@@ -137,6 +147,8 @@ class Connection(HttpToolsProtocol):
         self._doing, self._since_s = Doing.IDLE, self.loop.time()
         self._served = False
         self._head_bytes = self._body_bytes = self._requests = self._unread_bytes = 0
+        self._pieces = self._piece_bytes = self._wire_bytes = self._drained_bytes = 0
+        self._answered_s: float | None = None
         self._reading_s: float | None = None
         self._kept = b""
         self._refusal: IcetowerError | None = None
@@ -166,6 +178,18 @@ class Connection(HttpToolsProtocol):
         super().data_received(data)
         if self._doing is Doing.HEAD and self._head_bytes > self.peers.bounds.head_bytes_max:
             self._refuse(self._too_large())
+        elif self._doing is Doing.BODY:
+            self._count(len(data))
+
+    def _count(self, size_bytes: int) -> None:
+        """What a body costs besides itself, and after its answer."""
+        self._wire_bytes += size_bytes
+        if self._answered_s is not None:
+            self._drained_bytes += size_bytes
+            if self._drained_bytes > DRAINED_MAX_BYTES:
+                self.transport.abort()
+        elif self._wire_bytes > 2 * self._piece_bytes + OVERHEAD_MAX_BYTES:
+            self._refuse(BadRequest("the body of a request has more chunk headers than content", rule="limit.chunks"))
 
     def on_message_begin(self) -> None:
         self._requests += 1
@@ -175,6 +199,8 @@ class Connection(HttpToolsProtocol):
             )
             raise self._refusal
         self._header_bytes = 0
+        self._pieces = self._piece_bytes = self._wire_bytes = self._drained_bytes = 0
+        self._answered_s = None
         super().on_message_begin()
 
     def on_url(self, url: bytes) -> None:
@@ -198,6 +224,15 @@ class Connection(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         self._body_bytes += len(body)
+        self._pieces += 1
+        self._piece_bytes += len(body)
+        if self._pieces > PIECES_FREE and self._piece_bytes < self._pieces * PIECE_BYTES_MIN:
+            self._refusal = BadRequest(
+                f"the body of a request came in {self._pieces} pieces of less than {PIECE_BYTES_MIN} bytes on average; "
+                "send it in larger chunks",
+                rule="limit.chunks",
+            )
+            raise self._refusal
         super().on_body(body)
 
     def on_message_complete(self) -> None:
@@ -216,6 +251,8 @@ class Connection(HttpToolsProtocol):
             self._begin(Doing.BODY if self.cycle.more_body else Doing.WORK)
         elif not self.cycle.more_body:
             self._rest()
+        else:
+            self._answered_s = self.loop.time()
         if self._kept and self._doing is not Doing.WORK:
             kept, self._kept = self._kept, b""
             self.data_received(kept)
@@ -242,7 +279,9 @@ class Connection(HttpToolsProtocol):
         elif self._doing is Doing.HEAD and waited_s > bounds.head_s:
             self._refuse(RequestTooSlow(f"the head of the request did not come within {bounds.head_s:g} s"))
         elif self._doing is Doing.BODY:
-            if self.flow.read_paused or self.cycle.waiting_for_100_continue:  # it is we who do not read
+            if self._answered_s is not None and now_s - self._answered_s > bounds.head_s:
+                self.transport.abort()
+            elif self.flow.read_paused or self.cycle.waiting_for_100_continue:  # it is we who do not read
                 self._begin(Doing.BODY)
             elif waited_s > bounds.slow_s:
                 if self._body_bytes < bounds.rate_min * bounds.slow_s:
@@ -271,6 +310,9 @@ class Connection(HttpToolsProtocol):
         """Answer and close; only close where it would be taken for the answer to another request."""
         self._refusal = refusal
         if self.transport.is_closing():
+            return
+        if self._answered_s is not None:
+            self.transport.abort()
             return
         cycle: Any = self.cycle
         under_way = bool(cycle) and not cycle.response_complete
