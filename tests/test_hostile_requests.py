@@ -24,6 +24,7 @@ from icetower.gateway.app import build
 from icetower.gateway.settings import load_settings
 from icetower.gateway.tower import Tower
 from icetower.protocol import sizes
+from icetower.table.head import HeadState
 
 SAMPLE = 600
 TABLE = "/v1/namespaces/db/tables/{table}"
@@ -409,9 +410,26 @@ def test_a_table_does_not_grow_by_a_megabyte_a_commit(tmp_path: Path, monkeypatc
             tables + "/t", json={"requirements": [], "updates": [{"action": "add-snapshot", "snapshot": long}]}
         )
         assert (refused.status_code, refused.json()["error"]["rule"]) == (400, "limit.summaries")
-        monkeypatch.setattr(sizes, "LARGE_BYTES", 1_000)  # so that this one is over it already
+        monkeypatch.setattr(sizes, "ADDED_TO_LARGE_MAX_BYTES", 1_000)
+        monkeypatch.setattr(HeadState, "size_bytes", 40 * 1024 * 1024)
         refused = await http.post(tables + "/t", json=properties(100_000))
         assert (refused.status_code, refused.json()["error"]["rule"]) == (400, "limit.metadata")
         assert (await http.post(tables + "/t", json=properties(100))).status_code == 200
 
     told(tmp_path, story)
+
+
+def test_only_their_owner_may_read_the_databases(tmp_path: Path) -> None:
+    """Whoever may read a database of SQLite may lock it: another user of the machine stopped all commits so."""
+
+    async def story(http: httpx2.AsyncClient) -> None:
+        (await http.post("/v1/namespaces/db/tables", json={**CREATE, "name": "t"})).raise_for_status()
+        modes = _modes(tmp_path)
+        assert modes.keys() >= {"catalog.db", "catalog.db-shm", "control.db", "control.db-shm"}
+        assert {mode & 0o077 for mode in modes.values()} == {0}
+
+    told(tmp_path, story)
+
+
+def _modes(folder: Path) -> dict[str, int]:
+    return {path.name: path.stat().st_mode for path in folder.iterdir() if ".db" in path.name}

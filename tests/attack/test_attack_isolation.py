@@ -280,6 +280,18 @@ def test_a_purge_by_an_agent_stays_where_the_table_lies(forge: Forge, tmp_path: 
     assert precious.exists()
 
 
+def test_a_purge_goes_through_no_link(forge: Forge, tmp_path: Path) -> None:
+    admin, elsewhere = forge(), tmp_path / "elsewhere"
+    base = admin.create()
+    elsewhere.mkdir()
+    (elsewhere / "precious.parquet").write_bytes(b"x")
+    plain(base["location"]).joinpath("linked").symlink_to(elsewhere)
+    path = f"{base['location']}/linked/precious.parquet"
+    admin.send(admin.snapshot([(0, [added(path, MINE)])])).raise_for_status()
+    assert admin.http.delete(f"{admin.url}?purgeRequested=true").status_code == 204
+    assert (elsewhere / "precious.parquet").exists()
+
+
 def test_an_empty_commit_is_no_way_to_read_a_table(forge: Forge) -> None:
     base = forge().create()
     agent = forge("tables:\n  - {table: NS.*, operations: [create, drop, rename]}\n")

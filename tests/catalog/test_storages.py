@@ -289,7 +289,7 @@ class Counting:
     async def delete(self, path: str) -> None:
         self.files.pop(path, None)
 
-    async def delete_many(self, paths: Any) -> tuple[str, ...]:
+    async def delete_many(self, paths: Any, *, below: str | None = None) -> tuple[str, ...]:
         for path in paths:
             await self.delete(path)
         return ()

@@ -5,12 +5,17 @@ from __future__ import annotations
 import os
 import pty
 import select
+import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
+import httpx2
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
@@ -97,6 +102,15 @@ class TestInit:
         assert run("init", "--uri", f"sqlite:///{theirs}/catalog.db", "--port", "9000")[0] == 0
         settings = load_settings(Path("icetower.toml"))
         assert (settings.upstream.catalog, settings.server.port) == ("prod", 9000)
+
+    def test_a_name_in_their_catalog_commands_no_terminal(self, run: Run, theirs: Path) -> None:
+        hostile = "a\x1b]0;title\x07\x9b2J\u202eb"
+        SqlCatalog("prod", uri=f"sqlite:///{theirs}/catalog.db", warehouse=f"file://{theirs}/warehouse").create_table(
+            f"shop.{hostile}", pa.schema([("id", pa.int64())])
+        )
+        status, out, _ = run("init", "--uri", f"sqlite:///{theirs}/catalog.db")
+        assert status == 0
+        assert "shop.a]0;title2Jb" in out
 
     def test_nothing_is_overwritten(self, run: Run, theirs: Path) -> None:
         _configure(theirs)
@@ -213,11 +227,40 @@ class TestToken:
         assert token_for(tower.uri) == tower.secret
         assert token_for("http://tower.example:8181") is None
 
-    def test_a_tower_on_an_address_of_this_machine_gets_it(self, run: Run, tower: TowerProcess) -> None:
-        Path("icetower.toml").write_text(f'[server]\nhost = "tower.test"\nport = 81\ndata = "{tower.data}"\n')
-        assert token_for("http://tower.test:81") == tower.secret
+    def test_a_tower_on_an_address_of_this_machine_gets_it(
+        self, run: Run, tower: TowerProcess, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        port = urlsplit(tower.uri).port
+        config = f'[server]\nhost = "tower.test"\nport = {port}\ndata = "{tower.data}"\n'
+        Path("icetower.toml").write_text(config)
+        connect = socket.create_connection
+        monkeypatch.setattr(socket, "create_connection", lambda at, *more: connect(("127.0.0.1", at[1]), *more))
+        assert token_for(f"http://tower.test:{port}") == tower.secret
         assert token_for("http://tower.test:82") is None
-        assert own_tower().uri == "http://tower.test:81"
+        assert own_tower().uri == f"http://tower.test:{port}"
+
+    def test_whoever_listens_in_its_place_does_not_get_it(self, run: Run, config: str, tower: TowerProcess) -> None:
+        """Another user may have the port by now: it can ask the tower itself for its proof, and that does not help."""
+        seen: list[str | None] = []
+
+        class Squatter(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                seen.append(self.headers.get("Authorization"))
+                answer = httpx2.get(tower.uri + self.path)
+                self.send_response(answer.status_code)
+                self.end_headers()
+                self.wfile.write(answer.content)
+
+            def log_message(self, *_: Any) -> None: ...
+
+        with ThreadingHTTPServer(("127.0.0.1", 0), Squatter) as server:
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+            status, _, err = run("contracts", "list", "--uri", f"http://127.0.0.1:{server.server_port}")
+            server.shutdown()
+        assert status == 1
+        assert "only to the tower of this machine, which proves that it has it" in err
+        assert seen
+        assert set(seen) == {None}
 
 
 class TestCompletion:

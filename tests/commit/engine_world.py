@@ -93,7 +93,7 @@ class MemoryStorage:
     async def delete(self, path: str) -> None:
         self.files.pop(path, None)
 
-    async def delete_many(self, paths: Iterable[str]) -> tuple[str, ...]:
+    async def delete_many(self, paths: Iterable[str], *, below: str | None = None) -> tuple[str, ...]:
         for path in paths:
             self.files.pop(path, None)
         return ()

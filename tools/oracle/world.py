@@ -83,7 +83,7 @@ class Memory:
     async def delete(self, path: str) -> None:
         del self.files[path]
 
-    async def delete_many(self, paths: Iterable[str]) -> tuple[str, ...]:
+    async def delete_many(self, paths: Iterable[str], *, below: str | None = None) -> tuple[str, ...]:
         return tuple(paths)
 
     async def exists(self, path: str) -> bool:

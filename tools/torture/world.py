@@ -195,7 +195,7 @@ class Door:
         self._world.files.pop(path, None)
         self._may_crash(dice, f"after delete {short(path)}")
 
-    async def delete_many(self, paths: Iterable[str]) -> tuple[str, ...]:
+    async def delete_many(self, paths: Iterable[str], *, below: str | None = None) -> tuple[str, ...]:
         failed: list[str] = []
         for path in paths:
             try:

@@ -2,7 +2,8 @@
 
 A path that a client sends may lead to anything: a device that never ends, a FIFO without a writer, a sparse file of
 terabytes. So a file is opened with `O_NONBLOCK` and without following a link in its last part, and `fstat` must say
-that it is a regular file within its bound before a byte is read (trap A8).
+that it is a regular file within its bound before a byte is read (trap A8). What a table names is deleted by a way that
+no link can turn elsewhere.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import errno
 import os
 import stat
 import threading
+from contextlib import ExitStack, suppress
 
 from icetower.catalog.ports import Bound, too_long
 from icetower.errors import ValidationFailed
@@ -90,6 +92,25 @@ class LocalDoor:
         found = os.lstat(place)
         _check_kind(place, found.st_mode)
         return found.st_size
+
+
+def delete_below(folder: str, place: str) -> None:
+    """Delete a file below a folder, through no link: its owner may have put one there that leads to others' files.
+
+    Each folder on the way is opened in the one before it, so that nothing can be put in its place meanwhile. A missing
+    file is fine. Raises `OSError` for a link on the way, and `ValidationFailed` for a path that does not lead there.
+    """
+    parts = os.path.relpath(place, folder).split("/")
+    if ".." in parts or ".." in place.split("/"):
+        raise ValidationFailed(f"{place} does not lie below {folder}", rule="file.place")
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+    with suppress(FileNotFoundError), ExitStack() as opened:
+        handle = os.open(folder, flags)
+        opened.callback(os.close, handle)
+        for part in parts[:-1]:
+            handle = os.open(part, flags | os.O_NOFOLLOW, dir_fd=handle)
+            opened.callback(os.close, handle)
+        os.unlink(parts[-1], dir_fd=handle)
 
 
 def check_regular(place: str) -> None:

@@ -191,8 +191,13 @@ class Storage(Protocol):
         """Delete a file; a missing one is fine."""
         ...
 
-    async def delete_many(self, paths: Iterable[str]) -> tuple[str, ...]:
-        """Delete side by side; returns the paths that could not be deleted, in the order given."""
+    async def delete_many(self, paths: Iterable[str], *, below: str | None = None) -> tuple[str, ...]:
+        """Delete side by side; returns the paths that could not be deleted, in the order given.
+
+        Args:
+            below: the files lie in this folder, by their names, and others may write there: a local file is deleted
+                only where no symbolic link stands between the folder and it.
+        """
         ...
 
     async def exists(self, path: str) -> bool: ...

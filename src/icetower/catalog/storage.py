@@ -25,7 +25,7 @@ from urllib.parse import urlsplit
 
 from pyiceberg.io import FSSPEC_FILE_IO, PY_IO_IMPL, SCHEMA_TO_FILE_IO, FileIO, load_file_io
 
-from icetower.catalog.local_files import LocalDoor, check_regular
+from icetower.catalog.local_files import LocalDoor, check_regular, delete_below
 from icetower.catalog.ports import ANY_FILE, Bound, Storage, too_long
 from icetower.errors import (
     AlreadyExists,
@@ -137,14 +137,22 @@ class FileIOStorage:
     async def delete(self, path: str) -> None:
         await self._call("delete", path, lambda door, place: door.delete(place), own=True)
 
-    async def delete_many(self, paths: Iterable[str]) -> tuple[str, ...]:
+    async def delete_many(self, paths: Iterable[str], *, below: str | None = None) -> tuple[str, ...]:
+        folder = None if below is None else _parsed(below)
         waiting = iter(enumerate(paths))
+
+        def remove(door: _AnyDoor, place: str) -> None:
+            if folder is not None and folder[0] == "file" and place.startswith("/"):
+                delete_below(folder[1], place)
+            else:
+                door.delete(place)
+
         failed: list[tuple[int, str]] = []
 
         async def deleter() -> None:
             for position, path in waiting:
                 try:
-                    await self.delete(path)
+                    await self._call("delete", path, remove, own=True)
                 except IcetowerError:
                     failed.append((position, path))
 
@@ -240,11 +248,11 @@ class CachedStorage:
         self._forget(path)
         await self._storage.delete(path)
 
-    async def delete_many(self, paths: Iterable[str]) -> tuple[str, ...]:
+    async def delete_many(self, paths: Iterable[str], *, below: str | None = None) -> tuple[str, ...]:
         doomed = tuple(paths)
         for path in doomed:
             self._forget(path)
-        return await self._storage.delete_many(doomed)
+        return await self._storage.delete_many(doomed, below=below)
 
     async def exists(self, path: str) -> bool:
         return await self._storage.exists(path)

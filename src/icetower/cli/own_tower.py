@@ -6,10 +6,16 @@ that `icetower serve` starts in this folder without any option.
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import secrets
 from dataclasses import dataclass
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
+from urllib.parse import urlsplit
+
+from icetower.registry.proof import NONCE_CHARACTERS, PROOF_PATH, is_proof
 
 CONFIG_FILE = "icetower.toml"
 CONFIG_VARIABLE = "ICETOWER_CONFIG"
@@ -17,6 +23,8 @@ TOKEN_VARIABLE = "ICETOWER_TOKEN"  # noqa: S105 - the name of a variable
 DEFAULT_URI = "http://127.0.0.1:8181"
 DEFAULT_DATA = Path(".icetower")
 SECRET_NAME = "admin.token"  # noqa: S105 - the name of a file
+PROOF_TIMEOUT_S = 10.0
+PROOF_MAX_BYTES = 4096
 _LOOPBACK = re.compile(r"https?://(127\.0\.0\.1|localhost|\[::1\])(:\d+)?(/|$)")
 _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - nothing is bound here
 
@@ -58,7 +66,8 @@ def address(host: str, port: int) -> str:
 def token_for(uri: str) -> str | None:
     """ICETOWER_TOKEN; without it, and only for a tower on this machine, the secret in its data directory.
 
-    Any address can be typed, and none but the tower itself may see its administrator's secret.
+    Any address can be typed, and none but the tower itself may see its administrator's secret: it must prove first that
+    it has it (`registry.proof`).
     """
     token = os.environ.get(TOKEN_VARIABLE)
     if token is not None:
@@ -67,9 +76,29 @@ def token_for(uri: str) -> str | None:
     if not _LOOPBACK.match(uri) and uri.rstrip("/") != own.uri:
         return None
     try:
-        return own.secret_file.read_text().strip()
+        secret = own.secret_file.read_text().strip()
     except OSError:
         return None
+    return secret if _proves_itself(uri, secret) else None
+
+
+def _proves_itself(uri: str, secret: str) -> bool:
+    """Whether what answers there has the secret already."""
+    there = urlsplit(uri)
+    if there.scheme != "http" or there.hostname is None:
+        return False
+    nonce = secrets.token_hex(NONCE_CHARACTERS // 2)
+    connection = HTTPConnection(there.hostname, there.port or 80, timeout=PROOF_TIMEOUT_S)
+    try:
+        connection.connect()
+        host, port = connection.sock.getpeername()[:2]
+        connection.request("GET", f"{PROOF_PATH}?nonce={nonce}")
+        answer = json.loads(connection.getresponse().read(PROOF_MAX_BYTES))
+        return is_proof(str(answer["proof"]), secret, nonce, host, port)
+    except (OSError, HTTPException, ValueError, KeyError, TypeError):
+        return False
+    finally:
+        connection.close()
 
 
 def where_tokens_come_from() -> str:
@@ -79,7 +108,7 @@ def where_tokens_come_from() -> str:
     file = own_tower().secret_file
     try:
         with file.open("rb"):
-            found = "was read, and is sent to a tower on this machine only"
+            found = "was read, and is sent only to the tower of this machine, which proves that it has it"
     except FileNotFoundError:
         found = "does not exist"
     except OSError as error:

@@ -15,11 +15,12 @@ from rich.measure import Measurement
 from rich.segment import Segment
 from rich.table import Table
 
+from icetower.cli.terminal import harmless
+
 PIPED_COLUMNS = 100_000
 PROSE = frozenset({"message", "reason", "told", "what became of it", "title"})
 """Columns, by their titles, whose text may be wrapped."""
 _PROSE_COLUMNS_MIN = 24
-_CONTROLS = dict.fromkeys((*range(0x0A), *range(0x0B, 0x20), *range(0x7F, 0xA0)))
 
 
 class SafeConsole(Console):
@@ -35,7 +36,7 @@ class SafeConsole(Console):
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for text, style, control in super().render(renderable, options):
-            yield Segment(text if control else text.translate(_CONTROLS), style, control)
+            yield Segment(text if control else harmless(text), style, control)
 
 
 def show(table: Table, prose: Collection[str] = PROSE) -> None:

@@ -9,6 +9,10 @@ from pathlib import Path
 
 from icetower.errors import UsageError
 
+_CONTROLS = (*range(0x09), *range(0x0B, 0x20), *range(0x7F, 0xA0))
+_DIRECTIONS = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+_COMMANDS = dict.fromkeys((*_CONTROLS, *_DIRECTIONS))
+
 
 def at_terminal() -> bool:
     """Whether there is somebody who can be asked."""
@@ -26,17 +30,22 @@ def writing(path: Path) -> Generator[None]:
         ) from error
 
 
+def harmless(text: str) -> str:
+    """Text without what would command a terminal, or turn the order of what is read. (It has no width.)"""
+    return text.translate(_COMMANDS)
+
+
 def say(text: str) -> None:
     """A line of the result; flushed, since others may be waiting for it."""
-    sys.stdout.write(text + "\n")
+    sys.stdout.write(harmless(text) + "\n")
     sys.stdout.flush()
 
 
 def warn(text: str) -> None:
-    sys.stderr.write(f"icetower: warning: {text}\n")
+    sys.stderr.write(f"icetower: warning: {harmless(text)}\n")
     sys.stderr.flush()
 
 
 def fail(text: str) -> None:
-    sys.stderr.write(f"icetower: {text}\n")
+    sys.stderr.write(f"icetower: {harmless(text)}\n")
     sys.stderr.flush()

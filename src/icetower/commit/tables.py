@@ -283,8 +283,13 @@ class Tables:
         roots = (head.metadata["location"], *places_of(head.metadata))
 
         async def delete(paths: set[str]) -> None:
-            mine = [path for path in paths if not confined or any(is_under(path, root) for root in roots)]
-            await self._storage.delete_many(sorted(mine))
+            left = set(paths)
+            for root in roots:
+                mine = {path for path in left if is_under(path, root)}
+                left -= mine
+                await self._storage.delete_many(sorted(mine), below=root)
+            if not confined:
+                await self._storage.delete_many(sorted(left))
 
         listed: set[str] = set()
         manifests: set[str] = set()

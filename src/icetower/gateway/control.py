@@ -14,9 +14,10 @@ from icetower.contracts.model import Contract
 from icetower.errors import BadRequest, Forbidden, NotFound
 from icetower.gateway.http import Call, json_response, no_content, route
 from icetower.gateway.readiness import OK, State
-from icetower.gateway.tower import Tower
+from icetower.gateway.tower import ADMIN_SECRET_FILE, Tower
 from icetower.ledger.attempts import NOT_LANDED, Outcome, Search
 from icetower.protocol.wire import Wire, read, read_object
+from icetower.registry.proof import NONCE_CHARACTERS, PROOF_PATH, proof_of
 from icetower.registry.versions import Proposal
 
 RECENT_MAX = 1_000
@@ -59,8 +60,21 @@ def routes(tower: Tower) -> list[Route]:
         body = {"status": "ready" if good else "not ready", "components": shown}
         return json_response(body, 200 if good else 503, {"Cache-Control": "no-store"})
 
+    async def prove(request: Request) -> Response:
+        """That this is the tower of its data directory, for whoever has read the secret there: see `registry.proof`."""
+        nonce = request.query_params.get("nonce", "")
+        local = request.scope.get("server")
+        if len(nonce) != NONCE_CHARACTERS or not nonce.isalnum() or local is None:
+            return json_response({"proof": None}, 400)
+        try:
+            secret = (tower.data / ADMIN_SECRET_FILE).read_text().strip()
+        except OSError:
+            return json_response({"proof": None}, 404)
+        return json_response({"proof": proof_of(secret, nonce, *local)}, headers={"Cache-Control": "no-store"})
+
     base = "/icetower/v1"
     return [
+        Route(PROOF_PATH, prove, methods=["GET"]),
         Route("/healthz", alive, methods=["GET"]),
         Route("/readyz", ready, methods=["GET"]),
         route(tower, "GET", base + "/readiness", show_readiness),

@@ -17,7 +17,7 @@ Secrets are not in the file: `…_env` names the environment variable that has o
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
@@ -165,15 +165,18 @@ class Settings(_Section):
     escalations: EscalationSettings = EscalationSettings()
 
 
-def data_directory(given: str) -> Path:
-    """The directory of the server's data, with a control database in it that only its owner can read.
+def data_directory(given: str, databases: Sequence[str] = ("control.db",)) -> Path:
+    """The directory of the server's data, with databases in it that only its owner can read.
+
+    Who may read a database of SQLite may lock it, and so keep everybody from writing.
 
     Raises `ConfigurationError` where it cannot be had.
     """
     data = Path(given).absolute()
     try:
         data.mkdir(parents=True, exist_ok=True)
-        (data / "control.db").touch(mode=0o600)
+        for name in databases:
+            (data / name).touch(mode=0o600)
     except OSError as error:
         cause = "it is a file" if data.is_file() else (error.strerror or str(error)).lower()
         raise ConfigurationError(

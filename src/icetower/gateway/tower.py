@@ -84,9 +84,9 @@ class Tower:
         self.settings = settings
         self.ambient = ambient
         self.open = open_to_all
-        self.data = data = data_directory(settings.server.data)
-        control = Database(sqlite_url(data / "control.db"), own=True, name="the control database (control.db)")
         given = settings.upstream.uri
+        self.data = data = data_directory(settings.server.data, ["control.db", *([] if given else ["catalog.db"])])
+        control = Database(sqlite_url(data / "control.db"), own=True, name="the control database (control.db)")
         catalog = given or sqlite_url(data / "catalog.db")
         self._databases = [control, Database(catalog, own=given is None, name="the catalog's database")]
         lifetimes = Lifetimes(settings.server.token_ttl_s, settings.server.token_renewal_max_s)
