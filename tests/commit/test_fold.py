@@ -21,6 +21,7 @@ from icetower.table.groups import read_group
 from icetower.table.keys import KeyRecord
 from icetower.table.listing import Listing
 from icetower.table.manifests import ADDED, DataFile, Manifest, ManifestFile, read_manifest, read_manifest_list
+from icetower.table.schemas import read_as
 
 TABLE = Identifier(("db",), "t")
 SCHEMA = {
@@ -248,16 +249,28 @@ def test_a_dropped_source_column_is_found_in_an_older_schema() -> None:
 def test_r8_what_an_append_names_must_be_there_still() -> None:
     metadata = table()
     assert why_not(append("ann", file("a")), metadata) is None
+    assert why_not(append("ann", file("a"), read_as=read_as(metadata)), metadata) is None
     refused = [
         why_not(append("ann", file("a"), table_uuid="u-2"), metadata),
         why_not(append("ann", file("a"), ref="gone"), metadata),
         why_not(append("ann", file("a", spec_id=9)), metadata),
+        why_not(append("ann", file("a"), read_as=read_as(widened(metadata))), metadata),
+        why_not(append("ann", file("a"), read_as=read_as(metadata)), table(**{"schema.name-mapping.default": "[]"})),
     ]
     assert [error and (error.status, error.rule) for error in refused] == [
         (409, "requirement.assert-table-uuid"),
         (409, "append.branch"),
         (409, "commit.spec"),
+        (409, "append.schema"),
+        (409, "append.schema"),
     ]
+
+
+def widened(metadata: dict[str, Any]) -> dict[str, Any]:
+    """The table with another type of a column that has the same id, as REPLACE TABLE may leave it."""
+    schema = {**SCHEMA, "schema-id": 1, "fields": [{**SCHEMA["fields"][0], "type": "string"}, *SCHEMA["fields"][1:]]}
+    updates = [{"action": "add-schema", "schema": schema}, {"action": "set-current-schema", "schema-id": -1}]
+    return dict(table_metadata.apply(metadata, updates, now_ms=6_000))
 
 
 def test_a_tag_is_no_branch() -> None:

@@ -423,3 +423,24 @@ def test_k1_a_table_whose_group_file_is_damaged_is_read_and_no_key_is_called_new
     assert third.admin.append("ns.t", [again], key=key).outcome == "replayed"
     assert third.admin.append("ns.t", [write(table, "c.parquet", [3])]).outcome == "appended"
     assert ids(third.catalog().load_table("ns.t")) == [1, 2, 3]
+
+
+def test_an_append_of_the_old_schema_does_not_land_in_a_table_that_was_replaced(
+    tower: TowerProcess, table: Table
+) -> None:
+    """As `CREATE OR REPLACE TABLE` does it, while the append waits: nobody could read the table any more."""
+    tower.admin.append(name_of(table), [write(table, "before.parquet", [1])])
+    file = write(table, "waits.parquet", [2])
+    fields = [field.model_dump(by_alias=True, mode="json") for field in table.schema().fields]
+    replaced = {"type": "struct", "schema-id": 1, "fields": [{**fields[0], "type": "string"}, *fields[1:]]}
+    updates = [
+        {"action": "add-schema", "schema": replaced},
+        {"action": "set-current-schema", "schema-id": -1},
+        {"action": "remove-snapshot-ref", "ref-name": "main"},
+    ]
+    path = f"/v1/namespaces/{name_of(table).split('.')[0]}/tables/{name_of(table).split('.')[1]}"
+    with ThreadPoolExecutor(1) as threads, tower.client() as http:
+        waiting = threads.submit(lambda: refused(lambda: tower.admin.append(name_of(table), [file])))
+        http.post(path, json={"requirements": [], "updates": updates}).raise_for_status()
+        assert waiting.exception() or waiting.result() == (400, "append.types")
+    assert table.refresh().scan().to_arrow().num_rows == 0

@@ -69,6 +69,7 @@ class AdmittedAppend:
             one that landed is a replay.
         fingerprint: stands for the files.
         table_uuid: of the table that the question was asked of.
+        read_as: by what the files were judged (`table.schemas.read_as`); None: by nothing.
     """
 
     principal: str
@@ -81,3 +82,4 @@ class AdmittedAppend:
     contract_version: int
     fingerprint: str
     table_uuid: str | None = None
+    read_as: tuple[Mapping[str, Any], str | None] | None = None

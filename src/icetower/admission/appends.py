@@ -45,6 +45,7 @@ from icetower.table.head import HeadState
 from icetower.table.manifests import DATA
 from icetower.table.metadata import MAIN
 from icetower.table.partitions import PartitionField, PartitionSpec, partition_name, spec_of
+from icetower.table.schemas import read_as
 
 _APPEND = frozenset({Operation.APPEND})
 _WIDE = Context(prec=1000)
@@ -128,6 +129,7 @@ def admitted(asked: Asked, files: Sequence[Verified]) -> AdmittedAppend:
         contract_version=asked.principal.contract_version,
         fingerprint=fingerprint(claim.path for claim in asked.claims),
         table_uuid=None if uuid is None else str(uuid),
+        read_as=read_as(asked.head.metadata),
     )
 
 

@@ -98,11 +98,11 @@ def delete_below(folder: str, place: str) -> None:
     """Delete a file below a folder, through no link: its owner may have put one there that leads to others' files.
 
     Each folder on the way is opened in the one before it, so that nothing can be put in its place meanwhile. A missing
-    file is fine. Raises `OSError` for a link on the way, and `ValidationFailed` for a path that does not lead there.
+    file is fine. Raises `OSError` for a link on the way, and `ValueError` for a path that does not lead there.
     """
     parts = os.path.relpath(place, folder).split("/")
     if ".." in parts or ".." in place.split("/"):
-        raise ValidationFailed(f"{place} does not lie below {folder}", rule="file.place")
+        raise ValueError(f"{place} does not lie below {folder}")
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
     with suppress(FileNotFoundError), ExitStack() as opened:
         handle = os.open(folder, flags)

@@ -26,7 +26,7 @@ from icetower.table.manifest_writing import row_of, write_manifest
 from icetower.table.manifests import ADDED, DATA, Entry, ManifestFile
 from icetower.table.metadata import Metadata
 from icetower.table.partitions import spec_of
-from icetower.table.schemas import columns_by_id
+from icetower.table.schemas import columns_by_id, read_as
 
 JSON = dict[str, Any]
 
@@ -144,6 +144,12 @@ def why_not(append: AdmittedAppend, metadata: Metadata) -> CommitConflict | None
         return CommitConflict(
             f"{append.identifier} has no branch {append.ref} any more; create it, and send the append again",
             rule="append.branch",
+        )
+    if append.read_as is not None and append.read_as != read_as(metadata):
+        return CommitConflict(
+            f"the schema of {append.identifier} has changed since the files of the append were judged by it, and they "
+            "may not fit any more; send the append again",
+            rule="append.schema",
         )
     known = {spec["spec-id"] for spec in metadata["partition-specs"]}
     for touched in append.files:

@@ -300,3 +300,10 @@ def schema_of(metadata: Mapping[str, Any], spec: Mapping[str, Any]) -> Mapping[s
         if sources <= columns_by_id(schema).keys():
             return schema
     return newest_first[0]
+
+
+def read_as(metadata: Mapping[str, Any]) -> tuple[Mapping[str, Any], str | None]:
+    """What says how a file without a schema of its own is read: the current schema, and the mapping of its names."""
+    current = metadata["current-schema-id"]
+    schema = next(schema for schema in metadata["schemas"] if schema["schema-id"] == current)
+    return schema, (metadata.get("properties") or {}).get("schema.name-mapping.default")
