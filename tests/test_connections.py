@@ -21,11 +21,15 @@ from icetower.gateway.connections import (
     PIECE_BYTES_MIN,
     PIECES_FREE,
     PIPELINED_MAX,
+    UNKNOWN_MAX_BYTES,
     Bounds,
     Connections,
+    Doing,
+    Rank,
     protocol_of,
     raise_file_limit,
 )
+from icetower.gateway.standing import standing_of
 
 BOUNDS = Bounds(connections_max=8, by_address_max=6, head_s=10, idle_s=60, slow_s=30)
 GET = b"GET /%s HTTP/1.1\r\nHost: t\r\n\r\n"
@@ -34,18 +38,29 @@ POST = b"POST /%s HTTP/1.1\r\nHost: t\r\nContent-Length: %d\r\n\r\n"
 
 @dataclass
 class Served:
-    """A server whose application answers `/held` once `open` is set, `/large` with 32 MB, all else with its path."""
+    """An application that answers `/held` once `open` is set, `/large` with 32 MB, `/wait` never, all else by its path.
+
+    It reads bodies of `/body…` alone, and takes whoever asks for `/known…` for somebody with a credential.
+    """
 
     connections: Connections
     port: int = 0
     open: asyncio.Event = field(default_factory=asyncio.Event)
     asked: list[str] = field(default_factory=list)
+    waiting: int = 0
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         path = scope["path"].removeprefix("/")
         self.asked.append(path)
+        if path.startswith("known"):
+            standing_of(scope).prove()
         if path.startswith("held"):
             await self.open.wait()
+        if path.startswith("wait"):
+            self.waiting += 1
+            assert not await standing_of(scope).wait(asyncio.get_running_loop().create_future())
+            self.waiting -= 1
+            return
         body = b"x" * 32_000_000 if path == "large" else path.encode()
         while path.startswith("body") and (message := await receive())["type"] == "http.request":
             body += message["body"]
@@ -272,7 +287,7 @@ def test_an_early_answer_leaves_the_connection_to_the_next_request() -> None:
             writer.write(b"half!" + GET % b"next")
             assert await answer(reader) == (200, b"next")
             (connection,) = served.connections.all
-            assert connection in served.connections._idle["127.0.0.1"]
+            assert connection.rank is Rank.UNKNOWN
 
     run(story())
 
@@ -359,6 +374,74 @@ def test_a8_too_many_connections_cost_idle_ones_then_new_ones_and_never_a_reques
             served.open.set()
             for n, (reader, _) in enumerate([*busy, *newer]):
                 assert await answer(reader) == (200, b"held%d" % n)
+
+    run(story())
+
+
+@pytest.mark.parametrize("sent", [CHUNKED % b"early" + b"1\r\na\r\n", b"GET /", CHUNKED % b"body" + b"1\r\na\r\n"])
+def test_a8_who_has_shown_no_credential_keeps_nobody_out(sent: bytes) -> None:
+    """Connections whose bodies or heads trickle are never idle: they are closed before those of clients are."""
+
+    async def story() -> None:
+        async with serving(replace(BOUNDS, by_address_max=6)) as served:
+            known = [await served.connect() for _ in range(2)]
+            for reader, writer in known:
+                writer.write(GET % b"known")
+                assert await answer(reader) == (200, b"known")
+            slow = [await served.connect() for _ in range(4)]
+            for reader, writer in slow:
+                writer.write(sent)
+                if b"early" in sent:
+                    assert await answer(reader) == (200, b"early")
+            await until(lambda: sum(c._doing in (Doing.HEAD, Doing.BODY) for c in served.connections.all) == 4)
+            newer = [await served.connect() for _ in range(4)]
+            for reader, writer in (*newer, *known):
+                writer.write(GET % b"known")
+                assert await answer(reader) == (200, b"known")
+            for reader, _ in slow:
+                assert await gone(reader)
+            assert len(served.connections.all) == 6
+
+    run(story())
+
+
+def test_a8_a_request_that_waits_for_its_turn_is_closed_for_others_and_one_under_way_is_not() -> None:
+    async def story() -> None:
+        async with serving(replace(BOUNDS, by_address_max=2)) as served:
+            (held, waiting) = [await served.connect() for _ in range(2)]
+            held[1].write(GET % b"held")
+            waiting[1].write(GET % b"wait")
+            await until(lambda: served.waiting == 1)
+            newer = await served.connect()
+            newer[1].write(GET % b"held-too")
+            await until(lambda: served.asked[-1] == "held-too")
+            assert await gone(waiting[0])
+            await until(lambda: served.waiting == 0)
+            assert await gone((await served.connect())[0])
+            served.open.set()
+            assert await answer(held[0]) == (200, b"held")
+            assert await answer(newer[0]) == (200, b"held-too")
+
+    run(story())
+
+
+def test_a8_what_is_sent_ahead_without_a_credential_is_bounded_over_all_connections() -> None:
+    async def story() -> None:
+        async with serving(replace(BOUNDS, connections_max=1000, by_address_max=1000)) as served:
+            known = await served.connect()
+            known[1].write(GET % b"known")
+            assert await answer(known[0]) == (200, b"known")
+            piece = 60_000
+            sent = UNKNOWN_MAX_BYTES // piece + 20
+            for _ in range(sent):
+                _, writer = await served.connect()
+                writer.write(POST % (b"held", 1 << 20) + b"x" * piece)
+            await until(lambda: len(served.asked) == sent + 1)
+            assert len(served.connections.all) <= sent
+            assert served.connections.unknown_bytes <= UNKNOWN_MAX_BYTES
+            assert served.connections.unknown_bytes == sum(c.unseen_bytes for c in served.connections.all)
+            known[1].write(GET % b"known")
+            assert await answer(known[0]) == (200, b"known")
 
     run(story())
 

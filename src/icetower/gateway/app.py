@@ -54,6 +54,8 @@ def build(tower: Tower) -> ASGIApp:
     # them, since what a route raises is answered in it.
     async def application(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
+            if not await tower.intake.strangers.turn(scope):
+                return
             foreign = browsers.refusal(scope["method"], scope["headers"], tower.settings.server.origins)
             if foreign is not None:
                 await error_response(foreign)(scope, receive, send)

@@ -5,8 +5,9 @@ how many requests may come in one piece. uvicorn's protocol for httptools is ext
 connection notes when it began what it does now, and one look a second over all of them ends those that take too long:
 no timer is set for a request.
 
-Where there are too many, idle connections are closed first, those of the address that has most of them; where none is
-idle, the new one is. Requests under way are never ended for others, and descriptors are set aside for storage and SQL.
+Where there are too many, the least worth is closed first (`Rank`), of the address that has most connections; where all
+have requests under way, the new one is. Requests under way are never ended for others, and descriptors are set aside
+for storage and SQL.
 """
 
 from __future__ import annotations
@@ -16,13 +17,14 @@ import logging
 import resource
 from collections import Counter
 from dataclasses import dataclass
-from enum import Enum, auto
+from enum import Enum, IntEnum, auto
 from typing import Any, ClassVar
 
 import orjson
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from icetower.errors import BadRequest, HeadTooLarge, IcetowerError, RequestTooSlow, UrlTooLong
+from icetower.gateway.standing import Standing, attach
 from icetower.protocol.catalog import error_body
 
 LOOK_S = 1.0
@@ -39,6 +41,9 @@ OVERHEAD_MAX_BYTES = 1024 * 1024
 
 DRAINED_MAX_BYTES = 8 * 1024 * 1024
 """So much of a body is read that is answered already, so that its client sees the answer; then the connection ends."""
+
+UNKNOWN_MAX_BYTES = 32 * 1024 * 1024
+"""What connections without a credential may have sent that is not looked at yet, all of them together."""
 
 RESERVED_FILES = 128
 """Descriptors for the databases, the log and libraries, beside two for each storage thread."""
@@ -75,22 +80,37 @@ class Doing(Enum):
     WORK = auto()
 
 
+class Rank(IntEnum):
+    """Connections that may be closed for a new one, the lowest first."""
+
+    ANSWERED = 0
+    """Its request was answered, and its body still comes: whoever lets it trickle is not served by it."""
+    UNKNOWN = 1
+    """No credential was right on it so far, and no request of it is under way; one that waits for its turn is not."""
+    IDLE = 2
+
+
 class Connections:
-    """All connections of a server."""
+    """All connections of a server.
+
+    Attributes:
+        unknown_bytes: what connections without a credential have sent that is not looked at yet.
+    """
 
     def __init__(self, bounds: Bounds) -> None:
         self.bounds = bounds
         self.all: set[Connection] = set()
-        self._idle: dict[str, dict[Connection, None]] = {}
+        self.unknown_bytes = 0
+        self._closable: dict[Rank, dict[str, dict[Connection, None]]] = {rank: {} for rank in Rank}
         self._by_address: Counter[str] = Counter()
         self._look: asyncio.TimerHandle | None = None
 
     def admit(self, connection: Connection) -> bool:
-        """Whether a new one may stay. An idle one is closed for it, if that helps."""
+        """Whether a new one may stay. Another is closed for it, if one may be."""
         address = connection.address
-        if self._by_address[address] >= self.bounds.by_address_max and not self._close_idle(address):
+        if self._by_address[address] >= self.bounds.by_address_max and not self._close_one(address):
             return False
-        if len(self.all) >= self.bounds.connections_max and not self._close_idle(self._most_idle()):
+        if len(self.all) >= self.bounds.connections_max and not self._close_one(None):
             return False
         self.all.add(connection)
         self._by_address[address] += 1
@@ -100,19 +120,35 @@ class Connections:
 
     def leave(self, connection: Connection) -> None:
         if connection in self.all:
+            self.move(connection, None)
+            self.weigh(connection, 0)
             self.all.remove(connection)
             self._by_address[connection.address] -= 1
             if not self._by_address[connection.address]:
                 del self._by_address[connection.address]
-        self.busy(connection)
 
-    def idle(self, connection: Connection) -> None:
-        self._idle.setdefault(connection.address, {})[connection] = None
+    def move(self, connection: Connection, rank: Rank | None) -> None:
+        """A connection has another rank; None: it may not be closed for others."""
+        address = connection.address
+        if connection.rank is not None:
+            ranked = self._closable[connection.rank]
+            del ranked[address][connection]
+            if not ranked[address]:
+                del ranked[address]
+        connection.rank = rank
+        if rank is not None:
+            self._closable[rank].setdefault(address, {})[connection] = None
 
-    def busy(self, connection: Connection) -> None:
-        idle = self._idle.get(connection.address)
-        if idle is not None and idle.pop(connection, self) is None and not idle:
-            del self._idle[connection.address]
+    def weigh(self, connection: Connection, unseen_bytes: int) -> None:
+        """So much has a connection without a credential sent ahead. Where all have sent too much, the most ends."""
+        if unseen_bytes and connection not in self.all:
+            return
+        self.unknown_bytes += unseen_bytes - connection.unseen_bytes
+        connection.unseen_bytes = unseen_bytes
+        while self.unknown_bytes > UNKNOWN_MAX_BYTES:
+            largest = max(self.all, key=lambda each: each.unseen_bytes)
+            self.leave(largest)
+            largest.transport.abort()
 
     def look(self, now_s: float) -> None:
         """End the connections that have taken too long."""
@@ -123,17 +159,20 @@ class Connections:
         self.look(loop.time())
         self._look = loop.call_later(LOOK_S, self._look_around, loop) if self.all else None
 
-    def _most_idle(self) -> str:
-        return max(self._idle, key=lambda address: self._by_address[address], default="")
+    def _close_one(self, address: str | None) -> bool:
+        """Close the connection of an address that is worth least, and has been so for longest.
 
-    def _close_idle(self, address: str) -> bool:
-        """Close the connection of an address that has been idle for longest."""
-        connection = next(iter(self._idle.get(address, ())), None)
-        if connection is None:
-            return False
-        self.leave(connection)
-        connection.transport.abort()
-        return True
+        Args:
+            address: None: the one that has most connections, of those with one that is worth so little.
+        """
+        for ranked in self._closable.values():
+            among = max(ranked, key=self._by_address.__getitem__, default="") if address is None else address
+            connection = next(iter(ranked.get(among, ())), None)
+            if connection is not None:
+                self.leave(connection)
+                connection.transport.abort()
+                return True
+        return False
 
 
 class Connection(HttpToolsProtocol):
@@ -152,13 +191,17 @@ class Connection(HttpToolsProtocol):
         self._reading_s: float | None = None
         self._kept = b""
         self._refusal: IcetowerError | None = None
+        self.rank: Rank | None = None
+        self.unseen_bytes = 0
+        self.standing = Standing(self._settle, transport.abort)
         if self.peers.admit(self):
-            self.peers.idle(self)
+            self._settle()
         else:
             transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.peers.leave(self)
+        self.standing.lose()
         super().connection_lost(exc)
 
     # -- what comes -----------------------------------------------------------------------------------------------
@@ -168,18 +211,30 @@ class Connection(HttpToolsProtocol):
             # Nothing is parsed ahead, and no more is read: it may be as much as the other side likes.
             self._kept += data
             self.flow.pause_reading()
+            self._weigh()
             return
         if self._doing is Doing.IDLE:
-            self.peers.busy(self)
             self._begin(Doing.HEAD)
             self._head_bytes = 0
+        before = self._doing
         self._requests = 0
         self._head_bytes += len(data)
         super().data_received(data)
         if self._doing is Doing.HEAD and self._head_bytes > self.peers.bounds.head_bytes_max:
             self._refuse(self._too_large())
         elif self._doing is Doing.BODY:
+            if before is Doing.HEAD:
+                self.flow.pause_reading()  # until it is asked for: it may have to wait
             self._count(len(data))
+        self._weigh()
+
+    def _weigh(self) -> None:
+        """What came ahead counts until a credential was right."""
+        if not self.standing.known:
+            cycle: Any = self.cycle
+            self.peers.weigh(self, len(self._kept) + (len(cycle.body) if cycle and not cycle.response_complete else 0))
+        elif self.unseen_bytes:
+            self.peers.weigh(self, 0)
 
     def _count(self, size_bytes: int) -> None:
         """What a body costs besides itself, and after its answer."""
@@ -219,6 +274,7 @@ class Connection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         super().on_headers_complete()
+        attach(self.scope, self.standing)  # pyright: ignore[reportArgumentType]  # it is a dictionary
         if self._doing is Doing.HEAD:
             self._begin(Doing.BODY)
 
@@ -253,16 +309,31 @@ class Connection(HttpToolsProtocol):
             self._rest()
         else:
             self._answered_s = self.loop.time()
+            self._settle()
+        self._weigh()
         if self._kept and self._doing is not Doing.WORK:
             kept, self._kept = self._kept, b""
             self.data_received(kept)
 
     def _rest(self) -> None:
+        self._answered_s = None
         self._begin(Doing.IDLE)
-        self.peers.idle(self)
 
     def _begin(self, doing: Doing) -> None:
         self._doing, self._since_s, self._body_bytes = doing, self.loop.time(), 0
+        self._settle()
+
+    def _settle(self) -> None:
+        """Whether this connection may be closed for others, and how soon, as of now."""
+        rank: Rank | None = None
+        if self._answered_s is not None:
+            rank = Rank.ANSWERED
+        elif not self.standing.known and (self._doing is not Doing.WORK or self.standing.held):
+            rank = Rank.UNKNOWN
+        elif self._doing is Doing.IDLE:
+            rank = Rank.IDLE
+        if rank is not self.rank and self in self.peers.all:
+            self.peers.move(self, rank)
 
     # -- what takes too long --------------------------------------------------------------------------------------
 
@@ -291,13 +362,14 @@ class Connection(HttpToolsProtocol):
     def _reads_slowly(self, now_s: float) -> bool:
         """Whether an answer is hardly read any more."""
         left = self.transport.get_write_buffer_size()
+        unread_bytes = left - self.standing.sent_bytes  # long answers come into the buffer piece by piece
         if not left or self._reading_s is None:
-            self._reading_s, self._unread_bytes = (now_s, left) if left else (None, 0)
+            self._reading_s, self._unread_bytes = (now_s, unread_bytes) if left else (None, 0)
             return False
         bounds = self.peers.bounds
         if now_s - self._reading_s <= bounds.slow_s:
             return False
-        read, self._reading_s, self._unread_bytes = self._unread_bytes - left, now_s, left
+        read, self._reading_s, self._unread_bytes = self._unread_bytes - unread_bytes, now_s, unread_bytes
         return read < bounds.rate_min * bounds.slow_s
 
     # -- refusals -------------------------------------------------------------------------------------------------

@@ -31,6 +31,8 @@ from icetower.gateway.attempts import READ, STAGED
 from icetower.gateway.browsers import require_json
 from icetower.gateway.paths import NamedRoute, path_of
 from icetower.gateway.settings import LOOPBACK
+from icetower.gateway.standing import standing_of
+from icetower.gateway.strangers import NO_CREDENTIAL, bearer_of
 from icetower.gateway.tower import Tower
 from icetower.ledger.answers import Answer
 from icetower.observe.matters import one_line
@@ -51,9 +53,6 @@ _REPLAYED = "icetower.replayed"
 
 ABOUT_CHARACTERS_MAX = 1_000
 """Of a table's name in the log of attempts."""
-
-NO_CREDENTIAL = "Bearer None"
-"""What PyIceberg 0.12 sends where it was given no token."""
 
 _GZIP = b"\x1f\x8b"
 """JSON never begins so."""
@@ -206,7 +205,8 @@ class _Endpoint:
         started_s = tower.ambient.monotonic_s()
         try:
             principal = await _authenticate(tower, request)
-            async with tower.places.place(principal.name):
+            standing_of(request.scope).prove()
+            async with tower.intake.places.place(principal.name):
                 call = Call(request, tower, principal, await read_body(request, tower.settings.server.body_max_bytes))
                 if self.mutates and (key := idempotency_key(request)) is not None:
                     response = await once(call, key, self.handler)
@@ -270,10 +270,15 @@ async def _authenticate(tower: Tower, request: Request) -> Principal:
         raise NotAuthenticated(
             "no credential was sent; send 'Authorization: Bearer TOKEN', or configure the client's credential"
         )
-    scheme, _, token = header.partition(" ")
-    if scheme.lower() != "bearer" or not token:
+    token = bearer_of(header)
+    if token is None:
         raise NotAuthenticated("the Authorization header is not of the form 'Bearer TOKEN'")
-    principal = await tower.registry.authenticate(token.strip())
+    try:
+        principal = await tower.registry.authenticate(token)
+    except NotAuthenticated:
+        tower.intake.strangers.wrong(token)
+        raise
+    tower.intake.strangers.right(token)
     if principal.revoked:
         raise contract_revoked(f"contract {principal.contract.name} of {principal.name}")
     return principal

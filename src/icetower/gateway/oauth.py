@@ -13,6 +13,7 @@ from starlette.routing import Route
 from icetower.ambient import Ambient
 from icetower.errors import BadRequest, Forbidden, IcetowerError, NotAuthenticated, TooManyRequests, Unavailable
 from icetower.gateway.http import json_response, read_body
+from icetower.gateway.standing import standing_of
 from icetower.gateway.tower import Tower
 
 BODY_MAX_BYTES = 16 * 1024
@@ -25,6 +26,8 @@ def routes(tower: Tower) -> list[Route]:
         try:
             form = _form(await read_body(request, BODY_MAX_BYTES))
             token, lifetime_s = await _grant(tower, request, form)
+            standing_of(request.scope).prove()
+            tower.intake.strangers.right(token)
         except IcetowerError as error:
             return _refusal(error, tower.ambient)
         body = {

@@ -92,7 +92,7 @@ class TokenRates:
         Args:
             name: that the secret is said to be of; empty: none is said.
         """
-        network, presented = _network(address), hash_of(secret)
+        network, presented = network_of(address), hash_of(secret)
         guess = hash_of(f"{network}\n{name}")  # of one length, however long the name is
         now_s = self._ambient.monotonic_s()
         if presented not in self._right:
@@ -141,7 +141,7 @@ class TokenRates:
         )
 
 
-def _network(address: str) -> str:
+def network_of(address: str) -> str:
     """An address as it counts: whoever has one of IPv6 has the 2^64 beside it."""
     try:
         parsed = ipaddress.ip_address(address.split("%")[0])

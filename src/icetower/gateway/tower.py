@@ -44,7 +44,7 @@ from icetower.gateway.aftermath import Aftermath
 from icetower.gateway.attempts import Attempts, partitions_of
 from icetower.gateway.gatekeeper import Gatekeeper
 from icetower.gateway.governor import Governor
-from icetower.gateway.places import Places
+from icetower.gateway.intake import Intake
 from icetower.gateway.readiness import readiness_of
 from icetower.gateway.settings import Settings, data_directory
 from icetower.gateway.token_rates import TokenRates
@@ -146,7 +146,7 @@ class Tower:
             self.attempts.swapped,
         )
         self.governor = Governor(self.registry, ambient, self._note, deadline_s=settings.server.queue_deadline_s)
-        self.places = Places(deadline_s=settings.server.queue_deadline_s)
+        self.intake = Intake(settings.server, open_to_all=open_to_all)
         self.keys_in_flight: dict[tuple[str, str], tuple[asyncio.Lock, int]] = {}
         self.twins: Twins[tuple[Committed, ...]] = Twins()
 

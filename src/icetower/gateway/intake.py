@@ -1,0 +1,20 @@
+"""What holds requests and answers, so that nobody takes more than a part of the loop and of memory (trap A8)."""
+
+from __future__ import annotations
+
+from icetower.gateway.places import Places
+from icetower.gateway.settings import Server
+from icetower.gateway.strangers import Strangers
+
+
+class Intake:
+    """One for a tower.
+
+    Attributes:
+        strangers: requests without a known credential, before anything is looked up.
+        places: requests of principals, before their bodies are read.
+    """
+
+    def __init__(self, settings: Server, *, open_to_all: bool) -> None:
+        self.strangers = Strangers(open_to_all=open_to_all)
+        self.places = Places(deadline_s=settings.queue_deadline_s)

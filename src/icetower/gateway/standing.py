@@ -1,0 +1,79 @@
+"""What a connection and the application know of each other: it travels in the scope of each request.
+
+The application says that a credential was right, and that a request is held before anything is looked up. The
+connection goes by it where there are too many connections, and says when it has gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, MutableMapping
+from typing import Any
+
+_STANDING = "icetower.standing"
+
+
+def _nothing() -> None:
+    """Where there is no connection."""
+
+
+class Standing:
+    """One for each connection.
+
+    Args:
+        changed: is called when `known` or `held` have changed.
+        abort: ends the connection.
+
+    Attributes:
+        known: a credential was right on this connection.
+        sent_bytes: of long answers, handed to the connection so far.
+    """
+
+    __slots__ = ("_changed", "_turn", "abort", "known", "lost", "sent_bytes")
+
+    def __init__(self, changed: Callable[[], None] = _nothing, abort: Callable[[], None] = _nothing) -> None:
+        self._changed = changed
+        self._turn: asyncio.Future[bool] | None = None
+        self.abort = abort
+        self.known = False
+        self.lost = False
+        self.sent_bytes = 0
+
+    @property
+    def held(self) -> bool:
+        """Whether its request waits for its turn."""
+        return self._turn is not None
+
+    def prove(self) -> None:
+        """A credential was right."""
+        if not self.known:
+            self.known = True
+            self._changed()
+
+    async def wait(self, turn: asyncio.Future[bool]) -> bool:
+        """Wait for a turn. False: the connection has gone."""
+        self._turn = turn
+        self._changed()
+        try:
+            return await turn
+        finally:
+            self._turn = None
+            self._changed()
+
+    def lose(self) -> None:
+        """The connection has gone."""
+        self.lost = True
+        self.abort = self._changed = _nothing  # it must not be kept by this
+        if self._turn is not None and not self._turn.done():
+            self._turn.set_result(False)
+
+
+def attach(scope: MutableMapping[str, Any], standing: Standing) -> None:
+    """Have a request carry its connection's standing."""
+    scope[_STANDING] = standing
+
+
+def standing_of(scope: MutableMapping[str, Any]) -> Standing:
+    """The standing of the connection that a request came by; a new one where it came by none."""
+    found = scope.get(_STANDING)
+    return found if isinstance(found, Standing) else Standing()

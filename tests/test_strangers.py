@@ -1,0 +1,118 @@
+"""Requests without a known credential wait for their turn, before anything is looked up for them (trap A8)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+from icetower.gateway.standing import Standing, attach
+from icetower.gateway.strangers import Strangers
+
+
+class Crowd:
+    """Requests that have come; `went`: those that had their turn, in that order."""
+
+    def __init__(self, strangers: Strangers) -> None:
+        self.strangers = strangers
+        self.strangers._look = asyncio.get_running_loop().call_later(3600, lambda: None)  # the tests say when
+        self.strangers._refill(asyncio.get_running_loop().time())
+        self.strangers._per_s = 0.0
+        self.went: list[str] = []
+        self.left: list[str] = []
+        self.standings: dict[str, Standing] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def send(self, name: str, count: int = 1, *, path: str = "/v1/config", bearer: str | None = None) -> None:
+        """Requests from the address that the name begins with."""
+        for number in range(count):
+            self._tasks.append(asyncio.create_task(self._request(f"{name}.{number}", path, bearer)))
+        await self.rest()
+
+    async def _request(self, name: str, path: str, bearer: str | None) -> None:
+        headers = [] if bearer is None else [(b"authorization", f"Bearer {bearer}".encode())]
+        scope: dict[str, Any] = {"path": path, "headers": headers, "client": (name.split()[0], 1)}
+        self.standings[name] = Standing()
+        attach(scope, self.standings[name])
+        (self.went if await self.strangers.turn(scope) else self.left).append(name)
+
+    async def turns(self, count: int) -> list[str]:
+        """Who goes on when so many may."""
+        self.went.clear()
+        self.strangers._at_once = self.strangers._left = count
+        self.strangers._go_on(asyncio.get_running_loop())
+        await self.rest()
+        return self.went
+
+    async def rest(self) -> None:
+        for _ in range(20):
+            await asyncio.sleep(0)
+
+
+def run(story: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(story, 30))
+
+
+def test_a8_floods_wait_for_their_turns_and_delay_no_other_address_and_no_health_check() -> None:
+    async def story() -> None:
+        crowd = Crowd(Strangers(at_once=5))
+        await crowd.send("1.1.1.1 flood", 100)
+        assert len(crowd.went) == 5
+        await crowd.send("2.2.2.2 other")
+        await crowd.send("1.1.1.1 health", path="/healthz")
+        await crowd.send("1.1.1.1 token", path="/v1/oauth/tokens")
+        await crowd.send("1.1.1.1 first", bearer="new")
+        assert len(crowd.went) == 5
+        assert await crowd.turns(6) == [
+            "1.1.1.1 flood.5",
+            "2.2.2.2 other.0",
+            "1.1.1.1 health.0",
+            "1.1.1.1 token.0",
+            "1.1.1.1 first.0",
+            "1.1.1.1 flood.6",
+        ]
+        assert len(await crowd.turns(1000)) == 93
+
+    run(story())
+
+
+def test_a8_a_bearer_that_was_right_waits_for_nothing_until_it_is_wrong() -> None:
+    async def story() -> None:
+        crowd = Crowd(Strangers(at_once=1))
+        crowd.strangers.right("good")
+        await crowd.send("1.1.1.1 flood", 100, bearer="bad")
+        assert len(crowd.went) == 1
+        await crowd.send("1.1.1.1 known", 10, bearer="good")
+        assert len(crowd.went) == 11
+        crowd.strangers.wrong("good")
+        await crowd.send("1.1.1.1 revoked", bearer="good")
+        assert len(crowd.went) == 11
+
+    run(story())
+
+
+def test_a8_whoever_hangs_up_takes_no_turn() -> None:
+    async def story() -> None:
+        crowd = Crowd(Strangers(at_once=0))
+        await crowd.send("1.1.1.1 flood", 50)
+        await crowd.send("1.1.1.1 last")
+        assert all(standing.held for standing in crowd.standings.values())
+        for name, standing in crowd.standings.items():
+            if "flood" in name:
+                standing.lose()
+        assert await crowd.turns(1) == ["1.1.1.1 last.0"]
+        assert len(crowd.left) == 50
+        assert not crowd.strangers._held
+
+    run(story())
+
+
+def test_in_an_open_tower_requests_without_a_credential_are_an_administrators() -> None:
+    async def story() -> None:
+        crowd = Crowd(Strangers(open_to_all=True, at_once=0))
+        await crowd.send("127.0.0.1 anybody", 10)
+        assert len(crowd.went) == 10
+        await crowd.send("127.0.0.1 wrong", bearer="bad")
+        assert len(crowd.went) == 10
+
+    run(story())
