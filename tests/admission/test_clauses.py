@@ -57,6 +57,34 @@ def test_quotas_a_commit_beyond_the_minutes_share_takes_the_next_place() -> None
     assert rates.wait_s(TWO_A_MINUTE, TABLE, 500.0, 0.0) == 0
 
 
+def test_quotas_count_a_commit_once_however_often_its_client_sends_it_again() -> None:
+    """Trap A9: the tower itself asks for it to be sent again, where its base was stale."""
+    rates = Rates()
+
+    def waits(*works: str | None, now_s: float = 0.0) -> list[float]:
+        return [rates.wait_s(TWO_A_MINUTE, TABLE, now_s, 0.0, work) for work in works]
+
+    assert waits("a", "a", "b", "a", "b", "c", "b", "c") == [0, 0, 0, 0, 0, 60, 0, 60]  # c has no place to keep
+    assert waits("a", "c", now_s=60.0) == [0, 0]  # another minute: each takes a place again
+
+
+def test_quotas_count_a_commit_again_that_is_sent_more_often_than_its_contract_says() -> None:
+    """Otherwise one name would do for a flood."""
+    clause = "operations: [append], partitions: all, quotas: {commits_per_minute: 2}"
+    for bound, sends in ((agent(clause), 6), (agent(clause, "retries: {attempts: 2}"), 3)):
+        rates = Rates()
+        waits = [rates.wait_s(bound, TABLE, 0.0, 0.0, "same") for _ in range(2 * sends + 3)]
+        assert waits == [0] * (2 * sends) + [60] * 3
+        assert len(rates) == 2
+        assert [rates.wait_s(bound, TABLE, 60.0, 0.0, "same") for _ in range(3)] == [0, 0, 0]
+
+
+def test_quotas_a_commit_that_waits_for_its_place_waits_for_the_same_when_it_is_sent_again() -> None:
+    rates = Rates()
+    waits = [rates.wait_s(TWO_A_MINUTE, TABLE, now_s, 90.0, work) for now_s, work in enumerate("abcc")]
+    assert waits == [0, 0, 58, 57]
+
+
 def test_quotas_who_does_not_want_to_wait_so_long_takes_no_place() -> None:
     rates = Rates()
     assert [rates.wait_s(TWO_A_MINUTE, TABLE, now_s, 30.0) for now_s in (0, 0, 10, 20, 40)] == [0, 0, 50, 40, 20]
@@ -454,7 +482,7 @@ def test_quotas_a_commit_waits_for_its_place_as_long_as_its_deadline_has_left() 
     rules, clock = governor([])
 
     async def send(since_s: float) -> float:
-        await rules.turn(TWO_A_MINUTE, TABLE, since_s=since_s)
+        await rules.turn(TWO_A_MINUTE, TABLE, since_s=since_s, work=None)
         return clock.s
 
     assert [asyncio.run(send(1_000)), asyncio.run(send(1_000))] == [1_000, 1_000]
@@ -474,7 +502,7 @@ def test_quotas_in_shadow_mode_nobody_waits_and_what_would_be_refused_is_counted
     notes: list[Shadowed] = []
     rules, clock = governor(notes)
     for _ in range(5):
-        asyncio.run(rules.turn(shadow(TWO_A_MINUTE), TABLE, since_s=clock.s))
+        asyncio.run(rules.turn(shadow(TWO_A_MINUTE), TABLE, since_s=clock.s, work=None))
     assert clock.s == 1_000
     assert [(note.rule, note.operation, note.about) for note in notes] == [("contract.quota", "commit", str(TABLE))] * 3
 

@@ -273,6 +273,29 @@ def test_a9_a_clients_own_retries_stop_nobody_and_giving_up_does(sides: Callable
     asyncio.run(work())
 
 
+def test_a9_the_tries_of_one_commit_that_a_quota_refuses_are_one_failure(
+    sides: Callable[..., Side], clock: Clock
+) -> None:
+    """Iceberg's clients retry any 409 at once; one that heeds `wait_until_ms` comes later, and has not given up."""
+
+    async def work() -> None:
+        tower = sides()
+        await tower.principal("a")
+        principal = await tower.registry.authenticate(tower.secrets["a"])
+        free_ms = clock.ms + 50_000
+        quota = CommitConflict("used up", rule="contract.quota", next_step="wait_until", wait_until_ms=free_ms)
+        for _ in range(5):
+            await tower.escalations.failed(principal, TABLE, quota, work="one")
+        await tower.given_up(clock)
+        await tower.fail(tower.secrets["a"], 2)
+        assert await tower.open() == []  # it is not expected before there is a place
+        clock.ms = free_ms
+        await tower.given_up(clock)
+        assert len(await tower.open()) == 1
+
+    asyncio.run(work())
+
+
 def test_a9_more_tries_than_the_contract_allows_are_a_failure(sides: Callable[..., Side], clock: Clock) -> None:
     async def work() -> None:
         tower = sides()

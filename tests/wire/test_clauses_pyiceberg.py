@@ -400,6 +400,20 @@ def test_clause_quotas(agent: Make, table: MakeTable, tower: TowerProcess) -> No
     assert ids(own) == [1, 1, 2, 3, 5]
 
 
+def test_a9_clause_quotas_count_what_pyiceberg_sends_again_by_itself_once(agent: Make, table: MakeTable) -> None:
+    """Two appends under a quota of two, each refused first because its base is stale."""
+    own = table(**{"commit.retry.num-retries": "4", "commit.retry.min-wait-ms": "1"})
+    bound = agent(f"{GRANTED}, quotas: {{commits_per_minute: 2}}}}]\n")
+    for id_ in (1, 2):
+        stale = bound.table()
+        own.refresh().append(rows(100 + id_, region="south"))
+        stale.append(rows(id_))
+    assert bound.attempts() == [("conflict", "rebase.not-blind"), ("direct", None)] * 2
+    assert ids(own) == [1, 2, 101, 102]
+    bound.refused("contract.quota", lambda: bound.table().append(rows(3)), "commits_per_minute")
+    assert {outcome for outcome, rule in bound.attempts() if rule == "contract.quota"} == {"refused"}
+
+
 FIELDS = (
     "content",
     "file_path",

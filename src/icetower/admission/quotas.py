@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Hashable
 
-from icetower.contracts.model import Quota
+from icetower.contracts.model import Quota, Retries
 from icetower.counting import counted
 from icetower.errors import ContractViolation
 from icetower.protocol.names import Identifier
@@ -13,7 +14,7 @@ from icetower.registry.principals import Principal
 
 MINUTE_S = 60.0
 PLACES_MAX = 1_000_000
-"""Commits of the last minutes that are remembered, of all principals; who is forgotten begins anew."""
+"""Commits of the last minutes that are remembered, of all principals; a principal that is forgotten begins anew."""
 
 
 def _quota(principal: Principal, table: Identifier) -> Quota:
@@ -36,32 +37,75 @@ def check_quota(principal: Principal, table: Identifier, *, files: int, size_byt
             )
 
 
-class Rates:
-    """Commits a minute, by principal and table: no minute has more than its contract allows, and who comes too early
-    takes the next place that is free."""
+class _Places:
+    """The places of one principal at one table, the earliest first, and how often the work of each was sent."""
+
+    __slots__ = ("_sends", "taken")
 
     def __init__(self) -> None:
-        self._places_s: Recent[deque[float]] = Recent(PLACES_MAX)
+        self.taken: deque[tuple[float, Hashable]] = deque()
+        self._sends: dict[Hashable, tuple[float, int]] = {}
+
+    def take(self, at_s: float, work: Hashable) -> None:
+        self.taken.append((at_s, work))
+        if work is not None:
+            self._sends[work] = at_s, 1
+
+    def end_first(self) -> None:
+        at_s, work = self.taken.popleft()
+        if self._sends.get(work, (None, 0))[0] == at_s:  # not where it has a later place by now
+            del self._sends[work]
+
+    def again(self, work: Hashable, sends_max: int) -> float | None:
+        """The place of work that is sent again, monotonic; None: it has none, or was sent too often for it."""
+        at_s, sends = self._sends.get(work, (0.0, 0))
+        if not 0 < sends < sends_max:
+            return None
+        self._sends[work] = at_s, sends + 1
+        return at_s
+
+
+class Rates:
+    """Commits a minute, by principal and table: no minute begins more than its contract allows, and a commit that comes
+    too early takes the next place that is free.
+
+    A commit that is sent again keeps its place: clients send one again when its base was stale, by themselves, and a
+    quota that counted these tries would keep out commits that it allows. Within its minute it may be sent once more
+    than `retries.attempts` of its contract; every further time counts as another commit. So a quota of `n` bounds the
+    attempts of a minute, too, by `n * (attempts + 1)`, however a client names its work.
+    """
+
+    def __init__(self) -> None:
+        self._places: Recent[_Places] = Recent(PLACES_MAX)
 
     def __len__(self) -> int:
         """Places that are kept."""
-        return sum(map(len, self._places_s.values()))
+        return sum(len(places.taken) for places in self._places.values())
 
-    def wait_s(self, principal: Principal, table: Identifier, now_s: float, most_s: float) -> float:
+    def wait_s(
+        self, principal: Principal, table: Identifier, now_s: float, most_s: float, work: Hashable = None
+    ) -> float:
         """How long a commit has to wait for its place, in seconds; more than `most_s`: it has taken none.
 
         Args:
             now_s: of a clock that never goes back.
+            work: what identifies the commit from one try of its client to the next; None where nothing does.
         """
         quota = _quota(principal, table).commits_per_minute
         if quota is None:
             return 0.0
         name = f"{principal.name}\n{table}"
-        places_s = self._places_s.get(name, deque[float]())
-        while places_s and (len(places_s) > quota or places_s[0] + MINUTE_S <= now_s):
-            places_s.popleft()
-        wait_s = places_s[0] + MINUTE_S - now_s if len(places_s) == quota else 0.0
+        places = self._places.get(name, _Places())
+        while places.taken and (len(places.taken) > quota or places.taken[0][0] + MINUTE_S <= now_s):
+            places.end_first()
+        # A digest is enough: where two are equal, a commit counts as a retry of the other, and those are bounded.
+        work = None if work is None else hash(work)
+        sends_max = (principal.contract.retries or Retries()).attempts + 1
+        at_s = None if work is None else places.again(work, sends_max)
+        if at_s is not None:
+            return max(0.0, at_s - now_s)
+        wait_s = places.taken[0][0] + MINUTE_S - now_s if len(places.taken) == quota else 0.0
         if wait_s <= most_s:
-            places_s.append(now_s + wait_s)
-        self._places_s.put(name, places_s, len(places_s) or 1)
+            places.take(now_s + wait_s, work)
+        self._places.put(name, places, len(places.taken) or 1)
         return wait_s

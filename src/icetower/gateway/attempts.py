@@ -152,7 +152,8 @@ class Attempts:
         return False
 
     def _say(self, attempt: Attempt, error: IcetowerError) -> None:
-        stale = isinstance(error, CommitConflict) and not error.rule.startswith("conflict")
+        in_conflict = attempt.outcome is Outcome.CONFLICT
+        stale = in_conflict and isinstance(error, CommitConflict) and not error.rule.startswith("conflict")
         # Clients expect these, and go on by themselves.
         expected = stale or isinstance(error, AlreadyExists)
         self._events.say(
@@ -190,7 +191,8 @@ def _outcome_of(committed: Committed | None, error: IcetowerError | None) -> Out
         return Outcome.DONE
     if isinstance(error, CommitStateUnknown):
         return Outcome.UNKNOWN
-    return Outcome.CONFLICT if isinstance(error, Conflict) else Outcome.REFUSED
+    # A 409 that asks its client to wait is about no other commit: a quota has refused it.
+    return Outcome.CONFLICT if isinstance(error, Conflict) and error.next_step != "wait_until" else Outcome.REFUSED
 
 
 def _event_of(outcome: Outcome, error: IcetowerError) -> Event:

@@ -7,7 +7,7 @@ locations outside of the table) it refuses in shadow mode, too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Hashable, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -41,18 +41,19 @@ class Governor:
         self._deadline_s = deadline_s
         self._rates = Rates()
 
-    async def turn(self, principal: Principal, table: Identifier, *, since_s: float) -> None:
+    async def turn(self, principal: Principal, table: Identifier, *, since_s: float, work: Hashable) -> None:
         """Wait until the contract's quota of commits lets one more go on.
 
         Args:
             since_s: when its request came: as many seconds after it as the deadline has, it must go on.
+            work: what identifies the commit from one try of its client to the next (`admission.quotas`).
 
         Raises:
             CommitConflict: that would be after the deadline. Clients back off and come again (trap A4).
         """
         now_s = self._ambient.monotonic_s()
         left_s = max(0.0, since_s + self._deadline_s - now_s)
-        wait_s = self._rates.wait_s(principal, table, now_s, left_s)
+        wait_s = self._rates.wait_s(principal, table, now_s, left_s, work)
         if wait_s > left_s:
             too_many = CommitConflict(
                 f"{principal.name} has used up the commits a minute that contract {principal.contract.name} allows "

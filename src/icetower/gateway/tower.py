@@ -348,7 +348,7 @@ class Tower:
             if before is not None:
                 return before
         await self.escalations.require_free(principal, identifier)  # not before: what has landed is told so
-        await self.governor.turn(principal, identifier, since_s=since_s)
+        await self.governor.turn(principal, identifier, since_s=since_s, work=sent.work)
         metadata = None if head is None else head.metadata
         bound = not principal.administrator
         place = await self.tables.default_location(identifier, _uuid(request)) if bound and head is None else None
@@ -465,7 +465,7 @@ class Tower:
             now_ms = self.ambient.now_ms()
             asked = admission_of_appends.ask(principal, identifier, head, request, own, now_ms=now_ms)
             await self.escalations.require_free(principal, identifier)
-            await self.governor.turn(principal, identifier, since_s=started_s)
+            await self.governor.turn(principal, identifier, since_s=started_s, work=sent.work)
             self.governor.shadowed(principal, identifier, "append", asked.shadowed)
             files = await self.footers.verify(head.metadata, asked.claims)
             with self.governor.held(principal, str(identifier), "append"):

@@ -107,7 +107,7 @@ class Escalations:
                 return _stopped(stop)
             failure = Failure(self._ambient.now_ms(), error.rule)
             if is_stale(error) and principal.contract.escalation is not None:
-                for gone in self._stale.refused(principal, table, work, failure):
+                for gone in self._stale.refused(principal, table, work, failure, error.wait_until_ms or 0):
                     await self._count(gone.principal, gone.table, gone.failure)
                 self._watch()
             else:

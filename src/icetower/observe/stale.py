@@ -1,9 +1,10 @@
-"""Commits that were refused as stale, and are expected again: a client's own retries are no failures. Pure (trap A9).
+"""Commits that were refused for now, and are expected again: a client's own retries are no failures. Pure (trap A9).
 
 A stale commit is answered 409, upon which Iceberg's clients refresh, validate and send it again by themselves, a few
 times. To count each of these answers as a failure would stop an agent for what its client does as it should. A piece
 of work fails when its client gives up: it was sent more often than its contract's `retries.attempts` allow, or it was
-not sent again within twice `retries.max_wait`.
+not sent again within twice `retries.max_wait`. A quota of commits a minute refuses with 409, too, and the same clients
+send again at once, whatever time the answer names; so these tries are one failure as well.
 
 A piece of work is known by its key, or by the ids of its snapshots, which both clients keep from one try to the next.
 """
@@ -28,8 +29,8 @@ KEPT_MAX = 20_000
 
 
 def is_stale(error: IcetowerError) -> bool:
-    """Whether a client is expected to validate and send the commit again: a 409 that asks it to refresh."""
-    return isinstance(error, Conflict) and error.next_step == "refresh"
+    """Whether a client is expected to send it again: a 409 that asks it to refresh, or to wait for its quota."""
+    return isinstance(error, Conflict) and error.next_step in ("refresh", "wait_until")
 
 
 @dataclass(slots=True)
@@ -67,11 +68,14 @@ class StaleWork:
     def __len__(self) -> int:
         return self._kept
 
-    def refused(self, principal: Principal, table: Identifier, name: Hashable, failure: Failure) -> list[GivenUp]:
+    def refused(
+        self, principal: Principal, table: Identifier, name: Hashable, failure: Failure, wait_until_ms: int = 0
+    ) -> list[GivenUp]:
         """Note that a piece of work was refused as stale. Returns what that shows to be given up.
 
         Args:
             name: what the work is known by, from one try to the next; None for a commit without a key and snapshots.
+            wait_until_ms: it is not expected before this time (milliseconds since 1970).
         """
         retries = principal.contract.retries or Retries()
         place = self._places.pop((principal.name, table), None) or _Place(principal, table, OrderedDict())
@@ -82,7 +86,7 @@ class StaleWork:
         sends = 1 if work is None else work.sends + 1
         if sends > retries.attempts + 1:
             return [GivenUp(principal, table, failure)]
-        place.works[name] = _Work(sends, failure, failure.at_ms + 2 * retries.max_wait_ms)
+        place.works[name] = _Work(sends, failure, max(failure.at_ms, wait_until_ms) + 2 * retries.max_wait_ms)
         self._kept += 1
         gone: list[GivenUp] = []
         if len(place.works) > OWN_MAX:
