@@ -162,6 +162,7 @@ def test_who_may_register_names_no_file_of_others(forge: Forge, tmp_path: Path) 
         {"snapshots": [{**snapshot, "manifests": [precious]}]},
         {"statistics": [file]},
         {"partition_statistics": [file]},
+        {"snapshots": [{**snapshot, "summary": {"operation": "append", "icetower.group-file": precious}}]},
     ):
         answer = register(agent, forged(base, **parts))
         assert error_of(answer)["rule"] == "register.location", parts

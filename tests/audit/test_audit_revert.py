@@ -462,6 +462,21 @@ def test_of_a_group_of_appends_the_agents_own_files_go() -> None:
     assert content_of(world, after) == list(range(10, 20))
 
 
+@pytest.mark.parametrize(("data", "why"), [(None, "is gone: restore mem://"), (b"{}", "cannot be read")])
+def test_k1_a_snapshot_whose_group_file_is_gone_is_named(data: bytes | None, why: str) -> None:
+    """Trap K1: whose appends they are is written there alone."""
+    world = World(1, 2, declared=0)
+    path = "mem://serial/metadata/_group.json"
+    snapshot_id = world.commit("append", [world.data(range(10), (0, RED))], summary={GROUP_FILE: path})
+    when = world.metadata["snapshots"][-1]["timestamp-ms"]
+    if data is not None:
+        world.storage[path] = data
+    with pytest.raises(BadRequest, match=f"snapshot {snapshot_id} .*{why}") as refused:
+        taken_back(world.table())
+    assert refused.value.rule == "revert.group"
+    assert taken_back(world.table(), since_ms=when + 1)[0].nothing
+
+
 def test_a_branch_keeps_its_retention_and_a_tag_does_not_move() -> None:
     world, _ = story()
     table = world.table()

@@ -12,7 +12,8 @@ from pyspark.sql import SparkSession
 
 from icetower.errors import NoSuchTable
 from icetower.pipelines.orphans import find_orphans
-from icetower.pipelines.tables import load_metadata
+from icetower.pipelines.tables import SNAPSHOT_PROPERTY, load_metadata
+from icetower.protocol.marks import GROUP_FILE
 
 pytestmark = pytest.mark.spark
 
@@ -28,13 +29,17 @@ def test_l2_orphans_younger_than_a_day_are_found_and_everything_referenced_is_ke
     spark.sql(f"INSERT INTO {table} SELECT id, 'web' FROM range(10)")
     spark.sql(f"ALTER TABLE {table} CREATE BRANCH aside")
     spark.sql(f"INSERT INTO {table}.branch_aside SELECT id, 'aside' FROM range(10, 20)")
+    location = Path(urlparse(load_metadata(spark, table)["location"]).path)
+    group = location / "metadata" / "_icetower-group-1-a.json"  # of the fast path: named in the summary (trap K1)
+    group.write_bytes(b"12345")
+    spark.conf.set(SNAPSHOT_PROPERTY + GROUP_FILE, group.as_uri())
     spark.sql(f"DELETE FROM {table} WHERE id = 3")
+    spark.conf.unset(SNAPSHOT_PROPERTY + GROUP_FILE)
     spark.sql(f"CALL tower.system.compute_table_stats(table => '{table}')")
     spark.sql(f"CALL tower.system.rewrite_data_files(table => '{table}', options => map('rewrite-all', 'true'))")
     hour_s = 3600
     assert find_orphans(spark, table, older_than_s=hour_s, ambient=Later(2 * hour_s)).collect() == []
 
-    location = Path(urlparse(load_metadata(spark, table)["location"]).path)
     left = {
         location / "data" / "_agent=web" / "killed.parquet": "web",
         location / "data" / "agent=night%20shift" / "id_bucket=1" / "killed.parquet": "night shift",
@@ -43,6 +48,7 @@ def test_l2_orphans_younger_than_a_day_are_found_and_everything_referenced_is_ke
         location / "data" / "0110" / "1010" / "killed.parquet": None,  # where files are spread
         location / "elsewhere" / "web-1" / "killed.parquet": None,
         location / "metadata" / "lost-m0.avro": None,
+        location / "metadata" / "_icetower-group-2-b.json": None,
     }
     for path in left:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -273,6 +273,18 @@ def test_k1_a_key_is_known_after_the_tower_has_forgotten_everything(start_tower:
     assert ids(second.catalog().load_table("n.t")) == [1]
 
 
+def test_k1_a_purge_deletes_the_group_files_with_their_table(
+    tower: TowerProcess, catalog: Catalog, table: Table
+) -> None:
+    """Trap K1: they lie in the table's place, and nothing but its summaries names them."""
+    name = name_of(table)
+    tower.admin.append(name, [write(table, "a.parquet", [1])], key=new_key())
+    (group,) = groups_of(table)
+    assert group.exists()
+    catalog.purge_table(name)
+    assert not group.exists()
+
+
 def test_k2_what_was_rolled_back_is_not_done(tower: TowerProcess, table: Table) -> None:
     name, key = name_of(table), new_key()
     kept = tower.admin.append(name, [write(table, "a.parquet", [1])])

@@ -14,9 +14,9 @@ from icetower.audit.taking_back import Draft, Drafting
 from icetower.audit.telling import called
 from icetower.audit.unread import Promises, Unread
 from icetower.conflicts.history import parent_of
-from icetower.errors import BadRequest
+from icetower.errors import BadRequest, NotFound, ValidationFailed
 from icetower.protocol.marks import GROUP_FILE, PRINCIPAL, REVERTS
-from icetower.table.groups import read_group
+from icetower.table.groups import Group, read_group
 from icetower.table.head import HeadState
 from icetower.table.manifests import DataFile, Manifest, read_manifest, read_manifest_list
 from icetower.table.metadata import MAIN, ancestors
@@ -70,8 +70,8 @@ class Agent:
             promises: the contracts of those who write to the table, where they are known.
 
         Raises:
-            BadRequest: there is no such branch, or it cannot be told what a commit did.
-            NotFound: a manifest or group file is gone.
+            BadRequest: there is no such branch, or it is not known what a commit did, or for whom.
+            NotFound: a manifest is gone.
         """
         chain = self._chain()
         own = await self._own(chain)
@@ -121,13 +121,25 @@ class Agent:
                 continue
             summary: Mapping[str, Any] = snapshot.get("summary") or {}
             if GROUP_FILE in summary:
-                group = read_group(await self._source.read(str(summary[GROUP_FILE])))
+                group = await self._group(snapshot, str(summary[GROUP_FILE]))
                 files = [path for each in group.appends if each.principal == self._wanted.agent for path in each.files]
                 if files:
                     own[at] = frozenset(files)
             elif summary.get(PRINCIPAL) == self._wanted.agent:
                 own[at] = None
         return own | _taken_back_before(chain, own)
+
+    async def _group(self, snapshot: JSON, path: str) -> Group:
+        """Who appended what. Raises `BadRequest`: any of the files may be the agent's."""
+        try:
+            return read_group(await self._source.read(path))
+        except (NotFound, ValidationFailed) as error:
+            gone = "is gone" if isinstance(error, NotFound) else f"cannot be read ({error.message})"
+            raise BadRequest(
+                f"{called(snapshot)} holds appends of the fast path, and the group file that names their principals "
+                f"{gone}: restore {path} from a backup, or name a time after this snapshot",
+                rule="revert.group",
+            ) from error
 
     async def draft(self, plan: Plan, naming: Naming) -> Draft:
         """The commit of a plan that nothing stands against. Raises `NotFound`."""

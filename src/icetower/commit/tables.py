@@ -33,6 +33,7 @@ from icetower.table.builder import is_uuid
 from icetower.table.client_properties import NO_CODE, Allowed, check_code
 from icetower.table.head import HeadState
 from icetower.table.metadata import Metadata
+from icetower.table.references import named_by
 
 _UUID_LENGTH = 36
 
@@ -200,7 +201,7 @@ class Tables:
                     "whose credentials; an administrator may register it",
                     rule="register.properties",
                 )
-            for path in _named_by(head.metadata):
+            for path in named_by(head.metadata):
                 if not any(is_under(path, root) for root in roots):
                     raise _outside(f"{path}, which {location} names,", identifier)
             await self._check_alone(identifier, head, place)
@@ -310,7 +311,7 @@ class Tables:
                 continue
             await delete(files - deleted)
             deleted |= files
-        await delete(manifests | listed | _named_by(head.metadata) | {head.location})
+        await delete(manifests | listed | named_by(head.metadata) | {head.location})
 
     async def _check_free(self, identifier: Identifier) -> None:
         if not await self._upstream.namespace_exists(identifier.namespace):
@@ -376,26 +377,6 @@ def places_of(metadata: Metadata) -> tuple[str, ...]:
     """Directories beside a table's location where its properties have files written."""
     properties = metadata.get("properties", {})
     return tuple(properties[name] for name in PATHS if properties.get(name))
-
-
-def _named_by(metadata: Metadata) -> set[str]:
-    """The files that a metadata file names itself: lists of manifests, statistics, and the metadata files before it.
-
-    Raises `BadRequest` where it names them in a way that nobody could read.
-    """
-    named: set[Any] = set()
-    try:
-        named |= {s["manifest-list"] for s in metadata.get("snapshots", ()) if s.get("manifest-list") is not None}
-        # The first writers of version 1 listed manifests inside a snapshot.
-        named |= {path for s in metadata.get("snapshots", ()) for path in s.get("manifests") or ()}
-        for part in ("statistics", "partition-statistics"):
-            named |= {entry["statistics-path"] for entry in metadata.get(part, ())}
-        named |= {entry["metadata-file"] for entry in metadata.get("metadata-log", ())}
-    except (KeyError, TypeError) as error:
-        raise BadRequest(f"the table's metadata names a file in no known way: {error}", rule="metadata") from error
-    if not all(isinstance(path, str) for path in named):
-        raise BadRequest("the table's metadata names a file by what is no text", rule="metadata")
-    return named
 
 
 def _outside(what: str, identifier: Identifier) -> BadRequest:

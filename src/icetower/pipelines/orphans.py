@@ -26,6 +26,7 @@ from icetower.errors import IcetowerError
 from icetower.pipelines.session import CATALOG, CREDENTIAL_VARIABLE, TOKEN_VARIABLE, spark_session
 from icetower.pipelines.tables import Metadata, iceberg_table, metadata_of, told
 from icetower.table.metadata import data_location
+from icetower.table.references import named_by
 
 DAY_S = 24 * 3600
 WRITER = r"/_?agent=([^/]+)/"
@@ -108,10 +109,7 @@ def referenced_by(spark: SparkSession, table: str, handle: Any) -> DataFrame:
     named = [
         _metadata_location(handle),
         f"{location}/metadata/version-hint.text",
-        *(entry["metadata-file"] for entry in metadata.get("metadata-log", [])),
-        *(entry["statistics-path"] for entry in metadata.get("statistics", [])),
-        *(entry["statistics-path"] for entry in metadata.get("partition-statistics", [])),
-        *(snapshot["manifest-list"] for snapshot in metadata["snapshots"] if "manifest-list" in snapshot),
+        *sorted(named_by(metadata)),
     ]
 
     def rows() -> DataFrame:
