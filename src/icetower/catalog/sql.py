@@ -32,6 +32,7 @@ from icetower.errors import (
     UpstreamFailed,
 )
 from icetower.protocol.names import Identifier, Namespace
+from icetower.protocol.sizes import check_properties
 
 T = TypeVar("T")
 
@@ -142,6 +143,8 @@ class SqlUpstream:
             self._require_namespace(connection, namespace, "update")
             before = self._properties_of(connection, name)
             removed = sorted((removals & before.keys()) - {MARKER})
+            if left := len((before.keys() | updates.keys()) - set(removed)) if updates.keys() - before.keys() else 0:
+                check_properties(left, f"the namespace {name} would have")
             gone = [key for key in (*removed, *updates) if key in before]
             if gone:
                 connection.execute(

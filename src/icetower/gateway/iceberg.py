@@ -39,7 +39,7 @@ from icetower.protocol.commits import parse_commit, parse_transaction
 from icetower.protocol.marks import GROUP_SIZE
 from icetower.protocol.names import NAMESPACE_SEPARATOR, Identifier, Namespace
 from icetower.protocol.wire import read_object
-from icetower.table.client_properties import check_code, withheld
+from icetower.table.client_properties import check_code
 from icetower.table.head import HeadState, overlaid
 from icetower.table.metadata import Metadata
 
@@ -206,7 +206,7 @@ async def create_table(call: Call) -> Response:
         properties=wanted.properties,
     )
     if wanted.stage_create:
-        own = _own(call, identifier, metadata) or {}
+        own = _own(call, identifier, HeadState("", metadata)) or {}
         staged = {**metadata, "properties": overlaid(metadata.get("properties") or {}, own)}
         return json_response({"metadata": staged, "config": call.tower.settings.table_config})
     return _table_response(call, identifier, await call.tower.tables.create(identifier, metadata))
@@ -367,7 +367,7 @@ async def commit_transaction(call: Call) -> Response:
 def _table_response(call: Call, identifier: Identifier, head: HeadState, *, mode: str = "all") -> Response:
     """A `LoadTableResult`, or 304 where the caller has it (trap A6: answer and ETag are the caller's own)."""
     config_bytes = orjson.dumps(call.tower.settings.table_config)
-    own = _own(call, identifier, head.metadata)
+    own = _own(call, identifier, head)
     etag = head.etag(f"{mode}\n{call.principal.name}\n{own}\n{config_bytes.decode()}")
     if etag in (call.request.headers.get("if-none-match") or "").split(", "):
         return Response(status_code=304, headers={"ETag": etag})
@@ -380,13 +380,13 @@ def _table_response(call: Call, identifier: Identifier, head: HeadState, *, mode
     return Response(head.answer(config_bytes, compressed=compressed, own=own), 200, headers, "application/json")
 
 
-def _own(call: Call, identifier: Identifier, metadata: Metadata) -> dict[str, str | None] | None:
+def _own(call: Call, identifier: Identifier, head: HeadState) -> dict[str, str | None] | None:
     """The properties that this caller is given with a table in place of the table's own; None: none differ.
 
     One without a value is left out: clients would load code by it (trap S8).
     """
-    kept_back = withheld(metadata.get("properties") or {}, call.tower.settings.client_code)
-    told = locations.told(call.principal, identifier, metadata)
+    kept_back = head.withheld(call.tower.settings.client_code)
+    told = locations.told(call.principal, identifier, head.metadata)
     return {**kept_back, **(told or {})} if kept_back or told else None
 
 

@@ -15,6 +15,7 @@ from pydantic import Field
 from icetower.errors import BadRequest
 from icetower.protocol.names import Identifier, checked_namespace
 from icetower.protocol.sizes import check_commit
+from icetower.protocol.stretches import check_stretches
 from icetower.protocol.wire import JSON, Int32, Int64, Name, Wire, read, read_object
 
 
@@ -275,6 +276,7 @@ def _commit(body: Mapping[str, Any], what: str) -> CommitRequest:
     ]
     for i, update in enumerate(updates):
         _checked(update, "action", "update", UPDATES, f"{what}.updates[{i}]")
+    check_stretches(updates, what)
     check_commit(updates, what)
     if "assert-create" in kinds and len(set(kinds)) > 1:
         others = sorted(set(kinds) - {"assert-create"})

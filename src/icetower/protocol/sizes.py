@@ -29,6 +29,12 @@ LIMITS_BYTES: Mapping[str, int] = {
 }
 """By kind, for all updates of one commit to one table. `metadata`: whatever has no kind of its own."""
 
+PROPERTIES_MAX = 10_000
+"""Properties of a table, or of a namespace, and those that one commit sets: every load walks through them."""
+
+COLUMNS_MAX = 20_000
+"""Columns, nested ones included, of all schemas that one commit adds."""
+
 ADDED_TO_LARGE_MAX_BYTES = 64 * KIB
 """What one commit may add to metadata of more than half of what is read at all."""
 
@@ -42,6 +48,11 @@ _KINDS = {
     "set-statistics": "statistics",
     "set-partition-statistics": "statistics",
 }
+_SETS = ("updates", "updated")
+"""Early clients' name of the properties that are set counts as well."""
+
+_INSIDE = ("fields", "type", "element", "key", "value")
+
 _REMOVING = frozenset(
     {
         "remove-snapshot-ref",
@@ -65,6 +76,41 @@ def check_commit(updates: Sequence[JSON], what: str) -> None:
                 "are taken in one commit. Every commit writes all of it again: keep longer texts elsewhere",
                 rule=f"limit.{kind}",
             )
+    setting = (update for update in updates if update.get("action") == "set-properties")
+    check_properties(sum(len(update.get(name) or ()) for update in setting for name in _SETS), f"the {what} sets")
+    columns = sum(_columns(update.get("schema")) for update in updates if update.get("action") == "add-schema")
+    if columns > COLUMNS_MAX:
+        raise ValidationFailed(
+            f"the schemas of the {what} have {columns} columns; at most {COLUMNS_MAX} are taken in one commit",
+            rule="limit.schemas",
+        )
+
+
+def check_properties(count: int, what: str) -> None:
+    """Raises `ValidationFailed` (``limit.properties``) for more properties than a table or a namespace takes.
+
+    Args:
+        what: who has them, and the verb: ``the commit sets``.
+    """
+    if count > PROPERTIES_MAX:
+        raise ValidationFailed(
+            f"{what} {count} properties; at most {PROPERTIES_MAX} are taken. Remove those that are not used",
+            rule="limit.properties",
+        )
+
+
+def _columns(type_: Any) -> int:
+    """How many columns a type has inside, whatever its shape."""
+    found, waiting = 0, [type_]
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, Mapping):
+            inner: JSON = each
+            found += "id" in inner or "element-id" in inner or "value-id" in inner
+            waiting += [inner.get(name) for name in _INSIDE]
+        elif isinstance(each, list):
+            waiting += each
+    return found
 
 
 def check_room(size_bytes: int, updates: Sequence[JSON], max_bytes: int) -> int:
@@ -96,6 +142,7 @@ def check_room(size_bytes: int, updates: Sequence[JSON], max_bytes: int) -> int:
 
 def check_namespace(properties: Mapping[str, str]) -> None:
     """Raises `ValidationFailed` (``limit.properties``) for more than a namespace takes at once."""
+    check_properties(len(properties), "the request sets")
     size_bytes = len(to_json(properties))
     if size_bytes > NAMESPACE_MAX_BYTES:
         raise ValidationFailed(

@@ -13,6 +13,7 @@ from itertools import pairwise
 from typing import Any, cast
 
 from icetower.errors import BadRequest, CommitConflict, ValidationFailed
+from icetower.protocol.sizes import check_properties
 from icetower.table import specs
 from icetower.table.shapes import JSON, integer, optional_integer, text, without_nulls
 from icetower.table.statistics_files import check_statistics
@@ -70,12 +71,15 @@ class Builder(Structure):
         self._index = cast("Mapping[int, JSON] | None", index)
         self._own: set[str] = set()
         """What was copied from the base and may grow in place: `snapshots`, `snapshot-log`, `index`."""
+        self._own_maps: set[str] = set()
+        """What was copied in this commit and may be changed in place until it ends: `refs`, `properties`."""
         self._added: list[int] = []
         self.begin()
 
     def begin(self) -> None:
         """From here on it is another commit."""
         self.changed = False
+        self._own_maps.clear()
         self.now_ms = max(self._wall_ms, int(self.state.get("last-updated-ms", 0)))
         self._last_added = {}
         self._added_snapshots: set[int] = set()
@@ -115,12 +119,21 @@ class Builder(Structure):
         self.state[key].append(entry)
         self.changed = True
 
+    def _own_map(self, key: str) -> JSON:
+        """A map to change in place: it is copied before the first time in a commit only."""
+        if key not in self._own_maps:
+            self.state[key] = dict(self.state[key])
+            self._own_maps.add(key)
+        self.changed = True
+        return self.state[key]
+
     def _replace(self, key: str, entries: list[JSON]) -> None:
         self.put(key, entries)
         self._own.add(key)
 
     def savepoint(self) -> Savepoint:
         """The state between two commits, to go back to."""
+        self._own_maps.clear()
         return Savepoint(
             dict(self.state),
             {key: len(self.state.get(key, ())) for key in _GROWING},
@@ -227,14 +240,14 @@ class Builder(Structure):
             time_ms = snapshot["timestamp-ms"] if snapshot_id in self._added_snapshots else self.now_ms
             self._grow("snapshot-log", {"timestamp-ms": time_ms, "snapshot-id": snapshot_id})
             self._main_moves.append(snapshot_id)
-        self.put("refs", {**self.state["refs"], name: ref})
+        self._own_map("refs")[name] = ref
 
     def remove_ref(self, name: str) -> None:
         """Drop a ref, if it is there. Without `main` the table has no current snapshot; its log stays."""
         if name == MAIN:
             self.state["current-snapshot-id"] = no_snapshot(self.format_version)
         if name in self.state["refs"]:
-            self.put("refs", {key: ref for key, ref in self.state["refs"].items() if key != name})
+            del self._own_map("refs")[name]
 
     def remove_snapshots(self, ids: Sequence[int]) -> None:
         """Drop snapshots, with their statistics and the refs that point at them."""
@@ -251,11 +264,15 @@ class Builder(Structure):
         for name in [name for name, ref in self.state["refs"].items() if self.snapshot(ref["snapshot-id"]) is None]:
             self.remove_ref(name)
 
-    def set_statistics(self, part: str, file: Mapping[str, Any]) -> None:
-        """Put a statistics file in the place of those of its snapshot."""
-        snapshot_id = check_statistics(part, file)
-        kept = [entry for entry in self.state.get(part, ()) if entry["snapshot-id"] != snapshot_id]
-        self.put(part, [*kept, dict(file)])
+    def set_statistics(self, part: str, files: Sequence[Mapping[str, Any]]) -> None:
+        """Put each statistics file in the place of those of its snapshot."""
+        new: dict[int, JSON] = {}
+        for file in files:
+            snapshot_id = check_statistics(part, file)
+            new.pop(snapshot_id, None)  # the last one counts, in its place
+            new[snapshot_id] = dict(file)
+        kept = [entry for entry in self.state.get(part, ()) if entry["snapshot-id"] not in new]
+        self.put(part, [*kept, *new.values()])
 
     def remove_statistics(self, part: str, snapshot_ids: set[int]) -> None:
         """Drop the statistics files of snapshots."""
@@ -298,13 +315,18 @@ class Builder(Structure):
     def set_properties(self, updates: Mapping[str, str]) -> None:
         """Set table properties."""
         if updates:
-            self.put("properties", {**self.state["properties"], **updates})
+            properties = self._own_map("properties")
+            before = len(properties)
+            properties.update(updates)
+            if len(properties) > before:
+                check_properties(len(properties), "the table would have")
 
     def remove_properties(self, removals: Sequence[str]) -> None:
         """Drop table properties, whether or not they are there."""
         if removals:
-            gone = set(removals)
-            self.put("properties", {key: v for key, v in self.state["properties"].items() if key not in gone})
+            properties = self._own_map("properties")
+            for key in removals:
+                properties.pop(key, None)
 
     def set_location(self, location: str) -> None:
         """Move the place of new files."""
@@ -314,17 +336,24 @@ class Builder(Structure):
         if location != self.state.get("location"):
             self.put("location", location)
 
-    def add_key(self, key: Mapping[str, Any]) -> None:
-        """Add an encryption key, unless its id is there."""
-        key_id = text(key, "key-id", "encryption-key")
-        text(key, "encrypted-key-metadata", "encryption-key")
-        if all(known["key-id"] != key_id for known in self.state.get("encryption-keys", ())):
-            self.put("encryption-keys", [*self.state.get("encryption-keys", ()), dict(key)])
-
-    def remove_key(self, key_id: str) -> None:
-        """Drop an encryption key, if it is there."""
+    def add_keys(self, keys: Sequence[Mapping[str, Any]]) -> None:
+        """Add encryption keys whose ids are not there."""
         known = self.state.get("encryption-keys", ())
-        kept = [key for key in known if key["key-id"] != key_id]
+        ids = {key["key-id"] for key in known}
+        new: list[JSON] = []
+        for key in keys:
+            key_id = text(key, "key-id", "encryption-key")
+            text(key, "encrypted-key-metadata", "encryption-key")
+            if key_id not in ids:
+                ids.add(key_id)
+                new.append(dict(key))
+        if new:
+            self.put("encryption-keys", [*known, *new])
+
+    def remove_keys(self, key_ids: set[str]) -> None:
+        """Drop encryption keys that are there."""
+        known = self.state.get("encryption-keys", ())
+        kept = [key for key in known if key["key-id"] not in key_ids]
         if len(kept) != len(known):
             self.put("encryption-keys", kept)
 
@@ -375,8 +404,8 @@ class Builder(Structure):
         if order is None:
             raise BadRequest("Sort orders cannot be null or empty: send add-sort-order", rule="order.missing")
         if self.base is None or self._begun_with != tuple(state[key] for key in _CHOICES):
-            specs.check_spec(spec, schema)
-            specs.check_order(order, schema)
+            specs.check_spec(spec, self.columns_of(schema))
+            specs.check_order(order, self.columns_of(schema))
 
     @cached_property
     def _base_log_is_whole(self) -> bool:

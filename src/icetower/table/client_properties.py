@@ -17,10 +17,9 @@ write to a table that has `write.location-provider.impl`.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from functools import lru_cache
 from typing import Any
 
 from icetower.errors import ValidationFailed
@@ -130,7 +129,16 @@ _COLUMNS = re.compile(r"write\.(metadata\.metrics|parquet\.[a-z-]+)\.column\.")
 """Then the name of a column follows, which may be anything."""
 
 
-@lru_cache(maxsize=4096)
+def _names(effect: Effect, *, prefixes: bool) -> Iterator[str]:
+    for known in KNOWN:
+        if known.effect is effect:
+            yield from (name for name in known.names if name.endswith(".") is prefixes)
+
+
+_EXACT = {effect: frozenset(_names(effect, prefixes=False)) for effect in Effect}
+_PREFIXES = {effect: tuple(dict.fromkeys(_names(effect, prefixes=True))) for effect in Effect}
+
+
 def effect_of(name: str) -> Effect | None:
     """What a table property of this name does; None: nothing that is known here.
 
@@ -141,12 +149,10 @@ def effect_of(name: str) -> Effect | None:
         return None
     if _CLASS.search(name):
         return Effect.CODE
-    found = {
-        known.effect
-        for known in KNOWN
-        if any(name.startswith(each) if each.endswith(".") else name == each for each in known.names)
-    }
-    return Effect.CODE if Effect.CODE in found else next(iter(found), None)
+    for effect in (Effect.CODE, Effect.PLACE):
+        if name in _EXACT[effect] or name.startswith(_PREFIXES[effect]):
+            return effect
+    return None
 
 
 def is_code(name: str) -> bool:

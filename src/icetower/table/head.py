@@ -12,6 +12,7 @@ from typing import Any
 
 import orjson
 
+from icetower.table.client_properties import Allowed, withheld
 from icetower.table.document import Document
 from icetower.table.keys import KeyRecord, Keys
 from icetower.table.metadata import Metadata
@@ -46,6 +47,7 @@ class HeadState:
     _answers: dict[str, bytes] = field(default_factory=dict, compare=False, repr=False)
     _index: Mapping[int, Mapping[str, Any]] | None = field(default=None, compare=False, repr=False)
     _written_before: Document | None = field(default=None, compare=False, repr=False)
+    _withheld: tuple[Allowed, Mapping[str, None]] | None = field(default=None, compare=False, repr=False)
 
     def after(
         self,
@@ -106,6 +108,18 @@ class HeadState:
     def keys(self) -> Keys:
         """The idempotency keys and numbered commits in this version; where they are not known, by one scan of it."""
         return Keys.of(self.snapshots.values(), self.groups) if self.indexed is None else self.indexed
+
+    def withheld(self, allowed: Allowed) -> Mapping[str, None]:
+        """`client_properties.withheld`, looked for once a version: a table may have thousands of properties.
+
+        Args:
+            allowed: the same ones for as long as a server runs.
+        """
+        if self._withheld is None or self._withheld[0] is not allowed:
+            found = allowed, withheld(self.metadata.get("properties") or {}, allowed)
+            object.__setattr__(self, "_withheld", found)  # derived, like what is cached below
+            return found[1]
+        return self._withheld[1]
 
     @cached_property
     def _document(self) -> Document:

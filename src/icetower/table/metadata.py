@@ -198,10 +198,11 @@ def new_table(
     schemas.check_version(sent, version)
     fresh, last_column_id = schemas.with_fresh_ids(sent, 0)
     fresh_spec = specs.fresh_spec(specs.canonical_spec(spec or {"fields": []}), sent, fresh)
-    specs.check_spec_names(fresh_spec, fresh)
-    specs.check_spec(fresh_spec, fresh)
+    columns = schemas.Columns(fresh)
+    specs.check_spec_names(fresh_spec, columns)
+    specs.check_spec(fresh_spec, columns)
     order = specs.fresh_order(specs.canonical_order(sort_order or {"fields": []}), sent, fresh)
-    specs.check_order(order, fresh)
+    specs.check_order(order, columns)
     kept = {key: value for key, value in properties.items() if key not in RESERVED_PROPERTIES}
     _check_properties(kept, sent)
     if not location.rstrip("/"):

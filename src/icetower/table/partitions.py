@@ -74,7 +74,8 @@ def spec_of(metadata: Mapping[str, Any], spec_id: int) -> PartitionSpec:
 def _resolved(spec_id: int, about: Same) -> PartitionSpec:
     """`about`: the fields of the spec, and the schemas to look for their sources in."""
     fields, *schemas = about.parts
-    return PartitionSpec(spec_id, resolve_fields(fields, schemas))
+    columns = _columns(Same(*schemas))
+    return PartitionSpec(spec_id, tuple(_field(position, field, columns) for position, field in enumerate(fields)))
 
 
 def resolve_fields(
@@ -85,11 +86,22 @@ def resolve_fields(
     Raises:
         ValidationFailed: a source column is in none of the schemas.
     """
+    columns = _first_columns(schemas)
+    return tuple(_field(position, field, columns) for position, field in enumerate(fields))
+
+
+@lru_cache(maxsize=4)
+def _columns(about: Same) -> Mapping[int, tuple[str, str]]:
+    """The columns of some schemas. A table may have a thousand specs; all are resolved after one another."""
+    return _first_columns(about.parts)
+
+
+def _first_columns(schemas: Iterable[Mapping[str, Any]]) -> dict[int, tuple[str, str]]:
     columns: dict[int, tuple[str, str]] = {}
     for schema in schemas:
         for column_id, column in columns_of(schema):
             columns.setdefault(column_id, column)
-    return tuple(_field(position, field, columns) for position, field in enumerate(fields))
+    return columns
 
 
 def _field(position: int, field: Mapping[str, Any], columns: Mapping[int, tuple[str, str]]) -> PartitionField:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from icetower.errors import BadRequest, ValidationFailed
@@ -86,6 +87,21 @@ def columns_by_name(schema: Mapping[str, Any]) -> dict[str, Column]:
     names = {column.short_name: column for column in found}
     names.update((column.name, column) for column in found)
     return names
+
+
+class Columns:
+    """A schema's columns, by id and by name; each map is made when it is wanted, once."""
+
+    def __init__(self, schema: Mapping[str, Any]) -> None:
+        self.schema = schema
+
+    @cached_property
+    def by_id(self) -> Mapping[int, Column]:
+        return columns_by_id(self.schema)
+
+    @cached_property
+    def by_name(self) -> Mapping[str, Column]:
+        return columns_by_name(self.schema)
 
 
 def highest_id(schema: Mapping[str, Any]) -> int:

@@ -7,11 +7,11 @@ Sources: specification, "Partition Specs", "Partition Transforms", "Sorting"; Ic
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from icetower.errors import BadRequest, ValidationFailed
-from icetower.table.schemas import Column, Type, columns_by_id, columns_by_name, is_primitive, kind
+from icetower.table.schemas import Column, Columns, Type, columns_by_id, columns_by_name, is_primitive, kind
 from icetower.table.shapes import JSON, integer, integers, objects, optional_integer, text
 
 FIRST_FIELD_ID = 1000
@@ -78,11 +78,6 @@ def canonical_order(order: Mapping[str, Any], where: str = "sort-order") -> JSON
     return {"order-id": optional_integer(order, "order-id", where, bits=32) or 0, "fields": fields}
 
 
-def same_spec(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Same names, transforms and sources in the same order; ids ignored (Iceberg: `compatibleWith`)."""
-    return [_without_id(field) for field in one["fields"]] == [_without_id(field) for field in other["fields"]]
-
-
 def fresh_spec(spec: Mapping[str, Any], old: Mapping[str, Any], new: Mapping[str, Any]) -> JSON:
     """A canonical spec of a new table: sources by name from the schema as sent to the fresh one, ids from 1000."""
     before, after = columns_by_id(old), columns_by_name(new)
@@ -102,12 +97,26 @@ def fresh_order(order: Mapping[str, Any], old: Mapping[str, Any], new: Mapping[s
     return {"order-id": 1, "fields": fields}
 
 
-def with_ids(spec: Mapping[str, Any], known: Iterable[Mapping[str, Any]], last_assigned: int) -> JSON:
+def without_ids(spec: Mapping[str, Any]) -> list[JSON]:
+    """What two specs are compared by: names, transforms and sources in their order (Iceberg: `compatibleWith`)."""
+    return [_without_id(field) for field in spec["fields"]]
+
+
+def lent_ids(spec: Mapping[str, Any]) -> dict[tuple[Any, Any], int]:
+    """The ids of a spec's fields by their source and transform."""
+    return {
+        (field.get("source-id"), field["transform"]): field["field-id"]
+        for field in spec["fields"]
+        if "field-id" in field
+    }
+
+
+def with_ids(spec: Mapping[str, Any], lent: Mapping[tuple[Any, Any], int], last_assigned: int) -> JSON:
     """The spec with an id for each field that has none.
 
-    An equal field (source and transform) of a known spec lends its id; otherwise ids go on from `last_assigned`.
+    An equal field (source and transform) of a known spec lends its id (`lent`); otherwise ids go on from
+    `last_assigned`.
     """
-    lent = {(field["source-id"], field["transform"]): field["field-id"] for s in known for field in s["fields"]}
     taken = {field["field-id"] for field in spec["fields"] if "field-id" in field}
     last = max([last_assigned, FIRST_FIELD_ID - 1, *taken])
     fields: list[JSON] = []
@@ -123,13 +132,13 @@ def with_ids(spec: Mapping[str, Any], known: Iterable[Mapping[str, Any]], last_a
     return {"spec-id": spec["spec-id"], "fields": fields}
 
 
-def check_spec(spec: Mapping[str, Any], schema: Mapping[str, Any]) -> None:
+def check_spec(spec: Mapping[str, Any], columns: Columns) -> None:
     """Refuse a spec that the schema can't carry (Iceberg: `PartitionSpec.checkCompatibility`).
 
     Raises:
         ValidationFailed: a missing or nested source, or a transform that doesn't fit its type.
     """
-    by_id = columns_by_id(schema)
+    by_id = columns.by_id
     for field in spec["fields"]:
         if field["transform"] == "void":  # what v1 puts in the place of a dropped field
             continue
@@ -145,13 +154,13 @@ def check_spec(spec: Mapping[str, Any], schema: Mapping[str, Any]) -> None:
                 raise ValidationFailed(f"Invalid partition field parent: {by_id[parent].name}", rule="spec.source")
 
 
-def check_spec_names(spec: Mapping[str, Any], schema: Mapping[str, Any]) -> None:
+def check_spec_names(spec: Mapping[str, Any], columns: Columns) -> None:
     """Refuse a partition field that has the name of a column other than its source.
 
     Raises:
         BadRequest: there is one.
     """
-    by_name, by_id = columns_by_name(schema), columns_by_id(schema)
+    by_name, by_id = columns.by_name, columns.by_id
     for field in spec["fields"]:
         namesake = by_name.get(field["name"])
         if namesake is not None and field["source-id"] in by_id and namesake.id != field["source-id"]:
@@ -161,13 +170,13 @@ def check_spec_names(spec: Mapping[str, Any], schema: Mapping[str, Any]) -> None
             )
 
 
-def check_order(order: Mapping[str, Any], schema: Mapping[str, Any]) -> None:
+def check_order(order: Mapping[str, Any], columns: Columns) -> None:
     """Refuse a sort order that the schema can't carry (Iceberg: `SortOrder.checkCompatibility`).
 
     Raises:
         ValidationFailed: a missing or nested source, or a transform that doesn't fit its type.
     """
-    by_id = columns_by_id(schema)
+    by_id = columns.by_id
     for field in order["fields"]:
         source = by_id.get(field["source-id"])
         if source is None:

@@ -10,9 +10,13 @@ from typing import Any
 
 from icetower.errors import BadRequest, ValidationFailed
 from icetower.table import schemas, specs
+from icetower.table.equals import KnownOrders, KnownSchemas, KnownSpecs
+from icetower.table.schemas import Columns
 from icetower.table.shapes import JSON
 
 LAST_ADDED = -1
+SPECS_MAX = 1_000
+"""Partition specs, and sort orders, to which a commit may add: every commit walks through them."""
 
 
 class Structure:
@@ -25,6 +29,10 @@ class Structure:
         self.state = state
         self.changed = False
         self._last_added: dict[str, int] = {}
+        self._columns: dict[int, Columns] = {}
+        self._known_schemas = KnownSchemas(())
+        self._known_specs = KnownSpecs(())
+        self._known_orders = KnownOrders(())
 
     @property
     def format_version(self) -> int:
@@ -39,16 +47,18 @@ class Structure:
         schema = schemas.canonical(sent)
         schemas.check_version(schema, self.format_version)
         last_column_id = max(self.state["last-column-id"], schemas.highest_id(schema))
-        equal = next((s["schema-id"] for s in self.state["schemas"] if _same_schema(s, schema)), None)
+        known = self._known_schemas
+        if known.entries is not self.state["schemas"]:
+            known = self._known_schemas = KnownSchemas(self.state["schemas"])
+        equal = known.find(schema)
         if equal is not None:
             self._note("schema", equal)
             if last_column_id != self.state["last-column-id"]:
                 self.put("last-column-id", last_column_id)
             return
-        known = [s["schema-id"] for s in self.state["schemas"]]
-        schema["schema-id"] = max([self.state["current-schema-id"], *(i + 1 for i in known)])
+        schema["schema-id"] = max(self.state["current-schema-id"], known.next_id)
         self.state["last-column-id"] = last_column_id
-        self.append("schemas", schema)
+        known.add(schema, self.append("schemas", schema))
         self._note("schema", schema["schema-id"])
 
     def set_current_schema(self, schema_id: int) -> None:
@@ -60,29 +70,33 @@ class Structure:
         schema = by_id(self.state["schemas"], "schema-id", schema_id)
         if schema is None:
             raise ValidationFailed(f"Cannot set current schema to unknown schema: {schema_id}", rule="schema.known")
+        columns = self.columns_of(schema)
         for spec in self.state["partition-specs"]:
-            specs.check_spec_names(spec, schema)
+            specs.check_spec_names(spec, columns)
         self.put("current-schema-id", schema_id)
 
     def add_spec(self, sent: Mapping[str, Any]) -> None:
         """Add a partition spec, or find the one that equals it, ids apart."""
         spec = specs.canonical_spec(sent)
-        schema = self.schema_for("partition spec")
-        equal = next((s["spec-id"] for s in self.state["partition-specs"] if specs.same_spec(spec, s)), None)
+        columns = self.columns_of(self.schema_for("partition spec"))
+        known = self._known_specs
+        if known.entries is not self.state["partition-specs"]:
+            known = self._known_specs = KnownSpecs(self.state["partition-specs"])
+        equal = known.find(spec)
         if equal is not None:
             self._note("spec", equal)
             return
-        specs.check_spec(spec, schema)
-        specs.check_spec_names(spec, schema)
-        known = self.state["partition-specs"]
-        spec = specs.with_ids(spec, known, self.state["last-partition-id"])
+        _check_number(known.entries, "partition specs")
+        specs.check_spec(spec, columns)
+        specs.check_spec_names(spec, columns)
+        spec = specs.with_ids(spec, known.field_ids, self.state["last-partition-id"])
         if self.format_version == 1 and not specs.has_sequential_ids(spec):
             raise ValidationFailed(
                 f"Spec does not use sequential IDs that are required in v1: {spec['fields']}", rule="spec.ids"
             )
-        spec["spec-id"] = max([0, *(s["spec-id"] + 1 for s in known)])
+        spec["spec-id"] = known.next_id
         self.state["last-partition-id"] = max(self.state["last-partition-id"], specs.highest_field_id([spec]))
-        self.append("partition-specs", spec)
+        known.add(spec, self.append("partition-specs", spec))
         self._note("spec", spec["spec-id"])
 
     def set_default_spec(self, spec_id: int) -> None:
@@ -98,15 +112,18 @@ class Structure:
     def add_sort_order(self, sent: Mapping[str, Any]) -> None:
         """Add a sort order, or find the one that equals it."""
         order = specs.canonical_order(sent)
-        schema = self.schema_for("sort order")
-        known = self.state["sort-orders"]
-        equal = next((o["order-id"] for o in known if _order_fields(o) == order["fields"]), None)
+        columns = self.columns_of(self.schema_for("sort order"))
+        known = self._known_orders
+        if known.entries is not self.state["sort-orders"]:
+            known = self._known_orders = KnownOrders(self.state["sort-orders"])
+        equal = known.find(order)
         if equal is not None:
             self._note("order", equal)
             return
-        specs.check_order(order, schema)
-        order["order-id"] = max([1, *(o["order-id"] + 1 for o in known)]) if order["fields"] else 0
-        self.append("sort-orders", order)
+        _check_number(known.entries, "sort orders")
+        specs.check_order(order, columns)
+        order["order-id"] = known.next_id if order["fields"] else 0
+        known.add(order, self.append("sort-orders", order))
         self._note("order", order["order-id"])
 
     def set_default_sort_order(self, order_id: int) -> None:
@@ -124,7 +141,8 @@ class Structure:
         if current in ids:
             raise ValidationFailed(f"Cannot remove the {noun}: {current}", rule="remove.current")
         if ids:
-            self.put(part, [entry for entry in self.state[part] if entry[field] not in ids])
+            gone = set(ids)
+            self.put(part, [entry for entry in self.state[part] if entry[field] not in gone])
 
     def schema_for(self, noun: str) -> JSON:
         """The current schema, for something that needs one.
@@ -137,14 +155,23 @@ class Structure:
             raise BadRequest(f"Cannot build a {noun} before a schema is added: send add-schema", rule="schema.missing")
         return schema
 
+    def columns_of(self, schema: JSON) -> Columns:
+        """The columns of a schema of this table; made out once."""
+        found = self._columns.get(id(schema))
+        if found is None or found.schema is not schema:
+            found = self._columns[id(schema)] = Columns(schema)
+        return found
+
     def put(self, key: str, value: Any) -> None:
         """Replace a part of the metadata."""
         self.state[key] = value
         self.changed = True
 
-    def append(self, key: str, entry: JSON) -> None:
-        """Replace a list of the metadata by one with another entry."""
-        self.put(key, [*self.state.get(key, ()), entry])
+    def append(self, key: str, entry: JSON) -> list[JSON]:
+        """Replace a list of the metadata by one with another entry, which is returned."""
+        entries = [*self.state.get(key, ()), entry]
+        self.put(key, entries)
+        return entries
 
     def _note(self, noun: str, found: int) -> None:
         # "Last added" (-1) may name an equal one that was there before: Iceberg's own clients never ask for that, a
@@ -163,12 +190,9 @@ def by_id(entries: Sequence[JSON], field: str, wanted: int) -> JSON | None:
     return next((entry for entry in entries if entry[field] == wanted), None)
 
 
-def _same_schema(known: Mapping[str, Any], schema: Mapping[str, Any]) -> bool:
-    try:
-        return schemas.same(schemas.canonical(known), schema)
-    except BadRequest:  # an old writer's schema in a form that can't equal a sound one
-        return False
-
-
-def _order_fields(order: Mapping[str, Any]) -> list[JSON]:
-    return specs.canonical_order(order)["fields"]
+def _check_number(entries: Sequence[JSON], what: str) -> None:
+    if len(entries) >= SPECS_MAX:
+        raise ValidationFailed(
+            f"the table has {len(entries)} {what}, and at most {SPECS_MAX} are taken; remove those that are not used",
+            rule="limit.structure",
+        )

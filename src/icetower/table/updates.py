@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from icetower.errors import BadRequest
+from icetower.protocol.stretches import stretches
 from icetower.table.builder import Builder, Metadata, checked_version
 from icetower.table.shapes import JSON, integer, integers, mapping, optional_integer, text, text_map, texts
 
@@ -47,12 +48,15 @@ def apply(
 
 def perform(builder: Builder, updates: Sequence[Mapping[str, Any]]) -> None:
     """Apply updates to metadata under construction. Raises as `apply` does."""
-    for update in updates:
-        action = update.get("action")
-        handler = _HANDLERS.get(action) if isinstance(action, str) else None
-        if handler is None:
+    for together in stretches(updates):
+        action = together[0].get("action")
+        if not isinstance(action, str) or (action not in _HANDLERS and action not in _TOGETHER):
             raise BadRequest(f"Unknown or unsupported table update: {action!r}", rule="update.action")
-        handler(builder, update)
+        if action in _TOGETHER:
+            _TOGETHER[action](builder, together)
+        else:
+            for update in together:
+                _HANDLERS[action](builder, update)
 
 
 def _first_version(metadata: Metadata | None, updates: Sequence[Mapping[str, Any]]) -> int:
@@ -102,37 +106,43 @@ _HANDLERS: Mapping[str, _Handler] = {
     "add-snapshot": lambda b, u: b.add_snapshot(mapping(u, "snapshot", "add-snapshot")),
     "set-snapshot-ref": lambda b, u: b.set_ref(text(u, "ref-name", "set-snapshot-ref"), _ref_of(u)),
     "remove-snapshot-ref": lambda b, u: b.remove_ref(text(u, "ref-name", "remove-snapshot-ref")),
-    "remove-snapshots": lambda b, u: b.remove_snapshots(integers(u, "snapshot-ids", "remove-snapshots")),
     "set-location": lambda b, u: b.set_location(text(u, "location", "set-location")),
     "set-properties": lambda b, u: b.set_properties(text_map(u, _either(u, "updates", "updated"), "set-properties")),
     "remove-properties": lambda b, u: b.remove_properties(
         texts(u, _either(u, "removals", "removed"), "remove-properties")
     ),
-    "set-statistics": lambda b, u: b.set_statistics("statistics", mapping(u, "statistics", "set-statistics")),
-    "remove-statistics": lambda b, u: b.remove_statistics(
-        "statistics", {integer(u, "snapshot-id", "remove-statistics")}
-    ),
-    "set-partition-statistics": lambda b, u: b.set_statistics(
-        "partition-statistics", mapping(u, "partition-statistics", "set-partition-statistics")
-    ),
-    "remove-partition-statistics": lambda b, u: b.remove_statistics(
-        "partition-statistics", {integer(u, "snapshot-id", "remove-partition-statistics")}
-    ),
-    "remove-partition-specs": lambda b, u: b.remove_by_id(
-        "partition-specs",
-        "spec-id",
-        integers(u, "spec-ids", "remove-partition-specs"),
-        b.state["default-spec-id"],
-        "default partition spec",
-    ),
-    "remove-schemas": lambda b, u: b.remove_by_id(
-        "schemas",
-        "schema-id",
-        integers(u, "schema-ids", "remove-schemas"),
-        b.state["current-schema-id"],
-        "current schema",
-    ),
     "enable-row-lineage": lambda b, u: b.check_row_lineage(),
-    "add-encryption-key": lambda b, u: b.add_key(mapping(u, "encryption-key", "add-encryption-key")),
-    "remove-encryption-key": lambda b, u: b.remove_key(text(u, "key-id", "remove-encryption-key")),
 }
+"""One update at a time."""
+
+
+def _ids(updates: Sequence[Mapping[str, Any]], field: str) -> list[int]:
+    return [each for update in updates for each in integers(update, field, update["action"])]
+
+
+def _each_id(updates: Sequence[Mapping[str, Any]]) -> set[int]:
+    return {integer(update, "snapshot-id", update["action"]) for update in updates}
+
+
+def _each(updates: Sequence[Mapping[str, Any]], field: str) -> list[Mapping[str, Any]]:
+    return [mapping(update, field, update["action"]) for update in updates]
+
+
+_TOGETHER: Mapping[str, Callable[[Builder, Sequence[Mapping[str, Any]]], None]] = {
+    "remove-snapshots": lambda b, us: b.remove_snapshots(_ids(us, "snapshot-ids")),
+    "set-statistics": lambda b, us: b.set_statistics("statistics", _each(us, "statistics")),
+    "remove-statistics": lambda b, us: b.remove_statistics("statistics", _each_id(us)),
+    "set-partition-statistics": lambda b, us: b.set_statistics(
+        "partition-statistics", _each(us, "partition-statistics")
+    ),
+    "remove-partition-statistics": lambda b, us: b.remove_statistics("partition-statistics", _each_id(us)),
+    "remove-partition-specs": lambda b, us: b.remove_by_id(
+        "partition-specs", "spec-id", _ids(us, "spec-ids"), b.state["default-spec-id"], "default partition spec"
+    ),
+    "remove-schemas": lambda b, us: b.remove_by_id(
+        "schemas", "schema-id", _ids(us, "schema-ids"), b.state["current-schema-id"], "current schema"
+    ),
+    "add-encryption-key": lambda b, us: b.add_keys(_each(us, "encryption-key")),
+    "remove-encryption-key": lambda b, us: b.remove_keys({text(u, "key-id", u["action"]) for u in us}),
+}
+"""Those of one action that stand beside each other (`stretches`)."""
