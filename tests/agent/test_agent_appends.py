@@ -241,6 +241,7 @@ def test_a_parquet_file_is_described_by_its_footer(tmp_path: Path, name: str) ->
     pq.write_table(pa.table({"id": [1, 2, 3]}), place)
     file = DataFile.of_parquet(place, partition={"p": 1}, spec_id=2)
     assert (file.path, file.record_count, file.size_bytes) == (f"file://{place}", 3, place.stat().st_size)
+    assert DataFile.of_parquet(f"file://{place}", partition={"p": 1}, spec_id=2) == file
     assert DataFile.of_parquet(place, uri="s3://b/a.parquet").path == "s3://b/a.parquet"
     counted = DataFile("p", 1, 2, nan_value_counts={3: 0}).to_json()
     assert counted["nan-value-counts"] == {"keys": [3], "values": [0]}

@@ -78,7 +78,9 @@ def test_a_principals_secret_is_shown_once_and_works_until_it_is_revoked(run: Ru
     listed = run("principals", "list", "--json").stdout
     assert [p["contract"] for p in json.loads(listed) if p["name"] == "till-7"] == ["till"]
     assert secret not in listed
-    second = run("principals", "rotate", "till-7").stdout.strip()
+    run("principals", "rotate", "till-7", "--grace", "1h")
+    assert run("contracts", "show", "till", token=secret).returncode == 0
+    second = json.loads(run("principals", "rotate", "till-7", "--json").stdout)["secret"]
     assert run("contracts", "show", "till", token=secret).returncode == 1
     assert run("contracts", "show", "till", token=second).returncode == 0
     assert run("principals", "revoke", "till-7").returncode == 0

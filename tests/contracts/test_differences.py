@@ -240,3 +240,9 @@ def test_what_is_said_to_be_gained_and_lost_is_what_rows_are(before: Rule, after
     if dense(before, after, with_layout=False):
         assert (Kind.GAINS in found) == bool(now - was)
         assert (Kind.LOSES in found) == bool(was - now)
+
+
+def test_numbers_that_are_listed_are_not_shown_as_if_one_more_were_granted() -> None:
+    rule = "{table: a.b, operations: [append], partitions: [{n: [0, 1, 2, 3]}]}"
+    text = f"version: 1\nagent: a\nowner: a@example.com\ntables:\n  - {rule}\n"
+    assert changes(None, load(text, source="x"))[0].words == "gains append on a.b where n is from 0 to below 4"

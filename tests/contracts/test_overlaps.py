@@ -66,8 +66,8 @@ CASES = [
     ("{region: null}", "{region: [null, x]}", "! region is null"),
     ("{region: null}", "{region: {from: a}}", ""),
     ("{ts_day: 2017-01-01}", "{day(ts): 2017-05-05}", "? ts_day is 2017-01-01 and day(ts) is 2017-05-05"),
-    ("{n: {from: 15, to: 20}}", "{n: {from: 18, to: 30}}", "! n is from 18 to 20"),
-    ("{n: {from: 5, to: 20}}", "{n: {from: 10, to: 30}}", "? n is from 10 to 20"),  # as texts, 5 is behind 30
+    ("{n: {from: 15, to: 20}}", "{n: {from: 18, to: 30}}", "! n is from 18 to below 20"),
+    ("{n: {from: 5, to: 20}}", "{n: {from: 10, to: 30}}", "? n is from 10 to below 20"),  # as texts, 5 is behind 30
     ("{day(ts): soon}", "{day(ts): 2017-01-01}", "? "),
 ]  # fmt: skip
 
@@ -155,7 +155,7 @@ KNOWN = [
     ('{"truncate(10, id)": 20}', "{identity(id): [19, 25]}", "identity(id) is 25"),
     ('{"truncate(10, id)": {from: 15}}', '{"truncate(4, id)": {to: 20}}', ""),
     ('{"truncate(10, id)": 25}', "{identity(id): 25}", ""),  # no truncated value is 25
-    ("{identity(id): {from: 5, to: 20}}", "{identity(id): {from: 10, to: 30}}", "identity(id) is from 10 to 20"),
+    ("{identity(id): {from: 5, to: 20}}", "{identity(id): {from: 10, to: 30}}", "identity(id) is from 10 to below 20"),
     ("{identity(word): {from: b}}", '{"truncate(1, word)": a}', ""),
 ]
 

@@ -225,7 +225,7 @@ def test_the_report(agent: Make, table: Table, namespace: str) -> None:
     """For whom, how often, since when, an example; what rebasing has spared, and which clause would spare more."""
     bound = agent(SHADOW + NORTH % "")
     tower = bound.tower
-    assert "nothing would have been refused" in printed(tower, bound.name)
+    assert "nothing was committed under it yet" in printed(tower, bound.name)
     table.append(rows(0))
     stale = bound.table()
     table.refresh().append(rows(1))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -64,6 +65,7 @@ class DataFile:
         """Describe a Parquet file of this machine by its footer. Needs pyarrow, which the bare SDK does not install.
 
         Args:
+            file: its path, or its address as ``file:///…``, which `Tower.new_data_file` gives for a local warehouse.
             uri: how the table is to name it, where that isn't its local path; upload it there before the append.
 
         Raises:
@@ -75,7 +77,7 @@ class DataFile:
             raise UsageError(
                 "DataFile.of_parquet needs pyarrow; install it, or give DataFile the count of rows yourself"
             ) from error
-        place = Path(file).absolute()
+        place = Path(re.sub("^file:(//)?(?=/)", "", os.fspath(file))).absolute()
         rows = parquet.read_metadata(place).num_rows
         # Not `as_uri`: Iceberg's readers, and so the server, take the characters of a location as they are.
         return cls(uri or f"file://{place}", rows, place.stat().st_size, partition or {}, spec_id)

@@ -174,9 +174,9 @@ class Tower:
         """A new principal under a contract (or ``administrator``). Returns its secret, which is shown this once."""
         return self._json("POST", "/principals", json={"name": name, "contract": contract})["secret"]
 
-    def rotate_principal(self, name: str) -> str:
-        """A new secret for a principal; the old one ends now."""
-        return self._json("POST", f"/principals/{_in_path(name)}/rotate")["secret"]
+    def rotate_principal(self, name: str, *, grace_s: float = 0.0) -> str:
+        """A new secret for a principal; the old ones and their tokens end after `grace_s` seconds (a week at most)."""
+        return self._json("POST", f"/principals/{_in_path(name)}/rotate", json={"grace_s": grace_s})["secret"]
 
     def revoke_principal(self, name: str) -> None:
         """End a principal: it is unknown from the next request on."""

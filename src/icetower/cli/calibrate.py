@@ -10,6 +10,7 @@ import typer
 from rich.table import Table
 
 from icetower.ambient import SystemAmbient
+from icetower.cli.own_tower import token_for
 from icetower.cli.printing import show
 from icetower.cli.simulate import needed
 from icetower.cli.tables import pairs
@@ -44,7 +45,8 @@ def calibrate(
     calibration = needed("calibration")
     calibration.require_name(name)
     clock = SystemAmbient()
-    catalog, table, made = _table(pairs(properties, "--property"), namespace, f"t_{clock.uuid4().replace('-', '')}")
+    reached = _with_token(pairs(properties, "--property"))
+    catalog, table, made = _table(reached, namespace, f"t_{clock.uuid4().replace('-', '')}")
     files = [(size, f"{table.location()}/data/{size}-{number}") for size in SIZES for number in range(count)]
     writes: dict[int, list[float]] = {size: [] for size in SIZES}
     try:
@@ -68,6 +70,14 @@ def calibrate(
     _show(fits)
     section = calibration.provider_section(name, fits["read"], writes, fits["look"], fits["commit"])
     say(section.rstrip())
+
+
+def _with_token(properties: dict[str, str]) -> dict[str, str]:
+    """The properties of a catalog, with the token that other commands find, where it needs one and none is given."""
+    if properties.get("type") != "rest" or properties.keys() & {"token", "credential", "auth", "auth.type"}:
+        return properties
+    token = token_for(properties.get("uri", ""))
+    return properties if token is None else {**properties, "token": token}
 
 
 def _clean(catalog: Any, table: Any, namespace: str | None, paths: Sequence[str]) -> None:

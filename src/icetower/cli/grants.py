@@ -84,7 +84,7 @@ def grants(
 
     \b
     Example:
-      icetower contracts grants --help
+      icetower contracts grants contracts/*.yaml --catalog prod --polaris http://127.0.0.1:8181 --dry-run
     """
     contracts = [_read(file) for file in files]
     wanted = compile_grants(contracts, map(_binding, principal or ()), catalog=catalog, by_namespace=by_namespace)

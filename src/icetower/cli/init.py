@@ -58,7 +58,8 @@ def init(
 
     \b
     Example:
-      icetower init --help
+      icetower init --catalog prod
+      icetower init --uri sqlite:////data/catalog.db
     """
     if new and (uri or catalog):
         raise UsageError("--new makes an empty catalog; leave out --uri and --catalog, or --new")

@@ -70,7 +70,7 @@ def token_for(uri: str) -> str | None:
     it has it (`registry.proof`).
     """
     token = os.environ.get(TOKEN_VARIABLE)
-    if token is not None:
+    if token:  # one that is empty is not set, as in a pipeline without its secret
         return token
     own = own_tower()
     if not _LOOPBACK.match(uri) and uri.rstrip("/") != own.uri:
@@ -103,7 +103,7 @@ def _proves_itself(uri: str, secret: str) -> bool:
 
 def where_tokens_come_from() -> str:
     """For somebody who was refused for want of a credential: which were looked for, and what was found."""
-    if os.environ.get(TOKEN_VARIABLE) is not None:
+    if os.environ.get(TOKEN_VARIABLE):
         return f"the token was taken from {TOKEN_VARIABLE}"
     file = own_tower().secret_file
     try:

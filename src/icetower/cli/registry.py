@@ -13,7 +13,7 @@ from icetower.agent import Tower
 from icetower.cli.own_tower import CONFIG_FILE, DEFAULT_URI, own_tower, token_for
 from icetower.cli.printing import show
 from icetower.cli.terminal import say
-from icetower.cli.times import time_text
+from icetower.cli.times import duration_s, time_text
 
 __all__ = ["DEFAULT_URI", "Json", "Uri", "connect", "own_uri", "principals", "print_rows", "time_text", "token_for"]
 
@@ -77,17 +77,26 @@ def list_principals(uri: Uri = DEFAULT_URI, as_json: Json = False) -> None:
 
 
 @principals.command("rotate")
-def rotate_principal(name: str, uri: Uri = DEFAULT_URI) -> None:
+def rotate_principal(
+    name: str,
+    grace: Annotated[
+        str, typer.Option(help="How long the old secret and its tokens stay good beside it, such as 2h or 7d.")
+    ] = "0s",
+    uri: Uri = DEFAULT_URI,
+    as_json: Json = False,
+) -> None:
     """Give a principal a new secret, printed this once.
 
-    The old one ends at once.
+    The old one ends at once, or after --grace, so that running clients can be given the new one first.
 
     \b
     Example:
-      icetower principals rotate pricing-1
+      icetower principals rotate pricing-1 --grace 2h
     """
+    grace_s = duration_s(grace, "--grace")
     with connect(uri) as tower:
-        say(tower.rotate_principal(name))
+        secret = tower.rotate_principal(name, grace_s=grace_s)
+    say(json.dumps({"name": name, "secret": secret}) if as_json else secret)
 
 
 @principals.command("revoke")

@@ -56,7 +56,9 @@ def _say(report: Mapping[str, Any], *, earlier: bool) -> None:
     if shown:
         print_rows([row | {"partitions": _examples(row["partitions"])} for row in shown], COLUMNS, as_json=False)
     elif report["mode"] == "shadow":
-        say("  nothing would have been refused")
+        attempts = sum(sum(each["outcomes"].values()) for each in report["principals"])
+        said = f"of {counted(attempts, 'attempt')} nothing would have been refused"
+        say(f"  {said if attempts else 'nothing was committed under it yet, so that nothing can be said'}")
     hidden = sum(row["count"] for row in refusals) - sum(row["count"] for row in shown)
     if hidden:
         say(f"  earlier versions would have refused {hidden} more (--all)")

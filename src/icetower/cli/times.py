@@ -25,6 +25,14 @@ def since_ms(text: str, now_ms: int) -> int:
     return int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1_000)
 
 
+def duration_s(text: str, option: str) -> float:
+    """A length of time such as 90m, 2h or 1d, in seconds. Raises `UsageError`, which names the option."""
+    found = _AGO.fullmatch(text)
+    if found is None:
+        raise UsageError(f"{option} {text!r} is no length of time: write it like 90m, 2h or 1d")
+    return timedelta(**{_UNITS[found[2]]: int(found[1])}).total_seconds()
+
+
 def time_text(at_ms: int) -> str:
     """A time as people read it, in UTC."""
     return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(sep=" ", timespec="seconds")

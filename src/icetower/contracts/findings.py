@@ -15,7 +15,6 @@ RULES: Mapping[str, str] = {
     RULE: "it cannot be read as a contract",
     "agent.role": "two agents would share one role in a catalog",
     "agent.twice": "two contracts of one agent",
-    "escalation.after": "it escalates before the retries of one commit are made",
     "escalation.none": "nobody is told when commits keep failing",
     "escalation.within": "retrying takes longer than the time within which failures count together",
     "except.nothing": "an exception that takes nothing away",

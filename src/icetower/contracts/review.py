@@ -33,7 +33,6 @@ from icetower.contracts.reading import duration_text
 from icetower.contracts.terms import Layout, parse_term
 from icetower.contracts.values import NotUnderstood, moment_of
 from icetower.contracts.wording import UNIT_MS, operations_text
-from icetower.counting import counted
 from icetower.protocol.names import Identifier
 from icetower.table.partitions import PartitionSpec
 
@@ -107,15 +106,6 @@ def _retries(it: Written) -> Iterator[Finding]:
                 f"the retries of one commit take up to {longest}, longer than the {duration_text(escalation.within_s)} "
                 "within which failures count together: they may never come to an escalation; raise 'within'",
                 "escalation.within",
-            )
-        if escalation.after_failures < retries.attempts:
-            yield it.found(
-                Severity.WARNING,
-                "escalation.after",
-                f"it escalates after {counted(escalation.after_failures, 'failure')} in a row, before the "
-                f"{retries.attempts} retries of one commit are made; raise 'after_failures', or lower "
-                "'retries.attempts'",
-                "escalation.after_failures",
             )
     if idempotency is not None and idempotency.window_s is not None and idempotency.window_s < tried_s:
         yield it.found(

@@ -73,15 +73,24 @@ def _piece(field: PartitionField, start: Cut, end: Cut) -> str:
     first, last = (None if cut[0] else _cut_text(field, cut) for cut in (start, end))
     if first is not None and last is not None and _is_one(field, start, end):
         return value_text(field, start[1])
+    if first is not None and last is not None and _is_whole_number(field):
+        return f"from {first} to below {last}"  # of numbers, the end would be taken for granted
     return _range_text(first, last)
+
+
+def _is_whole_number(field: PartitionField) -> bool:
+    return field.transform == "identity" and field.source_type in ("int", "long")
+
+
+def _is_counted(piece: tuple[Cut, Cut]) -> bool:
+    return all(isinstance(cut[1], int) and not cut[2] for cut in piece)
 
 
 def _is_one(field: PartitionField, start: Cut, end: Cut) -> bool:
     """Whether a piece is one value."""
     if start[1] == end[1]:
         return True
-    counted = isinstance(start[1], int) and isinstance(end[1], int) and not (start[2] or end[2])
-    return counted and field.transform != OFFSET and end[1] - start[1] == 1
+    return _is_counted((start, end)) and field.transform != OFFSET and end[1] - start[1] == 1
 
 
 def _cut_text(field: PartitionField, cut: Cut) -> str:

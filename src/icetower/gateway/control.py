@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
+from typing import Annotated
 
+from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -32,6 +34,10 @@ class _NewPrincipal(Wire):
     contract: str
 
 
+GRACE_MAX_S = 7 * 24 * 3600
+"""So long a secret may still be good beside the one that replaces it."""
+
+
 class _Proposed(Wire):
     text: str
     expected: int | None = None
@@ -40,6 +46,10 @@ class _Proposed(Wire):
 class _Proposals(Wire):
     contracts: list[_Proposed]
     message: str | None = None
+
+
+class _Rotation(Wire):
+    grace_s: Annotated[float, Field(ge=0, le=GRACE_MAX_S)] = 0.0
 
 
 class _Restoration(Wire):
@@ -237,7 +247,8 @@ async def revoke_principal(call: Call) -> Response:
 async def rotate_principal(call: Call) -> Response:
     call.require_administrator()
     name = call.request.path_params["name"]
-    return json_response({"name": name, "secret": await call.tower.registry.rotate(name)})
+    wanted = read(_Rotation, read_object(call.body or b"{}", "rotation"), "rotation")
+    return json_response({"name": name, "secret": await call.tower.registry.rotate(name, grace_s=wanted.grace_s)})
 
 
 async def recent_commits(call: Call) -> Response:
