@@ -7,6 +7,7 @@ import itertools
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from threading import Barrier
 from typing import Any
 
@@ -390,3 +391,33 @@ def test_clause_prove_partitions(agent: Make, keeper: Keeper) -> None:
     bound.refused("append.unproven", lambda: bound.insert(in_bucket(1), in_bucket(1, nth=1)), "id_bucket")
     bound.ends(lambda: bound.insert(in_bucket(2)))
     assert len(keeper.ids()) == 4
+
+
+def test_k2_a_mediator_applies_anew_what_was_rolled_back(keeper: Keeper, spark: SparkSession, namespace: str) -> None:
+    """Trap K2: no replay, though the log holds the same rows; and a table is the same under another name."""
+    columns = "(id BIGINT, v INT, _idempotency_key STRING"
+    keeper.sql(f"CREATE TABLE {{ns}}.wal {columns}, _agent STRING) USING iceberg PARTITIONED BY (_agent)")
+    keeper.sql(f"CREATE TABLE {{t}} {columns}) USING iceberg")
+    text = "version: 1\nagent: web\ntables: [{table: '**', operations: [overwrite], partitions: all}]\n"
+    contracts = {"web": load(text, source="test")}
+    job = Job(f"{keeper.place}.wal", f"{keeper.place}.t", contracts, f"{keeper.place}_system", merge_keys=("id",))
+
+    def log(*versions: int) -> None:
+        for v in versions:
+            keeper.sql(f"INSERT INTO {{ns}}.wal VALUES (1, {v}, 'k{v}', 'web')")
+
+    log(1)
+    first = mediate(spark, job)
+    log(2, 3)
+    second = mediate(spark, job)
+    keeper.sql(f"CALL {KEEPER}.system.rollback_to_snapshot('{namespace}.t', {first.committed_snapshot})")
+    again = mediate(spark, job)
+    assert (again.applied, again.superseded, again.duplicates) == (1, 1, 0)
+    assert again.batch != second.batch
+    assert keeper.sql("SELECT v FROM {t}") == [(3,)]
+
+    keeper.sql(f"ALTER TABLE {{t}} RENAME TO {namespace}.renamed")
+    log(2)  # sent again: superseded, so that no row shows its key
+    done = mediate(spark, replace(job, target=f"{keeper.place}.renamed"))
+    assert (done.applied, done.duplicates) == (0, 1)
+    assert keeper.sql("SELECT v FROM {ns}.renamed") == [(3,)]

@@ -3,19 +3,24 @@
 `wal_rejections` is written before a batch is committed, so that what was refused, and why, survives any crash; its rows
 count together with their batch in `wal_mediations`, which is written last of all and closes the batch. Whatever a
 crash left out in between is made up for by the next run.
+
+A key is logged with the target's uuid and the snapshot that applied it: a table that was renamed is the same table, one
+that was created anew is another, and a batch that was rolled back is not applied (`wal_line`). Rows that earlier
+versions logged have neither; the log of mediations says to which batch they belong.
 """
 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as f
 
-from icetower.errors import CommitConflict
+from icetower.errors import BadRequest, CommitConflict, IcetowerError
 from icetower.pipelines.tables import literal, merge, quoted, told
+from icetower.pipelines.wal_line import Logged, legacy_batch_id
 from icetower.pipelines.wal_plan import Batch, Done
 from icetower.pipelines.wal_reading import FILE, ORDER, POSITION
 from icetower.pipelines.wal_rows import AGENT_COLUMN, KEY_COLUMN, OUTCOME, REASON, REJECTED, RULE
@@ -24,14 +29,40 @@ TRIES = 5
 _MEDIATION = (
     "batch STRING, target STRING, wal STRING, from_snapshot BIGINT, through_snapshot BIGINT, rows_read BIGINT, "
     "rows_applied BIGINT, rows_superseded BIGINT, rows_duplicate BIGINT, rows_rejected BIGINT, "
-    "committed_snapshot BIGINT, committed_at TIMESTAMP"
+    "committed_snapshot BIGINT, committed_at TIMESTAMP, table_uuid STRING, wal_uuid STRING, previous_snapshot BIGINT"
 )
 _REJECTION = (
     "batch STRING, target STRING, agent STRING, idempotency_key STRING, rule STRING, reason STRING, row STRING, "
     "wal_file STRING, wal_position BIGINT, rejected_at TIMESTAMP"
 )
 # The guide, step 4.
-_DEDUP = "agent_id STRING, idempotency_key STRING, table_name STRING, committed_at TIMESTAMP"
+_DEDUP = (
+    "agent_id STRING, idempotency_key STRING, table_name STRING, committed_at TIMESTAMP, "
+    "table_uuid STRING, snapshot_id BIGINT"
+)
+# Columns that earlier versions did not write.
+_LATER = {"table_uuid", "wal_uuid", "previous_snapshot", "snapshot_id"}
+
+SNAPSHOT = "__snapshot"
+"""Of a logged key: the snapshot that applied it."""
+
+LISTED_MAX = 1000
+"""More snapshots are joined, fewer are listed in a condition."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mediations:
+    """What the log of mediations knows of a target.
+
+    Attributes:
+        closed: ids of batches.
+        batches: those that were committed to this very table.
+        legacy: of batches that earlier versions logged: the target's name then, and the time in milliseconds.
+    """
+
+    closed: frozenset[str]
+    batches: Sequence[Logged]
+    legacy: Mapping[tuple[str, int], int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,17 +85,40 @@ class Logs:
         return f"{self.system}.agent_dedup_log"
 
     def create(self) -> None:
-        """Create what is missing."""
+        """Create what is missing, and add the columns that tables of earlier versions lack."""
         wanted = {
-            self.mediations: f"({_MEDIATION}) USING iceberg",
-            self.rejections: f"({_REJECTION}) USING iceberg PARTITIONED BY (batch)",
-            self.keys: f"({_DEDUP}) USING iceberg PARTITIONED BY (days(committed_at))",
+            self.mediations: (_MEDIATION, ""),
+            self.rejections: (_REJECTION, " PARTITIONED BY (batch)"),
+            self.keys: (_DEDUP, " PARTITIONED BY (days(committed_at))"),
         }
         missing = [table for table in wanted if not self.spark.catalog.tableExists(quoted(table))]
         if missing:
             self._run(f"creating {self.system}", f"CREATE NAMESPACE IF NOT EXISTS {quoted(self.system)}")
         for table in missing:
-            self._run(f"creating {table}", f"CREATE TABLE IF NOT EXISTS {quoted(table)} {wanted[table]}")
+            columns, partitions = wanted[table]
+            statement = f"CREATE TABLE IF NOT EXISTS {quoted(table)} ({columns}) USING iceberg{partitions}"
+            self._run(f"creating {table}", statement)
+        for table in wanted.keys() - missing:
+            self._upgrade(table, wanted[table][0])
+
+    def _upgrade(self, table: str, columns: str) -> None:
+        lacking = self._lacking(table, columns)
+        if not lacking:
+            return
+        statement = f"ALTER TABLE {quoted(table)} ADD COLUMNS ({', '.join(lacking)})"
+        try:
+            self._run(f"upgrading {table}", statement)
+        except IcetowerError as error:
+            if self._lacking(table, columns):  # else another mediator was faster
+                raise BadRequest(
+                    f"{table} is of an earlier version and could not be upgraded: {error.message}. Run once, as "
+                    f"somebody who may alter it: {statement}",
+                    rule="wal.upgrade",
+                ) from error
+
+    def _lacking(self, table: str, columns: str) -> list[str]:
+        there = set(self.spark.table(table).columns)
+        return [one for one in columns.split(", ") if (name := one.partition(" ")[0]) in _LATER and name not in there]
 
     def _run(self, what: str, statement: str) -> None:
         told(what, lambda: self.spark.sql(statement))
@@ -105,18 +159,78 @@ class Logs:
 
     # -- keys and batches: after the commit
 
-    def known_keys(self, target: str, since_ms: int | None) -> DataFrame:
-        """Keys logged for the target, as a column `_idempotency_key`; with `since_ms`, only those committed since."""
-        rows = self.spark.table(self.keys).where(f.col("table_name") == target)
+    def mediations_of(self, table_uuid: str, wal_uuid: str) -> Mediations:
+        """The batches of a table, by whichever name it went.
+
+        Args:
+            wal_uuid: of the log whose batches of earlier versions are looked for: their ids prove to which table they
+                were applied.
+        """
+        rows = self.spark.table(self.mediations).where(f"table_uuid = {literal(table_uuid)} OR table_uuid IS NULL")
+        columns = (
+            "batch, target, from_snapshot, through_snapshot, committed_snapshot, unix_millis(committed_at), wal_uuid, "
+            "previous_snapshot"
+        )
+        closed, batches, legacy = set[str](), list[Logged](), dict[tuple[str, int], int]()
+        found = told(f"reading {self.mediations}", rows.selectExpr(*columns.split(", ")).collect)
+        for batch, name, start, through, snapshot, at_ms, log, previous in found:
+            if log is None:
+                if batch != legacy_batch_id(table_uuid, wal_uuid, start, through):
+                    continue
+                legacy[name, at_ms] = snapshot
+            closed.add(batch)
+            batches.append(Logged(snapshot, log or wal_uuid, start, through, at_ms, previous))
+        return Mediations(frozenset(closed), batches, legacy)
+
+    def logged_keys(self, table_uuid: str, legacy: Mapping[tuple[str, int], int], since_ms: int | None) -> DataFrame:
+        """Keys logged for a table: `_idempotency_key` and `__snapshot`, which is null for those that an administrator
+        has declared applied. With `since_ms`, only those committed since."""
+        rows = self.spark.table(self.keys)
         if since_ms is not None:
             rows = rows.where(f.col("committed_at") >= f.timestamp_millis(f.lit(since_ms)))
+        key = f.col("idempotency_key").alias(KEY_COLUMN)
+        ours = rows.where(f.col("table_uuid") == table_uuid).select(key, f.col("snapshot_id").alias(SNAPSHOT))
+        if not legacy:
+            return ours
+        old = rows.where("table_uuid IS NULL").withColumn("__at", f.unix_millis("committed_at"))
+        return ours.unionByName(old.join(self._places(legacy), ["table_name", "__at"]).select(key, f.col(SNAPSHOT)))
+
+    def unplaced_keys(
+        self, target: str, legacy: Mapping[tuple[str, int], int], between_ms: tuple[int, int]
+    ) -> DataFrame:
+        """Keys that an earlier version logged for a table of this name between two times, of no batch that is known."""
+        first, last = (f.timestamp_millis(f.lit(at_ms)) for at_ms in between_ms)
+        rows = self.spark.table(self.keys).where("table_uuid IS NULL").where(f.col("table_name") == target)
+        rows = rows.where(f.col("committed_at").between(first, last))
+        rows = rows.withColumn("__at", f.unix_millis("committed_at"))
+        if legacy:
+            rows = rows.join(self._places(legacy), ["table_name", "__at"], "left_anti")
         return rows.select(f.col("idempotency_key").alias(KEY_COLUMN))
 
-    def write_keys(self, done: Done, target: str, rows: DataFrame) -> None:
-        """Log the keys of a batch. `rows`: of the log, those that were rejected or not."""
+    def _places(self, legacy: Mapping[tuple[str, int], int]) -> DataFrame:
+        places = [(*place, snapshot) for place, snapshot in legacy.items()]
+        return f.broadcast(self.spark.createDataFrame(places, f"table_name STRING, __at BIGINT, {SNAPSHOT} BIGINT"))
+
+    def of_snapshots(self, keys: DataFrame, snapshots: Collection[int], *, others: bool = False) -> DataFrame:
+        """Those of logged keys that came with any of the snapshots, or all others that came with one."""
+        rows = keys.where(f.col(SNAPSHOT).isNotNull())
+        if len(snapshots) <= LISTED_MAX:
+            among = f.col(SNAPSHOT).isin(*snapshots)
+            return rows.where(~among if others else among)
+        ids = self.spark.createDataFrame([(snapshot,) for snapshot in snapshots], f"{SNAPSHOT} BIGINT")
+        return rows.join(f.broadcast(ids), SNAPSHOT, "left_anti" if others else "left_semi")
+
+    def write_keys(self, done: Done, target: str, table_uuid: str, rows: DataFrame, logged: DataFrame) -> None:
+        """Log the keys of a batch.
+
+        Args:
+            target: the table's name.
+            rows: of the log, those that were rejected or not.
+            logged: keys that need not be logged again: they came with earlier batches in the same line.
+        """
         rejected = self.spark.table(self.rejections).where(f.col("batch") == done.batch)
         rejected = rejected.select(f.col("wal_file").alias(FILE), f.col("wal_position").alias(POSITION))
-        sound = rows.join(rejected, [FILE, POSITION], "left_anti")
+        sound = rows.join(rejected, [FILE, POSITION], "left_anti").join(logged, KEY_COLUMN, "left_anti")
         first = Window.partitionBy(KEY_COLUMN).orderBy(*(f.col(name) for name in ORDER))
         keys = (
             sound.withColumn("__nth", f.row_number().over(first))
@@ -126,28 +240,19 @@ class Logs:
                 f.col(KEY_COLUMN).alias("idempotency_key"),
                 f.lit(target).alias("table_name"),
                 f.timestamp_millis(f.lit(done.committed_at_ms)).alias("committed_at"),
+                f.lit(table_uuid).alias("table_uuid"),
+                f.lit(done.snapshot).alias("snapshot_id"),
             )
         )
-        self._insert(self.keys, keys.localCheckpoint(), ("idempotency_key", "table_name"))
+        self._insert(self.keys, keys.localCheckpoint(), ("idempotency_key", "table_uuid", "snapshot_id"))
 
-    def write_mediation(self, done: Done, target: str, wal: str) -> None:
-        """Close a batch."""
+    def write_mediation(self, done: Done, names: tuple[str, str], uuids: tuple[str, str]) -> None:
+        """Close a batch. `names`, `uuids`: of the target and the log."""
         counts = done.counts
         at = dt.datetime.fromtimestamp(done.committed_at_ms / 1000, dt.UTC)
         numbers = (counts.read, counts.applied, counts.superseded, counts.duplicates, counts.rejected)
-        row = (done.batch, target, wal, done.start, done.through, *numbers, done.snapshot, at)
+        row = (done.batch, *names, done.start, done.through, *numbers, done.snapshot, at, *uuids, done.previous)
         self._insert(self.mediations, self.spark.createDataFrame([row], _MEDIATION), ("batch",))
-
-    def open_batches(self, done: Iterable[Done]) -> list[Done]:
-        """Those that no mediation closes yet, oldest first."""
-        batches = list(done)
-        if not batches:
-            return []
-        ids = ", ".join(literal(one.batch) for one in batches)
-        closed = {
-            row[0] for row in self.spark.table(self.mediations).where(f"batch IN ({ids})").select("batch").collect()
-        }
-        return [one for one in reversed(batches) if one.batch not in closed]
 
     def _insert(self, table: str, rows: DataFrame, on: Sequence[str]) -> None:
         patiently(lambda: merge(self.spark, table, rows, on))

@@ -46,8 +46,22 @@ from icetower.pipelines.tables import (
     quoted,
     require_serializable,
 )
+from icetower.pipelines.wal_applied import Applied
+from icetower.pipelines.wal_line import FIRST
 from icetower.pipelines.wal_logs import Logs
-from icetower.pipelines.wal_plan import SEQUENCE, WAL, Batch, Counts, Done, Metadata, history, next_batch, readable
+from icetower.pipelines.wal_plan import (
+    SEQUENCE,
+    WAL,
+    Batch,
+    Counts,
+    Done,
+    Metadata,
+    history,
+    latest,
+    next_batch,
+    published,
+    readable,
+)
 from icetower.pipelines.wal_reading import columns_as_of, read_batch, with_known_order
 from icetower.pipelines.wal_rows import (
     APPLIED,
@@ -200,7 +214,9 @@ class _Run:
         job = self.job
         target, wal = load_metadata(self.spark, job.target), load_metadata(self.spark, job.wal)
         rules = self._rules(target, wal)
-        self._settle(target, wal)
+        mediations = self.logs.mediations_of(target["table-uuid"], wal["table-uuid"])
+        applied = Applied(self.logs, target, job.table_name, mediations)
+        self._settle(target, wal, applied)
         batch = next_batch(target, wal, snapshots_max=job.snapshots_max, reread=job.reread)
         if batch is None:
             return Mediation("idle", job.target, job.wal, settled=tuple(self.settled))
@@ -209,8 +225,10 @@ class _Run:
             batch, ordered = with_known_order(self.spark, job.wal, wal, batch)
             order_by = None if ordered else job.order_by
         columns = self.spark.table(job.target).columns
+        judged = judge(read_batch(self.spark, job.wal, wal, batch), rules)
+        known, batch = self._known(batch, target, judged, applied)
         # Cut off from the tables it was read from: what is counted is what is merged, whatever they become meanwhile.
-        rows = self._classified(batch, target, wal, rules, order_by).localCheckpoint()
+        rows = classify(judged, known, job.merge_keys, order_by).localCheckpoint()
         found = {row[0]: row[1] for row in rows.groupBy(OUTCOME).count().collect()}
         if UNORDERED in found:
             raise _order_is_lost(job, found[UNORDERED], order_by)
@@ -222,7 +240,7 @@ class _Run:
         sound = rows.where(f.col(OUTCOME) == APPLIED).select(*(f.col(quoted(name)) for name in columns))
         done = self._commit(batch, counts, target, sound)
         self.after("committed")
-        self._close(done, rows)
+        self._close(done, rows, wal, applied)
         return Mediation(
             "applied",
             job.target,
@@ -276,20 +294,25 @@ class _Run:
             now_ms=self.ambient.now_ms(),
         )
 
-    def _classified(
-        self, batch: Batch, target: Metadata, wal: Metadata, rules: Rules, order_by: str | None
-    ) -> DataFrame:
-        judged = judge(read_batch(self.spark, self.job.wal, wal, batch), rules)
+    def _known(
+        self, batch: Batch, target: Metadata, judged: DataFrame, applied: Applied
+    ) -> tuple[list[DataFrame], Batch]:
+        """The keys that were applied before, and the batch at its place behind those before it."""
         window = self._window(batch)
         since_ms = None if window is None else self.ambient.now_ms() - window.length_s * 1000
-        known = [self.logs.known_keys(self.job.table_name, since_ms)]
         head = current_snapshot_id(target)
+        rows = None
         if head is not None:
             rows = self.spark.read.format("iceberg").option("versionAsOf", head).load(self.job.target)
             rows = rows.select(*columns_as_of(self.spark, self.job.target, target, head))
+        logged, found = applied.keys(rows, since_ms)
+        if batch.previous == FIRST:
+            batch = replace(batch, previous=found.tips.get(batch.wal_uuid, FIRST))
+        known = [logged]
+        if rows is not None:
             condition = self._bound(judged, window, "")
             known.append(rows.where(condition) if condition else rows)
-        return classify(judged, known, self.job.merge_keys, order_by)
+        return known, batch
 
     def _window(self, batch: Batch) -> Window | None:
         # A log that is taken whole holds rows of any age, and the target may have them all.
@@ -320,7 +343,7 @@ class _Run:
                     self.job.merge_keys or (KEY_COLUMN,),
                     update=bool(self.job.merge_keys),
                     where_target="" if self.job.merge_keys else self._bound(rows, self._window(batch), "t."),
-                    guard=self._guard(batch),
+                    guard=self._guard(batch, target),
                     properties=properties,
                 )
             else:
@@ -339,13 +362,26 @@ class _Run:
             raise CommitConflict(f"batch {batch.id} was committed to {self.job.target} and rolled back since")
         return done
 
-    def _guard(self, batch: Batch) -> str:
-        """True as long as no snapshot of the target tells of a batch of this log that was not known when planning."""
-        snapshots = f"{quoted(self.job.target)}.snapshots"
-        return (
-            f"(SELECT coalesce(max(cast(summary[{literal(SEQUENCE)}] AS BIGINT)), 0) FROM {snapshots} "  # noqa: S608
-            f"WHERE summary[{literal(WAL)}] = {literal(batch.wal_uuid)}) < {batch.sequence}"
+    def _guard(self, batch: Batch, target: Metadata) -> str:
+        """True as long as the target's history has all that it had when planning, and no batch of this log besides.
+
+        A rollback would leave out rows that the progress names as applied; going forward again to a batch that was
+        rolled back would put older rows over newer ones.
+        """
+        snapshots, log = (f"{quoted(self.job.target)}.{part}" for part in ("snapshots", "history"))
+        line = f"SELECT snapshot_id FROM {log} WHERE is_current_ancestor"  # noqa: S608 - names are quoted
+        highest = (
+            f"SELECT coalesce(max(cast(summary[{literal(SEQUENCE)}] AS BIGINT)), 0) FROM {snapshots} "  # noqa: S608
+            f"WHERE summary[{literal(WAL)}] = {literal(batch.wal_uuid)}"
         )
+        done, head = latest(target, batch.wal_uuid), current_snapshot_id(target)
+        conditions = [
+            f"({highest}) < {batch.sequence}",
+            f"({highest} AND snapshot_id IN ({line})) <= {0 if done is None else done.sequence}",
+        ]
+        if head in {entry["snapshot-id"] for entry in target.get("snapshot-log") or ()}:
+            conditions.append(f"(SELECT count(*) FROM ({line}) WHERE snapshot_id = {head}) > 0")  # noqa: S608
+        return " AND ".join(conditions)
 
     def _landed(self, batch: Batch) -> Done | None:
         target = load_metadata(self.spark, self.job.target)
@@ -353,24 +389,25 @@ class _Run:
 
     # -- after the commit
 
-    def _settle(self, target: Metadata, wal: Metadata) -> None:
+    def _settle(self, target: Metadata, wal: Metadata, applied: Applied) -> None:
         """Complete the logs of batches whose mediator did not live to do it."""
-        recent = list(islice(history(target, wal["table-uuid"]), SETTLED_LOOK_BACK))
-        for done in self.logs.open_batches(recent):
+        recent = [*published(target, wal["table-uuid"]), *islice(history(target, wal["table-uuid"]), SETTLED_LOOK_BACK)]
+        for done in reversed([one for one in recent if one.batch not in applied.mediations.closed]):
             batch = Batch(
                 target["table-uuid"], wal["table-uuid"], done.sequence, done.start, done.through, base=done.base
             )
             rows = read_batch(self.spark, self.job.wal, wal, batch) if readable(wal, batch) else None
             if rows is None:
                 _log.warning("batch %s: its part of the log has expired, its keys are in the target only", done.batch)
-            self._close(done, rows)
+            self._close(done, rows, wal, applied)
             self.settled.append(done.batch)
 
-    def _close(self, done: Done, rows: DataFrame | None) -> None:
+    def _close(self, done: Done, rows: DataFrame | None, wal: Metadata, applied: Applied) -> None:
         if rows is not None and done.counts.applied:
-            self.logs.write_keys(done, self.job.table_name, rows)
+            self.logs.write_keys(done, self.job.table_name, applied.uuid, rows, applied.before(done))
         self.after("keys")
-        self.logs.write_mediation(done, self.job.table_name, str(identifier(self.job.wal)))
+        names = (self.job.table_name, str(identifier(self.job.wal)))
+        self.logs.write_mediation(done, names, (applied.uuid, wal["table-uuid"]))
         self.after("closed")
 
 

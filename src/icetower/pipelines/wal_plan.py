@@ -2,17 +2,19 @@
 
 Progress is no table of its own: the snapshot that applies a batch says so in its summary, so both are committed or
 neither is. The newest such snapshot in the target's line of ancestors is the progress; after a rollback of the target
-the log is therefore read again from where the target stands.
+the log is therefore read again from where the target stands, in batches with ids of their own.
 """
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 from icetower.errors import BadRequest
+from icetower.pipelines.wal_line import FIRST, Logged, picked, returned_at_ms
 from icetower.protocol.marks import KEY, MEDIATOR
 from icetower.table.metadata import ancestors, current_snapshot_id
 
@@ -25,6 +27,7 @@ FROM = MEDIATOR + "from-snapshot"
 THROUGH = MEDIATOR + "through-snapshot"
 BATCH = MEDIATOR + "batch"
 BASE = MEDIATOR + "base-snapshot"
+PREVIOUS = MEDIATOR + "previous-snapshot"
 COUNTS = ("read", "applied", "superseded", "duplicates", "rejected")
 
 
@@ -53,6 +56,8 @@ class Batch:
     Attributes:
         compacted: files of the batch may have been replaced since, by a compaction of the log.
         base: of a whole log: the snapshot that is read as it stood; the rest is read append by append.
+        previous: the target's snapshot with the batch before this one; `FIRST` where there is none.
+        returned_at_ms: when the target last went back to an older snapshot.
     """
 
     target_uuid: str
@@ -62,6 +67,8 @@ class Batch:
     through: int
     compacted: bool = True
     base: int | None = None
+    previous: int = FIRST
+    returned_at_ms: int = 0
 
     @property
     def whole(self) -> bool:
@@ -69,8 +76,11 @@ class Batch:
 
     @property
     def id(self) -> str:
-        """The same for the same rows, so that a batch sent again is recognised."""
-        return str(uuid.uuid5(uuid.UUID(self.wal_uuid), f"{self.target_uuid}/{self.start}/{self.through}"))
+        """The same for the same rows at the same place in the target's history, so that a batch sent again is
+        recognised. Another one after a rollback, so that rows that are applied once more are no replay (trap K2)."""
+        place = (self.sequence, self.previous, self.returned_at_ms)
+        parts = (self.target_uuid, self.start, self.through, *place)
+        return str(uuid.uuid5(uuid.UUID(self.wal_uuid), "/".join(map(str, parts))))
 
     def based_on(self, base: int) -> Batch:
         """The same rows, read from another state of the log on."""
@@ -86,6 +96,7 @@ class Batch:
             FROM: "none" if self.start is None else str(self.start),
             THROUGH: str(self.through),
             BATCH: self.id,
+            PREVIOUS: str(self.previous),
             **based,
             **{MEDIATOR + name: str(getattr(counts, name)) for name in COUNTS},
         }
@@ -103,6 +114,7 @@ class Done:
     snapshot: int
     committed_at_ms: int
     base: int | None = None
+    previous: int | None = None
 
 
 def history(target: Metadata, wal_uuid: str) -> Iterator[Done]:
@@ -114,6 +126,32 @@ def history(target: Metadata, wal_uuid: str) -> Iterator[Done]:
         summary = snapshot.get("summary", {})
         if summary.get(WAL) == wal_uuid:
             yield _done(snapshot, summary)
+
+
+def published(target: Metadata, wal_uuid: str) -> Iterator[Done]:
+    """The batches that are in the target's history by another snapshot, which was picked from theirs.
+
+    They are no progress: the batches before them may be missing.
+    """
+    sources = set(picked(target))
+    return (done for uuid_, done in _marks(target) if uuid_ == wal_uuid and done.snapshot in sources)
+
+
+def marked(target: Metadata) -> list[Logged]:
+    """The batches of all logs that the target's metadata names, whether or not they are in its history."""
+    return [
+        Logged(done.snapshot, wal_uuid, done.start, done.through, done.committed_at_ms, done.previous)
+        for wal_uuid, done in _marks(target)
+    ]
+
+
+def _marks(target: Metadata) -> Iterator[tuple[str, Done]]:
+    for snapshot in target["snapshots"]:
+        summary = snapshot.get("summary", {})
+        if WAL in summary:
+            # Marks that make no sense are refused where they stand for progress, in `history`.
+            with suppress(BadRequest):
+                yield str(summary[WAL]), _done(snapshot, summary)
 
 
 def _done(snapshot: Snapshot, summary: Mapping[str, str]) -> Done:
@@ -128,6 +166,7 @@ def _done(snapshot: Snapshot, summary: Mapping[str, str]) -> Done:
             snapshot=snapshot["snapshot-id"],
             committed_at_ms=snapshot["timestamp-ms"],
             base=int(summary.get(BASE, summary[THROUGH])) if start == "none" else None,
+            previous=int(summary[PREVIOUS]) if PREVIOUS in summary else None,
         )
     except (KeyError, ValueError) as error:
         raise BadRequest(
@@ -167,11 +206,22 @@ def next_batch(target: Metadata, wal: Metadata, *, snapshots_max: int, reread: b
     start = None if done is None else done.through
     fresh = None if start is None else _fresh(wal, start, head, reread=reread)
     sequence = last_sequence(target, wal["table-uuid"]) + 1
+    whole = Batch(
+        target["table-uuid"],
+        wal["table-uuid"],
+        sequence,
+        None,
+        head,
+        compacted=False,
+        base=head,
+        previous=FIRST if done is None else done.snapshot,
+        returned_at_ms=returned_at_ms(target),
+    )
     if fresh is None:
-        return Batch(target["table-uuid"], wal["table-uuid"], sequence, None, head, compacted=False, base=head)
+        return whole
     through = fresh[:snapshots_max][-1]["snapshot-id"]
     compacted = any(_operation(snapshot) == "replace" for snapshot in fresh)
-    return Batch(target["table-uuid"], wal["table-uuid"], sequence, start, through, compacted)
+    return replace(whole, start=start, through=through, compacted=compacted, base=None)
 
 
 def _fresh(wal: Metadata, start: int, head: int, *, reread: bool) -> list[Snapshot] | None:
