@@ -133,7 +133,7 @@ def standing(target: Metadata, batches: Mapping[int, Logged], seen: Collection[i
         if tip is None:
             tip = next((batch.snapshot for batch in reversed(its) if batch.snapshot in in_question & set(seen)), None)
             chain, whole = lineage(batches, tip)
-            unknown |= {i for i in in_question - chain if not _beside(batches, i, tip, chain)}
+            unknown |= in_question - chain - (set() if tip is None else _beside(batches, in_question - chain, tip))
         else:
             chain, whole = lineage(batches, tip)
             unknown |= set() if whole else in_question - chain
@@ -143,10 +143,20 @@ def standing(target: Metadata, batches: Mapping[int, Logged], seen: Collection[i
     return Standing(frozenset(applied), frozenset(unknown - applied), tips, complete, cut_at_ms)
 
 
-def _beside(batches: Mapping[int, Logged], snapshot: int, tip: int | None, chain: Collection[int]) -> bool:
-    """Whether a batch and the tip cannot both be in one line: each is missing from the chain of the other."""
-    own, whole = lineage(batches, snapshot)
-    return tip is not None and whole and tip not in own and snapshot not in chain
+def _beside(batches: Mapping[int, Logged], snapshots: Collection[int], tip: int) -> set[int]:
+    """Those of snapshots that the tip was not built on, nor they on it: one line has either them or the tip."""
+    beside: dict[int, bool] = {tip: False, FIRST: True}
+    for start in snapshots:
+        at, path = start, list[int]()
+        while at not in beside and at in batches:
+            path.append(at)
+            beside[at] = False  # forged ones may go round in circles
+            before = batches[at].previous
+            if before is None:
+                break
+            at = before
+        beside.update(dict.fromkeys(path, bool(path) and at not in path and beside.get(at, False)))
+    return {snapshot for snapshot in snapshots if beside[snapshot]}
 
 
 def returned_at_ms(target: Metadata) -> int:
