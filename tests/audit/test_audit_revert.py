@@ -314,6 +314,25 @@ def test_r11_the_contract_that_was_in_force_says_what_was_read(words: str, opera
     assert taken_back(world.table(), promises=later)[1] is None
 
 
+@pytest.mark.parametrize(
+    ("operation", "certain", "reads"), [("overwrite", True, "reads"), ("append", False, "may have")]
+)
+def test_r11_who_reads_by_contract_where_the_agent_wrote_is_explained_by_it(
+    operation: str, certain: bool, reads: str
+) -> None:
+    """A contract is heard as the summary's own filter is. An append may depend on nothing."""
+    world, _ = story()
+    blamed = world.commit(operation, [world.data(range(200, 210), (0, RED))])
+    declared = promises("    partitions: [{category: [red]}]\n    read_scope: owned\n")
+    plan, after = taken_back(world.table(), promises=declared, unread=True)
+    ((snapshot_id, why, known),) = [(each.snapshot_id, each.why, each.certain) for each in plan.dependencies]
+    assert (snapshot_id, known) == (blamed, certain)
+    assert "nothing says" not in why
+    assert reads in why
+    assert "partition category=red by its contract (read_scope: owned), and the agent wrote there" in why
+    assert (after is None) == certain
+
+
 def test_who_only_dropped_it_is_no_obstacle() -> None:
     world, file = story()
     world.commit("delete", (), [file], summary={FILTER: "false"})
@@ -413,8 +432,23 @@ def test_what_was_brought_back_by_taking_back_that_is_taken_back_again() -> None
     world.commit("append", [file], summary={REVERTS: str(taken)})
     plan, after = taken_back(world.table())
     assert len(plan.snapshots) == 3
+    assert plan.written == (int(written),)  # the administrator's reverts are not the agent's commits
+    assert len(plan.reverts) == 2
     assert after is not None
     assert content_of(world, after) == list(range(10))
+
+
+def test_the_principals_of_one_contract_are_taken_back_together() -> None:
+    world, _ = story()
+    world.author = "cy"
+    world.commit("append", [world.data(range(300, 305), (0, RED))], summary={BLIND: "true"})
+    table = world.table()
+
+    async def planned(*principals: str) -> int:
+        plan = await Agent(table.head, table.files, Wanted("team", 0, principals=principals)).plan()
+        return len(plan.written)
+
+    assert [asyncio.run(planned(*who)) for who in ((), ("ann",), ("ann", "cy"))] == [0, 1, 2]
 
 
 def test_only_what_came_since_then_and_only_that_agent() -> None:

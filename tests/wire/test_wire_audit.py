@@ -26,8 +26,13 @@ def rows(*ids: int) -> pa.Table:
     return pa.table({"id": pa.array(ids, pa.int64())})
 
 
-def typed(tower: TowerProcess, *words: str) -> subprocess.CompletedProcess[str]:
-    environment = {"ICETOWER_TOKEN": tower.secret, "ICETOWER_URI": tower.uri, "PATH": "/usr/bin:/bin", "COLUMNS": "160"}
+def typed(tower: TowerProcess, *words: str, token: str = "") -> subprocess.CompletedProcess[str]:
+    environment = {
+        "ICETOWER_TOKEN": token or tower.secret,
+        "ICETOWER_URI": tower.uri,
+        "PATH": "/usr/bin:/bin",
+        "COLUMNS": "160",
+    }
     return subprocess.run(command(*words), env=environment, capture_output=True, text=True, timeout=60)
 
 
@@ -187,6 +192,42 @@ def test_an_agents_part_of_a_group_of_appends(
     done = typed(tower, "revert", table, "--agent", f"{namespace}-ann", "--since", "1h")
     assert done.returncode == 0, done.stdout + done.stderr
     assert ids(catalog, table) == [2]
+
+
+def test_an_agent_is_a_principal_or_a_contract_and_a_name_that_nobody_knows_is_said_so(
+    tower: TowerProcess, catalog: Catalog, namespace: str
+) -> None:
+    table, contract = f"{namespace}.sales", f"{namespace}-loader"
+    catalog.create_table(table, schema=rows(1).schema)
+    blind = WRITES_ALL.format(namespace=namespace) + "    blind_appends: true\n"
+    tower.admin.apply_contract(f"version: 1\nagent: {contract}\n{blind}")
+    members = [f"{namespace}-{number}" for number in (1, 2)]
+    secrets = [tower.admin.create_principal(each, contract) for each in members]
+    for number, secret in enumerate(secrets, 1):
+        tower.catalog(secret).load_table(table).append(rows(number))
+    found = json.loads(typed(tower, "commits", "--agent", contract, "--json").stdout)
+    assert [row["principal"] for row in found] == [*reversed(members)]
+    reverting = ("revert", table, "--since", "1h", "--agent")
+    done = typed(tower, *reverting, contract)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"2 commits of {contract} ({members[0]} and {members[1]}): " in done.stdout
+    assert ids(catalog, table) == []
+    for words, said in (
+        ((*reverting, f"{contract[:-1]}"), f"no principal and no contract {contract[:-1]}; did you mean {contract}?"),
+        (("commits", "--agent", f"{contract[:-1]}"), f"did you mean {contract}?"),
+        (("commits", "--table", f"{namespace}.nope"), f"there is no table {namespace}.nope"),
+        (("commits", "--table", "nope"), "there is no table nope"),
+        (("plan", "--log", f"{namespace}.nope"), f"there is no table {namespace}.nope"),
+    ):
+        wrong = typed(tower, *words)
+        assert (wrong.returncode, wrong.stdout) == (1, ""), words
+        assert said in wrong.stderr
+    quiet = typed(
+        tower, "commits", "--table", table, "--since", "2026-01-01T00:00Z", "--agent", members[0], "--refused"
+    )
+    assert quiet.returncode == 0, quiet.stderr  # they are there, and have done nothing of the kind
+    theirs = typed(tower, "commits", "--agent", members[0], token=secrets[1])
+    assert (theirs.returncode, "only administrators" in theirs.stderr) == (1, True)
 
 
 @pytest.mark.parametrize(

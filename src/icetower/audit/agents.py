@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from icetower.audit.auditor import Options, Source, Walk
@@ -30,13 +30,19 @@ class Wanted:
     """Whose commits are to be taken back.
 
     Attributes:
-        agent: the principal, as the tower knows it.
+        agent: the principal, as the tower knows it, or a name for several.
         since_ms: those that were committed at this time or later, in milliseconds since 1970.
+        principals: those that `agent` stands for; empty: itself.
     """
 
     agent: str
     since_ms: int
     branch: str = MAIN
+    principals: tuple[str, ...] = ()
+
+    def of(self, principal: object) -> bool:
+        """Whether this principal's commits are meant."""
+        return principal in (self.principals or (self.agent,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +80,9 @@ class Agent:
             NotFound: a manifest is gone.
         """
         chain = self._chain()
-        own = await self._own(chain)
+        written = await self._own(chain)
+        reverts = _taken_back_before(chain, written)
+        own: dict[int, frozenset[str] | None] = written | reverts
         if not own:
             return Plan((), (), (), ())
         first = chain[min(own)]
@@ -98,7 +106,8 @@ class Agent:
         before = frozenset(snapshot["snapshot-id"] for snapshot in chain[: min(own)])
         unread = Unread(self._head.metadata, before, promises)
         known = (walk.line, walk.standing, walk.cycles, unread, chosen, self._head.format_version)
-        return await walk.ask(lambda: Reverting(*known).plan())
+        plan = await walk.ask(lambda: Reverting(*known).plan())
+        return replace(plan, reverts=tuple(chain[at]["snapshot-id"] for at in sorted(reverts)))
 
     def _chain(self) -> list[JSON]:
         head_id = self._head.ref(self._wanted.branch)
@@ -122,12 +131,12 @@ class Agent:
             summary: Mapping[str, Any] = snapshot.get("summary") or {}
             if GROUP_FILE in summary:
                 group = await self._group(snapshot, str(summary[GROUP_FILE]))
-                files = [path for each in group.appends if each.principal == self._wanted.agent for path in each.files]
+                files = [path for each in group.appends if self._wanted.of(each.principal) for path in each.files]
                 if files:
                     own[at] = frozenset(files)
-            elif summary.get(PRINCIPAL) == self._wanted.agent:
+            elif self._wanted.of(summary.get(PRINCIPAL)):
                 own[at] = None
-        return own | _taken_back_before(chain, own)
+        return own
 
     async def _group(self, snapshot: JSON, path: str) -> Group:
         """Who appended what. Raises `BadRequest`: any of the files may be the agent's."""

@@ -18,7 +18,7 @@ from icetower.audit.commits import Commit, Line
 from icetower.audit.cycles import Cycles
 from icetower.audit.items import Item
 from icetower.audit.standing import Standing
-from icetower.audit.telling import called, name, names, partition_of
+from icetower.audit.telling import called, listed, name, names, partition_of, place_name
 from icetower.audit.unread import Unread
 from icetower.conflicts.deletes import Place, is_unpartitioned
 
@@ -42,16 +42,23 @@ class Plan:
     """What one commit would take back.
 
     Attributes:
-        snapshots: whose work, or part of it, is taken back, in order.
+        snapshots: those whose work, or part of it, is taken back, in order.
         remove: files that are live at the head and go.
         restore: files that went and come back.
         dependencies: what stands against it.
+        reverts: of `snapshots`, the commits that had taken back some of it before; they need not be the agent's.
     """
 
     snapshots: tuple[int, ...]
     remove: tuple[Item, ...]
     restore: tuple[Item, ...]
     dependencies: tuple[Dependency, ...]
+    reverts: tuple[int, ...] = ()
+
+    @property
+    def written(self) -> tuple[int, ...]:
+        """The agent's own commits."""
+        return tuple(each for each in self.snapshots if each not in self.reverts)
 
     @property
     def nothing(self) -> bool:
@@ -171,9 +178,22 @@ class Reverting:
             read = next((each for each in seen if self.cycles.touched(each, commit.reads.filter) is not None), None)
             if read is not None:
                 self._depend(commit, f"has read what {called(read.snapshot)} wrote, by its filter")
-        elif seen and not self.unread.reads_elsewhere(commit, self._places(seen)):
+        elif seen:
+            self._check_declared(commit, seen)
+
+    def _check_declared(self, commit: Commit, seen: Sequence[Commit]) -> None:
+        """Whether the contract of a commit says that it has read where the agent wrote."""
+        owned = self.unread.owned_among(commit, self._places(seen))
+        if owned is None:
             why = f"{called(commit.snapshot)} may have read what the agent wrote: nothing says what it has read"
             self._found[Dependency(commit.id, why, certain=False)] = None
+        elif owned:
+            where = listed([place_name(*place, self.standing.specs) for place in owned])
+            # An append may have read nothing at all; whatever replaces or deletes has read what it owns.
+            certain = commit.operation != "append"
+            reads = f"{'reads' if certain else 'may have read'} {where} by its contract (read_scope: owned)"
+            why = f"{called(commit.snapshot)} {reads}, and the agent wrote there"
+            self._found[Dependency(commit.id, why, certain)] = None
 
     def _places(self, commits: Sequence[Commit]) -> Iterator[Place]:
         """The partitions that the agent's commits touched; of deletes, those of their data files as well."""

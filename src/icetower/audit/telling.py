@@ -72,7 +72,12 @@ def rows(count: int) -> str:
 
 def partition_of(item: Item, specs: Mapping[int, PartitionSpec]) -> str:
     """``partition day=2026-11-21``, or ``the table`` where it has none."""
-    spec = specs.get(item.spec_id)
-    if spec is None or len(spec.fields) != len(item.partition):
-        return f"a partition of spec {item.spec_id}"
-    return f"partition {shown(partition_name(spec, item.partition))}" if spec.fields else "the table"
+    return place_name(item.spec_id, item.partition, specs)
+
+
+def place_name(spec_id: int, partition: Sequence[Any], specs: Mapping[int, PartitionSpec]) -> str:
+    """The same of a partition without a file."""
+    spec = specs.get(spec_id)
+    if spec is None or len(spec.fields) != len(partition):
+        return f"a partition of spec {spec_id}"
+    return f"partition {shown(partition_name(spec, partition))}" if spec.fields else "the table"

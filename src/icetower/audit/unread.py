@@ -94,17 +94,17 @@ class Unread:
         said = commit.summary.get(READ_SNAPSHOT, commit.summary.get(BASE))
         return BEFORE if said is not None and str(said) in {str(each) for each in self.before} else None
 
-    def reads_elsewhere(self, commit: Commit, places: Iterable[Place]) -> bool:
-        """Whether a commit depends on no rows of these partitions, by its contract."""
+    def owned_among(self, commit: Commit, places: Iterable[Place]) -> list[Place] | None:
+        """Of these partitions, those on whose rows a commit may depend by its contract; None where it doesn't say."""
         contract = self._contract(commit)
         if contract is None or self.promises is None or contract.administrator:
-            return False
+            return None
         rules = contract.rules_for(self.promises.table)
         writing = [rule for rule in rules if any(rule.grants(operation) for operation in FILE_OPERATIONS)]
         if not writing or not all(rule.reads_owned for rule in writing):
-            return False
+            return None
         owns = self._owned(contract, self.promises.table, commit.snapshot["timestamp-ms"])
-        return not any(owns(*place) for place in places)
+        return [place for place in dict.fromkeys(places) if owns(*place)]
 
     def _contract(self, commit: Commit) -> Contract | None:
         return None if self.promises is None else self.promises.in_force(commit)

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from icetower.ambient import SystemAmbient
+from icetower.cli.known import named, require_agent, require_table
 from icetower.cli.registry import DEFAULT_URI, Json, Uri, connect, print_rows
 from icetower.cli.terminal import say
 from icetower.cli.times import since_ms
@@ -23,7 +24,9 @@ def commits(
     refused: Annotated[
         bool, typer.Option("--refused", help="Only what did not land: refused, in conflict, or not known.")
     ] = False,
-    agent: Annotated[str | None, typer.Option(help="Only this principal's.")] = None,
+    agent: Annotated[
+        str | None, typer.Option(help="Only this principal's, or those of all principals of this contract.")
+    ] = None,
     table: Annotated[str | None, typer.Option(help="Only those to this table, namespace.table.")] = None,
     since: Annotated[
         str | None, typer.Option(help="From when on: 2026-11-21T08:00Z, or how long ago: 90m, 2h, 1d.")
@@ -46,9 +49,21 @@ def commits(
     """
     at_ms = None if since is None else since_ms(since, SystemAmbient().now_ms())
     with connect(uri) as tower:
-        rows = tower.commits(
-            limit=limit, table=table, principal=agent, refused=refused, since_ms=at_ms, request_id=request
-        )
+        who = None if agent is None else named(tower, agent)
+        if agent is not None and who is not None and not who.principals:
+            require_agent(agent, who)
+        rows = [
+            row
+            for each in ((None,) if who is None else who.principals)
+            for row in tower.commits(
+                limit=limit, table=table, principal=each, refused=refused, since_ms=at_ms, request_id=request
+            )
+        ]
+        rows = sorted(rows, key=lambda row: row["at_ms"], reverse=True)[:limit]
+        if not rows and agent is not None and who is not None:
+            require_agent(agent, who)
+        if not rows and table is not None:
+            require_table(tower, uri, table)
     if as_json:
         say(json.dumps(rows))
         return

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
+from icetower.cli.known import require_table
 from icetower.cli.printing import show
 from icetower.cli.registry import DEFAULT_URI, Json, Uri, connect
 from icetower.cli.simulate import make_folder, needed, progress
@@ -61,7 +62,10 @@ def plan(
     if log:
         given = {"title": log, "work_s": work_s, "freshness_s": freshness_s, "storage": storage}
         with connect(uri) as tower:
-            found: Workload = planner.workload_of_log(tower.commits(limit=LOG_LIMIT, table=log), **given)
+            attempts = tower.commits(limit=LOG_LIMIT, table=log)
+            if not attempts:
+                require_table(tower, uri, log)
+        found: Workload = planner.workload_of_log(attempts, **given)
     elif workload is not None:
         try:
             text = workload.read_text(encoding="utf-8")

@@ -11,7 +11,7 @@ import httpx2
 import typer
 from rich.text import Text
 
-from icetower.agent import new_key
+from icetower.agent import Tower, new_key
 from icetower.agent.causes import cause_of, unreachable
 from icetower.agent.failures import error_of
 from icetower.ambient import SystemAmbient
@@ -20,6 +20,7 @@ from icetower.audit.reverting import Plan
 from icetower.audit.taking_back import Draft
 from icetower.audit.telling import listed, name
 from icetower.catalog.storage import FileIOStorage
+from icetower.cli.known import Named, named, require_agent
 from icetower.cli.lake import JSON, Lake
 from icetower.cli.printing import SafeConsole
 from icetower.cli.promises import promises_of
@@ -29,6 +30,7 @@ from icetower.cli.tables import DEFAULT_CATALOG, CatalogName, PlacedFiles, Stora
 from icetower.cli.terminal import at_terminal, say, warn
 from icetower.cli.timelines import BAD, FAINT, GOOD, hanging
 from icetower.cli.times import since_ms
+from icetower.contracts.wording import series
 from icetower.counting import counted
 from icetower.errors import CommitConflict, CommitStateUnknown, IcetowerError, Unavailable, UpstreamFailed, UsageError
 from icetower.protocol.marks import KEY
@@ -52,7 +54,9 @@ COMMIT_TIMEOUT_S = 90.0
 
 def revert(
     table: Annotated[str, typer.Argument(help="namespace.table")],
-    agent: Annotated[str, typer.Option(help="The principal whose commits are taken back.")],
+    agent: Annotated[
+        str, typer.Option(help="The principal, or the contract of the principals, whose commits are taken back.")
+    ],
     since: Annotated[str, typer.Option(help="From when on: 2026-11-21T08:00Z, or how long ago: 90m, 2h, 1d.")],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")] = False,
     assume_unread: Annotated[
@@ -85,14 +89,27 @@ def revert(
     if not re.match(r"https?://", catalog):
         raise UsageError("a revert is committed through a REST catalog, such as a tower: name it by --catalog URI")
     asks = at_terminal() and not yes and not as_json
-    wanted = Wanted(agent, since_ms(since, SystemAmbient().now_ms()), branch)
+    since_when_ms = since_ms(since, SystemAmbient().now_ms())
+    who = _named(catalog, agent)
+    wanted = Wanted(agent, since_when_ms, branch, who.principals)
     done = asyncio.run(_Reverting(table, catalog, storage or [], wanted, assume_unread, dry_run, asks).run())
+    if done.nobody:
+        require_agent(agent, who)
     if as_json:
         say(json.dumps(done.to_json()))
     else:
         done.show()
     if done.refused:
         raise typer.Exit(REFUSED)
+
+
+def _named(catalog: str, agent: str) -> Named:
+    """The principals that the name stands for; a doubt where the catalog does not say which there are."""
+    try:
+        with Tower(catalog, token_for(catalog)) as tower:
+            return named(tower, agent)
+    except IcetowerError:
+        return Named((agent,), f"whether there is such a principal is not known, since {catalog} lists none")
 
 
 class _Done:
@@ -109,12 +126,24 @@ class _Done:
     def refused(self) -> bool:
         return bool(self._against)
 
+    @property
+    def nobody(self) -> bool:
+        """Whether the table has no commit of the agent since then."""
+        return not self._plan.snapshots
+
+    @property
+    def _who(self) -> str:
+        agent, principals = self._wanted.agent, self._wanted.principals
+        return agent if principals in ((), (agent,)) else f"{agent} ({series(principals)})"
+
     def to_json(self) -> dict[str, Any]:
         plan = self._plan
         return {
             "agent": self._wanted.agent,
+            "principals": list(self._wanted.principals),
             "since_ms": self._wanted.since_ms,
             "snapshots": list(plan.snapshots),
+            "reverts": list(plan.reverts),
             "remove": [item.path for item in plan.remove],
             "restore": [item.path for item in plan.restore],
             "dependencies": [
@@ -127,11 +156,13 @@ class _Done:
     def show(self, *, planned: bool = False) -> None:
         console, plan = SafeConsole(), self._plan
         if not plan.snapshots:
-            console.print(f"{self._wanted.agent} has committed nothing since then")
+            console.print(f"{self._who} has committed nothing since then")
             return
-        console.print(
-            f"{counted(len(plan.snapshots), 'commit')} of {self._wanted.agent}: {listed([*map(str, plan.snapshots)])}"
-        )
+        console.print(f"{counted(len(plan.written), 'commit')} of {self._who}: {listed([*map(str, plan.written)])}")
+        if plan.reverts:
+            console.print(
+                f"{counted(len(plan.reverts), 'earlier revert')} of these: {listed([*map(str, plan.reverts)])}"
+            )
         for verb, items in (("to remove", plan.remove), ("to bring back", plan.restore)):
             for item in items:
                 hanging(
