@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import shlex
 import shutil
+import subprocess
 from collections.abc import Callable
 
 import httpx2
@@ -11,7 +14,7 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import ForbiddenError
-from tower_process import SCHEMA, TowerProcess, error_of
+from tower_process import SCHEMA, TowerProcess, command, error_of
 
 ROWS = pa.table({"id": pa.array([1], pa.int64()), "region": ["eu"]})
 CONTRACT = """owner: eve@example.com
@@ -50,6 +53,34 @@ def test_a_refusal_is_found_by_the_id_that_the_client_was_shown(tower: TowerProc
     assert f"principal=op-eve table={table} operation=append status=403 rule=contract.partitions" in line
     assert 'partitions="region=eu"' in line
     assert secret not in tower.log.read_text()
+
+
+def test_the_message_names_the_owner_of_a_partition_and_a_command_that_asks_for_it(
+    tower: TowerProcess, namespace: str
+) -> None:
+    """PyIceberg and Spark print the message, and nothing else of the answer."""
+    table = partitioned(tower, namespace)
+    tower.principal("op-eu", CONTRACT.format(table=table).replace("eve@", "eu-team@").replace("us", "eu"))
+    secret = tower.principal("op-us", CONTRACT.format(table=table))
+
+    def refused(rows: pa.Table) -> str:
+        with pytest.raises(ForbiddenError) as caught:
+            tower.catalog(secret).load_table(table).append(rows)
+        return str(caught.value)
+
+    message = refused(ROWS)
+    assert "region=eu of" in message
+    assert "; it belongs to op-eu (eu-team@example.com). To ask for it: `icetower requests make " in message
+    asked = shlex.split(message.split("`")[1])
+    assert asked[-1] == "WHY"
+    environment = {**os.environ, "ICETOWER_URI": tower.uri, "ICETOWER_TOKEN": secret}
+    subprocess.run(command(*asked[1:]), env=environment, check=True, timeout=60)
+    (request,) = [each for each in tower.admin.requests(state="open") if each["principal"] == "op-us"]
+    assert (request["table"], request["partitions"], request["operations"]) == (table, ["region=eu"], ["append"])
+    # Nobody's: there is no name to give.
+    assert "belongs to" not in refused(pa.table({"id": pa.array([1], pa.int64()), "region": ["asia"]}))
+    both = refused(pa.table({"id": pa.array([1, 2], pa.int64()), "region": ["eu", "asia"]}))
+    assert "; some of them belong to op-eu (eu-team@example.com)" in both
 
 
 def test_what_landed_has_its_partitions_and_changes_of_tables_are_logged(

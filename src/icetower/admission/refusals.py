@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Self
 
 from icetower.contracts.check import Touch, Undecided, Violation
+from icetower.contracts.model import Operation
 from icetower.contracts.terms import Layout
 from icetower.errors import ContractViolation
 from icetower.protocol.names import Identifier
@@ -26,10 +28,12 @@ REQUEST_PARTITION = "request_partition"
 
 
 class NotOwned(ContractViolation):
-    """Partitions that are not the contract's. Who knows the other contracts can say whose they are.
+    """Partitions that are not the contract's. `owned_by` adds whose they are, for a caller that knows the other contracts.
+
+    Iceberg's clients show people the message alone, so it names the owner and the way out.
 
     Attributes:
-        table: whose they are.
+        table: the one that has the partitions.
         touches: what the commit touches of it.
         layout: what its partitions mean.
     """
@@ -42,11 +46,26 @@ class NotOwned(ContractViolation):
         partitions: tuple[str, ...],
         touches: tuple[Touch, ...],
         layout: Layout,
+        wanted: tuple[Operation, ...],
     ) -> None:
-        super().__init__(message, rule=PARTITIONS, partitions=partitions, next_step=REQUEST_PARTITION)
+        asking = ["icetower", "requests", "make", str(table)]
+        asking += [word for operation in wanted for word in ("--operation", operation.value)]
+        asking += [word for partition in partitions[:1] for word in ("--partition", partition)]
+        more = " (and --partition for each of the others)" if len(partitions) > 1 else ""
+        self._finding = message
+        self._way_out = f". To ask for it: `{shlex.join(asking)} --reason WHY`{more}"
+        super().__init__(
+            message + self._way_out, rule=PARTITIONS, partitions=partitions, next_step=REQUEST_PARTITION
+        )
         self.table = table
         self.touches = touches
         self.layout = layout
+
+    def owned_by(self, owner: str) -> None:
+        """Another contract owns them, or some of them. `owner`: its name, and its contact."""
+        what = "it belongs" if len(self.partitions) == 1 else "some of them belong"
+        self.owner = owner
+        self.message = f"{self._finding}; {what} to {owner}{self._way_out}"
 
 
 class Misplaced(ContractViolation):
@@ -89,7 +108,12 @@ def refusal(verdict: Violation | Undecided, principal: Principal, table: Identif
     message = f"{principal.name} may not commit to {table}: {verdict.message}"
     if isinstance(verdict, Violation) and verdict.rule == PARTITIONS:
         return NotOwned(
-            message, table=table, partitions=verdict.partitions, touches=verdict.outside, layout=verdict.layout
+            message,
+            table=table,
+            partitions=verdict.partitions,
+            touches=verdict.outside,
+            layout=verdict.layout,
+            wanted=verdict.wanted,
         )
     # Through the log its rows come in: nobody has to change the contract for that.
     next_step = "fix_request" if verdict.rule == PATTERN else None

@@ -48,6 +48,7 @@ class Violation:
         rule: as in error bodies.
         partitions: by their human names.
         outside: what is touched and not owned; `layout` is the table's.
+        wanted: the operations that it would have to own them for.
     """
 
     rule: str
@@ -55,6 +56,7 @@ class Violation:
     message: str
     outside: tuple[Touch, ...] = ()
     layout: Layout = NO_LAYOUT
+    wanted: tuple[Operation, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +143,7 @@ def _partitions(
             f"contract {contract.name} doesn't own {_list(named)} of {table} for {what}",
             outside=tuple(outside.values())[:NAMED_IN_LIST],
             layout=layout,
+            wanted=tuple(sorted(wanted)),
         )
     if unknown:
         named = tuple(unknown)

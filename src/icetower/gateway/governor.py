@@ -18,6 +18,7 @@ from icetower.contracts.check import owner_of
 from icetower.contracts.model import Contract, Operation
 from icetower.errors import CommitConflict, IcetowerError
 from icetower.ledger.shadow import Shadowed
+from icetower.observe.matters import one_line
 from icetower.protocol.names import Identifier
 from icetower.registry.principals import Principal
 from icetower.registry.registry import Registry
@@ -77,7 +78,7 @@ class Governor:
                 return error
             owner = owner_of(others, error.table, error.touches, error.layout, self._ambient.now_ms())
             if owner is not None:
-                error.owner = owner.name if owner.owner is None else f"{owner.name} ({owner.owner})"
+                error.owned_by(owner.name if owner.owner is None else f"{owner.name} ({one_line(owner.owner)})")
         return error
 
     async def _others(self, own: Contract) -> list[Contract]:
