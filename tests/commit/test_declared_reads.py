@@ -65,6 +65,34 @@ def test_r2_a_declared_scope_decides(level: str, filter_: str | None, theirs: di
     assert run(after(theirs, words(level, filter_))) == expected
 
 
+def test_a_conflict_in_what_was_read_names_the_partition_of_what_came_or_went() -> None:
+    """The commit's own files name it no more than its scope does: the file is the other's."""
+
+    async def story(filter_: str, theirs: dict[str, Any]) -> IcetowerError:
+        world = World()
+        await create(world, 2)
+        ann, bob = Client(world, "ann"), Client(world, "bob")
+        await ann.refresh()
+        await outcomes(await ann.append(A1, A2, B1, **BLIND))
+        await ann.refresh()
+        await bob.refresh()
+        request = await ann.merge(add=[data("a3", "a")], remove=["a1"], **words("serializable", filter_))
+        assert await outcomes(await bob.merge(**theirs)) == ["direct"]
+        with pytest.raises(IcetowerError) as caught:
+            await request.send()
+        return caught.value
+
+    escape = elsewhere("c\x1b[2J")
+    gone = {"remove": ["a2"], "add": [data("n", "b")]}
+    for filter_, theirs, rule, partition in (
+        ("true", escape, "conflict.C1", "category=c\x1b[2J"),
+        (IN_A, gone, "conflict.C2", "category=a"),
+    ):
+        error = run(story(filter_, theirs))
+        assert (error.rule, error.partitions) == (rule, (partition,))
+        assert f" in {partition.replace(chr(27), ' ')}: " in error.message  # a name commands no terminal
+
+
 LIES = [
     # what came meanwhile, what must stand against Ann, whatever she says that she has read
     ({"remove": ["a1"], "add": [data("n", "b")]}, "409 conflict.C6"),

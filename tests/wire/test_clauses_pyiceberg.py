@@ -360,6 +360,11 @@ def test_clause_read_scope(agent: Make, table: MakeTable) -> None:
     bound = agent("tables:\n  - {table: T, operations: [append], partitions: [{region: north}], read_scope: owned}\n")
     assert stale(bound, own, 1, region="south") == ("rebased", None)
     assert stale(bound, own, 2, region="north") == ("conflict", "conflict.C1")
+    (newest,) = bound.tower.admin.commits(limit=1, refused=True)
+    assert (newest["rule"], newest["partitions"]) == ("conflict.C1", ["region=north"])
+    (line,) = [line for line in bound.tower.log.read_text().splitlines() if newest["request_id"] in line]
+    assert "event=conflict" in line
+    assert 'partitions="region=north"' in line
     bound.refused("contract.partitions", lambda: bound.table().append(rows(3, region="south")))
     bound.ends(lambda: bound.table().append(rows(4)))
 

@@ -28,7 +28,7 @@ REQUEST_PARTITION = "request_partition"
 
 
 class NotOwned(ContractViolation):
-    """Partitions that are not the contract's. `owned_by` adds whose they are, for a caller that knows the other contracts.
+    """Partitions that are not the contract's. `owned_by` adds whose they are, where the other contracts are known.
 
     Iceberg's clients show people the message alone, so it names the owner and the way out.
 
@@ -54,9 +54,7 @@ class NotOwned(ContractViolation):
         more = " (and --partition for each of the others)" if len(partitions) > 1 else ""
         self._finding = message
         self._way_out = f". To ask for it: `{shlex.join(asking)} --reason WHY`{more}"
-        super().__init__(
-            message + self._way_out, rule=PARTITIONS, partitions=partitions, next_step=REQUEST_PARTITION
-        )
+        super().__init__(message + self._way_out, rule=PARTITIONS, partitions=partitions, next_step=REQUEST_PARTITION)
         self.table = table
         self.touches = touches
         self.layout = layout

@@ -322,7 +322,9 @@ def steps_since(member: Admitted, ground: Ground, head: int | None) -> Sequence[
 def refusal(change: Change, conflict: Conflict, ground: Ground) -> CommitConflict:
     """A conflict as the client hears it."""
     partitions = tuple(dict.fromkeys(_partition_of(change, conflict, ground)))
-    where = f" in {', '.join(partitions)}" if partitions else ""
+    # Another agent chose these values, and clients print the message on their terminals.
+    shown = "".join(c if c.isprintable() else " " for c in ", ".join(partitions))
+    where = f" in {shown}" if partitions else ""
     return CommitConflict(
         f"the commit conflicts with snapshot {conflict.snapshots[0]}{where}: {conflict.message}; refresh and run the "
         "statement again",
@@ -335,7 +337,9 @@ def refusal(change: Change, conflict: Conflict, ground: Ground) -> CommitConflic
 
 
 def _partition_of(change: Change, conflict: Conflict, ground: Ground) -> Iterator[str]:
-    """The partitions of the files in question, as far as the change itself names them."""
+    """The partitions of the files in question, as the other commit and the change itself name them."""
+    for spec_id, partition in conflict.places:
+        yield partition_name(ground.specs[spec_id], partition)
     for touched in (*change.removed, *change.added):
         about = referenced_file(touched.file) if touched.file.content != DATA else None
         if {touched.file.path, about} & set(conflict.paths):

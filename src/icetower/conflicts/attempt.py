@@ -33,6 +33,7 @@ class Conflict:
         message: Iceberg's own text.
         paths: the files in the way, or missing.
         snapshots: ids of the snapshots that brought or took them, where that is known.
+        places: their partitions, where these are known.
     """
 
     rule: str
@@ -40,6 +41,7 @@ class Conflict:
     message: str
     paths: tuple[str, ...] = ()
     snapshots: tuple[int, ...] = ()
+    places: tuple[Place, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

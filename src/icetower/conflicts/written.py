@@ -153,7 +153,8 @@ def objections(
                     found = _in_scope(live, operation, covers)
                 if found is not None:
                     rule, message = found
-                    yield Conflict(rule, "", message, (live.path,), (step["snapshot-id"],))
+                    place = (live.row.spec_id, live.entry.file.partition)
+                    yield Conflict(rule, "", message, (live.path,), (step["snapshot-id"],), (place,))
 
 
 def _rows_that_matter(
