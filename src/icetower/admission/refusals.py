@@ -62,7 +62,7 @@ class NotOwned(ContractViolation):
     def owned_by(self, owner: str) -> None:
         """Another contract owns them, or some of them. `owner`: its name, and its contact."""
         what = "it belongs" if len(self.partitions) == 1 else "some of them belong"
-        self.owner = owner
+        self.owner: str | None = owner
         self.message = f"{self._finding}; {what} to {owner}{self._way_out}"
 
 
