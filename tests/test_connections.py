@@ -13,6 +13,7 @@ from typing import Any
 import orjson
 import pytest
 import uvicorn
+from starlette.responses import Response
 from uvicorn.server import ServerState
 
 from icetower.gateway.connections import (
@@ -30,6 +31,7 @@ from icetower.gateway.connections import (
     raise_file_limit,
 )
 from icetower.gateway.standing import standing_of
+from icetower.gateway.unread import PIECE_BYTES, Unread
 
 BOUNDS = Bounds(connections_max=8, by_address_max=6, head_s=10, idle_s=60, slow_s=30)
 GET = b"GET /%s HTTP/1.1\r\nHost: t\r\n\r\n"
@@ -40,7 +42,8 @@ POST = b"POST /%s HTTP/1.1\r\nHost: t\r\nContent-Length: %d\r\n\r\n"
 class Served:
     """An application that answers `/held` once `open` is set, `/large` with 32 MB, `/wait` never, all else by its path.
 
-    It reads bodies of `/body…` alone, and takes whoever asks for `/known…` for somebody with a credential.
+    `/pieces` is `/large` as the gateway sends it. It reads bodies of `/body…` alone, and takes whoever asks for
+    `/known…` for somebody with a credential.
     """
 
     connections: Connections
@@ -60,6 +63,9 @@ class Served:
             self.waiting += 1
             assert not await standing_of(scope).wait(asyncio.get_running_loop().create_future())
             self.waiting -= 1
+            return
+        if path == "pieces":
+            await Unread(1 << 30).send(Response(b"x" * 32_000_000), "ann", scope, send)
             return
         body = b"x" * 32_000_000 if path == "large" else path.encode()
         while path.startswith("body") and (message := await receive())["type"] == "http.request":
@@ -221,6 +227,30 @@ def test_a8_an_answer_that_nobody_reads_is_given_up_and_one_that_is_read_is_not(
         except ConnectionResetError:
             pass
         return data
+
+    run(story())
+
+
+def test_a8_a_connection_holds_a_piece_of_a_long_answer_and_is_kept_while_it_is_read() -> None:
+    async def story() -> None:
+        async with serving() as served:
+            (reader, writer), (_, stuck) = reads = [await served.connect() for _ in range(2)]
+            for _, each in reads:
+                each.transport.pause_reading()
+                each.write((GET % b"pieces") * 3)
+            await until(lambda: sum(c.flow.write_paused for c in served.connections.all) == 2)
+            assert all(c.transport.get_write_buffer_size() <= 2 * PIECE_BYTES for c in served.connections.all)
+            assert served.asked == ["pieces"] * 2  # the next is not begun before this one is read
+            served.later(0)
+            writer.transport.resume_reading()
+            read = 0
+            while read < 8_000_000:
+                read += len(await reader.read(1 << 20))
+            served.later(31)
+            await served.settled(1)
+            while read < 3 * 32_000_000:
+                read += len(await reader.read(1 << 20))
+            stuck.transport.abort()
 
     run(story())
 

@@ -28,6 +28,7 @@ from icetower.errors import (
     UpstreamFailed,
 )
 from icetower.gateway.attempts import READ, STAGED
+from icetower.gateway.bodies import FREE_BYTES, Room
 from icetower.gateway.browsers import require_json
 from icetower.gateway.paths import NamedRoute, path_of
 from icetower.gateway.settings import LOOPBACK
@@ -47,6 +48,9 @@ log = logging.getLogger("icetower")
 
 _CONCERNS = "icetower.concerns"
 """In the scope of a request: what the log of attempts calls it."""
+
+_CALLER = "icetower.caller"
+"""In the scope of a request: the principal."""
 
 _REPLAYED = "icetower.replayed"
 """In the scope of a request that got the answer of an earlier one."""
@@ -197,7 +201,7 @@ class _Endpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive, send)
         response = await self._answer(request)
-        await response(scope, receive, send)
+        await self.tower.intake.unread.send(response, scope.get(_CALLER, ""), scope, send)
 
     async def _answer(self, request: Request) -> Response:
         tower = self.tower
@@ -206,8 +210,11 @@ class _Endpoint:
         try:
             principal = await _authenticate(tower, request)
             standing_of(request.scope).prove()
-            async with tower.intake.places.place(principal.name):
-                call = Call(request, tower, principal, await read_body(request, tower.settings.server.body_max_bytes))
+            request.scope[_CALLER] = principal.name
+            intake = tower.intake
+            async with intake.places.place(principal.name), intake.bodies.room(principal.name) as room:
+                body = await read_body(request, tower.settings.server.body_max_bytes, room)
+                call = Call(request, tower, principal, body)
                 if self.mutates and (key := idempotency_key(request)) is not None:
                     response = await once(call, key, self.handler)
                 else:
@@ -284,20 +291,36 @@ async def _authenticate(tower: Tower, request: Request) -> Principal:
     return principal
 
 
-async def read_body(request: Request, max_bytes: int) -> bytes:
-    """The body, refused as soon as it is known to be too long. Raises `BodyTooLarge`."""
+async def read_body(request: Request, max_bytes: int, room: Room | None = None) -> bytes:
+    """The body, refused as soon as it is known to be too long, held until there is room for it.
+
+    Raises `BodyTooLarge`, `RequestTooSlow`.
+    """
     too_large = BodyTooLarge(f"the body is longer than {max_bytes} bytes (server.body_max_bytes); send less at once")
-    declared = request.headers.get("content-length", "0")
-    if declared.isdigit() and int(declared) > max_bytes:
+    declared = request.headers.get("content-length", "")
+    known = int(declared) if declared.isdigit() else None
+    if known is not None and known > max_bytes:
         raise too_large
-    chunks: list[bytes] = []
-    size = 0
-    async for chunk in request.stream():
-        size += len(chunk)
-        if size > max_bytes:
-            raise too_large
-        chunks.append(chunk)
-    return b"".join(chunks)
+
+    async def read(room: Room | None) -> bytes:
+        chunks: list[bytes] = []
+        size = 0
+        async for chunk in request.stream():
+            size += len(chunk)
+            if size > max_bytes:
+                raise too_large
+            chunks.append(chunk)
+            if room is not None and not room.size and size > FREE_BYTES:  # nobody knows how much it will be
+                await room.take(max_bytes)
+        return b"".join(chunks)
+
+    if room is None or ((known or 0) <= FREE_BYTES and "transfer-encoding" not in request.headers):
+        return await read(None)
+    if known is not None:
+        await room.take(known)
+    body = await room.read(read(room))
+    room.keep(len(body))
+    return body
 
 
 def idempotency_key(request: Request) -> str | None:

@@ -32,6 +32,7 @@ from icetower.gateway.http import (
 )
 from icetower.gateway.paths import path_of
 from icetower.gateway.tower import Tower
+from icetower.gateway.unread import SharedResponse
 from icetower.ledger.answers import Answer
 from icetower.protocol import catalog as wire
 from icetower.protocol.appends import append_answer, parse_append
@@ -377,7 +378,8 @@ def _table_response(call: Call, identifier: Identifier, head: HeadState, *, mode
     compressed = takes_gzip(call.request) and head.size_bytes > COMPRESS_FROM_BYTES
     if compressed:
         headers |= {"Content-Encoding": "gzip", "Vary": "Accept-Encoding"}
-    return Response(head.answer(config_bytes, compressed=compressed, own=own), 200, headers, "application/json")
+    parts = head.answer_parts(config_bytes, compressed=compressed, own=own)
+    return SharedResponse(parts, headers, "application/json")
 
 
 def _own(call: Call, identifier: Identifier, head: HeadState) -> dict[str, str | None] | None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from icetower.gateway.bodies import Bodies
 from icetower.gateway.places import Places
 from icetower.gateway.settings import Server
 from icetower.gateway.strangers import Strangers
+from icetower.gateway.unread import Unread
 
 
 class Intake:
@@ -13,8 +15,12 @@ class Intake:
     Attributes:
         strangers: requests without a known credential, before anything is looked up.
         places: requests of principals, before their bodies are read.
+        bodies: memory for their bodies.
+        unread: answers on their way to them.
     """
 
     def __init__(self, settings: Server, *, open_to_all: bool) -> None:
         self.strangers = Strangers(open_to_all=open_to_all)
         self.places = Places(deadline_s=settings.queue_deadline_s)
+        self.bodies = Bodies(settings.bodies_max_bytes, deadline_s=settings.queue_deadline_s)
+        self.unread = Unread(settings.answers_max_bytes)

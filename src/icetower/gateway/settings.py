@@ -2,7 +2,8 @@
 
 [server]                     host, port, data, body_max_bytes, queue_deadline_s, key_lifetime_s, token_ttl_s,
                              token_renewal_max_s, origins, storage_threads, metadata_max_bytes,
-                             cache_max_bytes, slow_swap_s, disk_min_bytes, log_format, log_level
+                             cache_max_bytes, bodies_max_bytes, answers_max_bytes, slow_swap_s, disk_min_bytes,
+                             log_format, log_level
 [upstream]                   uri (SQLAlchemy URL), catalog (its name in the shared tables), warehouse
 [storage]                    properties for PyIceberg's FileIO on the server, such as s3.endpoint
 [table-config]               properties handed to clients with each table, such as s3.endpoint
@@ -66,6 +67,10 @@ class Server(_Section):
     """Tables with a longer metadata file, unpacked, are not loaded."""
     cache_max_bytes: Annotated[int, Field(ge=32 * 1024 * 1024)] = CACHE_MAX_BYTES
     """Memory of all caches together."""
+    bodies_max_bytes: Annotated[int, Field(ge=1024 * 1024)] = 256 * 1024 * 1024
+    """Memory of all bodies under way together."""
+    answers_max_bytes: Annotated[int, Field(ge=1024 * 1024)] = 256 * 1024 * 1024
+    """Memory of all answers together that wait to be read."""
     slow_swap_s: Annotated[float, Field(gt=0)] = 1.0
     """A swap that takes longer than this is a line on the log."""
     disk_min_bytes: Annotated[int, Field(ge=0)] = 256 * 1024 * 1024

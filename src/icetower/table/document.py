@@ -148,11 +148,23 @@ class Document:
 
     def told(self, prefix: bytes, suffix: bytes, properties: Mapping[str, str] | None = None) -> bytes:
         """The whole as JSON between two other texts; with `properties` instead of its own, if they are given."""
+        return b"".join(self.told_parts(prefix, suffix, properties))
+
+    def told_parts(
+        self, prefix: bytes, suffix: bytes, properties: Mapping[str, str] | None = None
+    ) -> tuple[bytes, ...]:
+        """The same in parts, the longest of which is one for all callers."""
         beginning = self._properties if properties is None else _beginning(properties) + self._then
-        return b"".join((prefix, beginning, self._rest, suffix))
+        return prefix + beginning, self._rest, suffix
 
     def gzipped(self, prefix: bytes = b"", suffix: bytes = b"", properties: Mapping[str, str] | None = None) -> bytes:
         """As `told`, as one gzip stream. What is told with other properties has only its beginning of its own."""
+        return b"".join(self.gzipped_parts(prefix, suffix, properties))
+
+    def gzipped_parts(
+        self, prefix: bytes = b"", suffix: bytes = b"", properties: Mapping[str, str] | None = None
+    ) -> tuple[bytes, ...]:
+        """The same in parts, the longest of which is one for all callers."""
         if properties is None:
             beginning = Part(prefix + self._properties)
         else:
@@ -193,10 +205,11 @@ def _cut(entries: Sequence[JSON], size: int, known: Iterable[Part]) -> tuple[tup
 # ── gzip ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _gzip(beginning: Part, rest: Part) -> bytes:
+def _gzip(beginning: Part, rest: Part) -> tuple[bytes, ...]:
     crc = _multiplied(rest.shift, beginning.crc) ^ rest.crc
     length = beginning.length + rest.length & 0xFFFFFFFF
-    return b"".join((_GZIP_HEADER, beginning.packed, rest.packed, _END_OF_STREAM, struct.pack("<II", crc, length)))
+    end = _END_OF_STREAM + struct.pack("<II", crc, length)
+    return _GZIP_HEADER + beginning.packed, rest.packed, end
 
 
 def _stored(data: bytes) -> bytes:

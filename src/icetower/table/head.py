@@ -172,17 +172,24 @@ class HeadState:
             own: table properties as this caller alone is told them, put over the table's (trap A6); one that is None
                 is left out. Such an answer is put together for each caller, from parts that all of them share.
         """
+        return b"".join(self.answer_parts(config, compressed=compressed, own=own))
+
+    def answer_parts(
+        self, config: bytes, *, compressed: bool, own: Mapping[str, str | None] | None = None
+    ) -> tuple[bytes, ...]:
+        """The same in parts. Answers to several callers share the long ones."""
         name = f"{compressed}:{config.decode()}"
         if own is None and name in self._answers:
-            return self._answers[name]
+            return (self._answers[name],)
         prefix = b'{"metadata-location":' + orjson.dumps(self.location) + b',"metadata":'
         suffix = b',"config":' + config + b"}"
         properties = None if own is None else overlaid(self.metadata.get("properties") or {}, own)
-        put_together = self._document.gzipped if compressed else self._document.told
-        answer = put_together(prefix, suffix, properties)
+        put_together = self._document.gzipped_parts if compressed else self._document.told_parts
+        parts = put_together(prefix, suffix, properties)
         if own is None:
-            self._answers[name] = answer
-        return answer
+            parts = (b"".join(parts),)
+            self._answers[name] = parts[0]
+        return parts
 
     def etag(self, variant: str) -> str:
         """A strong ETag of this version; `variant` tells apart answers that differ by caller (trap A6)."""
