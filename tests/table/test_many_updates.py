@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from icetower.errors import ValidationFailed
-from icetower.protocol.sizes import COLUMNS_MAX, PROPERTIES_MAX, check_commit
+from icetower.protocol.columns import COLUMNS_MAX
+from icetower.protocol.sizes import PROPERTIES_MAX, check_commit
 from icetower.protocol.stretches import STRETCHES_MAX, STRUCTURAL_MAX, check_stretches, stretches
 from icetower.table import metadata as tm
 from icetower.table import partitions, schemas

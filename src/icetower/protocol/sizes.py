@@ -9,12 +9,13 @@ bytes for each partition of its topics; a schema of 10,000 documented columns ha
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pydantic_core import to_json
 
 from icetower.errors import ValidationFailed
+from icetower.protocol.columns import FULL_NAME_CHARACTERS_MAX, check_schemas
 
 JSON = Mapping[str, Any]
 
@@ -32,8 +33,8 @@ LIMITS_BYTES: Mapping[str, int] = {
 PROPERTIES_MAX = 10_000
 """Properties of a table, or of a namespace, and those that one commit sets: every load walks through them."""
 
-COLUMNS_MAX = 20_000
-"""Columns, nested ones included, of all schemas that one commit adds."""
+PROPERTY_NAME_CHARACTERS_MAX = FULL_NAME_CHARACTERS_MAX + 1_000
+"""Room for the full name of a column after ``write.parquet.bloom-filter-enabled.column.``."""
 
 ADDED_TO_LARGE_MAX_BYTES = 64 * KIB
 """What one commit may add to metadata of more than half of what is read at all."""
@@ -48,10 +49,9 @@ _KINDS = {
     "set-statistics": "statistics",
     "set-partition-statistics": "statistics",
 }
+_SHOWN_CHARACTERS = 40
 _SETS = ("updates", "updated")
 """Early clients' name of the properties that are set counts as well."""
-
-_INSIDE = ("fields", "type", "element", "key", "value")
 
 _REMOVING = frozenset(
     {
@@ -76,14 +76,11 @@ def check_commit(updates: Sequence[JSON], what: str) -> None:
                 "are taken in one commit. Every commit writes all of it again: keep longer texts elsewhere",
                 rule=f"limit.{kind}",
             )
-    setting = (update for update in updates if update.get("action") == "set-properties")
-    check_properties(sum(len(update.get(name) or ()) for update in setting for name in _SETS), f"the {what} sets")
-    columns = sum(_columns(update.get("schema")) for update in updates if update.get("action") == "add-schema")
-    if columns > COLUMNS_MAX:
-        raise ValidationFailed(
-            f"the schemas of the {what} have {columns} columns; at most {COLUMNS_MAX} are taken in one commit",
-            rule="limit.schemas",
-        )
+    setting = [update for update in updates if update.get("action") == "set-properties"]
+    given: list[Mapping[str, Any]] = [update.get(name) or {} for update in setting for name in _SETS]
+    check_properties(sum(map(len, given)), f"the {what} sets")
+    _check_names(given, f"the {what} sets")
+    check_schemas((update.get("schema") for update in updates if update.get("action") == "add-schema"), what)
 
 
 def check_properties(count: int, what: str) -> None:
@@ -99,18 +96,14 @@ def check_properties(count: int, what: str) -> None:
         )
 
 
-def _columns(type_: Any) -> int:
-    """How many columns a type has inside, whatever its shape."""
-    found, waiting = 0, [type_]
-    while waiting:
-        each = waiting.pop()
-        if isinstance(each, Mapping):
-            inner: JSON = each
-            found += "id" in inner or "element-id" in inner or "value-id" in inner
-            waiting += [inner.get(name) for name in _INSIDE]
-        elif isinstance(each, list):
-            waiting += each
-    return found
+def _check_names(given: Iterable[Mapping[str, Any]], what: str) -> None:
+    name = next((name for properties in given for name in properties if len(name) > PROPERTY_NAME_CHARACTERS_MAX), None)
+    if name is not None:
+        raise ValidationFailed(
+            f"{what} a property, {name[:_SHOWN_CHARACTERS]!r}…, whose name has {len(name)} characters; at most "
+            f"{PROPERTY_NAME_CHARACTERS_MAX} are taken",
+            rule="limit.properties",
+        )
 
 
 def check_room(size_bytes: int, updates: Sequence[JSON], max_bytes: int) -> int:
@@ -143,6 +136,7 @@ def check_room(size_bytes: int, updates: Sequence[JSON], max_bytes: int) -> int:
 def check_namespace(properties: Mapping[str, str]) -> None:
     """Raises `ValidationFailed` (``limit.properties``) for more than a namespace takes at once."""
     check_properties(len(properties), "the request sets")
+    _check_names([properties], "the request sets")
     size_bytes = len(to_json(properties))
     if size_bytes > NAMESPACE_MAX_BYTES:
         raise ValidationFailed(

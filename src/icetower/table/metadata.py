@@ -16,6 +16,7 @@ from typing import Any
 import orjson
 
 from icetower.errors import BadRequest, ValidationFailed
+from icetower.protocol.columns import FULL_NAMES_CHARACTERS_MAX, characters_around
 from icetower.table import schemas, specs
 from icetower.table.builder import MAIN, Metadata, checked_version, no_snapshot, with_legacy_fields
 from icetower.table.partitions import spec_of
@@ -136,6 +137,13 @@ def parse(data: bytes, *, gzip: bool | None = None, most_bytes: int = UNPACKED_M
 
 def _check_usable(metadata: Metadata) -> None:
     """Whatever is derived from metadata later must find the shapes that it goes by. Raises what Python raises."""
+    around = max(map(characters_around, metadata.get("schemas") or [metadata.get("schema")]))
+    if around > FULL_NAMES_CHARACTERS_MAX:
+        raise BadRequest(
+            f"Cannot parse table metadata: the full names of a schema's nested columns have {around} characters, and "
+            f"at most {FULL_NAMES_CHARACTERS_MAX} are read; shorten the names of columns that hold others",
+            rule="limit.file",
+        )
     for spec in metadata.get("partition-specs") or ():
         try:
             spec_of(metadata, spec["spec-id"])
