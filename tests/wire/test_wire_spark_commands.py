@@ -61,8 +61,10 @@ def test_a_command_that_starts_spark_shows_no_secret_and_leaves_nothing(
             time.sleep(0.05)
         assert [line for line in processes(process.pid).values() if tower.secret in line] == []
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=WITHIN_S)
-        assert process.returncode not in (0, None)
+        _, said = process.communicate(timeout=WITHIN_S)
+        assert process.returncode == 130
+        (line,) = said.decode().splitlines()
+        assert line.startswith("icetower: interrupted; ")
         while processes(process.pid):
             assert time.monotonic() < end_s, processes(process.pid)
             time.sleep(0.05)

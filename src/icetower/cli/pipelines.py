@@ -19,20 +19,26 @@ from icetower.cli.terminal import say
 from icetower.contracts.document import load
 from icetower.contracts.model import Contract
 from icetower.counting import counted, number_of
+from icetower.errors import Forbidden
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from icetower.pipelines.cleanup import Clauses
+    from icetower.pipelines.wal_mediator import Mediation
+
+COLUMNS = ("batch", "read", "applied", "superseded", "duplicates", "rejected", "snapshot")
+"""Of the table that `mediate` prints."""
 
 
-@spark_errors()
+@spark_errors("interrupted; what was committed stays, and the next run goes on from there")
 def mediate(
     wal: Annotated[str, typer.Option(help="The write-ahead log, namespace.table.")],
     target: Annotated[str, typer.Option(help="The table that it goes to, namespace.table.")],
     uri: Uri = DEFAULT_URI,
     contracts: Annotated[
-        Path | None, typer.Option(help="Folder of the agents' contracts; without it, those in force at the tower.")
+        Path | None,
+        typer.Option(help="Folder of the agents' contracts; without it, an administrator's run takes those in force."),
     ] = None,
     system: Annotated[str, typer.Option(help="Namespace of the mediator's logs.")] = "system",
     merge_keys: Annotated[str, typer.Option(help="Columns, by commas: upsert by them instead of inserting.")] = "",
@@ -57,14 +63,14 @@ def mediate(
 
     \b
     Example:
-      icetower mediate --wal shop.sales_log --target shop.sales --merge-keys id
+      icetower mediate --wal shop.sales_log --target shop.sales --merge-keys id --contracts contracts/
     """
     need_spark()
     from icetower.pipelines.session import CATALOG
     from icetower.pipelines.wal_mediator import Job, Window, load_contracts
     from icetower.pipelines.wal_mediator import mediate as apply_batch
 
-    in_force = load_contracts(contracts) if contracts is not None else _contracts_in_force(uri)
+    in_force = load_contracts(contracts) if contracts is not None else _contracts_of_the_tower(uri)
     spark = _session("icetower-mediate", uri)
     job = Job(
         wal=f"{CATALOG}.{wal}",
@@ -77,14 +83,13 @@ def mediate(
         order_by=order_by,
         own=_own_contract(uri),
     )
-    rows = Table("batch", "read", "applied", "duplicates", "rejected", "snapshot", title=f"{wal} → {target}")
+    rows = Table(*COLUMNS, title=f"{wal} → {target}")
     try:
         with _waiting("mediating"):
             while (done := apply_batch(spark, job)).status == "applied":
                 if as_json:
                     say(json.dumps(done.to_json()))
-                counts = (done.read, done.applied, done.duplicates, done.rejected, done.committed_snapshot)
-                rows.add_row(done.batch, *(str(count) for count in counts))
+                rows.add_row(*cells(done))
     finally:
         spark.stop()
     if not as_json:
@@ -92,6 +97,24 @@ def mediate(
             show(rows)
         else:
             say(f"{wal} has nothing new for {target}")
+
+
+def cells(done: Mediation) -> list[str]:
+    """A batch in the table that is printed: every row that was read is in one of the columns after `read`."""
+    counts = (done.read, done.applied, done.superseded, done.duplicates, done.rejected, done.committed_snapshot)
+    return [str(each) for each in (done.batch, *counts)]
+
+
+def _contracts_of_the_tower(uri: str) -> dict[str, Contract]:
+    """Raises `Forbidden` for anybody but an administrator."""
+    try:
+        return _contracts_in_force(uri)
+    except Forbidden as error:
+        raise Forbidden(
+            f"{error.message}, and the tower shows all contracts to administrators only: give --contracts FOLDER with "
+            "the agents' contracts, or run this as an administrator",
+            rule="permission.administrator",
+        ) from error
 
 
 def _contracts_in_force(uri: str) -> dict[str, Contract]:
@@ -122,7 +145,7 @@ def _waiting(what: str) -> Progress:
     return progress
 
 
-@spark_errors()
+@spark_errors("interrupted; run it again to see which files are left")
 def orphans(
     tables: Annotated[list[str], typer.Argument(help="Tables, namespace.table.")],
     uri: Uri = DEFAULT_URI,

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from icetower.errors import ConfigurationError, IcetowerError, UpstreamFailed
+from icetower.pipelines.interrupts import ended_by_interrupts
 
 _PREFIX = re.compile(r"^(?:\w+\.)+(\w+(?:Exception|Error)): ")
 MESSAGE_CHARACTERS_MAX = 500
@@ -35,11 +36,21 @@ def need_spark() -> None:
 
 
 @contextmanager
-def spark_errors() -> Generator[None]:
-    """What Spark or its JVM raises within is raised as `UpstreamFailed`, by its first line."""
+def spark_errors(interrupted: str) -> Generator[None]:
+    """What Spark or its JVM raises within is raised as `UpstreamFailed`, by its first line.
+
+    Args:
+        interrupted: what is said where Ctrl-C ends the command.
+    """
+    with ended_by_interrupts(interrupted), _in_one_line():
+        yield
+
+
+@contextmanager
+def _in_one_line() -> Generator[None]:
     try:
         yield
-    except (IcetowerError, KeyboardInterrupt):
+    except IcetowerError:
         raise
     except Exception as error:
         kind = type(error)

@@ -20,7 +20,7 @@ SHOWN_MAX = 200
 """Configurations that are shown at the end."""
 
 
-@spark_errors()
+@spark_errors("interrupted; the results so far are kept, and the same command goes on from there")
 def sweep(
     experiment: Annotated[str, typer.Argument(help="1a, 1b, … of `list`, or a TOML file.")],
     master: Annotated[str, typer.Option(help="Spark's master: local[2], spark://…, yarn, ….")] = "local[2]",

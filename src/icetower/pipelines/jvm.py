@@ -16,10 +16,13 @@ import sys
 import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
+from functools import partial
 from types import FrameType
 from typing import Any
 
 from pyspark import SparkContext, java_gateway
+
+from icetower.pipelines import interrupts
 
 ENDS_WITHIN_S = 10.0
 """How long a JVM may take to delete its temporary files; then it is killed."""
@@ -37,11 +40,12 @@ def starting() -> Generator[None]:
         options["preexec_fn"] = _bound_to_us(options.get("preexec_fn"))
         process: subprocess.Popen[bytes] = launch(command, process_group=0, **options)
         started.append(process)
+        interrupts.before_leaving(partial(_end, process, os.getpid()))
         return process
 
     gateway.Popen = record
     try:
-        with _interruptible():
+        with interrupts.kept(), _interruptible():
             yield
     except BaseException:
         for process in started:
@@ -53,6 +57,7 @@ def starting() -> Generator[None]:
         gateway.Popen = launch
     for process in started:
         atexit.register(_end, process, os.getpid())
+    _end_quietly(SparkContext)
 
 
 @contextmanager
@@ -91,6 +96,20 @@ def _bound_to_us(before: Callable[[], None] | None) -> Callable[[], None] | None
             os._exit(1)
 
     return bind
+
+
+def _end_quietly(context: Any) -> None:
+    """PySpark's server for accumulators takes the end of the JVM for an error, and prints its trace."""
+    server: Any = getattr(context._active_spark_context, "_accumulatorServer", None)
+    if server is None:
+        return
+    report = server.handle_error
+
+    def handle_error(request: Any, client_address: Any) -> None:
+        if not isinstance(sys.exception(), EOFError | ConnectionError):
+            report(request, client_address)
+
+    server.handle_error = handle_error
 
 
 def _forget() -> None:
