@@ -30,6 +30,7 @@ from icetower.errors import (
 from icetower.gateway.attempts import READ, STAGED
 from icetower.gateway.bodies import FREE_BYTES, Room
 from icetower.gateway.browsers import require_json
+from icetower.gateway.kept_answers import REFERENCE, endpoint_of
 from icetower.gateway.paths import NamedRoute, path_of
 from icetower.gateway.settings import LOOPBACK
 from icetower.gateway.standing import standing_of
@@ -178,16 +179,18 @@ def route(
     mutates: bool = False,
     operation: str | None = None,
     commits: bool = False,
+    again: Handler | None = None,
 ) -> Route:
     """A route for authenticated callers.
 
     Args:
         mutates: `Idempotency-Key` replays the answer that was given before.
         operation: under this name requests are in the log of attempts: reads that were refused, and all changes.
+        again: answers such a request whose first answer is not kept, once its change is made.
         commits: the tower itself logs what it has read of a commit.
     """
     # An object, and no function: Starlette wraps functions twice, to catch exceptions that never leave this one.
-    return NamedRoute(path, _Endpoint(tower, handler, mutates, operation, commits), methods=[method])
+    return NamedRoute(path, _Endpoint(tower, handler, mutates, operation, commits, again), methods=[method])
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +200,7 @@ class _Endpoint:
     mutates: bool
     operation: str | None
     commits: bool
+    again: Handler | None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive, send)
@@ -216,7 +220,7 @@ class _Endpoint:
                 body = await read_body(request, tower.settings.server.body_max_bytes, room)
                 call = Call(request, tower, principal, body)
                 if self.mutates and (key := idempotency_key(request)) is not None:
-                    response = await once(call, key, self.handler)
+                    response = await once(call, key, self.handler, again=self.again)
                 else:
                     response = await self.handler(call)
             if response.status_code < 400 and _REPLAYED not in request.scope:
@@ -341,12 +345,15 @@ def numbered(request: Request) -> tuple[str, int] | None:
     return application_sequence(headers.get("icetower-application"), headers.get("icetower-sequence"))
 
 
-async def once(call: Call, key: str, handler: Handler, *, replay: Handler | None = None) -> Response:
+async def once(
+    call: Call, key: str, handler: Handler, *, replay: Handler | None = None, again: Handler | None = None
+) -> Response:
     """Run a mutation at most once for a key: a known key gets its first answer again, a duplicate in flight waits.
 
     With `replay`, success is answered by it (the specification allows a newer state), and its body is not kept.
+    With `again`, it is answered by that where its body was too long to keep. What changed nothing is done again then.
     """
-    endpoint = f"{call.request.method} {path_of(call.request.scope)}"
+    endpoint = endpoint_of(call.request.method, path_of(call.request.scope))
     fingerprint = hashlib.sha256(call.body + b"\n" + call.request.url.query.encode()).hexdigest()
     name = (call.principal.name, key)
     turn, users = call.tower.keys_in_flight.get(name, (asyncio.Lock(), 0))
@@ -358,17 +365,20 @@ async def once(call: Call, key: str, handler: Handler, *, replay: Handler | None
                 call.request.scope[_REPLAYED] = True
             if found is not None and replay is not None and found.status < 300:
                 return await replay(call)
+            if found is not None and found.body == REFERENCE:
+                return await (handler if again is None or found.status >= 400 else again)(call)
             if found is not None:
                 return _replayed(call.request, found)
             try:
                 response = await handler(call)
-                status, body = response.status_code, b"" if replay else bytes(response.body)
+                status, body = response.status_code, b"" if replay else _to_keep(call, response, again)
             except IcetowerError as error:
                 # A stale commit may succeed later, and a grant may be given: only what stays wrong is final.
                 if error.status in (401, 403) or error.status >= 500 or isinstance(error, CommitConflict | KeyMisused):
                     raise
                 call.tower.attempts.named(error)
-                await _kept(call, key, Answer(endpoint, error.status, orjson.dumps(error_body(error)), fingerprint))
+                body = call.tower.intake.kept_answers.kept(call.principal.name, orjson.dumps(error_body(error)))
+                await _kept(call, key, Answer(endpoint, error.status, body, fingerprint))
                 raise
             await _kept(call, key, Answer(endpoint, status, body, fingerprint))
             return response
@@ -376,6 +386,14 @@ async def once(call: Call, key: str, handler: Handler, *, replay: Handler | None
         _, users = call.tower.keys_in_flight.pop(name)
         if users > 1:  # a lock that is free for a moment may have somebody waiting for it
             call.tower.keys_in_flight[name] = turn, users - 1
+
+
+def _to_keep(call: Call, response: Response, again: Handler | None) -> bytes:
+    """What is kept of a successful answer."""
+    if call.request.scope.get(_CONCERNS, (None, None))[1] == STAGED:
+        return REFERENCE
+    body = bytes(response.body)
+    return body if again is None else call.tower.intake.kept_answers.kept(call.principal.name, body)
 
 
 async def _kept(call: Call, key: str, answer: Answer) -> None:

@@ -30,6 +30,7 @@ from icetower.gateway.http import (
     route,
     takes_gzip,
 )
+from icetower.gateway.kept_answers import endpoint_of
 from icetower.gateway.paths import path_of
 from icetower.gateway.tower import Tower
 from icetower.gateway.unread import SharedResponse
@@ -84,7 +85,15 @@ def routes(tower: Tower) -> list[Route]:
         route(tower, "POST", tables + "/{table}/append", append_files, operation="append", commits=True),
         route(tower, "GET", "/v1/config", config),
         route(tower, "GET", namespaces, list_namespaces, operation=READ),
-        route(tower, "POST", namespaces, create_namespace, mutates=True, operation="create-namespace"),
+        route(
+            tower,
+            "POST",
+            namespaces,
+            create_namespace,
+            mutates=True,
+            operation="create-namespace",
+            again=namespace_again,
+        ),
         route(tower, "HEAD", namespaces + "/{namespace}", namespace_exists, operation=READ),
         route(tower, "GET", namespaces + "/{namespace}", load_namespace, operation=READ),
         route(tower, "DELETE", namespaces + "/{namespace}", drop_namespace, mutates=True, operation="drop-namespace"),
@@ -95,10 +104,19 @@ def routes(tower: Tower) -> list[Route]:
             update_namespace,
             mutates=True,
             operation="alter-namespace",
+            again=update_again,
         ),
-        route(tower, "POST", namespaces + "/{namespace}/register", register_table, mutates=True, operation="register"),
+        route(
+            tower,
+            "POST",
+            namespaces + "/{namespace}/register",
+            register_table,
+            mutates=True,
+            operation="register",
+            again=register_again,
+        ),
         route(tower, "GET", tables, list_tables, operation=READ),
-        route(tower, "POST", tables, create_table, mutates=True, operation="create"),
+        route(tower, "POST", tables, create_table, mutates=True, operation="create", again=create_again),
         route(tower, "HEAD", tables + "/{table}", table_exists, operation=READ),
         route(tower, "GET", tables + "/{table}", load_table, operation=READ),
         route(tower, "DELETE", tables + "/{table}", drop_table, mutates=True, operation="drop"),
@@ -147,6 +165,14 @@ async def create_namespace(call: Call) -> Response:
     return json_response({"namespace": namespace, "properties": wanted.properties})
 
 
+async def namespace_again(call: Call) -> Response:
+    """A namespace that was created before, as it is by now."""
+    namespace = wire.parse_request(wire.CreateNamespace, call.body).levels()
+    call.allow(permissions.require_visible, namespace)
+    properties = await call.tower.upstream.namespace_properties(namespace)
+    return json_response({"namespace": namespace, "properties": properties})
+
+
 async def load_namespace(call: Call) -> Response:
     call.allow(permissions.require_visible, call.namespace)
     properties = await call.tower.upstream.namespace_properties(call.namespace)
@@ -174,6 +200,13 @@ async def update_namespace(call: Call) -> Response:
     _require_no_location(call, sorted(changed), ".".join(call.namespace))
     done = await call.tower.upstream.update_namespace(call.namespace, wanted.removals, wanted.updates)
     return json_response({"updated": done.updated, "removed": done.removed, "missing": done.missing})
+
+
+async def update_again(call: Call) -> Response:
+    """What a change of properties was, that was made before."""
+    wanted = wire.parse_request(wire.UpdateProperties, call.body)
+    call.allow(permissions.require_visible, call.namespace)
+    return json_response({"updated": [*wanted.updates], "removed": [*wanted.removals], "missing": []})
 
 
 # -- tables -----------------------------------------------------------------------------------------------------------
@@ -211,6 +244,23 @@ async def create_table(call: Call) -> Response:
         staged = {**metadata, "properties": overlaid(metadata.get("properties") or {}, own)}
         return json_response({"metadata": staged, "config": call.tower.settings.table_config})
     return _table_response(call, identifier, await call.tower.tables.create(identifier, metadata))
+
+
+async def create_again(call: Call) -> Response:
+    """A table that was created before, as it is by now; a staged one has changed nothing, and is made anew."""
+    wanted = wire.parse_request(wire.CreateTable, call.body)
+    return await create_table(call) if wanted.stage_create else await _load_again(call, wanted.name)
+
+
+async def register_again(call: Call) -> Response:
+    """A table that was registered before, as it is by now."""
+    return await _load_again(call, wire.parse_request(wire.RegisterTable, call.body).name)
+
+
+async def _load_again(call: Call, name: str) -> Response:
+    identifier = Identifier(call.namespace, name)
+    call.allow(permissions.require, Operation.READ, identifier)
+    return _table_response(call, identifier, await call.tower.heads.load(identifier))
 
 
 async def _require_read(call: Call) -> None:
@@ -308,7 +358,7 @@ async def commit_table(call: Call) -> Response:
         return await commit(call)
     if any(update["action"] == "add-snapshot" for update in request.updates):
         # The key lives in the snapshot, under the same swap; the ledger only sees that it serves one endpoint.
-        endpoint = f"POST {path_of(call.request.scope)}"
+        endpoint = endpoint_of("POST", path_of(call.request.scope))
         await call.tower.aftermath.find(call.principal.name, key, endpoint)
         response = await commit(call)
         call.tower.remember_answer(call.principal.name, key, Answer(endpoint, 200, b""))
@@ -352,7 +402,7 @@ async def commit_transaction(call: Call) -> Response:
     if any(update["action"] == "add-snapshot" for request in requests for update in request.updates):
         # As for one table, the key lives in the snapshots: a stored answer would call done what was rolled back (trap
         # K2). The ledger only sees that the key serves this endpoint, for the same tables.
-        endpoint = f"POST {path_of(call.request.scope)}"
+        endpoint = endpoint_of("POST", path_of(call.request.scope))
         tables = sorted([*r.identifier.namespace, r.identifier.name] for r in requests if r.identifier is not None)
         about = hashlib.sha256(orjson.dumps(tables)).hexdigest()
         await call.tower.aftermath.find(call.principal.name, key, endpoint, about)

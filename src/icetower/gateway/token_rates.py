@@ -43,13 +43,13 @@ class Buckets:
     def __len__(self) -> int:
         return len(self._used)
 
-    def wait_s(self, name: str, now_s: float) -> float:
-        """How long until a place is free, in seconds; 0: one is."""
-        return max(0.0, (self._of(name, now_s) + 1 - self._places) / self._per_s)
+    def wait_s(self, name: str, now_s: float, count: int = 1) -> float:
+        """How long until so many places are free, in seconds; 0: they are."""
+        return max(0.0, (self._of(name, now_s) + count - self._places) / self._per_s)
 
-    def take(self, name: str, now_s: float) -> None:
-        """Use a place."""
-        self._keep(name, self._of(name, now_s) + 1, now_s)
+    def take(self, name: str, now_s: float, count: int = 1) -> None:
+        """Use so many places."""
+        self._keep(name, self._of(name, now_s) + count, now_s)
 
     def give_back(self, name: str, now_s: float) -> None:
         """A place was used in vain."""

@@ -146,7 +146,7 @@ class Tower:
             self.attempts.swapped,
         )
         self.governor = Governor(self.registry, ambient, self._note, deadline_s=settings.server.queue_deadline_s)
-        self.intake = Intake(settings.server, open_to_all=open_to_all)
+        self.intake = Intake(settings.server, ambient, open_to_all=open_to_all)
         self.keys_in_flight: dict[tuple[str, str], tuple[asyncio.Lock, int]] = {}
         self.twins: Twins[tuple[Committed, ...]] = Twins()
 
