@@ -60,7 +60,9 @@ def test_the_contract_in_the_readme_is_one() -> None:
     text = next(block for block in re.findall(r"```yaml\n(.*?)```", README, re.DOTALL) if "agent:" in block)
     contract = load(text, source="README.md")
     assert contract.name == yaml.safe_load(text)["agent"]
-    assert contract.tables[0].blind_appends
+    # Its agent is advised to upsert, and an upsert that finds no row to update is an append that is not blind.
+    assert contract.tables[0].reads_owned
+    assert not contract.tables[0].blind_appends
 
 
 def test_every_room_is_in_the_architecture() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -123,6 +124,26 @@ def test_r2_a_contract_promises_that_its_writes_read_only_what_it_owns() -> None
     assert promised.owned(1, ())  # the unpartitioned spec: nobody can tell
     assert promised.owned(7, (2,))  # a spec that somebody adds meanwhile: likewise
     assert ask(change([A]), by=FREE).read_scope is None
+
+
+def test_r2_a_contract_in_shadow_mode_is_not_believed_about_what_it_would_have_refused() -> None:
+    """Who writes where it owns nothing may have read there, too: the contract does not describe that commit."""
+    clauses = "  read_scope: owned\n  blind_appends: true\n"
+    shadow = replace(contract("overwrite", extra=clauses), shadow=True)
+    inside, outside = ask(change([A]), by=shadow), ask(change([FOREIGN]), by=shadow)
+    assert (inside.shadowed, inside.blind_appends) == ((), True)
+    assert inside.read_scope is not None
+    assert [refusal.rule for refusal in outside.shadowed] == ["contract.partitions"]
+    assert (outside.read_scope, outside.blind_appends) == (None, False)
+    both = ask(change([A, FOREIGN], [B], claim="overwrite"), by=shadow)
+    assert (both.read_scope, both.blind_appends) == (None, False)
+    content = replace(contract("overwrite", extra="  isolation: snapshot\n"), shadow=True)
+    assert ask(change([A]), by=content).read_scope is not None
+    assert ask(change([FOREIGN]), by=content).read_scope is None
+    # What its own writer says counts, as it does without a contract.
+    said = ask(change([FOREIGN], **words("serializable", DAY_0)), by=shadow).read_scope
+    assert said is not None
+    assert said.source == "summary"
 
 
 def test_r2_the_summarys_word_goes_before_the_contracts() -> None:

@@ -118,6 +118,46 @@ def test_r1_a_merge_is_blind_by_no_declaration(name: str, marks: dict[str, str],
     assert run(stale(marks, **DECLARATIONS[name])) == (outcome, live)
 
 
+READS = {**BY_SUMMARY_FILTER["summary"], "icetower.filter": "true"}
+
+
+@pytest.mark.parametrize("name", ["BY_TABLE_BLIND", "BY_CONTRACT_BLIND", "BY_SUMMARY_BLIND"])
+@pytest.mark.parametrize(
+    ("reads", "outcome"),
+    [
+        (READS, "409 conflict.C1"),
+        (BY_SUMMARY_LEVEL["summary"], "rebased"),
+        ({"icetower.filter": "true"}, "409 rebase.not-blind"),  # it has read, and does not say what it is owed
+        ({"icetower.read-snapshot": "none"}, "409 rebase.not-blind"),
+        ({}, "rebased"),
+    ],
+)
+def test_r1_who_says_what_it_has_read_is_blind_by_no_declaration(
+    name: str, reads: dict[str, str], outcome: str
+) -> None:
+    """An upsert that finds no row to update is an append, and depends on what it looked for."""
+    # Without Spark's marks, which would say that it is blind.
+    marks = dict.fromkeys(SPARK, "")
+    live = ["old", "ours", "theirs"] if outcome == "rebased" else ["old", "theirs"]
+    assert run(stale(marks | reads, **DECLARATIONS[name])) == (outcome, live)
+
+
+@pytest.mark.parametrize(
+    ("declared", "outcome"),
+    [
+        (BY_TABLE_BLIND, "409 rebase.not-blind"),
+        (BY_CONTRACT_BLIND, "409 rebase.not-blind"),
+        (BY_SUMMARY_BLIND, "rebased"),
+        ({"summary": {**BY_SUMMARY_BLIND["summary"], **READS}}, "409 conflict.C1"),
+    ],
+)
+def test_r1_a_contract_that_says_serializable_takes_the_writers_own_declaration_alone(
+    declared: dict[str, Any], outcome: str
+) -> None:
+    rules = ", ".join(filter(None, ["isolation: serializable", declared.get("rules")]))
+    assert run(stale(dict.fromkeys(SPARK, ""), **{**declared, "rules": rules}))[0] == outcome
+
+
 @pytest.mark.parametrize("declared", [BY_TABLE_LEVELS, BY_TABLE_BLIND, BY_CONTRACT_BLIND, BY_SUMMARY_BLIND])
 @pytest.mark.parametrize(
     ("theirs", "outcome"),
@@ -148,6 +188,6 @@ def test_r10_progress_of_one_group_is_seen_by_the_next_member() -> None:
 
 
 def test_what_an_audit_takes_for_blind_is_what_the_engine_does() -> None:
-    for marks in (PICKED, PUBLISHED, MEDIATED, MERGED, {"kafka.connect.offsets.a.b": "{}"}):
+    for marks in (PICKED, PUBLISHED, MEDIATED, MERGED, READS, {"kafka.connect.offsets.a.b": "{}"}):
         assert not known_blind({"operation": "append", **SPARK, **marks}, declared=True)
     assert known_blind({"operation": "append", **SPARK}, declared=False)

@@ -1,4 +1,4 @@
-"""Unchanged PyIceberg upserts, each into partitions of its own agent, and one that declares what it read."""
+"""PyIceberg's upserts: unchanged, each into partitions of its own agent; and such as declare what they read."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.expressions import And, EqualTo, GreaterThanOrEqual, In
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
@@ -17,7 +18,8 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import LongType, NestedField, StringType
 from tower_process import TowerProcess
 
-from icetower.agent import keyed, new_key, reads
+from icetower.agent import Tower, carry_out, keyed, new_key, reads, refusal_of
+from icetower.errors import IcetowerError
 
 SCHEMA = Schema(
     NestedField(1, "id", LongType(), required=False),
@@ -118,6 +120,42 @@ def test_a9_a_retry_of_pyicebergs_own_is_no_failure(tower: TowerProcess) -> None
     assert tower.outcomes("upserts.silent").count("conflict") >= 3
     assert tower.admin.escalations(state="open") == []
     assert {row["price"] for row in table.refresh().scan("region = 'r0'").to_arrow().to_pylist()} == {3}
+
+
+QUICK = {"commit.retry.min-wait-ms": "1", "commit.retry.max-wait-ms": "1"}
+CLAUSES = ["", ", read_scope: owned", ", blind_appends: true, read_scope: owned", ", strict: true"]
+
+
+@pytest.mark.parametrize("clauses", CLAUSES, ids=["none", "owned", "blind", "strict"])
+def test_r2_of_two_upserts_that_insert_one_row_the_second_is_run_again(tower: TowerProcess, clauses: str) -> None:
+    """Both find nothing to update, so both are appends. PyIceberg writes the stale one anew and validates nothing."""
+    number = CLAUSES.index(clauses)
+    name = f"upserts.twice{number}"
+    seeded = tower.catalog().create_table(name, SCHEMA, partition_spec=BY_REGION, properties=QUICK)
+    seeded.append(rows(0, 0, range(3)))
+    secret = tower.principal(f"twice-{number}", contract(name, 0, clauses))
+    first, stale = (tower.catalog(secret).load_table(name) for _ in range(2))
+    loaded = [stale]
+    refusals: list[IcetowerError | None] = []
+
+    def upsert(table: Table, price: int, key: str) -> None:
+        said = keyed(key) | reads(table, "region = 'r0'")
+        table.upsert(rows(0, price, range(7, 8)), ["id"], snapshot_properties=said)
+
+    def work(_: Tower, key: str) -> None:
+        table = loaded.pop() if loaded else tower.catalog(secret).load_table(name)
+        try:
+            upsert(table, 2, key)
+        except CommitFailedException as refused:
+            refusals.append(refusal_of(refused))
+            raise
+
+    upsert(first, 1, new_key())
+    carry_out(work, tower.admin, name, operations=["overwrite"], reason="a row")
+    found = seeded.refresh().scan("id = 7").to_arrow().to_pylist()
+    assert [row["price"] for row in found] == [2]
+    assert [(each.rule, each.next_step) for each in refusals if each] == [("conflict.C1", "refresh")]
+    assert tower.outcomes(name).count("conflict") == 5  # PyIceberg's own attempts, each but the first written anew
 
 
 def test_reads_takes_text_and_expressions(tower: TowerProcess) -> None:

@@ -35,7 +35,7 @@ from icetower.admission.locations import check_files, roots_of, steers_clients
 from icetower.admission.operations import RETENTION, operations_of, targets_of
 from icetower.admission.properties import check_properties
 from icetower.admission.quotas import check_quota
-from icetower.admission.reads import scope_of
+from icetower.admission.reads import believed, scope_of
 from icetower.admission.refusals import Held, OrdersTower, refusal
 from icetower.admission.targets import Places, known_places
 from icetower.catalog.changes import is_under
@@ -139,9 +139,9 @@ def admit(
         ):
             with shadow.held():
                 ask()
-    scope = None
+    scope, contract = None, believed(principal.contract, shadow.refusals)
     if metadata is not None and changes:
-        scope = scope_of(principal.contract, identifier, shaped(metadata, updates), changes, operations, now_ms)
+        scope = scope_of(contract, identifier, shaped(metadata, updates), changes, operations, now_ms)
     return Admitted(
         principal=principal.name,
         identifier=identifier,
@@ -151,7 +151,7 @@ def admit(
         key=key,
         contract=principal.contract.name,
         contract_version=principal.contract_version,
-        blind_appends=appends_blindly(principal.contract, identifier),
+        blind_appends=appends_blindly(contract, identifier),
         strict=enforced and any(rule.strict for rule in rules),
         operations=operations,
         fingerprint=fingerprint(updates, changes),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -45,9 +45,10 @@ def declared(metadata: JSON, changes: Sequence[Change]) -> ReadScope | None:
         ValidationFailed: a filter that is no filter, or doesn't fit the schema that its snapshot was written with.
     """
     words: dict[tuple[str | None, str | None], JSON] = {}
+    own = {str(change.snapshot["snapshot-id"]) for change in changes}
     for change in changes:
         summary = change.snapshot.get("summary") or {}
-        _check_version(summary.get(READ_SNAPSHOT))
+        _check_version(summary.get(READ_SNAPSHOT), own)
         words.setdefault((summary.get(ISOLATION), summary.get(FILTER)), change.snapshot)
     said = [word for word in words if word != (None, None)]
     if len(said) > 1:
@@ -91,12 +92,18 @@ def _filter(text: Any, schema: JSON) -> Expression:
     return expression
 
 
-def _check_version(said: Any) -> None:
-    """Which version was read nobody here goes by, but an auditor does."""
+def _check_version(said: Any, own: Collection[str]) -> None:
+    """The engine holds the commit against all that came after this version (`commit.declared`); so does an auditor."""
     if said is not None and said != "none" and not re.fullmatch(r"\d{1,19}", str(said)):
         raise BadRequest(
             f"the snapshot property {READ_SNAPSHOT} is {str(said)[:100]!r}; it takes the id of the snapshot that was "
             "read, or `none` where the table had none",
+            rule="summary.reads",
+        )
+    if str(said) in own:  # a client that writes it anew on another parent keeps its id
+        raise BadRequest(
+            f"the snapshot property {READ_SNAPSHOT} names snapshot {said}, which this very commit adds; it takes the "
+            "id of the table's snapshot that was read before the commit was begun",
             rule="summary.reads",
         )
 
@@ -134,6 +141,21 @@ def scope_of(
     if scope is None and level is Isolation.SNAPSHOT:
         return ReadScope(Level.SNAPSHOT, None, None, "contract")
     return scope
+
+
+def believed(contract: Contract, refusals: Collection[object]) -> Contract:
+    """The contract, as far as its promises count for a commit (trap R2).
+
+    In shadow mode a commit goes on that its contract would have refused. The contract does not describe that commit: a
+    writer that writes where it owns nothing may have read there, too. So nothing that it promises is believed.
+
+    Args:
+        refusals: what the contract would have refused of the commit.
+    """
+    if not refusals:
+        return contract
+    rules = (replace(rule, reads_owned=False, blind_appends=False, isolation=None) for rule in contract.tables)
+    return replace(contract, tables=tuple(rules))
 
 
 def promised(

@@ -36,8 +36,9 @@ def having_read(
 ) -> dict[str, str]:
     """Snapshot properties that say what a write depends on, beside those of `keyed`.
 
-    The tower validates by them what the client's engine would, so that a stale commit is rebased instead of sent back;
-    an auditor tells by them for certain whether the write has missed anything.
+    The tower validates by them what the client's engine would, so that a stale commit is rebased instead of sent back.
+    It refuses a write that has missed something, also when its client has written it anew on a newer version; then run
+    the statement again, with a new declaration (`carry_out`). An auditor goes by them, too.
 
     Args:
         snapshot_id: of the table as it was read; None where it had no snapshot yet.

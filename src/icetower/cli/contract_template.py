@@ -71,7 +71,7 @@ def _entry(table: str, operations: Sequence[str]) -> str:
     # partitions: # regions, which add up; within one, all lines hold at once
     #   - day(ts): {{from: 2026-01-01, to: 2027-01-01}} # half open; or relative to the clock: {{from: now, to: now+2d}}
     #     bucket(16, id): [0, 1, 2, 3]
-    # blind_appends: true # its appends depend on nothing that it has read
+    # blind_appends: true # its appends depend on nothing that it has read; not if it upserts (docs/clients.md)
     # write_location: table # for clients that do not follow write.data.path, such as DuckDB
     # read_scope: owned # its other writes depend on rows of its own partitions only
     # quotas: {{commits_per_minute: 60, files_per_commit: 500, bytes_per_commit: 1GiB}}

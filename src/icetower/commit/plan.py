@@ -3,7 +3,8 @@
 The members are taken in queue order, each planned on the table as its predecessors leave it:
 
 1. A commit whose key, number or snapshots are in the table already is *replayed*: answered as the original was.
-2. Requirements are checked. All hold: the commit goes in *direct*.
+2. Requirements are checked. All hold: the commit goes in *direct*, unless it declares itself that its writer has read
+   an older version, and something of what it read has changed since (`declared`).
 3. Only the assertion on the branch's head fails: it is *rebased*, if somebody's word allows it and nothing that was
    written meanwhile stands against it (`rebase`).
 4. Anything else is *refused*. What is merely stale is 409: the client validates and tries again, as everywhere.
@@ -24,6 +25,7 @@ from icetower.admission.admit import application_of
 from icetower.admission.admitted import Admitted, AdmittedAppend
 from icetower.catalog.ports import METADATA_MAX_BYTES
 from icetower.commit.appends import Folded, fold, once_each, why_not
+from icetower.commit.declared import scope_to_hold
 from icetower.commit.draft import Replacement, data_path, finish, merged_parent, target_ref
 from icetower.commit.ground import Ground, Made
 from icetower.commit.live_files import NeedsPaths, Of, check
@@ -281,7 +283,7 @@ class _Planner:
                 return
             word = self._word(member)
             with self._ground.attempt() as made:
-                vectors = {} if word is None else self._check(member, word, made)
+                vectors = self._check(member, word, made)
                 finish(member, self._ground, made, rebase=word is not None, new_name=self._new_name, vectors=vectors)
                 self._take_room(member.updates)
         except _LACKING:
@@ -539,19 +541,28 @@ class _Planner:
                 f"{failed[0].message}; {refused.message}", rule=refused.rule, snapshot=head_id
             ) from refused
 
-    def _check(self, member: Admitted, word: Word, made: Made) -> Mapping[int, Replacement]:
+    def _check(self, member: Admitted, word: Word | None, made: Made) -> Mapping[int, Replacement]:
         """Nothing stands against the commit; by snapshot, the deletion vectors that were merged so that this is so.
+
+        Args:
+            word: None: the commit goes in as it is, and only what it declares itself is held against it.
 
         Raises:
             CommitConflict: for the first of what does.
         """
+        direct = word is None
+        if word is None:
+            scope = scope_to_hold(member)
+            if scope is None:
+                return {}
+            word = Word(scope.source, scope)
         if word.source == "blind":
             return {}
         ground, targets = self._ground, self._sources.targets
         unread = [file for change in member.changes for file in loose(change) if file.path not in targets]
         if unread:
             raise _NeedsTargets(unread)
-        head = ground.ref_head(target_ref(member.updates) or "")
+        head = base_of(member) if direct else ground.ref_head(target_ref(member.updates) or "")
         replacements: dict[int, Replacement] = {}
         for change, conflicts in conflicts_of(member, word, ground, head=head, targets=targets):
             against = tuple(conflicts)

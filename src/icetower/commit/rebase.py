@@ -20,16 +20,23 @@ from typing import Any
 
 from icetower.admission.admitted import Admitted
 from icetower.admission.operations import preserves_rows
+from icetower.commit.declared import unseen
 from icetower.commit.ground import Ground
 from icetower.conflicts.attempt import Conflict
 from icetower.conflicts.blindness import known_blind
 from icetower.conflicts.history import operation_name, parent_of
 from icetower.conflicts.isolation import Level
 from icetower.conflicts.reads import ReadScope, carried_over
-from icetower.conflicts.revalidation import is_merge, merges_new_rows, only_its_client_validates, shared_sinks
+from icetower.conflicts.revalidation import (
+    is_merge,
+    merges_new_rows,
+    only_its_client_validates,
+    says_what_it_read,
+    shared_sinks,
+)
 from icetower.conflicts.written import Table, Targets, Written, objections
 from icetower.errors import CommitConflict
-from icetower.protocol.marks import BLIND_APPENDS, STRICT
+from icetower.protocol.marks import BLIND_APPENDS, READ_SNAPSHOT, STRICT
 from icetower.table.change import Change
 from icetower.table.partitions import partition_name
 from icetower.table.records import DATA, POSITION_DELETES, referenced_file
@@ -134,7 +141,9 @@ def word_for(member: Admitted, ground: Ground, *, isolation_since: int | None) -
     _check_shape(member, ground)
     _check_progress(member, ground)
     properties: Mapping[str, str] = ground.view.get("properties") or {}
-    declared = member.blind_appends or properties.get(BLIND_APPENDS, "").lower() == "true"
+    promised = member.blind_appends or properties.get(BLIND_APPENDS, "").lower() == "true"
+    # Neither promise was made by the writer of this append: a contract that says serializable goes before both.
+    declared = promised and not member.serializable
     kinds = [kind_of(change, declared_blind=declared) for change in member.changes]
     if all(kind is Kind.BLIND for kind in kinds):
         return Word("blind")
@@ -173,15 +182,28 @@ def word_for(member: Admitted, ground: Ground, *, isolation_since: int | None) -
     if scope is not None:
         return Word("contract", scope, merges_vectors=scope.level is Level.SNAPSHOT)
     if all(change.is_pure_append for change in member.changes) and not any(map(is_merge, summaries)):
-        raise _refused(
-            "rebase.not-blind",
-            f"nothing says that this append is blind. Where it is, set the table property {BLIND_APPENDS}=true, "
-            "blind_appends in the contract, or icetower.blind=true in its summary",
-        )
+        raise _refused("rebase.not-blind", _why_not_blind(member, summaries))
     raise _refused(
         "rebase.reads",
         "nobody says what it has read. Where snapshot isolation is enough, set "
         f"{', '.join(LEVELS)} to snapshot; or read_scope: owned in the contract",
+    )
+
+
+def _why_not_blind(member: Admitted, summaries: Sequence[JSON]) -> str:
+    if any(map(says_what_it_read, summaries)):
+        return (
+            "its summary says that it has read the table, so it is not blind. State the isolation that it is owed as "
+            "well: icetower.isolation-level"
+        )
+    if member.serializable:
+        return (
+            "nothing says that this append is blind, and a contract with isolation: serializable takes only the "
+            "writer's own declaration. Where it is, set icetower.blind=true in its summary"
+        )
+    return (
+        f"nothing says that this append is blind. Where it is, set the table property {BLIND_APPENDS}=true, "
+        "blind_appends in the contract, or icetower.blind=true in its summary"
     )
 
 
@@ -267,8 +289,10 @@ def conflicts_of(
 ) -> Iterator[tuple[Change, Iterator[Conflict]]]:
     """What stands against a commit, by its snapshots.
 
+    Where reads are declared, that begins with the version that was read, which may be older than the commit's base.
+
     Args:
-        head: the snapshot at which the branch stands.
+        head: the snapshot at which the branch stands; for a commit that is not rebased, its base.
         targets: what was read of position delete files that don't name their targets (trap R6).
 
     Raises:
@@ -280,7 +304,9 @@ def conflicts_of(
     for change in member.changes:
         rewrites = kind_of(change, declared_blind=False) is Kind.REWRITE
         written = Written.of(change, rewrites=rewrites, targets=targets)
-        yield change, objections(written, steps, ground.files, table, _carried(word.scope, change, ground))
+        missed = () if word.scope is None else unseen(change, member, ground, steps)
+        since = _bounded((*missed, *steps), head) if missed else steps
+        yield change, objections(written, since, ground.files, table, _carried(word.scope, change, ground))
 
 
 def _carried(scope: ReadScope | None, change: Change, ground: Ground) -> ReadScope | None:
@@ -309,6 +335,10 @@ def steps_since(member: Admitted, ground: Ground, head: int | None) -> Sequence[
             rule="commit.base",
             snapshot=head,
         )
+    return _bounded(steps, head)
+
+
+def _bounded(steps: Sequence[JSON], head: int | None) -> Sequence[JSON]:
     if len(steps) > STEPS_MAX:
         raise CommitConflict(
             f"{len(steps)} snapshots landed since the commit's base, and at most {STEPS_MAX} are looked at; refresh "
@@ -325,9 +355,11 @@ def refusal(change: Change, conflict: Conflict, ground: Ground) -> CommitConflic
     # Another agent chose these values, and clients print the message on their terminals.
     shown = "".join(c if c.isprintable() else " " for c in ", ".join(partitions))
     where = f" in {shown}" if partitions else ""
+    said = (change.snapshot.get("summary") or {}).get(READ_SNAPSHOT)
+    read = "" if said is None else f" (its writer has read snapshot {said}; declare what the statement reads anew)"
     return CommitConflict(
         f"the commit conflicts with snapshot {conflict.snapshots[0]}{where}: {conflict.message}; refresh and run the "
-        "statement again",
+        f"statement again{read}",
         rule=f"conflict.{conflict.rule}",
         partitions=partitions,
         snapshot=conflict.snapshots[0],

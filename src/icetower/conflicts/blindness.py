@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from icetower.conflicts.revalidation import is_merge, only_its_client_validates
+from icetower.conflicts.revalidation import is_merge, only_its_client_validates, says_what_it_read
 from icetower.protocol.marks import BLIND
 
 _SPARK_WITH_MARKS = (4, 1)
@@ -29,7 +29,7 @@ def known_blind(summary: Mapping[str, Any], *, declared: bool) -> bool:
     if summary.get("operation") != "append":
         return False
     # What shows that it has read is not made blind by a declaration, whoever makes it (trap R10).
-    if only_its_client_validates(summary) is not None or is_merge(summary):
+    if only_its_client_validates(summary) is not None or is_merge(summary) or says_what_it_read(summary):
         return False
     return declared or str(summary.get(BLIND, "")).lower() == "true" or _spark_says_so(summary)
 

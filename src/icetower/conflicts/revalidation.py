@@ -23,7 +23,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from icetower.protocol.marks import BLIND, KAFKA, MEDIATOR, MERGES, PUBLISHED_WAP, SOURCE_SNAPSHOT
+from icetower.protocol.marks import (
+    BLIND,
+    FILTER,
+    ISOLATION,
+    KAFKA,
+    MEDIATOR,
+    MERGES,
+    PUBLISHED_WAP,
+    READ_SNAPSHOT,
+    SOURCE_SNAPSHOT,
+)
 from icetower.table.sinks import Sink, sinks_of
 
 JSON = Mapping[str, Any]
@@ -67,6 +77,11 @@ def only_its_client_validates(summary: JSON) -> Reason | None:
 def is_merge(summary: JSON) -> bool:
     """Whether Spark marks it as a MERGE, which has read the table."""
     return any(name.startswith(MERGES) for name in summary)
+
+
+def says_what_it_read(summary: JSON) -> bool:
+    """Whether its writer says that it depends on what was read."""
+    return any(name in summary for name in (FILTER, ISOLATION, READ_SNAPSHOT))
 
 
 def merges_new_rows(summary: JSON) -> bool:

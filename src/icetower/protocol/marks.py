@@ -25,7 +25,7 @@ ISOLATION = "icetower.isolation-level"
 """The level that the writer asks for: ``snapshot`` or ``serializable``."""
 
 READ_SNAPSHOT = "icetower.read-snapshot"
-"""The id of the snapshot that the writer has read; ``none`` for a table without one. An auditor goes by it."""
+"""The id of the snapshot that the writer has read; ``none`` for a table without one. What came later is unseen."""
 
 REVERTS = "icetower.reverts"
 """The ids of snapshots that this one takes back, with commas between them."""
