@@ -532,6 +532,41 @@ def test_a_branch_keeps_its_retention_and_a_tag_does_not_move() -> None:
         asyncio.run(reference("v1"))
 
 
+@pytest.mark.parametrize("named", [True, False], ids=["parent", "rootless"])
+@pytest.mark.parametrize(
+    ("expired", "since", "told"),
+    [
+        (1, 0, False),  # bob's alone: nobody knows that
+        (2, 0, False),  # the agent's first commit: only a part of what it wrote could be taken back
+        (5, 0, False),  # all of the agent's: "nothing" would not be true
+        (5, 5, False),  # the oldest that is left is as old as what is asked for
+        (5, 6, True),
+        (2, 3, True),
+        (0, 0, True),
+    ],
+)
+def test_what_has_expired_since_is_never_passed_over(named: bool, expired: int, since: int, told: bool) -> None:
+    """PyIceberg's expiry leaves no parent behind; Java's leaves the name of one that is gone."""
+    world = World(1, 2, declared=0)
+    for at, author in enumerate(("bob", "ann", "bob", "ann", "bob", "bob")):
+        world.author = author
+        world.commit("append", [world.data(range(10 * at, 10 * at + 10), (0, RED))], summary={BLIND: "true"})
+    table = world.table()
+    listed = [dict(snapshot) for snapshot in table.head.metadata["snapshots"]][expired:]
+    if expired and not named:
+        listed[0].pop("parent-snapshot-id")
+    since_ms = world.metadata["snapshots"][since]["timestamp-ms"] if since < 6 else listed[0]["timestamp-ms"] + 1
+    table = Table(HeadState("x", {**table.head.metadata, "snapshots": listed}), table.files)
+    if not told:
+        with pytest.raises(BadRequest, match="its parent has expired") as refused:
+            taken_back(table, since_ms=since_ms)
+        assert refused.value.rule == "revert.expired"
+        return
+    plan, after = taken_back(table, since_ms=since_ms)
+    assert len(plan.snapshots) == {6: 0, 3: 1, 0: 2}[since]
+    assert (after is None) == plan.nothing
+
+
 def test_what_cannot_be_told_is_refused() -> None:
     world, _ = story()
     table = world.table()

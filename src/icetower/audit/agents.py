@@ -9,6 +9,7 @@ from typing import Any
 from icetower.audit.auditor import Options, Source, Walk
 from icetower.audit.items import key_of
 from icetower.audit.reverting import Plan, Reverting
+from icetower.audit.roots import rooted
 from icetower.audit.shapes import check_shape
 from icetower.audit.taking_back import Draft, Drafting
 from icetower.audit.telling import called
@@ -18,6 +19,7 @@ from icetower.errors import BadRequest, NotFound, ValidationFailed
 from icetower.protocol.marks import GROUP_FILE, PRINCIPAL, REVERTS
 from icetower.table.groups import Group, read_group
 from icetower.table.head import HeadState
+from icetower.table.list_reading import ListReader
 from icetower.table.manifests import DataFile, Manifest, read_manifest, read_manifest_list
 from icetower.table.metadata import MAIN, ancestors
 from icetower.table.records import DELETED
@@ -76,22 +78,17 @@ class Agent:
             promises: the contracts of those who write to the table, where they are known.
 
         Raises:
-            BadRequest: there is no such branch, or it is not known what a commit did, or for whom.
+            BadRequest: there is no such branch, or it is not known what a commit did, for whom, or which there were.
             NotFound: a manifest is gone.
         """
         chain = self._chain()
+        await self._check_known(chain[0])
         written = await self._own(chain)
         reverts = _taken_back_before(chain, written)
         own: dict[int, frozenset[str] | None] = written | reverts
         if not own:
             return Plan((), (), (), ())
-        first = chain[min(own)]
-        parent = parent_of(first)
-        if parent is not None and parent not in self._head.snapshots:
-            raise BadRequest(
-                f"what {called(first)} did cannot be told, since its parent has expired: name a later time",
-                rule="revert.expired",
-            )
+        parent = parent_of(chain[min(own)])
         walk = self._walk = Walk(self._head, self._source, Options(self._wanted.branch, after=parent, whole=True))
         await walk.run()
         shift = len(chain) - len(walk.line.commits)
@@ -108,6 +105,28 @@ class Agent:
         known = (walk.line, walk.standing, walk.cycles, unread, chosen, self._head.format_version)
         plan = await walk.ask(lambda: Reverting(*known).plan())
         return replace(plan, reverts=tuple(chain[at]["snapshot-id"] for at in sorted(reverts)))
+
+    async def _check_known(self, oldest: JSON) -> None:
+        """No commit since that time has expired: it would stay, and the revert would say that all was taken back."""
+        if oldest["timestamp-ms"] < self._wanted.since_ms:
+            return
+        parent = parent_of(oldest)
+        path = oldest.get("manifest-list")
+        if parent is None and path is not None:
+            try:
+                step = ListReader().step(await self._source.read(path))
+            except (NotFound, ValidationFailed) as error:
+                raise BadRequest(
+                    f"what came before {called(oldest)} cannot be told: its manifest list is gone or cannot be read",
+                    rule="revert.blind",
+                ) from error
+            parent = parent_of(rooted(oldest, step, self._head.snapshots))
+        if parent is not None:
+            raise BadRequest(
+                f"what {self._wanted.agent} has committed since then cannot be told: history begins with "
+                f"{called(oldest)}, and its parent has expired. Name a time after that snapshot",
+                rule="revert.expired",
+            )
 
     def _chain(self) -> list[JSON]:
         head_id = self._head.ref(self._wanted.branch)

@@ -9,7 +9,6 @@ other, by rules that do no I/O.
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
@@ -35,6 +34,7 @@ from icetower.audit.integrity import (
 from icetower.audit.items import Item, key_of
 from icetower.audit.manifest_reading import Cursor, ManifestReader
 from icetower.audit.overlaps import Case, Missed
+from icetower.audit.roots import UNNAMED, rooted
 from icetower.audit.shapes import check_shape, readable
 from icetower.audit.standing import Delta, Standing
 from icetower.audit.telling import called, name
@@ -58,10 +58,6 @@ AT_ONCE = 64
 DETAILS_MAX = 64
 """Manifests whose statistics are at hand."""
 
-UNNAMED = -2
-"""Stands for the id of a parent that has expired and that nobody names any more."""
-
-_ID = re.compile(r"\d{1,19}")
 _NOTHING_READ = Reads()
 
 
@@ -231,26 +227,12 @@ class Walk:
                 self._anew = True
                 continue
             if not self._begun and not self._anew:
-                snapshot = self._rooted(snapshot, step)
+                snapshot = rooted(snapshot, step, self.head.snapshots)
             # The first of a line whose parent is gone is taken as it stands, and so is what follows a list that is.
             begins = self._anew or (not self._begun and parent_of(snapshot) is not None)
             found_.append(_Listed(snapshot, step, tuple(self._reader.rows) if begins else None, ""))
             self._anew, self._begun = False, True
         return found_
-
-    def _rooted(self, snapshot: JSON, step: ListStep) -> JSON:
-        """The first snapshot of a line with the parent that its list was written for, where that has expired.
-
-        PyIceberg's expiry takes the names of what expired out of its children, too.
-        """
-        if parent_of(snapshot) is not None:
-            return snapshot
-        said = step.header.get("parent-snapshot-id")
-        if said is None and any(row.added_snapshot_id != snapshot["snapshot-id"] for row in step.entered):
-            return {**snapshot, "parent-snapshot-id": UNNAMED}  # nobody says which, but there was one
-        if said is None or not _ID.fullmatch(said) or int(said) in self.head.snapshots:
-            return snapshot
-        return {**snapshot, "parent-snapshot-id": int(said)}
 
     def _open(self, row: ManifestFile, data: bytes | None, older: Sequence[Cursor] = ()) -> Opened:
         """A manifest, read; one that cannot be says why."""
