@@ -315,3 +315,30 @@ def _words(done: tuple[int, Any, Any]) -> list[str]:
 def _shell() -> dict[str, str]:
     """The environment of somebody who types in bash, whose shell is named instead of being looked for."""
     return {**os.environ, "SHELL": "/bin/bash", "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": ""}
+
+
+@pytest.mark.parametrize(
+    ("uri", "said"),
+    [
+        ("sqlite:///{}/nowhere/x.db", "there is no folder {}/nowhere"),
+        ("sqlite:///{}/text.db", "file is not a database"),
+        ("postgresql+psycopg://me:hush@127.0.0.1:1/shop", "refused"),
+    ],
+)
+def test_a_wrong_upstream_address_is_named_with_its_cause_and_leaves_nothing(
+    tmp_path: Path, uri: str, said: str
+) -> None:
+    (tmp_path / "text.db").write_text("no database, but a long enough text of letters\n" * 20)
+    (tmp_path / "t.toml").write_text(
+        f'[server]\ndata = "{tmp_path}/data"\nport = 0\n[upstream]\nuri = "{uri.format(tmp_path)}"\ncatalog = "c"\n'
+        f'warehouse = "file://{tmp_path}/w"\n'
+    )
+    done = subprocess.run(
+        command("serve", "--config", str(tmp_path / "t.toml")),
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2, done.stderr
+    for part in (said.format(tmp_path), uri.format(tmp_path).replace("hush", "***"), "[upstream] uri"):
+        assert part in done.stderr
+    assert "hush" not in done.stderr
+    assert not (tmp_path / "data").exists()

@@ -137,6 +137,9 @@ def test_an_agent_that_writes_outside_its_contract_is_stopped_and_a_person_frees
     assert error["escalated_to"] == DANA
     assert escalation["id"] in error["message"]
     assert "contract.partitions (5)" in error["message"]
+    (line,) = [each for each in tower.log.read_text().splitlines() if " event=escalation " in each]
+    assert f"id={escalation['id']} principal=wild contract=wild table=shop.prices " in line
+    assert 'rules="contract.partitions (5)"' in line
 
     # Its other table, and the other agent, go on.
     tower.catalog(wild).load_table("shop.other").append(rows("anywhere"))

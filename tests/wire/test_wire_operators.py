@@ -83,6 +83,24 @@ def test_the_message_names_the_owner_of_a_partition_and_a_command_that_asks_for_
     assert "; some of them belong to op-eu (eu-team@example.com)" in both
 
 
+def test_wrong_secrets_and_refused_changes_of_properties_are_on_the_log(tower: TowerProcess, namespace: str) -> None:
+    table = partitioned(tower, namespace)
+    secret = tower.principal("op-log", CONTRACT.format(table=table))
+    before = len(lines(tower, "not-authenticated"))
+    form = {"grant_type": "client_credentials", "client_id": "op-log", "client_secret": "guessed-4711"}
+    with httpx2.Client(base_url=tower.uri) as http:
+        statuses = [http.post("/v1/oauth/tokens", data=form).status_code for _ in range(12)]
+    assert (statuses[0], statuses[-1]) == (401, 429)
+    written = lines(tower, "not-authenticated")[before:]
+    assert [int(line.partition(" status=")[2][:3]) for line in written] == statuses
+    assert all("path=/v1/oauth/tokens" in line and "address=127.0.0.1" in line for line in written)
+    assert "guessed-4711" not in tower.log.read_text()
+    with pytest.raises(ForbiddenError):
+        tower.catalog(secret).load_table(table).transaction().set_properties(a="b").commit_transaction()
+    (attempt,) = tower.admin.commits(limit=1, table=table)
+    assert (attempt["operation"], attempt["rule"]) == ("alter", "contract.operation")
+
+
 def test_what_landed_has_its_partitions_and_changes_of_tables_are_logged(
     tower: TowerProcess, catalog: Catalog, namespace: str
 ) -> None:

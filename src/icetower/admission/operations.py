@@ -81,6 +81,20 @@ def operations_of(
     return frozenset(found)
 
 
+def claimed_by(requirements: Sequence[JSON], updates: Sequence[JSON]) -> frozenset[str]:
+    """What a commit says that it does, for the log of one that is refused before anything of it is read."""
+    snapshots = [update["snapshot"] for update in updates if update["action"] == "add-snapshot"]
+    found = {str((snapshot.get("summary") or {}).get("operation", "none")) for snapshot in snapshots}
+    if any(requirement["type"] == "assert-create" for requirement in requirements):
+        return frozenset(found | {Operation.CREATE})
+    actions = {update["action"] for update in updates}
+    if actions & _REFS or (not snapshots and "set-snapshot-ref" in actions):
+        found.add(Operation.REFS)
+    if actions - _NEUTRAL - _REFS:
+        found.add(Operation.ALTER)
+    return frozenset(found)
+
+
 def _advances(metadata: JSON, update: JSON, own: set[int]) -> bool:
     """Whether an update moves a branch that is there to a snapshot of the same commit, and does nothing else."""
     refs = metadata.get("refs") or {}

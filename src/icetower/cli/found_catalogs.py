@@ -106,8 +106,40 @@ class Contents:
         return None
 
 
-def contents(uri: str) -> Contents:
-    """What is in the database, which is only read. Raises `ConfigurationError` where it cannot be."""
+def catalog_missing(uri: str, name: str, found: Contents) -> str | None:
+    """A warning where the database has tables of other catalogs alone; None where it has none, or some of this one."""
+    if not found.counts or name in found.counts:
+        return None
+    return f"{shown(uri)} has no table of a catalog {name!r}; it has {', '.join(found.counts)}"
+
+
+def contents_for_serving(uri: str) -> Contents:
+    """What is in the database that `[upstream] uri` names; a SQLite file may be missing, since the server makes it.
+
+    Raises `ConfigurationError` where it cannot be read.
+    """
+    try:
+        url = make_url(uri)
+    except ArgumentError:
+        return Contents({}, {}, {})  # the server refuses it
+    if url.get_backend_name() == "sqlite" and not Path(url.database or "").is_file():
+        folder = Path(url.database or "").parent
+        if url.database and not folder.is_dir():
+            raise ConfigurationError(
+                f"the catalog's database {shown(uri)} cannot be opened: there is no folder {folder}; mend "
+                "[upstream] uri",
+                rule="configuration.database",
+            )
+        return Contents({}, {}, {})
+    return contents(uri, setting="[upstream] uri")
+
+
+def contents(uri: str, *, setting: str = "--uri") -> Contents:
+    """What is in the database, which is only read. Raises `ConfigurationError` where it cannot be.
+
+    Args:
+        setting: where the address was given.
+    """
     url = make_url(uri)
     if url.get_backend_name() == "sqlite" and not Path(url.database or "").is_file():
         raise ConfigurationError(
@@ -118,10 +150,12 @@ def contents(uri: str) -> Contents:
     try:
         return database.run_now(_contents)
     except SQLAlchemyError as error:
-        kind = type(getattr(error, "orig", None) or error).__name__
+        cause = " ".join(str(getattr(error, "orig", None) or type(error).__name__).split())
+        if url.password:
+            cause = cause.replace(url.password, "***")
         raise ConfigurationError(
-            f"the catalog's database {shown(uri)} cannot be read ({kind}); check the address, and that this user may "
-            "read it",
+            f"the catalog's database {shown(uri)} cannot be read: {cause}; check the address ({setting}), and that "
+            "this user may read it",
             rule="configuration.database",
         ) from error
     finally:

@@ -12,7 +12,16 @@ from typing import Annotated
 
 import typer
 
-from icetower.cli.found_catalogs import Candidate, Contents, configured, contents, has_password, normal_uri, shown
+from icetower.cli.found_catalogs import (
+    Candidate,
+    Contents,
+    catalog_missing,
+    configured,
+    contents,
+    has_password,
+    normal_uri,
+    shown,
+)
 from icetower.cli.own_tower import CONFIG_FILE, CONFIG_VARIABLE, SECRET_NAME, address
 from icetower.cli.tables import pairs
 from icetower.cli.terminal import at_terminal, say, warn
@@ -82,8 +91,8 @@ def _choose(name: str | None, uri: str | None) -> _Chosen:
             there = ", ".join(found.counts) or "none yet"
             raise UsageError(f"--catalog is needed: the name of the catalog in {shown(candidate.uri)} ({there})")
         candidate = replace(candidate, name=next(iter(found.counts)))
-    elif found.counts and candidate.name not in found.counts:
-        warn(f"{shown(candidate.uri)} has no table of a catalog {candidate.name!r}; it has {', '.join(found.counts)}")
+    elif (warning := catalog_missing(candidate.uri, candidate.name, found)) is not None:
+        warn(warning)
     return _Chosen(candidate, found)
 
 

@@ -46,6 +46,7 @@ def serve(
       icetower serve --config icetower.toml
       icetower serve --port 0 --data /var/lib/icetower --log-format json
     """
+    from icetower.cli.found_catalogs import catalog_missing, contents_for_serving
     from icetower.gateway.app import serve as run
     from icetower.gateway.settings import load_settings
     from icetower.observe.events import configure_logging
@@ -59,6 +60,10 @@ def serve(
         log_level=log_level,
     )
     configure_logging(settings.server.log_format, settings.server.log_level)
+    if (uri := settings.upstream.uri) is not None:  # looked into before the data directory is made
+        warning = catalog_missing(uri, settings.upstream.catalog, contents_for_serving(uri))
+        if warning is not None:
+            warn(f"{warning} (see [upstream] catalog)")
     if open_:
         warn("--open: everybody who can reach this machine's loopback is an administrator")
     place = Path(settings.server.data).absolute()

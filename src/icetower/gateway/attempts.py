@@ -13,7 +13,15 @@ from itertools import islice
 from icetower.ambient import Ambient
 from icetower.commit.engine import Committed
 from icetower.commit.steps import Step
-from icetower.errors import AlreadyExists, CommitConflict, CommitStateUnknown, Conflict, IcetowerError, NotAuthenticated
+from icetower.errors import (
+    AlreadyExists,
+    CommitConflict,
+    CommitStateUnknown,
+    Conflict,
+    IcetowerError,
+    NotAuthenticated,
+    TooManyRequests,
+)
 from icetower.ledger.attempts import PARTITIONS_MAX, Attempt, Outcome
 from icetower.observe.events import Event, Events
 from icetower.observe.matters import one_line
@@ -101,13 +109,17 @@ class Attempts:
             error.request_id = request_id
         return request_id
 
-    def failed(self, method: str, path: str, error: IcetowerError) -> None:
-        """A request that is in no log of attempts: what was wrong on the server's side, and who was not let in."""
+    def failed(self, method: str, path: str, error: IcetowerError, **fields: object) -> None:
+        """A request that is in no log of attempts: what was wrong on the server's side, and who was not let in.
+
+        Args:
+            fields: more of the line.
+        """
         if error.logged:
             return
         if error.rule == _METADATA_LOST:
             event = Event.METADATA_LOST
-        elif isinstance(error, NotAuthenticated):
+        elif isinstance(error, NotAuthenticated | TooManyRequests):
             event = Event.NOT_AUTHENTICATED
         elif error.status >= 500:
             event = Event.FAILED
@@ -121,6 +133,7 @@ class Attempts:
             path=path,
             status=error.status,
             rule=error.rule,
+            **fields,
             message=error.message,
         )
 

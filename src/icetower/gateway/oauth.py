@@ -13,6 +13,7 @@ from starlette.routing import Route
 from icetower.ambient import Ambient
 from icetower.errors import BadRequest, Forbidden, IcetowerError, NotAuthenticated, TooManyRequests, Unavailable
 from icetower.gateway.http import json_response, read_body
+from icetower.gateway.paths import path_of
 from icetower.gateway.standing import standing_of
 from icetower.gateway.tower import Tower
 
@@ -29,6 +30,8 @@ def routes(tower: Tower) -> list[Route]:
             standing_of(request.scope).prove()
             tower.intake.strangers.right(token)
         except IcetowerError as error:
+            host = None if request.client is None else request.client.host
+            tower.attempts.failed(request.method, path_of(request.scope), error, address=host)
             return _refusal(error, tower.ambient)
         body = {
             "access_token": token,

@@ -16,6 +16,7 @@ from icetower.admission import contents, locations, permissions
 from icetower.admission.admit import admit, shaped
 from icetower.admission.admitted import Admitted
 from icetower.admission.keys import key_of, number_of
+from icetower.admission.operations import claimed_by
 from icetower.admission.progress import check_progress, told_by
 from icetower.admission.targets import check_ages, locate
 from icetower.admission.unread import admit_unread
@@ -92,14 +93,14 @@ class Tower:
         lifetimes = Lifetimes(settings.server.token_ttl_s, settings.server.token_renewal_max_s)
         self.registry = Registry(control, ambient, lifetimes)
         self.token_rates = TokenRates(ambient)
-        self.escalations = Escalations(self.registry, ambient, settings.escalations.ways(os.environ))
+        self.events = Events(ambient)
+        self.escalations = Escalations(self.registry, ambient, settings.escalations.ways(os.environ), self.events)
         self.ledger = Ledger(control, ambient, lifetime_s=settings.server.key_lifetime_s)
         self.aftermath = Aftermath(self.ledger, ambient)
         self.upstream: Upstream = SqlUpstream(self._databases[1], settings.upstream.catalog)
         self.storage: Storage = FileIOStorage(settings.storage, threads=settings.server.storage_threads)
         self.budget = Budget(settings.server.cache_max_bytes)
         self.manifests = Manifests(self.storage, budget=self.budget)
-        self.events = Events(ambient)
         self.attempts = Attempts(ambient, self.events, self._note, slow_s=settings.server.slow_swap_s)
         self.bypasses = Bypasses(self.manifests, ambient, self.events)
         self.heads = Heads(
@@ -202,7 +203,7 @@ class Tower:
         try:
             sent = _sent(principal, request, key, application)
             key, name = sent.key, sent.work
-            operation = "+".join(sorted({_operation(snapshot) for snapshot in sent.snapshots})) or "none"
+            operation = "+".join(sorted(claimed_by(request.requirements, request.updates))) or "none"
             self._require(principal, _asked_first(request), request.identifier)
             committed = _told(*await self.twins.once(_name(principal, [sent]), request, work))[0]
         except IcetowerError as error:
@@ -574,10 +575,6 @@ def _sent(principal: Principal, request: CommitRequest, key: str | None, applica
     summaries = [snapshot.get("summary") or {} for snapshot in snapshots]
     ref = target_ref(request.updates) or ""
     return Sent(principal.name, ref, key_of(summaries, key), number_of(summaries, application), snapshots)
-
-
-def _operation(snapshot: Mapping[str, Any]) -> str:
-    return str((snapshot.get("summary") or {}).get("operation", "none"))
 
 
 def _commits(admitted: Admitted, done: Committed) -> list[Commit]:

@@ -16,6 +16,7 @@ from icetower.ambient import Ambient
 from icetower.contracts.model import Contract
 from icetower.database import Together
 from icetower.errors import BadRequest, Conflict, ContractViolation, IcetowerError
+from icetower.observe.events import Event, Events
 from icetower.observe.failures import STOPPED, Failure, Streaks, counts
 from icetower.observe.matters import (
     DECISIONS,
@@ -51,10 +52,11 @@ log = logging.getLogger("icetower")
 class Escalations:
     """One a tower."""
 
-    def __init__(self, registry: Registry, ambient: Ambient, ways: Ways) -> None:
+    def __init__(self, registry: Registry, ambient: Ambient, ways: Ways, events: Events | None = None) -> None:
         self._registry = registry
         self._ambient = ambient
         self._ways = ways
+        self._events = events or Events(ambient)
         self._store = Store(registry)
         self._streaks = Streaks()
         self._stale = StaleWork()
@@ -168,7 +170,16 @@ class Escalations:
             self._streaks.ended(principal.name, matter.subject)  # not again at each further failure
             raise
         if opened:
-            log.warning("escalation %s: %s (%s)", matter.id, matter.title, matter.rules)
+            self._events.say(
+                Event.ESCALATION,
+                id=matter.id,
+                principal=matter.principal,
+                contract=matter.contract,
+                table=matter.table,
+                rules=matter.rules,
+                contact=matter.contact,
+                message=matter.title,
+            )
             self._notifier.wake()
         self._stops = await self._reading.ask(_STOPS)
         if matter.subject in self._stops[1]:

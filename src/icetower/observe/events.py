@@ -40,6 +40,7 @@ class Event(StrEnum):
     UNKNOWN = "unknown"
     FAILED = "failed"
     NOT_AUTHENTICATED = "not-authenticated"
+    ESCALATION = "escalation"
     METADATA_LOST = "metadata-lost"
     SWAP_SLOW = "swap-slow"
     BYPASS = "bypass"
