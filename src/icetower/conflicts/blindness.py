@@ -40,5 +40,5 @@ def _spark_says_so(summary: Mapping[str, Any]) -> bool:
     # may have validated what he appends, does not.
     if summary.get("engine-name") != "spark" or not summary.get("spark.app.id"):
         return False
-    version = re.match(r"(\d+)\.(\d+)", str(summary.get("engine-version", "")))
+    version = re.match(r"(\d{1,9})\.(\d{1,9})", str(summary.get("engine-version", "")))
     return version is not None and (int(version[1]), int(version[2])) >= _SPARK_WITH_MARKS

@@ -137,7 +137,7 @@ def _off_by_one(projected: Predicate, *, strict: bool) -> Predicate:
 
 
 def _parse(transform: str) -> tuple[str, int]:
-    found = re.fullmatch(r"(\w+)\[(\d+)\]", transform)
+    found = re.fullmatch(r"(\w+)\[(\d{1,10})\]", transform, re.ASCII)
     if found is None:
         return transform.lower(), 0
     name = found[1].lower()

@@ -174,7 +174,7 @@ def _parser_of_texts(field: PartitionField, *, exact: bool) -> Callable[[str], A
     transform = field.transform
     if transform in _CALENDAR:
         return lambda text: _calendar(text, transform, exact=exact)
-    if bucket := re.fullmatch(r"bucket\[(\d+)\]", transform):
+    if bucket := re.fullmatch(r"bucket\[(\d{1,10})\]", transform, re.ASCII):
         return lambda text: _bucket(text, int(bucket[1]), exact=exact)
     if transform == "identity" or transform.startswith("truncate["):
         return lambda text: _typed(text, field.source_type, exact=exact)

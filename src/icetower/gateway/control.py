@@ -14,6 +14,7 @@ from starlette.routing import Route
 from icetower.contracts.document import dump, load
 from icetower.contracts.model import Contract
 from icetower.errors import BadRequest, Forbidden, NotFound
+from icetower.gateway.body_bounds import MIDDLE
 from icetower.gateway.http import Call, json_response, no_content, route
 from icetower.gateway.readiness import OK, State
 from icetower.gateway.tower import ADMIN_SECRET_FILE, Tower
@@ -90,8 +91,8 @@ def routes(tower: Tower) -> list[Route]:
         route(tower, "GET", base + "/readiness", show_readiness),
         route(tower, "GET", base + "/me", me),
         route(tower, "GET", base + "/contracts", list_contracts),
-        route(tower, "POST", base + "/contracts", apply_contract),
-        route(tower, "POST", base + "/contracts/apply", apply_contracts),
+        route(tower, "POST", base + "/contracts", apply_contract, body=MIDDLE),
+        route(tower, "POST", base + "/contracts/apply", apply_contracts, body=MIDDLE),
         route(tower, "GET", base + "/contracts/{name}", show_contract),
         route(tower, "GET", base + "/contracts/{name}/history", contract_history),
         route(tower, "POST", base + "/contracts/{name}/restore", restore_contract),

@@ -9,6 +9,7 @@ import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import orjson
@@ -29,6 +30,7 @@ from icetower.errors import (
 )
 from icetower.gateway.attempts import READ, STAGED
 from icetower.gateway.bodies import FREE_BYTES, Room
+from icetower.gateway.body_bounds import SHORT, BodyBound
 from icetower.gateway.browsers import require_json
 from icetower.gateway.kept_answers import REFERENCE, endpoint_of
 from icetower.gateway.paths import NamedRoute, path_of
@@ -180,6 +182,7 @@ def route(
     operation: str | None = None,
     commits: bool = False,
     again: Handler | None = None,
+    body: BodyBound = SHORT,
 ) -> Route:
     """A route for authenticated callers.
 
@@ -188,9 +191,11 @@ def route(
         operation: under this name requests are in the log of attempts: reads that were refused, and all changes.
         again: answers such a request whose first answer is not kept, once its change is made.
         commits: the tower itself logs what it has read of a commit.
+        body: how long a body it takes.
     """
     # An object, and no function: Starlette wraps functions twice, to catch exceptions that never leave this one.
-    return NamedRoute(path, _Endpoint(tower, handler, mutates, operation, commits, again), methods=[method])
+    endpoint = _Endpoint(tower, handler, mutates, operation, commits, again, body)
+    return NamedRoute(path, endpoint, methods=[method])
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +206,7 @@ class _Endpoint:
     operation: str | None
     commits: bool
     again: Handler | None
+    body: BodyBound
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive, send)
@@ -217,7 +223,8 @@ class _Endpoint:
             request.scope[_CALLER] = principal.name
             intake = tower.intake
             async with intake.places.place(principal.name), intake.bodies.room(principal.name) as room:
-                body = await read_body(request, tower.settings.server.body_max_bytes, room)
+                read = partial(read_body, room=room)
+                body = await self.body.read(read, request, principal, tower.settings.server.body_max_bytes)
                 call = Call(request, tower, principal, body)
                 if self.mutates and (key := idempotency_key(request)) is not None:
                     response = await once(call, key, self.handler, again=self.again)

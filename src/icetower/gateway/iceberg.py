@@ -7,6 +7,7 @@ import binascii
 import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 import orjson
@@ -19,6 +20,7 @@ from icetower.admission.properties import check_properties
 from icetower.contracts.model import Operation
 from icetower.errors import BadRequest, ContractViolation, NoSuchNamespace, NoSuchTable
 from icetower.gateway.attempts import READ, STAGED
+from icetower.gateway.body_bounds import APPEND, COMMIT, CREATION, TRANSACTION, parsed
 from icetower.gateway.http import (
     Call,
     idempotency_key,
@@ -81,8 +83,8 @@ def routes(tower: Tower) -> list[Route]:
     return [
         # Routes are tried in order: those that are called most come first. The append is in no specification, and so
         # not among the endpoints that clients are told of: Icetower's own SDK knows it.
-        route(tower, "POST", tables + "/{table}", commit_table, operation="commit", commits=True),
-        route(tower, "POST", tables + "/{table}/append", append_files, operation="append", commits=True),
+        route(tower, "POST", tables + "/{table}", commit_table, operation="commit", commits=True, body=COMMIT),
+        route(tower, "POST", tables + "/{table}/append", append_files, operation="append", commits=True, body=APPEND),
         route(tower, "GET", "/v1/config", config),
         route(tower, "GET", namespaces, list_namespaces, operation=READ),
         route(
@@ -116,13 +118,21 @@ def routes(tower: Tower) -> list[Route]:
             again=register_again,
         ),
         route(tower, "GET", tables, list_tables, operation=READ),
-        route(tower, "POST", tables, create_table, mutates=True, operation="create", again=create_again),
+        route(tower, "POST", tables, create_table, mutates=True, operation="create", again=create_again, body=CREATION),
         route(tower, "HEAD", tables + "/{table}", table_exists, operation=READ),
         route(tower, "GET", tables + "/{table}", load_table, operation=READ),
         route(tower, "DELETE", tables + "/{table}", drop_table, mutates=True, operation="drop"),
         route(tower, "POST", tables + "/{table}/metrics", report_metrics, operation=READ),
         route(tower, "POST", "/v1/tables/rename", rename_table, mutates=True, operation="rename"),
-        route(tower, "POST", "/v1/transactions/commit", commit_transaction, operation="transaction", commits=True),
+        route(
+            tower,
+            "POST",
+            "/v1/transactions/commit",
+            commit_transaction,
+            operation="transaction",
+            commits=True,
+            body=TRANSACTION,
+        ),
     ]
 
 
@@ -222,7 +232,8 @@ async def list_tables(call: Call) -> Response:
 
 
 async def create_table(call: Call) -> Response:
-    wanted = wire.parse_request(wire.CreateTable, call.body)
+    parse = partial(wire.parse_request, wire.CreateTable)
+    wanted = await parsed(call.tower.manifests.parsing, parse, call.body)
     identifier = Identifier(call.namespace, wanted.name)
     call.concerns(identifier, operation=STAGED if wanted.stage_create else None)
     call.allow(permissions.require, Operation.CREATE, identifier)
@@ -345,7 +356,7 @@ async def report_metrics(call: Call) -> Response:
 
 
 async def commit_table(call: Call) -> Response:
-    request = parse_commit(call.body)
+    request = await parsed(call.tower.manifests.parsing, parse_commit, call.body)
     if request.identifier is not None and request.identifier != call.table:
         raise BadRequest(f"the commit names table {request.identifier}, its path {call.table}", rule="request.name")
     request = replace(request, identifier=call.table)
@@ -373,7 +384,7 @@ async def load_after_commit(call: Call) -> Response:
 
 async def append_files(call: Call) -> Response:
     """The fast path: data files into a table, without its metadata in the answer."""
-    request = parse_append(call.body)
+    request = await parsed(call.tower.manifests.parsing, parse_append, call.body)
     done = await call.tower.append(call.principal, call.table, request, idempotency_key(call.request))
     snapshot = done.head.snapshots.get(done.snapshots[-1]) or {}
     return json_response(
@@ -389,7 +400,7 @@ async def append_files(call: Call) -> Response:
 
 
 async def commit_transaction(call: Call) -> Response:
-    requests = parse_transaction(call.body)
+    requests = await parsed(call.tower.manifests.parsing, parse_transaction, call.body)
     call.concerns(*(request.identifier for request in requests if request.identifier is not None))
     key, application = idempotency_key(call.request), numbered(call.request)
 

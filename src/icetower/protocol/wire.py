@@ -45,6 +45,11 @@ OBJECTS_MAX = 100_000
 """Lists and objects of one request: parsing takes time by their number, and megabytes may hold millions."""
 
 
+VALUES_MAX = 500_000
+"""Values of one request, whatever they are: numbers and short texts take their time, too. They are counted by the
+commas, those within texts included: metadata has one comma in twenty bytes or so, of which a request has few MiB."""
+
+
 def read_object(data: bytes, what: str) -> JSON:
     """A JSON object.
 
@@ -56,6 +61,13 @@ def read_object(data: bytes, what: str) -> JSON:
         raise BadRequest(
             f"Cannot parse {what}: it has {objects} lists and objects, and at most {OBJECTS_MAX} are read; send it in "
             "several requests",
+            rule="limit.objects",
+        )
+    values = data.count(b",")
+    if values > VALUES_MAX:
+        raise BadRequest(
+            f"Cannot parse {what}: it has {values} commas, and so about as many values; at most {VALUES_MAX} are read. "
+            "Send it in several requests",
             rule="limit.objects",
         )
     try:

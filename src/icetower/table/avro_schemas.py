@@ -172,7 +172,7 @@ def _primitive(kind: str, named: set[str]) -> AvroSchema:
         precision, scale = decimal
         extra = {"logicalType": "decimal", "precision": precision, "scale": scale}
         return _fixed(f"decimal_{precision}_{scale}", decimal_width_bytes(precision), named, extra)
-    if fixed := re.fullmatch(r"fixed\[(\d+)\]", kind):
+    if fixed := re.fullmatch(r"fixed\[(\d{1,10})\]", kind, re.ASCII):
         return _fixed(f"fixed_{fixed[1]}", int(fixed[1]), named, {})
     raise ValidationFailed(f"a partition of type {kind!r} cannot be written: Iceberg doesn't partition by that type")
 
@@ -220,7 +220,7 @@ def _fixed(name: str, size: int, named: set[str], extra: dict[str, Any]) -> Avro
 
 def parse_decimal(kind: str) -> tuple[int, int] | None:
     """Precision and scale of a type such as ``decimal(12, 2)``, or None for any other type."""
-    match = re.fullmatch(r"decimal\(\s*(\d+)\s*,\s*(\d+)\s*\)", kind)
+    match = re.fullmatch(r"decimal\(\s*(\d{1,10})\s*,\s*(\d{1,10})\s*\)", kind, re.ASCII)
     return (int(match[1]), int(match[2])) if match else None
 
 

@@ -306,7 +306,7 @@ def summary_totals(parent_summary: Mapping[str, str] | None, change: Change) -> 
     totals: dict[str, str] = {}
     for key, (plus, minus) in _TOTALS.items():
         text = before.get(key)
-        if text is not None and text.isascii() and text.isdecimal():
+        if text is not None and text.isascii() and text.isdecimal() and len(text) <= 19:
             total = int(text) + int(deltas.get(plus, 0)) - int(deltas.get(minus, 0))
             if total >= 0:
                 totals[key] = str(total)

@@ -92,7 +92,7 @@ def modes_of(
 
 
 def _whole(text: str | None, default: int) -> int:
-    return int(text) if text is not None and text.isascii() and text.isdigit() else default
+    return int(text) if text is not None and text.isascii() and text.isdigit() and len(text) <= 19 else default
 
 
 def _eligible(fields: Sequence[Mapping[str, Any]]) -> Iterator[int]:

@@ -11,11 +11,14 @@ from typing import Any
 
 from icetower.errors import BadRequest
 
+# Digits are ASCII's: Python's \d and int() take those of every script, Java's parsers of dates and decimals do not.
 _TIME = r"(\d{2}:\d{2}(?::\d{2}(?:\.\d{1,%d})?)?)"
-_MICROS, _NANOS = re.compile(_TIME % 6), re.compile(_TIME % 9)
+_MICROS, _NANOS = re.compile(_TIME % 6, re.ASCII), re.compile(_TIME % 9, re.ASCII)
+_DATE = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
+_NUMBER = re.compile(r"-?(\d+)(?:\.(\d+))?", re.ASCII)
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
-_FIXED = re.compile(r"fixed\[(\d+)\]")
-_DECIMAL = re.compile(r"decimal\(\s*(\d+)\s*,\s*(\d+)\s*\)")
+_FIXED = re.compile(r"fixed\[(\d{1,10})\]", re.ASCII)
+_DECIMAL = re.compile(r"decimal\(\s*(\d{1,10})\s*,\s*(\d{1,10})\s*\)", re.ASCII)
 _HEX = re.compile(r"([0-9a-fA-F]{2})*")
 _BITS = {"int": 32, "long": 64}
 
@@ -55,7 +58,7 @@ def _fits(value: Any, type_: str) -> bool:
 
 
 def _is_decimal(value: str, precision: int, scale: int) -> bool:
-    found = re.fullmatch(r"-?(\d+)(?:\.(\d+))?", value)
+    found = _NUMBER.fullmatch(value)
     return (
         found is not None
         and len(found[2] or "") == scale
@@ -80,7 +83,7 @@ def _is_moment(value: str, type_: str) -> bool:
 
 
 def _is_date(value: str) -> bool:
-    if not re.fullmatch(r"\d{4}-\d{2}-\d{2}", value):
+    if not _DATE.fullmatch(value):
         return False
     try:
         date.fromisoformat(value)

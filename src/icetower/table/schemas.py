@@ -19,8 +19,11 @@ _TIMES = frozenset({"date", "time", "timestamp", "timestamptz", "timestamp_ns", 
 _PLAIN_TYPES = _TIMES | {"boolean", "int", "long", "float", "double", "string", "uuid", "binary", "variant", "unknown"}
 _FIRST_VERSION = {"timestamp_ns": 3, "timestamptz_ns": 3, "variant": 3, "unknown": 3, "geometry": 3, "geography": 3}
 _DEFAULTS_FIRST_VERSION = 3
-_DECIMAL = re.compile(r"decimal\(\s*(\d+)\s*,\s*(\d+)\s*\)")
-_FIXED = re.compile(r"fixed\[\s*(\d+)\s*\]")
+_DECIMAL = re.compile(r"decimal\(\s*([0-9]{1,10})\s*,\s*([0-9]{1,10})\s*\)", re.ASCII)
+_FIXED = re.compile(r"fixed\[\s*([0-9]{1,10})\s*\]", re.ASCII)
+"""Java reads these numbers as its `int`; a wider one, or digits of another script, would make the table unreadable."""
+
+_INT_MAX = 2**31 - 1
 _GEO = re.compile(r"(geometry|geography)(\(.*\))?")
 
 Type = str | Mapping[str, Any]
@@ -204,13 +207,24 @@ def _named_type(value: str, where: str) -> str:
         precision, scale = int(match[1]), int(match[2])
         if precision > 38:
             raise BadRequest(f"Cannot parse {where}: type: decimals with precision larger than 38 are not supported")
+        _check_int(scale, value, where)
         return f"decimal({precision}, {scale})"
     if match := _FIXED.fullmatch(lowered):
+        _check_int(int(match[1]), value, where)
         return f"fixed[{int(match[1])}]"
     if _GEO.fullmatch(lowered):
         # The parameters name coordinate systems, where case may matter.
         return lowered.split("(")[0] + value.strip()[len(lowered.split("(")[0]) :]
-    raise BadRequest(f"Cannot parse {where}: type: not a primitive type: {value!r}", rule="shape")
+    raise BadRequest(f"Cannot parse {where}: type: not a primitive type: {value[:100]!r}", rule="shape")
+
+
+def _check_int(number: int, type_: str, where: str) -> None:
+    if number > _INT_MAX:
+        raise BadRequest(
+            f"Cannot parse {where}: type: the number in {type_[:100]!r} is larger than {_INT_MAX}, which Iceberg's "
+            "Java cannot read",
+            rule="shape",
+        )
 
 
 def _checked_columns(schema: Mapping[str, Any], where: str) -> dict[int, Column]:

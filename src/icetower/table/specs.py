@@ -26,8 +26,11 @@ _SOURCES: Mapping[str, frozenset[str]] = {
     "day": _TEMPORAL,
     "hour": _TEMPORAL - {"date"},
 }
+_WITH_WIDTH_NAMES = ("bucket", "truncate")
+_WITH_WIDTH = tuple(f"{name}[" for name in _WITH_WIDTH_NAMES)
 _SIMPLE = frozenset({"identity", "year", "month", "day", "hour", "void"})
-_WIDTH = re.compile(r"(bucket|truncate)\[\s*(\d+)\s*\]")
+_WIDTH = re.compile(r"(\w+)\[\s*([0-9]*)\s*\]", re.ASCII)
+_INT_MAX = 2**31 - 1
 
 
 def canonical_spec(spec: Mapping[str, Any], where: str = "partition-spec") -> JSON:
@@ -203,10 +206,18 @@ def _transform(field: Mapping[str, Any], where: str) -> str:
     lowered = value.strip().lower()
     if lowered in _SIMPLE:
         return lowered
-    if match := _WIDTH.fullmatch(lowered):
-        if int(match[2]) < 1:
-            raise BadRequest(f"Cannot parse {where}: transform: width must be positive: {value}", rule="shape")
-        return f"{match[1]}[{int(match[2])}]"
+    match = _WIDTH.fullmatch(lowered)
+    if lowered.startswith(_WITH_WIDTH) and (match is None or not match[2]):
+        raise BadRequest(f"Cannot parse {where}: transform: not a width: {value[:100]!r}", rule="shape")
+    if match and match[2]:
+        # Java reads the width of transforms that it does not know, too, as its `int`.
+        if len(match[2]) > 10 or not 1 <= int(match[2]) <= _INT_MAX:
+            raise BadRequest(
+                f"Cannot parse {where}: transform: width must be positive, and at most {_INT_MAX}: {value[:100]}",
+                rule="shape",
+            )
+        if match[1] in _WITH_WIDTH_NAMES:
+            return f"{match[1]}[{int(match[2])}]"
     return value
 
 
