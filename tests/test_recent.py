@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import ast
 import copy
 import gc
 import weakref
+from pathlib import Path
 
 import pytest
 
+import icetower
 from icetower.contracts.terms import Layout
 from icetower.errors import ValidationFailed
 from icetower.protocol.names import Identifier
-from icetower.recent import Same
+from icetower.recent import Same, bounded_cache, weight_of_schemas
 from icetower.table.partitions import spec_of
 
 FIELDS = [{"id": 1, "name": "ts", "type": "timestamptz"}, {"id": 2, "name": "region", "type": "string"}]
@@ -95,3 +98,59 @@ def test_a_contract_remembers_its_rules_for_a_table_and_a_bounded_number_of_tabl
     assert contract.rules_for(tables[0]) == first
     assert len(contract._by_table) <= TABLES_KEPT
     assert contract == load(text, source="test")
+
+
+class Watched(dict[str, object]):
+    """A schema of which it can be seen whether anything keeps it."""
+
+    __slots__ = ("__weakref__",)
+
+
+def test_schemas_of_tables_that_are_gone_are_kept_within_a_bound_of_bytes() -> None:
+    """Trap A8: caches that count their entries kept 4,096 schemas of megabytes each."""
+    from icetower.contracts.owning import Ownership
+
+    seen: list[weakref.ref[Watched]] = []
+    for number in range(40):
+        schema = Watched({"schema-id": 0, "fields": [{**FIELDS[0], "doc": str(number) * 200_000}]})
+        table = {**METADATA, "schemas": [schema]}
+        spec = spec_of(table, 0)
+        layout = Layout.of(table)
+        Ownership([], layout, 0).of(spec, (1,))
+        seen.append(weakref.ref(schema))
+    del schema, table, spec, layout
+    gc.collect()
+    left = [found for found in (each() for each in seen) if found is not None]
+    assert 1 <= len(left) <= 11
+    assert sum(weight_of_schemas(Same(each)) for each in left) <= 16 * 1024 * 1024
+
+
+def test_the_newest_results_are_kept_within_a_bound_of_bytes() -> None:
+    made: list[int] = []
+
+    @bounded_cache(10, lambda key: key)
+    def double(key: int) -> int:
+        made.append(key)
+        return key * 2
+
+    assert [double(key) for key in (3, 4, 3, 5, 3, 4, 30, 30, 3)] == [6, 8, 6, 10, 6, 8, 60, 60, 6]
+    assert made == [3, 4, 5, 4, 30, 3]
+
+
+def test_only_small_keys_are_counted_by_number() -> None:
+    """`lru_cache` keeps its keys whatever they hold: each use of it is one whose keys are small, or few."""
+    known = {
+        ("contracts/owning.py", 1),  # within one term of a rule: the newest hour
+        ("registry/versions.py", 1024),  # contracts that administrators have stored
+        ("conflicts/transforms.py", 1024),  # names of transforms and types
+        ("simulator/sums.py", 32),
+    }
+    source = Path(icetower.__file__).parent
+    found: set[tuple[str, object]] = set()
+    for path in source.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "lru_cache":
+                number = node.keywords[0].value
+                assert isinstance(number, ast.Constant), path
+                found.add((str(path.relative_to(source)), number.value))
+    assert found == known

@@ -4,14 +4,22 @@ need no look inside."""
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import wraps
 from operator import is_
+from threading import Lock
 from typing import Any, Generic, TypeVar
 
+from pydantic_core import to_json
+
 T = TypeVar("T")
+K = TypeVar("K")
 
 CACHE_MAX_BYTES = 512 * 1024 * 1024
 """What all caches of a server take together, unless its configuration says otherwise (`server.cache_max_bytes`)."""
+
+_SCHEMA_FACTOR = 8
+"""Parsed JSON takes about five times its length; maps of its columns take more."""
 
 ENTRY_BYTES = 420
 """What a cache takes for an entry besides the item and the characters of its key."""
@@ -37,6 +45,46 @@ class Same:
         return (
             isinstance(other, Same) and len(self.parts) == len(other.parts) and all(map(is_, self.parts, other.parts))
         )
+
+
+def bounded_cache(max_bytes: int, weigh: Callable[[K], int]) -> Callable[[Callable[[K], T]], Callable[[K], T]]:
+    """Keep the newest results of a pure function, bounded by bytes: `functools.lru_cache` counts entries only.
+
+    The result that was made last stays, however heavy it is.
+
+    Args:
+        weigh: about how many bytes a key and its result hold.
+    """
+
+    def wrap(function: Callable[[K], T]) -> Callable[[K], T]:
+        found: OrderedDict[K, tuple[T, int]] = OrderedDict()
+        lock = Lock()
+        size_bytes = 0
+
+        @wraps(function)
+        def remembered(key: K) -> T:
+            nonlocal size_bytes
+            with lock:
+                if key in found:
+                    found.move_to_end(key)
+                    return found[key][0]
+            result, weight = function(key), weigh(key)
+            with lock:
+                if key not in found:
+                    found[key] = result, weight
+                    size_bytes += weight
+                while size_bytes > max_bytes and len(found) > 1:
+                    size_bytes -= found.popitem(last=False)[1][1]
+            return result
+
+        return remembered
+
+    return wrap
+
+
+def weight_of_schemas(schemas: Same) -> int:
+    """About what the schemas of a table, and the columns that are made of them, take in memory."""
+    return ENTRY_BYTES + _SCHEMA_FACTOR * sum(len(to_json(schema)) for schema in schemas.parts)
 
 
 class Budget:

@@ -39,7 +39,7 @@ _HOURS_TWICE = 2**32 - 2**63 // 3_600_000_000 - 1
 _NOT_VALUES = (TypeError, ValueError, OverflowError, ArithmeticError, AttributeError, ValidationFailed)
 """What a value of another type in a manifest makes of a computation with it."""
 COMPILED_MAX = 4096
-"""Rules of contracts, each for one spec of one table, whose meaning is kept."""
+"""Rules of contracts, each for one spec, whose meaning is kept with a layout."""
 
 
 class Ownership:
@@ -66,7 +66,7 @@ class Ownership:
             self.note("the partition has another number of values than its spec has fields")
             return PARTLY
         if spec is not self._spec:
-            self._judges = [_compiled(Same(rule, self._layout, spec)) for rule in self._rules]
+            self._judges = [_kept(rule, self._layout, spec) for rule in self._rules]
             self._spec = spec
         return _any(self._judges, partition, self)
 
@@ -77,10 +77,18 @@ class Ownership:
 Judge = Callable[[tuple[Any, ...], Ownership], Standing]
 
 
-@lru_cache(maxsize=COMPILED_MAX)
-def _compiled(about: Same) -> Judge:
-    """Where partitions lie to a rule. `about`: the rule, the table's layout, the spec of the partitions."""
-    rule, layout, spec = about.parts
+def _kept(rule: Rule, layout: Layout, spec: PartitionSpec) -> Judge:
+    key = Same(rule, spec)
+    found: Judge | None = layout.compiled.get(key)
+    if found is None:
+        if len(layout.compiled) >= COMPILED_MAX:
+            layout.compiled.clear()
+        found = layout.compiled[key] = _compiled(rule, layout, spec)
+    return found
+
+
+def _compiled(rule: Rule, layout: Layout, spec: PartitionSpec) -> Judge:
+    """Where partitions lie to a rule."""
     given = None if rule.partitions is None else [_region(each, layout, spec) for each in with_joined(rule.partitions)]
     excluded = [_region(region, layout, spec) for region in rule.excluded]
 

@@ -11,15 +11,15 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any
 
 from icetower.errors import ValidationFailed
-from icetower.recent import Same
+from icetower.recent import Same, bounded_cache, weight_of_schemas
 from icetower.table.partitions import PartitionField, PartitionSpec, columns_of, resolve_fields, result_of
 
-SHARED_MAX = 1024
-"""Layouts that are kept for the versions of tables to come."""
+SHARED_MAX_BYTES = 16 * 1024 * 1024
+"""Of layouts, with their schemas, that are kept for the versions of tables to come."""
 
 _COLUMN = r"[^(),\s](?:[^(),]*[^(),\s])?"
 _CALL = re.compile(
@@ -79,12 +79,14 @@ class Layout:
         self._schemas: Sequence[Mapping[str, Any]] = metadata.get("schemas") or [metadata["schema"]]
         self._specs: Sequence[Mapping[str, Any]] = metadata.get("partition-specs") or ()
         self._current: int = metadata.get("current-schema-id", 0)
+        self.compiled: dict[Same, Any] = {}
+        """What is worked out for this layout (`owning`), to go with it."""
 
     @classmethod
     def of(cls, metadata: Mapping[str, Any]) -> Layout:
         """The one layout of all versions of a table that share their schemas and specs."""
         own = cls(metadata)
-        return _shared(own._current, Same(*own._schemas), Same(*own._specs))
+        return _shared((own._current, Same(*own._schemas), Same(*own._specs)))
 
     def field(self, name: str, spec: PartitionSpec) -> PartitionField | None:
         """The field, or the term as if it were one, that a region's `name` means; None where the table has none.
@@ -127,8 +129,13 @@ class Layout:
         return {name: field for name, field in fields.items() if len(found[name]) == 1}
 
 
-@lru_cache(maxsize=SHARED_MAX)
-def _shared(current: int, schemas: Same, specs: Same) -> Layout:
+_Shared = tuple[int, Same, Same]
+"""The id of the current schema, the schemas, the specs."""
+
+
+@bounded_cache(SHARED_MAX_BYTES, lambda key: weight_of_schemas(key[1]) + weight_of_schemas(key[2]))
+def _shared(key: _Shared) -> Layout:
+    current, schemas, specs = key
     return Layout({"current-schema-id": current, "schemas": schemas.parts, "partition-specs": specs.parts})
 
 

@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from decimal import Context, Decimal
-from functools import lru_cache
 from typing import Any, Generic, TypeVar, cast
 
 import fastavro
@@ -25,7 +24,7 @@ import orjson
 from fastavro.schema import SchemaParseException
 
 from icetower.errors import ValidationFailed
-from icetower.recent import Budget, Recent
+from icetower.recent import Budget, Recent, bounded_cache
 from icetower.table.avro_encoding import Encoder, encoder, put_long
 
 T = TypeVar("T")
@@ -60,6 +59,10 @@ MEMORY_MAX_BYTES = 256 * 1024 * 1024
 
 _RECORD_MEMORY_BYTES, _ITEM_MEMORY_BYTES = 1_000, 224
 _SCHEMA_KEPT_MAX_BYTES = 64 * 1024
+_SCHEMAS_KEPT_MAX_BYTES = 16 * 1024 * 1024
+_SCHEMA_FACTOR = 30
+"""What a schema takes in memory, as it is written and made ready, by the length of its JSON."""
+
 _BLOCK_BYTES = 64 * 1024
 """A block ends with the record that reaches this, unpacked. Larger ones pack no better: deflate looks back 32 KiB."""
 
@@ -313,7 +316,7 @@ class _Schema:
 
 def _ready(raw: bytes, rename: Rename) -> _Schema:
     # All manifests of a table have the same schema to the byte, and parsing it costs more than reading their rows.
-    return _ready_once(raw, rename) if len(raw) <= _SCHEMA_KEPT_MAX_BYTES else _made_ready(raw, rename)
+    return _ready_once((raw, rename)) if len(raw) <= _SCHEMA_KEPT_MAX_BYTES else _made_ready(raw, rename)
 
 
 def _made_ready(raw: bytes, rename: Rename) -> _Schema:
@@ -322,7 +325,9 @@ def _made_ready(raw: bytes, rename: Rename) -> _Schema:
     return _Schema(written, fastavro.parse_schema(_plain(written, rename)))
 
 
-_ready_once = lru_cache(maxsize=256)(_made_ready)
+@bounded_cache(_SCHEMAS_KEPT_MAX_BYTES, lambda key: _SCHEMA_FACTOR * len(key[0]))
+def _ready_once(key: tuple[bytes, Rename]) -> _Schema:
+    return _made_ready(*key)
 
 
 def _records(schema: AvroSchema, codec: str, marker: bytes, body: bytes) -> tuple[list[dict[str, Any]], int]:
@@ -462,7 +467,7 @@ def _made_encoder(raw: bytes) -> Encoder:
     return encoder(fastavro.parse_schema(_plain(orjson.loads(raw), _keep)))
 
 
-_encoder_once = lru_cache(maxsize=256)(_made_encoder)
+_encoder_once = bounded_cache(_SCHEMAS_KEPT_MAX_BYTES, lambda raw: _SCHEMA_FACTOR * len(raw))(_made_encoder)
 
 
 def field_schema(schema: AvroSchema, *path: int) -> AvroSchema:

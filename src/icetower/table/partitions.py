@@ -11,17 +11,19 @@ import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
 from icetower.errors import ValidationFailed
-from icetower.recent import Same
+from icetower.recent import Same, bounded_cache, weight_of_schemas
 
 UNPARTITIONED = "(unpartitioned)"
 FIRST_PARTITION_FIELD_ID = 1000
+RESOLVED_MAX_BYTES = 16 * 1024 * 1024
+"""Of tables' schemas that are kept, with their specs, for the versions of tables to come."""
+
 RESOLVED_MAX = 4096
-"""Specs that are kept for the versions of tables to come."""
+"""Specs that are kept for one table's schemas."""
 
 _RESULTS = {"bucket": "int", "year": "int", "month": "int", "day": "date", "hour": "int"}
 
@@ -67,15 +69,32 @@ def spec_of(metadata: Mapping[str, Any], spec_id: int) -> PartitionSpec:
             rule="manifest.spec",
             next_step="refresh",
         )
-    return _resolved(spec_id, Same(found["fields"], *_schemas(metadata)))
+    return _sources(Same(*_schemas(metadata))).spec(spec_id, found["fields"])
 
 
-@lru_cache(maxsize=RESOLVED_MAX)
-def _resolved(spec_id: int, about: Same) -> PartitionSpec:
-    """`about`: the fields of the spec, and the schemas to look for their sources in."""
-    fields, *schemas = about.parts
-    columns = _columns(Same(*schemas))
-    return PartitionSpec(spec_id, tuple(_field(position, field, columns) for position, field in enumerate(fields)))
+class _Sources:
+    """The columns of a table's schemas, and the specs that were resolved by them."""
+
+    def __init__(self, schemas: Iterable[Mapping[str, Any]]) -> None:
+        self._columns = _first_columns(schemas)
+        self._specs: dict[tuple[int, Same], PartitionSpec] = {}
+
+    def spec(self, spec_id: int, fields: Sequence[Mapping[str, Any]]) -> PartitionSpec:
+        """The spec with these fields; the same object for the same ones."""
+        key = spec_id, Same(fields)
+        found = self._specs.get(key)
+        if found is None:
+            resolved = tuple(_field(position, field, self._columns) for position, field in enumerate(fields))
+            found = PartitionSpec(spec_id, resolved)
+            if len(self._specs) >= RESOLVED_MAX:
+                self._specs.clear()
+            self._specs[key] = found
+        return found
+
+
+@bounded_cache(RESOLVED_MAX_BYTES, weight_of_schemas)
+def _sources(schemas: Same) -> _Sources:
+    return _Sources(schemas.parts)
 
 
 def resolve_fields(
@@ -88,12 +107,6 @@ def resolve_fields(
     """
     columns = _first_columns(schemas)
     return tuple(_field(position, field, columns) for position, field in enumerate(fields))
-
-
-@lru_cache(maxsize=4)
-def _columns(about: Same) -> Mapping[int, tuple[str, str]]:
-    """The columns of some schemas. A table may have a thousand specs; all are resolved after one another."""
-    return _first_columns(about.parts)
 
 
 def _first_columns(schemas: Iterable[Mapping[str, Any]]) -> dict[int, tuple[str, str]]:
