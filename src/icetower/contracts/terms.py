@@ -133,7 +133,11 @@ _Shared = tuple[int, Same, Same]
 """The id of the current schema, the schemas, the specs."""
 
 
-@bounded_cache(SHARED_MAX_BYTES, lambda key: weight_of_schemas(key[1]) + weight_of_schemas(key[2]))
+def _weight(key: _Shared) -> int:
+    return weight_of_schemas(key[1]) + weight_of_schemas(key[2])
+
+
+@bounded_cache(SHARED_MAX_BYTES, _weight)
 def _shared(key: _Shared) -> Layout:
     current, schemas, specs = key
     return Layout({"current-schema-id": current, "schemas": schemas.parts, "partition-specs": specs.parts})

@@ -325,7 +325,15 @@ def _made_ready(raw: bytes, rename: Rename) -> _Schema:
     return _Schema(written, fastavro.parse_schema(_plain(written, rename)))
 
 
-@bounded_cache(_SCHEMAS_KEPT_MAX_BYTES, lambda key: _SCHEMA_FACTOR * len(key[0]))
+def _weight(key: tuple[bytes, Rename]) -> int:
+    return _SCHEMA_FACTOR * len(key[0])
+
+
+def _raw_weight(raw: bytes) -> int:
+    return _SCHEMA_FACTOR * len(raw)
+
+
+@bounded_cache(_SCHEMAS_KEPT_MAX_BYTES, _weight)
 def _ready_once(key: tuple[bytes, Rename]) -> _Schema:
     return _made_ready(*key)
 
@@ -467,7 +475,7 @@ def _made_encoder(raw: bytes) -> Encoder:
     return encoder(fastavro.parse_schema(_plain(orjson.loads(raw), _keep)))
 
 
-_encoder_once = bounded_cache(_SCHEMAS_KEPT_MAX_BYTES, lambda raw: _SCHEMA_FACTOR * len(raw))(_made_encoder)
+_encoder_once = bounded_cache(_SCHEMAS_KEPT_MAX_BYTES, _raw_weight)(_made_encoder)
 
 
 def field_schema(schema: AvroSchema, *path: int) -> AvroSchema:
