@@ -26,6 +26,7 @@ from icetower.errors import (
 )
 from icetower.observe import store
 from icetower.observe.escalations import Escalations
+from icetower.observe.events import Form, LineFormatter
 from icetower.observe.matters import Decision, Kind, Wanted, mail_address, stop_of
 from icetower.observe.sending import Encryption, MailServer, Ways, Webhook
 from icetower.protocol.names import Identifier
@@ -362,8 +363,10 @@ def test_of_failures_at_the_same_moment_one_opens(sides: Callable[..., Side], ca
 
     with caplog.at_level(logging.WARNING, "icetower"):
         asyncio.run(work())
-    (opened,) = caplog.messages  # the others found it open, and failed at nothing
-    assert opened.startswith("escalation ")
+    (opened,) = caplog.records  # the others found it open, and failed at nothing
+    line = LineFormatter(Form.LOGFMT).format(opened)
+    assert " event=escalation id=" in line
+    assert " principal=a contract=a table=a.t " in line
 
 
 def test_the_database_itself_allows_one_open_matter_of_a_subject(sides: Callable[..., Side]) -> None:
