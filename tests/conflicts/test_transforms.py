@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import parse_transform
 
+from icetower.conflicts import transforms
 from icetower.conflicts.expressions import Bound, Column, Predicate, bind_predicate, settle, text
 from icetower.conflicts.literals import convert
 from icetower.conflicts.transforms import apply, project, project_strict
@@ -391,3 +392,12 @@ def test_partition_values_are_those_of_pyiceberg(part: str, data: st.DataObject)
     value = data.draw(INTERNAL[field.source_type])
     theirs = parse_transform(field.transform).transform(PYICEBERG_SCHEMA.find_type(field.source_name))
     assert apply(field.transform, field.source_type, value) == theirs(value)
+
+
+def test_a_type_of_any_length_is_not_kept() -> None:
+    """Of some types the parameters may be as long as a schema may be: a thousand of them were kept for good."""
+    kept = transforms._function.cache_info  # pyright: ignore[reportPrivateUsage]
+    before = kept().currsize
+    long = f"geometry({'x' * transforms.KEPT_CHARACTERS_MAX})"
+    assert apply("identity", long, b"1") == b"1"
+    assert kept().currsize == before

@@ -21,6 +21,7 @@ from icetower.conflicts.literals import Value, wrap
 from icetower.errors import ValidationFailed
 from icetower.table.avro_schemas import parse_decimal
 
+KEPT_CHARACTERS_MAX = 200
 _WIDE = Context(prec=1000)
 _TIMES = ("year", "month", "day", "hour")
 _SECOND_US, _SECOND_NS = 10**6, 10**9
@@ -38,7 +39,7 @@ def apply(transform: str, source_type: str, value: Value | None) -> Value | None
     """
     if value is None or transform.lower() == "void":
         return None
-    return _function(transform, source_type)(value)
+    return _function_of(transform, source_type)(value)
 
 
 def project(transform: str, source_type: str, field_name: str, predicate: Bound) -> Predicate | None:
@@ -62,7 +63,7 @@ def _project(transform: str, source_type: str, field: str, predicate: Bound, *, 
         return None
     if predicate.op in UNARY:
         return Predicate(predicate.op, field)
-    function = _function(transform, source_type)
+    function = _function_of(transform, source_type)
     if predicate.op in SETS:
         if predicate.op != ("not-in" if strict else "in"):
             return None
@@ -142,6 +143,12 @@ def _parse(transform: str) -> tuple[str, int]:
         return transform.lower(), 0
     name = found[1].lower()
     return (name, int(found[2])) if name in ("bucket", "truncate") else (transform, 0)
+
+
+def _function_of(transform: str, source_type: str) -> Callable[[Any], Value]:
+    """A transform of a type. What is written at length is not kept: a type's parameters may have any length."""
+    long = len(transform) + len(source_type) > KEPT_CHARACTERS_MAX
+    return _function.__wrapped__(transform, source_type) if long else _function(transform, source_type)
 
 
 @lru_cache(maxsize=1024)
