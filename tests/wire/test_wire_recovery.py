@@ -119,7 +119,7 @@ def test_request_partition_another_teams_partition_is_asked_for_and_granted(
     seen: list[dict[str, Any]] = []
 
     def decide() -> None:
-        seen.extend(tower.admin.requests(state="open"))
+        seen.extend(each for each in tower.admin.requests(state="open") if each["principal"] == bound.name)
         bound.change(NORTH.replace("north", "[north, south]") % "")
         tower.admin.close_request(seen[-1]["id"], "granted", "for this month")
 
