@@ -187,7 +187,7 @@ def _of(conduct: Conduct, journals: Mapping[str, Path], event: str) -> tuple[str
 def _refused(journals: Mapping[str, Path]) -> Promise:
     name, refusals = _of(Conduct.STRAYS, journals, journal.REFUSED)
     named = [entry for entry in refusals if "product_id_bucket=" in entry["message"]]
-    evidence = f"{name}: {named[0]['message'][:240]}" if named else f"{name}: no refusal names a partition"
+    evidence = f"{name}: {named[0]['message']}" if named else f"{name}: no refusal names a partition"
     return Promise("Nobody writes outside their contract", len(refusals) == len(named) == 1, evidence)
 
 
