@@ -162,6 +162,8 @@ def test_json_that_would_take_much_memory_is_not_parsed() -> None:
         nested = {"a": nested}
     with pytest.raises(BadRequest):
         table_metadata.parse(orjson.dumps(nested))
+    with pytest.raises(BadRequest, match="cannot be written again"):
+        table_metadata.parse(b'{"a":' * 400 + b"1" + b"}" * 400)
 
 
 def test_several_gzip_members_are_one_file() -> None:

@@ -123,6 +123,12 @@ def parse(data: bytes, *, gzip: bool | None = None, most_bytes: int = UNPACKED_M
         raise BadRequest(f"Cannot parse table metadata: not JSON: {error}", rule="metadata") from error
     if not isinstance(value, dict):
         raise BadRequest("Cannot parse table metadata: it must be a JSON object", rule="metadata")
+    try:
+        orjson.dumps(value)
+    except TypeError as error:  # what is nested so deep can be read, and could never be answered
+        raise BadRequest(
+            f"Cannot parse table metadata: it cannot be written again: {error}", rule="metadata"
+        ) from error
     metadata = _complete(value)
     try:
         _check_usable(metadata)
