@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from hostile.generate import KINDS, made
 from hostile.inside import tried
-from hostile.wire import Wire
+from hostile.wire import POLITE_TABLES, Wire
 
 COUNT = 40
 REQUESTS = 60
@@ -30,4 +30,5 @@ def test_hostile_requests_are_never_answered_5xx(tmp_path: Path) -> None:
     assert failures == []
     assert sum(figures["statuses"].values()) == REQUESTS
     assert 0 < figures["largest RSS, MiB"] < 1024
+    assert figures["polite commits"] >= POLITE_TABLES, "each polite agent commits, whatever the others send"
     assert status == 0

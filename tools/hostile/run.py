@@ -1,15 +1,17 @@
 """Hostile inputs for as long as one likes: every one is read or refused as the input's fault, and soon.
 
     run.py --seconds S           about S seconds (default 60): two thirds in process, one third over the wire
-    run.py --count N             N inputs of each kind in process, and a twentieth of all over the wire
+    run.py --count N             N inputs of each kind in process, and a tenth of all over the wire
     run.py --kind K --seed N     one input again: what it is, and what becomes of it
     run.py --start N             the first seed (default 0)
     run.py --wire 0              nothing over the wire
     run.py --json                the report as JSON
 
 Exit status 1: something was answered 5xx, raised what is no refusal, or took too long. The kinds and seeds are printed,
-and replay exactly. Over the wire the tower's memory is read (`/proc`), and `/healthz` is asked beside a control probe
-that nothing disturbs.
+and replay exactly. Over the wire the tower's memory is read (`/proc`), `/healthz` is asked beside a control probe that
+nothing disturbs, and polite agents commit to other tables. It is a failure if the tower holds 1 GiB, and, from 5,000
+inputs over the wire, if `/healthz` takes 50 ms at p99 or 250 ms at p99.9, or if the polite agents fall below half of
+their rate before the attack.
 """
 
 from __future__ import annotations
@@ -34,6 +36,8 @@ from hostile.wire import Wire  # noqa: E402
 
 CHUNK = 100
 PROCESSES = 2
+ALONE_S = 10.0
+"""For so long the polite agents are alone, before the attack over the wire."""
 
 
 def chunk(kind: str, start: int, count: int) -> tuple[str, Counter[str], list[Failure]]:
@@ -96,11 +100,11 @@ def main() -> int:
     outcomes, failures = inside(given.start, given.count, given.seconds * (2 / 3 if given.wire else 1))
     wire: dict[str, Any] | None = None
     if given.wire:
-        total = None if given.count is None else max(1, given.count * len(KINDS) // 20)
+        total = None if given.count is None else max(1, given.count * len(KINDS) // 10)
         with tempfile.TemporaryDirectory(prefix="icetower-hostile-") as place:
             attack = Wire(Path(place))
             try:
-                wire, found = attack.run(given.start, total, given.seconds / 3)
+                wire, found = attack.run(given.start, total, given.seconds / 3, alone_s=ALONE_S)
             finally:
                 attack.stop()
         failures += found

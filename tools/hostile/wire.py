@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import http.server
 import os
 import random
 import socket
@@ -18,6 +17,7 @@ from urllib.parse import urlsplit
 
 import orjson
 
+from hostile.bystanders import Bystanders, Seen
 from hostile.generate import SCHEMA, bodies, dumped, entries, json_changed, made
 from hostile.inside import Failure
 from icetower.table.manifest_writing import manifest_row, write_manifest_list
@@ -28,22 +28,19 @@ CONTRACTS = {
     "shadow": "mode: shadow\ntables: [{table: h.t, operations: [read, append], partitions: all}]",
 }
 """Agents of every kind; besides them the administrator, and somebody with a wrong token."""
+POLITE = "tables: [{table: polite.*, operations: [read, alter], partitions: all}]"
+POLITE_TABLES = 4
 
+SENDERS = 4
 TIMEOUT_S = 60.0
 
-
-class _Nothing(http.server.BaseHTTPRequestHandler):
-    """The control: a server that does nothing else."""
-
-    protocol_version = "HTTP/1.1"
-
-    def do_GET(self) -> None:
-        self.send_response(200)
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    def log_message(self, *_: object) -> None:  # type: ignore[override]
-        return
+JUDGED_FROM = 5_000
+"""Latencies and rates are judged in runs of so many inputs or more: a short one has too few to judge by."""
+RSS_MAX_MIB = 1024
+HEALTH_P99_MAX_S = 0.050
+HEALTH_P999_MAX_S = 0.250
+RATE_LEAST = 0.5
+"""The polite agents commit at least at this share of the rate that they have before the attack."""
 
 
 class Wire:
@@ -60,15 +57,26 @@ class Wire:
         uri = self.process.stdout.readline().decode().split()[2]
         self._host, self._port = urlsplit(uri).hostname or "", urlsplit(uri).port or 0
         self._tokens = {"admin": (data / "admin.token").read_text().strip(), "nobody": "wrong"}
-        self._answer("POST", "/v1/namespaces", {"namespace": ["h"]})
-        body = {"name": "t", "schema": SCHEMA, "properties": {"format-version": "2"}}
-        self._table = self._answer("POST", "/v1/namespaces/h/tables", body)["metadata"]
+        self._table = self._created("h", "t")
         for name, contract in CONTRACTS.items():
-            text = f"version: 1\nagent: {name}\n{contract}\n"
-            proposals = {"contracts": [{"text": text}], "message": "hostile"}
-            self._answer("POST", "/icetower/v1/contracts/apply", proposals)
-            made_ = self._answer("POST", "/icetower/v1/principals", {"name": name, "contract": name})
-            self._tokens[name] = made_["secret"]
+            self._tokens[name] = self._principal(name, contract)
+        self._polite = [f"t{number}" for number in range(POLITE_TABLES)]
+        for name in self._polite:
+            self._created("polite", name)
+        self._polite_token = self._principal("polite", POLITE)
+
+    def _created(self, namespace: str, name: str) -> dict[str, Any]:
+        """A table's metadata."""
+        if self._send("admin", "GET", f"/v1/namespaces/{namespace}", b"")[0] == 404:
+            self._answer("POST", "/v1/namespaces", {"namespace": [namespace]})
+        body = {"name": name, "schema": SCHEMA, "properties": {"format-version": "2"}}
+        return self._answer("POST", f"/v1/namespaces/{namespace}/tables", body)["metadata"]
+
+    def _principal(self, name: str, contract: str) -> str:
+        """A contract in force, and the secret of who has it."""
+        proposals = {"contracts": [{"text": f"version: 1\nagent: {name}\n{contract}\n"}], "message": "hostile"}
+        self._answer("POST", "/icetower/v1/contracts/apply", proposals)
+        return self._answer("POST", "/icetower/v1/principals", {"name": name, "contract": name})["secret"]
 
     def stop(self) -> int:
         """SIGTERM; the exit status."""
@@ -94,57 +102,46 @@ class Wire:
         assert status < 300, f"{method} {path}: {status} {data[:300]!r}"
         return orjson.loads(data) if data else None
 
-    def run(self, start: int, count: int | None, seconds: float) -> tuple[dict[str, Any], list[Failure]]:
-        """So many inputs, or for so long: a table of figures, and what failed."""
-        self._over = threading.Event()
-        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Nothing)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        health: dict[str, list[float]] = {"tower": [], "control": []}
-        probes = [
-            threading.Thread(target=self._probe, args=(health["tower"], self._host, self._port)),
-            threading.Thread(target=self._probe, args=(health["control"], "127.0.0.1", server.server_port)),
-        ]
-        for probe in probes:
-            probe.start()
-        statuses: Counter[int] = Counter()
-        failures: list[Failure] = []
-        ends_s, at, rss_mib = time.monotonic() + seconds, start, 0
-        while at - start < count if count is not None else time.monotonic() < ends_s:
-            status, why = self._one(at)
-            statuses[status] += 1
-            if why is not None:
-                failures.append(Failure("wire", at, why))
-            at += 1
-            rss_mib = max(rss_mib, self._rss_mib()) if at % 20 == 0 else rss_mib
-        self._over.set()
-        for probe in probes:
-            probe.join()
-        server.shutdown()
-        figures: dict[str, Any] = {"inputs over the wire": at - start, "statuses": dict(sorted(statuses.items()))}
-        figures["largest RSS, MiB"] = max(rss_mib, self._rss_mib())
-        for name, times in health.items():
-            times.sort()
-            at_ = [f"{1000 * times[min(len(times) - 1, int(len(times) * p))]:.1f}" for p in (0.5, 0.99, 0.999)]
-            figures[f"/healthz, {name}: p50, p99, p99.9"] = f"{', '.join(at_)} ms of {len(times)}"
+    def run(
+        self, start: int, count: int | None, seconds: float, *, alone_s: float = 0.0
+    ) -> tuple[dict[str, Any], list[Failure]]:
+        """So many inputs, or for so long: a table of figures, and what failed.
+
+        `alone_s`: for so long the polite agents are alone first; then they are judged by their rate of that time.
+        """
+        paths = [f"/v1/namespaces/polite/tables/{name}" for name in self._polite]
+        bystanders = Bystanders(self._host, self._port, self._polite_token, paths)
+        time.sleep(alone_s)
+        attacked_s = time.monotonic()
+        attack = _Attack(self, start, count, attacked_s + seconds)
+        senders = [threading.Thread(target=attack.send) for _ in range(SENDERS)]
+        for sender in senders:
+            sender.start()
+        for sender in senders:
+            sender.join()
+        ended_s = time.monotonic()
+        seen = bystanders.stop()
+        rss_mib = max(attack.rss_mib, self.rss_mib())
+        inputs = sum(attack.statuses.values())
+        figures: dict[str, Any] = {"inputs over the wire": inputs, "statuses": dict(sorted(attack.statuses.items()))}
+        figures["largest RSS, MiB"] = rss_mib
+        failures = attack.failures + [Failure("bystander", 0, why) for why in seen.refused]
+        judged = _latencies(seen, attacked_s, figures) + _rates(seen, attacked_s, ended_s, alone_s, figures)
+        failures += judged if inputs >= JUDGED_FROM else []
+        if rss_mib >= RSS_MAX_MIB:
+            failures.append(Failure("wire", start, f"the tower held {rss_mib} MiB, of {RSS_MAX_MIB}"))
         return figures, failures
 
-    def _rss_mib(self) -> int:
+    def rss_mib(self) -> int:
+        """What the tower holds of the machine's memory."""
         try:
             pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
         except (OSError, IndexError):
             return 0
         return pages * os.sysconf("SC_PAGESIZE") // (1024 * 1024)
 
-    def _probe(self, times: list[float], host: str, port: int) -> None:
-        connection = http.client.HTTPConnection(host, port, timeout=TIMEOUT_S)
-        while not self._over.wait(0.01):
-            started_s = time.perf_counter()
-            connection.request("GET", "/healthz")
-            connection.getresponse().read()
-            times.append(time.perf_counter() - started_s)
-        connection.close()
-
-    def _one(self, seed: int) -> tuple[int, str | None]:
+    def one(self, seed: int) -> tuple[int, str | None]:
+        """One input: how it was answered, and what is wrong with that."""
         source = random.Random(f"wire:{seed}")
         who = source.choice(sorted(self._tokens))
         if source.random() < 0.15:
@@ -229,3 +226,57 @@ class Wire:
         except OSError:
             return 0
         return int(answer[9:12]) if answer[9:12].isdigit() else 0
+
+
+class _Attack:
+    """Inputs by several senders, each after the one before it was answered."""
+
+    def __init__(self, wire: Wire, start: int, count: int | None, ends_s: float) -> None:
+        self._wire = wire
+        self._start, self._count, self._ends_s = start, count, ends_s
+        self._lock = threading.Lock()
+        self._next = start
+        self.statuses: Counter[int] = Counter()
+        self.failures: list[Failure] = []
+        self.rss_mib = 0
+
+    def send(self) -> None:
+        """Until the last input, or the end of the time."""
+        while (at := self._taken()) is not None:
+            status, why = self._wire.one(at)
+            rss_mib = self._wire.rss_mib() if at % 20 == 0 else 0
+            with self._lock:
+                self.statuses[status] += 1
+                self.rss_mib = max(self.rss_mib, rss_mib)
+                if why is not None:
+                    self.failures.append(Failure("wire", at, why))
+
+    def _taken(self) -> int | None:
+        with self._lock:
+            at = self._next
+            over = time.monotonic() >= self._ends_s if self._count is None else at - self._start >= self._count
+            self._next += not over
+            return None if over else at
+
+
+def _latencies(seen: Seen, attacked_s: float, figures: dict[str, Any]) -> list[Failure]:
+    failures: list[Failure] = []
+    for name, asked in (("tower", seen.health), ("control", seen.control)):
+        times = sorted(took_s for at_s, took_s in asked if at_s >= attacked_s) or [0.0]
+        p50, p99, p999 = (times[min(len(times) - 1, int(len(times) * p))] for p in (0.5, 0.99, 0.999))
+        text = f"{1000 * p50:.1f}, {1000 * p99:.1f}, {1000 * p999:.1f} ms of {len(times)}"
+        figures[f"/healthz, {name}: p50, p99, p99.9"] = text
+        if name == "tower" and (p99 >= HEALTH_P99_MAX_S or p999 >= HEALTH_P999_MAX_S):
+            failures.append(Failure("bystander", 0, f"/healthz took {text}"))
+    return failures
+
+
+def _rates(seen: Seen, attacked_s: float, ended_s: float, alone_s: float, figures: dict[str, Any]) -> list[Failure]:
+    figures["polite commits"] = len(seen.commits)
+    if not alone_s:
+        return []
+    alone, beside = seen.rate(attacked_s - alone_s, attacked_s), seen.rate(attacked_s, ended_s)
+    figures["polite commits/s, alone, beside"] = f"{alone:.1f}, {beside:.1f}"
+    if beside >= RATE_LEAST * alone:
+        return []
+    return [Failure("bystander", 0, f"polite agents made {beside:.1f} commits/s, and {alone:.1f} without the attack")]
