@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Coroutine
 from typing import Any
 
@@ -94,6 +95,63 @@ def test_a4_who_was_held_until_the_deadline_goes_on_and_who_hangs_up_leaves_no_t
             await asyncio.sleep(0.001)
         await crowd.end("ann.1", "ann.2", "bob.1")
         assert crowd.under_way == []
+        assert not places._principals
+
+    run(story())
+
+
+def test_a_contract_says_how_many_requests_of_a_principal_go_on_at_once_also_of_one_that_is_alone() -> None:
+    async def story() -> None:
+        places = Places(deadline_s=3600)
+        under_way: list[int] = []
+        end = asyncio.Event()
+
+        async def request(number: int, most: int) -> None:
+            async with places.place("ann", most):
+                under_way.append(number)
+                await end.wait()
+
+        tasks = [asyncio.create_task(request(number, 3)) for number in range(10)]
+        await asyncio.sleep(0.01)
+        assert under_way == [0, 1, 2]
+        tasks.append(asyncio.create_task(request(10, 20)))  # the contract was changed: more may go on
+        tasks.append(asyncio.create_task(request(11, 20)))
+        end.set()
+        await asyncio.gather(*tasks)
+        assert under_way == [*range(12)], "all went on, in their order"
+        assert not places._principals
+
+    run(story())
+
+
+def test_a8_requests_that_wait_for_nothing_go_on_one_in_a_turn_of_the_loop_while_the_loop_is_late() -> None:
+    async def story() -> None:
+        places = Places(deadline_s=3600)
+        places._look_later = lambda: None  # type: ignore[method-assign]
+        begun: list[str] = []
+        end = asyncio.Event()
+
+        async def polite() -> None:
+            async with places.place("ann"):
+                await end.wait()
+
+        async def cheap() -> None:
+            async with places.place("greedy"):
+                begun.append("cheap")
+
+        tasks = [asyncio.create_task(polite()), asyncio.create_task(polite())]
+        await asyncio.sleep(0)
+        for _ in range(30):
+            places.felt(0.5)
+        tasks += [asyncio.create_task(cheap()) for _ in range(100)]
+        counts = [0]
+        while counts[-1] < 100:
+            await asyncio.sleep(0)
+            counts.append(len(begun))
+        assert max(later - earlier for earlier, later in itertools.pairwise(counts)) == 1
+        end.set()
+        await asyncio.gather(*tasks)
+        await asyncio.sleep(0)
         assert not places._principals
 
     run(story())

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from pathlib import Path
 from typing import Any
 
+import httpx2
+
+from icetower.ambient import SystemAmbient
+from icetower.gateway.app import build
+from icetower.gateway.settings import load_settings
 from icetower.gateway.standing import Standing, attach
 from icetower.gateway.strangers import Strangers
+from icetower.gateway.tower import Tower
 
 
 class Crowd:
@@ -34,7 +41,7 @@ class Crowd:
         scope: dict[str, Any] = {"path": path, "headers": headers, "client": (name.split()[0], 1)}
         self.standings[name] = Standing()
         attach(scope, self.standings[name])
-        (self.went if await self.strangers.turn(scope) else self.left).append(name)
+        (self.went if self.strangers.knows(scope) or await self.strangers.turn(scope) else self.left).append(name)
 
     async def turns(self, count: int) -> list[str]:
         """Who goes on when so many may."""
@@ -103,6 +110,33 @@ def test_a8_whoever_hangs_up_takes_no_turn() -> None:
         assert await crowd.turns(1) == ["1.1.1.1 last.0"]
         assert len(crowd.left) == 50
         assert not crowd.strangers._held
+
+    run(story())
+
+
+def test_a8_what_no_route_takes_waits_for_its_turn_whoever_sends_it_and_so_do_health_checks(tmp_path: Path) -> None:
+    async def story() -> None:
+        tower = Tower(load_settings(None, data=str(tmp_path)), SystemAmbient(), open_to_all=False)
+        await tower.ensure_administrator()
+        secret = (tmp_path / "admin.token").read_text().strip()
+        headers = {"Authorization": f"Bearer {secret}"}
+        transport = httpx2.ASGITransport(app=build(tower))
+        async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1", headers=headers) as http:
+            assert (await http.get("/v1/config")).status_code == 200
+            strangers = tower.intake.strangers
+            strangers._at_once, strangers._left, strangers._per_s = 0, 0.0, 0.0
+            assert (await http.get("/v1/config")).status_code == 200, "it is known"
+            sent = [
+                asyncio.create_task(http.request(method, path))
+                for method, path in (("GET", "/v1/no/such/route"), ("PATCH", "/v1/config"), ("GET", "/healthz"))
+            ]
+            sent.append(asyncio.create_task(http.get("/v1/config", headers={"Sec-Fetch-Site": "cross-site"})))
+            while sum(map(len, strangers._held.values())) < len(sent):  # noqa: ASYNC110 - nothing says so
+                await asyncio.sleep(0)
+            assert not any(task.done() for task in sent)
+            strangers._at_once, strangers._left = len(sent), float(len(sent))
+            assert [answer.status_code for answer in await asyncio.gather(*sent)] == [404, 405, 200, 403]
+        await tower.close()
 
     run(story())
 

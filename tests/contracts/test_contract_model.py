@@ -65,6 +65,7 @@ escalation: {after_failures: 5, within: 10m, to: Dana Ito <dana.ito@example.com>
 idempotency: {required: true, how: [header, sequence], window: 48h}
 orphans: {detect_every: 12h, older_than: 7d, action: delete}
 revocation: {by: [oncall]}
+quotas: {requests_at_once: 32}
 """
 
 
@@ -111,6 +112,7 @@ def test_everything_a_contract_can_say() -> None:
         idempotency=Idempotency(True, frozenset({KeyWay.HEADER, KeyWay.SEQUENCE}), 48 * 3600),
         orphans=Orphans(12 * 3600, 7 * 86_400, delete=True),
         revocation=Revocation(("oncall",)),
+        requests_at_once=32,
     )
     assert load(dump(contract), source="again") == contract
 
@@ -171,6 +173,8 @@ REFUSED = [
     (HEAD + "escalation: {after_failures: 3, within: 0s, to: a@b.c}", 3, "duration"),
     (HEAD + "idempotency: {required: true, how: []}", 3, "every way"),
     (HEAD + "revocation: {by: ['a b']}", 3, "no principal's name"),
+    (HEAD + "quotas: {requests_at_once: 0}", 3, "1 or more"),
+    (HEAD + "quotas: {commits_per_minute: 5}", 3, "requests_at_once"),
     (HEAD + "mode: silent", 3, "allowed are: enforce, shadow"),
     (HEAD + "owner: &x y\ndescription: *x", 3, "anchor"),
     (HEAD + "owner: !!python/name:os.system x", 3, "tag"),
@@ -274,6 +278,7 @@ CONTRACTS = st.builds(
     | st.builds(Idempotency, st.booleans(), st.frozensets(st.sampled_from(KeyWay), min_size=1), st.none() | SECONDS),
     orphans=st.none() | st.builds(Orphans, SECONDS, SECONDS, st.booleans()),
     revocation=st.none() | st.builds(Revocation, st.lists(NAMES.map("p".__add__), max_size=2).map(tuple)),
+    requests_at_once=st.none() | st.integers(1, 10**6),
 )
 
 

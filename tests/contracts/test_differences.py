@@ -190,6 +190,7 @@ CLAUSES = [
     ),
     ("orphans", "", "orphans: {action: delete}", "has orphans: looked for every 1d; what is older than 3d is deleted"),
     ("revocation", "", "revocation: {by: [ann, bob]}", "has revocation: by administrators and by ann and bob"),
+    ("quotas", "", "quotas: {requests_at_once: 1}", "has quotas: 1 request at once"),
 ]
 
 

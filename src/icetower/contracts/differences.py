@@ -396,6 +396,7 @@ def _said(contract: Contract) -> list[tuple[str, str]]:
         ("idempotency", "" if contract.idempotency is None else idempotency_text(contract.idempotency)),
         ("orphans", "" if contract.orphans is None else orphans_text(contract.orphans)),
         ("revocation", "" if contract.revocation is None else revocation_text(contract.revocation)),
+        ("quotas", "" if contract.requests_at_once is None else requests_text(contract.requests_at_once)),
     ]
 
 
@@ -424,6 +425,11 @@ def orphans_text(orphans: Orphans) -> str:
     end = "deleted" if orphans.delete else "reported"
     every, older = duration_text(orphans.detect_every_s), duration_text(orphans.older_than_s)
     return f"looked for every {every}; what is older than {older} is {end}"
+
+
+def requests_text(at_once: int) -> str:
+    """How many go on at the same time."""
+    return f"{counted(at_once, 'request')} at once"
 
 
 def revocation_text(revocation: Revocation) -> str:

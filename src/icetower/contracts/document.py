@@ -28,6 +28,7 @@ escalation: {after_failures: 5, within: 10m, to: Dana Ito <dana.ito@example.com>
 idempotency: {required: true, how: [header, summary, sequence], window: 24h}
 orphans: {detect_every: 24h, older_than: 72h, action: report}
 revocation: {by: [oncall]}
+quotas: {requests_at_once: 32}           # of one principal, over all tables
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ from icetower.contracts.model import (
 from icetower.contracts.reading import Reader, duration_text, read_document, size_text
 from icetower.contracts.terms import parse_term
 
-CLAUSES = ("retries", "escalation", "idempotency", "orphans", "revocation")
+CLAUSES = ("retries", "escalation", "idempotency", "orphans", "revocation", "quotas")
 FLAGS = ("blind_appends", "strict", "require_key", "prove_partitions")
 ENFORCE, SHADOW = "enforce", "shadow"
 OWN, TABLE = "own", "table"
@@ -113,6 +114,7 @@ def load(text: str, *, source: str) -> Contract:
         idempotency=_idempotency(fields["idempotency"]) if "idempotency" in fields else None,
         orphans=_orphans(fields["orphans"]) if "orphans" in fields else None,
         revocation=_revocation(fields["revocation"]) if "revocation" in fields else None,
+        requests_at_once=_requests_at_once(fields["quotas"]) if "quotas" in fields else None,
     )
 
 
@@ -276,6 +278,10 @@ def _revocation(reader: Reader) -> Revocation:
     return Revocation(names)
 
 
+def _requests_at_once(reader: Reader) -> int:
+    return reader.fields(required=("requests_at_once",), optional=())["requests_at_once"].whole_number(least=1)
+
+
 # ---------------------------------------------------------------------------------------------------------- writing
 
 
@@ -323,6 +329,8 @@ def _clauses_json(contract: Contract) -> dict[str, Any]:
         }
     if contract.revocation is not None:
         document["revocation"] = {"by": list(contract.revocation.by)}
+    if contract.requests_at_once is not None:
+        document["quotas"] = {"requests_at_once": contract.requests_at_once}
     return document
 
 

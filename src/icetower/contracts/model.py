@@ -316,6 +316,7 @@ class Contract:
         administrator: the built-in one that admits all.
         role: contracts of different roles may own the same partitions on purpose.
         shadow: it is evaluated and logged, and admits everything (`mode: shadow`).
+        requests_at_once: so many requests of one principal go on at the same time; None: the server's default.
     """
 
     name: str
@@ -331,6 +332,7 @@ class Contract:
     idempotency: Idempotency | None = None
     orphans: Orphans | None = None
     revocation: Revocation | None = None
+    requests_at_once: int | None = None
 
     _by_table: dict[Identifier, Grant] = field(
         default_factory=dict[Identifier, Grant], init=False, compare=False, repr=False

@@ -224,6 +224,15 @@ def _clauses() -> JSON:
             "Who may revoke the contract.",
             required=("by",),
         ),
+        "quotas": _object(
+            {
+                "requests_at_once": _number(
+                    "So many requests of one principal go on at the same time, over all tables; further ones wait.", 1
+                )
+            },
+            "What one principal may send to the server.",
+            required=("requests_at_once",),
+        ),
     }
 
 

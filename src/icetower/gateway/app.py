@@ -49,25 +49,29 @@ def build(tower: Tower) -> ASGIApp:
 
     # No redirects from a path with a slash at its end: they would lead to whatever host the caller names.
     router = Router(routes(tower), lifespan=lifespan, redirect_slashes=False)
+    strangers, origins = tower.intake.strangers, tower.settings.server.origins
 
     # A router and no Starlette application: its layers of middleware cost more than a route, and nothing here needs
     # them, since what a route raises is answered in it.
     async def application(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            if not await tower.intake.strangers.turn(scope):
-                return
-            foreign = browsers.refusal(scope["method"], scope["headers"], tower.settings.server.origins)
-            if foreign is not None:
-                await error_response(foreign)(scope, receive, send)
-                return
         scope["app"] = router  # then it raises what it has no route for
-        if scope["type"] == "http" and (fault := settle_path(scope)) is not None:
-            await error_response(fault)(scope, receive, send)
-            return
-        try:
+        if scope["type"] != "http":
             await router(scope, receive, send)
-        except HTTPException as error:
-            await _no_route(scope, error)(scope, receive, send)
+            return
+        known = strangers.knows(scope)
+        if not known and not await strangers.turn(scope):
+            return
+        refusal = browsers.refusal(scope["method"], scope["headers"], origins) or settle_path(scope)
+        if refusal is None:
+            try:
+                await router(scope, receive, send)
+                return
+            except HTTPException as error:
+                response = _no_route(scope, error)
+        else:
+            response = error_response(refusal)
+        if not known or await strangers.turn(scope):
+            await response(scope, receive, send)
 
     return application
 

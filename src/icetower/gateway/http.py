@@ -221,8 +221,9 @@ class _Endpoint:
             principal = await _authenticate(tower, request)
             standing_of(request.scope).prove()
             request.scope[_CALLER] = principal.name
-            intake = tower.intake
-            async with intake.places.place(principal.name), intake.bodies.room(principal.name) as room:
+            intake, name = tower.intake, principal.name
+            at_once = principal.contract.requests_at_once or tower.settings.server.requests_at_once
+            async with intake.places.place(name, at_once), intake.bodies.room(name) as room:
                 read = partial(read_body, room=room)
                 body = await self.body.read(read, request, principal, tower.settings.server.body_max_bytes)
                 call = Call(request, tower, principal, body)

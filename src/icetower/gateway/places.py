@@ -4,7 +4,11 @@ The queue of a table lets principals take turns, and so nobody is crowded out at
 contracts and planning share one event loop over all tables, and a commit alone in its group costs it most. So where
 several principals are at work, each may have an equal part of the places. How many there are follows from the load:
 fewer while the event loop is late, until each principal has one, and more again while it is not. Further requests are
-held before their bodies are read, in their order; nobody is refused (trap A4). Who is alone is held by nothing.
+held before their bodies are read, in their order; nobody is refused (trap A4). Who is alone is held by the quota of its
+contract only.
+
+While the loop is late, a place is free again in the loop's next turn, and no sooner. Requests that never wait for
+anything hold their place for an instant: without this, who sends many of those at once would have a whole turn.
 """
 
 from __future__ import annotations
@@ -23,6 +27,8 @@ LATE_S = 0.01
 
 @dataclass(slots=True)
 class _Principal:
+    most: int
+    """So many at once, by its contract."""
     under_way: int = 0
     held: deque[asyncio.Future[None]] = field(default_factory=deque["asyncio.Future[None]"])
 
@@ -42,25 +48,29 @@ class Places:
         """Principals with held requests."""
 
     @asynccontextmanager
-    async def place(self, name: str) -> AsyncGenerator[None]:
-        """A place for one request of a principal, as soon as it may have one more."""
+    async def place(self, name: str, most: int = 1 << 30) -> AsyncGenerator[None]:
+        """A place for one request of a principal, as soon as it may have one more. `most`: that it has at once."""
         principal = self._principals.get(name)
         if principal is None:
-            principal = self._principals[name] = _Principal()
+            principal = self._principals[name] = _Principal(most)
             if self._look is None and len(self._principals) > 1:
                 self._look_later()
-        if principal.held or principal.under_way >= self._each():
+        principal.most = most
+        if principal.held or principal.under_way >= self._each(principal):
             await self._hold(name, principal)
         else:
             principal.under_way += 1
         try:
             yield
         finally:
-            self._leave(name, principal)
+            if self._places < self._places_max and len(self._principals) > 1:
+                asyncio.get_running_loop().call_soon(self._leave, name, principal)
+            else:
+                self._leave(name, principal)
 
-    def _each(self) -> int:
+    def _each(self, principal: _Principal) -> int:
         active = len(self._principals)
-        return max(1, int(self._places) // active) if active > 1 else 1 << 30
+        return min(principal.most, max(1, int(self._places) // active)) if active > 1 else principal.most
 
     def _look_later(self) -> None:
         loop = asyncio.get_running_loop()
@@ -119,10 +129,9 @@ class Places:
             self._principals.pop(name, None)
 
     def _let_go_on(self) -> None:
-        each = self._each()
         for name in tuple(self._with_held):
             principal = self._principals.get(name)
-            while principal is not None and principal.held and principal.under_way < each:
+            while principal is not None and principal.held and principal.under_way < self._each(principal):
                 self._give(principal, principal.held[0])
             if principal is None or not principal.held:
                 del self._with_held[name]

@@ -1,7 +1,7 @@
 """What can be set, in a TOML file; every value has a default that works.
 
 [server]                     host, port, data, body_max_bytes, queue_deadline_s, key_lifetime_s, token_ttl_s,
-                             token_renewal_max_s, origins, storage_threads, metadata_max_bytes,
+                             token_renewal_max_s, origins, requests_at_once, storage_threads, metadata_max_bytes,
                              cache_max_bytes, bodies_max_bytes, answers_max_bytes, slow_swap_s, disk_min_bytes,
                              log_format, log_level
 [upstream]                   uri (SQLAlchemy URL), catalog (its name in the shared tables), warehouse
@@ -55,6 +55,8 @@ class Server(_Section):
     """So long after the secret was presented a token ends, however often it was renewed."""
     origins: tuple[str, ...] = ()
     """Other sites whose pages may call, such as `https://console.example.com`; pages of all others are refused."""
+    requests_at_once: Annotated[int, Field(ge=1)] = 512
+    """So many requests of one principal go on at the same time, where its contract does not say."""
     storage_threads: Annotated[int, Field(ge=1, le=4096)] = 64
     """Calls to the storage under way at once."""
     connections_max: Annotated[int, Field(ge=16)] = 4096

@@ -1,9 +1,10 @@
 """Requests without a credential that is known to be good: so many a second, addresses in turn (trap A8).
 
 What such a request costs, principals wait for: they share one event loop and one interpreter with it. So each waits for
-its turn before anything is looked up or routed. A bearer that was right before needs no turn. The turns go round by
-address and by what is asked for, so that no flood from one address delays the others, and no flood of requests without
-a credential delays the health checks, token requests and first requests of principals that come from the same address.
+its turn before anything is looked up or routed. A bearer that was right before needs no turn, but for what is answered
+before anybody asks who it is: health checks, token requests, and requests that no route takes. The turns go round by
+address and by what is asked for, so that no flood from one address delays the others, and no flood of one kind delays
+the health checks, token requests and first requests of principals that come from the same address.
 """
 
 from __future__ import annotations
@@ -47,17 +48,18 @@ class Strangers:
         self._look: asyncio.TimerHandle | None = None
         self._right: OrderedDict[str, None] = OrderedDict()  # hashes of bearers
 
+    def knows(self, scope: Scope) -> bool:
+        """Whether a request needs no turn before it is routed: its bearer was right before."""
+        token = _bearer(scope)
+        return self._open if token is None else hash_of(token) in self._right and scope["path"] not in _ROUTES
+
     async def turn(self, scope: Scope) -> bool:
         """Wait until a request may go on. False: its connection has gone meanwhile."""
-        header = _authorization(scope)
-        asked_for = _ROUTES.get(scope["path"], "")
-        if header is None or header == NO_CREDENTIAL:
-            if self._open:
-                return True
-        elif (token := bearer_of(header)) is not None:
-            if hash_of(token) in self._right:
-                return True
-            asked_for = asked_for or "bearer"
+        asked_for, token = _ROUTES.get(scope["path"], ""), _bearer(scope)
+        if token is None and self._open:
+            return True
+        if token is not None:
+            asked_for = f"{asked_for} {'known' if hash_of(token) in self._right else 'bearer'}"
         client = scope.get("client")
         name = (network_of(client[0]) if client else "", asked_for)
         loop = asyncio.get_running_loop()
@@ -109,5 +111,7 @@ def bearer_of(header: str) -> str | None:
     return token.strip() if scheme.lower() == "bearer" and token.strip() else None
 
 
-def _authorization(scope: Scope) -> str | None:
-    return next((value.decode("latin-1") for name, value in scope["headers"] if name == b"authorization"), None)
+def _bearer(scope: Scope) -> str | None:
+    """The token that a request brings; an empty one where its Authorization header has another form."""
+    header = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"authorization"), None)
+    return None if header is None or header == NO_CREDENTIAL else bearer_of(header) or ""
