@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,7 +21,7 @@ from icetower.database import Database
 from icetower.errors import KeyMisused, UpstreamFailed
 from icetower.gateway.gatekeeper import Gatekeeper
 from icetower.ledger.histories import Fate, TableName
-from icetower.ledger.ledger import SEQUENCE_LIFETIMES, CommitKey, Ledger
+from icetower.ledger.ledger import SEQUENCE_LIFETIMES, Batch, CommitKey, Ledger
 from icetower.protocol.marks import APPLICATION, GROUP_FILE, KEY, PRINCIPAL, REF, SEQUENCE, SOURCE_SNAPSHOT
 from icetower.table import metadata as table_metadata
 from icetower.table.groups import Group, GroupedAppend, write_group
@@ -485,3 +486,26 @@ def test_heads_carry_what_is_known_of_a_table_from_version_to_version(place: Pla
 
 class _Pointer:
     """An upstream that nobody asks."""
+
+
+def test_a_flush_waits_for_what_came_before_it_however_much_comes_later(place: Place) -> None:
+    write, written = place.ledger.write, list[int]()
+
+    async def story() -> None:
+        async def busy(batch: Batch) -> None:
+            await write(batch)
+            written.extend(group.snapshot_id for group in batch.groups)
+            number = 100 + len(written)  # at once, for ever: on a busy server something always waits
+            place.group(number, f"k{number}")
+            place.keys.landed(place.head(Keys()), None, place.storage.files)
+
+        place.ledger.write = busy  # type: ignore[method-assign]
+        place.group(1, "k1")
+        place.keys.landed(place.head(Keys()), None, place.storage.files)
+        await asyncio.wait_for(place.keys.flush(), 30)
+        assert 1 in written
+        assert place.keys._left < place.keys._came, "others wait still"
+        place.ledger.write = write  # type: ignore[method-assign]
+        await place.keys.flush()
+
+    run(story())

@@ -24,7 +24,7 @@ from typing import Any
 
 from icetower.ambient import SystemAmbient
 from icetower.commit import retention
-from icetower.gateway import app
+from icetower.gateway import app, gatekeeper
 from icetower.gateway.settings import load_settings
 from icetower.gateway.tower import Tower
 
@@ -93,8 +93,7 @@ def watch(out: Path, trace: tuple[float, float] | None) -> None:
                 before = tracemalloc.take_snapshot()
             elif before is not None and passed_s > sum(trace):
                 _write_trace(out.with_suffix(".trace"))
-                tracemalloc.stop()
-                trace = None
+                trace = None  # it goes on: Python 3.11 may crash where tracing ends beside busy threads
 
 
 def _write_trace(out: Path) -> None:
@@ -110,7 +109,7 @@ def _write_trace(out: Path) -> None:
 def main() -> None:
     settings, out, young_s, *traced = sys.argv[1:]
     trace = (float(traced[0]), float(traced[1])) if traced else None
-    retention.YOUNG_MS = int(float(young_s) * 1000)
+    retention.YOUNG_MS = gatekeeper.YOUNG_MS = int(float(young_s) * 1000)
     app.Tower = Watched
     threading.Thread(target=watch, args=(Path(out), trace), daemon=True).start()
 

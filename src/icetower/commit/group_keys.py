@@ -62,6 +62,11 @@ class GroupKeys:
         self._waiting: deque[tuple[str, Metadata, bytes]] = deque()
         self._waiting_bytes = 0
         self._keeping: asyncio.Task[None] | None = None
+        self._came = 0
+        self._left = 0
+        """How many have come to wait, and how many of them wait no more."""
+        self._step: asyncio.Future[None] | None = None
+        """Is done as soon as some wait no more."""
 
     async def keys_of(self, metadata: Metadata, before: HeadState | None) -> Keys:
         """The keys of a version of a table.
@@ -144,23 +149,34 @@ class GroupKeys:
             return
         self._waiting.append((uuid, snapshot, data))
         self._waiting_bytes += len(data)
+        self._came += 1
         while len(self._waiting) > WAITING_MAX or self._waiting_bytes > WAITING_MAX_BYTES:
             self._next()
-        if self._keeping is None or self._keeping.done():
-            self._keeping = asyncio.create_task(self._keep(self._ledger))
+            self._left += 1
+        if self._step is None:
+            self._step = asyncio.get_running_loop().create_future()
+            self._keeping = asyncio.create_task(self._keep(self._ledger, self._step))
 
     async def flush(self) -> None:
-        """Wait until what was read or landed is in the ledger."""
-        while self._keeping is not None and not self._keeping.done():
-            await asyncio.shield(self._keeping)
+        """Wait until what was read or landed before this call is in the ledger, and for nothing that comes later."""
+        came = self._came
+        while self._left < came and self._step is not None:
+            await asyncio.shield(self._step)
 
-    async def _keep(self, ledger: Ledger) -> None:
-        while self._waiting:
-            some = [self._next() for _ in range(min(len(self._waiting), KEPT_AT_ONCE))]
-            try:
-                await ledger.write(Batch(groups=[_group(*each) for each in some]))
-            except IcetowerError as error:
-                log.warning("the ledger could not be written: %s", error.message)
+    async def _keep(self, ledger: Ledger, step: asyncio.Future[None]) -> None:
+        try:
+            while self._waiting:
+                some = [self._next() for _ in range(min(len(self._waiting), KEPT_AT_ONCE))]
+                try:
+                    await ledger.write(Batch(groups=[_group(*each) for each in some]))
+                except IcetowerError as error:
+                    log.warning("the ledger could not be written: %s", error.message)
+                self._left += len(some)
+                step.set_result(None)
+                step = self._step = asyncio.get_running_loop().create_future()
+        finally:
+            self._step = None
+            step.set_result(None)
 
     def _next(self) -> tuple[str, Metadata, bytes]:
         waited = self._waiting.popleft()

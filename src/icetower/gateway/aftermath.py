@@ -41,6 +41,9 @@ class Aftermath:
         self._items: deque[Item] = deque()
         self._answers: dict[tuple[str, str], Answer] = {}
         self._items_max = items_max
+        self._came = 0
+        self._left = 0
+        """How many entries have come, and how many of them wait no more."""
         self._dropped = 0
         self._writer: asyncio.Task[None] | None = None
         self._one_at_a_time = asyncio.Lock()
@@ -48,15 +51,19 @@ class Aftermath:
     def put(self, *items: Item) -> None:
         """Keep some entries, soon."""
         self._items.extend(items)
+        self._came += len(items)
         self._answers |= {item[:2]: item[2] for item in items if isinstance(item, tuple)}
         self._make_room()
         if self._writer is None or self._writer.done():
             self._writer = asyncio.create_task(self._write_until_done())
 
     async def flush(self) -> None:
-        """Write all that waits. Raises `IcetowerError` where the ledger cannot be written; the entries wait on."""
+        """Write all that waits, and nothing that comes later, unless it goes into the last batch.
+
+        Raises `IcetowerError` where the ledger cannot be written; the entries wait on.
+        """
         # A task of its own: a caller that goes away takes no batch with it.
-        await asyncio.shield(asyncio.create_task(self._write_all()))
+        await asyncio.shield(asyncio.create_task(self._write_all(self._came)))
 
     async def find(self, principal: str, key: str, endpoint: str, fingerprint: str | None = None) -> Answer | None:
         """The answer that was given under a live key, also where it waits to be written.
@@ -94,9 +101,9 @@ class Aftermath:
                 log.warning("the ledger has caught up; %d entries were dropped meanwhile", self._dropped)
                 self._dropped, failures = 0, 0
 
-    async def _write_all(self) -> None:
+    async def _write_all(self, came: int) -> None:
         async with self._one_at_a_time:
-            for _ in range(-(-len(self._items) // BATCH)):  # what comes meanwhile is for the next
+            while self._left < came and self._items:  # who was here before may have written it
                 await self._write_batch()
 
     async def _write_batch(self) -> None:
@@ -124,6 +131,7 @@ class Aftermath:
             self._dropped += 1
 
     def _forget(self, items: Sequence[Item]) -> None:
+        self._left += len(items)
         for item in items:
             if isinstance(item, tuple) and self._answers.get(item[:2]) is item[2]:
                 del self._answers[item[:2]]
