@@ -103,6 +103,14 @@ ALONE = [
         [("note", 11, "strict.rebase", "'blind_appends' comes to nothing")],
     ),
     (
+        CLAUSES + ONE + "  partitions: all\n  isolation: serializable\n  blind_appends: true\n",
+        [("note", 11, "blind.serializable", "goes before it")],
+    ),
+    (
+        CLAUSES + "tables:\n- {table: p.t, operations: [overwrite], partitions: all, blind_appends: true}\n",
+        [("note", 7, "blind.upsert", "may change rows of p.t")],
+    ),
+    (
         CLAUSES + "tables:\n- {table: p.t, operations: [append], partitions: all, pattern: mediator}\n",
         [("warning", 7, "pattern.mediator", "no other table")],
     ),

@@ -15,6 +15,8 @@ RULES: Mapping[str, str] = {
     RULE: "it cannot be read as a contract",
     "agent.role": "two agents would share one role in a catalog",
     "agent.twice": "two contracts of one agent",
+    "blind.serializable": "blind_appends beside isolation: serializable, which goes before it",
+    "blind.upsert": "blind_appends for an agent that may change rows: its upserts may insert one row twice",
     "escalation.none": "nobody is told when commits keep failing",
     "escalation.within": "retrying takes longer than the time within which failures count together",
     "except.nothing": "an exception that takes nothing away",

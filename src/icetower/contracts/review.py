@@ -19,6 +19,7 @@ from icetower.contracts.model import (
     FILE_OPERATIONS,
     Contract,
     Extent,
+    Isolation,
     KeyWay,
     Operation,
     Orchestration,
@@ -164,6 +165,23 @@ def _entry(it: Written, rule: Rule, place: str) -> Iterator[Finding]:
             "strict.rebase",
             f"'{said}' comes to nothing: 'strict' turns all rebasing off",
             f"{place}.{said}",
+        )
+    if rule.blind_appends and rule.isolation is Isolation.SERIALIZABLE:
+        yield it.found(
+            Severity.NOTE,
+            "blind.serializable",
+            "'blind_appends' comes to nothing: 'isolation: serializable' goes before it, and only a commit's own "
+            "declaration makes it blind",
+            f"{place}.blind_appends",
+        )
+    elif rule.blind_appends and rule.grants(Operation.OVERWRITE):
+        yield it.found(
+            Severity.NOTE,
+            "blind.upsert",
+            f"the agent may change rows of {rule.pattern}, and its appends are put on a newer head unchecked. An "
+            "upsert of PyIceberg that finds no row to change is an append: two of them insert one row twice, unless "
+            "they declare what they have read (icetower.agent.reads). Leave 'blind_appends' out if this agent upserts",
+            f"{place}.blind_appends",
         )
     if rule.orchestration is Orchestration.MEDIATOR and not _has_log(it.contract, rule.pattern):
         yield it.found(
