@@ -9,10 +9,14 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlparse
 
 import pytest
 from tower_process import TowerProcess, command
+
+from icetower.cli.escalations import _whole
+from icetower.errors import UsageError
 
 CONTRACT = """\
 version: 1
@@ -177,3 +181,16 @@ def test_what_no_command_needs_is_not_imported() -> None:
     command = [sys.executable, "-c", program, "escalations", "--help"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.splitlines()[-1] == "set()"
+
+
+def test_an_id_may_be_given_by_its_beginning_where_only_one_begins_so() -> None:
+    def listing(limit: int) -> list[dict[str, Any]]:
+        assert limit > 3
+        return [{"id": "41c0"}, {"id": "41d1"}, {"id": "5e"}, {"id": "5ef"}]
+
+    assert _whole("5ef", listing) == "5ef"
+    assert _whole("41c", listing) == "41c0"
+    assert _whole("5e", listing) == "5e", "a whole id is that one, also where it begins another"
+    assert _whole("9", listing) == "9", "the server says that there is none"
+    with pytest.raises(UsageError, match="'41' is the beginning of 2 ids: 41c0, 41d1; write more"):
+        _whole("41", listing)

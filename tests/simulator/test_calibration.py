@@ -11,6 +11,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from pyiceberg.catalog.sql import SqlCatalog
 
 from icetower.errors import ConfigurationError, UsageError
 from icetower.simulator import course
@@ -119,6 +120,17 @@ def test_a_catalog_and_its_storage_are_measured_and_left_as_they_were(tmp_path: 
     assert 0 < provider.get.median_ms < provider.swap.median_ms
     left = [path for path in (tmp_path / "lake").rglob("*") if path.is_file() and "/data/" in str(path)]
     assert left == []
+    with sqlite3.connect(tmp_path / "catalog.db") as database:
+        assert database.execute("select count(*) from iceberg_namespace_properties").fetchone() == (0,)
+
+
+def test_a_namespace_that_was_there_before_is_left(tmp_path: Path) -> None:
+    properties = {"uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{tmp_path}/lake"}
+    catalog = SqlCatalog("calibrated", **properties)
+    catalog.create_namespace("icetower_calibration")
+    assert calibrate("here", tmp_path).returncode == 0
+    assert catalog.list_namespaces() == [("icetower_calibration",)]
+    assert catalog.list_tables("icetower_calibration") == []
 
 
 def test_a_catalog_that_is_not_there_is_said() -> None:

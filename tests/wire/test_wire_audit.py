@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -34,6 +36,29 @@ def typed(tower: TowerProcess, *words: str, token: str = "") -> subprocess.Compl
         "COLUMNS": "160",
     }
     return subprocess.run(command(*words), env=environment, capture_output=True, text=True, timeout=60)
+
+
+def typed_at_a_terminal(tower: TowerProcess, *words: str, answer: str) -> tuple[int, str]:
+    """The exit status, and what the terminal showed; the first question gets the answer."""
+    ours, theirs = pty.openpty()
+    environment = {"ICETOWER_TOKEN": tower.secret, "ICETOWER_URI": tower.uri, "PATH": "/usr/bin:/bin", "TERM": "dumb"}
+    process = subprocess.Popen(command(*words), env=environment, stdin=theirs, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    shown = b""
+    try:
+        while True:
+            try:
+                some = os.read(ours, 4096)
+            except OSError:  # its end was closed
+                break
+            asked = b"[y/N]" in shown
+            shown += some
+            if b"[y/N]" in shown and not asked:
+                os.write(ours, f"{answer}\n".encode())
+        return process.wait(60), shown.decode()
+    finally:
+        process.kill()
+        os.close(ours)
 
 
 @pytest.fixture
@@ -136,6 +161,23 @@ def test_what_an_agent_wrote_is_taken_back(
     again = typed(tower, *asked)
     assert again.returncode == 0
     assert "Nothing of it is left" in again.stdout
+
+
+def test_at_a_terminal_a_revert_shows_what_it_would_do_and_asks(
+    tower: TowerProcess, catalog: Catalog, namespace: str, agents: dict[str, Catalog]
+) -> None:
+    table = f"{namespace}.sales"
+    catalog.create_table(table, schema=rows(1).schema)
+    agents["ann"].load_table(table).append(rows(1))
+    asked = ("revert", table, "--agent", f"{namespace}-ann", "--since", "1h")
+    status, shown = typed_at_a_terminal(tower, *asked, answer="n")
+    assert status == 2, shown
+    assert shown.index("to remove") < shown.index("Take this back? [y/N]") < shown.index("nothing was taken back")
+    assert ids(catalog, table) == [1]
+    status, shown = typed_at_a_terminal(tower, *asked, answer="y")
+    assert status == 0, shown
+    assert "Taken back by snapshot" in shown
+    assert ids(catalog, table) == []
 
 
 def test_r11_what_contracts_say_of_reads_is_heard(tower: TowerProcess, catalog: Catalog, namespace: str) -> None:

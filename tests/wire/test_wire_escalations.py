@@ -415,5 +415,5 @@ def test_the_command_line_lists_shows_and_closes(world: World) -> None:
     assert "Pricing Team" in made
     assert "region=[bold]" in type_it("requests", "list", token=secret)
     assert "--granted or --denied" in type_it("requests", "close", request, "--note", "no", status=2)
-    assert f"request {request} is denied" in type_it("requests", "close", request, "--denied", "--note", "no")
+    assert f"request {request} is denied" in type_it("requests", "close", request[:6], "--denied", "--note", "no")
     assert "denied" in type_it("requests", "show", request, token=secret)
