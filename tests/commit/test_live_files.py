@@ -13,6 +13,7 @@ from engine_world import TABLE, World, run
 from icetower.admission.admitted import AdmittedAppend
 from icetower.catalog.ports import Swap, SwapLost
 from icetower.commit.engine import Committed, Limits
+from icetower.commit.live_files import LiveFiles
 from icetower.errors import IcetowerError
 from icetower.table import live_paths
 from icetower.table.change import Touched
@@ -78,6 +79,38 @@ def test_files_of_commits_by_others_and_of_another_tower_count() -> None:
         assert await sent(world, await fast(world, "new"), warm=False) == ["422 append.live"]
         assert await sent(world, await fast(world, "later")) == ["422 append.live"]
         assert await world.live() == ["later", "more", "new", "spark"]
+
+    run(story())
+
+
+def test_what_a_client_has_appended_is_known_without_reading_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    reading = LiveFiles.read
+
+    async def noted(self: LiveFiles, live: LivePaths, rows: Sequence[ManifestFile], *more: Any) -> None:
+        read.extend(row.path for row in rows)
+        await reading(self, live, rows, *more)
+
+    async def story() -> None:
+        world = World(limits=PROMPT)
+        await world.create()
+        assert await sent(world, await fast(world, "a")) == ["appended"]
+        monkeypatch.setattr(LiveFiles, "read", noted)
+        for number in range(3):
+            await (await (await world.writer().refresh()).append(f"spark{number}", summary=BLIND)).send()
+        stale = await world.writer().refresh()
+        assert await sent(world, await fast(world, "b")) == ["appended"]
+        await (await stale.append("stale", summary=BLIND)).send()
+        assert await sent(world, await fast(world, "c"), await fast(world, "spark1")) == ["appended", "422 append.live"]
+        assert await sent(world, await fast(world, "stale")) == ["422 append.live"]
+        assert read == []
+        writer = await world.writer().refresh()
+        await (await writer.snapshot(add=("new",), remove=("spark2",), operation="overwrite")).send()
+        assert await sent(world, await fast(world, "spark2"), await fast(world, "new")) == [
+            "appended",
+            "422 append.live",
+        ]
+        assert read, "what a rewrite leaves of a manifest is read"
 
     run(story())
 

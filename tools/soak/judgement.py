@@ -73,7 +73,7 @@ class Fairness:
         by_principal: dict[int, list[float]] = {}
         for operation in operations:
             by_principal.setdefault(operation.writer, []).append(operation.end_s - operation.start_s)
-        p95 = {who: percentile(times, 95) for who, times in by_principal.items() if len(times) >= WRITES_MIN}
+        p95 = {who: percentile(sorted(times), 95) for who, times in by_principal.items() if len(times) >= WRITES_MIN}
         if not p95:
             return cls(0, 0.0, 0.0, 0)
         worst = max(p95, key=lambda who: p95[who])

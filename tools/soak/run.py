@@ -130,7 +130,7 @@ def soaked(case: Case, folder: Path) -> dict[str, Any]:
         snapshots = max(snapshots, len(metadata["snapshots"]))
         faults += rows_faults(table, done, Counter(verify.row_ids(metadata)))
     during = [each for each in samples if from_s <= each["at_s"] <= to_s]
-    times = [operation.end_s - operation.start_s for operation in operations]
+    times = sorted(operation.end_s - operation.start_s for operation in operations)
     return {
         "case": asdict(case),
         "writes": len(operations),

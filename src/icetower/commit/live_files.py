@@ -17,6 +17,7 @@ from icetower.conflicts.history import Files, NeedsFile
 from icetower.conflicts.pruning import can_contain
 from icetower.errors import CommitConflict, KeyMisused, NotFound, ValidationFailed
 from icetower.recent import Recent
+from icetower.table.change import Change
 from icetower.table.head import HeadState
 from icetower.table.listing import Listing
 from icetower.table.live_paths import LivePaths, Place, live_in, plain
@@ -120,6 +121,20 @@ def _refusal(append: AdmittedAppend, path: str) -> KeyMisused:
     )
 
 
+def named_by(change: Change) -> dict[str, list[str]]:
+    """The live paths of the manifests that a plain append adds, where its change tells all of them; else nothing.
+
+    An entry that is there already says nothing of itself in a change: its manifest has to be read.
+    """
+    added = change.entries_added
+    plain_append = change.is_pure_append and not (change.diff.removed or change.diff.altered or change.problems)
+    if not plain_append or sum(map(len, added.values())) != len(change.added):
+        return {}
+    if any(row.existing_files != 0 or row.added_files != len(added.get(row.path, ())) for row in change.diff.added):
+        return {}
+    return {path: [entry.file.path for entry in entries] for path, entries in added.items()}
+
+
 class LiveFiles:
     """The live paths of the branches to which was appended of late, and the reading of what is not known of them."""
 
@@ -136,6 +151,15 @@ class LiveFiles:
             found = LivePaths()
         self._branches.put(name, found, found.size_bytes)
         return found
+
+    def note(self, uuid: object, ref: str, changes: Iterable[Change]) -> None:
+        """Take note of what a client's commit adds, where the branch is known: its manifests were read already."""
+        live = self._branches.get(f"{uuid} {ref}")
+        if live is None:
+            return
+        for change in changes:
+            for path, paths in named_by(change).items():
+                live.add(path, paths)
 
     async def read(
         self, live: LivePaths, rows: Sequence[ManifestFile], unwritten: Mapping[str, bytes] | None = None

@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from icetower.admission.admitted import AdmittedAppend
+from icetower.admission.admitted import Admitted, AdmittedAppend
 from icetower.ambient import Ambient
 from icetower.catalog.changes import Manifests, is_under, memory_of_rows
 from icetower.catalog.deletes import Blobs, PositionDeletes
 from icetower.catalog.ports import Storage, Swap
+from icetower.commit.draft import target_ref
 from icetower.commit.limits import Limits
 from icetower.commit.live_files import LiveFiles, Of
 from icetower.commit.plan import Member, Needs, Plan, Sources, plan
@@ -253,6 +254,9 @@ class Planner:
             live = self.live.of(uuid, ref)
             for path, paths in planned.live.items():
                 live.add(path, paths)
+        for accepted in planned.accepted:
+            if isinstance(accepted.member, Admitted) and (ref := target_ref(accepted.member.updates)) is not None:
+                self.live.note(uuid, ref, accepted.member.changes)
 
     async def _planned(self, version: Version, members: Sequence[Member], known: Known, keep: frozenset[int]) -> Plan:
         """The plan, with everything read that it needs."""
