@@ -17,6 +17,7 @@ from icetower.commit.live_files import LiveFiles
 from icetower.errors import IcetowerError
 from icetower.table import live_paths
 from icetower.table.change import Touched
+from icetower.table.head import HeadState
 from icetower.table.listing import Listing
 from icetower.table.live_paths import LivePaths
 from icetower.table.manifests import DataFile, ManifestFile
@@ -258,5 +259,41 @@ def test_an_append_that_is_refused_answers_for_no_other_of_its_key(named: dict[s
         assert await sent(world, *members) == wanted
         assert await world.live() == sorted(["live", "new", *(["other"] if others else [])])
         assert await sent(world, replace(await fast(world, "newer"), **named)) == ["replayed"]
+
+    run(story())
+
+
+def test_appends_on_a_version_before_a_merge_do_not_make_others_read_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those who look at the list before a merge, and those after it, read no manifest twice."""
+    read: list[str] = []
+    reading = LiveFiles.read
+
+    async def noted(self: LiveFiles, live: LivePaths, rows: Sequence[ManifestFile], *more: Any) -> None:
+        read.extend(row.path for row in rows)
+        await reading(self, live, rows, *more)
+
+    async def story() -> None:
+        world = World(limits=PROMPT)
+        await world.create()
+        for number in range(300):
+            await sent(world, await fast(world, f"old{number}"))
+        before = await world.head()
+        stale = await fast(world, "stale")
+        writer = await world.writer().refresh()
+        await (await writer.snapshot(remove=tuple(f"old{n}" for n in range(290)), operation="delete")).send()
+        world.restart()
+        await world.head()
+        monkeypatch.setattr(LiveFiles, "read", noted)
+        results = await asyncio.gather(
+            *(world.engine.submit_append(member, head) for member, head in await both(world, stale, before)),
+            return_exceptions=True,
+        )
+        assert [told(result) for result in results] == ["appended"] * len(results)
+        assert len(read) == len(set(read)), "nothing is read twice"
+
+    async def both(world: World, stale: AdmittedAppend, before: HeadState) -> list[tuple[AdmittedAppend, HeadState]]:
+        head = await world.head()
+        new = [(await fast(world, f"new{number}"), before if number % 2 else head) for number in range(6)]
+        return [(stale, before), *new]
 
     run(story())

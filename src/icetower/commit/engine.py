@@ -24,6 +24,7 @@ import logging
 from collections import deque
 from collections.abc import Coroutine, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 from icetower.admission.admitted import Admitted, AdmittedAppend
@@ -105,7 +106,8 @@ class Engine:
             head: the table as it was admitted on: what must be known of its files is read before the queue.
         """
         if head is not None:
-            await self._planner.live.warm(head, member, within_s=self.limits.deadline_s)
+            newest = partial(self._heads.newer, head)
+            await self._planner.live.warm(newest, member, within_s=self.limits.deadline_s)
         return await self._submit(member)
 
     async def _submit(self, member: Member) -> Committed:

@@ -33,7 +33,7 @@ class Made:
         listings: manifest lists by path.
         own: by the path of a manifest list, the manifests that its snapshot added itself.
         manifests: manifests that the tower wrote, by path.
-        live: by the path of a data manifest that the tower wrote, the live files that it names.
+        live: by the path of a new data manifest, the live files that it names, where they are known.
     """
 
     files: dict[str, bytes] = field(default_factory=dict[str, bytes])

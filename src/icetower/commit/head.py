@@ -159,6 +159,10 @@ class Heads:
         # A version that was read from its file shares nothing with others.
         return head.own_memory_bytes if head.location in self._own else head.memory_bytes
 
+    def newer(self, head: HeadState) -> HeadState:
+        """The version of a table that was seen last, or the one that the caller has."""
+        return self._before(head.metadata) or head
+
     def _before(self, metadata: Metadata) -> HeadState | None:
         """The version of this table that was seen last, if it is still known."""
         locations = self._newest.get(str(metadata.get("table-uuid")))

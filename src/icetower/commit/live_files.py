@@ -152,14 +152,9 @@ class LiveFiles:
         self._branches.put(name, found, found.size_bytes)
         return found
 
-    def note(self, uuid: object, ref: str, changes: Iterable[Change]) -> None:
-        """Take note of what a client's commit adds, where the branch is known: its manifests were read already."""
-        live = self._branches.get(f"{uuid} {ref}")
-        if live is None:
-            return
-        for change in changes:
-            for path, paths in named_by(change).items():
-                live.add(path, paths)
+    def knows(self, uuid: object, ref: str) -> bool:
+        """Whether the live paths of a branch are at hand."""
+        return f"{uuid} {ref}" in self._branches
 
     async def read(
         self, live: LivePaths, rows: Sequence[ManifestFile], unwritten: Mapping[str, bytes] | None = None
@@ -181,31 +176,27 @@ class LiveFiles:
         for start in range(0, len(rows), READ_AT_ONCE):
             await asyncio.gather(*map(take, rows[start : start + READ_AT_ONCE]))
 
-    async def warm(self, head: HeadState, append: AdmittedAppend, *, within_s: float) -> None:
+    async def warm(self, newest: Callable[[], HeadState], append: AdmittedAppend, *, within_s: float) -> None:
         """Read what the plan would ask for, while nobody waits but this append and others to the same branch.
+
+        Args:
+            newest: the version that was seen last. The plan asks for nothing that only an older one had, and whoever
+                reads for an older one forgets what a newer one has.
 
         Raises:
             CommitConflict: it takes longer than `within_s`. What was read by then stays known.
         """
-        snapshot_id = head.ref(append.ref)
-        snapshot = None if snapshot_id is None else head.snapshots.get(snapshot_id)
-        path = None if snapshot is None else snapshot.get("manifest-list")
-        if path is None:
+        head = newest()
+        if not await self._unread(head, append):
             return
-        places, may_hold = places_of([append]), pruned_by(head.specs)
-        uuid = head.metadata.get("table-uuid")
-        listing = await self._listing(path)
-        if not self.of(uuid, append.ref).unread(listing, places, may_hold):
-            return
-        name = f"{uuid} {append.ref}"
+        name = f"{head.metadata.get('table-uuid')} {append.ref}"
         lock = self._locks.get(name)
         if lock is None:
             lock = self._locks[name] = asyncio.Lock()
         try:
             async with asyncio.timeout(within_s), lock:
-                live = self.of(uuid, append.ref)
-                while rows := live.unread(listing, places, may_hold)[:READ_AT_ONCE]:
-                    await self.read(live, rows)
+                while rows := (await self._unread(newest(), append))[:READ_AT_ONCE]:
+                    await self.read(self.of(head.metadata.get("table-uuid"), append.ref), rows)
         except TimeoutError:
             raise CommitConflict(
                 f"the tower still reads which files are in {append.identifier}, as it does once for each table; send "
@@ -213,6 +204,17 @@ class LiveFiles:
                 rule="append.reading",
                 next_step="retry",
             ) from None
+
+    async def _unread(self, head: HeadState, append: AdmittedAppend) -> list[ManifestFile]:
+        """What must be read of a version of the table, before the append's files can be looked for in it."""
+        snapshot_id = head.ref(append.ref)
+        snapshot = None if snapshot_id is None else head.snapshots.get(snapshot_id)
+        path = None if snapshot is None else snapshot.get("manifest-list")
+        if path is None:
+            return []
+        listing = await self._listing(path)
+        live = self.of(head.metadata.get("table-uuid"), append.ref)
+        return live.unread(listing, places_of([append]), pruned_by(head.specs))
 
     async def _listing(self, path: str) -> Listing:
         rows = await self._manifests.list_at(path)

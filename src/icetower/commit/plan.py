@@ -28,7 +28,7 @@ from icetower.commit.appends import Folded, fold, once_each, why_not
 from icetower.commit.declared import scope_to_hold
 from icetower.commit.draft import Replacement, data_path, finish, merged_parent, target_ref
 from icetower.commit.ground import Ground, Made
-from icetower.commit.live_files import NeedsPaths, Of, check
+from icetower.commit.live_files import NeedsPaths, Of, check, named_by
 from icetower.commit.rebase import Word, base_of, conflicts_of, refusal, steps_since, word_for
 from icetower.commit.retention import expirable
 from icetower.commit.vectors import NeedsBlobs, among, met, unite
@@ -124,7 +124,7 @@ class Plan:
         snapshots: the table's snapshots after the group, by id.
         keys: the table's keys after the group.
         expired: snapshots that retention lets go with this swap.
-        live: by the path of a new data manifest, the live files that it names.
+        live: by the path of a new data manifest, the live files that it names, where they are known.
         needs: what must be read first; while there is anything, nothing else is valid.
     """
 
@@ -285,6 +285,8 @@ class _Planner:
             with self._ground.attempt() as made:
                 vectors = self._check(member, word, made)
                 finish(member, self._ground, made, rebase=word is not None, new_name=self._new_name, vectors=vectors)
+                for change in member.changes:
+                    made.live.update(named_by(change))
                 self._take_room(member.updates)
         except _LACKING:
             raise
@@ -375,6 +377,8 @@ class _Planner:
             return going
         ground, ref = self._ground, going[0].ref
         listing, live = ground.listing(ground.ref_head(ref)), self._sources.live(ref)
+        for path, paths in ground.made.live.items():  # of those before them in the group
+            live.add(path, paths)
         refused = check(going, listing, live, ground.files, ground.specs)
         self._refused += [Refused(going[position], error) for position, error in refused.items()]
         return [append for position, append in enumerate(going) if position not in refused]

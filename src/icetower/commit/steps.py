@@ -249,14 +249,13 @@ class Planner:
         return Step(identifier, waiting, version, version.followed_by(new), planned, gone)
 
     def _note_live(self, uuid: Any, members: Sequence[Member], planned: Plan) -> None:
-        """What the tower's own manifests name needs no reading. To other branches they do not belong."""
-        for ref in {member.ref for member in members if isinstance(member, AdmittedAppend)}:
+        """What new manifests name needs no reading again. To other branches they do not belong."""
+        appended = {member.ref for member in members if isinstance(member, AdmittedAppend)}
+        others = {target_ref(member.updates) or "" for member in members if isinstance(member, Admitted)}
+        for ref in appended | {ref for ref in others if self.live.knows(uuid, ref)}:
             live = self.live.of(uuid, ref)
             for path, paths in planned.live.items():
                 live.add(path, paths)
-        for accepted in planned.accepted:
-            if isinstance(accepted.member, Admitted) and (ref := target_ref(accepted.member.updates)) is not None:
-                self.live.note(uuid, ref, accepted.member.changes)
 
     async def _planned(self, version: Version, members: Sequence[Member], known: Known, keep: frozenset[int]) -> Plan:
         """The plan, with everything read that it needs."""

@@ -24,7 +24,10 @@ FILES_MAX = 1_000_000
 ALL_MAX = 20_000
 """Where so many files are left at most, all manifests are read: no partition that a request names wrongly hides one."""
 
-_FILE_BYTES, _MANIFEST_BYTES, _ROOM = 12, 400, 64
+_FILE_BYTES, _MANIFEST_BYTES = 12, 400
+_ROOM = 600
+"""So many manifests that have gone are remembered: whoever looks at the list before a merge must not read them again,
+while others look at the list after it."""
 _PLACES_MAX = 10_000
 
 Place = tuple[int, tuple[object, ...]]
