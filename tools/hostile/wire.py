@@ -20,6 +20,7 @@ import orjson
 from hostile.bystanders import Bystanders, Seen
 from hostile.generate import SCHEMA, bodies, dumped, entries, json_changed, made
 from hostile.inside import Failure
+from icetower.gateway.connections import DRAINED_MAX_BYTES
 from icetower.table.manifest_writing import manifest_row, write_manifest_list
 
 CONTRACTS = {
@@ -150,6 +151,9 @@ class Wire:
         try:
             status, data = self._send(who, method, path, body)
         except (OSError, http.client.HTTPException) as error:
+            # It has answered 413, and ends the connection of whoever goes on sending for so long.
+            if isinstance(error, ConnectionError) and len(body) > DRAINED_MAX_BYTES:
+                return 413, None
             return 0, f"{who} {method} {path}: {type(error).__name__}: {error}"
         return status, f"{who} {method} {path}: {status} {data[:300]!r}" if status >= 500 else None
 
