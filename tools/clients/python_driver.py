@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib.metadata
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
@@ -45,7 +46,8 @@ def duckdb(uri: str, token: str, name: str) -> Callable[[], Callable[[Any], None
                 connection.execute(f"INSERT INTO lake.{name} SELECT * FROM new_rows")
                 connection.execute("COMMIT")
             except Exception:
-                connection.execute("ROLLBACK")
+                with suppress(module.Error):  # a commit that failed has ended the transaction
+                    connection.execute("ROLLBACK")
                 raise
 
         return write

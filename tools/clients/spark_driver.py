@@ -37,7 +37,7 @@ def main() -> None:
     def write(region: int, number: int) -> str:
         statement = STATEMENTS[operation].format(table=table, region=region, base=region * 1000, number=number)
         try:
-            spark.newSession().sql(statement)
+            spark.sql(statement)
         except Exception as error:  # noqa: BLE001 - whatever the client raises is how it failed
             return "failed: " + " ".join(str(error).split())[:300]
         return "landed"
