@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import urlparse
 
@@ -57,8 +57,18 @@ def test_what_spark_writes_one_after_the_other_is_never_blamed(spark: SparkSessi
         assert not any("not known" in note for note in rows[name]["undeterminable"])
 
 
-def damage(spark: SparkSession, table: str) -> str:
+@pytest.fixture
+def damaged_ones(spark: SparkSession) -> Iterator[list[str]]:
+    """Tables that a test damages: they are dropped after it, since others look through all tables of the catalog."""
+    tables: list[str] = []
+    yield tables
+    for table in tables:
+        spark.sql(f"DROP TABLE {table}")
+
+
+def damage(spark: SparkSession, table: str, damaged_ones: list[str]) -> str:
     """The table's oldest manifest is gone."""
+    damaged_ones.append(table)
     lost = spark.sql(f"SELECT path FROM {table}.manifests ORDER BY added_snapshot_id").first()
     assert lost is not None
     Path(urlparse(lost["path"]).path).unlink()
@@ -73,10 +83,10 @@ def of_three_appends(spark: SparkSession, table: str) -> str:
 
 
 def test_one_table_that_is_damaged_and_some_that_are_gone_do_not_stop_the_others(
-    spark: SparkSession, fresh: Callable[[], str]
+    spark: SparkSession, fresh: Callable[[], str], damaged_ones: list[str]
 ) -> None:
     sound, damaged = (of_three_appends(spark, f"{fresh()}.t") for _ in range(2))
-    lost = damage(spark, damaged)
+    lost = damage(spark, damaged, damaged_ones)
     gone = spark.createDataFrame([("gone", "file:///nowhere/v1.metadata.json", None)], TABLES)
     tables = heads(spark, [sound, damaged, "tower.nowhere.t"]).union(gone)
     rows = {row["table"]: row for row in audit_tables(tables).collect()}
@@ -91,6 +101,7 @@ def test_one_table_that_is_damaged_and_some_that_are_gone_do_not_stop_the_others
 def test_the_job_goes_on_from_its_checkpoints(
     spark: SparkSession,
     fresh: Callable[[], str],
+    damaged_ones: list[str],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -112,7 +123,7 @@ def test_the_job_goes_on_from_its_checkpoints(
     assert (status, [found[name]["snapshots"] for name in names]) == (0, [1, 0])
     status, found = run("nowhere.t")
     assert (status, found["nowhere.t"]["error"]) == (1, "there is no such table")
-    damage(spark, f"tower.{names[1]}")
+    damage(spark, f"tower.{names[1]}", damaged_ones)
     (tmp_path / f"{names[1]}.json").unlink()
     status, found = run()
     assert (status, len(found[names[1]]["violations"])) == (3, 1)  # type: ignore[arg-type]
