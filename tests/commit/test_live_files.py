@@ -84,19 +84,25 @@ def test_files_of_commits_by_others_and_of_another_tower_count() -> None:
     run(story())
 
 
-def test_what_a_client_has_appended_is_known_without_reading_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def noted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The paths of the manifests whose live paths are read from now on."""
     read: list[str] = []
     reading = LiveFiles.read
 
-    async def noted(self: LiveFiles, live: LivePaths, rows: Sequence[ManifestFile], *more: Any) -> None:
+    async def note(self: LiveFiles, live: LivePaths, rows: Sequence[ManifestFile], *more: Any) -> None:
         read.extend(row.path for row in rows)
         await reading(self, live, rows, *more)
 
+    monkeypatch.setattr(LiveFiles, "read", note)
+    return read
+
+
+def test_what_a_client_has_appended_is_known_without_reading_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story() -> None:
         world = World(limits=PROMPT)
         await world.create()
         assert await sent(world, await fast(world, "a")) == ["appended"]
-        monkeypatch.setattr(LiveFiles, "read", noted)
+        read = noted(monkeypatch)
         for number in range(3):
             await (await (await world.writer().refresh()).append(f"spark{number}", summary=BLIND)).send()
         stale = await world.writer().refresh()
@@ -265,12 +271,6 @@ def test_an_append_that_is_refused_answers_for_no_other_of_its_key(named: dict[s
 
 def test_appends_on_a_version_before_a_merge_do_not_make_others_read_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those who look at the list before a merge, and those after it, read no manifest twice."""
-    read: list[str] = []
-    reading = LiveFiles.read
-
-    async def noted(self: LiveFiles, live: LivePaths, rows: Sequence[ManifestFile], *more: Any) -> None:
-        read.extend(row.path for row in rows)
-        await reading(self, live, rows, *more)
 
     async def story() -> None:
         world = World(limits=PROMPT)
@@ -283,7 +283,7 @@ def test_appends_on_a_version_before_a_merge_do_not_make_others_read_in_turns(mo
         await (await writer.snapshot(remove=tuple(f"old{n}" for n in range(290)), operation="delete")).send()
         world.restart()
         await world.head()
-        monkeypatch.setattr(LiveFiles, "read", noted)
+        read = noted(monkeypatch)
         results = await asyncio.gather(
             *(world.engine.submit_append(member, head) for member, head in await both(world, stale, before)),
             return_exceptions=True,

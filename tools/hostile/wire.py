@@ -151,9 +151,9 @@ class Wire:
         try:
             status, data = self._send(who, method, path, body)
         except (OSError, http.client.HTTPException) as error:
-            # It has answered 413, and ends the connection of whoever goes on sending for so long.
+            # What was answered is read no further than this; whoever sends on without reading is cut off.
             if isinstance(error, ConnectionError) and len(body) > DRAINED_MAX_BYTES:
-                return 413, None
+                return 0, None
             return 0, f"{who} {method} {path}: {type(error).__name__}: {error}"
         return status, f"{who} {method} {path}: {status} {data[:300]!r}" if status >= 500 else None
 

@@ -27,7 +27,7 @@ LATE_S = 0.01
 
 @dataclass(slots=True)
 class _Principal:
-    most: int
+    most: int = 1
     """So many at once, by its contract."""
     under_way: int = 0
     held: deque[asyncio.Future[None]] = field(default_factory=deque["asyncio.Future[None]"])
@@ -52,7 +52,7 @@ class Places:
         """A place for one request of a principal, as soon as it may have one more. `most`: that it has at once."""
         principal = self._principals.get(name)
         if principal is None:
-            principal = self._principals[name] = _Principal(most)
+            principal = self._principals[name] = _Principal()
             if self._look is None and len(self._principals) > 1:
                 self._look_later()
         principal.most = most
