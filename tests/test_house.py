@@ -15,7 +15,7 @@ import pytest
 from icetower import errors
 
 ROOT = Path(__file__).resolve().parent.parent
-SOURCE = ROOT / "src" / "icetower"
+SOURCE = ROOT / "src"
 MODULES = sorted(SOURCE.rglob("*.py"))
 MODULE_LINES_MAX = 600
 FUNCTION_LINES_MAX = 80

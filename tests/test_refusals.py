@@ -18,7 +18,7 @@ from icetower.protocol.names import Identifier
 from icetower.registry.principals import administrator
 
 ROOT = Path(__file__).resolve().parent.parent
-SOURCE = ROOT / "src" / "icetower"
+SOURCE = ROOT / "src"
 PROTOCOL = (ROOT / "docs" / "protocol.md").read_text()
 AT_A_TERMINAL = ("cli", "demo")
 """Rooms whose errors no agent hears of."""
@@ -168,7 +168,7 @@ def _found() -> dict[tuple[str, str], set[str]]:
 def _modules() -> dict[str, Module]:
     found: dict[str, Module] = {}
     for path in sorted(SOURCE.rglob("*.py")):
-        parts = path.relative_to(SOURCE.parent).with_suffix("").parts
+        parts = path.relative_to(SOURCE).with_suffix("").parts
         if parts[1] not in AT_A_TERMINAL and parts[-1] != "errors":
             found[".".join(parts)] = Module(path)
     for module in found.values():

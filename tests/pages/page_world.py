@@ -31,7 +31,7 @@ from icetower.conflicts.cases import Case
 from icetower.contracts.document import load as load_contract
 from icetower.gateway.settings import Settings, load_settings
 from icetower.protocol.appends import parse_append
-from icetower.simulator.experiments import parse as parse_experiment
+from icetower_simulator.experiments import parse as parse_experiment
 
 WITHIN_S = 300
 CONTRACT = "version: 1\nagent: fragment\ntables:\n  - table: a.b\n    operations: [append]\n"

@@ -11,8 +11,8 @@ from pyspark.sql import SparkSession
 
 from icetower.pipelines import sweep as sweeps
 from icetower.pipelines.sweep import sweep, sweep_id
-from icetower.simulator import course
-from icetower.simulator.experiments import parse
+from icetower_simulator import course
+from icetower_simulator.experiments import parse
 
 pytestmark = pytest.mark.spark
 TEXT = """

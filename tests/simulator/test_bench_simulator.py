@@ -10,7 +10,7 @@ import pytest
 from bench import simulated
 from bench.sides import OPTIMISTIC, PREPARED
 
-from icetower.simulator.latencies import PROVIDERS, provider_from
+from icetower_simulator.latencies import PROVIDERS, provider_from
 
 NO_PROCESSOR = {"client_cpu_ms": 0.0, "server_cpu_ms": 0.0, "group_cpu_ms": 0.0, "member_cpu_ms": 0.0}
 

@@ -14,10 +14,10 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
 from icetower.errors import ConfigurationError, UsageError
-from icetower.simulator import course
-from icetower.simulator.calibration import fitted, fitted_writes, provider_section
-from icetower.simulator.experiments import parse
-from icetower.simulator.latencies import MIB, Latency, provider_from
+from icetower_simulator import course
+from icetower_simulator.calibration import fitted, fitted_writes, provider_section
+from icetower_simulator.experiments import parse
+from icetower_simulator.latencies import MIB, Latency, provider_from
 
 EXPERIMENT = """
 model = "client"

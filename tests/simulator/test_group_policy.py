@@ -23,14 +23,14 @@ from icetower.catalog.ports import Swap, SwapLost
 from icetower.commit.engine import Committed, Engine, Limits
 from icetower.commit.head import Heads
 from icetower.protocol.names import Identifier
-from icetower.simulator import served
-from icetower.simulator.heap import ENTRY, pop
-from icetower.simulator.latencies import Latency
-from icetower.simulator.randoms import generator
-from icetower.simulator.setup import Setup
-from icetower.simulator.sums import durations
-from icetower.simulator.tallies import new_tally
 from icetower.table.change import Touched
+from icetower_simulator import served
+from icetower_simulator.heap import ENTRY, pop
+from icetower_simulator.latencies import Latency
+from icetower_simulator.randoms import generator
+from icetower_simulator.setup import Setup
+from icetower_simulator.sums import durations
+from icetower_simulator.tallies import new_tally
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "commit"))
 from engine_world import TABLE, Clock, MemoryStorage, World

@@ -13,12 +13,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from icetower.errors import ConfigurationError
-from icetower.simulator.experiments import compare, load, mean_row, names, run_row
-from icetower.simulator.latencies import PROVIDERS, Latency, Provider, constant
-from icetower.simulator.optimistic import simulate
-from icetower.simulator.pool import gathered, one
-from icetower.simulator.setup import MODELS, Setup, setup_from
-from icetower.simulator.tallies import BEGUN, WHOLE, Outcome, percentile_ms
+from icetower_simulator.experiments import compare, load, mean_row, names, run_row
+from icetower_simulator.latencies import PROVIDERS, Latency, Provider, constant
+from icetower_simulator.optimistic import simulate
+from icetower_simulator.pool import gathered, one
+from icetower_simulator.setup import MODELS, Setup, setup_from
+from icetower_simulator.tallies import BEGUN, WHOLE, Outcome, percentile_ms
 
 STEADY = {**PROVIDERS, "steady": constant("steady", 50.0)}
 
@@ -189,8 +189,8 @@ def test_memory_does_not_grow_with_the_simulated_time(pattern: str) -> None:
     """In a process of its own: a hundred times the time needs no more than a run has taken already."""
     program = f"""
 import resource
-from icetower.simulator.pool import one
-from icetower.simulator.setup import Setup
+from icetower_simulator.pool import one
+from icetower_simulator.setup import Setup
 
 def run(hours):
     setup = Setup(model="client", pattern={pattern!r}, runtime_s=10.0, runtime_floor_s=0.0, duration_s=3600.0 * hours)
@@ -272,7 +272,7 @@ def test_measured_providers_are_providers_like_any_other() -> None:
 def test_percentiles_are_those_of_the_latencies() -> None:
     import numpy as np
 
-    from icetower.simulator.tallies import count_end, new_tally
+    from icetower_simulator.tallies import count_end, new_tally
 
     tally, bins = new_tally()
     holder = np.zeros(1, tally.dtype)

@@ -13,7 +13,7 @@ import pytest
 
 from icetower.contracts.document import load
 from icetower.errors import ConfigurationError, UsageError
-from icetower.simulator.planner import (
+from icetower_simulator.planner import (
     Advice,
     Plan,
     Workload,
@@ -23,7 +23,7 @@ from icetower.simulator.planner import (
     workload_from,
     workload_of_log,
 )
-from icetower.simulator.plots import plan_plot
+from icetower_simulator.plots import plan_plot
 
 HERD = Workload(title="a herd", agents=200, writes_per_hour=60, work_s=5.0, freshness_s=60.0)
 CALM = Workload(

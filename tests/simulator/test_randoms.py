@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icetower.simulator.compiled import compiled
-from icetower.simulator.heap import ENTRY, pop, push, put_off
-from icetower.simulator.randoms import STATE, chosen, draw, generator, normal, uniform
+from icetower_simulator.compiled import compiled
+from icetower_simulator.heap import ENTRY, pop, push, put_off
+from icetower_simulator.randoms import STATE, chosen, draw, generator, normal, uniform
 
 MASK = (1 << 64) - 1
 

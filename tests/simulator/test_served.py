@@ -10,10 +10,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from icetower.errors import ConfigurationError
-from icetower.simulator.latencies import PROVIDERS, constant
-from icetower.simulator.pool import gathered, one
-from icetower.simulator.setup import PATTERNS, Setup
-from icetower.simulator.tallies import BEGUN, WHOLE
+from icetower_simulator.latencies import PROVIDERS, constant
+from icetower_simulator.pool import gathered, one
+from icetower_simulator.setup import PATTERNS, Setup
+from icetower_simulator.tallies import BEGUN, WHOLE
 
 STEADY = {**PROVIDERS, "steady": constant("steady", 50.0)}
 BASE = Setup(

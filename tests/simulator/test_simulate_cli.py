@@ -16,9 +16,9 @@ import pytest
 from pyarrow import parquet
 
 from icetower.errors import ConfigurationError, UsageError
-from icetower.simulator import course
-from icetower.simulator.experiments import Comparison, Experiment, compare, load, names, parse
-from icetower.simulator.plots import plots
+from icetower_simulator import course
+from icetower_simulator.experiments import Comparison, Experiment, compare, load, names, parse
+from icetower_simulator.plots import plots
 
 SMALL = """
 title = "a small one"

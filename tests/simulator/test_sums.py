@@ -7,10 +7,10 @@ import math
 import numpy as np
 import pytest
 
-from icetower.simulator.compiled import compiled
-from icetower.simulator.latencies import GET, PROVIDERS, Latency, lasting
-from icetower.simulator.randoms import generator
-from icetower.simulator.sums import IO, deviation_ms, durations, shared_by, sum_of
+from icetower_simulator.compiled import compiled
+from icetower_simulator.latencies import GET, PROVIDERS, Latency, lasting
+from icetower_simulator.randoms import generator
+from icetower_simulator.sums import IO, deviation_ms, durations, shared_by, sum_of
 
 NEVER = Latency(1.0)
 LATENCIES = [

@@ -36,10 +36,10 @@ from bench import group_clock, pages, sides, slow_io  # noqa: E402
 from bench.operations import Spread  # noqa: E402
 from bench.pages import Shown, spread_text  # noqa: E402
 from bench.sides import OPTIMISTIC, PREPARED, WARM_S, Case  # noqa: E402
-from icetower.simulator.calibration import Fit, fitted, provider_section  # noqa: E402
-from icetower.simulator.latencies import MIB, Provider, provider_from  # noqa: E402
-from icetower.simulator.pool import one  # noqa: E402
-from icetower.simulator.setup import Setup  # noqa: E402
+from icetower_simulator.calibration import Fit, fitted, provider_section  # noqa: E402
+from icetower_simulator.latencies import MIB, Provider, provider_from  # noqa: E402
+from icetower_simulator.pool import one  # noqa: E402
+from icetower_simulator.setup import Setup  # noqa: E402
 
 PAGE = ROOT / "docs" / "simulator.md"
 RESULTS = pages.PLOTS / "bench-simulator.json"

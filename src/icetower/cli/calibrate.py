@@ -18,7 +18,7 @@ from icetower.cli.terminal import say, warn
 from icetower.errors import UpstreamFailed
 
 if TYPE_CHECKING:
-    from icetower.simulator.calibration import Fit
+    from icetower_simulator.calibration import Fit
 
 SIZES = (10 * 1024, 100 * 1024, 1024 * 1024)
 """Bytes of the files that are written; the smallest is read."""

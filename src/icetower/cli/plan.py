@@ -19,7 +19,7 @@ from icetower.counting import counted
 from icetower.errors import ConfigurationError, UsageError
 
 if TYPE_CHECKING:
-    from icetower.simulator.planner import Advice, Plan, Workload
+    from icetower_simulator.planner import Advice, Plan, Workload
 
 QUESTIONS = (
     ("agents", "How many agents write to the table?"),
@@ -100,7 +100,7 @@ def _asked(planner: Any) -> Workload:
 
 
 def _write(out: Path, done: Plan, fragment: str) -> None:
-    from icetower.simulator.plots import plan_plot
+    from icetower_simulator.plots import plan_plot
 
     try:
         (out / "plan.svg").write_text(plan_plot(done))

@@ -24,8 +24,8 @@ from icetower.counting import counted
 from icetower.errors import ConfigurationError, UsageError
 
 if TYPE_CHECKING:
-    from icetower.simulator.course import Course
-    from icetower.simulator.experiments import Comparison
+    from icetower_simulator.course import Course
+    from icetower_simulator.experiments import Comparison
 
 simulate = typer.Typer(help="Simulate many writers to one table, or many.", no_args_is_help=True)
 
@@ -121,7 +121,7 @@ def _now_s() -> float:
 def needed(module: str) -> Any:
     """A module of the simulator, which needs more than the server does. Raises `UsageError`."""
     try:
-        return import_module(f"icetower.simulator.{module}")
+        return import_module(f"icetower_simulator.{module}")
     except ModuleNotFoundError as error:
         raise _missing(error) from error
 
@@ -162,7 +162,7 @@ def make_folder(out: Path | None) -> None:
 
 def _write(out: Path, course: Course) -> None:
     """Rows, runs and plots into a folder. Raises `ConfigurationError`."""
-    from icetower.simulator.plots import plots
+    from icetower_simulator.plots import plots
 
     stem = f"{course.experiment.name}-{course.model}"
     try:

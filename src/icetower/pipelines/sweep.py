@@ -21,11 +21,11 @@ from pyspark.sql.types import DoubleType, LongType, MapType, StringType, StructF
 
 from icetower.errors import CommitConflict, CommitStateUnknown
 from icetower.pipelines.tables import merge, private_session, quoted
-from icetower.simulator.compiled import PROGRAM
-from icetower.simulator.experiments import Experiment, run_row
-from icetower.simulator.latencies import Provider
-from icetower.simulator.pool import compile_now, one
-from icetower.simulator.setup import Setup
+from icetower_simulator.compiled import PROGRAM
+from icetower_simulator.experiments import Experiment, run_row
+from icetower_simulator.latencies import Provider
+from icetower_simulator.pool import compile_now, one
+from icetower_simulator.setup import Setup
 
 FIGURES = ("commits_per_s", "success_pct", "p50_s", "p95_s", "p99_s", "mean_retries")
 SCHEMA = StructType(

@@ -16,9 +16,9 @@ from statistics import fmean, stdev
 from typing import Any
 
 from icetower.errors import ConfigurationError, UsageError
-from icetower.simulator.latencies import PROVIDERS, Provider, provider_from
-from icetower.simulator.setup import KINDS, MODELS, Setup, setup_from, timing
-from icetower.simulator.tallies import BEGUN, WHOLE, Figures, Outcome
+from icetower_simulator.latencies import PROVIDERS, Provider, provider_from
+from icetower_simulator.setup import KINDS, MODELS, Setup, setup_from, timing
+from icetower_simulator.tallies import BEGUN, WHOLE, Figures, Outcome
 
 WINDOWS = {"begun": BEGUN, "whole": WHOLE}
 DRAWINGS = ("lines", "heat")
@@ -85,14 +85,14 @@ class Experiment:
 
 def names() -> list[str]:
     """The experiments that come with the package."""
-    files = resources.files("icetower.simulator").joinpath("experiments").iterdir()
+    files = resources.files("icetower_simulator").joinpath("experiments").iterdir()
     return sorted(file.name.removesuffix(".toml") for file in files if file.name.endswith(".toml"))
 
 
 def load(name: str) -> Experiment:
     """One that comes with the package, or one from a file. Raises `UsageError`, `ConfigurationError`."""
     if name in names():
-        text = resources.files("icetower.simulator").joinpath("experiments", f"{name}.toml").read_text()
+        text = resources.files("icetower_simulator").joinpath("experiments", f"{name}.toml").read_text()
         return parse(text, name, name)
     path = Path(name)
     if path.suffix != ".toml":

@@ -16,8 +16,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FormatStrFormatter
 
-from icetower.simulator.experiments import Comparison, Experiment, Row
-from icetower.simulator.planner import SUCCESS_PCT, Plan
+from icetower_simulator.experiments import Comparison, Experiment, Row
+from icetower_simulator.planner import SUCCESS_PCT, Plan
 
 INK, SOFT, GRID = "#22262b", "#6b737c", "#e4e7ea"
 # Colours that people with colour-blindness tell apart (Okabe and Ito).

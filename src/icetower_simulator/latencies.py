@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from icetower.errors import ConfigurationError
-from icetower.simulator.compiled import compiled
-from icetower.simulator.randoms import normal
+from icetower_simulator.compiled import compiled
+from icetower_simulator.randoms import normal
 
 KIB, MIB = 1024, 1024 * 1024
 LARGEST_MS = 1e7

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from icetower.simulator.compiled import compiled
-from icetower.simulator.setup import KINDS
+from icetower_simulator.compiled import compiled
+from icetower_simulator.setup import KINDS
 
 BEGUN, WHOLE = 0, 1
 """Windows. Transactions that began between two times; and the whole run, with latencies of its middle eight tenths."""

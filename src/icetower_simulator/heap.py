@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from icetower.simulator.compiled import compiled
+from icetower_simulator.compiled import compiled
 
 ENTRY = np.dtype([("time", np.float64), ("order", np.int64), ("item", np.int64)])
 """Entry 0 of a heap says in `order` how many there are; they stand from 1 on."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from icetower.simulator.compiled import compiled
+from icetower_simulator.compiled import compiled
 
 _MASK = (1 << 64) - 1
 _LAYERS = 256

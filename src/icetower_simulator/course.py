@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from icetower.errors import UsageError
-from icetower.simulator.experiments import Comparison, Experiment, Row, compare, mean_row, run_row
-from icetower.simulator.pool import compile_now, gathered
-from icetower.simulator.setup import MODELS
+from icetower_simulator.experiments import Comparison, Experiment, Row, compare, mean_row, run_row
+from icetower_simulator.pool import compile_now, gathered
+from icetower_simulator.setup import MODELS
 
 Told = Callable[[int, int], None]
 """Is told how many runs there are, and how many are done."""

@@ -14,12 +14,12 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from icetower.errors import ConfigurationError, UsageError
-from icetower.simulator.experiments import Row
-from icetower.simulator.given import checked
-from icetower.simulator.latencies import PROVIDERS
-from icetower.simulator.pool import one
-from icetower.simulator.setup import Setup, timing
-from icetower.simulator.tallies import BEGUN, WHOLE, Outcome
+from icetower_simulator.experiments import Row
+from icetower_simulator.given import checked
+from icetower_simulator.latencies import PROVIDERS
+from icetower_simulator.pool import one
+from icetower_simulator.setup import Setup, timing
+from icetower_simulator.tallies import BEGUN, WHOLE, Outcome
 
 SUCCESS_PCT = 95.0
 """What must commit, for a pattern to hold."""

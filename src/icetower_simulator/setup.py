@@ -16,8 +16,8 @@ from types import MappingProxyType
 from typing import Any
 
 from icetower.errors import ConfigurationError
-from icetower.simulator.given import checked
-from icetower.simulator.latencies import INSTANT, KIB, PROVIDERS, Latency, Provider, constant
+from icetower_simulator.given import checked
+from icetower_simulator.latencies import INSTANT, KIB, PROVIDERS, Latency, Provider, constant
 
 FAST_APPEND, MERGE_APPEND, OVERWRITE = 0, 1, 2
 KINDS = ("append", "merge_append", "overwrite")

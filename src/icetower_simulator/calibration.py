@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from statistics import fmean, median
 
 from icetower.errors import UsageError
-from icetower.simulator.latencies import MIB, PROVIDERS, Latency
+from icetower_simulator.latencies import MIB, PROVIDERS, Latency
 
 SAMPLES_MIN = 20
 """Fewer tell too little of a spread."""

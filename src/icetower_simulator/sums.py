@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from icetower.simulator.compiled import PROGRAM, compiled, kept
-from icetower.simulator.latencies import GET, LATENCIES, Latency, lasting, normal_below, table
-from icetower.simulator.randoms import STATE, normal
+from icetower_simulator.compiled import PROGRAM, compiled, kept
+from icetower_simulator.latencies import GET, LATENCIES, Latency, lasting, normal_below, table
+from icetower_simulator.randoms import STATE, normal
 
 _CELLS = 1 << 17
 _FIRST, _LAST = 3, 17

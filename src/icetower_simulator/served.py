@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from icetower.simulator.compiled import PROGRAM, compiled, kept
-from icetower.simulator.heap import ENTRY, pop, push
-from icetower.simulator.latencies import (
+from icetower_simulator.compiled import PROGRAM, compiled, kept
+from icetower_simulator.heap import ENTRY, pop, push
+from icetower_simulator.latencies import (
     APPEND_LIST,
     CATALOG_READ,
     COMMIT,
@@ -34,11 +34,11 @@ from icetower.simulator.latencies import (
     Provider,
     lasting,
 )
-from icetower.simulator.optimistic import zipf
-from icetower.simulator.randoms import STATE, chosen, exponential, generator, normal, uniform
-from icetower.simulator.setup import FAST_APPEND, MERGE_APPEND, OVERWRITE, PATTERNS, Setup, timing
-from icetower.simulator.sums import IO, durations, shared_by
-from icetower.simulator.tallies import TALLY, Outcome, count_end, new_tally, outcome
+from icetower_simulator.optimistic import zipf
+from icetower_simulator.randoms import STATE, chosen, exponential, generator, normal, uniform
+from icetower_simulator.setup import FAST_APPEND, MERGE_APPEND, OVERWRITE, PATTERNS, Setup, timing
+from icetower_simulator.sums import IO, durations, shared_by
+from icetower_simulator.tallies import TALLY, Outcome, count_end, new_tally, outcome
 
 PUT_DATA = APPEND_LIST
 """Nothing is appended to here: the row of the latencies is that of writing a data file."""

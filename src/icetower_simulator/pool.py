@@ -7,11 +7,11 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 
-from icetower.simulator.latencies import PROVIDERS, Provider
-from icetower.simulator.optimistic import simulate
-from icetower.simulator.served import serve
-from icetower.simulator.setup import Setup
-from icetower.simulator.tallies import Outcome
+from icetower_simulator.latencies import PROVIDERS, Provider
+from icetower_simulator.optimistic import simulate
+from icetower_simulator.served import serve
+from icetower_simulator.setup import Setup
+from icetower_simulator.tallies import Outcome
 
 Job = tuple[Setup, int]
 """A setup and a seed."""
