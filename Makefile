@@ -11,7 +11,7 @@ AGENTS := 1000
 TABLES := 100
 ROUNDS := 10
 
-.PHONY: help setup java jdk jars postgres demo check test verify-docs differential mutations walkthrough experiments hostile soak torture bench-clients bench-commit bench-gate bench-isolation bench-ledger bench-audit bench-simulator never-weaker gate-oracle gate-mutations spark-merge reproduce rck parquet-fixtures lock format clean
+.PHONY: help setup java jdk jars postgres demo check test verify-docs differential mutations walkthrough reference experiments hostile soak torture bench-clients bench-commit bench-gate bench-isolation bench-ledger bench-audit bench-simulator never-weaker gate-oracle gate-mutations spark-merge reproduce rck parquet-fixtures lock format clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -56,6 +56,9 @@ mutations: jars jdk ## is the differential test sharp? The model is mutated, eac
 
 walkthrough: jars jdk ## docs/isolation.md and its drawings: every figure run on Iceberg itself
 	@$(BIN)/python tools/walkthrough/run.py
+
+reference: $(READY) ## the tables of docs/ that are made from data: rules, invariants, the server's checks
+	@$(BIN)/python tools/reference/run.py
 
 experiments: $(READY) ## what makes false conflicts, and what a precise check saves: data, plots, docs/experiments.md
 	@$(BIN)/python tools/experiments/run.py
