@@ -19,7 +19,8 @@ from icetower.audit.auditor import Walk
 from icetower.cli import main
 from icetower.conflicts.sketch import append, begin, case, commit, data, op, write
 from icetower.contracts.document import load
-from icetower.contracts.model import Operation, Range, Values
+from icetower.contracts.model import Operation
+from icetower.contracts.regions import Range, Values
 from icetower.protocol.marks import CLIENT_LIST
 from icetower.protocol.names import Identifier
 from icetower.table.partitions import PartitionSpec, spec_of

@@ -8,8 +8,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from icetower.contracts.model import Operation, Pattern, Range, Region, Rule, Values
+from icetower.contracts.model import Operation, Rule
 from icetower.contracts.owning import Ownership
+from icetower.contracts.regions import Pattern, Range, Region, Values
 from icetower.contracts.terms import Layout
 from icetower.contracts.values import Standing
 from icetower.table.partitions import PartitionField, PartitionSpec

@@ -43,7 +43,7 @@ def test_any_two_contracts_are_reviewed_and_compared(one: Contract, other: Contr
 @settings(deadline=None)
 @given(RULES, RULES)
 def test_what_is_found_of_a_real_table_does_not_depend_on_who_comes_first(one: Rule, other: Rule) -> None:
-    contracts = [written(Contract(f"agent{number}", (rule,))) for number, rule in enumerate((one, other))]
+    contracts = [written(Contract(f"agent{number}", tables=(rule,))) for number, rule in enumerate((one, other))]
     there = [(spec_of(METADATA, 0), (day,)) for day in (18_320, 18_321, None)]
     table = Found(TABLE, METADATA, there)
     assert {finding.rule for finding in of_table(table, contracts, [], now_ms=NOW_MS)} <= FINDINGS.keys()

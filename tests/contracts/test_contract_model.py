@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from icetower.contracts.document import dump, from_json, load, parse_pattern, to_json
+from icetower.contracts.document import dump, from_json, load, to_json
 from icetower.contracts.model import (
     ADMINISTRATOR,
     Contract,
@@ -17,16 +17,13 @@ from icetower.contracts.model import (
     Operation,
     Orchestration,
     Orphans,
-    Pattern,
     Quota,
-    Range,
-    Region,
     Retries,
     Revocation,
     Role,
     Rule,
-    Values,
 )
+from icetower.contracts.regions import Pattern, Range, Region, Values, parse_pattern
 from icetower.contracts.terms import Term, parse_term
 from icetower.errors import BadRequest
 from icetower.protocol.names import Identifier
@@ -251,11 +248,7 @@ RULE = st.builds(
     PATTERN,
     st.frozensets(st.sampled_from(Operation), min_size=1),
     st.none() | st.lists(REGION, max_size=3).map(tuple),
-    st.booleans(),
-    st.booleans(),
-    st.booleans(),
-    st.booleans(),
-    st.booleans(),
+    **dict.fromkeys(("blind_appends", "strict", "require_key", "prove_partitions", "reads_owned"), st.booleans()),
     isolation=st.none() | st.sampled_from(Isolation),
     orchestration=st.sampled_from((Orchestration.DIRECT, Orchestration.MEDIATOR)),
     own_location=st.booleans(),
@@ -265,10 +258,10 @@ SECONDS = st.integers(1, 10**8).map(lambda thousandths: thousandths / 1000)
 CONTRACTS = st.builds(
     Contract,
     NAMES.filter(lambda name: not name.startswith("_")),
-    st.lists(RULE, max_size=3).map(tuple),
-    st.lists(PATTERN, max_size=2).map(tuple),
-    WORDS,
-    st.none() | WORDS,
+    tables=st.lists(RULE, max_size=3).map(tuple),
+    reads=st.lists(PATTERN, max_size=2).map(tuple),
+    description=WORDS,
+    owner=st.none() | WORDS,
     role=st.sampled_from(Role),
     shadow=st.booleans(),
     retries=st.none() | st.builds(Retries, st.integers(0, 99), st.integers(1, 500), st.integers(500, 10**7)),

@@ -22,19 +22,39 @@ PAGE = (Path(__file__).parent.parent.parent / "docs" / "contracts.md").read_text
 EXAMPLES = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
 
 
-def fields(schema: Any) -> Iterator[str]:
-    """The names of all fields that a contract may have, at any depth."""
-    if isinstance(schema, dict):
-        yield from schema.get("properties") or ()
-        for part in schema.values():
-            yield from fields(part)
-    elif isinstance(schema, list):
-        for part in schema:
-            yield from fields(part)
+def fields() -> Iterator[tuple[str, Any, bool]]:
+    """All fields that a contract may have, as their rows name them; what the schema says of them; whether required."""
+
+    def of(schema: Any, before: str = "") -> Iterator[tuple[str, Any, bool]]:
+        for name, field in schema["properties"].items():
+            yield f"{before}{name}", field, name in schema.get("required", ())
+
+    entry = CONTRACT["properties"]["tables"]["items"]
+    yield from (field for field in of(CONTRACT) if field[1].get("type") not in ("object", "array"))
+    yield from of(entry)
+    yield from of(entry["properties"]["quotas"], "quotas.")
+    for name, clause in CONTRACT["properties"].items():
+        if clause.get("type") == "object":
+            yield from of(clause, "quotas." if name == "quotas" else "")
 
 
-@pytest.mark.parametrize("name", sorted({*fields(document_schema())} - {"from", "to"}))
-def test_every_field_is_explained(name: str) -> None:
+CONTRACT = document_schema()
+ROWS = dict(re.findall(r"^\| `([a-z_.]+)`[^|]*\| (.*) \|$", PAGE, re.MULTILINE))
+
+
+@pytest.mark.parametrize(("name", "field", "required"), fields(), ids=[name for name, _, _ in fields()])
+def test_every_field_has_a_row_with_its_values_and_its_default(name: str, field: Any, required: bool) -> None:
+    row = ROWS[name]
+    values = ["true", "false"] if field.get("type") == "boolean" else [v for v in field.get("enum", ()) if v != "1"]
+    assert row.startswith(", ".join(f"`{value}`" for value in values))
+    assert ("| required" in row) is (required and not name.startswith("quotas."))
+    if "default" in field:
+        default = str(field["default"]).lower()
+        assert f"| `{default}`" in row
+
+
+@pytest.mark.parametrize("name", CONTRACT["properties"])
+def test_every_clause_is_explained(name: str) -> None:
     assert f"`{name}`" in PAGE
 
 

@@ -8,7 +8,8 @@ from small_table import RULES, TABLE, dense, rows_of
 
 from icetower.contracts.differences import Kind, changes
 from icetower.contracts.document import load
-from icetower.contracts.model import FILE_OPERATIONS, Contract, Operation, Range, Region, Rule, Values
+from icetower.contracts.model import FILE_OPERATIONS, Contract, Operation, Rule
+from icetower.contracts.regions import Range, Region, Values
 
 
 def contract(*rules: str, more: str = "") -> Contract:
@@ -223,7 +224,7 @@ def test_a_change_says_where_it_comes_from() -> None:
 def test_many_regions_are_named_in_part() -> None:
     def owning(*names: str) -> Contract:
         regions = tuple(Region((("region", Values((name,))), (name, Range("a", "b")))) for name in names)
-        return Contract("x", (Rule(TABLE, frozenset({Operation.APPEND}), regions),))
+        return Contract("x", tables=(Rule(TABLE, frozenset({Operation.APPEND}), regions),))
 
     words = said(owning("r0"), owning(*(f"r{number}" for number in range(9))))[0]
     assert words.startswith("gains append on a.t where region is r1 and r1 is from a to b, or ")
@@ -233,7 +234,7 @@ def test_many_regions_are_named_in_part() -> None:
 @settings(deadline=None, max_examples=100)
 @given(RULES, RULES)
 def test_what_is_said_to_be_gained_and_lost_is_what_rows_are(before: Rule, after: Rule) -> None:
-    found = {change.kind for change in changes(Contract("c", (before,)), Contract("c", (after,)))}
+    found = {change.kind for change in changes(Contract("c", tables=(before,)), Contract("c", tables=(after,)))}
     was, now = rows_of(before), rows_of(after)
     # Nothing is passed over, and where everything can be told apart nothing is said in vain.
     assert (Kind.GAINS in found) >= bool(now - was)

@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_table import LAYOUT, NOW_MS, RULES, dense, rows_of
 
-from icetower.contracts.document import load, parse_pattern
+from icetower.contracts.document import load
 from icetower.contracts.model import Contract, Operation, Rule
 from icetower.contracts.overlaps import common_tables, overlaps
+from icetower.contracts.regions import parse_pattern
 
 
 def contract(name: str, *regions: str, operation: str = "overwrite", but: str = "") -> Contract:
@@ -174,7 +175,7 @@ def test_with_the_table_at_hand_its_fields_and_types_are_known(one: str, other: 
 def test_where_a_row_is_owned_by_both_an_overlap_is_found_and_what_is_certain_has_a_row(
     one: Rule, other: Rule, with_layout: bool
 ) -> None:
-    contracts = [Contract(f"c{i}", (rule,)) for i, rule in enumerate((one, other))]
+    contracts = [Contract(f"c{i}", tables=(rule,)) for i, rule in enumerate((one, other))]
     layout = LAYOUT if with_layout else None
     found = list(overlaps(contracts[0], contracts[1], now_ms=NOW_MS, layout=layout))
     both = rows_of(one) & rows_of(other)

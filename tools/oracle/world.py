@@ -24,7 +24,7 @@ from icetower.catalog.changes import Manifests, read_changes
 from icetower.catalog.deletes import Contents, Vectors
 from icetower.catalog.footers import Footers
 from icetower.catalog.ports import ANY_FILE, Bound, Storage
-from icetower.contracts import model
+from icetower.contracts import model, regions
 from icetower.contracts.model import Contract
 from icetower.errors import IcetowerError, NotFound
 from icetower.protocol.appends import AppendRequest, FileDescriptor
@@ -368,9 +368,9 @@ def contract_of(rules: Sequence[Rule]) -> Contract:
     """The rules as the tower has them."""
     return Contract(
         "agent",
-        tuple(
+        tables=tuple(
             model.Rule(
-                model.Pattern(("ns",), "t"),
+                regions.Pattern(("ns",), "t"),
                 rule.operations,
                 None if rule.regions is None else tuple(map(_region, rule.regions)),
                 excluded=tuple(map(_region, rule.excluded)),
@@ -382,10 +382,13 @@ def contract_of(rules: Sequence[Rule]) -> Contract:
     )
 
 
-def _region(region: Any) -> model.Region:
+def _region(region: Any) -> regions.Region:
     fields = sorted((str(term), extent) for term, extent in region)
-    return model.Region(
-        tuple((name, model.Range(e.start, e.end) if e.values is None else model.Values(e.values)) for name, e in fields)
+    return regions.Region(
+        tuple(
+            (name, regions.Range(e.start, e.end) if e.values is None else regions.Values(e.values))
+            for name, e in fields
+        )
     )
 
 

@@ -17,8 +17,9 @@ from typing import Any
 from icetower.audit.commits import Commit
 from icetower.audit.telling import shown
 from icetower.conflicts.history import sequence_number_of
-from icetower.contracts.document import dump, parse_pattern
-from icetower.contracts.model import Contract, Extent, Operation, Pattern, Range, Region, Rule, Values
+from icetower.contracts.document import dump
+from icetower.contracts.model import Contract, Operation, Rule
+from icetower.contracts.regions import Extent, Pattern, Range, Region, Values, parse_pattern
 from icetower.counting import counted
 from icetower.protocol.marks import GROUP_FILE, PRINCIPAL
 from icetower.protocol.names import Identifier

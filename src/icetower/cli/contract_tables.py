@@ -17,8 +17,8 @@ from icetower.catalog.changes import Manifests
 from icetower.catalog.storage import FileIOStorage
 from icetower.cli.lake import JSON, Lake, part
 from icetower.contracts.findings import Written
-from icetower.contracts.model import Pattern
 from icetower.contracts.references import Found, without_catalog
+from icetower.contracts.regions import Pattern
 from icetower.errors import IcetowerError, NotFound, Unavailable, UpstreamFailed, ValidationFailed
 from icetower.protocol.names import Identifier
 from icetower.table.manifests import DATA, DELETED

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import yaml
 
 from icetower.contracts.document import load
+from icetower.contracts.fields import Hint, Part, fields_of
+from icetower.contracts.model import VERSION, Contract, Rule
 from icetower.contracts.schema import FILE_NAME
 from icetower.errors import BadRequest, UsageError
 
@@ -25,37 +27,20 @@ class Wishes:
 
 def template(wishes: Wishes) -> str:
     """The text of the contract. Raises `UsageError` where a wish is none that a contract can hold."""
-    tables = "".join(_entry(table, wishes.operations or ("append",)) for table in wishes.tables or ("namespace.table",))
+    given = {
+        "agent": wishes.agent,
+        "owner": _scalar(wishes.owner),
+        "tables": "\n" + "".join(_entry(table, wishes.operations) for table in wishes.tables or ("namespace.table",)),
+        "escalation": f"{{after_failures: 5, within: 10m, to: {_scalar(wishes.escalation)}}}",
+    }
+    known = {"agent", "tables", *(name for name in ("owner", "escalation") if getattr(wishes, name))}
     text = f"""\
 # yaml-language-server: $schema={FILE_NAME}
 # The isolation contract of {wishes.agent}. It lies beside the agent's code, and is reviewed in the same pull request.
 # `icetower contracts check` looks it through, and `icetower contracts apply` puts it in force. What is not granted here
 # is refused.
-version: 1
-agent: {wishes.agent}
-# description: what the agent does
-{f"owner: {_scalar(wishes.owner)}" if wishes.owner else "# owner: team@example.com"} # who answers for it
-# role: maintenance # or pipeline: it works on partitions that agents own, on purpose
-# mode: shadow # evaluated and logged, and admits everything: to see what it would refuse before it does
-
-# Which tables the agent may write to, and which of their partitions it owns.
-tables:
-{tables}# reads: [namespace.*] # tables that it may read
-
-# How it tries again, and when a person is called.
-retries: {{attempts: 5, min_wait: 100ms, max_wait: 5s}}
-{_escalation(wishes.escalation)}
-
-# A key makes a write that is sent twice land once. Unchanged PyIceberg sends none, nor do Iceberg's Java clients before
-# 1.11: where a key is required their commits are refused. Require it once every client sends one (docs/clients.md).
-# idempotency: {{required: true, window: 24h}}
-
-# Files that it wrote and never committed.
-orphans: {{detect_every: 24h, older_than: 72h, action: report}} # or delete
-
-# Principals that may revoke this contract, besides administrators.
-# revocation: {{by: [oncall]}}
-"""
+version: {VERSION}
+{_lines(Contract, {name: given[name] for name in known})}"""
     try:
         load(text, source=wishes.agent)
     except BadRequest as error:
@@ -64,23 +49,25 @@ orphans: {{detect_every: 24h, older_than: 72h, action: report}} # or delete
 
 
 def _entry(table: str, operations: Sequence[str]) -> str:
-    return f"""\
-  - table: {_scalar(table)}
-    operations: [{", ".join(_scalar(operation) for operation in operations)}] # overwrite grants append, delete, replace
-    # partitions: all
-    # partitions: # regions, which add up; within one, all lines hold at once
-    #   - day(ts): {{from: 2026-01-01, to: 2027-01-01}} # half open; or relative to the clock: {{from: now, to: now+2d}}
-    #     bucket(16, id): [0, 1, 2, 3]
-    # blind_appends: true # its appends depend on nothing that it has read; not if it upserts (docs/clients.md)
-    # write_location: table # for clients that do not follow write.data.path, such as DuckDB
-    # read_scope: owned # its other writes depend on rows of its own partitions only
-    # quotas: {{commits_per_minute: 60, files_per_commit: 500, bytes_per_commit: 1GiB}}
-"""
+    given = {"table": _scalar(table)}
+    if operations:
+        given["operations"] = f"[{', '.join(_scalar(operation) for operation in operations)}]"
+    first, *others = _lines(Rule, given).splitlines()
+    return "".join([f"  - {first}\n", *(f"    {line}\n" for line in others)])
 
 
-def _escalation(person: str) -> str:
-    said = f"escalation: {{after_failures: 5, within: 10m, to: {_scalar(person or 'Dana Ito <dana@example.com>')}}}"
-    return said if person else f"# {said}"
+def _lines(part: type[Part], given: Mapping[str, str]) -> str:
+    """The fields of a part: those that are given or go with every contract, and others as comments."""
+    text = ""
+    for field in fields_of(part).values():
+        hint = field.hint or Hint(given.get(field.name, ""))
+        value = given.get(field.name, hint.value)
+        if value:
+            space, note = "" if value.startswith("\n") else " ", f" # {hint.note}" if hint.note else ""
+            lines = f"{field.name}:{space}{value}{note}".rstrip("\n")
+            is_on = hint.on or field.name in given
+            text += hint.above + (lines if is_on else "# " + lines.replace("\n", "\n# ")) + "\n"
+    return text
 
 
 def _scalar(text: str) -> str:

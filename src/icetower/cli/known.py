@@ -14,7 +14,7 @@ from icetower.agent import Tower
 from icetower.cli.lake import Lake
 from icetower.cli.own_tower import token_for
 from icetower.cli.terminal import warn
-from icetower.contracts.wording import series
+from icetower.counting import series
 from icetower.errors import BadRequest, Forbidden, IcetowerError, NoSuchTable, NotFound
 from icetower.protocol.names import Identifier
 

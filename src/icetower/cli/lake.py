@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Protocol, cast
 from urllib.parse import quote
 
-from icetower.contracts.model import Pattern
+from icetower.contracts.regions import Pattern
 from icetower.errors import NotFound, UpstreamFailed
 from icetower.protocol.names import Identifier, Namespace, namespace_to_path
 

@@ -30,8 +30,7 @@ from icetower.cli.tables import DEFAULT_CATALOG, CatalogName, PlacedFiles, Stora
 from icetower.cli.terminal import at_terminal, say, warn
 from icetower.cli.timelines import BAD, FAINT, GOOD, hanging
 from icetower.cli.times import since_ms
-from icetower.contracts.wording import series
-from icetower.counting import counted
+from icetower.counting import counted, series
 from icetower.errors import CommitConflict, CommitStateUnknown, IcetowerError, Unavailable, UpstreamFailed, UsageError
 from icetower.protocol.marks import KEY
 from icetower.protocol.names import Identifier

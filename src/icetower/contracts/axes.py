@@ -16,8 +16,9 @@ from typing import Any
 
 from icetower.conflicts.transforms import apply
 from icetower.contracts.boxes import HIGHEST, LOWEST, Box, Cut, Spans, after, before, difference, intersection, span
-from icetower.contracts.model import Extent, Range, Region, Rule
+from icetower.contracts.model import Rule
 from icetower.contracts.owning import Prefix, source_of, width_of
+from icetower.contracts.regions import Extent, Range, Region
 from icetower.contracts.terms import Layout, parse_term
 from icetower.contracts.values import Compiled, NotUnderstood, compile_extent, moment_of
 from icetower.contracts.wording import CALENDAR, OFFSET, spans_text

@@ -11,37 +11,21 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from operator import attrgetter
 from typing import Any
 
 from icetower.contracts.axes import Axes, rules_regions
 from icetower.contracts.boxes import Box, TooMany, difference, merged
-from icetower.contracts.model import (
-    FILE_OPERATIONS,
-    IMPLIED,
-    Contract,
-    Escalation,
-    Idempotency,
-    Isolation,
-    KeyWay,
-    Operation,
-    Orchestration,
-    Orphans,
-    Pattern,
-    Region,
-    Retries,
-    Revocation,
-    Role,
-    Rule,
-)
+from icetower.contracts.fields import Saying, fields_of
+from icetower.contracts.model import FILE_OPERATIONS, IMPLIED, Contract, Operation, Rule
 from icetower.contracts.overlaps import common_tables
-from icetower.contracts.reading import duration_text, size_text
+from icetower.contracts.regions import Pattern, Region
 from icetower.contracts.values import NotUnderstood
-from icetower.contracts.wording import operations_text, region_text, series
-from icetower.counting import counted
+from icetower.contracts.wording import operations_text, region_text
+from icetower.counting import series
 
 NAMED_MAX = 4
 """Regions that are named one by one."""
-_STRICTER = (Orchestration.DIRECT, Orchestration.SCHEDULER, Orchestration.MEDIATOR)
 
 
 class Kind(StrEnum):
@@ -243,128 +227,38 @@ def _rule_text(rule: Rule) -> str:
 def _held_to(before: Contract, after: Contract) -> Iterator[Change]:
     """What else the rules say of tables that both versions name; and of those that only one does, what is not usual."""
     for pattern in dict.fromkeys((*_patterns(before), *_patterns(after))):
-        old, new = (_rules(contract, pattern) for contract in (before, after))
+        old, new = ([rule for rule in contract.tables if rule.pattern == pattern] for contract in (before, after))
         if not new:
             continue
-        for said in _SAYINGS:
-            was, now = said.of(old), said.of(new)
+        for saying, value in _sayings():
+            was, now = (_together(saying, value, rules) for rules in (old, new))
             if was != now:
-                kind = Kind.CHANGES if said.kind is None else said.kind(was, now)
-                words = said.words(was, now).format(pattern)
                 position = next((i for i, rule in enumerate(after.tables) if rule.pattern == pattern), None)
-                yield Change(kind, words, pattern, rule=position)
+                yield Change(_kind(saying, was, now), saying.words(was, now).format(pattern), pattern, rule=position)
 
 
-def _rules(contract: Contract, pattern: Pattern) -> list[Rule]:
-    return [rule for rule in contract.tables if rule.pattern == pattern]
+def _sayings() -> Iterator[tuple[Saying, Callable[[Rule], Any]]]:
+    """What rules say beside operations and partitions, and where."""
+    for attribute, field in fields_of(Rule).items():
+        if field.kind.part is not None:
+            for inner, each in fields_of(field.kind.part).items():
+                if each.saying is not None:
+                    yield each.saying, attrgetter(f"{attribute}.{inner}")
+        elif field.saying is not None:
+            yield field.saying, attrgetter(attribute)
 
 
-@dataclass(frozen=True, slots=True)
-class _Saying:
-    """One thing that rules say beside operations and partitions.
-
-    Attributes:
-        of: what some rules of one pattern come to together; what goes without saying, where there are none.
-        words: of what was and what is, with ``{}`` for the pattern.
-        kind: which way it goes; None: neither.
-    """
-
-    of: Callable[[Sequence[Rule]], Any]
-    words: Callable[[Any, Any], str]
-    kind: Callable[[Any, Any], Kind] | None = None
+def _together(saying: Saying, value: Callable[[Rule], Any], rules: Sequence[Rule]) -> Any:
+    """What some rules of one pattern come to; what goes without saying, where there are none."""
+    if saying.of_writers:
+        rules = [rule for rule in rules if any(rule.grants(operation) for operation in FILE_OPERATIONS)]
+    return saying.together([value(rule) for rule in rules])
 
 
-def _flag(name: str, on: str, off: str, kind: Kind) -> _Saying:
-    other = Kind.LOSES if kind is Kind.GAINS else Kind.GAINS
-    return _Saying(
-        lambda rules: any(getattr(rule, name) for rule in rules),
-        lambda _, now: on if now else off,
-        lambda _, now: kind if now else other,
-    )
-
-
-def _isolation(rules: Sequence[Rule]) -> Isolation | None:
-    levels = {rule.isolation for rule in rules}
-    if Isolation.SERIALIZABLE in levels:
-        return Isolation.SERIALIZABLE
-    return Isolation.SNAPSHOT if levels == {Isolation.SNAPSHOT} else None
-
-
-def _orchestration(rules: Sequence[Rule]) -> Orchestration:
-    return max((rule.orchestration for rule in rules), key=_STRICTER.index, default=Orchestration.DIRECT)
-
-
-def _reads_owned(rules: Sequence[Rule]) -> bool:
-    writing = [rule for rule in rules if any(rule.grants(operation) for operation in FILE_OPERATIONS)]
-    return bool(writing) and all(rule.reads_owned for rule in writing)
-
-
-def _quota(name: str, limit: Callable[[int], str]) -> _Saying:
-    def of(rules: Sequence[Rule]) -> int | None:
-        given = (getattr(rule.quota, name) for rule in rules)
-        return min((value for value in given if value is not None), default=None)
-
-    def words(was: int | None, now: int | None) -> str:
-        if now is None:
-            return f"gains writes to {{}} without a limit of {limit(was or 0)}"
-        before = "" if was is None else f", before: {limit(was)}"
-        return f"is limited to {limit(now)} on {{}}{before}"
-
-    return _Saying(
-        of, words, lambda was, now: Kind.GAINS if now is None or (was or 0) > 0 < now - (was or now) else Kind.LOSES
-    )
-
-
-_SAYINGS: tuple[_Saying, ...] = (
-    _flag(
-        "blind_appends",
-        "gains rebasing of its appends to {} unchecked (blind_appends)",
-        "loses rebasing of its appends to {} unchecked (blind_appends)",
-        Kind.GAINS,
-    ),
-    _flag("strict", "loses all rebasing on {} (strict)", "gains rebasing on {} again (strict no more)", Kind.LOSES),
-    _flag(
-        "require_key",
-        "needs an idempotency key for each commit to {} (require_key)",
-        "needs no idempotency key on {} any more (require_key)",
-        Kind.LOSES,
-    ),
-    _flag(
-        "prove_partitions",
-        "must prove the partitions of its files on {} (prove_partitions)",
-        "need not prove the partitions of its files on {} any more (prove_partitions)",
-        Kind.LOSES,
-    ),
-    _Saying(
-        _reads_owned,
-        lambda _, now: (
-            "promises that its writes to {} depend on owned partitions only (read_scope: owned)"
-            if now
-            else "promises no more what its writes to {} depend on (read_scope)"
-        ),
-    ),
-    _Saying(
-        _isolation,
-        lambda was, now: (
-            f"is held to {now} isolation on {{}}{f', before: {was}' if was else ''}"
-            if now
-            else f"is held to {was} isolation on {{}} no more"
-        ),
-    ),
-    _Saying(_orchestration, lambda was, now: f"writes to {{}} by the pattern {now}, before: {was}"),
-    _Saying(
-        lambda rules: all(rule.own_location for rule in rules),
-        lambda _, now: (
-            "loses writing files anywhere under {} (write_location: own)"
-            if now
-            else "gains writing files anywhere under {} (write_location: table)"
-        ),
-        lambda _, now: Kind.LOSES if now else Kind.GAINS,
-    ),
-    _quota("commits_per_minute", lambda count: f"{counted(count, 'commit')} a minute"),
-    _quota("files_per_commit", lambda count: f"{counted(count, 'file')} a commit"),
-    _quota("bytes_per_commit", lambda count: f"{size_text(count)} a commit"),
-)
+def _kind(saying: Saying, was: Any, now: Any) -> Kind:
+    if saying.gains is None:
+        return Kind.CHANGES
+    return Kind.GAINS if saying.gains(was, now) else Kind.LOSES
 
 
 # ---------------------------------------------------------------------------------------------------------- the clauses
@@ -373,65 +267,13 @@ _SAYINGS: tuple[_Saying, ...] = (
 def _clauses(before: Contract, after: Contract) -> Iterator[Change]:
     if after is _NOTHING:
         return
-    if before.shadow != after.shadow:
-        yield (
-            Change(Kind.GAINS, "is evaluated and logged only, and admits everything (mode: shadow)", clause="mode")
-            if after.shadow
-            else Change(Kind.LOSES, "is enforced from now on (mode: enforce)", clause="mode")
-        )
-    for (clause, was), (_, now) in zip(_said(before), _said(after), strict=True):
-        if was != now:
-            has = f"has {clause}: {now}" if now else f"has no {clause} any more"
-            yield Change(Kind.CHANGES, f"{has}; before: {was}" if was else has, clause=clause)
-
-
-def _said(contract: Contract) -> list[tuple[str, str]]:
-    """What the clauses of a contract say; nothing where one is not there."""
-    return [
-        ("owner", contract.owner or ""),
-        ("role", "" if contract.role is Role.AGENT else contract.role.value),
-        ("description", contract.description),
-        ("retries", "" if contract.retries is None else retries_text(contract.retries)),
-        ("escalation", "" if contract.escalation is None else escalation_text(contract.escalation)),
-        ("idempotency", "" if contract.idempotency is None else idempotency_text(contract.idempotency)),
-        ("orphans", "" if contract.orphans is None else orphans_text(contract.orphans)),
-        ("revocation", "" if contract.revocation is None else revocation_text(contract.revocation)),
-        ("quotas", "" if contract.requests_at_once is None else requests_text(contract.requests_at_once)),
-    ]
-
-
-def retries_text(retries: Retries) -> str:
-    """The clause in words, as are those below."""
-    shortest, longest = (duration_text(ms / 1000) for ms in (retries.min_wait_ms, retries.max_wait_ms))
-    return f"up to {retries.attempts} retries, {shortest} to {longest} apart"
-
-
-def escalation_text(escalation: Escalation) -> str:
-    """To whom, and after what."""
-    webhook = f" and the webhook {escalation.webhook}" if escalation.webhook else ""
-    failures = f"{counted(escalation.after_failures, 'failure')} in a row within {duration_text(escalation.within_s)}"
-    return f"to {escalation.to}{webhook} after {failures}"
-
-
-def idempotency_text(idempotency: Idempotency) -> str:
-    """Whether a key is needed, how it comes and how long it counts."""
-    ways = series([way.value for way in KeyWay if way in idempotency.how], "or")
-    window = "" if idempotency.window_s is None else f", remembered for {duration_text(idempotency.window_s)}"
-    return f"a key {'is required' if idempotency.required else 'may come'} by {ways}{window}"
-
-
-def orphans_text(orphans: Orphans) -> str:
-    """How often they are looked for, and their end."""
-    end = "deleted" if orphans.delete else "reported"
-    every, older = duration_text(orphans.detect_every_s), duration_text(orphans.older_than_s)
-    return f"looked for every {every}; what is older than {older} is {end}"
-
-
-def requests_text(at_once: int) -> str:
-    """How many go on at the same time."""
-    return f"{counted(at_once, 'request')} at once"
-
-
-def revocation_text(revocation: Revocation) -> str:
-    """By whom."""
-    return f"by administrators{f' and by {series(revocation.by)}' if revocation.by else ' only'}"
+    for attribute, field in fields_of(Contract).items():
+        was, now = (getattr(contract, attribute) for contract in (before, after))
+        if was == now or attribute in ("name", "tables", "reads"):
+            continue
+        if field.saying is not None:
+            yield Change(_kind(field.saying, was, now), field.saying.words(was, now), clause=field.name)
+            continue
+        said, says = ("" if value == field.default else field.text(value) for value in (was, now))
+        has = f"has {field.name}: {says}" if says else f"has no {field.name} any more"
+        yield Change(Kind.CHANGES, f"{has}; before: {said}" if said else has, clause=field.name)

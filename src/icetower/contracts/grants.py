@@ -17,7 +17,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from icetower.contracts.model import FILE_OPERATIONS, NAME, Contract, Operation, Orchestration, Pattern, Quota, Rule
+from icetower.contracts.model import FILE_OPERATIONS, NAME, Contract, Operation, Orchestration, Quota, Rule
+from icetower.contracts.regions import Pattern
 from icetower.errors import BadRequest
 from icetower.protocol.names import Namespace
 

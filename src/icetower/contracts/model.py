@@ -9,19 +9,45 @@ Values of regions stay text here: what they mean depends on the partition field,
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field, fields
 from enum import StrEnum
 
-from icetower.protocol.names import Identifier, Namespace
+from icetower.contracts.fields import (
+    FLAG,
+    SIZE,
+    TEXT,
+    Hint,
+    Part,
+    Saying,
+    choice,
+    choices,
+    duration,
+    either,
+    flag,
+    limit,
+    listed,
+    nested,
+    number,
+    only,
+    part,
+    said,
+    switch,
+    text_like,
+)
+from icetower.contracts.reading import duration_text, size_text
+from icetower.contracts.regions import EVERY_PARTITION, NOW, OWNED_ROWS, ROWS, TABLES, Pattern, Range, Region
+from icetower.counting import counted, series
+from icetower.protocol.names import Identifier
 
 VERSION = 1
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 ADMINISTRATOR_NAME = "administrator"
-EVERY_PARTITION = "all"
 OWNED = "owned"
 """The only value of `read_scope`; without the field nothing is known of what a write depends on."""
-NOW = "now"
+ENFORCE, SHADOW = "enforce", "shadow"
+OWN, TABLE = "own", "table"
+REPORT, DELETE = "report", "delete"
 TABLES_KEPT = 256
 """Tables of which a contract remembers what it says of them."""
 
@@ -58,32 +84,6 @@ IMPLIED: Mapping[Operation, frozenset[Operation]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Pattern:
-    """Tables by name. `last`: a table's name, ``*`` for every table of the namespace, ``**`` for those under it too."""
-
-    namespace: Namespace
-    last: str
-
-    def __str__(self) -> str:
-        return ".".join((*self.namespace, self.last))
-
-    def matches(self, table: Identifier) -> bool:
-        if self.last == "**":
-            return table.namespace[: len(self.namespace)] == self.namespace
-        return table.namespace == self.namespace and self.last in ("*", table.name)
-
-    def covers_namespace(self, namespace: Namespace) -> bool:
-        """Whether the pattern grants something on every table that `namespace` may ever hold."""
-        if self.last == "**":
-            return namespace[: len(self.namespace)] == self.namespace
-        return self.last == "*" and namespace == self.namespace
-
-    def reaches(self, namespace: Namespace) -> bool:
-        """Whether a table that the pattern matches may lie in `namespace` or under it."""
-        return self.namespace[: len(namespace)] == namespace or self.covers_namespace(namespace)
-
-
 class Isolation(StrEnum):
     """The level that writes under a rule are held to, whatever the table asks for."""
 
@@ -117,81 +117,58 @@ class Role(StrEnum):
     PIPELINE = "pipeline"
 
 
-@dataclass(frozen=True, slots=True)
-class Range:
-    """Half open: from `start` up to, not including, `end`; None where a side is not bounded. Never holds null.
+class KeyWay(StrEnum):
+    """How a key may come with a commit."""
 
-    Either may be ``now``, ``now+2h`` or ``now-30m``.
-    """
-
-    start: str | None
-    end: str | None
+    HEADER = "header"
+    SUMMARY = "summary"
+    SEQUENCE = "sequence"
 
 
-@dataclass(frozen=True, slots=True)
-class Values:
-    """A set of values; None stands for null."""
-
-    values: tuple[str | None, ...]
+# ── Entries of `tables` ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-Extent = Range | Values
+def _level(values: Sequence[Isolation | None]) -> Isolation | None:
+    if Isolation.SERIALIZABLE in values:
+        return Isolation.SERIALIZABLE
+    return Isolation.SNAPSHOT if set(values) == {Isolation.SNAPSHOT} else None
 
 
-@dataclass(frozen=True, slots=True)
-class Region:
-    """Rows for which every term lies within its extent; a term that is not named may have any value.
-
-    A term is the name of a partition field, or a transform of a column: ``day(ts)``, ``bucket(16, product_id)``.
-    """
-
-    fields: tuple[tuple[str, Extent], ...]
+def _level_changed(was: Isolation | None, now: Isolation | None) -> str:
+    if now is None:
+        return f"is held to {was} isolation on {{}} no more"
+    return f"is held to {now} isolation on {{}}{f', before: {was}' if was else ''}"
 
 
-def with_joined(regions: tuple[Region, ...]) -> tuple[Region, ...]:
-    """The regions, and the unions of those that differ in one term only: lists, and ranges that follow each other.
-
-    Two half months own a month together, which neither does by itself. Nothing of what the texts mean is known here.
-    """
-    alike: dict[tuple[int, Region], list[Extent]] = {}
-    for region in regions:
-        for at, (name, extent) in enumerate(region.fields):
-            rest = Region((*region.fields[:at], (name, _ANY), *region.fields[at + 1 :]))
-            alike.setdefault((at, rest), []).append(extent)
-    found = dict.fromkeys(regions)
-    for (at, rest), extents in alike.items():
-        for union in _unions(extents) if len(extents) > 1 else ():
-            found[Region((*rest.fields[:at], (rest.fields[at][0], union), *rest.fields[at + 1 :]))] = None
-    return tuple(found)
+_STRICTER = (Orchestration.DIRECT, Orchestration.SCHEDULER, Orchestration.MEDIATOR)
+_REGIONS_HINT = """\
+all
+partitions: # regions, which add up; within one, all lines hold at once
+  - day(ts): {from: 2026-01-01, to: 2027-01-01} # half open; or relative to the clock: {from: now, to: now+2d}
+    bucket(16, id): [0, 1, 2, 3]"""
 
 
-_ANY = Values(())
-
-
-def _unions(extents: list[Extent]) -> Iterator[Extent]:
-    lists = [extent.values for extent in extents if isinstance(extent, Values)]
-    if len(lists) > 1:
-        yield Values(tuple(dict.fromkeys(value for values in lists for value in values)))
-    after = {extent.start: extent for extent in extents if isinstance(extent, Range) and extent.start is not None}
-    for first in (extent for extent in extents if isinstance(extent, Range)):
-        last, left = first, dict(after)
-        while last.end is not None and last.end in left:
-            last = left.pop(last.end)
-        if last is not first:
-            yield Range(first.start, last.end)
-
-
-@dataclass(frozen=True, slots=True)
-class Quota:
+@part
+class Quota(Part):
     """What one principal may send to a table; None where nothing is said."""
 
-    commits_per_minute: int | None = None
-    files_per_commit: int | None = None
-    bytes_per_commit: int | None = None
+    commits_per_minute: int | None = limit(
+        number(1), "Commits in a minute.", lambda count: f"{counted(count, 'commit')} a minute"
+    )
+    files_per_commit: int | None = limit(
+        number(1),
+        "Files that one commit adds: data files and delete files. Those that it removes do not count.",
+        lambda count: f"{counted(count, 'file')} a commit",
+    )
+    bytes_per_commit: int | None = limit(
+        SIZE,
+        "Bytes of the files that one commit adds, such as 1048576, 512MiB or 1GiB.",
+        lambda size: f"{size_text(size)} a commit",
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+@part
+class Rule(Part):
     """One entry of `tables`.
 
     Attributes:
@@ -201,19 +178,118 @@ class Rule:
         own_location: files that a principal adds lie in a place of its own under the table's (`write_location: own`).
     """
 
-    pattern: Pattern
-    operations: frozenset[Operation]
-    partitions: tuple[Region, ...] | None = ()
-    blind_appends: bool = False
-    strict: bool = False
-    require_key: bool = False
-    prove_partitions: bool = False
-    reads_owned: bool = False
-    excluded: tuple[Region, ...] = ()
-    isolation: Isolation | None = None
-    orchestration: Orchestration = Orchestration.DIRECT
-    own_location: bool = True
-    quota: Quota = Quota()
+    pattern: Pattern = said(TABLES, name="table")
+    operations: frozenset[Operation] = said(
+        choices(Operation, "leave the whole entry out to grant nothing"),
+        "What the agent may do. overwrite grants append, delete, replace and read; any of these grants read.",
+        hint=Hint("[append]", "overwrite grants append, delete, replace", on=True),
+    )
+    partitions: tuple[Region, ...] | None = said(
+        OWNED_ROWS,
+        f"The partitions that it owns: none without it, and `{EVERY_PARTITION}` for every one.",
+        default=(),
+        hint=Hint(_REGIONS_HINT),
+    )
+    _: KW_ONLY
+    excluded: tuple[Region, ...] = said(
+        ROWS, "Regions that are taken away from those of this entry.", default=(), name="except"
+    )
+    blind_appends: bool = flag(
+        "Its appends depend on nothing that it has read: they are rebased unchecked.",
+        "gains rebasing of its appends to {} unchecked (blind_appends)",
+        "loses rebasing of its appends to {} unchecked (blind_appends)",
+        gains=True,
+        hint=Hint("true", "its appends depend on nothing that it has read; not if it upserts (docs/clients.md)"),
+    )
+    strict: bool = flag(
+        "Nothing of it is rebased: what is stale is answered 409.",
+        "loses all rebasing on {} (strict)",
+        "gains rebasing on {} again (strict no more)",
+    )
+    require_key: bool = flag(
+        "Each commit needs an idempotency key.",
+        "needs an idempotency key for each commit to {} (require_key)",
+        "needs no idempotency key on {} any more (require_key)",
+    )
+    prove_partitions: bool = flag(
+        "Statistics must prove in which partition each file lies.",
+        "must prove the partitions of its files on {} (prove_partitions)",
+        "need not prove the partitions of its files on {} any more (prove_partitions)",
+    )
+    reads_owned: bool = said(
+        switch((OWNED,), on=OWNED),
+        "Its writes depend on no rows but those of partitions that it owns.",
+        default=False,
+        name="read_scope",
+        saying=Saying(
+            either(
+                "promises that its writes to {} depend on owned partitions only (read_scope: owned)",
+                "promises no more what its writes to {} depend on (read_scope)",
+            ),
+            together=lambda values: bool(values) and all(values),
+            of_writers=True,
+        ),
+        hint=Hint(OWNED, "its other writes depend on rows of its own partitions only"),
+    )
+    isolation: Isolation | None = said(
+        choice(Isolation),
+        "The isolation level that its rebased commits are held to.",
+        default=None,
+        saying=Saying(_level_changed, together=_level),
+    )
+    orchestration: Orchestration = said(
+        choice(Orchestration),
+        "How its rows come into the table: by its own commits; only through the write-ahead log; or by its own "
+        "commits into slots that move with the clock.",
+        default=Orchestration.DIRECT,
+        name="pattern",
+        saying=Saying(
+            lambda was, now: f"writes to {{}} by the pattern {now}, before: {was}",
+            together=lambda values: max(values, key=_STRICTER.index, default=Orchestration.DIRECT),
+        ),
+    )
+    own_location: bool = said(
+        switch((OWN, TABLE), on=OWN),
+        "Where its files may lie: a place of its own, or anywhere under the table's.",
+        default=True,
+        name="write_location",
+        saying=Saying(
+            either(
+                "loses writing files anywhere under {} (write_location: own)",
+                "gains writing files anywhere under {} (write_location: table)",
+            ),
+            lambda _, now: not now,
+            together=all,
+        ),
+        hint=Hint(TABLE, "for clients that do not follow write.data.path, such as DuckDB"),
+    )
+    quota: Quota = said(
+        nested(Quota),
+        "What one principal may send to a table.",
+        default=Quota(),
+        name="quotas",
+        hint=Hint("{commits_per_minute: 60, files_per_commit: 500, bytes_per_commit: 1GiB}"),
+    )
+
+    def problem(self) -> tuple[str, str] | None:
+        if self.excluded and self.partitions == ():
+            return "except", "takes partitions away where none are given; add 'partitions'"
+        if self.orchestration is Orchestration.SCHEDULER and not self._moves():
+            return "pattern", (
+                "is scheduler, whose partitions are slots: each of them needs a range that ends at a time relative to "
+                "now, such as {from: now, to: now+2h}"
+            )
+        return None
+
+    def _moves(self) -> bool:
+        """Whether every region is bounded, on both sides, by the clock."""
+        return bool(self.partitions) and all(
+            any(
+                isinstance(e, Range) and all((side or "").startswith(NOW) for side in (e.start, e.end))
+                for _, e in r.fields
+            )
+            for r in self.partitions or ()
+        )
 
     @property
     def whole(self) -> bool:
@@ -250,17 +326,31 @@ class Grant:
         return cls(rules, any(rule.own_location for rule in writing), quota)
 
 
-@dataclass(frozen=True, slots=True)
-class Retries:
+# ── The contract ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+_SPANS = "Such as 100ms, 30s, 10m, 24h, 7d or 2w."
+
+
+@part
+class Retries(Part):
     """How an agent's client tries again after 409 (Iceberg's `commit.retry.*`, with the guide's numbers)."""
 
-    attempts: int = 5
-    min_wait_ms: int = 100
-    max_wait_ms: int = 5_000
+    attempts: int = said(number(0), "So often a commit is tried again (commit.retry.num-retries).", default=5)
+    min_wait_ms: int = said(duration(1000), f"The shortest wait before it. {_SPANS}", default=100, name="min_wait")
+    max_wait_ms: int = said(duration(1000), f"The longest wait before it. {_SPANS}", default=5_000, name="max_wait")
+
+    def problem(self) -> tuple[str, str] | None:
+        if self.max_wait_ms >= self.min_wait_ms:
+            return None
+        return "", f"waits at least {self.min_wait_ms} ms and at most {self.max_wait_ms} ms; raise 'max_wait'"
+
+    def __str__(self) -> str:
+        shortest, longest = (duration_text(ms / 1000) for ms in (self.min_wait_ms, self.max_wait_ms))
+        return f"up to {self.attempts} retries, {shortest} to {longest} apart"
 
 
-@dataclass(frozen=True, slots=True)
-class Escalation:
+@part
+class Escalation(Part):
     """When its failures are a person's business: after so many in a row within `within_s`, on one table.
 
     Attributes:
@@ -268,47 +358,90 @@ class Escalation:
         webhook: the name of an address in the tower's settings; None: mail alone.
     """
 
-    after_failures: int
-    within_s: float
-    to: str
-    webhook: str | None = None
+    after_failures: int = said(number(1), "Failures in a row on one table.")
+    within_s: float = said(duration(), f"The time within which they count together. {_SPANS}", name="within")
+    to: str = said(
+        text_like(
+            r"([^<>@\r\n]*<[^<>@\s]+@[^<>@\s]+>|[^<>@\s]+@[^<>@\s]+)",
+            "is {!r}; name a person: 'Dana Ito <dana.ito@example.com>', or the address alone",
+            maxLength=320,
+        ),
+        "The named human: an address, or `Name <address>`.",
+    )
+    webhook: str | None = said(
+        text_like(
+            NAME.pattern,
+            "is no name; addresses are secrets and stand in the tower's settings ([escalations.webhooks]), by name",
+        ),
+        "An address in the tower's settings, by its name.",
+        default=None,
+    )
+
+    def __str__(self) -> str:
+        webhook = f" and the webhook {self.webhook}" if self.webhook else ""
+        failures = f"{counted(self.after_failures, 'failure')} in a row within {duration_text(self.within_s)}"
+        return f"to {self.to}{webhook} after {failures}"
 
 
-class KeyWay(StrEnum):
-    """How a key may come with a commit."""
-
-    HEADER = "header"
-    SUMMARY = "summary"
-    SEQUENCE = "sequence"
-
-
-@dataclass(frozen=True, slots=True)
-class Idempotency:
+@part
+class Idempotency(Part):
     """Whether every commit needs a key, in which of the ways it may come, and how long it is remembered at least."""
 
-    required: bool = True
-    how: frozenset[KeyWay] = frozenset(KeyWay)
-    window_s: float | None = None
+    required: bool = said(FLAG, "Whether each commit needs a key.")
+    how: frozenset[KeyWay] = said(
+        choices(KeyWay, "leave it out to take a key in every way"),
+        "The ways in which a key may come.",
+        default=frozenset(KeyWay),
+    )
+    window_s: float | None = said(
+        duration(), f"How long a key is remembered at least. {_SPANS}", default=None, name="window"
+    )
+
+    def __str__(self) -> str:
+        ways = series([way.value for way in KeyWay if way in self.how], "or")
+        window = "" if self.window_s is None else f", remembered for {duration_text(self.window_s)}"
+        return f"a key {'is required' if self.required else 'may come'} by {ways}{window}"
 
 
-@dataclass(frozen=True, slots=True)
-class Orphans:
+@part
+class Orphans(Part):
     """Files that an agent wrote and never committed: how often they are looked for, from what age, and their end."""
 
-    detect_every_s: float = 86_400
-    older_than_s: float = 259_200
-    delete: bool = False
+    detect_every_s: float = said(
+        duration(), f"How often they are looked for. {_SPANS}", default=86_400, name="detect_every"
+    )
+    older_than_s: float = said(
+        duration(), f"Younger files may belong to a commit under way. {_SPANS}", default=259_200, name="older_than"
+    )
+    delete: bool = said(switch((REPORT, DELETE), on=DELETE), "What becomes of them.", default=False, name="action")
+
+    def __str__(self) -> str:
+        end = "deleted" if self.delete else "reported"
+        every, older = duration_text(self.detect_every_s), duration_text(self.older_than_s)
+        return f"looked for every {every}; what is older than {older} is {end}"
 
 
-@dataclass(frozen=True, slots=True)
-class Revocation:
+@part
+class Revocation(Part):
     """Principals that may revoke the contract, besides administrators."""
 
-    by: tuple[str, ...] = ()
+    by: tuple[str, ...] = said(
+        listed(text_like(NAME.pattern, "is {!r}, which is no principal's name")),
+        "Principals that may, besides administrators.",
+    )
+
+    def __str__(self) -> str:
+        return f"by administrators{f' and by {series(self.by)}' if self.by else ' only'}"
 
 
-@dataclass(frozen=True, slots=True)
-class Contract:
+_KEYS_NOTE = """
+# A key makes a write that is sent twice land once. Unchanged PyIceberg sends none, nor do Iceberg's Java clients before
+# 1.11: where a key is required their commits are refused. Require it once every client sends one (docs/clients.md).
+"""
+
+
+@part
+class Contract(Part):
     """A contract as read.
 
     Attributes:
@@ -319,20 +452,107 @@ class Contract:
         requests_at_once: so many requests of one principal go on at the same time; None: the server's default.
     """
 
-    name: str
-    tables: tuple[Rule, ...] = ()
-    reads: tuple[Pattern, ...] = ()
-    description: str = ""
-    owner: str | None = None
+    name: str = said(
+        text_like(
+            NAME.pattern,
+            f"is {{!r}}; write 1 to 128 letters, digits, '_', '-' or '.', other than {ADMINISTRATOR_NAME!r}",
+            **{"not": {"const": ADMINISTRATOR_NAME}},
+        ),
+        "The contract's name. A principal is bound to exactly one contract.",
+        name="agent",
+    )
+    _: KW_ONLY
+    description: str = said(TEXT, "What the agent does.", default="", hint=Hint("what the agent does"))
+    owner: str | None = said(
+        TEXT,
+        "Who answers for the agent; others are told when they need its partitions.",
+        default=None,
+        hint=Hint("team@example.com", "who answers for it"),
+    )
+    role: Role = said(
+        choice(Role),
+        "What its holder is to the tables. A maintenance job or a pipeline works on partitions that agents own, on "
+        "purpose: `icetower contracts check` then reports the overlap as a note.",
+        default=Role.AGENT,
+        hint=Hint("maintenance", "or pipeline: it works on partitions that agents own, on purpose"),
+    )
+    shadow: bool = said(
+        switch((ENFORCE, SHADOW), on=SHADOW),
+        f"{SHADOW}: the contract is evaluated and logged, and admits everything.",
+        default=False,
+        name="mode",
+        saying=Saying(
+            either(
+                "is evaluated and logged only, and admits everything (mode: shadow)",
+                "is enforced from now on (mode: enforce)",
+            ),
+            lambda _, now: now,
+        ),
+        hint=Hint(SHADOW, "evaluated and logged, and admits everything: to see what it would refuse before it does"),
+    )
+    tables: tuple[Rule, ...] = said(
+        listed(nested(Rule)),
+        "What the agent may do to which tables, and which of their partitions it owns.",
+        default=(),
+        hint=Hint("[]", above="\n# Which tables the agent may write to, and which of their partitions it owns.\n"),
+    )
+    reads: tuple[Pattern, ...] = said(
+        listed(TABLES),
+        "Short for entries of tables with the operation read alone.",
+        default=(),
+        hint=Hint("[namespace.*]", "tables that it may read"),
+    )
     administrator: bool = False
-    role: Role = Role.AGENT
-    shadow: bool = False
-    retries: Retries | None = None
-    escalation: Escalation | None = None
-    idempotency: Idempotency | None = None
-    orphans: Orphans | None = None
-    revocation: Revocation | None = None
-    requests_at_once: int | None = None
+    retries: Retries | None = said(
+        nested(Retries, full=True),
+        "How the agent tries again after 409.",
+        default=None,
+        hint=Hint(
+            "{attempts: 5, min_wait: 100ms, max_wait: 5s}",
+            above="\n# How it tries again, and when a person is called.\n",
+            on=True,
+        ),
+    )
+    escalation: Escalation | None = said(
+        nested(Escalation),
+        "When its failures are a person's business.",
+        default=None,
+        hint=Hint("{after_failures: 5, within: 10m, to: Dana Ito <dana@example.com>}"),
+    )
+    idempotency: Idempotency | None = said(
+        nested(Idempotency),
+        "What makes a commit that is sent twice land once.",
+        default=None,
+        hint=Hint("{required: true, window: 24h}", above=_KEYS_NOTE),
+    )
+    orphans: Orphans | None = said(
+        nested(Orphans, full=True),
+        "Files that the agent wrote and never committed.",
+        default=None,
+        hint=Hint(
+            "{detect_every: 24h, older_than: 72h, action: report}",
+            "or delete",
+            above="\n# Files that it wrote and never committed.\n",
+            on=True,
+        ),
+    )
+    revocation: Revocation | None = said(
+        nested(Revocation),
+        "Who may revoke the contract.",
+        default=None,
+        hint=Hint("{by: [oncall]}", above="\n# Principals that may revoke this contract, besides administrators.\n"),
+    )
+    requests_at_once: int | None = said(
+        only(
+            "requests_at_once",
+            number(1),
+            "So many requests of one principal go on at the same time, over all tables; further ones wait.",
+        ),
+        "What one principal may send to the server.",
+        default=None,
+        name="quotas",
+        text=lambda count: f"{counted(count, 'request')} at once",
+    )
 
     _by_table: dict[Identifier, Grant] = field(
         default_factory=dict[Identifier, Grant], init=False, compare=False, repr=False

@@ -13,7 +13,8 @@ from typing import Any
 
 from icetower.contracts.axes import Axes, is_relative, rules_regions
 from icetower.contracts.boxes import TooMany, difference, intersection, merged
-from icetower.contracts.model import FILE_OPERATIONS, Contract, Extent, Operation, Pattern, Range, Region, Rule
+from icetower.contracts.model import FILE_OPERATIONS, Contract, Operation, Rule
+from icetower.contracts.regions import Extent, Pattern, Range, Region
 from icetower.contracts.terms import Layout, parse_term
 from icetower.contracts.values import NotUnderstood, compile_extent, moment_of
 from icetower.contracts.wording import CALENDAR, UNIT_MS

@@ -24,7 +24,8 @@ from functools import lru_cache
 from typing import Any
 
 from icetower.conflicts.transforms import apply
-from icetower.contracts.model import Extent, Region, Rule, with_joined
+from icetower.contracts.model import Rule
+from icetower.contracts.regions import Extent, Region, with_joined
 from icetower.contracts.terms import Layout
 from icetower.contracts.values import Compiled, NotUnderstood, Standing, compile_extent, depends_on_now, grain_ms
 from icetower.errors import ValidationFailed

@@ -14,13 +14,14 @@ from typing import Any
 
 from icetower.conflicts.transforms import apply
 from icetower.contracts.findings import Finding, Place, Severity, Written
-from icetower.contracts.model import Extent, Operation, Pattern, Region, Rule
+from icetower.contracts.model import Operation, Rule
 from icetower.contracts.overlaps import common_tables, overlaps, written
 from icetower.contracts.owning import Ownership
+from icetower.contracts.regions import Extent, Pattern, Region
 from icetower.contracts.review import of_gaps, of_overlap, owns, pairs, why_short
 from icetower.contracts.terms import Layout
 from icetower.contracts.values import NotUnderstood, Standing, compile_extent
-from icetower.contracts.wording import series
+from icetower.counting import series
 from icetower.errors import ValidationFailed
 from icetower.protocol.names import Identifier
 from icetower.table.partitions import PartitionField, PartitionSpec, columns_of, partition_name, spec_of

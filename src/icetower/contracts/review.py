@@ -18,19 +18,17 @@ from icetower.contracts.grants import role_name
 from icetower.contracts.model import (
     FILE_OPERATIONS,
     Contract,
-    Extent,
     Isolation,
     KeyWay,
     Operation,
     Orchestration,
-    Pattern,
-    Range,
     Retries,
     Role,
     Rule,
 )
 from icetower.contracts.overlaps import Overlap, common_tables, overlaps, written
 from icetower.contracts.reading import duration_text
+from icetower.contracts.regions import Extent, Pattern, Range
 from icetower.contracts.terms import Layout, parse_term
 from icetower.contracts.values import NotUnderstood, moment_of
 from icetower.contracts.wording import UNIT_MS, operations_text

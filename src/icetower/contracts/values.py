@@ -15,7 +15,7 @@ from decimal import Decimal, InvalidOperation
 from enum import Enum
 from typing import Any
 
-from icetower.contracts.model import NOW, Extent, Values
+from icetower.contracts.regions import NOW, Extent, Values
 from icetower.table.partitions import PartitionField
 
 _EPOCH_DAY = dt.date(1970, 1, 1).toordinal()

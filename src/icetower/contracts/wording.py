@@ -6,8 +6,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from icetower.contracts.boxes import Cut, Spans
-from icetower.contracts.model import IMPLIED, Extent, Operation, Region, Values
+from icetower.contracts.model import IMPLIED, Operation
 from icetower.contracts.reading import duration_text
+from icetower.contracts.regions import Extent, Region, Values
+from icetower.counting import series
 from icetower.table.partitions import PartitionField, human_value
 
 CALENDAR = ("year", "month", "day", "hour")
@@ -17,11 +19,6 @@ LISTED_MAX = 8
 """Values that are listed one by one."""
 OFFSET = "offset"
 """The transform of a field whose values are milliseconds from now on."""
-
-
-def series(items: Sequence[str], last: str = "and") -> str:
-    """``a, b and c``."""
-    return f" {last} ".join(([", ".join(items[:-1])] if len(items) > 1 else []) + list(items[-1:]))
 
 
 def operations_text(operations: Iterable[Operation]) -> str:

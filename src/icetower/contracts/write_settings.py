@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from icetower.contracts.grants import operations_of
-from icetower.contracts.model import FILE_OPERATIONS, Contract, Pattern, Retries, Rule
+from icetower.contracts.model import FILE_OPERATIONS, Contract, Retries, Rule
+from icetower.contracts.regions import Pattern
 from icetower.protocol.names import Identifier
 
 

@@ -18,7 +18,8 @@ from pyiceberg.transforms import BucketTransform
 from pyiceberg.types import LongType
 
 from icetower.contracts.document import dump, load
-from icetower.contracts.model import Contract, Extent, Range, Region, Rule, Values
+from icetower.contracts.model import Contract, Rule
+from icetower.contracts.regions import Extent, Range, Region, Values
 from icetower.demo import data, tables
 from icetower.demo.data import pc
 

@@ -10,7 +10,7 @@ from typing import Any
 from starlette.responses import Response
 from starlette.routing import Route
 
-from icetower.contracts.document import ENFORCE, SHADOW
+from icetower.contracts.model import ENFORCE, SHADOW
 from icetower.errors import NotFound
 from icetower.gateway.http import Call, json_response, route
 from icetower.gateway.tower import Tower
