@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from icetower.admission import contents
-from icetower.admission.admit import admit, fingerprint
-from icetower.admission.admitted import Admitted
+from icetower.admission.admitted import Admitted, fingerprint
+from icetower.admission.facts import Facts
+from icetower.admission.gate import judge
+from icetower.admission.identity import Identity
 from icetower.admission.operations import operation_of, operations_of
 from icetower.admission.targets import Places, locate, targets_of
 from icetower.contracts.document import load
@@ -167,18 +169,11 @@ def ask(
     location: str | None = None,
 ) -> Admitted:
     bound = by if isinstance(by, Principal) else Principal("agent-1", by or contract(), 3)
-    return admit(
-        bound,
-        TABLE,
-        metadata,
-        changes,
-        requirements=asserts() if requirements is None else requirements,
-        updates=updates_of(*changes) if updates is None else updates,
-        key=key,
-        places=places,
-        location=location,
-        now_ms=0,
-    )
+    updates = updates_of(*changes) if updates is None else updates
+    requirements = asserts() if requirements is None else requirements
+    identity = Identity.of_commit(bound.name, updates, key, None)
+    facts = Facts(bound, TABLE, metadata, requirements, updates, identity, now_ms=0, location=location)
+    return judge(facts.with_files(changes, places or {}))
 
 
 def refused(*changes: Change, **arguments: Any) -> IcetowerError:
@@ -750,7 +745,7 @@ def test_what_is_named_inside_of_delete_files_is_touched() -> None:
         return None
 
     one = frozenset({foreign})
-    assert contents.strangers(asked.changes, {deletes.file.path: one}) == one
+    assert contents.unlisted_targets(asked.changes, {deletes.file.path: one}) == one
     assert look(one, {foreign: ((0, (2,)),)}) == "contract.partitions"
     assert look(one, {foreign: ((0, (0,)), (0, (2,)))}) == "contract.partitions"
     assert look(one, {foreign: ((0, (1,)),)}) is None

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from icetower.admission.appends import Asked, admitted, ask, check_proofs, fingerprint, key_of
+from icetower.admission.appends import AppendFacts, admitted, check_proofs, fingerprint, key_of
+from icetower.admission.gate import APPEND_CHECKS, ask
+from icetower.admission.identity import Identity
 from icetower.catalog.footers import Verified
 from icetower.contracts.document import load
 from icetower.errors import IcetowerError
@@ -74,8 +76,11 @@ def request(*files: FileDescriptor, ref: str = "main", key: str | None = None, *
 
 def asked(
     principal: Principal, what: AppendRequest, *, table: HeadState | None = None, key: str | None = None
-) -> Asked:
-    return ask(principal, TABLE, table or head(), what, key_of(what, key), now_ms=0)
+) -> AppendFacts:
+    identity = Identity.of_append(principal.name, what.ref, key_of(what, key), what.application)
+    facts = AppendFacts(principal, TABLE, table or head(), what, identity, now_ms=0)
+    ask(APPEND_CHECKS, facts)
+    return facts
 
 
 def refusal(principal: Principal, what: AppendRequest, **given: Any) -> tuple[int, str]:
@@ -84,7 +89,7 @@ def refusal(principal: Principal, what: AppendRequest, **given: Any) -> tuple[in
     return refused.value.status, refused.value.rule
 
 
-def found(asked: Asked, *unproven: str) -> list[Verified]:
+def found(asked: AppendFacts, *unproven: str) -> list[Verified]:
     return [
         Verified(DataFile(0, c.path, "PARQUET", c.partition, 1, 100, None, None, {}), c.spec.spec_id, unproven)
         for c in asked.claims
@@ -112,17 +117,17 @@ def test_a_fingerprint_stands_for_the_files_in_whatever_order() -> None:
 
 
 def test_keys_of_header_and_body_are_one() -> None:
-    assert asked(ADMIN, request(key="k")).key == "k"
-    assert asked(ADMIN, request(), key="h").key == "h"
-    assert asked(ADMIN, request(key="k"), key="k").key == "k"
+    assert asked(ADMIN, request(key="k")).identity.key == "k"
+    assert asked(ADMIN, request(), key="h").identity.key == "h"
+    assert asked(ADMIN, request(key="k"), key="k").identity.key == "k"
     assert refusal(ADMIN, request(key="k"), key="h") == (422, "key")
 
 
 def test_a_contract_may_require_a_key_or_a_number() -> None:
     strict = agent(", partitions: all, require_key: true")
     assert refusal(strict, request()) == (403, "contract.key")
-    assert asked(strict, request(key="k")).key == "k"
-    assert asked(strict, request(application=("a", 1))).key is None
+    assert asked(strict, request(key="k")).identity.key == "k"
+    assert asked(strict, request(application=("a", 1))).identity.key is None
 
 
 def test_only_granted_tables_and_operations() -> None:

@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -14,17 +14,17 @@ from hypothesis import strategies as st
 from test_admit import LOCATION, METADATA, TABLE, A, B, ask, change, contract, file, refused, updates_of
 
 from icetower.admission import locations
-from icetower.admission.keys import ways_of
-from icetower.admission.quotas import MINUTE_S, Rates, check_quota
+from icetower.admission.identity import ways_of
+from icetower.admission.quotas import MINUTE_S, RateLimits, Rates, check_quota
 from icetower.admission.reads import scope_of
-from icetower.admission.refusals import Held, Misplaced
+from icetower.admission.refusals import Misplaced
+from icetower.admission.shadow import Held, ShadowRecorder
 from icetower.ambient import SystemAmbient
 from icetower.conflicts.isolation import Level
 from icetower.contracts.check import isolation_of
 from icetower.contracts.document import load
 from icetower.contracts.model import ADMINISTRATOR, Contract, Isolation, Operation
 from icetower.errors import BadRequest, CommitConflict, ContractViolation, IcetowerError
-from icetower.gateway.governor import Governor
 from icetower.ledger.shadow import Shadowed
 from icetower.protocol.names import Identifier
 from icetower.registry.principals import Principal, administrator
@@ -208,7 +208,7 @@ def test_write_location_is_below_the_tables_own(properties: dict[str, str], path
     assert locations.own_path(WRITER, TABLE, LOCATION, properties) == path
     assert locations.own_path(WRITER, TABLE, LOCATION + "/", properties) == path
     metadata = {"location": LOCATION, "properties": properties}
-    assert locations.told(WRITER, TABLE, metadata) == {"write.data.path": path}
+    assert locations.client_properties(WRITER, TABLE, metadata) == {"write.data.path": path}
     assert any(path.startswith(root.rstrip("/") + "/") for root in locations.roots_of(metadata))
 
 
@@ -275,12 +275,12 @@ def test_write_location_what_comes_back_of_it_stays_out_of_the_table(
 ) -> None:
     update, snapshot = {"action": "set-properties", **sent}, {"action": "add-snapshot", "snapshot": {}}
     given = [update, snapshot, {"action": "remove-properties", "removals": ["write.data.path"]}]
-    done = locations.without_told(WRITER, TABLE, METADATA, None, given)
+    done = locations.without_client_properties(WRITER, TABLE, METADATA, None, given)
     assert done == ({"action": "set-properties", **left}, snapshot, given[2])
-    assert locations.without_told(administrator("root"), TABLE, METADATA, None, given) == tuple(given)
+    assert locations.without_client_properties(administrator("root"), TABLE, METADATA, None, given) == tuple(given)
     echo = {**update, "updates": {"write.data.path": f"{LOCATION}/data/agent-1"}}
-    assert locations.without_told(WRITER, TABLE, None, LOCATION, [echo])[0]["updates"] == {}
-    assert locations.without_told(WRITER, TABLE, None, None, given) == tuple(given)
+    assert locations.without_client_properties(WRITER, TABLE, None, LOCATION, [echo])[0]["updates"] == {}
+    assert locations.without_client_properties(WRITER, TABLE, None, None, given) == tuple(given)
 
 
 # --------------------------------------------------------------------------------------------------------- isolation
@@ -406,7 +406,7 @@ def raised(rule: str) -> ContractViolation:
 def test_shadow_mode_holds_what_the_contract_refuses_and_nothing_else() -> None:
     held = Held(shadow(WRITER))
     for error in (raised("contract.table"), raised("contract.quota"), Misplaced("no", rule="contract.location")):
-        with held.held():
+        with held:
             raise error
     assert [refusal.rule for refusal in held.refusals] == ["contract.table", "contract.quota", "contract.location"]
     strangers: list[Exception] = [
@@ -418,14 +418,14 @@ def test_shadow_mode_holds_what_the_contract_refuses_and_nothing_else() -> None:
         ValueError("no"),
     ]
     for error in strangers:
-        with pytest.raises(type(error)), held.held():
+        with pytest.raises(type(error)), held:
             raise error
     assert len(held.refusals) == 3
 
 
 def test_shadow_mode_off_everything_is_raised() -> None:
     held = Held(WRITER)
-    with pytest.raises(ContractViolation), held.held():
+    with pytest.raises(ContractViolation), held:
         raise raised("contract.table")
     assert held.refusals == []
 
@@ -473,16 +473,16 @@ class Clock(SystemAmbient):
         self.s += seconds
 
 
-def governor(notes: list[Shadowed]) -> tuple[Governor, Clock]:
+def rate_limits(notes: list[Shadowed]) -> tuple[RateLimits, Clock]:
     clock = Clock()
-    return Governor(cast(Any, None), clock, notes.append, deadline_s=30), clock
+    return RateLimits(clock, ShadowRecorder(clock, notes.append), deadline_s=30), clock
 
 
 def test_quotas_a_commit_waits_for_its_place_as_long_as_its_deadline_has_left() -> None:
-    rules, clock = governor([])
+    limits, clock = rate_limits([])
 
     async def send(since_s: float) -> float:
-        await rules.turn(TWO_A_MINUTE, TABLE, since_s=since_s, work=None)
+        await limits.wait(TWO_A_MINUTE, TABLE, since_s=since_s, work=None)
         return clock.s
 
     assert [asyncio.run(send(1_000)), asyncio.run(send(1_000))] == [1_000, 1_000]
@@ -500,26 +500,26 @@ def test_quotas_a_commit_waits_for_its_place_as_long_as_its_deadline_has_left() 
 
 def test_quotas_in_shadow_mode_nobody_waits_and_what_would_be_refused_is_counted() -> None:
     notes: list[Shadowed] = []
-    rules, clock = governor(notes)
+    limits, clock = rate_limits(notes)
     for _ in range(5):
-        asyncio.run(rules.turn(shadow(TWO_A_MINUTE), TABLE, since_s=clock.s, work=None))
+        asyncio.run(limits.wait(shadow(TWO_A_MINUTE), TABLE, since_s=clock.s, work=None))
     assert clock.s == 1_000
     assert [(note.rule, note.operation, note.about) for note in notes] == [("contract.quota", "commit", str(TABLE))] * 3
 
 
 def test_shadow_mode_notes_who_asked_for_what() -> None:
     notes: list[Shadowed] = []
-    rules, _ = governor(notes)
+    recorder = ShadowRecorder(Clock(), notes.append)
 
     def no(_principal: Principal, *_arguments: Any) -> None:
         raise raised("contract.table")
 
-    rules.allow(shadow(WRITER), no, Operation.DROP, TABLE)
-    rules.allow(shadow(WRITER), no, ("a", "b"))
+    recorder.allow(shadow(WRITER), no, Operation.DROP, TABLE)
+    recorder.allow(shadow(WRITER), no, ("a", "b"))
     assert [(note.about, note.operation) for note in notes] == [("pricing.prices", "drop"), ("a.b", "namespace")]
     assert {(note.principal, note.contract, note.contract_version) for note in notes} == {("agent-1", "agent-1", 3)}
     with pytest.raises(IcetowerError):
-        rules.allow(WRITER, no, Operation.DROP, TABLE)
+        recorder.allow(WRITER, no, Operation.DROP, TABLE)
     assert len(notes) == 2
 
 

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 from test_manifest_cache import SHAPE, Memory, entries
 
-from icetower.admission.unread import admit_unread
+from icetower.admission.facts import Facts
+from icetower.admission.gate import REQUEST_CHECKS, ask
+from icetower.admission.identity import Identity
 from icetower.catalog import changes
 from icetower.catalog.changes import Manifests
 from icetower.catalog.parsing import WAITING_MAX, Parsing, Turns
@@ -137,12 +139,13 @@ def test_a_contract_speaks_before_any_manifest_is_read() -> None:
     snapshot = {"snapshot-id": 7, "manifest-list": "file:///anything", "summary": {}}
     update = {"action": "add-snapshot", "snapshot": snapshot}
     table = {"refs": {}, "properties": {}, "location": "file:///w/t"}
+    facts = Facts(principal, Identifier(("db",), "t"), table, [], [update], Identity("r", "", None, None), now_ms=0)
     with pytest.raises(ContractViolation) as refused:
-        admit_unread(principal, Identifier(("db",), "t"), table, [], [update], None, 0)
+        ask(REQUEST_CHECKS, facts.unread())
     assert refused.value.rule == "contract.operation"
     snapshot["summary"] = {"icetower.unknown": "1"}
     with pytest.raises(ValidationFailed):
-        admit_unread(principal, Identifier(("db",), "t"), table, [], [update], None, 0)
+        ask(REQUEST_CHECKS, facts.unread())
 
 
 def test_records_are_bounded_by_what_they_take_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,8 +12,10 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from icetower.admission.admit import admit
 from icetower.admission.admitted import Admitted
+from icetower.admission.facts import Facts
+from icetower.admission.gate import judge
+from icetower.admission.identity import Identity
 from icetower.catalog.changes import Manifests, read_changes
 from icetower.catalog.ports import ANY_FILE, Bound, Swap, SwapLost, SwapUnknown
 from icetower.catalog.sql import SqlUpstream
@@ -23,7 +25,8 @@ from icetower.commit.tables import Tables
 from icetower.database import Database
 from icetower.errors import IcetowerError, NotFound
 from icetower.protocol.names import Identifier
-from icetower.registry.principals import administrator
+from icetower.registry.principals import Principal, administrator
+from icetower.table.change import Change
 from icetower.table.head import HeadState
 from icetower.table.manifest_writing import assign_first_row_ids, manifest_row, write_manifest, write_manifest_list
 from icetower.table.manifests import ADDED, DELETED, EXISTING, DataFile, Entry, ManifestFile, read_manifest
@@ -375,16 +378,8 @@ class Request:
         world = self.writer.world
         head = await world.head(self.table)
         changes = await read_changes(world.manifests, head.metadata, self.updates)
-        return admit(
-            administrator(self.writer.name),
-            self.table,
-            head.metadata,
-            changes,
-            requirements=self.requirements,
-            updates=self.updates,
-            key=self.key,
-            now_ms=world.clock.now_ms(),
-        )
+        who, now_ms = administrator(self.writer.name), world.clock.now_ms()
+        return judged(who, self.table, head.metadata, changes, self.requirements, self.updates, self.key, now_ms)
 
     async def send(self) -> Committed:
         return await self.writer.world.engine.submit(await self.admitted())
@@ -394,6 +389,22 @@ class Request:
         return Request(
             self.writer, self.table, self.requirements, [*self.updates, *other.updates], other.rows, self.key
         )
+
+
+def judged(
+    principal: Principal,
+    table: Identifier,
+    metadata: Mapping[str, Any] | None,
+    changes: Sequence[Change],
+    requirements: Sequence[Mapping[str, Any]],
+    updates: Sequence[Mapping[str, Any]],
+    key: str | None = None,
+    now_ms: int = 0,
+) -> Admitted:
+    """A commit as the gate admits it."""
+    identity = Identity.of_commit(principal.name, updates, key, None)
+    facts = Facts(principal, table, metadata, requirements, updates, identity, now_ms)
+    return judge(facts.with_files(changes, {}))
 
 
 def run(story: Awaitable[T]) -> T:

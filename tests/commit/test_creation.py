@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from engine_world import TABLE, World, creation, judged, run
 
-from engine_world import TABLE, World, creation, run
-
-from icetower.admission.admit import admit
 from icetower.catalog.changes import read_changes
 from icetower.commit.plan import plan_creation
 from icetower.registry.principals import administrator
@@ -26,8 +23,7 @@ def test_a_creation_may_bring_several_snapshots_each_on_the_one_before() -> None
         fresh = "12345678-0000-4000-8000-000000000000"
         updates = [*creation(staged, uuid=fresh), *first.updates, *second.updates]
         changes = await read_changes(world.manifests, None, updates)
-        creating: dict[str, Any] = {"requirements": [{"type": "assert-create"}], "updates": updates}
-        member = admit(administrator("ann"), TABLE, None, changes, key=None, now_ms=0, **creating)
+        member = judged(administrator("ann"), TABLE, None, changes, [{"type": "assert-create"}], updates)
         metadata, files = plan_creation(member, now_ms=world.clock.now_ms(), new_name=world.clock.uuid4)
 
         oldest, newest = metadata["snapshots"]

@@ -6,10 +6,9 @@ import json
 from typing import Any
 
 import pytest
-from engine_world import World, outcomes, run
+from engine_world import World, judged, outcomes, run
 from iceberg_client import Client, create, data, equalities, positions
 
-from icetower.admission.admit import admit
 from icetower.catalog.changes import read_changes
 from icetower.commit.engine import Committed
 from icetower.conflicts.operations import Kind, Operation
@@ -148,8 +147,7 @@ async def by_contract(text: str, theirs: dict[str, Any], *, predicate: bool = Fa
     changes = await read_changes(world.manifests, base.metadata, request.updates)
     assert await outcomes(await bob.merge(**theirs)) == ["direct"]
     principal = Principal("ann", load(text, source="test"), 1)
-    asked = {"requirements": request.requirements, "updates": request.updates}
-    member = admit(principal, request.table, base.metadata, changes, **asked, now_ms=0)
+    member = judged(principal, request.table, base.metadata, changes, request.requirements, request.updates)
     try:
         committed = await world.engine.submit(member)
     except IcetowerError as error:

@@ -14,7 +14,9 @@ import pytest
 from engine_world import TABLE, Request, World, run, told
 from test_engine_pipeline import OTHER, Gated, blind, ends, fails, fast, send, settled, until
 
+from icetower.admission.gate import Files
 from icetower.ambient import SystemAmbient
+from icetower.catalog.deletes import Contents, Vectors
 from icetower.catalog.footers import Claim, Verified
 from icetower.catalog.ports import Swap, SwapUnknown
 from icetower.commit.engine import Committed, Limits
@@ -260,7 +262,9 @@ def tower_over(world: World, data: Path) -> Tower:
     tower = Tower(Settings.model_validate({"server": {"data": str(data)}}), SystemAmbient(), open_to_all=True)
     tower.upstream, tower.storage = world.upstream, world.storage  # type: ignore[assignment]
     tower.heads, tower.manifests, tower.tables = world.heads, world.manifests, world.tables
-    tower.engine, tower.gatekeeper, tower.footers = world.engine, world.gate, Footers()  # type: ignore[assignment]
+    tower.engine, tower.gatekeeper = world.engine, world.gate
+    vectors, contents = Vectors(world.storage), Contents(world.storage)  # type: ignore[arg-type]
+    tower.gate.files = Files(world.manifests, Footers(), vectors, contents)  # type: ignore[arg-type]
     return tower
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from engine_world import World, outcomes, run
+from engine_world import World, judged, outcomes, run
 from iceberg_client import SNAPSHOT, Client, create, data
 
-from icetower.admission.admit import admit
 from icetower.catalog.changes import read_changes
 from icetower.conflicts.blindness import known_blind
 from icetower.contracts.document import load
@@ -62,15 +61,8 @@ async def stale(
         "version: 1\nagent: ann\ntables:\n"
         f"- {{table: db.t, operations: [append], write_location: table, partitions: all, {rules}}}\n"
     )
-    member = admit(
-        Principal("ann", load(text, source="test"), 1),
-        request.table,
-        head.metadata,
-        changes,
-        requirements=request.requirements,
-        updates=request.updates,
-        now_ms=0,
-    )
+    ann = Principal("ann", load(text, source="test"), 1)
+    member = judged(ann, request.table, head.metadata, changes, request.requirements, request.updates)
     try:
         outcome = (await world.engine.submit(member)).outcome
     except IcetowerError as error:

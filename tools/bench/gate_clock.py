@@ -21,23 +21,22 @@ from pathlib import Path
 from typing import Any
 
 from bench.servers import Trouble
-from icetower.admission import locations
+from icetower.admission import gate, locations
 from icetower.admission.quotas import Rates
+from icetower.admission.shadow import ShadowRecorder
 from icetower.ambient import SystemAmbient
-from icetower.gateway import tower
 from icetower.gateway.app import serve
-from icetower.gateway.governor import Governor
 from icetower.gateway.settings import load_settings
 from icetower.table.head import HeadState
 
 GATE = (
-    (tower, "admit"),
-    (locations, "without_told"),
-    (locations, "told"),
+    (gate, "judge"),
+    (locations, "without_client_properties"),
+    (locations, "client_properties"),
     (HeadState, "answer"),
     (Rates, "wait_s"),
-    (Governor, "allow"),
-    (Governor, "shadowed"),
+    (ShadowRecorder, "allow"),
+    (ShadowRecorder, "record"),
 )
 """None of these calls another of them."""
 

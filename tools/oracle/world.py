@@ -1,7 +1,7 @@
 """A case as the tower meets it: files in a storage, metadata, and a commit; and what the gate says.
 
-The way is the tower's own: `read_changes` reads manifest lists and manifests as bytes, `locate` looks for what delete
-files are about, `admit` judges, and deletion vectors are looked into. Appends by the fast path are Parquet files.
+The gate is the tower's own (`admission.gate`), over a storage that holds what a case says: manifest lists, manifests,
+deletion vectors and delete files as bytes. Appends by the fast path are Parquet files.
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from icetower.admission import appends, contents
-from icetower.admission.admit import admit, shaped
-from icetower.admission.targets import check_ages, locate
-from icetower.catalog.changes import Manifests, read_changes
+from icetower.admission import gate
+from icetower.admission.identity import Identity
+from icetower.admission.quotas import RateLimits
+from icetower.admission.shadow import ShadowRecorder
+from icetower.ambient import SystemAmbient
+from icetower.catalog.changes import Manifests
 from icetower.catalog.deletes import Contents, Vectors
 from icetower.catalog.footers import Footers
 from icetower.catalog.ports import ANY_FILE, Bound, Storage
@@ -28,6 +30,7 @@ from icetower.contracts import model, regions
 from icetower.contracts.model import Contract
 from icetower.errors import IcetowerError, NotFound
 from icetower.protocol.appends import AppendRequest, FileDescriptor
+from icetower.protocol.commits import CommitRequest
 from icetower.protocol.names import Identifier
 from icetower.registry.principals import Principal
 from icetower.table import manifests as avro
@@ -420,31 +423,53 @@ class Gate:
         return None
 
 
-async def _committed(world: World) -> None:
+class _Now(SystemAmbient):
+    """A clock that stands at a case's time."""
+
+    def __init__(self, now_ms: int) -> None:
+        self._now_ms = now_ms
+
+    def now_ms(self) -> int:
+        return self._now_ms
+
+
+class _Elsewhere:
+    """What a case says nothing of: no principal is stopped, there are no others, and no table is created."""
+
+    async def require_free(self, principal: Principal, table: Identifier) -> None:
+        del principal, table
+
+    async def standings(self, names: Sequence[str]) -> dict[str, tuple[str, int]]:
+        del names
+        return {}
+
+    async def default_location(self, identifier: Identifier, uuid: str) -> str:
+        del identifier, uuid
+        return LOCATION
+
+
+def gate_of(world: World) -> gate.Gate:
+    """The tower's gate over the storage of a case."""
     storage: Storage = world.storage
-    manifests = Manifests(storage)
-    principal = Principal("agent", contract_of(world.case.rules), 1)
-    changes = await read_changes(manifests, world.metadata, world.updates)
-    admitted = admit(
-        principal,
-        TABLE,
-        world.metadata,
-        changes,
-        requirements=world.requirements,
-        updates=world.updates,
-        places=await locate(manifests, world.metadata, changes),
-        now_ms=world.case.now_ms,
+    ambient, elsewhere = _Now(world.case.now_ms), _Elsewhere()
+    shadow = ShadowRecorder(ambient, lambda _: None)
+    return gate.Gate(
+        gate.Files(Manifests(storage), Footers(storage), Vectors(storage), Contents(storage)),
+        elsewhere,
+        RateLimits(ambient, shadow, deadline_s=0),
+        shadow,
+        elsewhere,
+        elsewhere,
+        ambient,
     )
-    if appends.must_prove(principal, TABLE):
-        claims = appends.claims_of(shaped(world.metadata, world.updates), changes)
-        appends.check_proofs(principal, TABLE, claims, await Footers(storage).verify(world.metadata, claims))
-    await check_ages(manifests, world.metadata, changes)
-    await Vectors(storage).verify(changes)
-    if contents.must_look_inside(principal, TABLE, admitted.operations):
-        named = await Contents(storage).named(changes)
-        places = await locate(manifests, world.metadata, changes, contents.strangers(changes, named))
-        table = shaped(world.metadata, world.updates)
-        contents.check_contents(principal, admitted, table, named, places, now_ms=world.case.now_ms)
+
+
+async def _committed(world: World) -> None:
+    principal = Principal("agent", contract_of(world.case.rules), 1)
+    request = CommitRequest(TABLE, tuple(world.requirements), tuple(world.updates))
+    identity = Identity.of_commit(principal.name, request.updates, None, None)
+    head = HeadState(f"{LOCATION}/metadata/v1.json", world.metadata)
+    await gate_of(world).admit(principal, request, identity, head, since_s=0)
 
 
 async def _appended(world: World) -> None:
@@ -458,9 +483,8 @@ async def _appended(world: World) -> None:
         described.append(FileDescriptor(file.path, len(file.rows), len(data), file.spec, partition, None, {}))
     principal = Principal("agent", contract_of(case.rules), 1)
     request = AppendRequest("main", tuple(described), None, None)
-    asked = appends.ask(principal, TABLE, head, request, None, now_ms=case.now_ms)
-    files = await Footers(world.storage).verify(head.metadata, asked.claims)
-    appends.check_proofs(principal, TABLE, asked.claims, files)
+    identity = Identity.of_append(principal.name, request.ref, None, None)
+    await gate_of(world).admit_append(principal, TABLE, request, identity, head, since_s=0)
 
 
 def _json_value(value: Any, kind: str) -> Any:

@@ -10,9 +10,12 @@ import uuid
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from icetower.admission.gate import Files, Gate
+from icetower.admission.quotas import RateLimits
+from icetower.admission.shadow import ShadowRecorder
 from icetower.ambient import uuid7_of
 from icetower.catalog.changes import Manifests
-from icetower.catalog.deletes import Vectors
+from icetower.catalog.deletes import Contents, Vectors
 from icetower.catalog.footers import Claim, Verified
 from icetower.commit.engine import Committed, Engine, Limits
 from icetower.commit.head import Heads
@@ -22,7 +25,7 @@ from icetower.gateway import tower as gateway
 from icetower.gateway.aftermath import Aftermath
 from icetower.gateway.attempts import Attempts
 from icetower.gateway.gatekeeper import Gatekeeper
-from icetower.gateway.governor import Governor
+from icetower.gateway.owners import Owners
 from icetower.gateway.settings import EscalationSettings, Settings
 from icetower.gateway.twins import Twins
 from icetower.ledger.histories import Fate, TableName
@@ -185,11 +188,19 @@ class Gateway(gateway.Tower):
         registry: Any = Registry(door.world)
         self.gatekeeper = Gatekeeper(registry, self.ledger, self.heads.group_keys, self.flush)
         self.engine = Engine(door, door, self.heads, self.manifests, ambient, self.gatekeeper, limits)  # type: ignore[arg-type]
-        self.footers = Footers()  # type: ignore[assignment]
-        self.vectors = Vectors(door)  # type: ignore[arg-type]
         # Everybody is an administrator here, whom no contract holds up or stops.
         self.escalations = Escalations(registry, ambient, EscalationSettings().ways({}))
-        self.governor = Governor(registry, ambient, self._note, deadline_s=limits.deadline_s)
+        self.owners = Owners(registry, ambient)
+        shadow = ShadowRecorder(ambient, self._note)
+        self.gate = Gate(
+            Files(self.manifests, Footers(), Vectors(door), Contents(door)),  # type: ignore[arg-type]
+            self.escalations,
+            RateLimits(ambient, shadow, deadline_s=limits.deadline_s),
+            shadow,
+            registry,
+            None,  # type: ignore[arg-type]
+            ambient,
+        )
         self.twins = Twins()
         self.told: dict[asyncio.Task[Any] | None, str] = {}
         self.aftermath = Aftermath(self.ledger, ambient)

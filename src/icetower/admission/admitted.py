@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,3 +85,16 @@ class AdmittedAppend:
     fingerprint: str
     table_uuid: str | None = None
     read_as: tuple[Mapping[str, Any], str | None] | None = None
+
+
+def fingerprint(updates: Sequence[JSON], changes: Sequence[Change]) -> str:
+    """Stands for a commit's content: the files it adds and removes, and its other updates.
+
+    A client that tries again on a newer base sends another snapshot id, parent and manifests with the same files.
+    """
+    files = [sorted({t.file.path for t in side}) for change in changes for side in (change.added, change.removed)]
+    rest = [update for update in updates if update["action"] not in ("add-snapshot", "set-snapshot-ref")]
+    if not changes:
+        rest = list(updates)
+    content = json.dumps([files, rest], sort_keys=True, separators=(",", ":"), default=str)
+    return hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()

@@ -1,7 +1,7 @@
-"""May this append by the fast path go on? In two steps, around the reading of its files.
+"""The checks of an append by the fast path, which names data files.
 
-`ask` needs no file: it knows the contract, the paths and the partitions that the request names, so that nothing is read
-for whom nothing is granted. `admitted` gets the files as `catalog.footers` has found them.
+Those before a file is opened know the contract, the paths and the partitions that the request names, so that nothing is
+read for a principal to which nothing is granted. `admitted` gets the files as `catalog.footers` has found them.
 
 append.branch      the branch is not there, or is a tag
 append.partition   a partition does not fit its spec, or the file's statistics contradict it
@@ -21,14 +21,14 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Context, Decimal
-from functools import partial
+from functools import cached_property
 from typing import Any
 
 from icetower.admission.admitted import AdmittedAppend
-from icetower.admission.keys import check_key, ways_of
+from icetower.admission.identity import Identity, check_key
 from icetower.admission.locations import check_files, roots_of
 from icetower.admission.quotas import check_quota
-from icetower.admission.refusals import Held, refusal
+from icetower.admission.refusals import refusal
 from icetower.catalog.changes import FAMILY_OF, plain_path
 from icetower.catalog.footers import Claim, Verified
 from icetower.conflicts import literals
@@ -51,22 +51,26 @@ _APPEND = frozenset({Operation.APPEND})
 _WIDE = Context(prec=1000)
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """An append that may go on if its files are what it says.
+@dataclass(frozen=True)
+class AppendFacts:
+    """One append by one principal.
 
     Attributes:
-        claims: the files to be verified.
-        shadowed: what the contract, which is in shadow mode, would have refused.
+        head: the table, as of late; the plan looks at it again.
+        now_ms: milliseconds since 1970, for what contracts own relative to ``now``.
     """
 
     principal: Principal
-    identifier: Identifier
+    table: Identifier
     head: HeadState
     request: AppendRequest
-    key: str | None
-    claims: tuple[Claim, ...]
-    shadowed: tuple[ContractViolation, ...] = ()
+    identity: Identity
+    now_ms: int
+
+    @cached_property
+    def claims(self) -> tuple[Claim, ...]:
+        """The files to be verified. Raises `ValidationFailed` for a spec or partition that the table doesn't have."""
+        return tuple(_claim(self.head, file) for file in self.request.files)
 
 
 def key_of(request: AppendRequest, key: str | None) -> str | None:
@@ -76,60 +80,21 @@ def key_of(request: AppendRequest, key: str | None) -> str | None:
     return request.key if key is None else key
 
 
-def ask(
-    principal: Principal,
-    identifier: Identifier,
-    head: HeadState,
-    request: AppendRequest,
-    key: str | None,
-    *,
-    now_ms: int,
-) -> Asked:
-    """What can be said before a file is opened.
-
-    Args:
-        head: the table, as of late; the plan looks at it again.
-        key: the idempotency key, if any (`key_of`).
-        now_ms: milliseconds since 1970, for what contracts own relative to ``now``.
-
-    Raises:
-        ContractViolation: outside the principal's contract.
-        ValidationFailed: a branch, spec or partition that the table doesn't have.
-    """
-    _check_table(identifier, head, request.ref)
-    claims = tuple(_claim(head, file) for file in request.files)
-    _check_each_once(claims)
-    shadow = Held(principal)
-    if not principal.administrator:
-        size_bytes = sum(file.size_bytes for file in request.files)
-        ways = ways_of(key, request.application, in_summary=key is not None)
-        for check_it in (
-            partial(_check_contract, principal, identifier, head, claims, now_ms),
-            partial(check_files, principal, identifier, head.metadata, [claim.path for claim in claims]),
-            partial(check_quota, principal, identifier, files=len(claims), size_bytes=size_bytes),
-            partial(check_key, principal, identifier, ways),
-        ):
-            with shadow.held():
-                check_it()
-    _check_spelling(roots_of(head.metadata), claims)
-    return Asked(principal, identifier, head, request, key, claims, tuple(shadow.refusals))
-
-
-def admitted(asked: Asked, files: Sequence[Verified]) -> AdmittedAppend:
+def admitted(facts: AppendFacts, files: Sequence[Verified]) -> AdmittedAppend:
     """The append with its files as they were found."""
-    uuid = asked.head.metadata.get("table-uuid")
+    uuid = facts.head.metadata.get("table-uuid")
     return AdmittedAppend(
-        principal=asked.principal.name,
-        identifier=asked.identifier,
-        ref=asked.request.ref,
+        principal=facts.principal.name,
+        identifier=facts.table,
+        ref=facts.request.ref,
         files=tuple(Touched(verified.file, verified.spec_id, None) for verified in files),
-        key=asked.key,
-        application=asked.request.application,
-        contract=asked.principal.contract.name,
-        contract_version=asked.principal.contract_version,
-        fingerprint=fingerprint(claim.path for claim in asked.claims),
+        key=facts.identity.key,
+        application=facts.identity.application,
+        contract=facts.principal.contract.name,
+        contract_version=facts.principal.contract_version,
+        fingerprint=fingerprint(claim.path for claim in facts.claims),
         table_uuid=None if uuid is None else str(uuid),
-        read_as=read_as(asked.head.metadata),
+        read_as=read_as(facts.head.metadata),
     )
 
 
@@ -176,35 +141,62 @@ def fingerprint(paths: Iterable[str]) -> str:
     return hashlib.sha256("\n".join(sorted(paths)).encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _check_table(identifier: Identifier, head: HeadState, ref: str) -> None:
+# -- before a file is opened -------------------------------------------------------------------------------------------
+
+
+def check_table(facts: AppendFacts) -> None:
+    """append.branch, append.encrypted: there is a branch that files can be appended to."""
+    head, ref = facts.head, facts.request.ref
     found = (head.metadata.get("refs") or {}).get(ref)
     if (found is None and ref != MAIN) or (found is not None and found.get("type") != "branch"):
         raise ValidationFailed(
-            f"{ref} is no branch of {identifier}; create it, or append to main", rule="append.branch"
+            f"{ref} is no branch of {facts.table}; create it, or append to main", rule="append.branch"
         )
     if head.metadata["properties"].get("encryption.key-id"):
         raise ValidationFailed(
-            f"the table {identifier} is encrypted; append to it by a commit of Iceberg's own", rule="append.encrypted"
+            f"the table {facts.table} is encrypted; append to it by a commit of Iceberg's own", rule="append.encrypted"
         )
 
 
-def _check_each_once(claims: Sequence[Claim]) -> None:
-    paths = {claim.path for claim in claims}
-    if len(paths) < len(claims):
-        twice = next(path for path, count in Counter(claim.path for claim in claims).items() if count > 1)
+def check_partitions_fit(facts: AppendFacts) -> None:
+    """append.partition: each file's partition fits a spec of the table."""
+    assert facts.claims is not None
+
+
+def check_each_once(facts: AppendFacts) -> None:
+    """append.repeated: each file is named once."""
+    paths = {claim.path for claim in facts.claims}
+    if len(paths) < len(facts.claims):
+        twice = next(path for path, count in Counter(claim.path for claim in facts.claims).items() if count > 1)
         raise ValidationFailed(
             f"the append names the file {twice} twice; its rows would be read twice", rule="append.repeated"
         )
 
 
-def _check_contract(
-    principal: Principal, identifier: Identifier, head: HeadState, claims: Sequence[Claim], now_ms: int
-) -> None:
-    counted = Counter((claim.spec, claim.partition) for claim in claims)
+def check_partitions(facts: AppendFacts) -> None:
+    """contract.table, contract.operation, contract.partitions, contract.undecided."""
+    counted = Counter((claim.spec, claim.partition) for claim in facts.claims)
     touches = [Touch(spec, partition, True, DATA, count) for (spec, partition), count in counted.items()]
-    verdict = check(principal.contract, identifier, touches, _APPEND, layout=Layout.of(head.metadata), now_ms=now_ms)
+    layout = Layout.of(facts.head.metadata)
+    verdict = check(facts.principal.contract, facts.table, touches, _APPEND, layout=layout, now_ms=facts.now_ms)
     if not isinstance(verdict, Clear):
-        raise refusal(verdict, principal, identifier)
+        raise refusal(verdict, facts.principal, facts.table)
+
+
+def check_locations(facts: AppendFacts) -> None:
+    """contract.location: the files lie in the table's place, and in the principal's own."""
+    check_files(facts.principal, facts.table, facts.head.metadata, [claim.path for claim in facts.claims])
+
+
+def check_quotas(facts: AppendFacts) -> None:
+    """contract.quota: how many files, and bytes, an append brings."""
+    size_bytes = sum(file.size_bytes for file in facts.request.files)
+    check_quota(facts.principal, facts.table, files=len(facts.claims), size_bytes=size_bytes)
+
+
+def check_idempotency(facts: AppendFacts) -> None:
+    """contract.key: a key, where the contract requires one."""
+    check_key(facts.principal, facts.table, facts.identity.ways)
 
 
 # -- one name for one file: paths are compared as texts, here, in groups, and by engines that look for deletes ---------
@@ -213,10 +205,11 @@ _ODD = re.compile(r"/\.{0,2}(?=/|\Z)|[?#]")
 """What has more than one spelling. Some libraries drop what comes after ? and #, and others take it for the name."""
 
 
-def _check_spelling(roots: Sequence[str], claims: Sequence[Claim]) -> None:
-    """Files are spelled as the table spells the place that they lie in."""
+def check_spelling(facts: AppendFacts) -> None:
+    """append.path: files are spelled as the table spells the place that they lie in."""
+    roots = roots_of(facts.head.metadata)
     plain = sorted(((plain_path(root).rstrip("/"), root.rstrip("/")) for root in roots), key=lambda pair: -len(pair[0]))
-    for claim in claims:
+    for claim in facts.claims:
         path = claim.path
         own = plain_path(path)
         for bare, root in plain:  # of places within each other, the innermost counts

@@ -37,9 +37,9 @@ def must_look_inside(principal: Principal, identifier: Identifier, operations: f
     return not (principal.administrator or contract.grants_everywhere(operations & FILE_OPERATIONS, identifier))
 
 
-def strangers(changes: Sequence[Change], named: Named) -> frozenset[str]:
+def unlisted_targets(changes: Sequence[Change], named: Named) -> frozenset[str]:
     """The data files that are named inside of delete files, and not by their manifests."""
-    return frozenset(name for touched in _added(changes) for name in _untold(touched, named))
+    return frozenset(name for touched in _added(changes) for name in _unlisted(touched, named))
 
 
 def check_contents(
@@ -50,7 +50,7 @@ def check_contents(
     Args:
         table: its metadata, with the commit's own schemas and specs.
         named: what is named in the delete files, as `Contents.named` found it.
-        places: where the data files are of which the manifests say nothing (`strangers`), as `targets.locate` found.
+        places: where the data files of `unlisted_targets` are, as `targets.locate` found.
         now_ms: milliseconds since 1970, for what contracts own relative to ``now``.
 
     Raises:
@@ -64,7 +64,7 @@ def check_contents(
         if named[touched.file.path] is None:
             raise _closed(principal, identifier, touched, _CLOSED)
         reached: dict[Place, None] = {}
-        for name in sorted(_untold(touched, named)):
+        for name in sorted(_unlisted(touched, named)):
             if name not in places:  # the commit's own word on where it is does not do
                 raise _closed(principal, identifier, touched, f"there are too many manifests to look for {name}")
             found = (*own.get(name, ()), *places[name])
@@ -92,7 +92,7 @@ def _added(changes: Sequence[Change]) -> Iterator[Touched]:
     return (touched for change in changes for touched in change.added)
 
 
-def _untold(touched: Touched, named: Named) -> frozenset[str]:
+def _unlisted(touched: Touched, named: Named) -> frozenset[str]:
     return (named.get(touched.file.path) or frozenset()) - targets_of(touched.file)
 
 

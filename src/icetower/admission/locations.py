@@ -21,6 +21,9 @@ from icetower.table.metadata import DATA_PATH, DATA_PATHS, data_location
 
 JSON = Mapping[str, Any]
 
+PATHS = (*DATA_PATHS, "write.metadata.path")
+"""Properties that say where a table's files are written."""
+
 _SETS = ("updates", "updated")
 
 
@@ -44,8 +47,8 @@ def own_path(principal: Principal, table: Identifier, location: str, properties:
     return f"{data_location(location, properties)}/{principal.name}"
 
 
-def told(principal: Principal, table: Identifier, metadata: JSON) -> dict[str, str] | None:
-    """The properties that a principal alone is told with a table; None: the table's, as they are."""
+def client_properties(principal: Principal, table: Identifier, metadata: JSON) -> dict[str, str] | None:
+    """The properties that a principal alone is given with a table; None: the table's, as they are."""
     path = own_path(principal, table, metadata["location"], metadata.get("properties") or {})
     return None if path is None else {DATA_PATH: path}
 
@@ -83,10 +86,10 @@ def check_files(principal: Principal, table: Identifier, metadata: JSON, paths: 
         )
 
 
-def without_told(
+def without_client_properties(
     principal: Principal, table: Identifier, metadata: JSON | None, location: str | None, updates: Sequence[JSON]
 ) -> tuple[JSON, ...]:
-    """The updates of a commit without what the principal alone was told.
+    """The updates of a commit without the properties that the principal alone was given.
 
     Args:
         metadata: the table as it stands; None where the commit creates it.

@@ -1,8 +1,8 @@
-"""Nobody tells the progress of somebody else's sink: it would pass over rows that it has not committed, without a word.
+"""A principal may not write the progress of another principal's sink: that sink would silently skip rows.
 
 Flink, Spark's streaming and Kafka Connect look for their progress in the summaries of the table's snapshots, whoever
-wrote them. So it is told by who told it last, or by a principal under the same contract. Who may append everywhere may
-tell all: nothing in the table is kept from it.
+wrote them. So it is written by the principal that wrote it last, or by one under the same contract. A principal that
+may append everywhere may write any: nothing in the table is kept from it.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from icetower.table.sinks import Sink, sinks_of
 _APPEND = frozenset({Operation.APPEND})
 
 
-def told_by(
+def tellers_of(
     principal: Principal, table: Identifier, metadata: Mapping[str, Any] | None, changes: Sequence[Change]
 ) -> dict[Sink, str]:
-    """Sinks whose progress a commit tells, each with the other principal who told it last.
+    """Sinks with progress in a commit, each with the other principal that wrote it last.
 
     What was committed past the tower has no principal, and may be gone on with by anybody.
     """
@@ -49,16 +49,16 @@ def _named(summary: Mapping[str, Any]) -> set[Sink]:
 
 
 def check_progress(
-    principal: Principal, table: Identifier, told: Mapping[Sink, str], strangers: Collection[str]
+    principal: Principal, table: Identifier, tellers: Mapping[Sink, str], others: Collection[str]
 ) -> None:
-    """Raises `ContractViolation` where a commit tells the progress of a stranger's sink.
+    """Raises `ContractViolation` where a commit tells the progress of another's sink.
 
     Args:
-        told: from `told_by`.
-        strangers: those of its principals that may act, under other contracts.
+        tellers: from `tellers_of`.
+        others: those of its principals that may act, under other contracts.
     """
-    for sink, other in told.items():
-        if other in strangers:
+    for sink, other in tellers.items():
+        if other in others:
             raise ContractViolation(
                 f"{principal.name} may not commit to {table}: its summary tells the progress of the sink "
                 f"{' '.join(sink)}, as {other} has done up to now, and that one would pass over what it has not "

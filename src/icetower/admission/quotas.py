@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Hashable
 
+from icetower.admission.shadow import ShadowRecorder
+from icetower.ambient import Ambient
 from icetower.contracts.model import Quota, Retries
 from icetower.counting import counted
-from icetower.errors import ContractViolation
+from icetower.errors import CommitConflict, ContractViolation
 from icetower.protocol.names import Identifier
 from icetower.recent import Recent
 from icetower.registry.principals import Principal
@@ -109,3 +111,44 @@ class Rates:
             places.take(now_s + wait_s, work)
         self._places.put(name, places, len(places.taken) or 1)
         return wait_s
+
+
+class RateLimits:
+    """Holds a commit until the contract's quota of commits lets one more go on.
+
+    Args:
+        deadline_s: as long as this after its request came, a commit is held.
+    """
+
+    def __init__(self, ambient: Ambient, shadow: ShadowRecorder, *, deadline_s: float) -> None:
+        self._ambient = ambient
+        self._shadow = shadow
+        self._deadline_s = deadline_s
+        self._rates = Rates()
+
+    async def wait(self, principal: Principal, table: Identifier, *, since_s: float, work: Hashable) -> None:
+        """Wait for a place.
+
+        Args:
+            since_s: when the request came, monotonic.
+            work: what identifies the commit from one try of its client to the next.
+
+        Raises:
+            CommitConflict: no place is free before the deadline. Clients back off and come again (trap A4).
+        """
+        now_s = self._ambient.monotonic_s()
+        left_s = max(0.0, since_s + self._deadline_s - now_s)
+        wait_s = self._rates.wait_s(principal, table, now_s, left_s, work)
+        if wait_s > left_s:
+            too_many = CommitConflict(
+                f"{principal.name} has used up the commits a minute that contract {principal.contract.name} allows "
+                f"for {table} (commits_per_minute); come back in {wait_s:.0f} s, or write more at once",
+                rule="contract.quota",
+                next_step="wait_until",
+                wait_until_ms=self._ambient.now_ms() + int(wait_s * 1000) + 1,
+            )
+            if not principal.contract.shadow:
+                raise too_many
+            self._shadow.record(principal, table, "commit", [too_many])
+        elif wait_s > 0 and not principal.contract.shadow:
+            await self._ambient.sleep(wait_s)

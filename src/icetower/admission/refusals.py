@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from typing import Self
 
 from icetower.contracts.check import Touch, Undecided, Violation
 from icetower.contracts.model import Operation
@@ -72,33 +71,6 @@ class Misplaced(ContractViolation):
 
 class OrdersTower(ContractViolation):
     """A property of a table by which the tower itself would act on the work of others."""
-
-
-class Held:
-    """Collects what a contract in shadow mode would refuse; for all others, what is refused is raised.
-
-    Attributes:
-        refusals: in the order in which they were met.
-    """
-
-    def __init__(self, principal: Principal) -> None:
-        self._shadow = principal.contract.shadow
-        self.refusals: list[ContractViolation] = []
-
-    def held(self) -> Self:
-        """What is refused within is held."""
-        return self
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, at: object) -> bool:
-        if not self._shadow or not isinstance(error, ContractViolation):
-            return False
-        if isinstance(error, OrdersTower) or (error.rule in ALWAYS and not isinstance(error, Misplaced)):
-            return False
-        self.refusals.append(error)
-        return True
 
 
 def refusal(verdict: Violation | Undecided, principal: Principal, table: Identifier) -> ContractViolation:

@@ -19,6 +19,7 @@ from icetower.conflicts.history import Live, NeedsFiles, parent_of
 from icetower.conflicts.pruning import can_contain
 from icetower.errors import CommitConflict, KeyMisused
 from icetower.protocol.marks import APPLICATION, BASE, CLIENT_LIST, KEY, PRINCIPAL, REF, SEQUENCE
+from icetower.protocol.updates import target_ref
 from icetower.table import metadata as table_metadata
 from icetower.table.change import COUNTED, Change, Touched, own_added_entries, summary_totals
 from icetower.table.entry_checks import Identity, identity_of
@@ -490,14 +491,6 @@ def _renumbered(row: ManifestFile, sequence_number: int) -> ManifestFile:
         min_sequence_number=sequence_number if inherits else row.min_sequence_number,
         first_row_id=None,
     )
-
-
-def target_ref(updates: Sequence[Mapping[str, Any]]) -> str | None:
-    """The ref that a commit moves to a snapshot of its own, or to any."""
-    for update in updates:
-        if update["action"] == "set-snapshot-ref":
-            return update["ref-name"]
-    return None
 
 
 def _check_base(ground: Ground, member: Admitted, ref: str) -> None:

@@ -21,12 +21,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from icetower.admission.admit import application_of
 from icetower.admission.admitted import Admitted, AdmittedAppend
+from icetower.admission.identity import application_of
 from icetower.catalog.ports import METADATA_MAX_BYTES
 from icetower.commit.appends import Folded, fold, once_each, why_not
 from icetower.commit.declared import scope_to_hold
-from icetower.commit.draft import Replacement, data_path, finish, merged_parent, target_ref
+from icetower.commit.draft import Replacement, data_path, finish, merged_parent
 from icetower.commit.ground import Ground, Made
 from icetower.commit.live_files import NeedsPaths, Of, check, named_by
 from icetower.commit.rebase import Word, base_of, conflicts_of, refusal, steps_since, word_for
@@ -37,6 +37,7 @@ from icetower.conflicts.written import Targets, loose
 from icetower.errors import CommitConflict, IcetowerError, KeyMisused, ValidationFailed
 from icetower.protocol.marks import CLIENT_LIST
 from icetower.protocol.sizes import check_room
+from icetower.protocol.updates import target_ref
 from icetower.table import metadata as table_metadata
 from icetower.table.head import HeadState
 from icetower.table.keys import KeyRecord, Keys, cut_off, rolled_back

@@ -16,11 +16,11 @@ commit in the table; when the other half has gone, only the ledger knows.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from icetower.admission.admit import application_of
+from icetower.admission.identity import Identity, application_of
 from icetower.errors import KeyMisused
 from icetower.ledger.histories import Fate, TableName
 from icetower.ledger.ledger import Commit, CommitKey, Ledger
@@ -29,34 +29,6 @@ from icetower.protocol.names import Identifier
 from icetower.table.head import HeadState
 from icetower.table.keys import cut_off, rolled_back
 from icetower.table.lines import reaches
-
-
-@dataclass(frozen=True, slots=True)
-class Sent:
-    """A commit by the names that it goes under.
-
-    Attributes:
-        ref: the branch or tag that it moves; empty where it moves none.
-        key: its idempotency key.
-        application: (application, sequence).
-        snapshots: its snapshots as sent (JSON); none for an append by the fast path.
-    """
-
-    principal: str
-    ref: str
-    key: str | None
-    application: tuple[str, int] | None
-    snapshots: Sequence[Mapping[str, Any]] = ()
-
-    @property
-    def work(self) -> Hashable:
-        """What one piece of work is known by, from one try of its client to the next; None where nothing tells."""
-        return self.key or self.application or self.own or None
-
-    @property
-    def own(self) -> tuple[int, ...]:
-        """The ids of its snapshots."""
-        return tuple(snapshot["snapshot-id"] for snapshot in self.snapshots)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +52,7 @@ class Landed:
         return any(snapshot_id in head.snapshots for snapshot_id in self.snapshots)
 
 
-async def landed(ledger: Ledger, head: HeadState, sent: Sent) -> Landed | None:
+async def landed(ledger: Ledger, head: HeadState, identity: Identity) -> Landed | None:
     """How a commit has landed before; None if it has not, as far as this version of the table and the ledger know.
 
     Args:
@@ -90,22 +62,22 @@ async def landed(ledger: Ledger, head: HeadState, sent: Sent) -> Landed | None:
         KeyMisused: it landed and was rolled back (trap K2), or its key stands for another write of the same running
             application (trap K3).
     """
-    uuid, principal, ref = str(head.metadata["table-uuid"]), sent.principal, sent.ref
-    if sent.key is not None:
-        there, commit = head.keys.find(principal, ref, sent.key), None
+    uuid, principal, ref = str(head.metadata["table-uuid"]), identity.principal, identity.ref
+    if identity.key is not None:
+        there, commit = head.keys.find(principal, ref, identity.key), None
         snapshots, application = there, None
         if there is not None:
             application = application_of((head.snapshots.get(there[-1]) or {}).get("summary") or {})
-        elif (commit := await ledger.find_commit(CommitKey(uuid, ref, principal, sent.key))) is not None:
+        elif (commit := await ledger.find_commit(CommitKey(uuid, ref, principal, identity.key))) is not None:
             snapshots, application = commit.snapshots, commit.application_id
         if snapshots is not None:
-            name = f"idempotency key {sent.key}"
+            name = f"idempotency key {identity.key}"
             on_branch = check_on_branch(head, name, ref, snapshots)
-            _check_same_write(sent, snapshots, application)
+            _check_same_write(identity, snapshots, application)
             await _check_whole(ledger, uuid, name, there)
             return Landed(name, snapshots, on_branch, commit)
-    if sent.application is not None:
-        application, number = sent.application
+    if identity.application is not None:
+        application, number = identity.application
         last, commit = head.keys.sequence(principal, ref, application), None
         there = None if last is None else last[1]
         if last is None or last[0] < number:
@@ -192,34 +164,34 @@ def check_on_branch(head: HeadState, what: str, ref: str, snapshots: Sequence[in
     return has
 
 
-def resent(head: HeadState, sent: Sent) -> tuple[int, ...] | None:
+def resent(head: HeadState, identity: Identity) -> tuple[int, ...] | None:
     """The snapshots of a commit that is sent once more as it is, where they are in the table and on its branch.
 
     Of several, the first may have expired since: they came together, and the last tells of all. All else about
     snapshots whose ids are known already (another's, other content, rolled back) is for the plan to say.
     """
-    at = head.ref(sent.ref)
-    if at is None or not sent.own or sent.own[-1] not in head.snapshots:
+    at = head.ref(identity.ref)
+    if at is None or not identity.snapshot_ids or identity.snapshot_ids[-1] not in head.snapshots:
         return None
-    there = [snapshot for snapshot in sent.snapshots if snapshot["snapshot-id"] in head.snapshots]
+    there = [snapshot for snapshot in identity.snapshots if snapshot["snapshot-id"] in head.snapshots]
     for snapshot in there:
         saved = head.snapshots[snapshot["snapshot-id"]]
         summary: Mapping[str, Any] = saved.get("summary") or {}
         same = snapshot.get("manifest-list") in (saved.get("manifest-list"), summary.get(CLIENT_LIST))
-        if not same or summary.get(PRINCIPAL) != sent.principal:
+        if not same or summary.get(PRINCIPAL) != identity.principal:
             return None
     own = tuple(snapshot["snapshot-id"] for snapshot in there)
     return own if reaches(head.snapshots.get, at, own[-1]) else None
 
 
-def _check_same_write(sent: Sent, snapshots: tuple[int, ...], application: str | None) -> None:
+def _check_same_write(identity: Identity, snapshots: tuple[int, ...], application: str | None) -> None:
     """One key for two writes of one running application would turn the second into a silent no-op (trap K3)."""
-    if sent.key is None or sent.own[-len(snapshots) :] == snapshots or application is None:
+    if identity.key is None or identity.snapshot_ids[-len(snapshots) :] == snapshots or application is None:
         return
-    if application in {application_of(snapshot.get("summary") or {}) for snapshot in sent.snapshots}:
+    if application in {application_of(snapshot.get("summary") or {}) for snapshot in identity.snapshots}:
         raise KeyMisused(
             f"application {application} has already committed snapshot {snapshots[-1]} under idempotency key "
-            f"{sent.key} and now sends other content under it; set the key per write, not per session",
+            f"{identity.key} and now sends other content under it; set the key per write, not per session",
             rule="key.per-write",
             snapshot=snapshots[-1],
             next_step="fix_request",  # under a new key, a write that is tried again would land twice

@@ -18,7 +18,6 @@ from icetower.ambient import Ambient
 from icetower.catalog.changes import Manifests, is_under, memory_of_rows
 from icetower.catalog.deletes import Blobs, PositionDeletes
 from icetower.catalog.ports import Storage, Swap
-from icetower.commit.draft import target_ref
 from icetower.commit.limits import Limits
 from icetower.commit.live_files import LiveFiles, Of
 from icetower.commit.plan import Member, Needs, Plan, Sources, plan
@@ -27,6 +26,7 @@ from icetower.commit.rebase import asks_for_snapshot_isolation
 from icetower.conflicts.history import Files
 from icetower.errors import CommitConflict, IcetowerError
 from icetower.protocol.names import Identifier
+from icetower.protocol.updates import target_ref
 from icetower.recent import Budget, Held
 from icetower.table import metadata as table_metadata
 from icetower.table.head import HeadState

@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from icetower.admission.admit import PATHS
 from icetower.admission.admitted import Admitted
-from icetower.admission.locations import steers_clients
+from icetower.admission.locations import PATHS, steers_clients
 from icetower.ambient import Ambient
 from icetower.catalog.changes import Manifests, is_under, plain_path
 from icetower.catalog.ports import Storage, Swap, SwapLost, SwapUnknown, Upstream

@@ -7,9 +7,8 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from icetower.admission.admit import application_of
 from icetower.admission.admitted import Admitted, AdmittedAppend
-from icetower.commit.draft import target_ref
+from icetower.admission.identity import application_of
 from icetower.commit.group_keys import GroupKeys, commits_of, group_of
 from icetower.commit.retention import YOUNG_MS
 from icetower.errors import CommitConflict, CommitStateUnknown, Forbidden, IcetowerError
@@ -17,6 +16,7 @@ from icetower.ledger.histories import Fate, TableName
 from icetower.ledger.ledger import Batch, Commit, CommitKey, Expired, Group, Ledger
 from icetower.protocol.marks import GROUP_FILE, REF
 from icetower.protocol.names import Identifier
+from icetower.protocol.updates import target_ref
 from icetower.registry.registry import RESERVED_NAME, Registry
 from icetower.table.branches import Branches
 from icetower.table.head import HeadState

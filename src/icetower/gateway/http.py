@@ -103,7 +103,7 @@ class Call:
 
     def allow(self, check: Callable[..., None], *arguments: Any) -> None:
         """Ask `admission.permissions` about the caller. Raises `ContractViolation`, but in shadow mode."""
-        self.tower.governor.allow(self.principal, check, *arguments)
+        self.tower.shadow.allow(self.principal, check, *arguments)
 
     def query(self, name: str) -> str | None:
         return self.request.query_params.get(name)

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from icetower.admission import locations, permissions
-from icetower.admission.admit import PATHS
+from icetower.admission.locations import PATHS
 from icetower.admission.properties import check_properties
 from icetower.contracts.model import Operation
 from icetower.errors import BadRequest, ContractViolation, NoSuchNamespace, NoSuchTable
@@ -449,8 +449,8 @@ def _own(call: Call, identifier: Identifier, head: HeadState) -> dict[str, str |
     One without a value is left out: clients would load code by it (trap S8).
     """
     kept_back = head.withheld(call.tower.settings.client_code)
-    told = locations.told(call.principal, identifier, head.metadata)
-    return {**kept_back, **(told or {})} if kept_back or told else None
+    own = locations.client_properties(call.principal, identifier, head.metadata)
+    return {**kept_back, **(own or {})} if kept_back or own else None
 
 
 def _only_refs(metadata: Metadata) -> Metadata:

@@ -7,21 +7,18 @@ import logging
 import os
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import chain
-from typing import Any
 
 from icetower.admission import appends as admission_of_appends
-from icetower.admission import contents, locations, permissions
-from icetower.admission.admit import admit, shaped
+from icetower.admission import permissions
 from icetower.admission.admitted import Admitted
-from icetower.admission.keys import key_of, number_of
+from icetower.admission.gate import Files, Gate
+from icetower.admission.identity import Identity
 from icetower.admission.operations import claimed_by
-from icetower.admission.progress import check_progress, told_by
-from icetower.admission.targets import check_ages, locate
-from icetower.admission.unread import admit_unread
+from icetower.admission.quotas import RateLimits
+from icetower.admission.shadow import ShadowRecorder
 from icetower.ambient import Ambient
-from icetower.catalog.changes import Manifests, read_changes
+from icetower.catalog.changes import Manifests
 from icetower.catalog.deletes import Contents, Vectors
 from icetower.catalog.footers import Footers
 from icetower.catalog.parsing import Reading
@@ -29,10 +26,8 @@ from icetower.catalog.ports import Storage, Upstream
 from icetower.catalog.sql import SqlUpstream
 from icetower.catalog.storage import FileIOStorage
 from icetower.commit import replays
-from icetower.commit.draft import target_ref
 from icetower.commit.engine import Committed, Engine, Limits
 from icetower.commit.head import Heads
-from icetower.commit.replays import Sent
 from icetower.commit.tables import Tables
 from icetower.contracts.model import ADMINISTRATOR_NAME, Operation
 from icetower.database import Database, sqlite_url
@@ -44,8 +39,8 @@ from icetower.errors import (
 from icetower.gateway.aftermath import Aftermath
 from icetower.gateway.attempts import Attempts, partitions_of
 from icetower.gateway.gatekeeper import Gatekeeper
-from icetower.gateway.governor import Governor
 from icetower.gateway.intake import Intake
+from icetower.gateway.owners import Owners
 from icetower.gateway.readiness import readiness_of
 from icetower.gateway.settings import Settings, data_directory
 from icetower.gateway.token_rates import TokenRates
@@ -59,6 +54,7 @@ from icetower.observe.events import Events
 from icetower.protocol.appends import AppendRequest
 from icetower.protocol.commits import CommitRequest
 from icetower.protocol.names import Identifier
+from icetower.protocol.updates import creates, target_ref
 from icetower.recent import Budget
 from icetower.registry.principals import Principal
 from icetower.registry.registry import Registry
@@ -112,9 +108,6 @@ class Tower:
             ambient=ambient,
             went_around=self.bypasses.noticed,
         )
-        self.footers = Footers(self.storage, budget=self.budget)
-        self.vectors = Vectors(self.storage)
-        self.contents = Contents(self.storage, budget=self.budget)
         warehouse = settings.upstream.warehouse or f"file://{data}/warehouse"  # as it is: nothing is unquoted
         self.tables = Tables(
             self.upstream,
@@ -146,7 +139,17 @@ class Tower:
             Limits(deadline_s=settings.server.queue_deadline_s, metadata_max_bytes=settings.server.metadata_max_bytes),
             self.attempts.swapped,
         )
-        self.governor = Governor(self.registry, ambient, self._note, deadline_s=settings.server.queue_deadline_s)
+        self.shadow = ShadowRecorder(ambient, self._note)
+        self.owners = Owners(self.registry, ambient)
+        files = Files(
+            self.manifests,
+            Footers(self.storage, budget=self.budget),
+            Vectors(self.storage),
+            Contents(self.storage, budget=self.budget),
+        )
+        rates = RateLimits(ambient, self.shadow, deadline_s=settings.server.queue_deadline_s)
+        places, code = self.tables, settings.client_code
+        self.gate = Gate(files, self.escalations, rates, self.shadow, self.registry, places, ambient, code)
         self.intake = Intake(settings.server, ambient, open_to_all=open_to_all)
         self.keys_in_flight: dict[tuple[str, str], tuple[asyncio.Lock, int]] = {}
         self.twins: Twins[tuple[Committed, ...]] = Twins()
@@ -196,18 +199,18 @@ class Tower:
                 if isinstance(admitted, Committed):
                     return (admitted,)
                 operation = "+".join(sorted(admitted.operations)) or "none"
-                done = await self._commit(admitted, creates=_creates(request))
+                done = await self._commit(admitted)
                 partitions = partitions_of(done.head, _touched(admitted))
                 return (done,)
 
         try:
-            sent = _sent(principal, request, key, application)
+            sent = Identity.of_commit(principal.name, request.updates, key, application)
             key, name = sent.key, sent.work
             operation = "+".join(sorted(claimed_by(request.requirements, request.updates))) or "none"
             self._require(principal, _asked_first(request), request.identifier)
             committed = _told(*await self.twins.once(_name(principal, [sent]), request, work))[0]
         except IcetowerError as error:
-            error = await self.governor.explained(principal, error)
+            error = await self.owners.explained(principal, error)
             told = await self.escalations.failed(principal, request.identifier, error, work=name)
             self._log(principal.name, request.identifier, operation, started_s, told, key=key)
             if told is not error:
@@ -216,8 +219,8 @@ class Tower:
         self._log(principal.name, request.identifier, operation, started_s, committed, key=key, partitions=partitions)
         return committed.head
 
-    async def _commit(self, admitted: Admitted, *, creates: bool) -> Committed:
-        if creates:
+    async def _commit(self, admitted: Admitted) -> Committed:
+        if creates(admitted.requirements):
             for error in (await self.gatekeeper.still_admits([admitted])).values():
                 raise error
             head = await self.tables.create_by_commit(admitted)
@@ -242,9 +245,9 @@ class Tower:
             return
         started_s = self.ambient.monotonic_s()
         try:
-            sent = [_sent(principal, request, key, application) for request in requests]
+            sent = [Identity.of_commit(principal.name, each.updates, key, application) for each in requests]
             for request in requests:
-                if _creates(request):
+                if creates(request.requirements):
                     raise NotSupported(f"a transaction cannot create a table ({request.identifier}); create it first")
                 assert request.identifier is not None
                 self._require(principal, _asked_first(request), request.identifier)
@@ -265,7 +268,7 @@ class Tower:
 
             committed = _told(*await self.twins.once(_name(principal, sent), tuple(requests), work))
         except IcetowerError as error:
-            told = error = await self.governor.explained(principal, error)
+            told = error = await self.owners.explained(principal, error)
             for identifier in (request.identifier for request in requests if request.identifier is not None):
                 failure = await self.escalations.failed(principal, identifier, error, work=key)
                 self._log(principal.name, identifier, "transaction", started_s, failure, key=key)
@@ -281,7 +284,7 @@ class Tower:
         self,
         principal: Principal,
         requests: Sequence[CommitRequest],
-        sent: Sequence[Sent],
+        sent: Sequence[Identity],
         reading: Reading,
         *,
         since_s: float,
@@ -337,93 +340,20 @@ class Tower:
         return tuple(told)
 
     async def _admit(
-        self, principal: Principal, request: CommitRequest, sent: Sent, *, since_s: float
+        self, principal: Principal, request: CommitRequest, identity: Identity, *, since_s: float
     ) -> Admitted | Committed:
         """Read what the commit does and ask whether it may; or the answer of a commit that has landed before."""
-        identifier = request.identifier
-        assert identifier is not None
-        head = None if _creates(request) else await self.heads.load(identifier)
-        if head is not None and sent.snapshots:
+        table = request.identifier
+        assert table is not None
+        head = None if creates(request.requirements) else await self.heads.load(table)
+        if head is not None and identity.snapshots:
             # Before its files are read: some of them may be gone, since a client cleans up after its commit.
-            before = await self._landed_before(identifier, head, sent)
+            before = await self._landed_before(table, head, identity)
             if before is not None:
                 return before
-        await self.escalations.require_free(principal, identifier)  # not before: what has landed is told so
-        await self.governor.turn(principal, identifier, since_s=since_s, work=sent.work)
-        metadata = None if head is None else head.metadata
-        bound = not principal.administrator
-        place = await self.tables.default_location(identifier, _uuid(request)) if bound and head is None else None
-        updates = locations.without_told(principal, identifier, metadata, place, request.updates)
-        admit_unread(principal, identifier, metadata, request.requirements, updates, place, self.ambient.now_ms())
-        changes = await read_changes(
-            self.manifests,
-            metadata,
-            updates,
-            snapshots=None if head is None else head.snapshots,
-            confined=bound,
-            place=place,
-        )
-        ask = partial(
-            admit,
-            principal,
-            identifier,
-            metadata,
-            changes,
-            requirements=request.requirements,
-            updates=updates,
-            key=sent.key,
-            application=sent.application,
-            places=await locate(self.manifests, metadata, changes) if bound else None,
-            location=place,
-            client_code=self.settings.client_code,
-            now_ms=self.ambient.now_ms(),
-        )
-        admitted = await self.manifests.parsing.judge(ask)
-        if told := told_by(principal, identifier, metadata, changes):
-            standings = await self.registry.standings(sorted(set(told.values())))
-            own = principal.contract.name
-            strangers = {name for name, (contract, _) in standings.items() if contract != own}
-            check_progress(principal, identifier, told, strangers)
-        operation = "+".join(sorted(admitted.operations))
-        self.governor.shadowed(principal, identifier, operation, admitted.shadowed)
-        if admission_of_appends.must_prove(principal, identifier):
-            await self._prove(principal, admitted, shaped(metadata, updates), operation)
-        await check_ages(self.manifests, metadata, changes)
-        await self.vectors.verify(changes)  # not before: of files elsewhere nobody shall hear whether they are there
-        if changes and contents.must_look_inside(principal, identifier, admitted.operations):
-            with self.governor.shadowing(principal, identifier, operation):
-                await self._look_inside(principal, admitted, metadata, shaped(metadata, updates))
-        return admitted
+        return await self.gate.admit(principal, request, identity, head, since_s=since_s)
 
-    async def _prove(
-        self, principal: Principal, admitted: Admitted, metadata: Mapping[str, Any], operation: str
-    ) -> None:
-        """Data files must show by their statistics that they lie where they say (trap R5).
-
-        Args:
-            metadata: the table, with the commit's own schemas and specs.
-        """
-        claims = admission_of_appends.claims_of(metadata, admitted.changes)
-        with self.governor.shadowing(principal, admitted.identifier, operation):
-            files = await self.footers.verify(metadata, claims)
-            admission_of_appends.check_proofs(principal, admitted.identifier, claims, files)
-
-    async def _look_inside(
-        self, principal: Principal, admitted: Admitted, base: Mapping[str, Any] | None, metadata: Mapping[str, Any]
-    ) -> None:
-        """Delete files must name no data files that are not the principal's to touch, whatever their manifests say.
-
-        Args:
-            base: the table as it stands.
-            metadata: the same with the commit's own schemas and specs.
-        """
-        named = await self.contents.named(admitted.changes)
-        wanted = contents.strangers(admitted.changes, named)
-        places = await locate(self.manifests, base, admitted.changes, wanted)
-        now_ms = self.ambient.now_ms()
-        contents.check_contents(principal, admitted, metadata, named, places, now_ms=now_ms)
-
-    async def _landed_before(self, identifier: Identifier, head: HeadState, sent: Sent) -> Committed | None:
+    async def _landed_before(self, identifier: Identifier, head: HeadState, sent: Identity) -> Committed | None:
         """The answer that a commit has got before, if any (traps K1 to K3). Raises `KeyMisused`."""
         own = replays.resent(head, sent)
         if own is not None:
@@ -459,19 +389,11 @@ class Tower:
             # Before the contract is asked, and its files are looked at: a slot may have passed since they were
             # appended, and compaction may have replaced them.
             own = admission_of_appends.key_of(request, key)
-            sent = Sent(principal.name, request.ref, own, request.application)
+            sent = Identity.of_append(principal.name, request.ref, own, request.application)
             landed = await self._landed_before(identifier, head, sent)
             if landed is not None:
                 return (landed,)
-            now_ms = self.ambient.now_ms()
-            asked = admission_of_appends.ask(principal, identifier, head, request, own, now_ms=now_ms)
-            await self.escalations.require_free(principal, identifier)
-            await self.governor.turn(principal, identifier, since_s=started_s, work=sent.work)
-            self.governor.shadowed(principal, identifier, "append", asked.shadowed)
-            files = await self.footers.verify(head.metadata, asked.claims)
-            with self.governor.held(principal, str(identifier), "append"):
-                admission_of_appends.check_proofs(principal, identifier, asked.claims, files)
-            admitted = admission_of_appends.admitted(asked, files)
+            admitted = await self.gate.admit_append(principal, identifier, request, sent, head, since_s=started_s)
             done = await self.engine.submit_append(admitted, head)
             partitions = partitions_of(done.head, admitted.files)
             return (done,)
@@ -480,7 +402,7 @@ class Tower:
             self._require(principal, Operation.APPEND, identifier)
             committed = _told(*await self.twins.once(name, request, work))[0]
         except IcetowerError as error:
-            error = await self.governor.explained(principal, error)
+            error = await self.owners.explained(principal, error)
             told = await self.escalations.failed(principal, identifier, error, work=key or request.key)
             self._log(principal.name, identifier, "append", started_s, told, key=key or request.key)
             if told is not error:
@@ -537,21 +459,17 @@ class Tower:
         await self.heads.group_keys.flush()
 
 
-def _name(principal: Principal, sent: Sequence[Sent]) -> Hashable:
+def _name(principal: Principal, sent: Sequence[Identity]) -> Hashable:
     """What a commit is known by while it is in hand: its key and the ids of its snapshots.
 
     Without a snapshot two equal ones may be two wishes: of two that take a lock, one must be refused.
     """
-    ids = tuple(each.own for each in sent)
+    ids = tuple(each.snapshot_ids for each in sent)
     return (principal.name, tuple(each.key for each in sent), ids) if any(ids) else None
 
 
 def _told(committed: tuple[Committed, ...], of_twin: bool) -> tuple[Committed, ...]:
     return tuple(replace(each, outcome="replayed") for each in committed) if of_twin else committed
-
-
-def _creates(request: CommitRequest) -> bool:
-    return any(requirement["type"] == "assert-create" for requirement in request.requirements)
 
 
 def _touched(admitted: Admitted) -> Iterator[Touched]:
@@ -561,20 +479,7 @@ def _touched(admitted: Admitted) -> Iterator[Touched]:
 
 def _asked_first(request: CommitRequest) -> Operation:
     """Who commits to a table may see it, and who makes one may create it."""
-    return Operation.CREATE if _creates(request) else Operation.READ
-
-
-def _uuid(request: CommitRequest) -> str:
-    """The uuid that a commit gives to the table that it creates."""
-    return next((str(u["uuid"]) for u in request.updates if u["action"] == "assign-uuid"), "")
-
-
-def _sent(principal: Principal, request: CommitRequest, key: str | None, application: tuple[str, int] | None) -> Sent:
-    """By which names the commit goes. Raises `BadRequest` and `KeyMisused` for marks that make no sense."""
-    snapshots = [update["snapshot"] for update in request.updates if update["action"] == "add-snapshot"]
-    summaries = [snapshot.get("summary") or {} for snapshot in snapshots]
-    ref = target_ref(request.updates) or ""
-    return Sent(principal.name, ref, key_of(summaries, key), number_of(summaries, application), snapshots)
+    return Operation.CREATE if creates(request.requirements) else Operation.READ
 
 
 def _commits(admitted: Admitted, done: Committed) -> list[Commit]:

@@ -1,20 +1,83 @@
-"""Under which names a commit may be sent again: its idempotency key, and the number that its application gave it."""
+"""The identity of a write: by what a commit is known when it is sent again.
+
+Its idempotency key, the number that its application gave it, or the ids of its snapshots. Everything that asks whether
+a commit has landed before asks by this.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
 
 from icetower.contracts.model import KeyWay
 from icetower.errors import BadRequest, ContractViolation, KeyMisused
 from icetower.protocol.marks import APPLICATION, KEY, SEQUENCE
 from icetower.protocol.names import Identifier
+from icetower.protocol.updates import added_snapshots, target_ref
 from icetower.registry.principals import Principal
 from icetower.table.keys import application_sequence
 
 KEY_CHARACTERS_MAX = 255
 
+JSON = Mapping[str, Any]
 Summary = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """By what one write is known.
+
+    Attributes:
+        principal: the writer; two writers never share an identity.
+        ref: the branch or tag that the write moves; empty where it moves none.
+        key: its idempotency key.
+        application: (application, sequence).
+        snapshots: its snapshots as sent (JSON); none for an append by the fast path.
+        ways: in which of the ways that contracts name its key came.
+    """
+
+    principal: str
+    ref: str
+    key: str | None
+    application: tuple[str, int] | None
+    snapshots: Sequence[JSON] = ()
+    ways: frozenset[KeyWay] = frozenset()
+
+    @classmethod
+    def of_commit(
+        cls, principal: str, updates: Sequence[JSON], key: str | None, application: tuple[str, int] | None
+    ) -> Self:
+        """The identity of a commit.
+
+        Args:
+            key, application: as the request's headers have them; those in the snapshots' summaries go before them.
+
+        Raises:
+            KeyMisused: the snapshots of the commit carry different keys, or numbers.
+            BadRequest: a key or a number that makes no sense.
+        """
+        snapshots = added_snapshots(updates)
+        summaries = [snapshot.get("summary") or {} for snapshot in snapshots]
+        # Without a snapshot there is no summary that the key could be in.
+        in_summary = not summaries or any(KEY in summary for summary in summaries)
+        key, application = key_of(summaries, key), number_of(summaries, application)
+        ways = ways_of(key, application, in_summary=in_summary)
+        return cls(principal, target_ref(updates) or "", key, application, snapshots, ways)
+
+    @classmethod
+    def of_append(cls, principal: str, ref: str, key: str | None, application: tuple[str, int] | None) -> Self:
+        """The identity of an append by the fast path, whose key is in its body or its header."""
+        return cls(principal, ref, key, application, (), ways_of(key, application, in_summary=key is not None))
+
+    @property
+    def snapshot_ids(self) -> tuple[int, ...]:
+        return tuple(snapshot["snapshot-id"] for snapshot in self.snapshots)
+
+    @property
+    def work(self) -> Hashable:
+        """The same from one try of a client to the next; None where nothing identifies the write."""
+        return self.key or self.application or self.snapshot_ids or None
 
 
 def key_of(summaries: Sequence[Summary], requested: str | None) -> str | None:
@@ -70,6 +133,12 @@ def ways_of(key: str | None, application: tuple[str, int] | None, *, in_summary:
         KeyWay.SEQUENCE: application is not None,
     }
     return frozenset(way for way, came in found.items() if came)
+
+
+def application_of(summary: Summary) -> str | None:
+    """The running application that a snapshot's summary names (trap K3)."""
+    application = summary.get("spark.app.id") or summary.get("app-id")
+    return str(application) if application else None
 
 
 def check_key(principal: Principal, table: Identifier, ways: frozenset[KeyWay]) -> None:

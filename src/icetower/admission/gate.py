@@ -1,0 +1,347 @@
+"""May this write go on? One gate, for commits and for appends by the fast path, with one order of checks.
+
+The order is a security property: what a caller hears first, and what is read before it. A commit passes
+
+1. the stop of its principal at the table, and the quota of commits a minute;
+2. `REQUEST_CHECKS`: what its request alone tells, before its manifests are read, since reading them costs everybody
+   (trap A8). Whatever is refused here would be refused later by the same rule;
+3. `COMMIT_CHECKS`, with its manifests: first those that hold for administrators, too, then the clauses of its contract;
+   and `check_progress`, which asks for other principals;
+4. `FILE_CHECKS`, which open data files, deletion vectors and delete files. They are opened only for a commit that its
+   contract grants: whether a file is there is nobody else's to know.
+
+An append by the fast path passes `APPEND_CHECKS`, which open no file, then the stop and the quota, and then its files
+are verified by their footers.
+
+In shadow mode, what the contract refuses is recorded, and goes on (`admission.shadow`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Generic, Protocol, TypeVar
+
+from icetower.admission import appends, clauses, contents, honesty, locations, progress
+from icetower.admission.admitted import Admitted, AdmittedAppend, fingerprint
+from icetower.admission.appends import AppendFacts
+from icetower.admission.facts import Facts
+from icetower.admission.identity import Identity, application_of
+from icetower.admission.quotas import RateLimits
+from icetower.admission.reads import believed, scope_of
+from icetower.admission.shadow import Held, ShadowRecorder
+from icetower.admission.targets import check_ages, locate
+from icetower.ambient import Ambient
+from icetower.catalog.changes import Manifests, read_changes
+from icetower.catalog.deletes import Contents, Vectors
+from icetower.catalog.footers import Footers
+from icetower.contracts.check import appends_blindly, isolation_of
+from icetower.contracts.model import Isolation
+from icetower.errors import ContractViolation
+from icetower.protocol.appends import AppendRequest
+from icetower.protocol.commits import CommitRequest
+from icetower.protocol.names import Identifier
+from icetower.protocol.updates import assigned_uuid
+from icetower.registry.principals import Principal
+from icetower.table.client_properties import NO_CODE, Allowed
+from icetower.table.head import HeadState
+
+JSON = Mapping[str, Any]
+F = TypeVar("F", Facts, AppendFacts)
+
+
+@dataclass(frozen=True, slots=True)
+class Check(Generic[F]):
+    """One question about a write; its answer is silence, or an error with a rule.
+
+    Attributes:
+        everybody: asked of administrators, too, and never let by in shadow mode.
+    """
+
+    ask: Callable[[F], object]
+    everybody: bool = False
+
+
+REQUEST_CHECKS: tuple[Check[Facts], ...] = (
+    Check(honesty.check_summary_names, everybody=True),
+    Check(clauses.check_summaries),
+    Check(clauses.check_any_file_operation),
+    Check(clauses.check_refs),
+    Check(clauses.check_history),
+    Check(clauses.check_locations),
+    Check(clauses.check_shared),
+)
+
+COMMIT_CHECKS: tuple[Check[Facts], ...] = (
+    Check(honesty.check_manifests, everybody=True),
+    Check(honesty.check_headers, everybody=True),
+    Check(honesty.check_summary_names, everybody=True),
+    Check(honesty.check_properties_of_ours, everybody=True),
+    Check(honesty.check_client_code, everybody=True),
+    Check(honesty.check_vectors, everybody=True),
+    Check(clauses.check_summaries),
+    Check(clauses.check_partitions),
+    Check(clauses.check_quotas),
+    Check(clauses.check_refs),
+    Check(clauses.check_history),
+    Check(clauses.check_locations),
+    Check(clauses.check_shared),
+    Check(clauses.check_idempotency),
+)
+
+APPEND_CHECKS: tuple[Check[AppendFacts], ...] = (
+    Check(appends.check_table, everybody=True),
+    Check(appends.check_partitions_fit, everybody=True),
+    Check(appends.check_each_once, everybody=True),
+    Check(appends.check_partitions),
+    Check(appends.check_locations),
+    Check(appends.check_quotas),
+    Check(appends.check_idempotency),
+    Check(appends.check_spelling, everybody=True),
+)
+
+
+def ask(checks: Iterable[Check[F]], facts: F) -> tuple[ContractViolation, ...]:
+    """Ask one check after the other. What shadow mode lets by, in the order in which it was met; all else is raised."""
+    held, bound = Held(facts.principal), not facts.principal.administrator
+    for check in checks:
+        if check.everybody:
+            check.ask(facts)
+        elif bound:
+            with held:
+                check.ask(facts)
+    return tuple(held.refusals)
+
+
+def judge(facts: Facts) -> Admitted:
+    """The verdict on a commit whose manifests were read. Pure.
+
+    Raises:
+        ValidationFailed: the manifests lie (``contract.manifest``), or name a partition spec that isn't there.
+        ContractViolation: outside the principal's contract.
+        BadRequest: a declaration of what was read that makes no sense.
+    """
+    shadowed = ask(COMMIT_CHECKS, facts)
+    principal, table, identity, operations = facts.principal, facts.table, facts.identity, facts.operations
+    enforced = not facts.contract.shadow
+    contract = believed(facts.contract, shadowed)
+    scope = None
+    if facts.base is not None and facts.changes:
+        scope = scope_of(contract, table, facts.after, facts.changes, operations, facts.now_ms)
+    return Admitted(
+        principal=principal.name,
+        identifier=table,
+        requirements=tuple(facts.requirements),
+        updates=tuple(facts.updates),
+        changes=tuple(facts.changes),
+        key=identity.key,
+        contract=facts.contract.name,
+        contract_version=principal.contract_version,
+        blind_appends=appends_blindly(contract, table),
+        strict=enforced and any(rule.strict for rule in facts.contract.rules_for(table)),
+        operations=operations,
+        fingerprint=fingerprint(facts.updates, facts.changes),
+        application_id=next(filter(None, map(application_of, facts.summaries)), None),
+        table_uuid=None if facts.base is None else facts.base.get("table-uuid"),
+        read_scope=scope,
+        shadowed=shadowed,
+        serializable=enforced and isolation_of(facts.contract, table, operations) is Isolation.SERIALIZABLE,
+        application_sequence=identity.application,
+    )
+
+
+class Stops(Protocol):
+    """Who is stopped at a table."""
+
+    async def require_free(self, principal: Principal, table: Identifier) -> None:
+        """Raises `ContractViolation` where an escalation is open."""
+        ...
+
+
+class Standings(Protocol):
+    """Under which contract principals stand."""
+
+    async def standings(self, names: Sequence[str]) -> Mapping[str, tuple[str, int]]:
+        """Principal → (contract, version), without those that may not act."""
+        ...
+
+
+class TablePlaces(Protocol):
+    """Where the catalog wants tables."""
+
+    async def default_location(self, identifier: Identifier, uuid: str) -> str:
+        """Where a new table goes."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """What the gate reads."""
+
+    manifests: Manifests
+    footers: Footers
+    vectors: Vectors
+    contents: Contents
+
+
+class Gate:
+    """One a tower.
+
+    Args:
+        client_code: values of properties by which clients may load code.
+    """
+
+    def __init__(
+        self,
+        files: Files,
+        stops: Stops,
+        rates: RateLimits,
+        shadow: ShadowRecorder,
+        standings: Standings,
+        places: TablePlaces,
+        ambient: Ambient,
+        client_code: Allowed = NO_CODE,
+    ) -> None:
+        self.files = files
+        self.shadow = shadow
+        self._stops = stops
+        self._rates = rates
+        self._standings = standings
+        self._places = places
+        self._ambient = ambient
+        self._client_code = client_code
+
+    async def admit(
+        self,
+        principal: Principal,
+        request: CommitRequest,
+        identity: Identity,
+        head: HeadState | None,
+        *,
+        since_s: float,
+    ) -> Admitted:
+        """Read what a commit does, and say whether it may.
+
+        Args:
+            identity: of the commit; whether it has landed before was asked already.
+            head: the table, as of late; None where the commit creates it.
+            since_s: when its request came, monotonic.
+
+        Raises:
+            IcetowerError: whatever refuses it.
+        """
+        table = request.identifier
+        assert table is not None
+        await self._stops.require_free(principal, table)
+        await self._rates.wait(principal, table, since_s=since_s, work=identity.work)
+        facts = await self._facts(principal, request, identity, None if head is None else head.metadata)
+        if identity.snapshots and head is not None:  # what creates a table is about its own place, which its files tell
+            ask(REQUEST_CHECKS, facts.unread())  # what shadow mode lets by is met again, and recorded then
+        facts = await self._read(facts, head)
+        admitted = await self.files.manifests.parsing.judge(partial(judge, facts))
+        await self._check_progress(facts, admitted)
+        self.shadow.record(principal, table, _named(admitted), admitted.shadowed)
+        for check in FILE_CHECKS:
+            await check(self, facts, admitted)
+        return admitted
+
+    async def admit_append(
+        self,
+        principal: Principal,
+        table: Identifier,
+        request: AppendRequest,
+        identity: Identity,
+        head: HeadState,
+        *,
+        since_s: float,
+    ) -> AdmittedAppend:
+        """Say whether an append by the fast path may go on. Arguments and errors as of `admit`."""
+        facts = AppendFacts(principal, table, head, request, identity, self._ambient.now_ms())
+        shadowed = ask(APPEND_CHECKS, facts)
+        await self._stops.require_free(principal, table)
+        await self._rates.wait(principal, table, since_s=since_s, work=identity.work)
+        self.shadow.record(principal, table, "append", shadowed)
+        files = await self.files.footers.verify(head.metadata, facts.claims)
+        with self.shadow.recording(principal, table, "append"):
+            appends.check_proofs(principal, table, facts.claims, files)
+        return appends.admitted(facts, files)
+
+    async def _facts(
+        self, principal: Principal, request: CommitRequest, identity: Identity, base: JSON | None
+    ) -> Facts:
+        table = request.identifier
+        assert table is not None
+        location = None
+        if base is None and not principal.administrator:
+            location = await self._places.default_location(table, assigned_uuid(request.updates))
+        updates = locations.without_client_properties(principal, table, base, location, request.updates)
+        now_ms = self._ambient.now_ms()
+        return Facts(
+            principal, table, base, request.requirements, updates, identity, now_ms, location, self._client_code
+        )
+
+    async def _read(self, facts: Facts, head: HeadState | None) -> Facts:
+        """With what the commit's manifests say, and the table's about the files that it reaches into."""
+        bound = not facts.principal.administrator
+        changes = await read_changes(
+            self.files.manifests,
+            facts.base,
+            facts.updates,
+            snapshots=None if head is None else head.snapshots,
+            confined=bound,
+            place=facts.location,
+        )
+        places = await locate(self.files.manifests, facts.base, changes) if bound else {}
+        return facts.with_files(changes, places)
+
+    async def _check_progress(self, facts: Facts, admitted: Admitted) -> None:
+        """contract.summary: the progress of a sink is its own principal's to write."""
+        tellers = progress.tellers_of(facts.principal, facts.table, facts.base, admitted.changes)
+        if tellers:
+            standings = await self._standings.standings(sorted(set(tellers.values())))
+            others = {name for name, (contract, _) in standings.items() if contract != facts.contract.name}
+            progress.check_progress(facts.principal, facts.table, tellers, others)
+
+
+async def check_proofs(gate: Gate, facts: Facts, admitted: Admitted) -> None:
+    """append.unproven, append.*: data files show by their statistics that they lie where they say (trap R5)."""
+    if not appends.must_prove(facts.principal, facts.table):
+        return
+    claims = appends.claims_of(facts.after, admitted.changes)
+    with gate.shadow.recording_all(facts.principal, facts.table, _named(admitted)):
+        files = await gate.files.footers.verify(facts.after, claims)
+        appends.check_proofs(facts.principal, facts.table, claims, files)
+
+
+async def check_vector_ages(gate: Gate, facts: Facts, admitted: Admitted) -> None:
+    """contract.manifest: no deletion vector is older than its data file."""
+    await check_ages(gate.files.manifests, facts.base, admitted.changes)
+
+
+async def check_added_vectors(gate: Gate, facts: Facts, admitted: Admitted) -> None:
+    """contract.manifest: each deletion vector is there, with as many rows as its manifest says."""
+    await gate.files.vectors.verify(admitted.changes)
+
+
+async def check_contents(gate: Gate, facts: Facts, admitted: Admitted) -> None:
+    """contract.contents, contract.partitions: delete files name no data files that are not the principal's to touch."""
+    if not admitted.changes or not contents.must_look_inside(facts.principal, facts.table, admitted.operations):
+        return
+    with gate.shadow.recording_all(facts.principal, facts.table, _named(admitted)):
+        named = await gate.files.contents.named(admitted.changes)
+        unlisted = contents.unlisted_targets(admitted.changes, named)
+        places = await locate(gate.files.manifests, facts.base, admitted.changes, unlisted)
+        contents.check_contents(facts.principal, admitted, facts.after, named, places, now_ms=facts.now_ms)
+
+
+FILE_CHECKS: tuple[Callable[[Gate, Facts, Admitted], Awaitable[None]], ...] = (
+    check_proofs,
+    check_vector_ages,
+    check_added_vectors,
+    check_contents,
+)
+
+
+def _named(admitted: Admitted) -> str:
+    return "+".join(sorted(admitted.operations))
