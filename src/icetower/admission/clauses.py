@@ -39,14 +39,16 @@ def check_summaries(facts: Facts) -> None:
             # A mediator's progress makes rows of its write-ahead log count as done: for who may write everywhere.
             mediates = name.startswith(MEDIATOR) and not facts.grants_everywhere(Operation.APPEND)
             if name in OF_THE_TOWER or mediates:
-                raise facts.refuse(
+                raise _refusal(
+                    facts,
                     "contract.summary",
                     f"the snapshot property {name} is written by the tower alone; leave it out",
                     next_step="fix_request",
                 )
             # What is said to be taken back counts as meant to go, or to come back, for every audit.
             if name == REVERTS and not facts.grants_everywhere(Operation.DELETE):
-                raise facts.refuse(
+                raise _refusal(
+                    facts,
                     "contract.summary",
                     f"{name} is said by those alone who may remove rows anywhere in the table; leave it out or ask "
                     "an administrator to run `icetower revert`",
@@ -69,7 +71,8 @@ def check_partitions(facts: Facts) -> None:
     touches, lost = facts.touches
     _require_clear(facts, touches, facts.layout)
     if lost and not facts.contract.grants_everywhere(facts.operations & FILE_OPERATIONS, facts.table):
-        raise facts.refuse(
+        raise _refusal(
+            facts,
             "contract.undecided",
             f"its delete files reach into data file {lost[0]}"
             + (f" and {len(lost) - 1} more" if len(lost) > 1 else "")
@@ -127,7 +130,8 @@ def _asserted(facts: Facts, ref: str, snapshot_id: int | None) -> bool:
 
 
 def _loses(facts: Facts, what: str) -> ContractViolation:
-    return facts.refuse(
+    return _refusal(
+        facts,
         "contract.ref",
         f"{what}, which could drop what others have written; "
         "that needs the operation refs and 'partitions: all' in the contract",
@@ -167,7 +171,8 @@ def _resets(base: JSON, update: JSON, setting: str) -> bool:
 
 def _require_everything(facts: Facts, operation: Operation, what: str) -> None:
     if not facts.grants_everywhere(operation):
-        raise facts.refuse(
+        raise _refusal(
+            facts,
             "contract.history",
             f"{what}, and history belongs to all who write to the table; "
             f"that needs the operation {operation} and 'partitions: all' in the contract",
@@ -188,7 +193,8 @@ def check_shared(facts: Facts) -> None:
             rule="contract.shared",
         )
     if changed:
-        raise facts.refuse(
+        raise _refusal(
+            facts,
             "contract.shared",
             f"it changes {', '.join(changed)}, and all who read or write the table go by that; "
             "it needs the operation alter and 'partitions: all' in the contract",
@@ -199,16 +205,18 @@ def check_locations(facts: Facts) -> None:
     """contract.location: no files outside of the table's locations, and no change of these."""
     for update in facts.updates:
         if update["action"] == "set-location" and not _keeps_location(facts, update["location"]):
-            raise facts.refuse("contract.location", "it sets the table's location; only an administrator may")
+            raise _refusal(facts, "contract.location", "it sets the table's location; only an administrator may")
         changed = sorted(_properties_of(update) & set(PATHS))
         if changed:
-            raise facts.refuse(
+            raise _refusal(
+                facts,
                 "contract.location",
                 f"it changes {', '.join(changed)}, where files are written; only an administrator may",
             )
         steering = [name for name in _changed_properties(update, facts.base) if steers_clients(name)]
         if steering:
-            raise facts.refuse(
+            raise _refusal(
+                facts,
                 "contract.location",
                 f"it changes {', '.join(steering)}, by which clients find the storage, and with whose credentials; "
                 "only an administrator may",
@@ -224,7 +232,7 @@ def check_locations(facts: Facts) -> None:
     roots = roots_of(facts.after)
     for path in statistics:  # a purge deletes them
         if not any(is_under(path, root) for root in roots):
-            raise facts.refuse("contract.location", f"the statistics file {path} doesn't lie under {roots[-1]}")
+            raise _refusal(facts, "contract.location", f"the statistics file {path} doesn't lie under {roots[-1]}")
     check_files(facts.principal, facts.table, facts.after, [file.path for file in facts.added])
 
 
@@ -254,3 +262,9 @@ def _changed_properties(update: JSON, before: JSON | None) -> list[str]:
     # Java sends what the table has already when it replaces it.
     given = given_properties(update)
     return sorted(n for n in _properties_of(update) if n not in given or given[n] != properties.get(n))
+
+
+def _refusal(facts: Facts, rule: str, message: str, *, next_step: str | None = None) -> ContractViolation:
+    return ContractViolation(
+        f"{facts.principal.name} may not commit to {facts.table}: {message}", rule=rule, next_step=next_step
+    )

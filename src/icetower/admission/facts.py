@@ -14,7 +14,6 @@ from icetower.admission.targets import Places, known_places
 from icetower.contracts.check import Touch
 from icetower.contracts.model import Contract, Operation
 from icetower.contracts.terms import Layout
-from icetower.errors import ContractViolation
 from icetower.protocol.names import Identifier
 from icetower.protocol.updates import added_snapshots
 from icetower.registry.principals import Principal
@@ -127,12 +126,6 @@ class Facts:
     def grants_everywhere(self, operation: Operation) -> bool:
         """Whether the contract grants an operation on all partitions of the table."""
         return self.contract.grants_everywhere(frozenset({operation}), self.table)
-
-    def refuse(self, rule: str, message: str, *, next_step: str | None = None) -> ContractViolation:
-        """The error for a commit that the contract refuses."""
-        return ContractViolation(
-            f"{self.principal.name} may not commit to {self.table}: {message}", rule=rule, next_step=next_step
-        )
 
 
 def touches_of(metadata: JSON, changes: Sequence[Change], places: Places) -> tuple[list[Touch], list[str]]:
