@@ -1,4 +1,4 @@
-# Everything that a person or CI does here. The logic is in tools/; `make` alone lists the targets.
+# Everything that a person or CI does here. The logic is in tools/, verify/ and bench/; `make` alone lists the targets.
 .DEFAULT_GOAL := help
 SHELL := /bin/sh
 BIN := .venv/bin
@@ -37,8 +37,8 @@ demo: jars ## the main job on real retail data: ten agents, one tower, every cen
 	@$(BIN)/icetower demo
 
 check: $(READY) ## formatting, lint, types, and which room may import which
-	$(BIN)/ruff format --check src tests tools
-	$(BIN)/ruff check src tests tools
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 
@@ -49,79 +49,79 @@ verify-docs: jars jdk ## every command and block of code of the README and docs/
 	ICETOWER_VERIFY_DOCS=1 $(BIN)/pytest tests/pages
 
 differential: jars jdk ## the conflict model against Iceberg itself: listed and random interleavings; COUNT, SEED
-	@$(BIN)/python tools/differential/run.py --count $(COUNT) --seed $(SEED)
+	@$(BIN)/python -m verify.differential.run --count $(COUNT) --seed $(SEED)
 
 mutations: jars jdk ## is the differential test sharp? The model is mutated, each rule in turn, and must be caught; COUNT, SEED
-	@$(BIN)/python tools/differential/mutations.py --count $(COUNT) --seed $(SEED)
+	@$(BIN)/python -m verify.differential.mutations --count $(COUNT) --seed $(SEED)
 
 walkthrough: jars jdk ## docs/isolation.md and its drawings: every figure run on Iceberg itself
-	@$(BIN)/python tools/walkthrough/run.py
+	@$(BIN)/python -m verify.walkthrough.run
 
 reference: $(READY) ## the tables of docs/ that are made from data: rules, invariants, the server's checks
-	@$(BIN)/python tools/reference/run.py
+	@$(BIN)/python -m tools.reference.run
 
 experiments: $(READY) ## what makes false conflicts, and what a precise check saves: data, plots, docs/experiments.md
-	@$(BIN)/python tools/experiments/run.py
+	@$(BIN)/python -m bench.experiments.run
 
 reproduce: $(READY) ## the published tables of commit throughput, simulated anew: differences, data and plots
 	@$(BIN)/icetower simulate reproduce --out build/reproduce
 
 bench-clients: jars ## what unchanged clients gain, operation by operation, beside the reference server; installs the clients
-	@$(BIN)/python tools/clients/run.py
+	@$(BIN)/python -m bench.clients.run
 
 bench-commit: java ## commits by many writers to one table, beside what people use today: about ten minutes; FULL=1: all of it
-	@$(BIN)/python tools/bench/run.py $(if $(FULL),--full)
+	@$(BIN)/python -m bench.commits.run $(if $(FULL),--full)
 
 bench-gate: $(READY) ## what asking a contract costs of a commit's server time, at 256 writers: under ten minutes
-	@$(BIN)/python tools/bench/gate.py
+	@$(BIN)/python -m bench.commits.gate
 
 bench-audit: $(READY) ## how long the history of a table takes to audit, and by what that grows: ten thousand commits
-	@$(BIN)/python tools/bench_audit/run.py
+	@$(BIN)/python -m bench.audit.run
 
 bench-isolation: jars ## three failure modes of agents, and what isolation saves: plain clients beside Icetower; under ten minutes
-	@$(BIN)/python tools/bench/isolation.py $(if $(FULL),--full)
+	@$(BIN)/python -m bench.commits.isolation $(if $(FULL),--full)
 
 bench-simulator: $(READY) ## the simulator beside real writers: predicted and measured commits a second, about six minutes
-	@$(BIN)/python tools/bench/simulated.py
+	@$(BIN)/python -m bench.commits.simulated
 
 bench-ledger: $(READY) ## what a lookup in the ledger costs, up to COUNT keys (make bench-ledger COUNT=100000000)
-	@$(BIN)/python tools/bench_ledger/run.py --count $(if $(filter command line,$(origin COUNT)),$(COUNT),1000000)
+	@$(BIN)/python -m bench.ledger.run --count $(if $(filter command line,$(origin COUNT)),$(COUNT),1000000)
 
 never-weaker: jars jdk ## random jobs by Iceberg's Java client, through a tower and without one, compared; COUNT, SEED
-	@$(BIN)/python tools/wire/run.py --count $(COUNT) --seed $(SEED)
+	@$(BIN)/python -m verify.wire.run --count $(COUNT) --seed $(SEED)
 
 gate-oracle: $(READY) ## contracts: random commits, forged ones among them, against an oracle that knows each row; COUNT, SEED
-	@$(BIN)/python tools/oracle/run.py --count $(COUNT) --seed $(SEED)
+	@$(BIN)/python -m verify.oracle.run --count $(COUNT) --seed $(SEED)
 
 gate-mutations: $(READY) ## is that oracle sharp? The gate is mutated, in one way after the other, and each must be caught
-	@$(BIN)/python tools/oracle/mutations.py
+	@$(BIN)/python -m verify.oracle.mutations
 
 spark-merge: jars ## MERGE from eight threads beside compaction: Icetower and Iceberg's reference server; ROUNDS
-	@$(BIN)/python tools/wire/spark_merge.py --rounds $(ROUNDS)
+	@$(BIN)/python -m verify.wire.spark_merge --rounds $(ROUNDS)
 
 hostile: $(READY) ## hostile files and requests by generators that know the formats, here and over the wire; SECONDS, SEED
-	@$(BIN)/python tools/hostile/run.py --seconds $(SECONDS) $(if $(filter command line,$(origin SEED)),--start $(SEED))
+	@$(BIN)/python -m verify.hostile.run --seconds $(SECONDS) $(if $(filter command line,$(origin SEED)),--start $(SEED))
 
 soak: $(READY) ## many agents over many tables: memory flat, everybody served alike, no row lost; MINUTES, AGENTS, TABLES
-	@$(BIN)/python tools/soak/run.py --minutes $(MINUTES) --agents $(AGENTS) --tables $(TABLES)
+	@$(BIN)/python -m verify.soak.run --minutes $(MINUTES) --agents $(AGENTS) --tables $(TABLES)
 
 torture: $(READY) ## crash safety: new seeds of the simulation and towers killed with -9; SECONDS or HOURS
-	@$(BIN)/python tools/torture/run.py $(if $(HOURS),--hours $(HOURS),--seconds $(SECONDS))
+	@$(BIN)/python -m verify.torture.run $(if $(HOURS),--hours $(HOURS),--seconds $(SECONDS))
 
 rck: java ## Iceberg's own REST Compatibility Kit against `icetower serve`
-	@$(BIN)/python tools/rck/run.py
+	@$(BIN)/python -m verify.rck.run
 
 parquet-fixtures: java ## tests/catalog/fixtures/parquet anew, by the newest DuckDB, Polars, arrow-rs and parquet-java
 	@$(BIN)/uv run --no-project --isolated --quiet --with duckdb --with polars --with arro3-core --with arro3-io \
-		--with pyarrow --with pandas --with pyspark==4.1.4 python tools/parquet_fixtures/make.py tests/catalog/fixtures/parquet
+		--with pyarrow --with pandas --with pyspark==4.1.4 python verify/parquet_fixtures/make.py tests/catalog/fixtures/parquet
 
 lock: $(READY) ## choose newer versions within pyproject.toml: rewrites requirements.lock
 	$(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11 --all-extras --group dev \
 		--generate-hashes --no-header --upgrade --quiet --output-file requirements.lock
 
 format: $(READY) ## format the code and mend what ruff can mend
-	$(BIN)/ruff format src tests tools
-	$(BIN)/ruff check --fix src tests tools
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
 
 clean: ## remove what was built here, the virtual environment included
 	rm -rf .venv .cache build dist .icetower .ruff_cache .import_linter_cache .hypothesis spark-warehouse metastore_db derby.log

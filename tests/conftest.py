@@ -7,19 +7,15 @@ all modules share that one, and keep apart by the names of their catalogs and sc
 from __future__ import annotations
 
 import os
-import sys
 import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
 from hypothesis import settings
 from sqlalchemy import URL
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-import postgres_cluster
+from tests import postgres_cluster
 
 # The same examples in every run, however long they take: what CI says of a commit must not depend on luck.
 # `--hypothesis-profile=default` looks further.

@@ -11,14 +11,15 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from bench import course, curve, pages, report, sides
-from bench.latency import NONE, S3, Latency
-from bench.operations import Operation, Spread, figures, judge, percentile, unattributed
-from bench.raw_client import Connection
-from bench.shapes import FLAT, HOURLY, SPREAD, Shape, values_of
-from bench.sides import Case
-from bench.slow_io import SlowFileIO, properties
 from pyiceberg.catalog import load_catalog
+
+from bench.commits import course, curve, pages, report, sides
+from bench.commits.latency import NONE, S3, Latency
+from bench.commits.operations import Operation, Spread, figures, judge, percentile, unattributed
+from bench.commits.raw_client import Connection
+from bench.commits.shapes import FLAT, HOURLY, SPREAD, Shape, values_of
+from bench.commits.sides import Case
+from bench.commits.slow_io import SlowFileIO, properties
 
 # -- arithmetic -------------------------------------------------------------------------------------------------------
 

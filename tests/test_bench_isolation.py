@@ -8,15 +8,15 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from bench import acts, claims, crashes, gate, isolation, pages, slow_io, verify
-from bench.claims import ALIGNED, HERD, ORPHAN, RATE, TOGETHER, TUG, Case
-from bench.operations import Operation, Spread
-from bench.plots import isolation_plot
-from bench.pyiceberg_writers import IDS_PER_WRITER
-from bench.shapes import FLAT, TIMED, values_of
-from bench.sides import DIRECT, TOWER
 from pyiceberg.catalog import load_catalog
 
+from bench.commits import acts, claims, crashes, gate, isolation, pages, slow_io, verify
+from bench.commits.claims import ALIGNED, HERD, ORPHAN, RATE, TOGETHER, TUG, Case
+from bench.commits.operations import Operation, Spread
+from bench.commits.plots import isolation_plot
+from bench.commits.pyiceberg_writers import IDS_PER_WRITER
+from bench.commits.shapes import FLAT, TIMED, values_of
+from bench.commits.sides import DIRECT, TOWER
 from icetower.contracts.document import load
 
 

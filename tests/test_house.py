@@ -100,6 +100,11 @@ def test_no_file_names_a_path_of_somebodys_machine() -> None:
     assert not _found(MACHINE_PATHS)
 
 
+def test_no_module_changes_the_import_path() -> None:
+    """Helpers are imported as packages from the repository: `tests.…`, `verify.…`, `bench.…`, `tools.…`."""
+    assert not [each for each in _found(re.compile(r"\bsys" + r"\.path\b")) if not each.startswith("docs/")]
+
+
 def test_no_file_names_a_host() -> None:
     """Addresses of registries and mirrors belong into the configuration of pip, uv and Ivy, not into the project."""
     named = [

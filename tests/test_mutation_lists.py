@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import mutants
 import pytest
-from torture.mutations import MUTATIONS as OF_THE_ENGINE
-from torture.mutations import Mutation as OfTheEngine
+
+from verify import mutants
+from verify.torture.mutations import MUTATIONS as OF_THE_ENGINE
+from verify.torture.mutations import Mutation as OfTheEngine
 
 ROOT = Path(__file__).parent.parent
 LISTS = {path.parent.name: path for path in ROOT.glob("*/*/mutations.txt")}
@@ -22,7 +23,7 @@ LISTS = {path.parent.name: path for path in ROOT.glob("*/*/mutations.txt")}
 
 def of_list(tool: str) -> tuple[mutants.Mutation, ...]:
     """The mutations that a tool hunts."""
-    return importlib.import_module(f"{tool}.mutations").MUTATIONS
+    return importlib.import_module(f"verify.{tool}.mutations").MUTATIONS
 
 
 def test_all_lists_are_known() -> None:

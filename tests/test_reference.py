@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from reference.pages import code, filled, names, table
-from reference.run import ROOT, pages, stale
+from tools.reference.pages import code, filled, names, table
+from tools.reference.run import ROOT, pages, stale
 
 
 def test_every_page_is_as_it_is_made() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from icetower import errors
 from icetower.rules import table
-from refusal_sites import Site, sites
+from tests.refusal_sites import Site, sites
 
 ROOT = Path(__file__).resolve().parent.parent
 STATUS_AND_RULES = re.compile(r"\b([45]\d\d)((?:[ ,]+`[a-z-]+(?:\.[\w*-]+)*`)+)")

@@ -7,10 +7,11 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from bench.operations import Operation
-from soak import served
-from soak.judgement import GROWTH_BYTES, MIB, RSS_MAX_BYTES, Fairness, Memory, rows_faults
-from soak.run import Case, soaked
+
+from bench.commits.operations import Operation
+from verify.soak import served
+from verify.soak.judgement import GROWTH_BYTES, MIB, RSS_MAX_BYTES, Fairness, Memory, rows_faults
+from verify.soak.run import Case, soaked
 
 
 def growing(*, from_mib: float, to_mib: float) -> Memory:

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from test_admit import LOCATION, METADATA, ask, contract, refused
 
 from icetower.registry.principals import administrator
+from tests.admission.test_admit import LOCATION, METADATA, ask, contract, refused
 
 SCHEMA = METADATA["schemas"][0]
 FIELDS = SCHEMA["fields"]

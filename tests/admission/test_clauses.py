@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_admit import LOCATION, METADATA, TABLE, A, B, ask, change, contract, file, refused, updates_of
 
 from icetower.admission import locations
 from icetower.admission.identity import ways_of
@@ -28,6 +27,7 @@ from icetower.errors import BadRequest, CommitConflict, ContractViolation, Iceto
 from icetower.ledger.shadow import Shadowed
 from icetower.protocol.names import Identifier
 from icetower.registry.principals import Principal, administrator
+from tests.admission.test_admit import LOCATION, METADATA, TABLE, A, B, ask, change, contract, file, refused, updates_of
 
 OWN = "file:///data/prices/agent-1"
 """Where the files of `agent-1` go in the table of `test_admit`, whose data has a place of its own."""

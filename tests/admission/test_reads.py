@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from test_admit import FOREIGN, METADATA, A, B, ask, change, contract, file, refused, updates_of
 
 from icetower.admission.reads import FILTER_CHARACTERS_MAX
 from icetower.conflicts.expressions import Always, Predicate
@@ -15,6 +14,7 @@ from icetower.conflicts.isolation import Level
 from icetower.conflicts.reads import ReadScope, carried_over
 from icetower.errors import BadRequest, ContractViolation
 from icetower.registry.principals import administrator
+from tests.admission.test_admit import FOREIGN, METADATA, A, B, ask, change, contract, file, refused, updates_of
 
 DAY_0 = json.dumps({"type": "eq", "term": "day", "value": "1970-01-01"})
 FREE = contract("overwrite")

@@ -3,20 +3,12 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
-sys.path[:0] = [
-    str(Path(__file__).parent),
-    str(Path(__file__).parent.parent / "wire"),
-    str(Path(__file__).parent.parent / "commit"),
-]
-
-from forger import Forger  # noqa: E402
-from tower_process import TowerProcess  # noqa: E402
+from tests.attack.forger import Forger
+from tests.wire.tower_process import TowerProcess
 
 
 @pytest.fixture(scope="session")

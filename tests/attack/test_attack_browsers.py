@@ -9,14 +9,14 @@ from urllib.parse import urlsplit
 
 import httpx2
 import pytest
-from forger import Forger
 from starlette.routing import Route
-from tower_process import TowerProcess
 
 from icetower.ambient import SystemAmbient
 from icetower.gateway.app import routes
 from icetower.gateway.settings import Settings
 from icetower.gateway.tower import Tower
+from tests.attack.forger import Forger
+from tests.wire.tower_process import TowerProcess
 
 PRINCIPAL = '{"name": "intruder", "contract": "administrator"}'
 FORM = {

@@ -10,9 +10,10 @@ from typing import Any
 import orjson
 import pyarrow as pa
 import pytest
-from forger import SCHEMA, Forger, plain
 from pyiceberg.catalog.sql import SqlCatalog
-from tower_process import TowerProcess, error_of
+
+from tests.attack.forger import SCHEMA, Forger, plain
+from tests.wire.tower_process import TowerProcess, error_of
 
 Forge = Callable[..., Forger]
 ALL = "tables: [{table: NS.*, operations: [read, append, alter, create, register, drop], partitions: all}]\n"

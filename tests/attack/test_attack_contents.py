@@ -9,10 +9,10 @@ import httpx2
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from forger import OWNER, Forger, added, plain
-from tower_process import TowerProcess, error_of
 
 from icetower.table.manifests import DATA, DELETED, read_manifest
+from tests.attack.forger import OWNER, Forger, added, plain
+from tests.wire.tower_process import TowerProcess, error_of
 
 Forge = Callable[..., Forger]
 Furnish = Callable[[int], tuple[Forger, dict[str, Any], str, str]]

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from engine_world import TABLE, World, run, told
 
 from icetower.catalog.ports import Swap
 from icetower.errors import CommitStateUnknown, KeyMisused, UpstreamFailed
 from icetower.table.manifest_writing import manifest_row, write_manifest, write_manifest_list
 from icetower.table.manifests import ADDED, Entry
+from tests.commit.engine_world import TABLE, World, run, told
 
 
 @pytest.mark.parametrize("recovers", [True, False])

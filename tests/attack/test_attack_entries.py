@@ -9,10 +9,10 @@ from typing import Any
 
 import orjson
 import pytest
-from forger import OWNER, SPEC, Forger, added, plain
-from tower_process import error_of
 
 from icetower.table.manifests import DATA, DELETED, Entry, read_manifest
+from tests.attack.forger import OWNER, SPEC, Forger, added, plain
+from tests.wire.tower_process import error_of
 
 Forge = Callable[..., Forger]
 MINE, THEIRS = (1, 2), (9, 9)

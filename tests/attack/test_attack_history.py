@@ -6,11 +6,10 @@ import sqlite3
 from collections.abc import Callable
 from typing import Any
 
-from engine_world import creation
-from forger import SCHEMA, Forger, plain
-from tower_process import TowerProcess, error_of
-
 from icetower.agent import new_key
+from tests.attack.forger import SCHEMA, Forger, plain
+from tests.commit.engine_world import creation
+from tests.wire.tower_process import TowerProcess, error_of
 
 Forge = Callable[..., Forger]
 BLIND = {"icetower.blind": "true"}

@@ -11,14 +11,14 @@ from typing import Any
 import httpx2
 import orjson
 import pytest
-from engine_world import creation
-from forger import OWNER, SCHEMA, Forger, added, plain
-from tower_process import TowerProcess, error_of
 
 from icetower.agent import new_key
 from icetower.table.avro_files import _joined, _split  # pyright: ignore[reportPrivateUsage]
 from icetower.table.manifest_writing import write_manifest_list
 from icetower.table.manifests import DELETED, EXISTING, read_manifest_list
+from tests.attack.forger import OWNER, SCHEMA, Forger, added, plain
+from tests.commit.engine_world import creation
+from tests.wire.tower_process import TowerProcess, error_of
 
 Forge = Callable[..., Forger]
 MINE, THEIRS = (1, 2), (2, 1)

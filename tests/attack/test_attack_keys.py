@@ -12,12 +12,12 @@ import httpx2
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from forger import OWNER, Forger, added
-from tower_process import TowerProcess, error_of
 
 from icetower.ambient import uuid7_of
 from icetower.protocol.marks import APPLICATION, KEY, REF, SEQUENCE
 from icetower.table.manifests import DATA
+from tests.attack.forger import OWNER, Forger, added
+from tests.wire.tower_process import TowerProcess, error_of
 
 Forge = Callable[..., Forger]
 JSON = dict[str, Any]

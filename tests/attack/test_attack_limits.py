@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from forger import OWNER, Forger
-from tower_process import error_of
-
 from icetower.catalog.changes import SNAPSHOTS_PER_COMMIT_MAX
 from icetower.protocol.commits import PARTS_MAX
 from icetower.protocol.sizes import LIMITS_BYTES
+from tests.attack.forger import OWNER, Forger
+from tests.wire.tower_process import error_of
 
 Forge = Callable[..., Forger]
 

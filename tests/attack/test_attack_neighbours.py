@@ -9,10 +9,10 @@ from typing import Any
 
 import orjson
 import pytest
-from forger import SCHEMA, SPEC, Forger, added, plain
-from tower_process import TowerProcess, error_of
 
 from icetower.table.manifests import DATA
+from tests.attack.forger import SCHEMA, SPEC, Forger, added, plain
+from tests.wire.tower_process import TowerProcess, error_of
 
 Forge = Callable[..., Forger]
 PART = """tables:

@@ -8,11 +8,11 @@ from typing import Any
 
 import httpx2
 import pytest
-from forger import Forger
-from test_attack_keys import fast, header_key, point
-from tower_process import TowerProcess, error_of
 
 from icetower.protocol.marks import KEY
+from tests.attack.forger import Forger
+from tests.attack.test_attack_keys import fast, header_key, point
+from tests.wire.tower_process import TowerProcess, error_of
 
 Forge = Callable[..., Forger]
 BLIND = {"icetower.blind": "true"}

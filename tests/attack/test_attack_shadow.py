@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from forger import Forger, added, data_file
-from tower_process import TowerProcess, error_of
 
 from icetower.table.manifests import DATA, EXISTING, Entry
+from tests.attack.forger import Forger, added, data_file
+from tests.wire.tower_process import TowerProcess, error_of
 
 Forge = Callable[..., Forger]
 TRYING = "mode: shadow\ntables: []\n"

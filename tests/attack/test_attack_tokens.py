@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import httpx2
 import pytest
-from tower_process import TowerProcess
 
 from icetower.gateway.token_rates import GUESSES, GUESSES_OF_ADDRESS
+from tests.wire.tower_process import TowerProcess
 
 TOKENS = "/v1/oauth/tokens"
 GRANT = {"grant_type": "client_credentials"}

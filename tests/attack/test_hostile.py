@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hostile.generate import KINDS, made
-from hostile.inside import tried
-from hostile.wire import POLITE_TABLES, Wire
+
+from verify.hostile.generate import KINDS, made
+from verify.hostile.inside import tried
+from verify.hostile.wire import POLITE_TABLES, Wire
 
 COUNT = 40
 REQUESTS = 60

@@ -7,12 +7,11 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from histories.memory import Table
-
 from icetower.audit.auditor import Options, audit
 from icetower.audit.findings import Report
 from icetower.conflicts.sketch import BY_CATEGORY, eq
 from icetower.protocol.marks import FILTER, ISOLATION, READ_SNAPSHOT
+from verify.histories.memory import Table
 
 Case = Mapping[str, Any]
 Said = tuple[str, str, tuple[int, ...]]

@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from histories.driver import HistoryDriver
-from histories.serial import CATEGORIES, World
 
 from icetower.audit.advice import WRITERS_MAX, Advice, advise, agent_name
 from icetower.audit.auditor import Options as AuditOptions
@@ -24,6 +22,8 @@ from icetower.contracts.regions import Range, Values
 from icetower.protocol.marks import CLIENT_LIST
 from icetower.protocol.names import Identifier
 from icetower.table.partitions import PartitionSpec, spec_of
+from verify.histories.driver import HistoryDriver
+from verify.histories.serial import CATEGORIES, World
 
 TABLE = Identifier.parse("shop.sales")
 

@@ -13,7 +13,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from histories.serial import File, World
 from pyiceberg.catalog import load_catalog
 from pyiceberg.catalog.sql import SqlCatalog
 
@@ -21,6 +20,7 @@ from icetower.audit.auditor import AT_ONCE
 from icetower.audit.page import LANES_MAX
 from icetower.cli import main
 from icetower.table.records import DATA
+from verify.histories.serial import File, World
 
 
 @dataclass(frozen=True)

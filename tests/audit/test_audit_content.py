@@ -8,15 +8,15 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from audit_world import audited, said, with_words
-from histories.driver import HistoryDriver
-from wire.deletes import written
 
 from icetower.audit.auditor import Options
 from icetower.audit.content import ROW_ID_FIELD_ID
 from icetower.conflicts.figures import LISTED
 from icetower.conflicts.sketch import append, begin, case, commit, data, op, positions, vector, write
 from icetower.protocol.marks import READ_SNAPSHOT
+from tests.audit.audit_world import audited, said, with_words
+from verify.histories.driver import HistoryDriver
+from verify.wire.deletes import written
 
 pytestmark = pytest.mark.java
 

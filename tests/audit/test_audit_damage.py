@@ -7,15 +7,15 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from audit_world import audited, said
-from histories.memory import Table
-from histories.serial import File, World
 
 from icetower.audit.findings import MEANINGS, Rule
 from icetower.table.head import HeadState
 from icetower.table.list_reading import ListReader
 from icetower.table.manifests import read_manifest_list
 from icetower.table.records import DATA, Entry
+from tests.audit.audit_world import audited, said
+from verify.histories.memory import Table
+from verify.histories.serial import File, World
 
 
 def fresh(format_version: int = 2) -> World:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 
 import pytest
-from audit_world import audited, said, with_words
-from histories.driver import HistoryDriver
 
 from icetower.audit.auditor import Options
 from icetower.audit.page import page
@@ -14,6 +12,8 @@ from icetower.conflicts.figures import FIGURES, LISTED
 from icetower.conflicts.isolation import Level
 from icetower.conflicts.sketch import append, begin, case, commit, data, op, positions, write
 from icetower.table.metadata import ancestors
+from tests.audit.audit_world import audited, said, with_words
+from verify.histories.driver import HistoryDriver
 
 pytestmark = pytest.mark.java
 

@@ -9,9 +9,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from audit_world import audited, said
-from histories.memory import MemoryFiles, Table
-from histories.serial import START_MS, File, World
 
 from icetower.audit.agents import Agent, Naming, Wanted
 from icetower.audit.auditor import Options
@@ -25,6 +22,9 @@ from icetower.table.entry_checks import live_entries
 from icetower.table.groups import Group, GroupedAppend, write_group
 from icetower.table.head import HeadState
 from icetower.table.manifests import read_manifest, read_manifest_list
+from tests.audit.audit_world import audited, said
+from verify.histories.memory import MemoryFiles, Table
+from verify.histories.serial import START_MS, File, World
 
 RED = ("red",)
 

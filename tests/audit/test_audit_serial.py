@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from audit_world import audited, said
-from histories.serial import World
 
 from icetower.audit.auditor import Options
 from icetower.audit.findings import Report
+from tests.audit.audit_world import audited, said
+from verify.histories.serial import World
 
 COMMITS, SEEDS = 125, 80
 

@@ -10,8 +10,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from histories.memory import MemoryFiles
-from histories.serial import World
 
 from icetower.audit.advice import advise
 from icetower.audit.agents import Agent, Wanted
@@ -23,6 +21,8 @@ from icetower.protocol.names import Identifier
 from icetower.table.head import HeadState
 from icetower.table.metadata import ancestors, parse
 from icetower.table.partitions import spec_of
+from verify.histories.memory import MemoryFiles
+from verify.histories.serial import World
 
 STRANGE: list[Any] = [None, -1, 0, "x", "", [], {}, True, 1.5, "\x1b[31m<script>", [None], {"a": None}]
 

@@ -7,9 +7,6 @@ import random
 from dataclasses import replace
 
 import pytest
-from audit_world import said
-from engine_world import TABLE, World, outcomes, run
-from iceberg_client import SNAPSHOT, Client, create, data, vector
 
 from icetower.agent import having_read, keyed, new_key
 from icetower.audit.auditor import audit
@@ -21,6 +18,9 @@ from icetower.protocol.marks import BASE
 from icetower.table import puffin
 from icetower.table.change import Touched
 from icetower.table.vectors import Vector, as_blob
+from tests.audit.audit_world import said
+from tests.commit.engine_world import TABLE, World, outcomes, run
+from tests.commit.iceberg_client import SNAPSHOT, Client, create, data, vector
 
 BLIND = {"icetower.blind": "true"}
 

@@ -6,14 +6,14 @@ import random
 from typing import Any
 
 import pytest
-from histories.long import LongHistory
-from histories.serial import World
 
 from icetower.audit.items import Item
 from icetower.audit.manifest_reading import Cursor, ManifestReader
 from icetower.errors import ValidationFailed
 from icetower.table.list_reading import ListReader
 from icetower.table.records import DELETED
+from verify.histories.long import LongHistory
+from verify.histories.serial import World
 
 
 def told(item: Item) -> tuple[Any, ...]:

@@ -15,7 +15,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from parquet_world import PATH, Shelf, claim, column, field, parquet, table
 from pyiceberg.io.pyarrow import (
     compute_statistics_plan,
     data_file_statistics_from_parquet_metadata,
@@ -28,6 +27,7 @@ from icetower.catalog.footers import Claim, Footers, Layout, Verified, verified
 from icetower.errors import Unavailable, ValidationFailed
 from icetower.table import metadata as table_metadata
 from icetower.table.partitions import spec_of
+from tests.catalog.parquet_world import PATH, Shelf, claim, column, field, parquet, table
 
 ID = column(1, "id", "long")
 ID_FIELD = field("id", pa.int64(), 1)

@@ -14,7 +14,6 @@ from typing import Any
 import orjson
 import pyarrow.parquet as pq
 import pytest
-from parquet_world import claim, column, table
 
 from icetower.catalog.footers import Layout, verified
 from icetower.catalog.parquet_columns import Leaf, read_schema
@@ -24,6 +23,7 @@ from icetower.errors import ValidationFailed
 from icetower.table.bounds import from_single_value
 from icetower.table.column_metrics import lower_bound, upper_bound
 from icetower.table.schemas import columns_by_id
+from tests.catalog.parquet_world import claim, column, table
 
 FIXTURES = Path(__file__).parent / "fixtures" / "parquet"
 KINDS = {
@@ -45,7 +45,7 @@ EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 def four_writers() -> dict[str, Any]:
-    """The table of tools/parquet_fixtures; its files have names and no field ids."""
+    """The table of verify/parquet_fixtures; its files have names and no field ids."""
     kinds: dict[str, Any] = dict(KINDS)
     columns = [column(at, name, kind) for at, (name, kind) in enumerate(kinds.items(), 1)]
     inside = {"type": "struct", "fields": [column(31, "x", "double")]}

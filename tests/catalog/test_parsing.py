@@ -7,7 +7,6 @@ import threading
 from typing import Any
 
 import pytest
-from test_manifest_cache import SHAPE, Memory, entries
 
 from icetower.admission.facts import Facts
 from icetower.admission.gate import REQUEST_CHECKS, ask
@@ -24,6 +23,7 @@ from icetower.registry.principals import Principal
 from icetower.table import avro_files
 from icetower.table.manifest_writing import manifest_row, write_manifest
 from icetower.table.manifests import read_manifest
+from tests.catalog.test_manifest_cache import SHAPE, Memory, entries
 
 MIB = 1024 * 1024
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import boto3
 import pytest
-from behaviour_storage import StorageBehaviour
 from moto.server import ThreadedMotoServer
 from pyiceberg.io import load_file_io
 
@@ -20,6 +19,7 @@ import icetower.catalog.storage as storage_module
 from icetower.catalog.ports import ANY_FILE, Bound
 from icetower.catalog.storage import CachedStorage, FileIOStorage
 from icetower.errors import AlreadyExists, BadRequest, NotFound, UpstreamFailed
+from tests.catalog.behaviour_storage import StorageBehaviour
 
 SECRET = "wJalrXUtnFEMI-a-secret"
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from behaviour_upstream import UpstreamBehaviour
 
 from icetower.catalog.sql import SqlUpstream
 from icetower.database import Database
+from tests.catalog.behaviour_upstream import UpstreamBehaviour
 
 
 class TestSqlite(UpstreamBehaviour):

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from tower_process import SCHEMA, TowerProcess, command
 
 from icetower.agent import keyed, new_key
+from tests.wire.tower_process import SCHEMA, TowerProcess, command
 
 ROWS = pa.table({"id": pa.array([1], pa.int64()), "region": ["eu"]})
 

@@ -13,10 +13,10 @@ from typing import Any
 from urllib.parse import urlparse
 
 import pytest
-from tower_process import TowerProcess, command
 
 from icetower.cli.escalations import _whole
 from icetower.errors import UsageError
+from tests.wire.tower_process import TowerProcess, command
 
 CONTRACT = """\
 version: 1

@@ -19,7 +19,6 @@ from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import BucketTransform, DayTransform
 from pyiceberg.types import DateType, LongType, NestedField
-from tower_process import TowerProcess, command
 
 from icetower.agent import Tower
 from icetower.cli import contracts as commands
@@ -27,6 +26,7 @@ from icetower.cli.app import main
 from icetower.contracts.document import load
 from icetower.contracts.schema import FILE_NAME, schema_text
 from icetower.errors import Forbidden
+from tests.wire.tower_process import TowerProcess, command
 
 ROOT = Path(__file__).parent.parent.parent
 

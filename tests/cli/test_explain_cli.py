@@ -16,7 +16,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog import load_catalog
-from tower_process import TowerProcess
 
 from icetower.cli import main
 from icetower.cli.registry import token_for
@@ -24,6 +23,7 @@ from icetower.cli.snapshots import place_in_catalog
 from icetower.cli.tables import pairs
 from icetower.conflicts.figures import FIGURES, LISTED
 from icetower.errors import UsageError
+from tests.wire.tower_process import TowerProcess
 
 FIXTURES = Path(__file__).parent.parent / "table" / "fixtures"
 

@@ -19,11 +19,11 @@ import httpx2
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
-from tower_process import TowerProcess, command
 
 from icetower.cli.app import COMMANDS, main
 from icetower.cli.own_tower import own_tower, token_for
 from icetower.gateway.settings import load_settings
+from tests.wire.tower_process import TowerProcess, command
 
 Run = Callable[..., tuple[int, str, str]]
 

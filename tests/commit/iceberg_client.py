@@ -13,8 +13,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from engine_world import TABLE, Request, World
-
 from icetower.conflicts.history import Files, NeedsFile, branch_head, inherit
 from icetower.conflicts.operations import Flag, Kind, Operation, Removal
 from icetower.conflicts.producer import Draft, Producer
@@ -23,6 +21,7 @@ from icetower.table.head import HeadState
 from icetower.table.manifest_writing import write_manifest, write_manifest_list
 from icetower.table.manifests import DELETED, DataFile, Entry, Manifest, ManifestFile
 from icetower.table.records import referenced_file
+from tests.commit.engine_world import TABLE, Request, World
 
 SCHEMA = {
     "type": "struct",

@@ -9,7 +9,6 @@ from typing import Any
 
 import orjson
 import pytest
-from engine_world import MemoryStorage
 
 from icetower.commit.head import Heads
 from icetower.commit.steps import Known
@@ -19,6 +18,7 @@ from icetower.table import metadata as table_metadata
 from icetower.table.growing import Growing
 from icetower.table.keys import KeyRecord
 from icetower.table.puffin import BlobAt
+from tests.commit.engine_world import MemoryStorage
 
 MIB = 1024 * 1024
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from engine_world import TABLE, World, creation, judged, run
-
 from icetower.catalog.changes import read_changes
 from icetower.commit.plan import plan_creation
 from icetower.registry.principals import administrator
 from icetower.table.manifests import read_manifest_list
+from tests.commit.engine_world import TABLE, World, creation, judged, run
 
 
 def test_a_creation_may_bring_several_snapshots_each_on_the_one_before() -> None:

@@ -6,8 +6,6 @@ import json
 from typing import Any
 
 import pytest
-from engine_world import World, judged, outcomes, run
-from iceberg_client import Client, create, data, equalities, positions
 
 from icetower.catalog.changes import read_changes
 from icetower.commit.engine import Committed
@@ -16,6 +14,8 @@ from icetower.contracts.document import load
 from icetower.errors import IcetowerError
 from icetower.registry.principals import Principal
 from icetower.table.change import Touched
+from tests.commit.engine_world import World, judged, outcomes, run
+from tests.commit.iceberg_client import Client, create, data, equalities, positions
 
 BLIND = {"icetower.blind": "true"}
 IN_A = json.dumps({"type": "eq", "term": "category", "value": "a"})

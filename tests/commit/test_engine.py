@@ -10,12 +10,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from engine_world import TABLE, World, outcomes, run, told
 
 from icetower.catalog.ports import Swap, SwapLost
 from icetower.commit.engine import Limits
 from icetower.errors import CommitConflict, CommitStateUnknown, Forbidden, IcetowerError, KeyMisused, UpstreamFailed
 from icetower.protocol.names import Identifier
+from tests.commit.engine_world import TABLE, World, outcomes, run, told
 
 BLIND = {"icetower.blind": "true"}
 VERSIONS = pytest.mark.parametrize("version", [1, 2, 3])

@@ -7,8 +7,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
-from engine_world import TABLE, Request, World, run, told
-from test_engine import BLIND, assert_no_litter, outside_writer
 
 from icetower.catalog.ports import Swap
 from icetower.commit import steps
@@ -18,6 +16,8 @@ from icetower.commit.steps import Version
 from icetower.errors import Forbidden, UpstreamFailed
 from icetower.protocol.names import Identifier
 from icetower.table.head import HeadState
+from tests.commit.engine_world import TABLE, Request, World, run, told
+from tests.commit.test_engine import BLIND, assert_no_litter, outside_writer
 
 OTHER = Identifier(("db",), "u")
 SNAPSHOT = {f"write.{command}.isolation-level": "snapshot" for command in ("merge", "update", "delete")}

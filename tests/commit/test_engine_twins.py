@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_world import TABLE, Request, World, run, told
-from test_engine_pipeline import OTHER, Gated, blind, ends, fails, fast, send, settled, until
 
 from icetower.admission.gate import Files
 from icetower.ambient import SystemAmbient
@@ -28,6 +26,8 @@ from icetower.protocol.appends import AppendRequest, FileDescriptor
 from icetower.protocol.commits import CommitRequest
 from icetower.registry.principals import administrator
 from icetower.table.manifests import DataFile
+from tests.commit.engine_world import TABLE, Request, World, run, told
+from tests.commit.test_engine_pipeline import OTHER, Gated, blind, ends, fails, fast, send, settled, until
 
 HASTY = Limits(deadline_s=0.2, settle_s=1)
 ANN = administrator("ann")

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from engine_world import TABLE, World, run
-
 from icetower.admission.admitted import AdmittedAppend
 from icetower.commit.engine import Limits
 from icetower.errors import ValidationFailed
 from icetower.table.change import Touched
 from icetower.table.manifests import DataFile
+from tests.commit.engine_world import TABLE, World, run
 
 MAX_BYTES = 40 * 1024
 LONG = {"icetower.blind": "true", "note": "x" * 4_000}

@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from engine_world import TABLE, Clock, MemoryStorage
-from engine_world import run as run_story
 
 from icetower.admission.admitted import AdmittedAppend
 from icetower.catalog.ports import ANY_FILE, Bound
@@ -27,6 +25,8 @@ from icetower.table import metadata as table_metadata
 from icetower.table.groups import Group, GroupedAppend, write_group
 from icetower.table.head import HeadState
 from icetower.table.keys import Keys, record_of
+from tests.commit.engine_world import TABLE, Clock, MemoryStorage
+from tests.commit.engine_world import run as run_story
 
 T = TypeVar("T")
 UUID = "7c9e6679-7425-40de-944b-e07fc1f90ae7"

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from engine_world import MemoryStorage
 
 from icetower.catalog.changes import Manifests
 from icetower.commit.steps import Known
 from icetower.recent import Budget
 from icetower.table.manifests import ADDED, DATA, DataFile, Entry, Manifest, ManifestFile
 from icetower.table.puffin import BlobAt
+from tests.commit.engine_world import MemoryStorage
 
 KIB = 1024
 

@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from engine_world import TABLE, World, run
 
 from icetower.admission.admitted import AdmittedAppend
 from icetower.catalog.ports import Swap, SwapLost
@@ -21,6 +20,7 @@ from icetower.table.head import HeadState
 from icetower.table.listing import Listing
 from icetower.table.live_paths import LivePaths
 from icetower.table.manifests import DataFile, ManifestFile
+from tests.commit.engine_world import TABLE, World, run
 
 BLIND = {"icetower.blind": "true"}
 PROMPT = Limits(deadline_s=5, settle_s=1, append_interval_s=0)

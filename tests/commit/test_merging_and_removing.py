@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from engine_world import TABLE, World, outcomes
-from iceberg_client import SNAPSHOT, Client, create, data
 
 from icetower.catalog.changes import Manifests
 from icetower.commit.head import Heads
 from icetower.conflicts.history import inherit
 from icetower.table.manifests import DATA, DELETED
+from tests.commit.engine_world import TABLE, World, outcomes
+from tests.commit.iceberg_client import SNAPSHOT, Client, create, data
 
 BLIND = {"icetower.blind": "true"}
 

@@ -10,11 +10,11 @@ import json
 from typing import Any
 
 import pytest
-from engine_world import TABLE, Request, World, outcomes, run
-from iceberg_client import Client, create, data, positions
 
 from icetower.commit.declared import scope_to_hold
 from icetower.errors import BadRequest
+from tests.commit.engine_world import TABLE, Request, World, outcomes, run
+from tests.commit.iceberg_client import Client, create, data, positions
 
 BLIND = {"icetower.blind": "true"}
 IN_A = json.dumps({"type": "eq", "term": "category", "value": "a"})

@@ -7,8 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from engine_world import TABLE, World, outcomes, run
-from iceberg_client import SNAPSHOT, Client, create, data, entries_named, equalities, positions, vector
 
 from icetower.catalog.changes import Manifests, read_changes
 from icetower.commit.head import Heads
@@ -20,6 +18,8 @@ from icetower.table.head import HeadState
 from icetower.table.metadata import ref_head
 from icetower.table.partitions import spec_of
 from icetower.table.vectors import Vector, as_blob, decode
+from tests.commit.engine_world import TABLE, World, outcomes, run
+from tests.commit.iceberg_client import SNAPSHOT, Client, create, data, entries_named, equalities, positions, vector
 
 BLIND = {"icetower.blind": "true"}
 

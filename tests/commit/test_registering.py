@@ -6,7 +6,6 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any
 
 import pytest
-from engine_world import TABLE, World, run, told
 
 from icetower.catalog.ports import Swap, SwapUnknown
 from icetower.commit.tables import Tables
@@ -15,6 +14,7 @@ from icetower.errors import IcetowerError
 from icetower.ledger.histories import Fate, TableName
 from icetower.ledger.ledger import Batch, Commit, CommitKey, Expired, Ledger
 from icetower.protocol.names import Identifier
+from tests.commit.engine_world import TABLE, World, run, told
 
 OTHER = Identifier(("db",), "other")
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from engine_world import World, outcomes, run
-
 from icetower.errors import Unavailable
+from tests.commit.engine_world import World, outcomes, run
 
 BLIND = {"icetower.blind": "true"}
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from engine_world import World, judged, outcomes, run
-from iceberg_client import SNAPSHOT, Client, create, data
 
 from icetower.catalog.changes import read_changes
 from icetower.conflicts.blindness import known_blind
 from icetower.contracts.document import load
 from icetower.errors import IcetowerError
 from icetower.registry.principals import Principal
+from tests.commit.engine_world import World, judged, outcomes, run
+from tests.commit.iceberg_client import SNAPSHOT, Client, create, data
 
 SPARK = {"engine-name": "spark", "engine-version": "4.1.4", "spark.app.id": "local-1"}
 PICKED = {"source-snapshot-id": "7"}

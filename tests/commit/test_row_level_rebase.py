@@ -7,10 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
-from engine_world import World, outcomes, run
 from hypothesis import given
 from hypothesis import strategies as st
-from iceberg_client import SNAPSHOT, Client, create, data
 
 from icetower.commit.vectors import BYTES_MAX, VECTORS_MAX, Meeting, NeedsBlobs, United, among, met, unite
 from icetower.conflicts.filtering import key_of
@@ -21,6 +19,8 @@ from icetower.table.change import Change, Touched
 from icetower.table.puffin import BlobAt
 from icetower.table.records import ADDED, Entry, ManifestFile, referenced_file
 from icetower.table.vectors import BLOB_MAX_BYTES, Vector, as_blob, blob_of, decode
+from tests.commit.engine_world import World, outcomes, run
+from tests.commit.iceberg_client import SNAPSHOT, Client, create, data
 
 BLIND = {"icetower.blind": "true"}
 A, B = data("a1", "a"), data("b1", "b")

@@ -7,11 +7,11 @@ import asyncio
 from collections.abc import Sequence
 
 import pytest
-from engine_world import TABLE, FaultyUpstream, Request, World, outcomes, told
 
 from icetower.admission.admitted import AdmittedAppend
 from icetower.catalog.ports import Swap, SwapUnknown
 from icetower.table.change import Touched
+from tests.commit.engine_world import TABLE, FaultyUpstream, Request, World, outcomes, told
 
 BLIND = {"icetower.blind": "true"}
 

@@ -8,14 +8,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from engine_world import TABLE, Request, World, run, told
-from test_engine_pipeline import OTHER, Gated, blind, ends, fails, fast, send, settled, until
-from test_engine_twins import transaction
 
 from icetower.catalog.ports import Swap, SwapUnknown
 from icetower.commit.engine import Committed, Limits
 from icetower.errors import CommitConflict, Forbidden, IcetowerError, UpstreamFailed
 from icetower.protocol.names import Identifier
+from tests.commit.engine_world import TABLE, Request, World, run, told
+from tests.commit.test_engine_pipeline import OTHER, Gated, blind, ends, fails, fast, send, settled, until
+from tests.commit.test_engine_twins import transaction
 
 HASTY = Limits(deadline_s=0.2, settle_s=1, append_interval_s=0)
 

@@ -6,7 +6,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from engine_world import TABLE, Request, World, outcomes
+
+from tests.commit.engine_world import TABLE, Request, World, outcomes
 
 BLIND = {"icetower.blind": "true"}
 

@@ -15,8 +15,6 @@ from decimal import Decimal
 from random import Random
 from typing import Any
 
-from filter_world import COLUMNS, EPOCH, SCHEMA, STATISTICS, data_file, manifest_row, single_value
-
 from icetower.conflicts.expressions import bind, from_json, rewrite_not, text, to_json
 from icetower.conflicts.literals import LONG_MAX, LONG_MIN, Range, convert, order_key, value_text
 from icetower.conflicts.pruning import NULL_POINTER, OVERFLOW, Pruner, can_contain
@@ -24,6 +22,7 @@ from icetower.conflicts.transforms import apply
 from icetower.errors import ValidationFailed
 from icetower.table.partitions import PartitionSpec, resolve_fields
 from icetower.table.records import FieldSummary
+from tests.conflicts.filter_world import COLUMNS, EPOCH, SCHEMA, STATISTICS, data_file, manifest_row, single_value
 
 Json = dict[str, Any]
 LEAVES = [column for column in COLUMNS.values() if not column.type.startswith("struct")]

@@ -5,7 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from rule_world import (
+
+from icetower.conflicts.attempt import Conflict, PartitionSet
+from icetower.conflicts.checks import RULES, RULES_OF, judge
+from icetower.conflicts.deletes import is_unpartitioned
+from icetower.conflicts.sketch import expire, op, rollback
+from tests.conflicts.rule_world import (
     ADD_BLUE,
     ADD_OTHER_SPEC,
     ADD_RED,
@@ -24,11 +29,6 @@ from rule_world import (
     upsert,
     verdicts,
 )
-
-from icetower.conflicts.attempt import Conflict, PartitionSet
-from icetower.conflicts.checks import RULES, RULES_OF, judge
-from icetower.conflicts.deletes import is_unpartitioned
-from icetower.conflicts.sketch import expire, op, rollback
 
 JSON = dict[str, Any]
 FLAGS = {

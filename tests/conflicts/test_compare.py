@@ -6,7 +6,8 @@ import copy
 from typing import Any
 
 import pytest
-from differential.compare import difference, live, message
+
+from verify.differential.compare import difference, live, message
 
 A, B = "mem://t/data/A.parquet", "mem://t/data/B.parquet"
 C1 = 'Found conflicting files that can contain records matching ref(name="id") == 5'

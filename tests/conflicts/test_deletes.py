@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from rule_world import short, specs_of
 
 from icetower.conflicts import cases
 from icetower.conflicts.cases import SCHEMA
@@ -16,6 +15,7 @@ from icetower.conflicts.expressions import columns_of
 from icetower.conflicts.history import Live
 from icetower.conflicts.sketch import BY_CATEGORY, case, data, equalities, positions, vector
 from icetower.table.records import ADDED, PATH_FIELD_ID, DataFile, Entry, ManifestFile, is_vector, referenced_file
+from tests.conflicts.rule_world import short, specs_of
 
 JSON = dict[str, Any]
 

@@ -8,15 +8,15 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
-from differential import generate, run
-from differential.compare import difference
-from differential.oracle import Oracle
-from differential.run import COUNT, SEED, Coverage
 
 from icetower.conflicts.checks import RULES
 from icetower.conflicts.figures import LISTED
 from icetower.conflicts.producer import EFFECTS
 from icetower.conflicts.replay import replay
+from verify.differential import generate, run
+from verify.differential.compare import difference
+from verify.differential.oracle import Oracle
+from verify.differential.run import COUNT, SEED, Coverage
 
 CHUNK = 100
 SAVED = sorted(run.SAVED.glob("*.json"))

@@ -9,20 +9,20 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from differential.oracle import Oracle
-from experiments import clustering, path_statistics, run, spark
-from experiments.course import Broken, Course, Setup, may_undelete
-from experiments.iceberg import disagreements
-from experiments.path_statistics import PRECISE, TODAY
-from experiments.plots import all_plots
-from experiments.records import COUNTS, Point, Record, as_csv, chosen, from_csv, mean_percent, record, run_all
-from experiments.table import Table
-from experiments.tables import all_tables, in_page, runs_each
-from experiments.work import Command, Work, draw, stream
-from experiments.world import Layout, Row, base, bucket
 
+from bench.experiments import clustering, path_statistics, run, spark
+from bench.experiments.course import Broken, Course, Setup, may_undelete
+from bench.experiments.iceberg import disagreements
+from bench.experiments.path_statistics import PRECISE, TODAY
+from bench.experiments.plots import all_plots
+from bench.experiments.records import COUNTS, Point, Record, as_csv, chosen, from_csv, mean_percent, record, run_all
+from bench.experiments.table import Table
+from bench.experiments.tables import all_tables, in_page, runs_each
+from bench.experiments.work import Command, Work, draw, stream
+from bench.experiments.world import Layout, Row, base, bucket
 from icetower.conflicts import checks
 from icetower.conflicts.isolation import Level
+from verify.differential.oracle import Oracle
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "experiments.md").read_text()

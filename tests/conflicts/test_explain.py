@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "table"))
-
-from manifest_fixtures import java_table
 
 from icetower.conflicts import cases
 from icetower.conflicts.checks import RULES, Conflict
@@ -27,6 +22,7 @@ from icetower.errors import BadRequest
 from icetower.table.change import Change, change_of, diff_lists
 from icetower.table.head import HeadState
 from icetower.table.manifests import read_manifest, read_manifest_list
+from tests.table.manifest_fixtures import java_table
 
 NONE, SNAPSHOT, SERIALIZABLE = Level
 Rules = tuple[str, str, str]

@@ -8,7 +8,6 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from filter_world import COLUMNS, SCHEMA, UNTIMED, field, filters, matches, rows
 from hypothesis import given
 
 from icetower.conflicts.expressions import (
@@ -36,6 +35,7 @@ from icetower.conflicts.expressions import (
 )
 from icetower.conflicts.literals import Range, compare, convert, identity_key
 from icetower.errors import ValidationFailed
+from tests.conflicts.filter_world import COLUMNS, SCHEMA, UNTIMED, field, filters, matches, rows
 
 A = Predicate("eq", "id", (5,))
 B = Predicate("is-null", "s")

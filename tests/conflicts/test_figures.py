@@ -6,14 +6,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
-from differential.compare import difference, live, message
-from differential.oracle import Oracle
 
 from icetower.conflicts import cases
 from icetower.conflicts.figures import FIGURES, LISTED
 from icetower.conflicts.interleavings import COMMITTED, Listed
 from icetower.conflicts.picture import Figure
 from icetower.conflicts.replay import Replay
+from verify.differential.compare import difference, live, message
+from verify.differential.oracle import Oracle
 
 ASKED_FOR = {"1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "11", "12", "undelete"}
 FIGURE_ROWS = ("Fig1", "Fig2", "Fig3", "Fig4", "Fig5", "Fig6", "Fig7", "Fig8", "Fig9", "Fig10", "Fig11", "Fig12")

@@ -11,7 +11,6 @@ from itertools import count
 from typing import Any
 
 import pytest
-from rule_world import short
 
 from icetower.conflicts import cases
 from icetower.conflicts.attempt import Conflict
@@ -37,6 +36,7 @@ from icetower.conflicts.sketch import (
     write,
 )
 from icetower.table.manifest_writing import row_of
+from tests.conflicts.rule_world import short
 
 JSON = dict[str, Any]
 APART = {"commit.manifest-merge.enabled": "false"}

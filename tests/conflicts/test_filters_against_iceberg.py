@@ -7,10 +7,11 @@ import os
 import subprocess
 from pathlib import Path
 
-import java
 import pytest
-from differential.oracle import classpath
-from filter_questions import agree, answer, question
+
+from tests.conflicts.filter_questions import agree, answer, question
+from tools import java
+from verify.differential.oracle import classpath
 
 pytestmark = pytest.mark.java
 

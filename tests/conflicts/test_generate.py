@@ -10,12 +10,12 @@ from functools import cache
 from typing import Any
 
 import pytest
-from differential import generate
-from differential.generate import Made
-from differential.material import SPECS, STATISTICS
-from differential.writers import FLAGS, PROFILES
 
 from icetower.conflicts import cases
+from verify.differential import generate
+from verify.differential.generate import Made
+from verify.differential.material import SPECS, STATISTICS
+from verify.differential.writers import FLAGS, PROFILES
 
 SEED = 20261121
 SEEDS = 2000

@@ -8,16 +8,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from differential import mutations, run
-from differential.compare import difference
-from differential.mutations import HAND_MADE, MUTATIONS, Bench, Mutation
-from differential.oracle import Oracle
-from mutants import Stale
 
 from icetower.conflicts import checks, history
 from icetower.conflicts.checks import RULES
 from icetower.conflicts.producer import EFFECTS
 from icetower.conflicts.replay import replay
+from verify.differential import mutations, run
+from verify.differential.compare import difference
+from verify.differential.mutations import HAND_MADE, MUTATIONS, Bench, Mutation
+from verify.differential.oracle import Oracle
+from verify.mutants import Stale
 
 CASES = sorted(HAND_MADE.glob("*.json"))
 

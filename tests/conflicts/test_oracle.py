@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import java
 import pytest
-from differential.oracle import Oracle, OracleError
+
+from tools import java
+from verify.differential.oracle import Oracle, OracleError
 
 pytestmark = pytest.mark.java
 
@@ -398,7 +399,7 @@ def test_a_process_that_died_is_started_anew(oracle: Oracle) -> None:
 
 
 def test_a_process_that_cannot_start_is_told_with_its_last_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("differential.oracle.JVM", ("-XX:+NoSuchOption",))
+    monkeypatch.setattr("verify.differential.oracle.JVM", ("-XX:+NoSuchOption",))
     with pytest.raises(OracleError, match=r"the oracle ended, at case start\n(?s:.*)NoSuchOption"):
         Oracle().start()
 

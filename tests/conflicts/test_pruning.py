@@ -10,7 +10,16 @@ import math
 from typing import Any
 
 import pytest
-from filter_world import (
+from hypothesis import given
+from hypothesis import strategies as st
+
+from icetower.conflicts.expressions import And, Expression, Not, Or, Predicate, columns_of, text
+from icetower.conflicts.metrics import IN_LIMIT
+from icetower.conflicts.pruning import NULL_POINTER, OVERFLOW, Pruner, can_contain, metrics_of
+from icetower.errors import ValidationFailed
+from icetower.table.partitions import PartitionSpec, resolve_fields
+from icetower.table.records import DataFile, FieldSummary
+from tests.conflicts.filter_world import (
     COLUMNS,
     SPECS,
     STATISTICS,
@@ -29,15 +38,6 @@ from filter_world import (
     summaries,
     summary,
 )
-from hypothesis import given
-from hypothesis import strategies as st
-
-from icetower.conflicts.expressions import And, Expression, Not, Or, Predicate, columns_of, text
-from icetower.conflicts.metrics import IN_LIMIT
-from icetower.conflicts.pruning import NULL_POINTER, OVERFLOW, Pruner, can_contain, metrics_of
-from icetower.errors import ValidationFailed
-from icetower.table.partitions import PartitionSpec, resolve_fields
-from icetower.table.records import DataFile, FieldSummary
 
 NAN = math.nan
 

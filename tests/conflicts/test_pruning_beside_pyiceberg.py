@@ -8,23 +8,6 @@ from typing import Any
 
 import pyiceberg.expressions
 import pyiceberg.manifest
-from filter_world import (
-    COLUMNS,
-    MODERN,
-    SCHEMA,
-    SPECS,
-    STATISTICS,
-    UNTIMED,
-    Row,
-    file_of,
-    filters,
-    manifest_row,
-    partition_of,
-    pruner,
-    rows,
-    spec,
-    summaries,
-)
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from pyiceberg.expressions import (
@@ -56,6 +39,23 @@ from pyiceberg.typedef import Record
 
 from icetower.conflicts.expressions import TRUE, And, Expression, Not, Or, Predicate, rewrite_not
 from icetower.table.records import DataFile
+from tests.conflicts.filter_world import (
+    COLUMNS,
+    MODERN,
+    SCHEMA,
+    SPECS,
+    STATISTICS,
+    UNTIMED,
+    Row,
+    file_of,
+    filters,
+    manifest_row,
+    partition_of,
+    pruner,
+    rows,
+    spec,
+    summaries,
+)
 
 PY_SCHEMA = Schema.model_validate(SCHEMA)
 UNARY = {"is-null": IsNull, "not-null": NotNull, "is-nan": IsNaN, "not-nan": NotNaN}

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from differential import generate
-from differential.shrink import shrink
 
 from icetower.conflicts import cases
 from icetower.errors import BadRequest
+from verify.differential import generate
+from verify.differential.shrink import shrink
 
 Case = dict[str, Any]
 Diverges = Callable[[Case], bool]

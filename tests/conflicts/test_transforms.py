@@ -8,7 +8,6 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from filter_world import COLUMNS, INTERNAL, SCHEMA, UNTIMED, matches, predicates, spec
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from pyiceberg.schema import Schema
@@ -19,6 +18,7 @@ from icetower.conflicts.expressions import Bound, Column, Predicate, bind_predic
 from icetower.conflicts.literals import convert
 from icetower.conflicts.transforms import apply, project, project_strict
 from icetower.errors import ValidationFailed
+from tests.conflicts.filter_world import COLUMNS, INTERNAL, SCHEMA, UNTIMED, matches, predicates, spec
 
 PYICEBERG_SCHEMA = Schema.model_validate(SCHEMA)
 

@@ -12,12 +12,6 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from differential.oracle import Oracle
-from walkthrough import run
-from walkthrough.course import APPENDS, Course, Did, Disagreement, observe
-from walkthrough.draw import ASKED, WIDTH, draw, legend
-from walkthrough.levels import CHANGES, METHODS, Line, stopped_by, tried
-from walkthrough.page import page
 
 from icetower.conflicts.checks import RULES
 from icetower.conflicts.figures import FIGURES
@@ -25,6 +19,12 @@ from icetower.conflicts.isolation import Command, Level, known
 from icetower.conflicts.operations import Flag
 from icetower.conflicts.replay import replay
 from icetower.conflicts.sketch import rollback
+from verify.differential.oracle import Oracle
+from verify.walkthrough import run
+from verify.walkthrough.course import APPENDS, Course, Did, Disagreement, observe
+from verify.walkthrough.draw import ASKED, WIDTH, draw, legend
+from verify.walkthrough.levels import CHANGES, METHODS, Line, stopped_by, tried
+from verify.walkthrough.page import page
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
 SVG = "{http://www.w3.org/2000/svg}"

@@ -6,8 +6,6 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_table import METADATA, NOW_MS, RULES
-from test_contract_model import CONTRACTS
 
 from icetower.contracts import review
 from icetower.contracts.axes import Axes, rules_regions
@@ -20,6 +18,8 @@ from icetower.contracts.model import Contract, Rule
 from icetower.contracts.references import Found, between, of_table
 from icetower.protocol.names import Identifier
 from icetower.table.partitions import spec_of
+from tests.contracts.small_table import METADATA, NOW_MS, RULES
+from tests.contracts.test_contract_model import CONTRACTS
 
 TABLE = Identifier(("a",), "t")
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 from hypothesis import given, settings
-from small_table import RULES, TABLE, dense, rows_of
 
 from icetower.contracts.differences import Kind, changes
 from icetower.contracts.document import load
 from icetower.contracts.model import FILE_OPERATIONS, Contract, Operation, Rule
 from icetower.contracts.regions import Range, Region, Values
+from tests.contracts.small_table import RULES, TABLE, dense, rows_of
 
 
 def contract(*rules: str, more: str = "") -> Contract:

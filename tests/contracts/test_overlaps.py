@@ -8,12 +8,12 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_table import LAYOUT, NOW_MS, RULES, dense, rows_of
 
 from icetower.contracts.document import load
 from icetower.contracts.model import Contract, Operation, Rule
 from icetower.contracts.overlaps import common_tables, overlaps
 from icetower.contracts.regions import parse_pattern
+from tests.contracts.small_table import LAYOUT, NOW_MS, RULES, dense, rows_of
 
 
 def contract(name: str, *regions: str, operation: str = "overwrite", but: str = "") -> Contract:

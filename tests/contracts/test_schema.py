@@ -13,11 +13,11 @@ import yaml
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft7Validator
-from test_contract_model import CONTRACTS, FULL, REFUSED
 
 from icetower.contracts.document import dump, load, to_json
 from icetower.contracts.schema import FILE_NAME, document_schema, schema_text
 from icetower.errors import BadRequest
+from tests.contracts.test_contract_model import CONTRACTS, FULL, REFUSED
 
 ROOT = Path(__file__).parent.parent.parent
 SCHEMA = Draft7Validator(document_schema())

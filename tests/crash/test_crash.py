@@ -7,7 +7,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from torture.kill import Broken, Launcher, Story, every_point, jobs_of, judge, play, template
+
+from verify.torture.kill import Broken, Launcher, Story, every_point, jobs_of, judge, play, template
 
 CLIENTS = 2
 LAUNCHERS = 2

@@ -1,15 +1,10 @@
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parent.parent / "wire"))
-
-from polaris_server import PolarisServer
+from tests.grants.polaris_server import PolarisServer
 
 
 @pytest.fixture

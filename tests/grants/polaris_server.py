@@ -17,7 +17,8 @@ from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import httpx2
-from published import Judge, judges
+
+from tests.grants.published import Judge, judges
 
 MANAGEMENT = "/api/management/v1"
 JSON = dict[str, Any]

@@ -12,8 +12,6 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from polaris_server import PolarisServer, State
-from published import Client, judges
 from typer.testing import CliRunner
 
 from icetower.cli.app import app
@@ -28,6 +26,8 @@ from icetower.errors import (
     UpstreamFailed,
     UsageError,
 )
+from tests.grants.polaris_server import PolarisServer, State
+from tests.grants.published import Client, judges
 
 PRICING = "tables: [{table: pricing.*, operations: [append], partitions: all}]\nreads: [inventory.stock]"
 INVENTORY = "tables: [{table: inventory.stock, operations: [append, drop], partitions: all}]"

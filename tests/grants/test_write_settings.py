@@ -10,9 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pyarrow as pa
 import pytest
-from polaris_server import PolarisServer
 from pyiceberg.catalog import Catalog
-from tower_process import TowerProcess
 from typer.testing import CliRunner
 
 from icetower.cli import lake
@@ -22,6 +20,8 @@ from icetower.cli.write_settings import Setting, Tables
 from icetower.contracts.document import load
 from icetower.errors import Conflict, IcetowerError, UpstreamFailed
 from icetower.protocol.names import Identifier
+from tests.grants.polaris_server import PolarisServer
+from tests.wire.tower_process import TowerProcess
 
 SCHEMA = pa.schema([("id", pa.int64())])
 DOCUMENT_000 = {

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from test_ledger import Clock, clock, database, ledger, run
 
 from icetower.ledger import shadow as module
 from icetower.ledger.ledger import Attempt, Batch, Ledger, Outcome
 from icetower.ledger.shadow import MESSAGE_CHARACTERS_MAX, PARTITIONS_MAX, Ended, Shadowed
+from tests.ledger.test_ledger import Clock, clock, database, ledger, run
 
 __all__ = ["clock", "database", "ledger"]  # fixtures
 

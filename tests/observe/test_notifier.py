@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from receivers import hook, mail_server
 
 from icetower.ambient import SystemAmbient
 from icetower.database import Database
@@ -21,6 +20,7 @@ from icetower.observe.notifier import CLAIM_MS, Notifier, wait_s
 from icetower.observe.sending import Encryption, MailServer, Sender, Ways, Webhook
 from icetower.observe.store import CLOSED_FIRST, Store
 from icetower.registry.registry import Registry
+from tests.wire.receivers import hook, mail_server
 
 SENDER = mail_address("icetower@example.com")
 assert SENDER is not None

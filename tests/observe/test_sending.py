@@ -18,13 +18,13 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
-from receivers import hook, mail_server
 
 from icetower.ambient import SystemAmbient
 from icetower.errors import Unavailable
 from icetower.observe.matters import Delivery, Kind, Matter, Way, mail_address
 from icetower.observe.messages import mail
 from icetower.observe.sending import Encryption, MailServer, Sender, Ways, Webhook
+from tests.wire.receivers import hook, mail_server
 
 MATTER = Matter(
     id="01a1fe03-73b8-78ac-b3d5-6bcc4d844630",

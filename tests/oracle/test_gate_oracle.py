@@ -1,6 +1,6 @@
 """The gate against an oracle that knows every row: no commit passes that touches a row which is not its to touch.
 
-`make gate-oracle COUNT=100000` runs more cases; a case is replayed by ``tools/oracle/run.py --case N``.
+`make gate-oracle COUNT=100000` runs more cases; a case is replayed by ``python -m verify.oracle.run --case N``.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from oracle.cases import Case, Extent, Region
-from oracle.judge import Reason, judge
-from oracle.mutations import CASES_MAX, CAUGHT, MUTATIONS, Caught, hunt
-from oracle.run import Report, main, smallest, verdicts
-from oracle.telling import told
-from oracle.world import Gate, contract_of
 
 from icetower.contracts.document import load
-from oracle import generate
+from verify.oracle import generate
+from verify.oracle.cases import Case, Extent, Region
+from verify.oracle.judge import Reason, judge
+from verify.oracle.mutations import CASES_MAX, CAUGHT, MUTATIONS, Caught, hunt
+from verify.oracle.run import Report, main, smallest, verdicts
+from verify.oracle.telling import told
+from verify.oracle.world import Gate, contract_of
 
 COUNT = 1_500
 ROOT = Path(__file__).parent.parent.parent
@@ -76,7 +76,7 @@ def test_a_case_is_its_number_whatever_the_process() -> None:
     said = {
         subprocess.run(
             [sys.executable, "-c", _SPELLED],
-            env={"PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT / "tools")},
+            env={"PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT)},
             capture_output=True,
             check=True,
             text=True,
@@ -89,7 +89,7 @@ def test_a_case_is_its_number_whatever_the_process() -> None:
 
 _SPELLED = """
 import dataclasses, json
-from oracle import generate
+from verify.oracle import generate
 
 def plain(value):
     return sorted(value) if isinstance(value, frozenset) else repr(value)

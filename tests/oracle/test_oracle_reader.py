@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from oracle.cases import (
+
+from verify.oracle.cases import (
     ADDED,
     DATA,
     DELETED,
@@ -21,7 +22,7 @@ from oracle.cases import (
     Manifest,
     Snapshot,
 )
-from oracle.reader import Reader, effect, visible
+from verify.oracle.reader import Reader, effect, visible
 
 COLUMNS = (Column(1, "region", "int", "region"), Column(2, "id", "int", "id"))
 SPEC = (Field(1000, "region", "identity", 0),)

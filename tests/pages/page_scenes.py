@@ -8,8 +8,8 @@ import sqlite3
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from page_blocks import PAGES, Block, blocks_of
-from page_world import World
+from tests.pages.page_blocks import PAGES, Block, blocks_of
+from tests.pages.page_world import World
 
 CONTRACT = """\
 version: 1

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from page_blocks import ROOT, Block
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
@@ -32,6 +31,7 @@ from icetower.contracts.document import load as load_contract
 from icetower.gateway.settings import Settings, load_settings
 from icetower.protocol.appends import parse_append
 from icetower_simulator.experiments import parse as parse_experiment
+from tests.pages.page_blocks import ROOT, Block
 
 WITHIN_S = 300
 CONTRACT = "version: 1\nagent: fragment\ntables:\n  - table: a.b\n    operations: [append]\n"

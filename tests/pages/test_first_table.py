@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from page_blocks import blocks_of
-from page_world import World
+from tests.pages.page_blocks import blocks_of
+from tests.pages.page_world import World
 
 
 def test_the_first_table_of_an_empty_catalog(tmp_path: Path) -> None:

@@ -11,10 +11,11 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import page_scenes
 import pytest
-from page_blocks import LANGUAGES, NEEDS, PAGES, ROOT, Block, blocks_in, blocks_of, indented_in
-from page_world import CHECKS, World
+
+from tests.pages import page_scenes
+from tests.pages.page_blocks import LANGUAGES, NEEDS, PAGES, ROOT, Block, blocks_in, blocks_of, indented_in
+from tests.pages.page_world import CHECKS, World
 
 GENERATED = ("docs/isolation.md", "docs/experiments.md")
 """Written by programs, whose own tests hold their texts; what is indented there is what Iceberg has said."""

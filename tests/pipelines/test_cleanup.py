@@ -8,7 +8,6 @@ from typing import Any
 from urllib.parse import urlparse
 
 import pytest
-from clocks import Later
 from pyspark.sql import SparkSession
 
 from icetower.contracts.document import load
@@ -16,6 +15,7 @@ from icetower.errors import UpstreamFailed
 from icetower.pipelines import cleanup
 from icetower.pipelines.cleanup import Clauses, Fate, Orphan, clean
 from icetower.pipelines.tables import iceberg_table, load_metadata
+from tests.pipelines.clocks import Later
 
 pytestmark = pytest.mark.spark
 

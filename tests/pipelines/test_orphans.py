@@ -7,13 +7,13 @@ from pathlib import Path
 from urllib.parse import urlparse
 
 import pytest
-from clocks import Later
 from pyspark.sql import SparkSession
 
 from icetower.errors import NoSuchTable
 from icetower.pipelines.orphans import find_orphans
 from icetower.pipelines.tables import SNAPSHOT_PROPERTY, load_metadata
 from icetower.protocol.marks import GROUP_FILE
+from tests.pipelines.clocks import Later
 
 pytestmark = pytest.mark.spark
 

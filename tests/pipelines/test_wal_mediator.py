@@ -9,7 +9,6 @@ from decimal import Decimal
 
 import pytest
 from pyspark.sql import SparkSession
-from wal_world import CONTRACTS, Crash, World, crash_at, once
 
 from icetower.contracts.check import Touch, Violation, check
 from icetower.contracts.document import load
@@ -19,6 +18,7 @@ from icetower.errors import BadRequest
 from icetower.pipelines.tables import iceberg_table, identifier, load_metadata, require_serializable
 from icetower.pipelines.wal_mediator import Job, Mediation, Window, mediate
 from icetower.table.partitions import spec_of
+from tests.pipelines.wal_world import CONTRACTS, Crash, World, crash_at, once
 
 pytestmark = pytest.mark.spark
 

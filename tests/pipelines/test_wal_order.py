@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from wal_world import Crash, World, crash_at, once
 
 from icetower.errors import BadRequest
 from icetower.pipelines.wal_plan import line_ranks, oldest_base
+from tests.pipelines.wal_world import Crash, World, crash_at, once
 
 pytestmark = pytest.mark.spark
 KEYS: dict[str, Any] = {"merge_keys": ("id", "at")}

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from wal_world import COLUMNS, World, once
 
 from icetower.errors import BadRequest
 from icetower.pipelines.tables import iceberg_table, load_metadata
 from icetower.pipelines.wal_line import legacy_batch_id
 from icetower.pipelines.wal_plan import PREVIOUS, Batch, Counts
+from tests.pipelines.wal_world import COLUMNS, World, once
 
 pytestmark = pytest.mark.spark
 KEYS: dict[str, Any] = {"merge_keys": ("id", "at")}

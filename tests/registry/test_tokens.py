@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import pytest
 from sqlalchemy import event, func, select
-from test_registry import CONTRACT, Clock, refusal, run
 
 from icetower.contracts.document import load
 from icetower.database import Database
@@ -15,6 +14,7 @@ from icetower.registry import tokens
 from icetower.registry.registry import Registry
 from icetower.registry.schema import credentials
 from icetower.registry.tokens import Lifetimes
+from tests.registry.test_registry import CONTRACT, Clock, refusal, run
 
 HOUR_MS = 3_600_000
 

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 
 import pytest
-from torture.chunks import pool
-from torture.mutations import MUTATIONS, SEEDS_MAX, Caught, hunt
+
+from verify.torture.chunks import pool
+from verify.torture.mutations import MUTATIONS, SEEDS_MAX, Caught, hunt
 
 
 @pytest.fixture(scope="module")

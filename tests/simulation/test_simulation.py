@@ -1,6 +1,6 @@
 """The deterministic simulation: thousands of seeds, each a run of the real engine through faults, crashes and rivals.
 
-A failing seed is replayed exactly by ``tools/torture/run.py --seed N``.
+A failing seed is replayed exactly by ``python -m verify.torture.run --seed N``.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
-from torture.chunks import Summary, pool, run_seeds
-from torture.judge import INVARIANTS
-from torture.simulate import simulate
+
+from verify.torture.chunks import Summary, pool, run_seeds
+from verify.torture.judge import INVARIANTS
+from verify.torture.simulate import simulate
 
 SEEDS = 2_000
 CHUNK = 100
@@ -69,7 +70,8 @@ def test_a_seed_gives_the_same_trace_in_another_process() -> None:
     """Whatever the order in which sets of strings come there."""
     told = {
         subprocess.run(
-            [sys.executable, ROOT / "tools/torture/run.py", "--seed", "41"],
+            [sys.executable, "-m", "verify.torture.run", "--seed", "41"],
+            cwd=ROOT,
             env={**os.environ, "PYTHONHASHSEED": seed},
             capture_output=True,
             check=True,

@@ -7,9 +7,9 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from bench import simulated
-from bench.sides import OPTIMISTIC, PREPARED
 
+from bench.commits import simulated
+from bench.commits.sides import OPTIMISTIC, PREPARED
 from icetower_simulator.latencies import PROVIDERS, provider_from
 
 NO_PROCESSOR = {"client_cpu_ms": 0.0, "server_cpu_ms": 0.0, "group_cpu_ms": 0.0, "member_cpu_ms": 0.0}

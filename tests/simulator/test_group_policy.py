@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import random
-import sys
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from torture.clock import VirtualLoop
 
 from icetower.admission.admitted import AdmittedAppend
 from icetower.catalog.changes import Manifests
@@ -31,9 +28,8 @@ from icetower_simulator.randoms import generator
 from icetower_simulator.setup import Setup
 from icetower_simulator.sums import durations
 from icetower_simulator.tallies import new_tally
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "commit"))
-from engine_world import TABLE, Clock, MemoryStorage, World
+from tests.commit.engine_world import TABLE, Clock, MemoryStorage, World
+from verify.torture.clock import VirtualLoop
 
 LOOK_MS, WRITE_MS, SWAP_MS = 7.0, 60.0, 45.0
 Landed = list[tuple[float, int]]

@@ -9,7 +9,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from manifest_fixtures import JAVA, SavedTable, java_table
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.expressions import EqualTo
 
@@ -24,6 +23,7 @@ from icetower.table.change import (
     summary_totals,
 )
 from icetower.table.manifests import ADDED, DELETED, EXISTING, DataFile, Entry, Manifest, ManifestFile
+from tests.table.manifest_fixtures import JAVA, SavedTable, java_table
 
 
 @pytest.mark.parametrize("name", JAVA)

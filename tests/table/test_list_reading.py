@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from manifest_fixtures import JAVA, java_table
 
 from icetower.errors import ValidationFailed
 from icetower.recent import Budget
@@ -15,6 +14,7 @@ from icetower.table.avro_files import Met
 from icetower.table.list_reading import ListReader
 from icetower.table.listing import Listing, write_listing
 from icetower.table.manifests import FieldSummary, ManifestFile, read_manifest_list
+from tests.table.manifest_fixtures import JAVA, java_table
 
 SEEDS = range(30)
 SUMMARY = (FieldSummary(contains_null=False, contains_nan=None, lower=b"a", upper=b"zz"),)

@@ -12,9 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import fastavro
-import java
 import pytest
-from differential.oracle import classpath
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyiceberg.io.pyarrow import PyArrowFileIO
@@ -24,6 +22,8 @@ from icetower.errors import ValidationFailed
 from icetower.table.listing import Listing, Run, assign_row_ids, write_listing
 from icetower.table.manifests import read_manifest_list
 from icetower.table.records import FieldSummary, ManifestFile
+from tools import java
+from verify.differential.oracle import classpath
 
 LONG = st.integers(-(2**63), 2**63 - 1)
 INT = st.integers(0, 2**31 - 1)

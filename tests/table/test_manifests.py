@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from manifest_fixtures import JAVA, java_table
 
 from icetower.errors import ValidationFailed
 from icetower.table import avro_files
@@ -31,6 +30,7 @@ from icetower.table.manifests import (
     write_manifest,
     write_manifest_list,
 )
+from tests.table.manifest_fixtures import JAVA, java_table
 
 SCHEMA = {
     "type": "struct",

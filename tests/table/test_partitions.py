@@ -10,11 +10,11 @@ from urllib.parse import unquote_plus
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from manifest_fixtures import JAVA, java_table
 
 from icetower.errors import ValidationFailed
 from icetower.table.avro_schemas import holds_values_of, partition_schema
 from icetower.table.partitions import PartitionField, PartitionSpec, human_value, partition_name, spec_of
+from tests.table.manifest_fixtures import JAVA, java_table
 
 
 def field(transform: str, kind: str) -> PartitionField:

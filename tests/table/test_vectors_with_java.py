@@ -8,12 +8,12 @@ import subprocess
 from itertools import groupby
 from pathlib import Path
 
-import java
 import pytest
-from differential.oracle import classpath
 
 from icetower.table import puffin
 from icetower.table.vectors import Vector, as_blob, decode, encode, merge
+from tools import java
+from verify.differential.oracle import classpath
 
 pytestmark = pytest.mark.java
 

@@ -15,9 +15,9 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.transforms import BucketTransform, DayTransform, HourTransform, IdentityTransform
 from pyiceberg.types import LongType, NestedField, StringType, TimestampType
-from tower_process import TowerProcess, error_of
 
 from icetower.agent import Tower
+from tests.wire.tower_process import TowerProcess, error_of
 
 SCHEMA = Schema(
     NestedField(1, "id", LongType(), required=False),

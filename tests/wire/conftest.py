@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-import pyiceberg_writers
 import pytest
 from pyiceberg.catalog import Catalog
-from tower_process import TowerProcess
+
+from tests.wire import pyiceberg_writers
+from tests.wire.tower_process import TowerProcess
 
 CREW = 10
 ALIGNED = 8

@@ -10,7 +10,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from clauses import BY_DAY, BY_HOUR, BY_REGION, FIRST, NO_RETRY, SCHEMA, SNAPSHOT_LEVELS, Agent, ids, in_bucket, rows
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import ForbiddenError
 from pyiceberg.io.pyarrow import _dataframe_to_data_files, schema_to_pyarrow
@@ -19,11 +18,24 @@ from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.table import Table
 from pyiceberg.transforms import HourTransform
 from pyiceberg.typedef import Record
-from tower_process import TowerProcess
 
 from icetower.agent import DataFile as FileToAppend
 from icetower.agent import keyed, new_key
 from icetower.errors import BadRequest, Forbidden
+from tests.wire.clauses import (
+    BY_DAY,
+    BY_HOUR,
+    BY_REGION,
+    FIRST,
+    NO_RETRY,
+    SCHEMA,
+    SNAPSHOT_LEVELS,
+    Agent,
+    ids,
+    in_bucket,
+    rows,
+)
+from tests.wire.tower_process import TowerProcess
 
 Make = Callable[..., Agent]
 """An agent under a contract."""

@@ -12,9 +12,7 @@ from threading import Barrier
 from typing import Any
 
 import pytest
-from clauses import SNAPSHOT_LEVELS, Agent, in_bucket
 from pyspark.sql import SparkSession
-from tower_process import TowerProcess
 
 from icetower.agent import new_key
 from icetower.contracts.document import load
@@ -22,6 +20,8 @@ from icetower.errors import BadRequest
 from icetower.pipelines.session import spark_session
 from icetower.pipelines.wal_logs import Logs
 from icetower.pipelines.wal_mediator import Job, mediate
+from tests.wire.clauses import SNAPSHOT_LEVELS, Agent, in_bucket
+from tests.wire.tower_process import TowerProcess
 
 pytestmark = pytest.mark.spark
 

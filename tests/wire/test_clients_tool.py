@@ -6,7 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from clients import run as clients
+
+from bench.clients import run as clients
 
 PYICEBERG, SPARK = (each for each in clients.CLIENTS if each.name in ("pyiceberg", "spark"))
 

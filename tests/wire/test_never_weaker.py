@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
-from tower_process import TowerProcess
-from wire.driver import Driver
 
-from wire import jobs, run
+from tests.wire.tower_process import TowerProcess
+from verify.wire import jobs, run
+from verify.wire.driver import Driver
 
 pytestmark = pytest.mark.java
 

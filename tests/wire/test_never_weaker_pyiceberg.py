@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
-from tower_process import TowerProcess
 
-from wire import pyiceberg_jobs
+from tests.wire.tower_process import TowerProcess
+from verify.wire import pyiceberg_jobs
 
 JOBS = 20
 

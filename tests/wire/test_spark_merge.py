@@ -7,9 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 from pyspark.sql import SparkSession
-from tower_process import TowerProcess
-from wire.counting import Answers, counting
-from wire.spark_merge import SHAPES, add_catalog, merge_run, wire_session
+
+from tests.wire.tower_process import TowerProcess
+from verify.wire.counting import Answers, counting
+from verify.wire.spark_merge import SHAPES, add_catalog, merge_run, wire_session
 
 pytestmark = pytest.mark.spark
 

@@ -22,11 +22,11 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.transforms import BucketTransform, DayTransform
 from pyiceberg.types import LongType, NestedField, StringType, TimestampType
-from tower_process import TowerProcess, error_of
 
 from icetower.agent import DataFile, Tower, new_key
 from icetower.errors import BadRequest, Forbidden, IcetowerError, KeyMisused
 from icetower.table.groups import Group, read_group
+from tests.wire.tower_process import TowerProcess, error_of
 
 SCHEMA = Schema(
     NestedField(1, "id", LongType(), required=False),

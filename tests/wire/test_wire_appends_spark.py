@@ -13,10 +13,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
-from tower_process import TowerProcess
 
 from icetower.agent import DataFile, new_key
 from icetower.pipelines.session import spark_session
+from tests.wire.tower_process import TowerProcess
 
 pytestmark = pytest.mark.spark
 

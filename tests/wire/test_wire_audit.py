@@ -12,9 +12,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog import Catalog
-from tower_process import TowerProcess, command
 
 from icetower.agent import DataFile, having_read, keyed, new_key
+from tests.wire.tower_process import TowerProcess, command
 
 WRITES_ALL = """\
 tables:

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from tower_process import TowerProcess
+
+from tests.wire.tower_process import TowerProcess
 
 pytestmark = pytest.mark.spark
 

@@ -14,7 +14,8 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
-from tower_process import TowerProcess
+
+from tests.wire.tower_process import TowerProcess
 
 SCHEMA = pa.schema([("id", pa.int64()), ("writer", pa.int64())])
 BLIND = {"icetower.blind-appends": "true"}

@@ -12,7 +12,6 @@ from typing import Any
 
 import boto3
 import pyarrow as pa
-import pyiceberg_writers as writers
 import pytest
 from moto.server import ThreadedMotoServer
 from pyiceberg.catalog import Catalog
@@ -23,10 +22,11 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import LongType, NestedField, StringType
-from tower_process import TowerProcess, error_of
 
 from icetower.agent import keyed, new_key
 from icetower.protocol.marks import APPLICATION, KEY, SEQUENCE
+from tests.wire import pyiceberg_writers as writers
+from tests.wire.tower_process import TowerProcess, error_of
 
 SCHEMA = pa.schema([("id", pa.int64()), ("owner", pa.string()), ("value", pa.int64())])
 BLIND = {"icetower.blind-appends": "true"}

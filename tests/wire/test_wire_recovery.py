@@ -8,15 +8,15 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from clauses import BY_REGION, NO_RETRY, SCHEMA, Agent, ids, rows
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.table import Table
-from tower_process import TowerProcess
 
 from icetower.agent import Patience, Tower, carry_out, keyed, new_key
 from icetower.agent.failures import error_of
 from icetower.ambient import SystemAmbient
 from icetower.errors import BadRequest, Forbidden, IcetowerError
+from tests.wire.clauses import BY_REGION, NO_RETRY, SCHEMA, Agent, ids, rows
+from tests.wire.tower_process import TowerProcess
 
 NORTH = "tables: [{table: T, operations: [append], partitions: [{region: north}]%s}]\n"
 

@@ -20,7 +20,6 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.types import LongType, NestedField
 from sqlalchemy import text as sql
-from tower_process import SCHEMA, TowerProcess, error_of
 
 from icetower.admission.admitted import Admitted
 from icetower.agent import DataFile
@@ -32,6 +31,7 @@ from icetower.errors import Forbidden, NotAuthenticated
 from icetower.gateway.app import build
 from icetower.gateway.settings import Settings
 from icetower.gateway.tower import Tower
+from tests.wire.tower_process import SCHEMA, TowerProcess, error_of
 
 APPENDER = "tables:\n  - {table: NS.t, operations: [append], partitions: all, write_location: table}\n"
 AGENTS = 4

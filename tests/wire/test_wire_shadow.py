@@ -12,14 +12,14 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from clauses import BY_DAY, BY_REGION, NO_RETRY, SCHEMA, Agent, ids, in_bucket, rows
 from pyiceberg.catalog import Catalog
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.table import Table
-from tower_process import TowerProcess, command, error_of
 
 from icetower.agent import DataFile
 from icetower.errors import NotFound
+from tests.wire.clauses import BY_DAY, BY_REGION, NO_RETRY, SCHEMA, Agent, ids, in_bucket, rows
+from tests.wire.tower_process import TowerProcess, command, error_of
 
 SHADOW = "mode: shadow\n"
 NORTH = "tables: [{table: T, operations: [append], partitions: [{region: north}]%s}]\n"

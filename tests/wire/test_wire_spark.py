@@ -10,13 +10,13 @@ from threading import Barrier
 from typing import Any
 
 import pyarrow as pa
-import pyiceberg_writers as writers
 import pytest
 from pyiceberg.catalog import Catalog
 from pyspark.sql import SparkSession
-from tower_process import TowerProcess
 
 from icetower.pipelines.session import spark_session
+from tests.wire import pyiceberg_writers as writers
+from tests.wire.tower_process import TowerProcess
 
 pytestmark = pytest.mark.spark
 

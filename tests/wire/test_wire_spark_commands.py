@@ -9,7 +9,8 @@ import time
 from pathlib import Path
 
 import pytest
-from tower_process import SCHEMA, TowerProcess, command
+
+from tests.wire.tower_process import SCHEMA, TowerProcess, command
 
 SUBMIT = "#!/bin/sh\nsleep 1000\n"
 WITHIN_S = 120.0

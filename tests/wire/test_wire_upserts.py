@@ -16,10 +16,10 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import LongType, NestedField, StringType
-from tower_process import TowerProcess
 
 from icetower.agent import Tower, carry_out, keyed, new_key, reads, refusal_of
 from icetower.errors import IcetowerError
+from tests.wire.tower_process import TowerProcess
 
 SCHEMA = Schema(
     NestedField(1, "id", LongType(), required=False),

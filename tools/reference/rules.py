@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 
 from icetower.rules import Refusal, Rule, Table
-from reference.pages import code, table
+from tools.reference.pages import code, table
 
 FAMILY_MIN = 3
 """This many rules of one family that lead to one step alone are written as `family.*`."""

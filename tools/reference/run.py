@@ -7,17 +7,14 @@ run.py --check      writes nothing; exit status 1 where a page is not current
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent.parent
-if __package__ in {None, ""}:
-    sys.path.insert(0, str(ROOT / "tools"))
+from icetower import rules as rules_
+from tools.reference import rules
+from tools.reference.pages import filled
 
-from icetower import rules as rules_  # noqa: E402
-from reference import rules  # noqa: E402
-from reference.pages import filled  # noqa: E402
+ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 def pages() -> Mapping[str, Mapping[str, str]]:

@@ -1,0 +1,148 @@
+"""A FileIO for PyIceberg on local files, each call of which takes as long as it would on S3.
+
+Named by ``py-io-impl = bench.slow_io.SlowFileIO``: for PyIceberg's writers among their catalog's properties, for the
+tower in its `[storage]` settings. Property ``bench.profile`` chooses the profile, ``bench.seed`` the seed. Where
+``bench.tally`` names a file, it gets a byte for each file of metadata that is written, whatever becomes of it later.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+from pyiceberg.io import FileIO, InputFile, InputStream, OutputFile, OutputStream
+
+from bench.commits.latency import PROFILES, Latency
+
+_READ_BYTES = 1024 * 1024
+
+IMPLEMENTATION = "bench.commits.slow_io.SlowFileIO"
+
+
+def properties(profile: str, seed: int, tally: Path | None = None) -> dict[str, str]:
+    """The properties that choose this FileIO; none where there is no latency, so that everybody uses what is usual."""
+    if profile == "none":
+        return {}
+    chosen = {"py-io-impl": IMPLEMENTATION, "bench.profile": profile, "bench.seed": str(seed)}
+    return chosen if tally is None else chosen | {"bench.tally": str(tally)}
+
+
+def metadata_written(tally: Path) -> int:
+    """How many files of metadata were written by all that share a tally."""
+    return tally.stat().st_size
+
+
+class _Input(InputFile):
+    def __init__(self, location: str, latency: Latency) -> None:
+        super().__init__(location)
+        self._latency = latency
+
+    def __len__(self) -> int:
+        time.sleep(self._latency.get_s())
+        return os.stat(_place(self.location)).st_size
+
+    def exists(self) -> bool:
+        time.sleep(self._latency.get_s())
+        return os.path.exists(_place(self.location))
+
+    def open(self, seekable: bool = True) -> InputStream:
+        # One GET for the whole file, however it is read: the files of a commit are small.
+        time.sleep(self._latency.get_s())
+        return BytesIO(_read(_place(self.location)))
+
+
+class _Sink(BytesIO):
+    """Bytes on their way to a PUT, which happens when the stream is closed."""
+
+    def __init__(self, location: str, latency: Latency, flags: int, tally: str | None) -> None:
+        super().__init__()
+        self._location = location
+        self._latency = latency
+        self._flags = flags
+        self._tally = tally
+
+    def close(self) -> None:
+        if self.closed:
+            return
+        data = self.getvalue()
+        super().close()
+        time.sleep(self._latency.put_s(len(data)))
+        _write(self._location, data, self._flags)
+        if self._tally is not None and not self._location.endswith(".parquet"):
+            with open(self._tally, "ab", buffering=0) as tally:
+                tally.write(b".")
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+
+class _Output(OutputFile):
+    def __init__(self, location: str, latency: Latency, tally: str | None) -> None:
+        super().__init__(location)
+        self._latency = latency
+        self._tally = tally
+
+    def __len__(self) -> int:
+        return len(self.to_input_file())
+
+    def exists(self) -> bool:
+        return self.to_input_file().exists()
+
+    def to_input_file(self) -> InputFile:
+        return _Input(self.location, self._latency)
+
+    def create(self, overwrite: bool = False) -> OutputStream:
+        return _Sink(_place(self.location), self._latency, os.O_TRUNC if overwrite else os.O_EXCL, self._tally)
+
+
+class SlowFileIO(FileIO):
+    """Local files after a sleep."""
+
+    def __init__(self, properties: dict[str, str] | None = None) -> None:
+        super().__init__(properties or {})
+        profile = PROFILES[self.properties.get("bench.profile", "none")]
+        self._latency = Latency(profile, int(self.properties.get("bench.seed", "0")))
+        self._tally = self.properties.get("bench.tally")
+
+    def new_input(self, location: str) -> InputFile:
+        return _Input(location, self._latency)
+
+    def new_output(self, location: str) -> OutputFile:
+        return _Output(location, self._latency, self._tally)
+
+    def delete(self, location: str | InputFile | OutputFile) -> None:
+        time.sleep(self._latency.get_s())
+        os.unlink(_place(location if isinstance(location, str) else location.location))
+
+
+def _read(place: str) -> bytes:
+    """All of a file, in as few calls as can be: between them, a thread waits for the interpreter."""
+    descriptor = os.open(place, os.O_RDONLY)
+    try:
+        parts = [os.read(descriptor, _READ_BYTES)]
+        while len(parts[-1]) == _READ_BYTES:
+            parts.append(os.read(descriptor, _READ_BYTES))
+        return b"".join(parts)
+    finally:
+        os.close(descriptor)
+
+
+def _write(place: str, data: bytes, flags: int) -> None:
+    try:
+        descriptor = os.open(place, os.O_WRONLY | os.O_CREAT | flags, 0o644)
+    except FileNotFoundError:
+        os.makedirs(os.path.dirname(place), exist_ok=True)
+        return _write(place, data, flags)
+    try:
+        left = memoryview(data)
+        while left:
+            left = left[os.write(descriptor, left) :]
+    finally:
+        os.close(descriptor)
+
+
+def _place(location: str) -> str:
+    return location.removeprefix("file://")

@@ -1,0 +1,47 @@
+"""The runs of the experiments on Iceberg itself: every writer must meet with the verdict that the model gave it.
+
+Only runs without `Operation.precise_deletes`, which Iceberg doesn't have. The whole outcome is compared, as in the
+differential test: verdicts and their words, snapshots, manifests, entries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from bench.experiments.course import Course, Setup
+from bench.experiments.table import as_json
+from icetower.conflicts.attempt import Conflict
+from icetower.conflicts.replay import replay
+from verify.differential.compare import difference, message
+from verify.differential.oracle import Oracle
+
+
+def disagreements(oracle: Oracle, runs: Iterable[tuple[Setup, int]]) -> Iterator[tuple[int, str | None]]:
+    """For each run, in order: how many writers it had, and where Iceberg's answer differs from ours (None: nowhere)."""
+    courses: list[Course] = []
+
+    def played() -> Iterator[Mapping[str, Any]]:
+        for setup, seed in runs:
+            course = Course(setup, seed)
+            course.run()
+            courses.append(course)
+            yield as_json(course.table.case)
+
+    for number, outcome in enumerate(oracle.run_many(played())):
+        course = courses[number]
+        yield len(course.verdicts), _difference(course, outcome)
+
+
+def _difference(course: Course, outcome: Mapping[str, Any]) -> str | None:
+    if "error" in outcome:
+        return f"Iceberg cannot be asked: {outcome['error']}"
+    for writer, conflict in course.verdicts.items():
+        ours, theirs = _said(conflict), outcome["verdicts"][str(writer)]
+        if ours != message(theirs.get("message") or theirs["verdict"]):
+            return f"writer {writer}: Iceberg says {theirs}, the experiment {ours}"
+    return difference(outcome, replay(course.table.case))
+
+
+def _said(conflict: Conflict | None) -> str:
+    return "committed" if conflict is None else message(conflict.message)

@@ -1,0 +1,346 @@
+"""Towers of a simulation: the real engine over a door to the world. It may crash at any step, and starts again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import random
+import traceback
+import uuid
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from icetower.admission.gate import Files, Gate
+from icetower.admission.quotas import RateLimits
+from icetower.admission.shadow import ShadowRecorder
+from icetower.ambient import uuid7_of
+from icetower.catalog.changes import Manifests
+from icetower.catalog.deletes import Contents, Vectors
+from icetower.catalog.footers import Claim, Verified
+from icetower.commit.engine import Committed, Engine, Limits
+from icetower.commit.head import Heads
+from icetower.contracts.model import ADMINISTRATOR_NAME
+from icetower.errors import IcetowerError
+from icetower.gateway import tower as gateway
+from icetower.gateway.aftermath import Aftermath
+from icetower.gateway.attempts import Attempts
+from icetower.gateway.gatekeeper import Gatekeeper
+from icetower.gateway.owners import Owners
+from icetower.gateway.settings import EscalationSettings, Settings
+from icetower.gateway.twins import Twins
+from icetower.ledger.histories import Fate, TableName
+from icetower.ledger.ledger import Batch, Commit, CommitKey
+from icetower.observe.escalations import Escalations
+from icetower.observe.events import Events
+from icetower.protocol.appends import AppendRequest, FileDescriptor
+from icetower.protocol.commits import CommitRequest
+from icetower.protocol.names import Identifier
+from icetower.registry.principals import administrator
+from icetower.table.head import HeadState
+from verify.torture.clock import Chance
+from verify.torture.ledger import Attempt
+from verify.torture.world import Door, World
+from verify.torture.writing import data_file
+
+T = TypeVar("T")
+_OWNER: contextvars.ContextVar[Tower | None] = contextvars.ContextVar("owner", default=None)
+
+
+class Lost(Exception):
+    """The connection broke: whether the request was done, nobody says."""
+
+
+class Down(Exception):
+    """Nobody listens: the request was certainly not done."""
+
+
+class SimAmbient:
+    """Time of the virtual loop, a clock of its own that may be wrong, and randomness by name."""
+
+    def __init__(self, world: World, stream: random.Random, skew_ms: int) -> None:
+        self._world = world
+        self._stream = stream
+        self._skew_ms = skew_ms
+
+    def now_ms(self) -> int:
+        return self._world.now_ms() + self._skew_ms
+
+    def monotonic_s(self) -> float:
+        return self._world.now_s()
+
+    def uuid4(self) -> str:
+        return str(uuid.UUID(int=self._stream.getrandbits(128), version=4))
+
+    def uuid7(self) -> str:
+        return uuid7_of(self.now_ms(), self._stream.getrandbits(74))
+
+    def snapshot_id(self) -> int:
+        return self._stream.getrandbits(62) + 1
+
+    def secret(self) -> str:
+        return self.uuid4()
+
+    def uniform(self) -> float:
+        return self._stream.random()
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+class Registry:
+    """Who stands, and who was revoked."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    async def standings(self, names: Sequence[str]) -> dict[str, tuple[str, int]]:
+        await asyncio.sleep(0)
+        return {name: (ADMINISTRATOR_NAME, 0) for name in names if name not in self._world.judge.revoked}
+
+
+class MemoryLedger:
+    """A tower's ledger, with the rules of the real one: it outlives crashes. Of its log nobody asks here."""
+
+    lifetime_ms = 24 * 3600 * 1000
+
+    def __init__(self) -> None:
+        self._commits: dict[CommitKey, Commit] = {}
+        self._groups: set[tuple[str, int]] = set()
+        self._expired: set[int] = set()
+        self._torn: set[int] = set()
+
+    async def write(self, batch: Batch) -> None:
+        """A live key keeps its first content, an application its highest number."""
+        await asyncio.sleep(0.002)
+        for commit in (*batch.commits, *(commit for group in batch.groups for commit in group.commits)):
+            known = self._commits.get(commit.owner)
+            if known is None or (commit.sequence or 0) > (known.sequence or 0):
+                self._commits[commit.owner] = commit
+        self._groups.update((group.table_uuid, group.snapshot_id) for group in batch.groups)
+        self._expired.update(snapshot_id for each in batch.expired for snapshot_id in each.snapshots)
+        self._torn.update(snapshot_id for each in batch.expired for snapshot_id in each.torn)
+
+    async def find_commits(self, owners: Sequence[CommitKey]) -> dict[CommitKey, Commit]:
+        await asyncio.sleep(0.002)
+        return {owner: self._commits[owner] for owner in owners if owner in self._commits}
+
+    async def find_commit(self, owner: CommitKey) -> Commit | None:
+        return (await self.find_commits([owner])).get(owner)
+
+    async def remember_commits(self, commits: Sequence[Commit]) -> None:
+        await self.write(Batch(commits=commits))
+
+    async def forget_commits(
+        self, owners: Sequence[CommitKey], table_uuid: str = "", snapshot_ids: Iterable[int] = ()
+    ) -> None:
+        await asyncio.sleep(0.002)
+        for owner in owners:
+            self._commits.pop(owner, None)
+        self._groups.difference_update((table_uuid, snapshot_id) for snapshot_id in snapshot_ids)
+
+    async def fate(self, table: TableName, commit: Commit) -> Fate:
+        """Nobody registers a table anew here."""
+        del table
+        await asyncio.sleep(0.002)
+        return Fate.GONE if self._expired.isdisjoint(commit.snapshots) else Fate.EXPIRED
+
+    async def saw_leave(self, table: TableName, snapshot_id: int) -> bool:
+        del table
+        await asyncio.sleep(0.002)
+        return snapshot_id in self._expired
+
+    async def torn(self, table_uuid: str, snapshot_ids: Iterable[int]) -> frozenset[int]:
+        del table_uuid
+        await asyncio.sleep(0.002)
+        return frozenset(self._torn.intersection(snapshot_ids))
+
+    async def kept_groups(self, table_uuid: str, snapshot_ids: Iterable[int]) -> frozenset[int]:
+        await asyncio.sleep(0.002)
+        return frozenset(i for i in snapshot_ids if (table_uuid, i) in self._groups)
+
+
+class Footers:
+    """Believes what a writer says of its files: there is no Parquet here."""
+
+    async def verify(self, metadata: Mapping[str, Any], claims: Sequence[Claim]) -> list[Verified]:
+        del metadata
+        await asyncio.sleep(0.01)
+        return [
+            Verified(data_file(c.path, c.partition, c.record_count, c.size_bytes), c.spec.spec_id, ()) for c in claims
+        ]
+
+
+class Gateway(gateway.Tower):
+    """The gateway's own way of a commit, without HTTP and SQL.
+
+    Attributes:
+        told: the last answer of each request, by the task that handles it.
+    """
+
+    def __init__(self, door: Door, ambient: SimAmbient, ledger: MemoryLedger, limits: Limits) -> None:
+        self.settings = Settings()
+        self.ambient = ambient
+        self.ledger = ledger  # type: ignore[assignment]
+        self.upstream = door  # type: ignore[assignment]
+        self.storage = door  # type: ignore[assignment]
+        self.heads = Heads(door, door, ledger=self.ledger, ambient=ambient)  # type: ignore[arg-type]
+        self.manifests = Manifests(door)  # type: ignore[arg-type]
+        registry: Any = Registry(door.world)
+        self.gatekeeper = Gatekeeper(registry, self.ledger, self.heads.group_keys, self.flush)
+        self.engine = Engine(door, door, self.heads, self.manifests, ambient, self.gatekeeper, limits)  # type: ignore[arg-type]
+        # Everybody is an administrator here, whom no contract holds up or stops.
+        self.escalations = Escalations(registry, ambient, EscalationSettings().ways({}))
+        self.owners = Owners(registry, ambient)
+        shadow = ShadowRecorder(ambient, self._note)
+        self.gate = Gate(
+            Files(self.manifests, Footers(), Vectors(door), Contents(door)),  # type: ignore[arg-type]
+            self.escalations,
+            RateLimits(ambient, shadow, deadline_s=limits.deadline_s),
+            shadow,
+            registry,
+            None,  # type: ignore[arg-type]
+            ambient,
+        )
+        self.twins = Twins()
+        self.told: dict[asyncio.Task[Any] | None, str] = {}
+        self.aftermath = Aftermath(self.ledger, ambient)
+        self.attempts = Attempts(ambient, Events(ambient), self._note)
+
+    def _log(self, *about: Any, **more: Any) -> None:
+        for result in about:
+            if isinstance(result, Committed):
+                self.told[asyncio.current_task()] = f"{result.outcome} in a group of {result.group_size}"
+        super()._log(*about, **more)
+
+
+class Tower:
+    """One tower, through all its crashes.
+
+    Attributes:
+        life: how often it was started.
+    """
+
+    def __init__(self, world: World, chance: Chance, name: str, limits: Limits) -> None:
+        self.world = world
+        self.name = name
+        self.life = 0
+        self._chance = chance
+        self._limits = limits
+        self._tasks: dict[asyncio.Task[Any], None] = {}
+        self._callers: dict[asyncio.Future[Any], None] = {}
+        self._ledger = MemoryLedger()
+        self._skew_ms = int(4_000 * (chance.draw(name, "skew") - 0.5))
+        self.start()
+
+    def start(self) -> None:
+        """A fresh process: it remembers nothing."""
+        self.life += 1
+        actor = f"{self.name}.{self.life}"
+        self.actor = actor
+        self.up = True
+        self.door = Door(self.world, actor, self.crash)
+        ambient = SimAmbient(self.world, self._chance.stream(actor, "ambient"), self._skew_ms)
+        self.gateway = Gateway(self.door, ambient, self._ledger, self._limits)
+
+    def crash(self) -> None:
+        """The process is gone, at this very instant; it comes up again in a while."""
+        self.up = False
+        self.door.closed = True
+        self.world.counts["crashes"] += 1
+        for task in [*self._tasks]:
+            if task is not asyncio.current_task():
+                task.cancel()
+        for caller in [*self._callers]:
+            if not caller.done():
+                caller.set_exception(Lost())
+        self._callers.clear()
+        down_s = 0.05 + 2 * self._chance.draw(self.actor, "down")
+        asyncio.get_running_loop().call_later(down_s, self.start, context=contextvars.Context())
+
+    def adopt(self, task: asyncio.Task[Any]) -> None:
+        """A task that was made in this tower dies with it."""
+        self._tasks[task] = None
+        task.add_done_callback(lambda done: self._tasks.pop(done, None))
+
+    async def call(self, work: Callable[[], Awaitable[T]], *, patience_s: float, hang_up: bool) -> T:
+        """A client's request. Raises `Down`, `Lost`, and whatever the tower answers.
+
+        Args:
+            patience_s: how long the client waits before it closes the connection.
+            hang_up: whether the server then cancels what it was doing.
+        """
+        if not self.up:
+            raise Down
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[T] = loop.create_future()
+        answer.add_done_callback(lambda done: done.cancelled() or done.exception())
+        self._callers[answer] = None
+
+        async def handle() -> None:
+            try:
+                result = await work()
+            except IcetowerError as error:
+                if not answer.done():
+                    answer.set_exception(error)
+            except Exception as error:
+                where = traceback.extract_tb(error.__traceback__)[-1]
+                self.world.judge.found("engine.sound", f"{type(error).__name__}: {error} ({where.name}:{where.lineno})")
+                raise
+            else:
+                if not answer.done():
+                    answer.set_result(result)
+
+        context = contextvars.copy_context()
+        context.run(_OWNER.set, self)
+        task = loop.create_task(handle(), context=context)
+        self.adopt(task)
+        timer = loop.call_later(patience_s, lambda: answer.done() or answer.set_exception(Lost()))
+        try:
+            return await answer
+        except Lost:
+            if hang_up:
+                task.cancel()
+            raise
+        finally:
+            timer.cancel()
+            self._callers.pop(answer, None)
+
+    # -- requests -------------------------------------------------------------------------------------------------
+
+    async def load(self, identifier: Identifier) -> HeadState:
+        """A table, as `GET` answers it."""
+        return await self.gateway.heads.load(identifier)
+
+    async def commit(self, attempts: Sequence[Attempt]) -> str:
+        """One commit, or a transaction; how it went in."""
+        intent = attempts[0].intent
+        principal, served = administrator(intent.who), self.gateway
+        if attempts[0].files:
+            request = AppendRequest(intent.ref, _descriptors(attempts[0]), intent.key, intent.application)
+            done = await served.append(principal, intent.table, request, None)
+            return f"{done.outcome} in a group of {done.group_size}"
+        requests = [CommitRequest(a.intent.table, tuple(a.requirements), tuple(a.updates)) for a in attempts]
+        if len(requests) > 1:
+            await served.commit_together(principal, requests, intent.key)
+        else:
+            await served.commit(principal, requests[0], intent.key)
+        return served.told.pop(asyncio.current_task(), "known")
+
+
+def _descriptors(attempt: Attempt) -> tuple[FileDescriptor, ...]:
+    return tuple(
+        FileDescriptor(path, rows, len(name), None, {"p": partition} if attempt.partitioned else {}, None, {})
+        for path, (partition, rows) in attempt.files.items()
+        for name in [path.rsplit("/", 1)[-1].removesuffix(".parquet")]
+    )
+
+
+def task_factory(loop: asyncio.AbstractEventLoop, story: Any, context: Any = None) -> asyncio.Task[Any]:
+    """Every task that is made in a tower's context belongs to that tower."""
+    owner = (context if context is not None else contextvars.copy_context()).get(_OWNER)
+    if owner is not None and not owner.up:
+        owner = None
+    task: asyncio.Task[Any] = asyncio.Task(story, loop=loop, context=context)
+    if owner is not None:
+        owner.adopt(task)
+    return task
