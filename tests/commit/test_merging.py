@@ -107,7 +107,7 @@ class World:
         if self.version >= 3:
             self.listing, self.next_row_id = assign_row_ids(self.listing, self.next_row_id)
 
-    def merge(self, table: JSON | None = None, *, through: int | None = None, **more: Any) -> Merge | None:
+    def merge(self, table: JSON | None = None, *, through: int | None = None) -> Merge | None:
         return merge_small(
             self.listing,
             Files({}, self.manifests),
@@ -116,7 +116,6 @@ class World:
             sequence_number=self.number + 1,
             new_path=lambda: f"s3://b/t/merged{next(self.names)}.avro",
             through=self.number if through is None else through,
-            **more,
         )
 
     def take(self, merge: Merge) -> ManifestFile | None:
@@ -243,17 +242,6 @@ def test_s4_nothing_is_merged_that_a_base_in_flight_does_not_have() -> None:
     assert merge is not None
     assert merge.replaced == {f"s3://b/t/m{at}.avro" for at in range(11)}
     assert world.merge(through=9) is None
-
-
-def test_s4_what_must_stay_stays() -> None:
-    world = World()
-    for _ in range(12):
-        world.commit(world.entry())
-    stays = frozenset({"s3://b/t/m0.avro", "s3://b/t/m5.avro"})
-    merge = world.merge(older_than=stays)
-    assert merge is not None
-    assert not stays & merge.replaced
-    assert world.merge(older_than=stays | {"s3://b/t/m1.avro"}) is None
 
 
 def test_s4_manifests_of_deletes_are_left_alone() -> None:

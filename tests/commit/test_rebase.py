@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from dataclasses import replace
 from typing import Any
@@ -12,6 +13,7 @@ from icetower.catalog.changes import Manifests, read_changes
 from icetower.commit.head import Heads
 from icetower.conflicts.operations import Kind, Operation
 from icetower.protocol.names import Identifier
+from icetower.table import metadata as table_metadata
 from icetower.table import puffin
 from icetower.table.change import Touched
 from icetower.table.head import HeadState
@@ -19,7 +21,17 @@ from icetower.table.metadata import ref_head
 from icetower.table.partitions import spec_of
 from icetower.table.vectors import Vector, as_blob, decode
 from tests.commit.engine_world import TABLE, World, outcomes, run
-from tests.commit.iceberg_client import SNAPSHOT, Client, create, data, entries_named, equalities, positions, vector
+from tests.commit.iceberg_client import (
+    SCHEMA,
+    SNAPSHOT,
+    Client,
+    create,
+    data,
+    entries_named,
+    equalities,
+    positions,
+    vector,
+)
 
 BLIND = {"icetower.blind": "true"}
 
@@ -524,5 +536,51 @@ def test_h1_a_clock_that_lags_does_not_make_new_snapshots_look_old() -> None:
         assert await outcomes(request) == ["direct"]
         (snapshot,) = (await world.head()).metadata["snapshots"]
         assert world.clock.time_ms - 60_000 <= snapshot["timestamp-ms"] <= world.clock.time_ms
+
+    run(story())
+
+
+async def registered_with_source_ids(world: World) -> None:
+    """The table as another catalog's metadata file may have it: version 3 may name a source as `source-ids`."""
+    head = await world.head()
+    specs = [
+        {**spec, "fields": [{**f, "source-ids": [f["source-id"]]} for f in spec["fields"]]}
+        for spec in head.metadata["partition-specs"]
+    ]
+    for spec in specs:
+        for each in spec["fields"]:
+            del each["source-id"]
+    location = f"{head.metadata['location']}/metadata/other.metadata.json"
+    world.storage.files[location] = json.dumps({**head.metadata, "partition-specs": specs}).encode()
+    await world.tables.register(TABLE, location, overwrite=True)
+
+
+def test_a_registered_table_whose_partition_fields_have_source_ids_is_written_like_any_other() -> None:
+    async def story() -> None:
+        world = World()
+        ann, bob = await two(world, 3, seed=(data("a1", "a"), data("b1", "b")), **SNAPSHOT)
+        await registered_with_source_ids(world)
+        await ann.refresh()
+        assert await outcomes(await ann.append(data("c1", "c"), **BLIND)) == ["direct"]
+        await ann.refresh()
+        await bob.refresh()
+        one = await ann.merge(add=[data("a2", "a")], remove=["a1"])
+        other = await bob.merge(add=[data("b2", "b")], remove=["b1"])
+        assert await outcomes(one, other) == ["direct", "rebased"]
+        assert await sound(world) == ["a2", "b2", "c1"]
+        head = await world.head()
+        (field,) = head.metadata["partition-specs"][0]["fields"]
+        assert (field["source-ids"], "source-id" in field) == ([2], False)
+        wider = {**SCHEMA, "fields": [*SCHEMA["fields"], {"id": 3, "name": "n", "type": "int", "required": False}]}
+        changed = table_metadata.apply(
+            head.metadata,
+            [
+                {"action": "add-schema", "schema": wider, "last-column-id": 3},
+                {"action": "set-current-schema", "schema-id": -1},
+                {"action": "add-spec", "spec": {"fields": [{"name": "c", "transform": "identity", "source-id": 2}]}},
+            ],
+            now_ms=1,
+        )
+        assert changed["partition-specs"][1]["fields"][0]["field-id"] == 1000, "the equal field lends its id"
 
     run(story())

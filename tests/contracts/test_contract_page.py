@@ -42,7 +42,7 @@ CONTRACT = document_schema()
 ROWS = dict(re.findall(r"^\| `([a-z_.]+)`[^|]*\| (.*) \|$", PAGE, re.MULTILINE))
 
 
-@pytest.mark.parametrize(("name", "field", "required"), fields(), ids=[name for name, _, _ in fields()])
+@pytest.mark.parametrize(("name", "field", "required"), [*fields()], ids=[name for name, _, _ in fields()])
 def test_every_field_has_a_row_with_its_values_and_its_default(name: str, field: Any, required: bool) -> None:
     row = ROWS[name]
     values = ["true", "false"] if field.get("type") == "boolean" else [v for v in field.get("enum", ()) if v != "1"]

@@ -224,17 +224,15 @@ def attempt(outcome: Outcome, latency_ms: float = 1.0, *, table: str = "a.b", pr
 
 
 def test_the_log_counts_and_keeps_the_newest(ledger: Ledger, clock: Clock) -> None:
-    run(ledger.record([attempt(Outcome.REFUSED), attempt(Outcome.DIRECT, 10), attempt(Outcome.DIRECT, 20)]))
+    attempts = [attempt(Outcome.REFUSED), attempt(Outcome.DIRECT, 10), attempt(Outcome.DIRECT, 20)]
+    run(ledger.write(Batch(attempts=attempts)))
     clock.ms += 1
-    run(
-        ledger.record(
-            [
-                attempt(Outcome.REBASED, 30),
-                attempt(Outcome.CONFLICT, 900, table="a.c"),
-                attempt(Outcome.DIRECT, 5, principal="q"),
-            ]
-        )
-    )
+    attempts = [
+        attempt(Outcome.REBASED, 30),
+        attempt(Outcome.CONFLICT, 900, table="a.c"),
+        attempt(Outcome.DIRECT, 5, principal="q"),
+    ]
+    run(ledger.write(Batch(attempts=attempts)))
     # Six were logged and five are kept: the refusal is gone.
     assert run(ledger.counts()) == {Outcome.DIRECT: 3, Outcome.REBASED: 1, Outcome.CONFLICT: 1}
     assert run(ledger.counts(since_ms=clock.ms)) == {Outcome.DIRECT: 1, Outcome.REBASED: 1, Outcome.CONFLICT: 1}
@@ -253,13 +251,13 @@ def test_the_log_counts_and_keeps_the_newest(ledger: Ledger, clock: Clock) -> No
 
 
 def test_client_keys_are_logged_as_hashes(ledger: Ledger) -> None:
-    run(ledger.record([attempt(Outcome.DIRECT)]))
+    run(ledger.write(Batch(attempts=[attempt(Outcome.DIRECT)])))
     assert [a.key_hash for a in run(ledger.recent())] == [key_hash("k")]
     assert key_hash(None) is None
 
 
 def test_empty_batches_are_nothing(ledger: Ledger) -> None:
-    run(ledger.record([]))
+    run(ledger.write(Batch(attempts=[])))
     run(ledger.remember_commits([]))
     assert run(ledger.counts()) == {}
 

@@ -72,17 +72,14 @@ def test_how_attempts_of_some_principals_have_ended_since_a_time(ledger: Ledger,
     ) -> Attempt:
         return Attempt(principal, "ns.t", "append", outcome, rule, latency_ms=latency_ms, at_ms=at_ms)
 
-    run(ledger.record([attempt("p", Outcome.DIRECT, 9, at_ms=clock.ms - 1)]))
-    run(
-        ledger.record(
-            [
-                attempt("p", Outcome.REBASED, 1),
-                attempt("p", Outcome.CONFLICT, 2, "rebase.reads"),
-                attempt("q", Outcome.DIRECT, 3),
-                attempt("p", Outcome.REBASED, 4),
-            ]
-        )
-    )
+    run(ledger.write(Batch(attempts=[attempt("p", Outcome.DIRECT, 9, at_ms=clock.ms - 1)])))
+    attempts = [
+        attempt("p", Outcome.REBASED, 1),
+        attempt("p", Outcome.CONFLICT, 2, "rebase.reads"),
+        attempt("q", Outcome.DIRECT, 3),
+        attempt("p", Outcome.REBASED, 4),
+    ]
+    run(ledger.write(Batch(attempts=attempts)))
     found = run(ledger.endings(["p", "r"], since_ms=clock.ms))
     assert sorted(found, key=lambda each: each.outcome) == [
         Ended("p", "conflict", "rebase.reads", (2.0,)),

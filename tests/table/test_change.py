@@ -19,7 +19,6 @@ from icetower.table.change import (
     diff_lists,
     manifests_to_read,
     own_added_entries,
-    own_removed_entries,
     summary_totals,
 )
 from icetower.table.manifests import ADDED, DELETED, EXISTING, DataFile, Entry, Manifest, ManifestFile
@@ -45,9 +44,9 @@ def test_r4_a_merge_append_counts_only_what_it_truly_adds(name: str) -> None:
     ((group, entries),) = own_added_entries(merged).items()
     assert group == (0, 0)
     assert [entry.status for entry in entries] == [ADDED]
-    assert own_removed_entries(merged) == {}
-    ((_, gone),) = own_removed_entries(changes[3]).items()
-    assert [(entry.status, entry.sequence_number, entry.file_sequence_number) for entry in gone] == [(DELETED, 1, 1)]
+    assert not merged.entries_removed
+    ((gone,),) = changes[3].entries_removed.values()
+    assert (gone.sequence_number, gone.file_sequence_number) == (1, 1)
 
 
 @pytest.mark.parametrize("version", [1, 2])

@@ -182,16 +182,6 @@ def test_the_base_is_given_back_where_nothing_changed() -> None:
     assert growing.metadata is base
 
 
-def test_history_is_walked_by_the_index_and_a_loop_ends() -> None:
-    base = table(2, 4)
-    growing = Growing(base, now_ms=NOW)
-    assert [s["snapshot-id"] for s in growing.ancestors(3)] == [3, 2, 1]
-    assert growing.is_ancestor(1, 4)
-    assert not growing.is_ancestor(4, 3)
-    looped = {**base, "snapshots": [{**s, "parent-snapshot-id": 4} for s in base["snapshots"]]}
-    assert not Growing(looped, now_ms=NOW).is_ancestor(99, 4)
-
-
 def test_a_commit_costs_the_same_with_a_long_history(monkeypatch: pytest.MonkeyPatch) -> None:
     """No list of the table is copied for a commit, nor is its index made again: they are made once for a group."""
     from icetower.table import builder as module

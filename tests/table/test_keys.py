@@ -65,10 +65,6 @@ def test_a_commit_of_several_snapshots_is_one_under_its_key() -> None:
         assert keys.find("a", "main", "k") == (1, 2)
         assert keys.sequence("a", "main", "app") == (1, (1, 2))
         assert keys.without([1]).find("a", "main", "k") == (2,)
-        assert sorted(keys.records([1]), key=lambda r: r.key or "") == [
-            KeyRecord("a", "main", None, ("app", 1), (1, 2)),
-            KeyRecord("a", "main", "k", None, (1, 2)),
-        ]
 
 
 def test_an_index_is_never_changed_by_what_is_planned_on_it() -> None:
@@ -109,8 +105,6 @@ def test_every_history_answers_as_a_scan_of_what_is_left(steps: list[list[KeyRec
             keys = keys.plus(fresh)
             scanned += fresh
     assert answers(keys) == answers_of_a_scan(scanned)
-    left = {record.snapshots[0] for record in scanned}
-    assert answers(Keys().plus(keys.records(left))) == answers(keys)
 
 
 def answers(keys: Keys) -> Mapping[Any, Any]:

@@ -32,7 +32,7 @@ from icetower.recent import Budget, Recent
 from icetower.table.column_metrics import NONE, Mode, lower_bound, modes_of, upper_bound
 from icetower.table.manifests import DATA, DataFile
 from icetower.table.partitions import PartitionField, PartitionSpec, human_value
-from icetower.table.schemas import columns
+from icetower.table.schemas import columns, source_of
 from icetower.threads import Threads
 
 Json = Mapping[str, Any]
@@ -112,11 +112,7 @@ class Layout:
             known=frozenset(column.id for schema in schemas for column in columns(schema)),
             mapping=_name_mapping(properties.get("schema.name-mapping.default")),
         )
-        self.sources = frozenset(
-            f["source-id"] if "source-id" in f else f["source-ids"][0]
-            for spec in metadata["partition-specs"]
-            for f in spec["fields"]
-        )
+        self.sources = frozenset(source_of(field) for spec in metadata["partition-specs"] for field in spec["fields"])
         self.order_ids = frozenset(o["order-id"] for o in metadata["sort-orders"])
         self._known: list[tuple[bytes, tuple[_Column, ...]]] = []
 

@@ -18,7 +18,7 @@ import io
 import math
 import re
 import threading
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -26,7 +26,7 @@ from urllib.parse import urlsplit
 from pyiceberg.io import FSSPEC_FILE_IO, PY_IO_IMPL, SCHEMA_TO_FILE_IO, FileIO, load_file_io
 
 from icetower.catalog.local_files import LocalDoor, check_regular, delete_below
-from icetower.catalog.ports import ANY_FILE, Bound, Storage, too_long
+from icetower.catalog.ports import ANY_FILE, Bound, too_long
 from icetower.errors import (
     AlreadyExists,
     BadRequest,
@@ -201,91 +201,6 @@ class FileIOStorage:
             if door is None:
                 door = self._doors[scheme] = _open(scheme, path, self._properties, self._threads_max)
             return door
-
-
-class CachedStorage:
-    """A storage whose files never change once written: manifest lists, manifests, metadata.
-
-    Keeps what was read and written last, up to `limit_bytes`; of concurrent readers of one path, one reads. A file
-    larger than an eighth of the limit is not kept, so that one cannot push out everything else.
-    """
-
-    def __init__(self, storage: Storage, limit_bytes: int) -> None:
-        self._storage = storage
-        self._limit_bytes = limit_bytes
-        self._kept: OrderedDict[str, bytes] = OrderedDict()
-        self._kept_bytes = 0
-        self._reading: dict[str, asyncio.Task[bytes]] = {}
-
-    @property
-    def kept_bytes(self) -> int:
-        """What the cache holds now, in bytes."""
-        return self._kept_bytes
-
-    async def read(self, path: str, bound: Bound = ANY_FILE) -> bytes:
-        data = self._kept.get(path)
-        if data is not None:
-            self._kept.move_to_end(path)
-            return data
-        reading = self._reading.get(path)
-        if reading is None:
-            reading = self._reading[path] = asyncio.create_task(self._storage.read(path, bound))
-            reading.add_done_callback(lambda done: self._done(path, done))
-        # One reader that gives up does not take the file from the others.
-        return await asyncio.shield(reading)
-
-    async def read_range(self, path: str, offset: int, length_bytes: int) -> bytes:
-        data = self._kept.get(path)
-        if data is not None:
-            return data[offset : offset + length_bytes]
-        return await self._storage.read_range(path, offset, length_bytes)
-
-    async def write(self, path: str, data: bytes) -> None:
-        await self._storage.write(path, data)
-        self._keep(path, data)
-
-    async def delete(self, path: str) -> None:
-        self._forget(path)
-        await self._storage.delete(path)
-
-    async def delete_many(self, paths: Iterable[str], *, below: str | None = None) -> tuple[str, ...]:
-        doomed = tuple(paths)
-        for path in doomed:
-            self._forget(path)
-        return await self._storage.delete_many(doomed, below=below)
-
-    async def exists(self, path: str) -> bool:
-        return await self._storage.exists(path)
-
-    async def size(self, path: str) -> int:
-        return await self._storage.size(path)
-
-    def _done(self, path: str, reading: asyncio.Task[bytes]) -> None:
-        wanted = self._reading.get(path) is reading
-        if wanted:
-            del self._reading[path]
-        if not reading.cancelled() and reading.exception() is None and wanted:
-            self._keep(path, reading.result())
-
-    def _keep(self, path: str, data: bytes) -> None:
-        self._drop(path)
-        if len(data) > self._limit_bytes // 8:
-            return
-        self._kept[path] = data
-        self._kept_bytes += len(data)
-        while self._kept_bytes > self._limit_bytes:
-            _, oldest = self._kept.popitem(last=False)
-            self._kept_bytes -= len(oldest)
-
-    def _drop(self, path: str) -> None:
-        old = self._kept.pop(path, None)
-        if old is not None:
-            self._kept_bytes -= len(old)
-
-    def _forget(self, path: str) -> None:
-        # A read still under way must not bring a deleted file back.
-        self._reading.pop(path, None)
-        self._drop(path)
 
 
 class _Door:

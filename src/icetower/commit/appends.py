@@ -26,7 +26,7 @@ from icetower.table.manifest_writing import row_of, write_manifest
 from icetower.table.manifests import ADDED, DATA, Entry, ManifestFile
 from icetower.table.metadata import Metadata
 from icetower.table.partitions import spec_of
-from icetower.table.schemas import columns_by_id, read_as
+from icetower.table.schemas import read_as, schema_of
 
 JSON = dict[str, Any]
 
@@ -250,7 +250,7 @@ def _manifests(
                 some,
                 spec_fields=tuple(spec["fields"]),
                 spec_id=spec_id,
-                schema=_schema_of(metadata, spec),
+                schema=schema_of(metadata, spec),
                 format_version=metadata["format-version"],
                 content=DATA,
                 snapshot_id=snapshot_id,
@@ -270,14 +270,6 @@ def _manifests(
             )
             rows.append(row)
     return rows
-
-
-def _schema_of(metadata: Metadata, spec: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The current schema, or the newest that still has every source column of the spec."""
-    sources = {field["source-id"] if "source-id" in field else field["source-ids"][0] for field in spec["fields"]}
-    current = metadata["current-schema-id"]
-    newest_first = sorted(metadata["schemas"], key=lambda s: (s["schema-id"] == current, s["schema-id"]), reverse=True)
-    return next((s for s in newest_first if sources <= columns_by_id(s).keys()), newest_first[0])
 
 
 def _totals(appends: Sequence[AdmittedAppend], parent: Mapping[str, Any] | None) -> dict[str, str]:

@@ -72,7 +72,6 @@ def merge_small(
     sequence_number: int,
     new_path: Callable[[], str],
     through: int,
-    older_than: frozenset[str] = frozenset(),
 ) -> Merge | None:
     """Merge one tier of one spec, where there is one that is full; None where there is none.
 
@@ -86,7 +85,6 @@ def merge_small(
         sequence_number: of that snapshot.
         new_path: gives the path of a new manifest.
         through: the highest sequence number that every base in flight has; nothing newer is touched.
-        older_than: paths of other manifests that must stay.
 
     Raises:
         NeedsFiles: manifests must be read first; at most `MANIFESTS_MAX`.
@@ -105,7 +103,6 @@ def merge_small(
         and row.sequence_number <= through
         and row.length_bytes < target_bytes
         and row.key_metadata is None
-        and row.path not in older_than
         and (count := _live(row)) is not None
         and count <= ENTRIES_MAX // 2
     ]

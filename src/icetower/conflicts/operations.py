@@ -129,12 +129,6 @@ class Operation:
         return bool(self.removed or self.removed_paths) or self.filters_rows or by_partition
 
     @property
-    def removes_deletes(self) -> bool:
-        """Whether it asks for delete files to be removed; a row filter removes those that it covers."""
-        by_partition = self.kind is Kind.REPLACE_PARTITIONS and bool(self.added)
-        return bool(self.removed_deletes) or self.filters_rows or by_partition
-
-    @property
     def data_filter(self) -> Expression:
         """What C1 of an overwrite looks at: the filter given; else its rows, if it names no files; else all."""
         if self.conflict_filter is not None:

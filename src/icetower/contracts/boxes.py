@@ -95,11 +95,6 @@ def intersection(one: Box, other: Box) -> Box | None:
     return both
 
 
-def intersections(some: Sequence[Box], others: Sequence[Box]) -> list[Box]:
-    found = (intersection(one, other) for one in some for other in others)
-    return [box for box in found if box is not None]
-
-
 def difference(some: Iterable[Box], others: Iterable[Box]) -> list[Box]:
     """What lies in some of the boxes and in none of the others; the pieces of one box lie apart. Raises `TooMany`."""
     left = list(some)

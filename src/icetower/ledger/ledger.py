@@ -388,10 +388,6 @@ class Ledger:
 
     # ------------------------------------------------------------------------------------------------------- attempts
 
-    async def record(self, batch: Sequence[Attempt]) -> None:
-        """Append attempts to the log, and let the oldest go where it is full."""
-        await self.write(Batch(attempts=batch))
-
     async def shadowed(self, contract: str | None = None) -> list[ShadowCount]:
         """What contracts in shadow mode would have refused; of one contract, or of all."""
         return await self._database.run(lambda connection: read_shadowed(connection, contract))

@@ -112,8 +112,3 @@ def spark_session(
         # Workers on this machine; else they run whatever is called python3, which may not have this package.
         session.sparkContext.pythonExec = sys.executable
     return session
-
-
-def tower_session(app_name: str, catalog: Mapping[str, str]) -> SparkSession:
-    """A session whose catalog `tower` has the properties that PyIceberg's `load_catalog` takes too."""
-    return spark_session(app_name, catalog=catalog)

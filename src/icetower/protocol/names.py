@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from urllib.parse import quote, unquote
+from urllib.parse import quote
 
 from icetower.errors import BadRequest
 
@@ -36,15 +36,6 @@ class Identifier:
                 f"Not a table name: {text!r}; write namespace.table, as in sales.orders", rule="request.name"
             )
         return cls(tuple(levels), name)
-
-
-def namespace_from_path(segment: str) -> Namespace:
-    """The namespace that a URL's (still percent-encoded) path segment or query value names.
-
-    Raises:
-        BadRequest: empty, or a level is empty.
-    """
-    return checked_namespace(tuple(unquote(segment).split(NAMESPACE_SEPARATOR)))
 
 
 def namespace_to_path(namespace: Namespace) -> str:

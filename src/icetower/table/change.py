@@ -8,7 +8,7 @@ with the difference, and what does not hold becomes a `problem` (R5).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any
 
 from icetower.errors import ValidationFailed
@@ -235,12 +235,6 @@ Groups = dict[tuple[int, int], tuple[Entry, ...]]
 def own_added_entries(change: Change) -> Groups:
     """The snapshot's own ADDED entries for writing its manifests anew (R4), by (spec id, manifest content)."""
     return _grouped(change.entries_added, change.diff.added)
-
-
-def own_removed_entries(change: Change) -> Groups:
-    """DELETED entries for what the snapshot removes, with original numbers and row ids (R4), grouped alike."""
-    groups = _grouped(change.entries_removed, change.diff.removed)
-    return {key: tuple(replace(entry, status=DELETED) for entry in entries) for key, entries in groups.items()}
 
 
 def _grouped(by_path: Mapping[str, tuple[Entry, ...]], rows: Iterable[ManifestFile]) -> Groups:

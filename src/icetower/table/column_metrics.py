@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Any
 
 from icetower.table.manifest_writing import single_value
-from icetower.table.schemas import Type, columns_by_id, columns_by_name, is_primitive, kind
+from icetower.table.schemas import Type, columns_by_id, columns_by_name, is_primitive, kind, source_of
 
 PREFIX = "write.metadata.metrics."
 INFERRED_MAX = 100
@@ -80,7 +80,7 @@ def modes_of(
         if not few:
             modes |= dict.fromkeys(islice(_eligible(schema["fields"]), most), DEFAULT)
     for field in sort_fields:
-        source = field.get("source-id")
+        source = source_of(field)
         if source in modes and not _NO_ORDER.fullmatch(str(field.get("transform"))):
             modes[source] = default if default.bounds else DEFAULT
     by_name = columns_by_name(schema)

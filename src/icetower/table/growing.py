@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from icetower.table.builder import Builder, Metadata, Savepoint
@@ -86,19 +86,3 @@ class Growing:
     def snapshot(self, snapshot_id: int) -> JSON | None:
         """A snapshot by id, without a walk."""
         return self._builder.snapshot(snapshot_id)
-
-    def ancestors(self, snapshot_id: int) -> Iterator[JSON]:
-        """The snapshot itself, its parent, and so on, as far as the table still has them; a step costs nothing."""
-        wanted: int | None = snapshot_id
-        left = len(self.view["snapshots"])  # a snapshot that is its own ancestor must not hold us forever
-        while wanted is not None and left:
-            found = self.snapshot(wanted)
-            if found is None:
-                return
-            left -= 1
-            yield found
-            wanted = found.get("parent-snapshot-id")
-
-    def is_ancestor(self, snapshot_id: int, of: int) -> bool:
-        """Whether `snapshot_id` is `of` itself or one of its ancestors."""
-        return any(entry["snapshot-id"] == snapshot_id for entry in self.ancestors(of))

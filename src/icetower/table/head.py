@@ -14,7 +14,7 @@ import orjson
 
 from icetower.table.client_properties import Allowed, withheld
 from icetower.table.document import Document
-from icetower.table.keys import KeyRecord, Keys
+from icetower.table.keys import Keys
 from icetower.table.metadata import Metadata
 from icetower.table.partitions import PartitionSpec, spec_of
 
@@ -34,15 +34,11 @@ class HeadState:
     """One version of a table: its metadata file, and what was derived from it once. Never changed, only replaced.
 
     Attributes:
-        groups: the keys in group files, by the id of the snapshot that names the file.
         indexed: the keys, where they are known already.
     """
 
     location: str
     metadata: Metadata
-    groups: Mapping[int, tuple[KeyRecord, ...]] = field(
-        default_factory=dict[int, tuple[KeyRecord, ...]], compare=False, repr=False
-    )
     indexed: Keys | None = field(default=None, compare=False, repr=False)
     _answers: dict[str, bytes] = field(default_factory=dict, compare=False, repr=False)
     _index: Mapping[int, Mapping[str, Any]] | None = field(default=None, compare=False, repr=False)
@@ -55,20 +51,17 @@ class HeadState:
         metadata: Metadata,
         *,
         snapshots: Mapping[int, Mapping[str, Any]] | None = None,
-        groups: Mapping[int, tuple[KeyRecord, ...]] | None = None,
         indexed: Keys | None = None,
     ) -> HeadState:
         """The version that follows this one; what both have in common is not serialised or packed again.
 
         Args:
             snapshots: the new version's snapshots by id, where they are known (`Growing.index`).
-            groups: as of the class; those of this version where nothing is said.
             indexed: the new version's keys, where they are known.
         """
         return HeadState(
             location,
             metadata,
-            self.groups if groups is None else groups,
             indexed,
             _index=snapshots,
             _written_before=self.__dict__.get("_document", self._written_before),
@@ -107,7 +100,7 @@ class HeadState:
     @cached_property
     def keys(self) -> Keys:
         """The idempotency keys and numbered commits in this version; where they are not known, by one scan of it."""
-        return Keys.of(self.snapshots.values(), self.groups) if self.indexed is None else self.indexed
+        return Keys.of(self.snapshots.values()) if self.indexed is None else self.indexed
 
     def withheld(self, allowed: Allowed) -> Mapping[str, None]:
         """`client_properties.withheld`, looked for once a version: a table may have thousands of properties.

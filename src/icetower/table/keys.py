@@ -245,29 +245,6 @@ class Keys:
             gone &= frozenset[int]().union(*(layer.snapshots for layer in layers))
         return Keys(tuple(layers), gone, unreadable)
 
-    def records(self, snapshot_ids: Collection[int]) -> list[KeyRecord]:
-        """What any of these snapshots stand for: one record for each key and each number."""
-        wanted = frozenset(snapshot_ids)
-        found: dict[tuple[Owner, int | None], tuple[int, ...]] = {}
-        for layer in reversed(self._layers):
-            if not layer.snapshots & wanted:
-                continue
-            for owner, ids in layer.keys.items():
-                if wanted.intersection(ids):
-                    found.setdefault((owner, None), _left(ids, self._gone))
-            for owner, landed in layer.sequences.items():
-                for number, ids in landed:
-                    if wanted.intersection(ids):
-                        name = owner, number
-                        found[name] = (*_left(ids, self._gone), *found.get(name, ()))
-        records: list[KeyRecord] = []
-        for (owner, number), snapshots in found.items():
-            principal, ref, name = _parts(owner)
-            key, application = (name, None) if number is None else (None, (name, number))
-            if snapshots:
-                records.append(KeyRecord(principal, ref, key, application, snapshots))
-        return records
-
 
 def records_of(
     snapshots: Iterable[Mapping[str, Any]], groups: Mapping[int, Iterable[KeyRecord]]
@@ -362,12 +339,6 @@ def cut_off(what: str, snapshot_id: int) -> KeyMisused:
 
 def _owner(principal: str, ref: str, name: str) -> Owner:
     return f"{len(principal)}:{len(ref)}:{principal}{ref}{name}"
-
-
-def _parts(owner: Owner) -> tuple[str, str, str]:
-    first, second, text = owner.split(":", 2)
-    end = int(first) + int(second)
-    return text[: int(first)], text[int(first) : end], text[end:]
 
 
 def _left(ids: tuple[int, ...], gone: frozenset[int]) -> tuple[int, ...]:

@@ -16,6 +16,7 @@ from uuid import UUID
 
 from icetower.errors import ValidationFailed
 from icetower.recent import Same, bounded_cache, weight_of_schemas
+from icetower.table.schemas import source_of
 
 UNPARTITIONED = "(unpartitioned)"
 FIRST_PARTITION_FIELD_ID = 1000
@@ -118,8 +119,7 @@ def _first_columns(schemas: Iterable[Mapping[str, Any]]) -> dict[int, tuple[str,
 
 
 def _field(position: int, field: Mapping[str, Any], columns: Mapping[int, tuple[str, str]]) -> PartitionField:
-    # Version 3 names one source as `source-id` and several as `source-ids`; version 1 may leave the field's id out.
-    source_id = field["source-id"] if "source-id" in field else field["source-ids"][0]
+    source_id = source_of(field)
     if source_id not in columns:
         raise ValidationFailed(
             f"partition field {field['name']!r} comes from column {source_id}, which is in no schema of the table",
@@ -128,6 +128,7 @@ def _field(position: int, field: Mapping[str, Any], columns: Mapping[int, tuple[
     name, kind = columns[source_id]
     transform = str(field["transform"])
     return PartitionField(
+        # Version 1 may leave it out.
         field_id=field.get("field-id", FIRST_PARTITION_FIELD_ID + position),
         name=field["name"],
         transform=transform,

@@ -321,9 +321,18 @@ def _fresh_type(type_: Type, next_id: Callable[[], int], renumbered: dict[int, i
     return fresh
 
 
+def source_of(field: Mapping[str, Any]) -> int:
+    """The id of the column that a partition or sort field comes from.
+
+    Version 3 lets writers name it as `source-ids`. `specs` makes fields canonical that come with a commit; those of a
+    registered metadata file stay as they are written there.
+    """
+    return field["source-id"] if "source-id" in field else field["source-ids"][0]
+
+
 def schema_of(metadata: Mapping[str, Any], spec: Mapping[str, Any]) -> Mapping[str, Any]:
     """The newest schema that has every source column of a spec; the current one may have dropped some."""
-    sources = {field["source-id"] for field in spec["fields"]}
+    sources = set(map(source_of, spec["fields"]))
     current = metadata["current-schema-id"]
     newest_first = sorted(metadata["schemas"], key=lambda s: (s["schema-id"] == current, s["schema-id"]), reverse=True)
     for schema in newest_first:

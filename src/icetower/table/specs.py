@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from icetower.errors import BadRequest, ValidationFailed
-from icetower.table.schemas import Column, Columns, Type, columns_by_id, columns_by_name, is_primitive, kind
+from icetower.table.schemas import Column, Columns, Type, columns_by_id, columns_by_name, is_primitive, kind, source_of
 from icetower.table.shapes import JSON, integer, integers, objects, optional_integer, text
 
 FIRST_FIELD_ID = 1000
@@ -108,9 +108,7 @@ def without_ids(spec: Mapping[str, Any]) -> list[JSON]:
 def lent_ids(spec: Mapping[str, Any]) -> dict[tuple[Any, Any], int]:
     """The ids of a spec's fields by their source and transform."""
     return {
-        (field.get("source-id"), field["transform"]): field["field-id"]
-        for field in spec["fields"]
-        if "field-id" in field
+        (source_of(field), field["transform"]): field["field-id"] for field in spec["fields"] if "field-id" in field
     }
 
 
@@ -126,7 +124,7 @@ def with_ids(spec: Mapping[str, Any], lent: Mapping[tuple[Any, Any], int], last_
     for field in spec["fields"]:
         field_id = field.get("field-id")
         if field_id is None:
-            field_id = lent.get((field["source-id"], field["transform"]))
+            field_id = lent.get((source_of(field), field["transform"]))
             if field_id is None or field_id in taken:
                 last += 1
                 field_id = last
@@ -145,8 +143,8 @@ def check_spec(spec: Mapping[str, Any], columns: Columns) -> None:
     for field in spec["fields"]:
         if field["transform"] == "void":  # what v1 puts in the place of a dropped field
             continue
-        shown = f"{field.get('field-id')}: {field['name']}: {field['transform']}({field['source-id']})"
-        source = by_id.get(field["source-id"])
+        shown = f"{field.get('field-id')}: {field['name']}: {field['transform']}({source_of(field)})"
+        source = by_id.get(source_of(field))
         if source is None:
             raise ValidationFailed(f"Cannot find source column for partition field: {shown}", rule="spec.source")
         if not is_primitive(source.type):
@@ -166,7 +164,7 @@ def check_spec_names(spec: Mapping[str, Any], columns: Columns) -> None:
     by_name, by_id = columns.by_name, columns.by_id
     for field in spec["fields"]:
         namesake = by_name.get(field["name"])
-        if namesake is not None and field["source-id"] in by_id and namesake.id != field["source-id"]:
+        if namesake is not None and source_of(field) in by_id and namesake.id != source_of(field):
             raise BadRequest(
                 f"Cannot create identity partition sourced from different field in schema: {field['name']}",
                 rule="spec.names",
@@ -181,9 +179,9 @@ def check_order(order: Mapping[str, Any], columns: Columns) -> None:
     """
     by_id = columns.by_id
     for field in order["fields"]:
-        source = by_id.get(field["source-id"])
+        source = by_id.get(source_of(field))
         if source is None:
-            shown = f"{field['transform']}({field['source-id']}) {field['direction']} {field['null-order']}"
+            shown = f"{field['transform']}({source_of(field)}) {field['direction']} {field['null-order']}"
             raise ValidationFailed(f"Cannot find source column for sort field: {shown}", rule="order.source")
         if not is_primitive(source.type):
             raise ValidationFailed(f"Cannot sort by non-primitive source field: {source.name}", rule="order.source")
@@ -242,10 +240,10 @@ def _check_transform(transform: str, source: Type) -> None:
 
 
 def _known_source(field: Mapping[str, Any], columns: Mapping[int, Column], noun: str) -> Column:
-    source = columns.get(field["source-id"])
+    source = columns.get(source_of(field))
     if source is None:
         raise ValidationFailed(
-            f"Cannot find source column for {noun} field: {field['transform']}({field['source-id']})",
+            f"Cannot find source column for {noun} field: {field['transform']}({source_of(field)})",
             rule="spec.source" if noun == "partition" else "order.source",
         )
     return source
