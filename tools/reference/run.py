@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from icetower import rules as rules_
-from tools.reference import rules
+from tools.reference import rules, server_rules
 from tools.reference.pages import filled
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -19,7 +19,10 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 
 def pages() -> Mapping[str, Mapping[str, str]]:
     """The tables of each page."""
-    return {"docs/protocol.md": rules.tables(rules_.table())}
+    return {
+        "docs/protocol.md": rules.tables(rules_.table()),
+        "docs/conflicts.md": server_rules.tables(),
+    }
 
 
 def stale() -> dict[Path, str]:

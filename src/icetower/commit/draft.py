@@ -295,6 +295,7 @@ class _Finisher:
             # Deletes of a data file that goes as well are gone with it, whoever dropped them.
             if file.content != DATA and referenced_file(file) in dangling:
                 continue
+            # W17 of docs/conflicts.md
             raise CommitConflict(
                 f"the file {file.path}, which this commit replaces or removes, is not in the table any more; refresh "
                 "and run the statement again",

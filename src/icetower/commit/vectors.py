@@ -231,7 +231,7 @@ def _union(at: _Places, read: Mapping[BlobAt, bytes]) -> Vector:
         raise _cannot(meeting, error.message) from error
     assert theirs is not None
     merged = merge(ours, base, theirs)
-    if isinstance(merged, Overlap):
+    if isinstance(merged, Overlap):  # W16, as is `_cannot`
         raise CommitConflict(
             f"the commit conflicts with snapshot {meeting.theirs.snapshot_id}: of its deletion vector for "
             f"{meeting.target} and the table's, {merged}; refresh and run the statement again",

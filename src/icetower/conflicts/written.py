@@ -3,7 +3,10 @@
 Iceberg's clients check against the filter of their scan. The protocol doesn't send it (trap R2), so a server looks at
 *objects*: no data file, delete file or target of a delete may be written by both, and nobody may have deleted rows of a
 file that the other replaces. That is all that snapshot isolation owes. Where the scope of what was read is declared and
-the level is serializable, what came into the scope counts as well (C1, C2, C3a of docs/conflicts.md).
+the level is serializable, what came into the scope counts as well.
+
+These are the server's own rules, W1 to W15. docs/conflicts.md says for which check of Iceberg's client each stands. On
+the wire a refusal names the client's check, since that is what clients and people know.
 
 It refuses more than Iceberg where it must guess (position deletes that don't name their targets, trap R6), and less
 only where it knows better: under snapshot isolation, a delete in a file that this commit leaves alone is none of its
@@ -42,6 +45,37 @@ from icetower.table.records import (
 JSON = Mapping[str, Any]
 Targets = Mapping[str, frozenset[str] | None]
 """By the path of a position delete file that doesn't say which data files it is about: those files; None if unknown."""
+
+
+WIRE: Mapping[str, str] = {
+    "W1": "C6",
+    "W2": "C6",
+    "W3": "C3b",
+    "W4": "C3b",
+    "W5": "C3b",
+    "W6": "C4",
+    "W7": "C4",
+    "W8": "C3a",
+    "W9": "C3a",
+    "W10": "C3a",
+    "W11": "C3a",
+    "W12": "C5",
+    "W13": "C1",
+    "W14": "C2",
+    "W15": "C3a",
+}
+"""The rules of this module, each with the check of Iceberg's client that its refusal names on the wire."""
+
+
+@dataclass(frozen=True, slots=True)
+class Objection(Conflict):
+    """A conflict that a rule of the server has found.
+
+    Attributes:
+        by: that rule, such as ``W3``; `rule` is the check of Iceberg's client that it stands for.
+    """
+
+    by: str = ""
 
 
 def loose(change: Change) -> Iterator[DataFile]:
@@ -128,7 +162,7 @@ class Table:
 
 def objections(
     written: Written, steps: Sequence[JSON], files: Files, table: Table, scope: ReadScope | None
-) -> Iterator[Conflict]:
+) -> Iterator[Objection]:
     """Everything that stands against a commit, in the order of the snapshots; an empty iterator if nothing does.
 
     Args:
@@ -152,9 +186,9 @@ def objections(
                 if found is None and covers is not None:
                     found = _in_scope(live, operation, covers)
                 if found is not None:
-                    rule, message = found
+                    by, message = found
                     place = (live.row.spec_id, live.entry.file.partition)
-                    yield Conflict(rule, "", message, (live.path,), (step["snapshot-id"],), (place,))
+                    yield Objection(WIRE[by], "", message, (live.path,), (step["snapshot-id"],), (place,), by)
 
 
 def _rows_that_matter(
@@ -194,20 +228,20 @@ def _met(written: Written, live: Live, table: Table, operation: str) -> tuple[st
         return _met_removed_data(written, live) if live.status == DELETED else None
     if live.status == DELETED:
         if key_of(file) in written.removed_deletes:
-            return "C6", f"it replaces the delete file {path}, which is gone"
+            return "W2", f"it replaces the delete file {path}, which is gone"
         return None
     about = referenced_file(file)
     if is_vector(file):
         if about in written.removed:
-            return "C3b", f"rows of the data file {about}, which it replaces, were deleted meanwhile"
+            return "W3", f"rows of the data file {about}, which it replaces, were deleted meanwhile"
         if about in written.targets:
-            return "C5", f"rows of the data file {about}, from which it deletes rows, were deleted meanwhile"
+            return "W12", f"rows of the data file {about}, from which it deletes rows, were deleted meanwhile"
     # What a compaction writes anew deletes what was deleted before.
     if operation == "replace":
         return None
     found = None if is_vector(file) else _met_new_deletes(written, live, table, about)
     if found is None and _reached(written, live, table):
-        return "C3a", f"rows of a partition in which it deletes by equality were deleted meanwhile ({path})"
+        return "W11", f"rows of a partition in which it deletes by equality were deleted meanwhile ({path})"
     return found
 
 
@@ -222,13 +256,13 @@ def _reached(written: Written, live: Live, table: Table) -> bool:
 
 def _met_removed_data(written: Written, live: Live) -> tuple[str, str] | None:
     if live.path in written.removed:
-        return "C6", f"it replaces the data file {live.path}, which is gone"
+        return "W1", f"it replaces the data file {live.path}, which is gone"
     if written.rewrites:  # deletes of a file that is gone are deletes of nothing
         return None
     if live.path in written.targets:
-        return "C4", f"it deletes rows of the data file {live.path}, which is gone"
+        return "W6", f"it deletes rows of the data file {live.path}, which is gone"
     if place_key((live.row.spec_id, live.entry.file.partition)) in written.loose:
-        return "C4", (
+        return "W7", (
             f"its position deletes don't say which files of their partition they are about, and the data file "
             f"{live.path} of that partition is gone"
         )
@@ -239,9 +273,9 @@ def _met_new_deletes(written: Written, live: Live, table: Table, about: str | No
     file = live.entry.file
     if about is not None:
         if about in written.removed:
-            return "C3b", f"rows of the data file {about}, which it replaces, were deleted meanwhile"
+            return "W3", f"rows of the data file {about}, which it replaces, were deleted meanwhile"
         if about in written.targets and not written.rewrites:
-            return "C3a", f"rows of the data file {about}, from which it deletes rows, were deleted meanwhile"
+            return "W8", f"rows of the data file {about}, from which it deletes rows, were deleted meanwhile"
         return None
     touches = bool(written.removed) or not written.rewrites
     spec_id = live.row.spec_id
@@ -251,10 +285,10 @@ def _met_new_deletes(written: Written, live: Live, table: Table, about: str | No
         everywhere = is_unpartitioned(table.specs[spec_id])
         if touches and (everywhere or place_key((spec_id, file.partition)) in written.places):
             where = "the whole table" if everywhere else "a partition that it writes to"
-            return "C3b" if written.removed else "C3a", f"equality deletes of {where} came meanwhile ({file.path})"
+            return "W4" if written.removed else "W9", f"equality deletes of {where} came meanwhile ({file.path})"
         return None
     if touches and place_key((spec_id, file.partition)) in written.places:
-        return "C3b" if written.removed else "C3a", (
+        return "W5" if written.removed else "W10", (
             f"position deletes of a partition that it writes to came meanwhile ({file.path}), and don't say which "
             "files they are about"
         )
@@ -302,12 +336,12 @@ def _in_scope(live: Live, operation: str, covers: Covers) -> tuple[str, str] | N
 
 def _scoped() -> Iterable[tuple[tuple[bool, bool, str], str]]:
     for operation in ("append", "overwrite"):
-        yield (True, True, operation), "C1"
+        yield (True, True, operation), "W13"
     for operation in ("overwrite", "replace", "delete"):
-        yield (True, False, operation), "C2"
+        yield (True, False, operation), "W14"
     for operation in ("overwrite", "delete"):
-        yield (False, True, operation), "C3a"
+        yield (False, True, operation), "W15"
 
 
 _SCOPED = dict(_scoped())
-"""(data file?, added?, operation of the snapshot) → the rule that minds it; Iceberg's operations for C1, C2 and C3a."""
+"""(data file?, added?, operation of the snapshot) → the rule that objects: the operations of Iceberg's C1, C2, C3a."""
