@@ -159,7 +159,7 @@ def test_every_round_of_the_headlines_makes_all_runs() -> None:
 # -- latency ----------------------------------------------------------------------------------------------------------
 
 
-def test_the_s3_profile_has_the_percentiles_of_document_003() -> None:
+def test_the_s3_profile_has_the_percentiles_of_simulating_catalog_and_table_conflicts() -> None:
     latency = Latency(S3, 1)
     gets = sorted(latency.get_s() * 1000 for _ in range(20_000))
     puts = sorted(latency.put_s(10 * 1024) * 1000 for _ in range(20_000))

@@ -105,6 +105,10 @@ def test_no_module_changes_the_import_path() -> None:
     assert not [each for each in _found(re.compile(r"\bsys" + r"\.path\b")) if not each.startswith("docs/")]
 
 
+def test_texts_that_the_project_began_with_go_by_their_names() -> None:
+    assert _found(re.compile("document" + r"s?[ _]00\d", re.IGNORECASE)) == []
+
+
 def test_no_file_names_a_host() -> None:
     """Addresses of registries and mirrors belong into the configuration of pip, uv and Ivy, not into the project."""
     named = [

@@ -127,7 +127,7 @@ def test_a_case_of_ones_own(run: Run, tmp_path: Path) -> None:
     [
         ((), "name one thing to explain: --figure 7"),
         (("--figure", "7", "--list"), "name one thing to explain"),
-        (("--figure", "13"), "there is no figure '13'; there are 001-rebase"),
+        (("--figure", "13"), "there is no figure '13'; there are introduction-rebase"),
         (("--interleaving", "K"), "there is no interleaving 'K'; did you mean"),
         (("--interleaving", "zzz"), "`icetower explain --list` shows all"),
         (("--case", "nowhere.json"), "nowhere.json cannot be read: No such file"),

@@ -63,7 +63,7 @@ def oracle() -> Iterator[Oracle]:
         yield running
 
 
-def test_every_figure_of_document_002_has_its_case() -> None:
+def test_every_figure_of_vanlightly_has_its_case() -> None:
     assert set(FIGURES) >= ASKED_FOR
 
 

@@ -225,7 +225,7 @@ def test_only_manifests_that_can_hold_what_goes_are_opened(operation: JSON, expe
 # ── Retries ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_r1_a_file_that_an_attempt_found_has_to_be_there_in_the_next() -> None:
+def test_a_file_that_an_attempt_found_has_to_be_there_in_the_next() -> None:
     """Gone before the first attempt, the filter never finds it, and nothing is missing."""
     mine = op("overwrite", filter=RED, add=["N"], start=1, validate=["no-conflicting-data"])
     steps = (append(1, "A", "C"), begin(3, mine), begin(2, op("delete", remove=["A"])))

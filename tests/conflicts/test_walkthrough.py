@@ -110,7 +110,7 @@ def test_there_is_no_page_where_model_and_iceberg_differ() -> None:
 def test_the_program_says_why_it_fails(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(run, "Oracle", lambda: _Entered(Liar()))
     assert run.main([]) == 1
-    assert "figure 001-rebase: main: None != 3" in capsys.readouterr().err
+    assert "figure introduction-rebase: main: None != 3" in capsys.readouterr().err
 
 
 class _Entered:

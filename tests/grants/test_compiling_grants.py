@@ -25,7 +25,7 @@ def told(grants: Grants) -> list[str]:
     return [f"{role.name}: {grant.privilege} ON {grant.securable}" for role in grants.roles for grant in role.grants]
 
 
-DOCUMENT_000 = [
+THE_GUIDE = [
     contract("pricing_agent", "tables: [{table: pricing.product_prices, operations: [overwrite], partitions: all}]"),
     contract("inventory_agent", "tables: [{table: inventory.stock_movements, operations: [append], partitions: all}]"),
     contract(
@@ -34,9 +34,9 @@ DOCUMENT_000 = [
 ]
 
 
-def test_the_roles_of_document_000() -> None:
+def test_the_roles_of_the_guide() -> None:
     """Step 2: three roles, TABLE_WRITE_DATA on a namespace each, and a principal with exactly one role."""
-    grants = of(*DOCUMENT_000, by_namespace=True)
+    grants = of(*THE_GUIDE, by_namespace=True)
     assert told(grants) == [
         "pricing_writer: TABLE_WRITE_DATA ON namespace pricing",
         "inventory_writer: TABLE_WRITE_DATA ON namespace inventory",
@@ -105,7 +105,7 @@ def test_a_role_is_named_after_the_agent_and_what_it_does(agent: str, clauses: s
     assert [role.name for role in of(contract(agent, clauses)).roles] == [role]
 
 
-PRICING, INVENTORY, _ = DOCUMENT_000
+PRICING, INVENTORY, _ = THE_GUIDE
 NAMESAKE = contract("pricing", "tables: [{table: a.t, operations: [drop]}]")
 REFUSED = [
     # contracts             bindings                                what is said
@@ -213,16 +213,16 @@ def test_of_several_contracts_the_most_patient_settings_hold() -> None:
     assert numbers(reader) == []
 
 
-def test_write_settings_are_those_of_document_000() -> None:
+def test_write_settings_are_those_of_the_guide() -> None:
     """Step 3."""
-    assert properties_of(Identifier(("pricing",), "product_prices"), DOCUMENT_000) == {
+    assert properties_of(Identifier(("pricing",), "product_prices"), THE_GUIDE) == {
         "commit.retry.num-retries": "5",
         "commit.retry.min-wait-ms": "100",
         "commit.retry.max-wait-ms": "5000",
         "write.distribution-mode": "hash",
     }
-    assert properties_of(Identifier(("pricing",), "other"), DOCUMENT_000) == {}
-    assert [str(pattern) for pattern in written_patterns([*DOCUMENT_000, contract("audit", "reads: ['**']")])] == [
+    assert properties_of(Identifier(("pricing",), "other"), THE_GUIDE) == {}
+    assert [str(pattern) for pattern in written_patterns([*THE_GUIDE, contract("audit", "reads: ['**']")])] == [
         "pricing.product_prices",
         "inventory.stock_movements",
         "recommendations.clicks",

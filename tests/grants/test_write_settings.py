@@ -24,7 +24,7 @@ from tests.grants.polaris_server import PolarisServer
 from tests.wire.tower_process import TowerProcess
 
 SCHEMA = pa.schema([("id", pa.int64())])
-DOCUMENT_000 = {
+THE_GUIDE = {
     "commit.retry.num-retries": "5",
     "commit.retry.min-wait-ms": "100",
     "commit.retry.max-wait-ms": "5000",
@@ -97,7 +97,7 @@ def test_only_what_differs_is_set_and_only_once(tmp_path: Path, polaris: Polaris
 
     status, done = run(tmp_path, polaris, clauses)
     assert (status, done["tables"]) == (0, planned)
-    assert dict(catalog.load_table("pricing.product_prices").properties) == before | DOCUMENT_000
+    assert dict(catalog.load_table("pricing.product_prices").properties) == before | THE_GUIDE
 
     location = catalog.load_table("pricing.product_prices").metadata_location
     status, done = run(tmp_path, polaris, clauses)
@@ -144,7 +144,7 @@ def test_readers_change_no_table(tmp_path: Path, polaris: PolarisServer) -> None
 
 def test_a_table_made_anew_under_the_name_is_left_alone(tower: TowerProcess, catalog: Catalog) -> None:
     del catalog
-    setting = Setting(Identifier(("shop",), "log"), "00000000-0000-0000-0000-000000000000", DOCUMENT_000, {})
+    setting = Setting(Identifier(("shop",), "log"), "00000000-0000-0000-0000-000000000000", THE_GUIDE, {})
     with Polaris(tower.uri, tower.secret) as http, pytest.raises(Conflict):
         Tables(http, "prod").commit(setting)
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from icetower import rules as rules_
-from tools.reference import rules, server_rules
+from tools.reference import invariants, rules, server_rules
 from tools.reference.pages import filled
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -22,6 +22,7 @@ def pages() -> Mapping[str, Mapping[str, str]]:
     return {
         "docs/protocol.md": rules.tables(rules_.table()),
         "docs/conflicts.md": server_rules.tables(),
+        "docs/invariants.md": invariants.tables(),
     }
 
 

@@ -25,7 +25,7 @@ class Test:
 
 
 @cache
-def tests() -> dict[str, Test]:
+def all_tests() -> dict[str, Test]:
     """Every module of tests and every test, by node."""
     found: dict[str, Test] = {}
     for path in sorted(TESTS.rglob("test_*.py")):
@@ -40,4 +40,4 @@ def tests() -> dict[str, Test]:
 
 def node_exists(node: str) -> bool:
     """Whether there is a test, or a module of tests, of that name."""
-    return node in tests()
+    return node in all_tests()

@@ -18,7 +18,8 @@ class Limits:
     pipeline_max: int = 2
     """Groups of one table on their way at once."""
     append_interval_s: float = 0.2
-    """A group of nothing but fast-path appends begins so long after the last one with any: fewer, larger files."""
+    """A group of nothing but fast-path appends begins so long after the last one with any: fewer, larger files.
+    Each group is a snapshot, and Spark's streaming source reads snapshot by snapshot (trap L3)."""
     queue_max: int = 2_048
     """Commits that wait for one table; more are held back before they enter."""
     held_max: int = 16_384

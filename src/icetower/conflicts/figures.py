@@ -35,7 +35,7 @@ def _rebase() -> Figure:
     delete = rewrite(both(eq("category", "red"), person("sarah")), _SERIALIZABLE, "data-1", "data-3")
     steps = (append(1, "data-1"), begin(3, delete), begin(2, op("append", add=["data-2"])))
     return Figure(
-        "001-rebase",
+        "introduction-rebase",
         "The swap is lost, but nothing conflicts: the same files are committed on the new head",
         "an introduction, conflict and retry, first case",
         told(
@@ -58,7 +58,7 @@ def _rebase() -> Figure:
 def _same_row() -> Figure:
     rows = {**_START, "data-2": ("sarah, blue",), "data-3": ("sarah, blue",)}
     return Figure(
-        "001-conflict",
+        "introduction-conflict",
         "Both delete the same row: the second one is refused, whatever it retries",
         "an introduction, conflict and retry, second case",
         told(

@@ -1,6 +1,7 @@
 """A table's metadata as plain JSON: reading, writing, making, checking requirements, walking history.
 
 `Metadata` is the JSON of the specification ("Table Metadata Fields"), never changed in place. Everything here is pure.
+PyIceberg cannot write format 3, and parses every snapshot with Pydantic (trap L1).
 Behaviour and messages follow Iceberg's `TableMetadata`, `TableMetadataParser` and `UpdateRequirement`.
 """
 
