@@ -139,8 +139,8 @@ def kind_of(path: str) -> str:
 
 
 @asynccontextmanager
-async def scene(folder: Path, monkeypatch: pytest.MonkeyPatch, deadline_s: float = 0.05) -> AsyncGenerator[Scene]:
-    settings = Settings.model_validate({"server": {"data": str(folder), "queue_deadline_s": deadline_s}})
+async def scene(folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncGenerator[Scene]:
+    settings = Settings.model_validate({"server": {"data": str(folder)}})
     tower = Tower(settings, SystemAmbient())
     try:
         await tower.upstream.create_namespace(("ns",), {})
