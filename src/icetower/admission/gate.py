@@ -19,6 +19,7 @@ In shadow mode, what the contract refuses is recorded, and goes on (`admission.s
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
@@ -36,6 +37,7 @@ from icetower.ambient import Ambient
 from icetower.catalog.changes import Manifests, read_changes
 from icetower.catalog.deletes import Contents, Vectors
 from icetower.catalog.footers import Footers
+from icetower.catalog.parsing import Reading
 from icetower.contracts.check import appends_blindly, isolation_of
 from icetower.contracts.model import Isolation
 from icetower.errors import ContractViolation
@@ -211,6 +213,10 @@ class Gate:
         self._places = places
         self._ambient = ambient
         self._client_code = client_code
+
+    def reading(self, principal: Principal) -> AbstractAsyncContextManager[Reading]:
+        """What is read within is read for one commit of a principal, and counted."""
+        return self.files.manifests.parsing.commit(principal.name)
 
     async def admit(
         self,

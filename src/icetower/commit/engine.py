@@ -31,7 +31,7 @@ from icetower.admission.admitted import Admitted, AdmittedAppend
 from icetower.ambient import Ambient
 from icetower.catalog.changes import Manifests
 from icetower.catalog.ports import Storage, Upstream
-from icetower.commit.gate import Gatekeeper
+from icetower.commit.gatekeeper import Gatekeeper
 from icetower.commit.head import Heads
 from icetower.commit.landed import Landed
 from icetower.commit.limits import Limits
@@ -74,6 +74,7 @@ class Engine:
         timed: Timed | None = None,
     ) -> None:
         self.limits = limits or Limits()
+        self.atomic_multi_table = upstream.atomic_multi_table
         self._heads = heads
         self._ambient = ambient
         self._gatekeeper = gatekeeper

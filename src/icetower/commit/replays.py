@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from icetower.admission.identity import Identity, application_of
+from icetower.commit.head import Heads
+from icetower.commit.queue import Committed
 from icetower.errors import KeyMisused
 from icetower.ledger.histories import Fate, TableName
 from icetower.ledger.ledger import Commit, CommitKey, Ledger
@@ -29,6 +31,9 @@ from icetower.protocol.names import Identifier
 from icetower.table.head import HeadState
 from icetower.table.keys import cut_off, rolled_back
 from icetower.table.lines import reaches
+
+LOADS_MAX = 3
+"""So often a table is loaded again for a commit that another has overtaken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +55,32 @@ class Landed:
     def shows_in(self, head: HeadState) -> bool:
         """Whether a version of the table has anything of it."""
         return any(snapshot_id in head.snapshots for snapshot_id in self.snapshots)
+
+
+class Replays:
+    """Looks for the answer that a commit has got before."""
+
+    def __init__(self, heads: Heads, ledger: Ledger) -> None:
+        self._heads = heads
+        self._ledger = ledger
+
+    async def find(self, identifier: Identifier, head: HeadState, identity: Identity) -> Committed | None:
+        """The answer that a commit has got before, if any (traps K1 to K3). Raises `KeyMisused`."""
+        own = resent(head, identity)
+        if own is not None:
+            return Committed("replayed", head, own, 0.0, 1)
+        found = await landed(self._ledger, head, identity)
+        for _ in range(LOADS_MAX):
+            if found is None or found.shows_in(head):
+                break
+            # The ledger knows what this version does not: it came after it, or is gone.
+            newest = await self._heads.load(identifier)
+            if newest.location == head.location:
+                break
+            head, found = newest, await landed(self._ledger, newest, identity)
+        if found is None or not await is_done(self._ledger, identifier, head, found):
+            return None
+        return Committed("replayed", head, found.snapshots, 0.0, 1)
 
 
 async def landed(ledger: Ledger, head: HeadState, identity: Identity) -> Landed | None:

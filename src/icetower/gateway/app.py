@@ -14,27 +14,21 @@ from types import FrameType
 import uvicorn
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
-from starlette.routing import Route, Router
+from starlette.routing import Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from icetower.ambient import Ambient
 from icetower.errors import ConfigurationError, MethodNotAllowed, NotFound
-from icetower.gateway import browsers, control, escalations, iceberg, oauth, shadow
+from icetower.gateway import browsers
 from icetower.gateway.connections import Bounds, protocol_of, raise_file_limit
 from icetower.gateway.http import error_response
 from icetower.gateway.paths import path_of, settle_path
 from icetower.gateway.settings import LOOPBACK, Settings
-from icetower.gateway.tower import Tower
+from icetower.gateway.tower import Tower, open_tower
 
 DRAIN_S = 30
 COLLECT_AFTER = (50_000, 5, 200)
 """Thresholds of the garbage collector. The second is small: what it looks through at once, every commit waits for."""
-
-
-def routes(tower: Tower) -> list[Route]:
-    """All routes of a tower, in the order in which they are tried."""
-    rooms = (oauth, iceberg, control, escalations, shadow)
-    return [each for room in rooms for each in room.routes(tower)]
 
 
 def build(tower: Tower) -> ASGIApp:
@@ -42,14 +36,13 @@ def build(tower: Tower) -> ASGIApp:
 
     @asynccontextmanager
     async def lifespan(_: object) -> AsyncGenerator[None]:
-        await tower.ensure_administrator()
-        tower.escalations.start()
+        await tower.start()
         yield
         await tower.close()
 
     # No redirects from a path with a slash at its end: they would lead to whatever host the caller names.
-    router = Router(routes(tower), lifespan=lifespan, redirect_slashes=False)
-    strangers, origins = tower.intake.strangers, tower.settings.server.origins
+    router = Router(tower.routes(), lifespan=lifespan, redirect_slashes=False)
+    strangers, origins = tower.front.intake.strangers, tower.settings.server.origins
 
     # A router and no Starlette application: its layers of middleware cost more than a route, and nothing here needs
     # them, since what a route raises is answered in it.
@@ -115,7 +108,7 @@ def serve(settings: Settings, ambient: Ambient, *, open_to_all: bool, ready: Cal
             rule="configuration.open",
         )
     listener = _listen(host, settings.server.port)
-    tower = Tower(settings, ambient, open_to_all=open_to_all)
+    tower = open_tower(settings, ambient, open_to_all=open_to_all)
     limits = settings.server
     bounds = Bounds(
         connections_max=raise_file_limit(limits.connections_max, limits.storage_threads),

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import gzip
 import hashlib
 import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -18,6 +17,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
+from icetower.admission.shadow import ShadowRecorder
+from icetower.ambient import Ambient
 from icetower.errors import (
     BadRequest,
     BodyTooLarge,
@@ -26,25 +27,26 @@ from icetower.errors import (
     IcetowerError,
     KeyMisused,
     NotAuthenticated,
-    UpstreamFailed,
 )
-from icetower.gateway.attempts import READ, STAGED
 from icetower.gateway.bodies import FREE_BYTES, Room
 from icetower.gateway.body_bounds import SHORT, BodyBound
 from icetower.gateway.browsers import require_json
-from icetower.gateway.kept_answers import REFERENCE, endpoint_of
+from icetower.gateway.intake import Intake
+from icetower.gateway.kept_answers import REFERENCE, KeptAnswers, endpoint_of
 from icetower.gateway.paths import NamedRoute, path_of
-from icetower.gateway.settings import LOOPBACK
+from icetower.gateway.settings import LOOPBACK, Server
 from icetower.gateway.standing import standing_of
 from icetower.gateway.strangers import NO_CREDENTIAL, bearer_of
-from icetower.gateway.tower import Tower
 from icetower.ledger.answers import Answer
 from icetower.observe.matters import one_line
 from icetower.protocol.catalog import error_body
 from icetower.protocol.names import NAMESPACE_SEPARATOR, Identifier, Namespace
 from icetower.registry.principals import Principal, administrator
-from icetower.registry.registry import RESERVED_NAME
+from icetower.registry.registry import RESERVED_NAME, Registry
 from icetower.registry.tokens import contract_revoked
+from icetower.service.attempts import READ, STAGED, Attempts
+from icetower.service.journal import Journal
+from icetower.service.single_flight import Turns
 from icetower.table.keys import application_sequence
 
 log = logging.getLogger("icetower")
@@ -69,13 +71,33 @@ _KEY = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a
 
 
 @dataclass(frozen=True, slots=True)
+class Front:
+    """What every route needs, before and after its handler.
+
+    Attributes:
+        open_to_all: whether callers without credentials are let in as an administrator (loopback only).
+        turns: requests under one idempotency key, one at a time.
+    """
+
+    registry: Registry
+    intake: Intake
+    attempts: Attempts
+    journal: Journal
+    shadow: ShadowRecorder
+    ambient: Ambient
+    settings: Server
+    open_to_all: bool = False
+    turns: Turns = field(default_factory=Turns)
+
+
+@dataclass(frozen=True, slots=True)
 class Call:
     """One authenticated request."""
 
     request: Request
-    tower: Tower
     principal: Principal
     body: bytes
+    shadow: ShadowRecorder
 
     @property
     def namespace(self) -> Namespace:
@@ -103,7 +125,7 @@ class Call:
 
     def allow(self, check: Callable[..., None], *arguments: Any) -> None:
         """Ask `admission.permissions` about the caller. Raises `ContractViolation`, but in shadow mode."""
-        self.tower.shadow.allow(self.principal, check, *arguments)
+        self.shadow.allow(self.principal, check, *arguments)
 
     def query(self, name: str) -> str | None:
         return self.request.query_params.get(name)
@@ -173,7 +195,7 @@ def error_response(error: IcetowerError) -> Response:
 
 
 def route(
-    tower: Tower,
+    front: Front,
     method: str,
     path: str,
     handler: Handler,
@@ -194,13 +216,13 @@ def route(
         body: how long a body it takes.
     """
     # An object, and no function: Starlette wraps functions twice, to catch exceptions that never leave this one.
-    endpoint = _Endpoint(tower, handler, mutates, operation, commits, again, body)
+    endpoint = _Endpoint(front, handler, mutates, operation, commits, again, body)
     return NamedRoute(path, endpoint, methods=[method])
 
 
 @dataclass(frozen=True, slots=True)
 class _Endpoint:
-    tower: Tower
+    front: Front
     handler: Handler
     mutates: bool
     operation: str | None
@@ -211,24 +233,24 @@ class _Endpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive, send)
         response = await self._answer(request)
-        await self.tower.intake.unread.send(response, scope.get(_CALLER, ""), scope, send)
+        await self.front.intake.unread.send(response, scope.get(_CALLER, ""), scope, send)
 
     async def _answer(self, request: Request) -> Response:
-        tower = self.tower
+        front = self.front
         principal: Principal | None = None
-        started_s = tower.ambient.monotonic_s()
+        started_s = front.ambient.monotonic_s()
         try:
-            principal = await _authenticate(tower, request)
+            principal = await _authenticate(front, request)
             standing_of(request.scope).prove()
             request.scope[_CALLER] = principal.name
-            intake, name = tower.intake, principal.name
-            at_once = principal.contract.requests_at_once or tower.settings.server.requests_at_once
+            intake, name = front.intake, principal.name
+            at_once = principal.contract.requests_at_once or front.settings.requests_at_once
             async with intake.places.place(name, at_once), intake.bodies.room(name) as room:
                 read = partial(read_body, room=room)
-                body = await self.body.read(read, request, principal, tower.settings.server.body_max_bytes)
-                call = Call(request, tower, principal, body)
+                body = await self.body.read(read, request, principal, front.settings.body_max_bytes)
+                call = Call(request, principal, body, front.shadow)
                 if self.mutates and (key := idempotency_key(request)) is not None:
-                    response = await once(call, key, self.handler, again=self.again)
+                    response = await once(front, call, key, self.handler, again=self.again)
                 else:
                     response = await self.handler(call)
             if response.status_code < 400 and _REPLAYED not in request.scope:
@@ -243,7 +265,7 @@ class _Endpoint:
             # What went wrong is for the log; it may hold what the caller must not see.
             failure = IcetowerError("the server failed; its log says how")
             log.exception(
-                "request %s: %s %s failed", tower.attempts.named(failure), request.method, path_of(request.scope)
+                "request %s: %s %s failed", front.attempts.named(failure), request.method, path_of(request.scope)
             )
             return error_response(failure)
 
@@ -251,7 +273,7 @@ class _Endpoint:
         self, request: Request, principal: Principal | None, started_s: float, error: IcetowerError | None
     ) -> None:
         """Keep an attempt, unless the tower has done so, or nobody will look for it."""
-        attempts = self.tower.attempts
+        attempts = self.front.attempts
         if principal is None or self.operation is None:
             if error is not None:
                 attempts.failed(request.method, path_of(request.scope), error)
@@ -277,11 +299,11 @@ def _named(request: Request) -> tuple[str]:
     return (".".join(filter(None, (*levels, named.get("table")))),)
 
 
-async def _authenticate(tower: Tower, request: Request) -> Principal:
+async def _authenticate(front: Front, request: Request) -> Principal:
     header = request.headers.get("authorization")
     if header is None or header == NO_CREDENTIAL:
         # The name in the request must be loopback's, too: a page in a browser here can make another name resolve to it.
-        if tower.open and request.url.hostname in LOOPBACK:
+        if front.open_to_all and request.url.hostname in LOOPBACK:
             headers = request.headers
             has_body = headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
             require_json(request.method, headers.get("content-type"), has_body=has_body)
@@ -293,11 +315,11 @@ async def _authenticate(tower: Tower, request: Request) -> Principal:
     if token is None:
         raise NotAuthenticated("the Authorization header is not of the form 'Bearer TOKEN'")
     try:
-        principal = await tower.registry.authenticate(token)
+        principal = await front.registry.authenticate(token)
     except NotAuthenticated:
-        tower.intake.strangers.wrong(token)
+        front.intake.strangers.wrong(token)
         raise
-    tower.intake.strangers.right(token)
+    front.intake.strangers.right(token)
     if principal.revoked:
         raise contract_revoked(f"contract {principal.contract.name} of {principal.name}")
     return principal
@@ -354,7 +376,7 @@ def numbered(request: Request) -> tuple[str, int] | None:
 
 
 async def once(
-    call: Call, key: str, handler: Handler, *, replay: Handler | None = None, again: Handler | None = None
+    front: Front, call: Call, key: str, handler: Handler, *, replay: Handler | None = None, again: Handler | None = None
 ) -> Response:
     """Run a mutation at most once for a key: a known key gets its first answer again, a duplicate in flight waits.
 
@@ -363,49 +385,35 @@ async def once(
     """
     endpoint = endpoint_of(call.request.method, path_of(call.request.scope))
     fingerprint = hashlib.sha256(call.body + b"\n" + call.request.url.query.encode()).hexdigest()
-    name = (call.principal.name, key)
-    turn, users = call.tower.keys_in_flight.get(name, (asyncio.Lock(), 0))
-    call.tower.keys_in_flight[name] = turn, users + 1
-    try:
-        async with turn:
-            found = await call.tower.aftermath.find(call.principal.name, key, endpoint, fingerprint)
-            if found is not None:
-                call.request.scope[_REPLAYED] = True
-            if found is not None and replay is not None and found.status < 300:
-                return await replay(call)
-            if found is not None and found.body == REFERENCE:
-                return await (handler if again is None or found.status >= 400 else again)(call)
-            if found is not None:
-                return _replayed(call.request, found)
-            try:
-                response = await handler(call)
-                status, body = response.status_code, b"" if replay else _to_keep(call, response, again)
-            except IcetowerError as error:
-                # A stale commit may succeed later, and a grant may be given: only what stays wrong is final.
-                if error.status in (401, 403) or error.status >= 500 or isinstance(error, CommitConflict | KeyMisused):
-                    raise
-                call.tower.attempts.named(error)
-                body = call.tower.intake.kept_answers.kept(call.principal.name, orjson.dumps(error_body(error)))
-                await _kept(call, key, Answer(endpoint, error.status, body, fingerprint))
+    name, kept = call.principal.name, front.intake.kept_answers
+    async with front.turns.turn((name, key)):
+        found = await front.journal.find(name, key, endpoint, fingerprint)
+        if found is not None:
+            call.request.scope[_REPLAYED] = True
+        if found is not None and replay is not None and found.status < 300:
+            return await replay(call)
+        if found is not None and found.body == REFERENCE:
+            return await (handler if again is None or found.status >= 400 else again)(call)
+        if found is not None:
+            return _replayed(call.request, found)
+        try:
+            response = await handler(call)
+            status, body = response.status_code, b"" if replay else _to_keep(call, response, kept, again)
+        except IcetowerError as error:
+            # A stale commit may succeed later, and a grant may be given: only what stays wrong is final.
+            if error.status in (401, 403) or error.status >= 500 or isinstance(error, CommitConflict | KeyMisused):
                 raise
-            await _kept(call, key, Answer(endpoint, status, body, fingerprint))
-            return response
-    finally:
-        _, users = call.tower.keys_in_flight.pop(name)
-        if users > 1:  # a lock that is free for a moment may have somebody waiting for it
-            call.tower.keys_in_flight[name] = turn, users - 1
+            front.attempts.named(error)
+            body = kept.kept(name, orjson.dumps(error_body(error)))
+            await front.journal.keep_answer(name, key, Answer(endpoint, error.status, body, fingerprint))
+            raise
+        await front.journal.keep_answer(name, key, Answer(endpoint, status, body, fingerprint))
+        return response
 
 
-def _to_keep(call: Call, response: Response, again: Handler | None) -> bytes:
+def _to_keep(call: Call, response: Response, kept: KeptAnswers, again: Handler | None) -> bytes:
     """What is kept of a successful answer."""
     if call.request.scope.get(_CONCERNS, (None, None))[1] == STAGED:
         return REFERENCE
     body = bytes(response.body)
-    return body if again is None else call.tower.intake.kept_answers.kept(call.principal.name, body)
-
-
-async def _kept(call: Call, key: str, answer: Answer) -> None:
-    try:
-        await call.tower.ledger.remember(call.principal.name, key, answer)
-    except UpstreamFailed:  # it has been done: that its answer cannot be kept now must not call it a failure
-        call.tower.remember_answer(call.principal.name, key, answer)
+    return body if again is None else kept.kept(call.principal.name, body)

@@ -12,27 +12,36 @@ from starlette.routing import Route
 
 from icetower.ambient import Ambient
 from icetower.errors import BadRequest, Forbidden, IcetowerError, NotAuthenticated, TooManyRequests, Unavailable
-from icetower.gateway.http import json_response, read_body
+from icetower.gateway.http import Front, json_response, read_body
 from icetower.gateway.paths import path_of
 from icetower.gateway.standing import standing_of
-from icetower.gateway.tower import Tower
+from icetower.gateway.token_rates import TokenRates
 
 BODY_MAX_BYTES = 16 * 1024
 ACCESS_TOKEN = "urn:ietf:params:oauth:token-type:access_token"  # noqa: S105 - the name of a type, not a token
 TOKEN_EXCHANGE = "urn:ietf:params:oauth:grant-type:token-exchange"  # noqa: S105 - likewise
 
 
-def routes(tower: Tower) -> list[Route]:
-    async def tokens(request: Request) -> Response:
+class OAuthRoutes:
+    """The route that gives out tokens."""
+
+    def __init__(self, front: Front, rates: TokenRates) -> None:
+        self._front = front
+        self._rates = rates
+
+    def routes(self) -> list[Route]:
+        return [Route("/v1/oauth/tokens", self._tokens, methods=["POST"])]
+
+    async def _tokens(self, request: Request) -> Response:
         try:
             form = _form(await read_body(request, BODY_MAX_BYTES))
-            token, lifetime_s = await _grant(tower, request, form)
+            token, lifetime_s = await self._grant(request, form)
             standing_of(request.scope).prove()
-            tower.intake.strangers.right(token)
+            self._front.intake.strangers.right(token)
         except IcetowerError as error:
             host = None if request.client is None else request.client.host
-            tower.attempts.failed(request.method, path_of(request.scope), error, address=host)
-            return _refusal(error, tower.ambient)
+            self._front.attempts.failed(request.method, path_of(request.scope), error, address=host)
+            return _refusal(error, self._front.ambient)
         body = {
             "access_token": token,
             "token_type": "bearer",
@@ -41,29 +50,26 @@ def routes(tower: Tower) -> list[Route]:
         }
         return json_response(body, headers={"Cache-Control": "no-store"})
 
-    return [Route("/v1/oauth/tokens", tokens, methods=["POST"])]
-
-
-async def _grant(tower: Tower, request: Request, form: dict[str, str]) -> tuple[str, int]:
-    grant = form.get("grant_type")
-    if grant == "client_credentials":
-        name, secret = _client(request, form)
-    elif grant == TOKEN_EXCHANGE:
-        # A client that proves itself needs no token that is still good: Java renews an expired one like this.
-        name, secret = _basic(request) or ("", form.get("subject_token", ""))
-        if not secret:
-            raise BadRequest("subject_token is missing", rule="oauth.invalid_request")
-    else:
-        raise BadRequest(
-            f"grant_type {grant!r} is not offered; use client_credentials or {TOKEN_EXCHANGE}",
-            rule="oauth.unsupported_grant_type",
-        )
-    rates = tower.token_rates
-    address = "" if request.client is None else request.client.host
-    with rates.attempt(address, name, secret):
-        if not name:  # `credential=SECRET` without a name: the secret speaks for itself
-            return await tower.registry.exchange(secret, allow=rates.allow)
-        return await tower.registry.issue_token(name, secret, allow=rates.allow)
+    async def _grant(self, request: Request, form: dict[str, str]) -> tuple[str, int]:
+        grant = form.get("grant_type")
+        if grant == "client_credentials":
+            name, secret = _client(request, form)
+        elif grant == TOKEN_EXCHANGE:
+            # A client that proves itself needs no token that is still good: Java renews an expired one like this.
+            name, secret = _basic(request) or ("", form.get("subject_token", ""))
+            if not secret:
+                raise BadRequest("subject_token is missing", rule="oauth.invalid_request")
+        else:
+            raise BadRequest(
+                f"grant_type {grant!r} is not offered; use client_credentials or {TOKEN_EXCHANGE}",
+                rule="oauth.unsupported_grant_type",
+            )
+        rates = self._rates
+        address = "" if request.client is None else request.client.host
+        with rates.attempt(address, name, secret):
+            if not name:  # `credential=SECRET` without a name: the secret speaks for itself
+                return await self._front.registry.exchange(secret, allow=rates.allow)
+            return await self._front.registry.issue_token(name, secret, allow=rates.allow)
 
 
 def _client(request: Request, form: dict[str, str]) -> tuple[str, str]:

@@ -12,11 +12,12 @@ from starlette.routing import Route
 
 from icetower.contracts.model import ENFORCE, SHADOW
 from icetower.errors import NotFound
-from icetower.gateway.http import Call, json_response, route
-from icetower.gateway.tower import Tower
+from icetower.gateway.http import Call, Front, json_response, route
 from icetower.ledger.attempts import Outcome, percentile
 from icetower.ledger.shadow import Ended, ShadowCount
+from icetower.registry.registry import Registry
 from icetower.registry.versions import ContractVersion, parsed
+from icetower.service.journal import Journal
 
 REVOKED = "revoked"
 PERCENTILES = (50, 95, 99)
@@ -27,33 +28,39 @@ WORDS: Mapping[str, tuple[str, str]] = {
 """By the rule of a refusal that sent a commit back: the clause that lets it go on, and what must be true for that."""
 
 
-def routes(tower: Tower) -> list[Route]:
-    return [route(tower, "GET", "/icetower/v1/shadow", shadow_report)]
+class ShadowRoutes:
+    """The route of the shadow report."""
 
+    def __init__(self, front: Front, registry: Registry, journal: Journal) -> None:
+        self._front = front
+        self._registry = registry
+        self._journal = journal
 
-async def shadow_report(call: Call) -> Response:
-    """For administrators: of all contracts in shadow mode, or of one, `?contract=`, whatever its mode.
+    def routes(self) -> list[Route]:
+        return [route(self._front, "GET", "/icetower/v1/shadow", self.shadow_report)]
 
-    Raises `NotFound` for a contract that there has never been.
-    """
-    call.require_administrator()
-    await call.tower.flush()
-    name = call.query("contract")
-    ledger, registry = call.tower.ledger, call.tower.registry
-    newest = {version.name: version for version in await registry.contracts()}
-    if name is not None and name not in newest:
-        raise NotFound(f"there has never been a contract {name}", rule="contract.exists")
-    shown = [v for v in newest.values() if v.name == name or (name is None and _mode(v) == SHADOW)]
-    counted = await ledger.shadowed(name)
-    bound = [record for record in await registry.principals() if record.revoked_ms is None]
-    reports: list[dict[str, Any]] = []
-    for version in shown:
-        principals = [record.name for record in bound if record.contract == version.name]
-        endings = await ledger.endings(principals, since_ms=version.applied_ms)
-        reports.append(
-            _report(version, principals, [row for row in counted if row.last.contract == version.name], endings)
-        )
-    return json_response({"contracts": reports})
+    async def shadow_report(self, call: Call) -> Response:
+        """For administrators: of all contracts in shadow mode, or of one, `?contract=`, whatever its mode.
+
+        Raises `NotFound` for a contract that there has never been.
+        """
+        call.require_administrator()
+        name = call.query("contract")
+        ledger, registry = await self._journal.read_through(), self._registry
+        newest = {version.name: version for version in await registry.contracts()}
+        if name is not None and name not in newest:
+            raise NotFound(f"there has never been a contract {name}", rule="contract.exists")
+        shown = [v for v in newest.values() if v.name == name or (name is None and _mode(v) == SHADOW)]
+        counted = await ledger.shadowed(name)
+        bound = [record for record in await registry.principals() if record.revoked_ms is None]
+        reports: list[dict[str, Any]] = []
+        for version in shown:
+            principals = [record.name for record in bound if record.contract == version.name]
+            endings = await ledger.endings(principals, since_ms=version.applied_ms)
+            reports.append(
+                _report(version, principals, [row for row in counted if row.last.contract == version.name], endings)
+            )
+        return json_response({"contracts": reports})
 
 
 def _mode(version: ContractVersion) -> str:

@@ -39,7 +39,7 @@ _UUID_LENGTH = 36
 log = logging.getLogger("icetower")
 
 
-class Tables:
+class Lifecycle:
     """Args:
     ledger: is told of registrations before they happen; None where there is none.
     client_code: values of properties by which clients may load code.

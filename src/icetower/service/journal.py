@@ -1,4 +1,4 @@
-"""What is kept of commits after they were answered: keys, answers, the log of attempts.
+"""The journal of what is kept of requests after they were answered: keys, answers, the log of attempts.
 
 It is written to the ledger in batches, behind the answers: no commit waits for a log's disk. What a crash takes, the
 tables still tell. While the ledger cannot be written (its disk is full, another process has locked it), entries wait in
@@ -12,11 +12,15 @@ import logging
 from collections import deque
 from collections.abc import Sequence
 
+from icetower.admission.admitted import Admitted
 from icetower.ambient import Ambient
+from icetower.commit.engine import Committed
+from icetower.commit.group_keys import GroupKeys
 from icetower.errors import IcetowerError, UpstreamFailed
 from icetower.ledger.answers import Answer
-from icetower.ledger.ledger import Attempt, Batch, Commit, Ledger
+from icetower.ledger.ledger import Attempt, Batch, Commit, CommitKey, Ledger
 from icetower.ledger.shadow import Shadowed
+from icetower.protocol.updates import target_ref
 
 Item = Attempt | Commit | Shadowed | tuple[str, str, Answer]
 
@@ -28,15 +32,17 @@ AGAIN_MAX_S = 15.0
 log = logging.getLogger("icetower")
 
 
-class Aftermath:
+class Journal:
     """Entries on their way to the ledger.
 
     Args:
-        items_max: how many may wait.
+        group_keys: keys of group files, which go to the ledger by a way of their own.
+        items_max: how many entries may wait.
     """
 
-    def __init__(self, ledger: Ledger, ambient: Ambient, *, items_max: int = ITEMS_MAX) -> None:
+    def __init__(self, ledger: Ledger, group_keys: GroupKeys, ambient: Ambient, *, items_max: int = ITEMS_MAX) -> None:
         self._ledger = ledger
+        self._group_keys = group_keys
         self._ambient = ambient
         self._items: deque[Item] = deque()
         self._answers: dict[tuple[str, str], Answer] = {}
@@ -62,8 +68,29 @@ class Aftermath:
 
         Raises `IcetowerError` where the ledger cannot be written; the entries wait on.
         """
-        # A task of its own: a caller that goes away takes no batch with it.
-        await asyncio.shield(asyncio.create_task(self._write_all(self._came)))
+        await self._write_waiting()
+        await self._group_keys.flush()
+
+    async def read_through(self) -> Ledger:
+        """The ledger, with all that came before. Raises `IcetowerError` where it cannot be written."""
+        await self.flush()
+        return self._ledger
+
+    def remember_commit(self, admitted: Admitted, done: Committed) -> None:
+        """Keep a commit's keys for the time after their snapshots expire. The table has them already (trap K1)."""
+        if done.snapshots and done.outcome != "replayed":
+            self.put(*_commits(admitted, done))
+
+    def remember_answer(self, principal: str, key: str, answer: Answer) -> None:
+        """Keep that a key was used on an endpoint."""
+        self.put((principal, key, answer))
+
+    async def keep_answer(self, principal: str, key: str, answer: Answer) -> None:
+        """Keep an answer for whoever sends its request again: at once, or, where that cannot be, soon."""
+        try:
+            await self._ledger.remember(principal, key, answer)
+        except UpstreamFailed:  # it has been done: that its answer cannot be kept now must not call it a failure
+            self.remember_answer(principal, key, answer)
 
     async def find(self, principal: str, key: str, endpoint: str, fingerprint: str | None = None) -> Answer | None:
         """The answer that was given under a live key, also where it waits to be written.
@@ -79,18 +106,19 @@ class Aftermath:
     async def close(self) -> None:
         """Write what waits, for the last time."""
         try:
-            await self.flush()
+            await self._write_waiting()
         except IcetowerError as error:
             log.error("%d entries of the ledger are lost: %s", len(self._items), error.message)
         if self._writer is not None:
             self._writer.cancel()
             await asyncio.gather(self._writer, return_exceptions=True)
+        await self._group_keys.flush()
 
     async def _write_until_done(self) -> None:
         failures = 0
         while self._items or failures:
             try:
-                await self.flush()
+                await self._write_waiting()
             except IcetowerError as error:
                 if not failures:
                     log.warning("the ledger is behind, and catches up as soon as it can be written: %s", error.message)
@@ -100,6 +128,10 @@ class Aftermath:
             if failures:
                 log.warning("the ledger has caught up; %d entries were dropped meanwhile", self._dropped)
                 self._dropped, failures = 0, 0
+
+    async def _write_waiting(self) -> None:
+        # A task of its own: a caller that goes away takes no batch with it.
+        await asyncio.shield(asyncio.create_task(self._write_all(self._came)))
 
     async def _write_all(self, came: int) -> None:
         async with self._one_at_a_time:
@@ -135,3 +167,19 @@ class Aftermath:
         for item in items:
             if isinstance(item, tuple) and self._answers.get(item[:2]) is item[2]:
                 del self._answers[item[:2]]
+
+
+def _commits(admitted: Admitted, done: Committed) -> list[Commit]:
+    """What the ledger keeps of a commit."""
+    table = str(done.head.metadata["table-uuid"]), target_ref(admitted.updates) or "", admitted.principal
+    about = done.snapshots, admitted.application_id, admitted.fingerprint
+    numbers = [(done.head.snapshots.get(i) or {}).get("sequence-number") or 0 for i in done.snapshots]
+    lowest = min(numbers) or None
+    commits: list[Commit] = []
+    if admitted.key is not None:
+        commits.append(Commit(CommitKey(*table, admitted.key), *about, sequence_number=lowest))
+    if admitted.application_sequence is not None:
+        name, number = admitted.application_sequence
+        owner = CommitKey(*table, name, numbered=True)
+        commits.append(Commit(owner, *about, sequence=number, sequence_number=lowest))
+    return commits

@@ -1,0 +1,304 @@
+"""Commits: to one table, to several, and appends by the fast path.
+
+Each goes the same way: is its identity known already? Then its first answer is given again. Else the gate admits it,
+the engine lands it, and the journal keeps its keys. Equal requests at once are done once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain
+
+from icetower.admission import permissions
+from icetower.admission.admitted import Admitted
+from icetower.admission.appends import key_of
+from icetower.admission.gate import Gate
+from icetower.admission.identity import Identity
+from icetower.admission.operations import claimed_by
+from icetower.ambient import Ambient
+from icetower.catalog.parsing import Reading
+from icetower.commit.engine import Committed, Engine
+from icetower.commit.gatekeeper import Gatekeeper
+from icetower.commit.head import Heads
+from icetower.commit.replays import Replays
+from icetower.contracts.model import Operation
+from icetower.errors import KeyMisused, NotSupported
+from icetower.protocol.appends import AppendRequest
+from icetower.protocol.commits import CommitRequest
+from icetower.protocol.names import Identifier
+from icetower.protocol.updates import creates
+from icetower.registry.principals import Principal
+from icetower.service.attempts import partitions_of
+from icetower.service.journal import Journal
+from icetower.service.lifecycle import Lifecycle
+from icetower.service.outcomes import Attempt, Outcomes
+from icetower.service.single_flight import SingleFlight
+from icetower.table.change import Touched
+from icetower.table.head import HeadState
+
+Work = Callable[[], Awaitable[tuple[Committed, ...]]]
+
+
+class Commits:
+    """One a tower."""
+
+    def __init__(
+        self,
+        gate: Gate,
+        engine: Engine,
+        heads: Heads,
+        replays: Replays,
+        lifecycle: Lifecycle,
+        gatekeeper: Gatekeeper,
+        outcomes: Outcomes,
+        journal: Journal,
+        ambient: Ambient,
+    ) -> None:
+        self._gate = gate
+        self._engine = engine
+        self._heads = heads
+        self._replays = replays
+        self._lifecycle = lifecycle
+        self._gatekeeper = gatekeeper
+        self._outcomes = outcomes
+        self._journal = journal
+        self._ambient = ambient
+        self._flights: SingleFlight[tuple[Committed, ...]] = SingleFlight()
+
+    async def commit(
+        self,
+        principal: Principal,
+        request: CommitRequest,
+        key: str | None,
+        application: tuple[str, int] | None = None,
+    ) -> HeadState:
+        """One commit to one table.
+
+        Args:
+            key, application: as the request's headers have them.
+
+        Returns:
+            The table with the commit.
+
+        Raises:
+            IcetowerError: whatever refuses it; every attempt is logged.
+        """
+        table = request.identifier
+        assert table is not None
+        attempt = Attempt(principal, [table], "?", self._ambient.monotonic_s(), key)
+
+        async def work() -> tuple[Committed]:
+            async with self._gate.reading(principal) as reading:
+                admitted = await self._admit(principal, request, identity, since_s=attempt.started_s)
+                reading.leave()
+                if isinstance(admitted, Committed):
+                    return (admitted,)
+                attempt.operation = "+".join(sorted(admitted.operations)) or "none"
+                done = await self._land(admitted)
+                attempt.partitions = partitions_of(done.head, _touched(admitted))
+                return (done,)
+
+        async with self._outcomes.watched(attempt):
+            identity = Identity.of_commit(principal.name, request.updates, key, application)
+            attempt.key, attempt.work = identity.key, identity.work
+            attempt.operation = "+".join(sorted(claimed_by(request.requirements, request.updates))) or "none"
+            _require_any(principal, request)
+            [done] = await self._once(_flight_name([identity]), request, work)
+        self._outcomes.landed(attempt, table, done)
+        return done.head
+
+    async def commit_together(
+        self,
+        principal: Principal,
+        requests: Sequence[CommitRequest],
+        key: str | None,
+        application: tuple[str, int] | None = None,
+    ) -> None:
+        """A commit over several tables, all or nothing. Arguments and errors as of `commit`."""
+        if len(requests) > 1 and not self._engine.atomic_multi_table:
+            raise NotSupported("the catalog behind this server cannot commit several tables in one step")
+        if len(requests) == 1:
+            await self.commit(principal, requests[0], key, application)
+            return
+        tables = [request.identifier for request in requests if request.identifier is not None]
+        attempt = Attempt(principal, tables, "transaction", self._ambient.monotonic_s(), key, work=key)
+
+        async def work() -> tuple[Committed, ...]:
+            try:
+                async with self._gate.reading(principal) as reading:
+                    return await self._together(principal, requests, identities, reading, since_s=attempt.started_s)
+            except KeyMisused as error:
+                if error.rule != "key.rolled-back":
+                    raise
+                raise KeyMisused(
+                    f"{error.message}. Look first whether other tables of the transaction still have it",
+                    rule="key.rolled-back",
+                    snapshot=error.snapshot,
+                    next_step="ask_owner",  # under a new key, they would have it twice
+                ) from error
+
+        async with self._outcomes.watched(attempt):
+            identities = [Identity.of_commit(principal.name, each.updates, key, application) for each in requests]
+            for request in requests:
+                if creates(request.requirements):
+                    raise NotSupported(f"a transaction cannot create a table ({request.identifier}); create it first")
+                _require_any(principal, request)
+            committed = await self._once(_flight_name(identities), tuple(requests), work)
+        for request, identity, done in zip(requests, identities, committed, strict=True):
+            if request.identifier is not None:
+                self._outcomes.landed(attempt, request.identifier, done, key=identity.key)
+
+    async def append(
+        self, principal: Principal, table: Identifier, request: AppendRequest, key: str | None
+    ) -> Committed:
+        """Data files into a table, by the fast path. Errors as of `commit`.
+
+        Args:
+            key: as the request's header has it.
+        """
+        sent_key = key or request.key
+        attempt = Attempt(principal, [table], "append", self._ambient.monotonic_s(), sent_key, work=sent_key)
+        # Two without a key, of one content, may be two appends.
+        keyed = key is not None or request.key is not None or request.application is not None
+        name = (principal.name, table, request.ref, key, request.key, request.application) if keyed else None
+
+        async def work() -> tuple[Committed]:
+            head = await self._heads.load(table)
+            # Before the contract is asked, and its files are looked at: a slot may have passed since they were
+            # appended, and compaction may have replaced them.
+            identity = Identity.of_append(principal.name, request.ref, key_of(request, key), request.application)
+            landed = await self._replays.find(table, head, identity)
+            if landed is not None:
+                return (landed,)
+            admitted = await self._gate.admit_append(
+                principal, table, request, identity, head, since_s=attempt.started_s
+            )
+            done = await self._engine.submit_append(admitted, head)
+            attempt.partitions = partitions_of(done.head, admitted.files)
+            return (done,)
+
+        async with self._outcomes.watched(attempt):
+            _require(principal, Operation.APPEND, table)
+            [done] = await self._once(name, request, work)
+        self._outcomes.landed(attempt, table, done)
+        return done
+
+    async def _once(self, name: Hashable, request: object, work: Work) -> tuple[Committed, ...]:
+        committed, another = await self._flights.run(name, request, work)
+        return tuple(replace(each, outcome="replayed") for each in committed) if another else committed
+
+    async def _admit(
+        self, principal: Principal, request: CommitRequest, identity: Identity, *, since_s: float
+    ) -> Admitted | Committed:
+        """The commit as the gate admits it; or its answer, where it has landed before."""
+        table = request.identifier
+        assert table is not None
+        head = None if creates(request.requirements) else await self._heads.load(table)
+        if head is not None and identity.snapshots:
+            # Before its files are read: some of them may be gone, since a client cleans up after its commit.
+            before = await self._replays.find(table, head, identity)
+            if before is not None:
+                return before
+        return await self._gate.admit(principal, request, identity, head, since_s=since_s)
+
+    async def _land(self, admitted: Admitted) -> Committed:
+        if creates(admitted.requirements):
+            for error in (await self._gatekeeper.still_admits([admitted])).values():
+                raise error
+            head = await self._lifecycle.create_by_commit(admitted)
+            done = Committed("direct", head, (), 0.0, 1)
+        else:
+            done = await self._engine.submit(admitted)
+        self._journal.remember_commit(admitted, done)
+        return done
+
+    async def _together(
+        self,
+        principal: Principal,
+        requests: Sequence[CommitRequest],
+        identities: Sequence[Identity],
+        reading: Reading,
+        *,
+        since_s: float,
+    ) -> tuple[Committed, ...]:
+        # Members without snapshots leave no trace: they are done when those with snapshots are.
+        marked = [position for position, identity in enumerate(identities) if identity.snapshots]
+        admitted: dict[int, Admitted] = {}
+        known: dict[int, Committed] = {}
+        for position in (*marked, *(position for position in range(len(requests)) if position not in marked)):
+            if marked and len(known) == len(marked):
+                return await self._known_together(requests, known)
+            member = await self._admit(principal, requests[position], identities[position], since_s=since_s)
+            if isinstance(member, Committed):
+                known[position] = member
+            else:
+                admitted[position] = member
+        if known and len(known) == len(requests):
+            return await self._known_together(requests, known)
+        if known:
+            raise KeyMisused(
+                "the idempotency key is known for some tables of the transaction and not for others; "
+                "look, table by table, whether it has landed, and write what is missing under new keys",
+                rule="key.transaction",
+                next_step="ask_owner",  # under a new key, what landed would land twice
+            )
+        members = [admitted[position] for position in range(len(requests))]
+        reading.leave()
+        try:
+            committed = await self._engine.submit_together(members)
+        except KeyMisused as error:
+            if error.rule != "key.transaction" or len(marked) == len(requests):
+                raise
+            # The engine met the key on some tables only: it may have landed since the gate was asked.
+            for position in marked:
+                identity, table = identities[position], members[position].identifier
+                landed = await self._replays.find(table, await self._heads.load(table), identity)
+                if landed is None:
+                    raise
+                known[position] = landed
+            return await self._known_together(requests, known)
+        for member, done in zip(members, committed, strict=True):
+            self._journal.remember_commit(member, done)
+        return tuple(committed)
+
+    async def _known_together(
+        self, requests: Sequence[CommitRequest], known: Mapping[int, Committed]
+    ) -> tuple[Committed, ...]:
+        """The answer of a transaction that has landed before, its members without snapshots included."""
+        found: list[Committed] = []
+        for position, request in enumerate(requests):
+            assert request.identifier is not None
+            member = known.get(position)
+            found.append(member or Committed("replayed", await self._heads.load(request.identifier), (), 0.0, 1))
+        return tuple(found)
+
+
+def _require(principal: Principal, operation: Operation, table: Identifier) -> None:
+    """Before anything of the table is read, or shows in an error. Raises `ContractViolation`.
+
+    What shadow mode lets by is recorded once, where the commit itself is judged.
+    """
+    if not principal.contract.shadow:
+        permissions.require(principal, operation, table)
+
+
+def _require_any(principal: Principal, request: CommitRequest) -> None:
+    """A principal that commits to a table may see it, and one that makes it may create it."""
+    assert request.identifier is not None
+    operation = Operation.CREATE if creates(request.requirements) else Operation.READ
+    _require(principal, operation, request.identifier)
+
+
+def _flight_name(identities: Sequence[Identity]) -> Hashable:
+    """The identity of a request in flight: its keys and the ids of its snapshots.
+
+    Without a snapshot two equal ones may be meant as two: of two that take a lock, one must be refused.
+    """
+    ids = tuple(each.snapshot_ids for each in identities)
+    return (identities[0].principal, tuple(each.key for each in identities), ids) if any(ids) else None
+
+
+def _touched(admitted: Admitted) -> Iterator[Touched]:
+    """The files that a commit adds and removes."""
+    return chain.from_iterable((*change.added, *change.removed) for change in admitted.changes)
