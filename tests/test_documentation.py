@@ -9,10 +9,10 @@ import pytest
 import yaml
 
 from icetower import errors
+from icetower.ambient import SystemAmbient
 from icetower.contracts.document import load
-from icetower.gateway.app import routes
 from icetower.gateway.settings import EscalationSettings, Server, Settings, UpstreamSettings
-from icetower.gateway.tower import Tower
+from icetower.gateway.tower import open_tower
 
 ROOT = Path(__file__).parent.parent
 README, OPERATIONS, PROTOCOL, ARCHITECTURE = (
@@ -33,17 +33,11 @@ def test_every_section_of_the_settings_is_documented() -> None:
 
 def test_every_control_route_is_documented(tmp_path: Path) -> None:
     settings = Settings.model_validate({"server": {"data": str(tmp_path)}})
-    paths = {getattr(route, "path", "") for route in routes(_Unstarted(settings))}
+    paths = {getattr(route, "path", "") for route in open_tower(settings, SystemAmbient()).routes()}
     control = {path.removeprefix("/icetower/v1") for path in paths if path.startswith("/icetower/v1")}
     assert control
     for path in control:
         assert f"{path}`" in PROTOCOL, path
-
-
-def _Unstarted(settings: Settings) -> Tower:  # noqa: N802 - it stands for a class
-    tower = Tower.__new__(Tower)
-    tower.settings = settings
-    return tower
 
 
 def test_every_status_is_documented() -> None:

@@ -15,20 +15,21 @@ from typing import Any
 
 import httpx2
 import pytest
+from icetower.ledger.ledger import Attempt, Outcome
 from sqlalchemy import Connection, event
 
 from icetower.ambient import SystemAmbient
 from icetower.catalog.ports import Swap
 from icetower.catalog.sql import SqlUpstream
 from icetower.catalog.storage import FileIOStorage
+from icetower.commit.group_keys import GroupKeys
 from icetower.database import BUSY_TIMEOUT_MS, WRITE_OPTION, Database
 from icetower.errors import DatabaseBusy, DiskFull
-from icetower.gateway.aftermath import Aftermath
 from icetower.gateway.app import build
 from icetower.gateway.settings import load_settings
-from icetower.gateway.tower import Tower
-from icetower.ledger.ledger import Attempt, Outcome
+from icetower.gateway.tower import Tower, open_tower
 from icetower.protocol.names import Identifier
+from icetower.service.journal import Journal
 
 T = Identifier(("db",), "t")
 COMMIT = {"requirements": [], "updates": [{"action": "set-properties", "updates": {"a": "1"}}]}
@@ -183,7 +184,7 @@ class TestTower:
     @pytest.fixture
     def tower(self, tmp_path: Path) -> Tower:
         settings = load_settings(None, data=str(tmp_path / "data"), queue_deadline_s=1)
-        return Tower(settings, SystemAmbient(), open_to_all=True)
+        return open_tower(settings, SystemAmbient(), open_to_all=True)
 
     @staticmethod
     def client(tower: Tower) -> httpx2.AsyncClient:
@@ -200,25 +201,25 @@ class TestTower:
     def test_a4_a_commit_on_a_full_disk_is_507_at_once_and_the_log_catches_up(
         self, tower: Tower, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        control, catalog = tower._databases
+        control, catalog = tower.records.databases
 
         async def story() -> None:
             async with self.client(tower) as http:
                 await self.table(http)
-                await tower.flush()
-                started = await tower.ledger.recent()
+                await tower.records.journal.flush()
+                started = await tower.records.ledger.recent()
                 with nothing_is_committed(monkeypatch, control, catalog):
                     answers = await asyncio.gather(
                         *(http.post("/v1/namespaces/db/tables/t", json=COMMIT) for _ in range(40))
                     )
                     with pytest.raises(DiskFull):
-                        await tower.flush()
+                        await tower.records.journal.flush()
                 assert {answer.status_code for answer in answers} == {507}
                 assert {answer.json()["error"]["rule"] for answer in answers} == {"disk.full"}
-                assert len(await tower.ledger.recent()) == len(started)
+                assert len(await tower.records.ledger.recent()) == len(started)
                 assert (await http.post("/v1/namespaces/db/tables/t", json=COMMIT)).status_code == 200
-                await tower.flush()
-                logged = await tower.ledger.recent()
+                await tower.records.journal.flush()
+                logged = await tower.records.ledger.recent()
                 assert [each.outcome for each in logged[: len(logged) - len(started)]] == [
                     Outcome.DIRECT,
                     *[Outcome.REFUSED] * 40,
@@ -230,7 +231,7 @@ class TestTower:
         assert "the ledger is behind" in caplog.text
 
     def test_a4_a_commit_to_a_locked_catalog_is_held_and_lands_or_hears_409(self, tower: Tower, tmp_path: Path) -> None:
-        catalog = tower._databases[1]
+        catalog = tower.records.databases[1]
         event.listen(catalog.engine, "checkout", lambda driver, *_: driver.execute("PRAGMA busy_timeout=1"))
         holder = sqlite3.connect(tmp_path / "data" / "catalog.db", isolation_level=None)
 
@@ -282,19 +283,19 @@ def test_what_cannot_be_written_waits_within_a_bound_and_the_log_says_what_was_d
 ) -> None:
     async def story() -> None:
         ledger, ambient = _Ledger(), _Ambient()
-        aftermath = Aftermath(ledger, ambient, items_max=1_000)  # type: ignore[arg-type]
+        journal = Journal(ledger, GroupKeys(None, None, None), ambient, items_max=1_000)  # type: ignore[arg-type]
         attempts = [Attempt(f"a{n}", "db.t", "append", Outcome.DIRECT) for n in range(1_200)]
-        aftermath.put(*attempts[:700])
+        journal.put(*attempts[:700])
         for _ in range(4):
             with pytest.raises(DiskFull):
-                await aftermath.flush()
-        aftermath.put(*attempts[700:])
+                await journal.flush()
+        journal.put(*attempts[700:])
         ledger.full = False
         ambient.awake.set()
         while len(ledger.written) < 1_000:
-            await aftermath.flush()
+            await journal.flush()
         assert ledger.written == [attempt.principal for attempt in attempts[200:]]
-        await aftermath.close()
+        await journal.close()
 
     with caplog.at_level(logging.WARNING, "icetower"):
         run(story())

@@ -22,7 +22,7 @@ from icetower.ambient import SystemAmbient
 from icetower.errors import ConfigurationError
 from icetower.gateway.app import build
 from icetower.gateway.settings import load_settings
-from icetower.gateway.tower import Tower
+from icetower.gateway.tower import open_tower
 from icetower.protocol import sizes
 from icetower.table.head import HeadState
 
@@ -254,7 +254,7 @@ def short(value: Any) -> bool:
 
 @asynccontextmanager
 async def tower_of(folder: Path) -> AsyncGenerator[httpx2.AsyncClient]:
-    tower = Tower(load_settings(None, data=str(folder)), SystemAmbient(), open_to_all=True)
+    tower = open_tower(load_settings(None, data=str(folder)), SystemAmbient(), open_to_all=True)
     transport = httpx2.ASGITransport(app=build(tower), raise_app_exceptions=True)
     headers = {"Content-Type": "application/json"}
     async with httpx2.AsyncClient(
@@ -384,13 +384,13 @@ def test_nobody_is_redirected_to_the_host_that_the_caller_names(tmp_path: Path) 
 def test_an_older_icetower_says_that_a_newer_one_has_used_its_database(tmp_path: Path) -> None:
     settings = load_settings(None, data=str(tmp_path))
     for room, table in (("ledger", "ledger_version"), ("registry", "registry_version")):
-        asyncio.run(Tower(settings, SystemAmbient()).close())
+        asyncio.run(open_tower(settings, SystemAmbient()).close())
         database = sqlite3.connect(tmp_path / "control.db")
         known = database.execute(f"SELECT version_num FROM {table}").fetchone()
         with database:
             database.execute(f"UPDATE {table} SET version_num = 'v9999'")
         with pytest.raises(ConfigurationError, match=f"v9999 \\({table}\\).*{known[0]}.*newer Icetower") as refused:
-            Tower(settings, SystemAmbient())
+            open_tower(settings, SystemAmbient())
         assert refused.value.rule == "configuration.newer", room
         with database:
             database.execute(f"UPDATE {table} SET version_num = ?", known)

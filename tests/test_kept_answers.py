@@ -17,7 +17,7 @@ from icetower.gateway import kept_answers
 from icetower.gateway.app import build
 from icetower.gateway.kept_answers import ENDPOINT_CHARACTERS_MAX, REFERENCE, KeptAnswers
 from icetower.gateway.settings import load_settings
-from icetower.gateway.tower import Tower
+from icetower.gateway.tower import open_tower
 
 TABLES = "/v1/namespaces/db/tables"
 
@@ -31,7 +31,7 @@ class Clock(SystemAmbient):
 
 def told(folder: Path, story: Callable[[httpx2.AsyncClient], Awaitable[None]]) -> None:
     async def run() -> None:
-        tower = Tower(load_settings(None, data=str(folder)), SystemAmbient(), open_to_all=True)
+        tower = open_tower(load_settings(None, data=str(folder)), SystemAmbient(), open_to_all=True)
         transport = httpx2.ASGITransport(app=build(tower), raise_app_exceptions=True)
         headers = {"Content-Type": "application/json"}
         async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1", headers=headers) as http:

@@ -14,7 +14,7 @@ from icetower.gateway.app import build
 from icetower.gateway.settings import load_settings
 from icetower.gateway.standing import Standing, attach
 from icetower.gateway.strangers import Strangers
-from icetower.gateway.tower import Tower
+from icetower.gateway.tower import open_tower
 
 
 class Crowd:
@@ -116,14 +116,14 @@ def test_a8_whoever_hangs_up_takes_no_turn() -> None:
 
 def test_a8_what_no_route_takes_waits_for_its_turn_whoever_sends_it_and_so_do_health_checks(tmp_path: Path) -> None:
     async def story() -> None:
-        tower = Tower(load_settings(None, data=str(tmp_path)), SystemAmbient(), open_to_all=False)
-        await tower.ensure_administrator()
+        tower = open_tower(load_settings(None, data=str(tmp_path)), SystemAmbient(), open_to_all=False)
+        await tower.start()
         secret = (tmp_path / "admin.token").read_text().strip()
         headers = {"Authorization": f"Bearer {secret}"}
         transport = httpx2.ASGITransport(app=build(tower))
         async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1", headers=headers) as http:
             assert (await http.get("/v1/config")).status_code == 200
-            strangers = tower.intake.strangers
+            strangers = tower.front.intake.strangers
             strangers._at_once, strangers._left, strangers._per_s = 0, 0.0, 0.0
             assert (await http.get("/v1/config")).status_code == 200, "it is known"
             sent = [

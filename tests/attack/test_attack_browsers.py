@@ -12,9 +12,8 @@ import pytest
 from starlette.routing import Route
 
 from icetower.ambient import SystemAmbient
-from icetower.gateway.app import routes
+from icetower.gateway import tower as gateway
 from icetower.gateway.settings import Settings
-from icetower.gateway.tower import Tower
 from tests.attack.forger import Forger
 from tests.wire.tower_process import TowerProcess
 
@@ -85,7 +84,8 @@ def test_a_link_and_a_program_are_let_in(open_tower: TowerProcess) -> None:
 
 
 def test_every_route_refuses_foreign_pages_before_it_reads_a_body(tower: TowerProcess, tmp_path: Path) -> None:
-    known = routes(Tower(Settings.model_validate({"server": {"data": str(tmp_path)}}), SystemAmbient()))
+    settings = Settings.model_validate({"server": {"data": str(tmp_path)}})
+    known = gateway.open_tower(settings, SystemAmbient()).routes()
     asked = {(method, each.path) for each in known if isinstance(each, Route) for method in each.methods or ()}
     asked |= {("GET", "/no/such/route"), ("OPTIONS", "/v1/config"), ("PUT", "/v1/namespaces")}
     assert len(asked) > 40

@@ -16,7 +16,7 @@ from icetower.catalog.sql import SqlUpstream
 from icetower.database import Database
 from icetower.errors import DatabaseBusy
 from icetower.gateway.settings import Settings
-from icetower.gateway.tower import Tower
+from icetower.gateway.tower import open_tower
 from icetower.protocol.names import Identifier
 
 T = Identifier(("db",), "t")
@@ -69,10 +69,10 @@ def test_a_foreign_database_keeps_its_journal_mode(tmp_path: Path, file: Path, m
     )
 
     async def work() -> None:
-        tower = Tower(settings, SystemAmbient())
-        assert isinstance(tower.upstream, SqlUpstream)
-        await _with_a_table(tower.upstream)
-        await tower.upstream.swap([Swap(T, "m0", "m1")])
+        tower = open_tower(settings, SystemAmbient())
+        assert isinstance(tower.lake.upstream, SqlUpstream)
+        await _with_a_table(tower.lake.upstream)
+        await tower.lake.upstream.swap([Swap(T, "m0", "m1")])
         if mode != "wal":
             # The file alone has everything, while the tower is running: `cp` is a backup.
             shutil.copy(file, tmp_path / "copy.db")
@@ -88,7 +88,7 @@ def test_a_foreign_database_keeps_its_journal_mode(tmp_path: Path, file: Path, m
 
 def test_the_databases_of_icetower_itself_are_in_wal_mode(tmp_path: Path) -> None:
     async def work() -> None:
-        await Tower(Settings.model_validate({"server": {"data": str(tmp_path)}}), SystemAmbient()).close()
+        await open_tower(Settings.model_validate({"server": {"data": str(tmp_path)}}), SystemAmbient()).close()
 
     asyncio.run(work())
     assert (journal_mode(tmp_path / "control.db"), journal_mode(tmp_path / "catalog.db")) == ("wal", "wal")

@@ -21,11 +21,11 @@ from icetower.catalog.ports import ANY_FILE, Bound, Swap, SwapLost, SwapUnknown
 from icetower.catalog.sql import SqlUpstream
 from icetower.commit.engine import Committed, Engine, Limits
 from icetower.commit.head import Heads
-from icetower.commit.tables import Tables
 from icetower.database import Database
 from icetower.errors import IcetowerError, NotFound
 from icetower.protocol.names import Identifier
 from icetower.registry.principals import Principal, administrator
+from icetower.service.lifecycle import Lifecycle
 from icetower.table.change import Change
 from icetower.table.head import HeadState
 from icetower.table.manifest_writing import assign_first_row_ids, manifest_row, write_manifest, write_manifest_list
@@ -183,7 +183,9 @@ class World:
         self.engine = Engine(
             self.upstream, self.storage, self.heads, self.manifests, self.clock, self.gate, self.limits
         )
-        self.tables = Tables(self.upstream, self.storage, self.heads, self.manifests, self.clock, warehouse="file:///w")
+        self.tables = Lifecycle(
+            self.upstream, self.storage, self.heads, self.manifests, self.clock, warehouse="file:///w"
+        )
 
     async def create(self, version: int = 2, table: Identifier = TABLE, **properties: str) -> HeadState:
         """An empty table of a format version."""

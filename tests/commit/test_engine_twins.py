@@ -12,19 +12,24 @@ from typing import Any
 
 import pytest
 
-from icetower.admission.gate import Files
+from icetower.admission.gate import Files, Gate
+from icetower.admission.quotas import RateLimits
 from icetower.ambient import SystemAmbient
 from icetower.catalog.deletes import Contents, Vectors
 from icetower.catalog.footers import Claim, Verified
 from icetower.catalog.ports import Swap, SwapUnknown
 from icetower.commit.engine import Committed, Limits
+from icetower.commit.replays import Replays
 from icetower.errors import CommitConflict, CommitStateUnknown, NotFound
 from icetower.gateway.settings import Settings
-from icetower.gateway.tower import Tower
-from icetower.gateway.twins import Twins
+from icetower.gateway.tower import Tower, open_tower
 from icetower.protocol.appends import AppendRequest, FileDescriptor
 from icetower.protocol.commits import CommitRequest
 from icetower.registry.principals import administrator
+from icetower.service.commits import Commits
+from icetower.service.outcomes import Outcomes
+from icetower.service.owners import Owners
+from icetower.service.single_flight import SingleFlight
 from icetower.table.manifests import DataFile
 from tests.commit.engine_world import TABLE, Request, World, run, told
 from tests.commit.test_engine_pipeline import OTHER, Gated, blind, ends, fails, fast, send, settled, until
@@ -257,29 +262,48 @@ def _file(path: str, rows: int, size_bytes: int) -> DataFile:
     return DataFile(0, path, "PARQUET", (), rows, size_bytes, None, None, record)
 
 
-def tower_over(world: World, data: Path) -> Tower:
-    """The gateway's own way of a commit, over a world in memory."""
-    tower = Tower(Settings.model_validate({"server": {"data": str(data)}}), SystemAmbient(), open_to_all=True)
-    tower.upstream, tower.storage = world.upstream, world.storage  # type: ignore[assignment]
-    tower.heads, tower.manifests, tower.tables = world.heads, world.manifests, world.tables
-    tower.engine, tower.gatekeeper = world.engine, world.gate
+def service_over(world: World, data: Path) -> tuple[Tower, Commits]:
+    """A tower, and the service of commits over its records and a world in memory."""
+    tower = open_tower(Settings.model_validate({"server": {"data": str(data)}}), SystemAmbient())
+    records, front = tower.records, tower.front
     vectors, contents = Vectors(world.storage), Contents(world.storage)  # type: ignore[arg-type]
-    tower.gate.files = Files(world.manifests, Footers(), vectors, contents)  # type: ignore[arg-type]
-    return tower
+    gate = Gate(
+        Files(world.manifests, Footers(), vectors, contents),  # type: ignore[arg-type]
+        records.escalations,
+        RateLimits(front.ambient, front.shadow, deadline_s=30),
+        front.shadow,
+        records.registry,
+        world.tables,
+        front.ambient,
+    )
+    outcomes = Outcomes(records.escalations, Owners(records.registry, front.ambient), front.attempts)
+    replays = Replays(world.heads, records.ledger)
+    commits = Commits(
+        gate,
+        world.engine,
+        world.heads,
+        replays,
+        world.tables,
+        world.gate,
+        outcomes,
+        records.journal,
+        front.ambient,  # type: ignore[arg-type]
+    )
+    return tower, commits
 
 
-async def sends(kind: str, world: World, tower: Tower) -> Callable[[], Awaitable[Any]]:
+async def sends(kind: str, world: World, commits: Commits) -> Callable[[], Awaitable[Any]]:
     """Something that ann commits, as often as it is called: to one table, to two, or by the fast path."""
     if kind == "append":
         location = (await world.head()).metadata["location"]
         files = (FileDescriptor(f"{location}/data/ann", 1, 100, None, {}, None, {}),)
         request = AppendRequest("main", files, "key-1", None)
-        return lambda: tower.append(ANN, TABLE, request, None)
+        return lambda: commits.append(ANN, TABLE, request, None)
     made = await transaction(world, "ann")
     requests = [CommitRequest(each.table, tuple(each.requirements), tuple(each.updates)) for each in made]
     if kind == "transaction":
-        return lambda: tower.commit_together(ANN, requests, None)
-    return lambda: tower.commit(ANN, requests[0], None)
+        return lambda: commits.commit_together(ANN, requests, None)
+    return lambda: commits.commit(ANN, requests[0], None)
 
 
 @pytest.mark.parametrize("kind", ["commit", "transaction", "append"])
@@ -292,8 +316,8 @@ def test_a3_a_commit_past_its_deadline_hears_no_409_where_its_twin_is_on_its_way
         world = World(limits=HASTY)
         await world.create()
         await world.create(table=OTHER)
-        tower = tower_over(world, tmp_path)
-        send_it = await sends(kind, world, tower)
+        tower, commits = service_over(world, tmp_path)
+        send_it = await sends(kind, world, commits)
         gate = Gated(world)
         world.upstream.script = [gate]
         held = await send(world, *await blind(world, "bob"))
@@ -316,7 +340,7 @@ def test_a3_a_commit_past_its_deadline_hears_no_409_where_its_twin_is_on_its_way
         gate.go_on.set()
         results = await asyncio.gather(first, again, return_exceptions=True)
         assert await ends(held) == ["direct"]
-        await tower.flush()
+        await tower.records.journal.flush()
         await world.engine.drain()
         landed = await world.live() != ["bob"]
         assert [isinstance(result, CommitConflict) for result in results] == [not landed] * 2
@@ -331,13 +355,13 @@ def test_a3_two_hundred_resends_at_once_are_one_snapshot_and_one_answer(kind: st
         world = World()
         await world.create()
         await world.create(table=OTHER)
-        tower = tower_over(world, tmp_path)
-        send_it = await sends(kind, world, tower)
+        tower, commits = service_over(world, tmp_path)
+        send_it = await sends(kind, world, commits)
         await asyncio.gather(*(send_it() for _ in range(200)))
         assert len((await world.head()).metadata["snapshots"]) == 1
         assert world.upstream.swaps == 1
-        await tower.flush()
-        logged = Counter(str(attempt.outcome) for attempt in await tower.ledger.recent(limit=1_000))
+        await tower.records.journal.flush()
+        logged = Counter(str(attempt.outcome) for attempt in await tower.records.ledger.recent(limit=1_000))
         tables = 2 if kind == "transaction" else 1
         assert logged == {"appended" if kind == "append" else "direct": tables, "replayed": 199 * tables}
         await tower.close()
@@ -358,13 +382,13 @@ class Work:
 
 def test_twins_get_one_answer() -> None:
     async def story() -> None:
-        twins: Twins[str] = Twins()
+        flights: SingleFlight[str] = SingleFlight()
         work = Work()
-        calls = [asyncio.create_task(twins.once("name", ("all", "of it"), work)) for _ in range(3)]
+        calls = [asyncio.create_task(flights.run("name", ("all", "of it"), work)) for _ in range(3)]
         await settled()
         work.begun[0].set_result("done")
         assert [await call for call in calls] == [("done", False), ("done", True), ("done", True)]
-        later = asyncio.create_task(twins.once("name", ("all", "of it"), work))
+        later = asyncio.create_task(flights.run("name", ("all", "of it"), work))
         await settled()
         work.begun[1].set_result("done again")  # the first has been answered: whether it is known is not asked here
         assert await later == ("done again", False)
@@ -374,9 +398,9 @@ def test_twins_get_one_answer() -> None:
 
 def test_twins_get_one_error() -> None:
     async def story() -> None:
-        twins: Twins[str] = Twins()
+        flights: SingleFlight[str] = SingleFlight()
         work = Work()
-        calls = [asyncio.create_task(twins.once("name", 1, work)) for _ in range(2)]
+        calls = [asyncio.create_task(flights.run("name", 1, work)) for _ in range(2)]
         await settled()
         work.begun[0].set_exception(CommitConflict("stale"))
         results = await asyncio.gather(*calls, return_exceptions=True)
@@ -389,9 +413,9 @@ def test_twins_get_one_error() -> None:
 @pytest.mark.parametrize("ends_by", ["hanging up", "breaking down"])
 def test_where_the_first_is_told_nothing_one_twin_takes_its_place(ends_by: str) -> None:
     async def story() -> None:
-        twins: Twins[str] = Twins()
+        flights: SingleFlight[str] = SingleFlight()
         work = Work()
-        first, *others = [asyncio.create_task(twins.once("name", 1, work)) for _ in range(3)]
+        first, *others = [asyncio.create_task(flights.run("name", 1, work)) for _ in range(3)]
         await settled()
         if ends_by == "hanging up":
             first.cancel()
@@ -408,9 +432,9 @@ def test_where_the_first_is_told_nothing_one_twin_takes_its_place(ends_by: str) 
 
 def test_a_twin_that_hangs_up_leaves_the_other_alone() -> None:
     async def story() -> None:
-        twins: Twins[str] = Twins()
+        flights: SingleFlight[str] = SingleFlight()
         work = Work()
-        first, again = [asyncio.create_task(twins.once("name", 1, work)) for _ in range(2)]
+        first, again = [asyncio.create_task(flights.run("name", 1, work)) for _ in range(2)]
         await settled()
         again.cancel()
         await settled()
@@ -423,10 +447,10 @@ def test_a_twin_that_hangs_up_leaves_the_other_alone() -> None:
 
 def test_no_twin_is_another_request_nor_one_that_nothing_tells_from_another() -> None:
     async def story() -> None:
-        twins: Twins[str] = Twins()
+        flights: SingleFlight[str] = SingleFlight()
         work = Work()
         asked = [("name", 1), ("name", 2), ("other", 1), (None, 1), (None, 1)]
-        calls = [asyncio.create_task(twins.once(name, request, work)) for name, request in asked]
+        calls = [asyncio.create_task(flights.run(name, request, work)) for name, request in asked]
         await settled()
         for at, begun in enumerate(work.begun):
             begun.set_result(str(at))
@@ -441,7 +465,7 @@ def test_a_commit_without_a_snapshot_has_no_twin(tmp_path: Path) -> None:
     async def story() -> None:
         world = World()
         head = await world.create()
-        tower = tower_over(world, tmp_path)
+        tower, commits = service_over(world, tmp_path)
         schema = {**head.schema, "schema-id": 1}
         schema["fields"] = [*schema["fields"], {"id": 2, "name": "mine", "type": "string", "required": False}]
         updates = (
@@ -449,7 +473,7 @@ def test_a_commit_without_a_snapshot_has_no_twin(tmp_path: Path) -> None:
             {"action": "set-current-schema", "schema-id": -1},
         )
         request = CommitRequest(TABLE, ({"type": "assert-current-schema-id", "current-schema-id": 0},), updates)
-        calls = (tower.commit(ANN, request, None) for _ in range(2))
+        calls = (commits.commit(ANN, request, None) for _ in range(2))
         results = await asyncio.gather(*calls, return_exceptions=True)
         assert sorted(isinstance(result, CommitConflict) for result in results) == [False, True]
         await tower.close()
@@ -464,7 +488,7 @@ def test_k1_reruns_at_once_of_a_transaction_with_a_member_without_snapshots_land
         world = World()
         await world.create()
         await world.create(table=OTHER)
-        tower = tower_over(world, tmp_path)
+        tower, commits = service_over(world, tmp_path)
         properties = {"action": "set-properties", "updates": {"watermark": "7"}}
         reruns: list[list[CommitRequest]] = []
         for number in range(5):
@@ -472,7 +496,7 @@ def test_k1_reruns_at_once_of_a_transaction_with_a_member_without_snapshots_land
             made = await writer.append(f"rerun-{number}", key="k", summary={"icetower.blind": "true"})
             one = CommitRequest(made.table, tuple(made.requirements), tuple(made.updates))
             reruns.append([one, CommitRequest(OTHER, (), (properties,))])
-        await asyncio.gather(*(tower.commit_together(ANN, rerun, "k") for rerun in reruns))
+        await asyncio.gather(*(commits.commit_together(ANN, rerun, "k") for rerun in reruns))
         assert len(await world.live()) == 1
         await tower.close()
 

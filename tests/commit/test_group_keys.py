@@ -12,12 +12,12 @@ import pytest
 from icetower.admission.admitted import AdmittedAppend
 from icetower.catalog.ports import ANY_FILE, Bound
 from icetower.commit import group_keys as group_keys_module
+from icetower.commit.gatekeeper import Gatekeeper
 from icetower.commit.group_keys import UNDER_WAY_MS, GroupKeys, commits_of
 from icetower.commit.head import Heads
 from icetower.commit.retention import YOUNG_MS
 from icetower.database import Database
 from icetower.errors import KeyMisused, UpstreamFailed
-from icetower.gateway.gatekeeper import Gatekeeper
 from icetower.ledger.histories import Fate, TableName
 from icetower.ledger.ledger import SEQUENCE_LIFETIMES, Batch, CommitKey, Ledger
 from icetower.protocol.marks import APPLICATION, GROUP_FILE, KEY, PRINCIPAL, REF, SEQUENCE, SOURCE_SNAPSHOT

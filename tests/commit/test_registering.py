@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from icetower.catalog.ports import Swap, SwapUnknown
-from icetower.commit.tables import Tables
 from icetower.database import Database
 from icetower.errors import IcetowerError
 from icetower.ledger.histories import Fate, TableName
 from icetower.ledger.ledger import Batch, Commit, CommitKey, Expired, Ledger
 from icetower.protocol.names import Identifier
+from icetower.service.lifecycle import Lifecycle
 from tests.commit.engine_world import TABLE, World, run, told
 
 OTHER = Identifier(("db",), "other")
@@ -24,7 +24,7 @@ class Registered(World):
 
     async def begin(self, database: Database) -> None:
         self.ledger = Ledger(database, self.clock)
-        self.tables = Tables(
+        self.tables = Lifecycle(
             self.upstream,
             self.storage,
             self.heads,
@@ -145,7 +145,7 @@ def test_k2_a_table_keeps_its_keys_as_it_is_renamed_and_takes_none_of_its_twins(
         # Without metadata a table has no commits; it can be renamed all the same.
         world.storage.files.pop(world.old)
         world.restart()
-        tables = Tables(
+        tables = Lifecycle(
             world.upstream,
             world.storage,
             world.heads,

@@ -16,10 +16,9 @@ from icetower.catalog.parsing import Parsing
 from icetower.contracts.document import load
 from icetower.errors import BadRequest, BodyTooLarge, ContractViolation, IcetowerError
 from icetower.gateway import body_bounds as bodies
-from icetower.gateway.app import routes
 from icetower.gateway.body_bounds import APPEND, COMMIT, CREATION, MIDDLE, SHORT, TRANSACTION, BodyBound, parsed
 from icetower.gateway.settings import load_settings
-from icetower.gateway.tower import Tower
+from icetower.gateway.tower import open_tower
 from icetower.protocol import wire
 from icetower.recent import Budget
 from icetower.registry.principals import Principal, administrator
@@ -64,10 +63,10 @@ def too_long(bound: BodyBound, principal: Principal) -> IcetowerError:
 
 
 def test_each_route_takes_what_its_requests_need(tmp_path: Path) -> None:
-    tower = Tower(load_settings(None, data=str(tmp_path)), SystemAmbient())
+    tower = open_tower(load_settings(None, data=str(tmp_path)), SystemAmbient())
     found = {
         (method, route.path): cast("Any", route.endpoint).body
-        for route in routes(tower)
+        for route in tower.routes()
         for method in sorted((route.methods or set()) - {"HEAD"})
         if hasattr(route.endpoint, "body")
     }

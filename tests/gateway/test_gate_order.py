@@ -17,18 +17,18 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from icetower.registry.principals import Principal, administrator
 
 from icetower.ambient import SystemAmbient
 from icetower.catalog.storage import FileIOStorage
 from icetower.contracts.document import load
 from icetower.errors import ContractViolation, IcetowerError
 from icetower.gateway.settings import Settings
-from icetower.gateway.tower import Tower
+from icetower.gateway.tower import Tower, open_tower
 from icetower.ledger.shadow import Shadowed
 from icetower.protocol.appends import AppendRequest, FileDescriptor
 from icetower.protocol.commits import CommitRequest
 from icetower.protocol.names import Identifier
-from icetower.registry.principals import Principal, administrator
 from icetower.table import manifests as avro
 from icetower.table.head import HeadState
 from icetower.table.manifest_writing import row_of, write_manifest, write_manifest_list
@@ -141,13 +141,13 @@ def kind_of(path: str) -> str:
 @asynccontextmanager
 async def scene(folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncGenerator[Scene]:
     settings = Settings.model_validate({"server": {"data": str(folder)}})
-    tower = Tower(settings, SystemAmbient())
+    tower = open_tower(settings, SystemAmbient())
     try:
-        await tower.upstream.create_namespace(("ns",), {})
-        metadata = await tower.tables.new_metadata(
+        await tower.lake.upstream.create_namespace(("ns",), {})
+        metadata = await tower.lifecycle.new_metadata(
             TABLE, schema=SCHEMA, spec=SPEC, sort_order=None, location=None, properties={"format-version": "2"}
         )
-        made = Scene(tower, await tower.tables.create(TABLE, metadata))
+        made = Scene(tower, await tower.lifecycle.create(TABLE, metadata))
         for name in ("read", "read_range"):
             _noted(monkeypatch, name, made.reads)
         yield made
@@ -185,18 +185,18 @@ def refuse_stopped(scene: Scene) -> None:
     async def stopped(principal: Principal, table: Identifier) -> None:
         raise ContractViolation(f"{principal.name} is stopped at {table}", rule="contract.escalated")
 
-    scene.tower.escalations.require_free = stopped  # type: ignore[method-assign]
+    scene.tower.records.escalations.require_free = stopped  # type: ignore[method-assign]
 
 
 async def begun(scene: Scene) -> None:
     """A first snapshot, by `ann`, whose sink has told its progress in it."""
-    await scene.tower.registry.create_principal("ann", "administrator")
+    await scene.tower.records.registry.create_principal("ann", "administrator")
     file = scene.data_file("data/first.parquet", 0, parquet=parquet(0))
     snapshot = scene.snapshot([[file]], {"flink.job-id": "j", "flink.max-committed-checkpoint-id": "1"})
     request = CommitRequest(TABLE, (), ({"action": "add-snapshot", "snapshot": snapshot}, _to(snapshot)))
-    scene.head = await scene.tower.commit(administrator("ann"), request, None)
+    scene.head = await scene.tower.commits.commit(administrator("ann"), request, None)
     head = scene.head.snapshots[scene.head.metadata["current-snapshot-id"]]
-    scene.rows = await scene.tower.manifests.list_at(head["manifest-list"])
+    scene.rows = await scene.tower.lake.manifests.list_at(head["manifest-list"])
 
 
 def _to(snapshot: JSON) -> JSON:
@@ -286,7 +286,7 @@ def test_a_contracts_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     async def story() -> None:
         async with scene(tmp_path, monkeypatch) as place:
             await begun(place)
-            free = place.tower.escalations.require_free
+            free = place.tower.records.escalations.require_free
             faults = {fault for fault, *_ in BY_A_CONTRACT}
             found: list[tuple[str, str, tuple[str, ...]]] = []
             for fault, *_ in BY_A_CONTRACT:
@@ -296,15 +296,15 @@ def test_a_contracts_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
                 for _ in range(2 if fault == "too soon" else 1):  # the first takes the minute's only place
                     who, request = forged(place, faults)
                     with pytest.raises(IcetowerError) as refused:
-                        await place.tower.commit(who, request, None)
+                        await place.tower.commits.commit(who, request, None)
                 found.append((fault, refused.value.rule, place.read()))
                 faults.remove(fault)
                 if fault == "stopped":
-                    place.tower.escalations.require_free = free  # type: ignore[method-assign]
+                    place.tower.records.escalations.require_free = free  # type: ignore[method-assign]
             assert found == [*BY_A_CONTRACT]
             who, request = forged(place, faults)
             with pytest.raises(IcetowerError) as refused:
-                await place.tower.commit(who, request, None)
+                await place.tower.commits.commit(who, request, None)
             assert refused.value.rule == "contract.revoked"  # by the last look before the swap: bob is not registered
 
     asyncio.run(story())
@@ -351,7 +351,7 @@ def test_shadow_mode_notes_in_the_same_order(tmp_path: Path, monkeypatch: pytest
                 place.read()
                 who, request = forged(place, faults, mode="shadow")
                 with pytest.raises(IcetowerError) as refused:
-                    await place.tower.commit(who, request, None)
+                    await place.tower.commits.commit(who, request, None)
                 found.append((fault, refused.value.rule, place.read()))
                 faults.remove(fault)
             assert found == [*ALWAYS_REFUSED]
@@ -359,7 +359,7 @@ def test_shadow_mode_notes_in_the_same_order(tmp_path: Path, monkeypatch: pytest
             place.read()
             who, request = forged(place, faults, mode="shadow")
             with pytest.raises(IcetowerError) as refused:
-                await place.tower.commit(who, request, None)
+                await place.tower.commits.commit(who, request, None)
             assert refused.value.rule == "contract.revoked"
             assert [(note.operation, note.rule) for note in notes] == [*LET_BY]
             assert place.read() == (LIST, MANIFEST, DATA, DELETES)
@@ -370,13 +370,7 @@ def test_shadow_mode_notes_in_the_same_order(tmp_path: Path, monkeypatch: pytest
 def _notes(scene: Scene) -> list[Shadowed]:
     """What shadow mode notes from now on."""
     notes: list[Shadowed] = []
-    put = scene.tower.aftermath.put
-
-    def noted(*items: Any) -> None:
-        notes.extend(item for item in items if isinstance(item, Shadowed))
-        put(*items)
-
-    scene.tower.aftermath.put = noted  # type: ignore[method-assign]
+    scene.tower.front.shadow._note = notes.append
     return notes
 
 
@@ -407,7 +401,7 @@ def test_an_administrators_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
                     if sets in faults
                 ]
                 with pytest.raises(IcetowerError) as refused:
-                    await place.tower.commit(
+                    await place.tower.commits.commit(
                         administrator("ann"), replace(request, updates=(*request.updates, *properties)), None
                     )
                 found.append((fault, refused.value.rule, place.read()))
@@ -477,7 +471,7 @@ def test_an_append_by_the_fast_path(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     async def story() -> None:
         async with scene(tmp_path, monkeypatch) as place:
             await begun(place)
-            free = place.tower.escalations.require_free
+            free = place.tower.records.escalations.require_free
             refuse_stopped(place)
             faults = {fault for fault, *_ in BY_AN_APPEND}
             found: list[tuple[str, str, tuple[str, ...]]] = []
@@ -486,15 +480,15 @@ def test_an_append_by_the_fast_path(tmp_path: Path, monkeypatch: pytest.MonkeyPa
                     place.read()
                     who, request = appended(place, faults)
                     with pytest.raises(IcetowerError) as refused:
-                        await place.tower.append(who, TABLE, request, None)
+                        await place.tower.commits.append(who, TABLE, request, None)
                 found.append((fault, refused.value.rule, place.read()))
                 faults.remove(fault)
                 if fault == "stopped":
-                    place.tower.escalations.require_free = free  # type: ignore[method-assign]
+                    place.tower.records.escalations.require_free = free  # type: ignore[method-assign]
             assert found == [*BY_AN_APPEND]
             who, request = appended(place, faults)
             with pytest.raises(IcetowerError) as refused:
-                await place.tower.append(who, TABLE, request, None)
+                await place.tower.commits.append(who, TABLE, request, None)
             assert refused.value.rule == "contract.revoked"
 
     asyncio.run(story())

@@ -30,7 +30,7 @@ from icetower.contracts.document import load
 from icetower.errors import Forbidden, NotAuthenticated
 from icetower.gateway.app import build
 from icetower.gateway.settings import Settings
-from icetower.gateway.tower import Tower
+from icetower.gateway.tower import open_tower
 from tests.wire.tower_process import SCHEMA, TowerProcess, error_of
 
 APPENDER = "tables:\n  - {table: NS.t, operations: [append], partitions: all, write_location: table}\n"
@@ -237,7 +237,7 @@ class Away:
     """A tower in this process, over its real databases, from which the registry can be taken."""
 
     def __init__(self, data: Path) -> None:
-        self.tower = Tower(Settings.model_validate({"server": {"data": str(data)}}), SystemAmbient())
+        self.tower = open_tower(Settings.model_validate({"server": {"data": str(data)}}), SystemAmbient())
         self.submitted: asyncio.Queue[str] = asyncio.Queue()
         transport = httpx2.ASGITransport(app=build(self.tower))
         self.http = httpx2.AsyncClient(base_url="http://tower.test", transport=transport, timeout=60)
@@ -256,13 +256,13 @@ class Away:
         self._rename(*((f"{table}_away", table) for table in TABLES))
 
     def _rename(self, *names: tuple[str, str]) -> None:
-        control = self.tower.registry._database  # type: ignore[attr-defined]
+        control = self.tower.records.registry._database  # type: ignore[attr-defined]
         for now, then in names:
             control.run_now(lambda c, now=now, then=then: c.execute(sql(f"ALTER TABLE {now} RENAME TO {then}")))
 
     async def agent(self, name: str) -> Callable[[], Awaitable[httpx2.Response]]:
         """A new agent; what it returns sets a property of the table."""
-        secret = await self.tower.registry.create_principal(name, "setters")
+        secret = await self.tower.records.registry.create_principal(name, "setters")
         headers = {"Authorization": f"Bearer {secret}"}
         body = {"requirements": [], "updates": [{"action": "set-properties", "updates": {name: "set"}}]}
         return lambda: self.http.post("/v1/namespaces/n/tables/t", json=body, headers=headers)
@@ -273,8 +273,8 @@ def test_without_the_registry_nobody_is_let_in_and_what_waits_does_not_land(tmp_
         away = Away(tmp_path)
         tower = away.tower
         contract = "version: 1\nagent: setters\ntables: [{table: n.t, operations: [alter], partitions: all}]\n"
-        await tower.registry.apply_contract(load(contract, source="test"), by="test")
-        secret = await tower.registry.create_principal("chief", "administrator")
+        await tower.records.registry.apply_contract(load(contract, source="test"), by="test")
+        secret = await tower.records.registry.create_principal("chief", "administrator")
         chief = {"Authorization": f"Bearer {secret}"}
         for path, body in (("", {"namespace": ["n"]}), ("/n/tables", {"name": "t", "schema": SCHEMA})):
             (await away.http.post(f"/v1/namespaces{path}", json=body, headers=chief)).raise_for_status()
@@ -286,14 +286,14 @@ def test_without_the_registry_nobody_is_let_in_and_what_waits_does_not_land(tmp_
         setters = [await away.agent(name) for name in ("ann", "bob", "cid")]
         before = await properties()
         writing, go_on = asyncio.Event(), asyncio.Event()
-        write = tower.storage.write
+        write = tower.lake.storage.write
 
         async def slow(path: str, data: bytes) -> None:
             writing.set()
             await go_on.wait()
             await write(path, data)
 
-        tower.storage.write = slow  # type: ignore[method-assign]
+        tower.lake.storage.write = slow  # type: ignore[method-assign]
         sent = [asyncio.create_task(setters[0]())]
         await writing.wait()  # the first is on its way to the swap; the others come behind it
         sent += [asyncio.create_task(setter()) for setter in setters[1:]]

@@ -23,10 +23,10 @@ from pathlib import Path
 from typing import Any
 
 from icetower.ambient import SystemAmbient
-from icetower.commit import retention
-from icetower.gateway import app, gatekeeper
+from icetower.commit import gatekeeper, retention
+from icetower.gateway import app
 from icetower.gateway.settings import load_settings
-from icetower.gateway.tower import Tower
+from icetower.gateway.tower import Tower, open_tower
 
 EVERY_S = 0.25
 LINES = 40
@@ -34,12 +34,10 @@ LINES = 40
 towers: list[Tower] = []
 
 
-class Watched(Tower):
+def opened(*arguments: Any, **named: Any) -> Tower:
     """A tower that can be looked at from beside."""
-
-    def __init__(self, *arguments: Any, **named: Any) -> None:
-        super().__init__(*arguments, **named)
-        towers.append(self)
+    towers.append(open_tower(*arguments, **named))
+    return towers[-1]
 
 
 def rss_bytes() -> int:
@@ -80,7 +78,7 @@ def watch(out: Path, trace: tuple[float, float] | None) -> None:
             passed_s = time.monotonic() - began_s
             line: dict[str, Any] = {"at_s": time.monotonic(), "rss_bytes": rss_bytes(), "allocator": allocator()}
             for tower in towers:
-                budget = tower.budget
+                budget = tower.lake.budget
                 line |= {"counted_bytes": budget.used_bytes, "caches": budget.by_cache(), "held": budget.held_bytes}
             at += 1
             if trace is not None and at % 40 == 0:
@@ -110,7 +108,7 @@ def main() -> None:
     settings, out, young_s, *traced = sys.argv[1:]
     trace = (float(traced[0]), float(traced[1])) if traced else None
     retention.YOUNG_MS = gatekeeper.YOUNG_MS = int(float(young_s) * 1000)
-    app.Tower = Watched
+    app.open_tower = opened
     threading.Thread(target=watch, args=(Path(out), trace), daemon=True).start()
 
     def ready(uri: str) -> None:

@@ -2,7 +2,7 @@
 
 What two precautions keep right is broken with both of them: where one alone is missing, the other still holds.
 
-Most are broken at the doors (`Door`, `Gateway`), where an engine that makes the mistake is not to be told from one that
+Most are broken at the doors (`Door`, `Commits`), where an engine that makes the mistake is not to be told from one that
 does not; the others by a patch of one pure function.
 """
 
@@ -17,15 +17,15 @@ from unittest import mock
 
 from icetower.catalog.ports import Swap, SwapLost, SwapUnknown
 from icetower.commit import draft, rebase
+from icetower.commit.gatekeeper import Gatekeeper
 from icetower.commit.turned_away import LastLook
 from icetower.commit.turns import Turn
 from icetower.errors import CommitConflict, CommitStateUnknown, UpstreamFailed
-from icetower.gateway.gatekeeper import Gatekeeper
-from icetower.gateway.twins import Twins
+from icetower.service.commits import Commits
+from icetower.service.single_flight import SingleFlight
 from icetower.table import metadata as table_metadata
 from icetower.table.keys import Keys
 from verify.torture.simulate import simulate
-from verify.torture.towers import Gateway
 from verify.torture.world import Door
 
 SEEDS_MAX = 300
@@ -51,7 +51,7 @@ class Mutation:
 
 _SWAP = Door.swap
 _WRITE = Door.write
-_COMMIT = Gateway.commit
+_COMMIT = Commits.commit
 
 
 def _of_towers(broken: Callable[..., Any], right: Callable[..., Any]) -> Callable[..., Any]:
@@ -139,21 +139,21 @@ async def _nobody_is_revoked(self: Gatekeeper, members: Sequence[Any]) -> dict[i
     return {}
 
 
-async def _unknown_is_answered_409(self: Gateway, *request: Any) -> Any:
+async def _unknown_is_answered_409(self: Commits, *request: Any) -> Any:
     try:
         return await _COMMIT(self, *request)
     except CommitStateUnknown as unknown:
         raise CommitConflict("try again") from unknown
 
 
-async def _everybody_on_their_own(self: Twins[Any], name: Any, request: Any, work: Callable[[], Any]) -> Any:
+async def _everybody_on_their_own(self: SingleFlight[Any], name: Any, request: Any, work: Callable[[], Any]) -> Any:
     del self, name, request
     return await work(), False
 
 
-async def _moves_are_only_answered(self: Gateway, principal: Any, request: Any, *more: Any) -> Any:
+async def _moves_are_only_answered(self: Commits, principal: Any, request: Any, *more: Any) -> Any:
     if {update["action"] for update in request.updates} == {"set-snapshot-ref"}:
-        return await self.heads.load(request.identifier)
+        return await self._heads.load(request.identifier)
     return await _COMMIT(self, principal, request, *more)
 
 
@@ -205,14 +205,14 @@ MUTATIONS = (
     _mutation("the late check is skipped", _function(Gatekeeper, still_admits=_nobody_is_revoked), "commit.revoked"),
     _mutation(
         "an unknown outcome is answered 409",
-        _function(Gateway, commit=_unknown_is_answered_409),
+        _function(Commits, commit=_unknown_is_answered_409),
         "commit.refused",
         "files.kept",
         "answers.agree",
     ),
     _mutation(
         "twins are on their own",
-        _and_nobody_looks(Twins, once=_everybody_on_their_own),
+        _and_nobody_looks(SingleFlight, run=_everybody_on_their_own),
         "answers.agree",
         "commit.acked",  # one of two hears that it has failed, and deletes what the other has committed
         first_seed=1000,  # a storage that is slow for one of two, for as long as the other may wait
@@ -226,7 +226,7 @@ MUTATIONS = (
         first_seed=200,
     ),
     _mutation(
-        "a rollback is answered and not done", _function(Gateway, commit=_moves_are_only_answered), "commit.acked"
+        "a rollback is answered and not done", _function(Commits, commit=_moves_are_only_answered), "commit.acked"
     ),
     _mutation("keys are not looked up", _function(Keys, find=_found_nowhere), "commit.once"),
     _mutation(

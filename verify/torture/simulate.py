@@ -282,7 +282,7 @@ class _Run:
                 self.judge.found("engine.sound", f"{tower.actor} takes no commits any more: {intent.state}")
         for tower in towers:
             try:
-                await asyncio.wait_for(tower.gateway.engine.drain(), 600)
+                await asyncio.wait_for(tower.service.engine.drain(), 600)
             except TimeoutError:
                 self.judge.found("engine.sound", f"{tower.actor} does not drain")
         await asyncio.sleep(30)

@@ -18,16 +18,12 @@ from icetower.catalog.changes import Manifests
 from icetower.catalog.deletes import Contents, Vectors
 from icetower.catalog.footers import Claim, Verified
 from icetower.commit.engine import Committed, Engine, Limits
+from icetower.commit.gatekeeper import Gatekeeper
 from icetower.commit.head import Heads
+from icetower.commit.replays import Replays
 from icetower.contracts.model import ADMINISTRATOR_NAME
 from icetower.errors import IcetowerError
-from icetower.gateway import tower as gateway
-from icetower.gateway.aftermath import Aftermath
-from icetower.gateway.attempts import Attempts
-from icetower.gateway.gatekeeper import Gatekeeper
-from icetower.gateway.owners import Owners
-from icetower.gateway.settings import EscalationSettings, Settings
-from icetower.gateway.twins import Twins
+from icetower.gateway.settings import EscalationSettings
 from icetower.ledger.histories import Fate, TableName
 from icetower.ledger.ledger import Batch, Commit, CommitKey
 from icetower.observe.escalations import Escalations
@@ -36,6 +32,12 @@ from icetower.protocol.appends import AppendRequest, FileDescriptor
 from icetower.protocol.commits import CommitRequest
 from icetower.protocol.names import Identifier
 from icetower.registry.principals import administrator
+from icetower.service.attempts import Attempts
+from icetower.service.commits import Commits
+from icetower.service.journal import Journal
+from icetower.service.lifecycle import Lifecycle
+from icetower.service.outcomes import Outcomes
+from icetower.service.owners import Owners
 from icetower.table.head import HeadState
 from verify.torture.clock import Chance
 from verify.torture.ledger import Attempt
@@ -170,47 +172,48 @@ class Footers:
         ]
 
 
-class Gateway(gateway.Tower):
-    """The gateway's own way of a commit, without HTTP and SQL.
+class Answers(Attempts):
+    """Keeps how each commit went in, by the task that handles it."""
 
-    Attributes:
-        told: the last answer of each request, by the task that handles it.
-    """
+    def __init__(self, ambient: SimAmbient, journal: Journal) -> None:
+        super().__init__(ambient, Events(ambient), journal.put)
+        self.by_task: dict[asyncio.Task[Any] | None, str] = {}
 
-    def __init__(self, door: Door, ambient: SimAmbient, ledger: MemoryLedger, limits: Limits) -> None:
-        self.settings = Settings()
-        self.ambient = ambient
-        self.ledger = ledger  # type: ignore[assignment]
-        self.upstream = door  # type: ignore[assignment]
-        self.storage = door  # type: ignore[assignment]
-        self.heads = Heads(door, door, ledger=self.ledger, ambient=ambient)  # type: ignore[arg-type]
-        self.manifests = Manifests(door)  # type: ignore[arg-type]
+    def ended(self, *about: Any, **more: Any) -> None:
+        for result in about:
+            if isinstance(result, Committed):
+                self.by_task[asyncio.current_task()] = f"{result.outcome} in a group of {result.group_size}"
+        super().ended(*about, **more)
+
+
+class Service:
+    """A tower's service of commits, over a door to the world, without HTTP and SQL."""
+
+    def __init__(self, door: Any, ambient: SimAmbient, ledger: Any, limits: Limits) -> None:
         registry: Any = Registry(door.world)
-        self.gatekeeper = Gatekeeper(registry, self.ledger, self.heads.group_keys, self.flush)
-        self.engine = Engine(door, door, self.heads, self.manifests, ambient, self.gatekeeper, limits)  # type: ignore[arg-type]
+        self.heads = Heads(door, door, ledger=ledger, ambient=ambient)
+        manifests, journal = Manifests(door), Journal(ledger, self.heads.group_keys, ambient)
+        gatekeeper = Gatekeeper(registry, ledger, self.heads.group_keys, journal.flush)
+        self.engine = Engine(door, door, self.heads, manifests, ambient, gatekeeper, limits)
+        self.answers = Answers(ambient, journal)
         # Everybody is an administrator here, whom no contract holds up or stops.
-        self.escalations = Escalations(registry, ambient, EscalationSettings().ways({}))
-        self.owners = Owners(registry, ambient)
-        shadow = ShadowRecorder(ambient, self._note)
-        self.gate = Gate(
-            Files(self.manifests, Footers(), Vectors(door), Contents(door)),  # type: ignore[arg-type]
-            self.escalations,
+        escalations = Escalations(registry, ambient, EscalationSettings().ways({}))
+        shadow = ShadowRecorder(ambient, journal.put)
+        footers: Any = Footers()
+        gate = Gate(
+            Files(manifests, footers, Vectors(door), Contents(door)),
+            escalations,
             RateLimits(ambient, shadow, deadline_s=limits.deadline_s),
             shadow,
             registry,
-            None,  # type: ignore[arg-type]
+            lifecycle := Lifecycle(door, door, self.heads, manifests, ambient, warehouse=""),
             ambient,
         )
-        self.twins = Twins()
-        self.told: dict[asyncio.Task[Any] | None, str] = {}
-        self.aftermath = Aftermath(self.ledger, ambient)
-        self.attempts = Attempts(ambient, Events(ambient), self._note)
-
-    def _log(self, *about: Any, **more: Any) -> None:
-        for result in about:
-            if isinstance(result, Committed):
-                self.told[asyncio.current_task()] = f"{result.outcome} in a group of {result.group_size}"
-        super()._log(*about, **more)
+        outcomes = Outcomes(escalations, Owners(registry, ambient), self.answers)
+        replays = Replays(self.heads, ledger)
+        self.commits = Commits(
+            gate, self.engine, self.heads, replays, lifecycle, gatekeeper, outcomes, journal, ambient
+        )
 
 
 class Tower:
@@ -240,7 +243,7 @@ class Tower:
         self.up = True
         self.door = Door(self.world, actor, self.crash)
         ambient = SimAmbient(self.world, self._chance.stream(actor, "ambient"), self._skew_ms)
-        self.gateway = Gateway(self.door, ambient, self._ledger, self._limits)
+        self.service = Service(self.door, ambient, self._ledger, self._limits)
 
     def crash(self) -> None:
         """The process is gone, at this very instant; it comes up again in a while."""
@@ -309,22 +312,22 @@ class Tower:
 
     async def load(self, identifier: Identifier) -> HeadState:
         """A table, as `GET` answers it."""
-        return await self.gateway.heads.load(identifier)
+        return await self.service.heads.load(identifier)
 
     async def commit(self, attempts: Sequence[Attempt]) -> str:
         """One commit, or a transaction; how it went in."""
         intent = attempts[0].intent
-        principal, served = administrator(intent.who), self.gateway
+        principal, served = administrator(intent.who), self.service
         if attempts[0].files:
             request = AppendRequest(intent.ref, _descriptors(attempts[0]), intent.key, intent.application)
-            done = await served.append(principal, intent.table, request, None)
+            done = await served.commits.append(principal, intent.table, request, None)
             return f"{done.outcome} in a group of {done.group_size}"
         requests = [CommitRequest(a.intent.table, tuple(a.requirements), tuple(a.updates)) for a in attempts]
         if len(requests) > 1:
-            await served.commit_together(principal, requests, intent.key)
+            await served.commits.commit_together(principal, requests, intent.key)
         else:
-            await served.commit(principal, requests[0], intent.key)
-        return served.told.pop(asyncio.current_task(), "known")
+            await served.commits.commit(principal, requests[0], intent.key)
+        return served.answers.by_task.pop(asyncio.current_task(), "known")
 
 
 def _descriptors(attempt: Attempt) -> tuple[FileDescriptor, ...]:

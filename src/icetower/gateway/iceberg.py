@@ -112,25 +112,16 @@ class CatalogRoutes:
         self._settings = settings
 
     def routes(self) -> list[Route]:
-        front = self._front
+        on = partial(route, self._front)
         namespaces, tables = "/v1/namespaces", "/v1/namespaces/{namespace}/tables"
         return [
             # Routes are tried in order: those that are called most come first. The append is in no specification, and
             # so not among the endpoints that clients hear of: Icetower's own SDK knows it.
-            route(front, "POST", tables + "/{table}", self.commit_table, operation="commit", commits=True, body=COMMIT),
-            route(
-                front,
-                "POST",
-                tables + "/{table}/append",
-                self.append_files,
-                operation="append",
-                commits=True,
-                body=APPEND,
-            ),
-            route(front, "GET", "/v1/config", self.config),
-            route(front, "GET", namespaces, self.list_namespaces, operation=READ),
-            route(
-                front,
+            on("POST", tables + "/{table}", self.commit_table, operation="commit", commits=True, body=COMMIT),
+            on("POST", tables + "/{table}/append", self.append_files, operation="append", commits=True, body=APPEND),
+            on("GET", "/v1/config", self.config),
+            on("GET", namespaces, self.list_namespaces, operation=READ),
+            on(
                 "POST",
                 namespaces,
                 self.create_namespace,
@@ -138,18 +129,10 @@ class CatalogRoutes:
                 operation="create-namespace",
                 again=self.namespace_again,
             ),
-            route(front, "HEAD", namespaces + "/{namespace}", self.namespace_exists, operation=READ),
-            route(front, "GET", namespaces + "/{namespace}", self.load_namespace, operation=READ),
-            route(
-                front,
-                "DELETE",
-                namespaces + "/{namespace}",
-                self.drop_namespace,
-                mutates=True,
-                operation="drop-namespace",
-            ),
-            route(
-                front,
+            on("HEAD", namespaces + "/{namespace}", self.namespace_exists, operation=READ),
+            on("GET", namespaces + "/{namespace}", self.load_namespace, operation=READ),
+            on("DELETE", namespaces + "/{namespace}", self.drop_namespace, mutates=True, operation="drop-namespace"),
+            on(
                 "POST",
                 namespaces + "/{namespace}/properties",
                 self.update_namespace,
@@ -157,8 +140,7 @@ class CatalogRoutes:
                 operation="alter-namespace",
                 again=self.update_again,
             ),
-            route(
-                front,
+            on(
                 "POST",
                 namespaces + "/{namespace}/register",
                 self.register_table,
@@ -166,9 +148,8 @@ class CatalogRoutes:
                 operation="register",
                 again=self.register_again,
             ),
-            route(front, "GET", tables, self.list_tables, operation=READ),
-            route(
-                front,
+            on("GET", tables, self.list_tables, operation=READ),
+            on(
                 "POST",
                 tables,
                 self.create_table,
@@ -177,13 +158,12 @@ class CatalogRoutes:
                 again=self.create_again,
                 body=CREATION,
             ),
-            route(front, "HEAD", tables + "/{table}", self.table_exists, operation=READ),
-            route(front, "GET", tables + "/{table}", self.load_table, operation=READ),
-            route(front, "DELETE", tables + "/{table}", self.drop_table, mutates=True, operation="drop"),
-            route(front, "POST", tables + "/{table}/metrics", self.report_metrics, operation=READ),
-            route(front, "POST", "/v1/tables/rename", self.rename_table, mutates=True, operation="rename"),
-            route(
-                front,
+            on("HEAD", tables + "/{table}", self.table_exists, operation=READ),
+            on("GET", tables + "/{table}", self.load_table, operation=READ),
+            on("DELETE", tables + "/{table}", self.drop_table, mutates=True, operation="drop"),
+            on("POST", tables + "/{table}/metrics", self.report_metrics, operation=READ),
+            on("POST", "/v1/tables/rename", self.rename_table, mutates=True, operation="rename"),
+            on(
                 "POST",
                 "/v1/transactions/commit",
                 self.commit_transaction,
