@@ -15,7 +15,6 @@ from typing import Any
 
 import httpx2
 import pytest
-from icetower.ledger.ledger import Attempt, Outcome
 from sqlalchemy import Connection, event
 
 from icetower.ambient import SystemAmbient
@@ -28,6 +27,7 @@ from icetower.errors import DatabaseBusy, DiskFull
 from icetower.gateway.app import build
 from icetower.gateway.settings import load_settings
 from icetower.gateway.tower import Tower, open_tower
+from icetower.ledger.ledger import Attempt, Outcome
 from icetower.protocol.names import Identifier
 from icetower.service.journal import Journal
 

@@ -17,7 +17,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from icetower.registry.principals import Principal, administrator
 
 from icetower.ambient import SystemAmbient
 from icetower.catalog.storage import FileIOStorage
@@ -29,6 +28,7 @@ from icetower.ledger.shadow import Shadowed
 from icetower.protocol.appends import AppendRequest, FileDescriptor
 from icetower.protocol.commits import CommitRequest
 from icetower.protocol.names import Identifier
+from icetower.registry.principals import Principal, administrator
 from icetower.table import manifests as avro
 from icetower.table.head import HeadState
 from icetower.table.manifest_writing import row_of, write_manifest, write_manifest_list
