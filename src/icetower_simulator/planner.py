@@ -374,44 +374,101 @@ _NOTES: Mapping[str, str] = {
     "lock": "the lock is for your scheduler to hold: commits of one agent at a time",
     "group": "commits by its own client; the tower rebases and groups them",
     "appends": "rows by the fast path: Tower.append names files, a group becomes one snapshot",
-    "slots": "the region moves with the clock: each agent needs a slot of its own",
+    "slots": "the region moves with the clock; your scheduler gives each agent its turn",
     "wal": "rows come through the write-ahead log alone; run `icetower mediate` every so often",
     "collector": "agents append deltas to a staging table; one job merges them",
     "intents": "an agent asks for its partitions before it works (request_partition)",
 }
 
 
-def contract(plan: Plan, pattern: str, table: str = "namespace.table", agent: str = "my_agent") -> str:
-    """A contract to start from, for one agent under a pattern: YAML that `icetower contracts check` accepts."""
+def contracts(
+    plan: Plan, pattern: str, table: str = "namespace.table", agent: str = "my_agent", *, first: int = 1
+) -> tuple[str, ...]:
+    """The contracts to start from under a pattern, as YAML: those of the first agents, and that of the job, if any.
+
+    Agents that may change each other's rows share one contract: no contract can keep apart what the workload does not.
+    """
     workload = plan.workload
-    operations = "[append]" if workload.appends == 1 else "[append, overwrite]"
+    shares = _shares(workload, pattern)
+    only_appends = workload.appends == 1 or pattern == "collector"
+    apart = workload.agents > 1 and (shares > 1 or only_appends)
+    agents = min(first, shares if shares > 1 else workload.agents) if apart else 1
+    names = (agent, *(f"{agent}_{number}" for number in range(2, agents + 1)))
+    whose = "another one for each agent" if apart else "all agents are principals of this one"
+    about = f"# {_NOTES[pattern]}.\n" + (f"# {whose[0].upper()}{whose[1:]}.\n" if workload.agents > 1 else "")
+    texts = [about + _contract(workload, pattern, table, name, (at, shares)) for at, name in enumerate(names)]
+    if pattern in _JOBS:
+        texts.append(_JOBS[pattern].format(table=table, agent=agent))
+    return tuple(texts)
+
+
+_JOBS: Mapping[str, str] = {
+    "wal": """\
+# The mediator's own: it merges the log into the table, and keeps its books in `system`.
+version: 1
+agent: {agent}_mediator
+owner: my-team@example.com
+role: pipeline
+tables:
+  - {{table: {table}, operations: [append, overwrite], partitions: all}}
+  - {{table: system.*, operations: [create, append, overwrite], partitions: all}}
+reads: [{table}_wal, system.*]
+""",
+    "collector": """\
+# The job's own: it merges what is staged into the table, and removes it from the staging table.
+version: 1
+agent: {agent}_collector
+owner: my-team@example.com
+role: pipeline
+tables:
+  - {{table: {table}, operations: [append, overwrite], partitions: all}}
+  - {{table: {table}_staging, operations: [delete], partitions: all}}
+""",
+}
+
+
+def _shares(workload: Workload, pattern: str) -> int:
+    """Among how many owners the partitions are divided; 1: whoever writes may write anywhere."""
+    if workload.own_partitions:
+        return workload.agents
+    return min(workload.partitions, workload.agents) if pattern in ("isolated", "intents") else 1
+
+
+def _contract(workload: Workload, pattern: str, table: str, agent: str, share: tuple[int, int]) -> str:
+    """One agent's. `share`: which of how many shares of the partitions is its own."""
+    number, shares = share
+    staged = pattern == "collector"
+    region: list[str] = []
+    if pattern == "slots":
+        region.append("hour(written_at): {from: now, to: now+1h}")
+    if shares > 1:
+        size = max(workload.partitions, shares)
+        start, end = number * size // shares, (number + 1) * size // shares
+        region.append(f"bucket({size}, id): {{from: {start}, to: {end}}}   # this agent's share of the partitions")
     lines = [
-        f"# {_NOTES[pattern]}.",
         "version: 1",
         f"agent: {agent}",
         "owner: my-team@example.com",
         "tables:",
-        f"  - table: {table}{'_staging' if pattern == 'collector' else ''}",
-        f"    operations: {'[append]' if pattern == 'collector' else operations}",
+        f"  - table: {table}{'_staging' if staged else ''}",
+        f"    operations: {'[append]' if staged or workload.appends == 1 else '[append, overwrite]'}",
     ]
-    if pattern == "slots":
-        lines += ["    partitions:", "      - hour(written_at): {from: now, to: now+1h}", "    pattern: scheduler"]
-    elif workload.own_partitions or workload.partitions > 1 or pattern in ("isolated", "intents"):
-        size = max(workload.partitions, workload.agents if workload.own_partitions else 1, 2)
-        lines += ["    partitions:", f"      - bucket({size}, id): [0]   # another one for each agent"]
+    if region:
+        lines += ["    partitions:", f"      - {region[0]}", *(f"        {line}" for line in region[1:])]
     else:
         lines.append("    partitions: all")
-    if pattern == "wal":
-        lines.append("    pattern: mediator")
-    if pattern in ("group", "appends", "collector", "isolated", "intents") and workload.appends > 0:
+    if pattern in ("slots", "wal"):
+        lines.append(f"    pattern: {'scheduler' if pattern == 'slots' else 'mediator'}")
+    if staged or (pattern in ("group", "appends", "isolated", "intents") and workload.appends > 0):
         lines.append("    blind_appends: true")
     if pattern in ("group", "isolated", "intents") and workload.appends < 1:
         lines.append("    read_scope: owned")
     if pattern == "wal":
         lines += [
-            f"  - table: {table}_wal",
+            f"  - table: {table}_wal   # PARTITIONED BY _agent: nobody writes rows in another agent's name",
             "    operations: [append]",
-            "    partitions: all",
+            "    partitions:",
+            f"      - _agent: [{agent}]",
             "    blind_appends: true",
         ]
     return "\n".join(lines) + "\n"

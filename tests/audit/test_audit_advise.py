@@ -16,7 +16,9 @@ from icetower.audit.auditor import Options as AuditOptions
 from icetower.audit.auditor import Walk
 from icetower.cli import main
 from icetower.conflicts.sketch import append, begin, case, commit, data, op, write
+from icetower.contracts import review
 from icetower.contracts.document import load
+from icetower.contracts.findings import Severity, Written
 from icetower.contracts.model import Operation
 from icetower.contracts.regions import Range, Values
 from icetower.protocol.marks import CLIENT_LIST
@@ -68,6 +70,21 @@ def test_first_contracts() -> None:
     assert {contract.shadow for contract in (ann, bob, cy)} == {True}
     assert ann.tables[0].operations == frozenset({Operation.APPEND})
     assert "1 append" in ann.description
+
+
+@pytest.mark.parametrize("changes", ["append", "overwrite"])
+def test_first_contracts_pass_the_check_together_also_when_they_are_enforced(changes: str) -> None:
+    world = shop(("ann", "red"), ("bob", "blue"), ("bob", None), ("cy", "red"))
+    for who, at in (("ann", 0), ("bob", 1)) if changes == "overwrite" else ():
+        world.author = who
+        category = "red" if who == "ann" else "blue"
+        world.commit("overwrite", [world.data(range(2), (0, (category,)))], [world.of(0)[at]])
+    texts = advice(world).contracts.values()
+    for mode in ("mode: shadow", "mode: enforce"):
+        found = [Written.read(text.replace("mode: shadow", mode), "x") for text in texts]
+        severe = [each for each in review.alone(found, now_ms=0) if each.severity is not Severity.NOTE]
+        # Who sends keys, and who is called, is for people to say.
+        assert {each.rule for each in severe} <= {"retries.key", "escalation.none"}
 
 
 def test_operations_of_a_contract() -> None:

@@ -11,14 +11,12 @@ from typing import Any
 
 import pytest
 
-from icetower.contracts.document import load
 from icetower.errors import ConfigurationError, UsageError
 from icetower_simulator.planner import (
     Advice,
     Plan,
     Workload,
     candidates,
-    contract,
     plan,
     workload_from,
     workload_of_log,
@@ -89,15 +87,6 @@ def test_ranks_and_breaking_points_follow_from_the_curves(name: str, request: py
 def test_the_same_workload_gives_the_same_plan(calm: Plan) -> None:
     assert json.dumps(plan(CALM).as_json()) == json.dumps(calm.as_json())
     assert plan_plot(calm) == plan_plot(calm)
-
-
-@pytest.mark.parametrize("name", ["herd", "calm"])
-def test_every_contract_that_is_proposed_is_one(name: str, request: pytest.FixtureRequest) -> None:
-    done: Plan = request.getfixturevalue(name)
-    for each in done.advice:
-        found = load(contract(done, each.candidate.name, "shop.prices", "agent_1"), source=each.candidate.name)
-        assert found.name == "agent_1"
-        assert found.tables
 
 
 def test_isolation_is_proposed_where_there_are_partitions() -> None:

@@ -179,11 +179,11 @@ def _stricter(finding: Finding) -> Finding:
 def _found(contracts: Sequence[Written], uri: str | None, partitions: bool) -> Iterator[Finding]:
     """All that is to be said of some contracts, without a tower or with one."""
     now_ms = SystemAmbient().now_ms()
+    if not uri:
+        yield from review.alone(contracts, now_ms=now_ms)
+        return
     for it in contracts:
         yield from review.one(it, now_ms=now_ms)
-    if not uri:
-        yield from review.together(contracts, now_ms=now_ms)
-        return
     with connect(uri) as tower:
         known = look(tower, token_for(uri), contracts, partitions=partitions)
     there = [table.identifier for table in known.tables]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -81,15 +82,16 @@ def plan(
     make_folder(out)
     with progress(quiet=as_json) as told:
         done: Plan = planner.plan(found, told)
-    fragment: str = planner.contract(done, done.advice[0].candidate.name, log or table)
+    fragments: tuple[str, ...] = planner.contracts(done, done.advice[0].candidate.name, log or table)
     if out is not None:
-        _write(out, done, fragment)
+        _write(out, done, fragments)
     if as_json:
-        say(json.dumps(done.as_json() | {"contract": fragment}))
+        say(json.dumps(done.as_json() | {"contract": fragments[0], "contracts": fragments}))
         return
     _show(done)
-    say("")
-    say(fragment.rstrip())
+    for fragment in fragments:
+        say("")
+        say(fragment.rstrip())
 
 
 def _asked(planner: Any) -> Workload:
@@ -99,13 +101,14 @@ def _asked(planner: Any) -> Workload:
     return planner.workload_of(answers, "your answers")
 
 
-def _write(out: Path, done: Plan, fragment: str) -> None:
+def _write(out: Path, done: Plan, fragments: Sequence[str]) -> None:
     from icetower_simulator.plots import plan_plot
 
     try:
         (out / "plan.svg").write_text(plan_plot(done))
         (out / "plan.json").write_text(json.dumps(done.as_json(), indent=1) + "\n")
-        (out / "contract.yaml").write_text(fragment)
+        for number, fragment in enumerate(fragments, 1):
+            (out / ("contract.yaml" if number == 1 else f"contract-{number}.yaml")).write_text(fragment)
     except OSError as error:
         raise ConfigurationError(f"--out {out} cannot be written: {error.strerror or error}") from error
 

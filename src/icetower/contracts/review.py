@@ -42,6 +42,13 @@ GAPS_MAX = 5
 """Gaps of one table that are named."""
 
 
+def alone(contracts: Sequence[Written], *, now_ms: int) -> Iterator[Finding]:
+    """What is found in some contracts, each by itself and all together, without the tables or others in force."""
+    for contract in contracts:
+        yield from one(contract, now_ms=now_ms)
+    yield from together(contracts, now_ms=now_ms)
+
+
 def one(contract: Written, *, now_ms: int) -> Iterator[Finding]:
     """What is found in one contract."""
     yield from _retries(contract)
