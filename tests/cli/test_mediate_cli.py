@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from typer.testing import CliRunner
@@ -11,6 +12,7 @@ from icetower.agent import Tower
 from icetower.cli import pipelines
 from icetower.cli.app import app
 from icetower.errors import Forbidden
+from icetower.pipelines import wal_mediator
 from icetower.pipelines.wal_mediator import Mediation
 
 PAGE = (Path(__file__).parents[2] / "docs" / "mediator.md").read_text()
@@ -40,3 +42,24 @@ def test_every_row_that_was_read_is_in_the_printed_table() -> None:
 def test_the_page_says_what_pyiceberg_needs() -> None:
     assert "Cannot write manifest for table version: 3" in PAGE
     assert "ADD COLUMN _idempotency_key" in PAGE
+
+
+@pytest.mark.parametrize("reread", [False, True])
+def test_a_log_is_taken_whole_where_that_is_asked_for(
+    reread: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """`wal.expired` and `wal.append-only` ask for `--reread`."""
+    jobs: list[wal_mediator.Job] = []
+
+    def mediate(_spark: object, job: wal_mediator.Job) -> Mediation:
+        jobs.append(job)
+        return Mediation("idle", "t", "w")
+
+    monkeypatch.setattr(pipelines, "need_spark", lambda: None)
+    monkeypatch.setattr(pipelines, "_session", lambda *_: Mock())
+    monkeypatch.setattr(pipelines, "_own_contract", lambda _: None)
+    monkeypatch.setattr(wal_mediator, "mediate", mediate)
+    wanted = ["mediate", "--wal", "shop.log", "--target", "shop.sales", "--contracts", str(tmp_path)]
+    done = CliRunner().invoke(app, [*wanted, *(["--reread"] if reread else [])])
+    assert done.exit_code == 0, done.output
+    assert [job.reread for job in jobs] == [reread]
