@@ -10,8 +10,10 @@ MINUTES := 10
 AGENTS := 1000
 TABLES := 100
 ROUNDS := 10
+# One more than there are cores, and four at most: tests of real servers wait for them a good part of the time.
+WORKERS := $(shell n=$$(nproc 2>/dev/null || echo 2); [ $$n -ge 3 ] && echo 4 || echo $$((n + 1)))
 
-.PHONY: help setup java jdk jars postgres demo check test verify-docs differential mutations walkthrough reference experiments hostile soak torture bench-clients bench-commit bench-gate bench-isolation bench-ledger bench-audit bench-simulator never-weaker gate-oracle gate-mutations spark-merge reproduce rck parquet-fixtures lock format clean
+.PHONY: help setup java jdk jars postgres demo check quick test verify verify-docs differential mutations walkthrough reference experiments hostile soak torture bench-clients bench-commit bench-gate bench-isolation bench-ledger bench-audit bench-simulator never-weaker gate-oracle gate-mutations spark-merge reproduce rck parquet-fixtures lock format clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,8 +44,15 @@ check: $(READY) ## formatting, lint, types, and which room may import which
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 
-test: check jdk jars postgres ## the checks, then the tests: real servers and real clients
-	$(BIN)/pytest --numprocesses logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+quick: $(READY) ## the tests that need nothing but `make setup`: no process, no connection; pure functions first
+	$(BIN)/pytest -m quick --numprocesses logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+
+test: check jdk jars postgres ## the checks, then all tests of behaviour: real servers and real clients
+	@$(MAKE) --no-print-directory quick
+	$(BIN)/pytest -m full --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
+
+verify: jdk jars ## are the tests sharp? Mutations of the engine, the gate and the model, and the long random runs
+	$(BIN)/pytest -m sharp --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 verify-docs: jars jdk ## every command and block of code of the README and docs/, those that take longer than 20 s too
 	ICETOWER_VERIFY_DOCS=1 $(BIN)/pytest tests/pages

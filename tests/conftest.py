@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
 from sqlalchemy import URL
 
-from tests import postgres_cluster
+from tests import layers, postgres_cluster
 
 # The same examples in every run, however long they take: what CI says of a commit must not depend on luck.
 # `--hypothesis-profile=default` looks further.
@@ -25,14 +26,29 @@ settings.load_profile("house")
 GIVEN = os.environ.get("ICETOWER_TEST_POSTGRES_URL", "")
 
 
-SLOW_ROOMS = ("pages", "pipelines", "wire", "cli", "demo", "crash")
-"""Where tests start processes: towers, JVMs, Spark sessions."""
+WATCH = layers.Watch()
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """`-m quick` does not read what it leaves out: importing Spark's client alone takes seconds."""
+    return True if config.option.markexpr == "quick" and layers.without_quick(collection_path) else None
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What starts processes comes first, Spark before all: shared out file by file, the longest must not come last."""
-    spark = {item.path for item in items if item.get_closest_marker("spark")}
-    items.sort(key=lambda item: (item.path not in spark, item.path.parent.name not in SLOW_ROOMS))
+    """Each test gets its layer. The quick ones come first: a broken function shows at once."""
+    layers.marked(items)
+    items.sort(key=layers.rank)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """A quick test is watched while it runs, with its fixtures."""
+    WATCH.quick = item.nodeid if item.get_closest_marker("quick") else None
+    try:
+        return (yield)
+    finally:
+        WATCH.quick = None
 
 
 @pytest.fixture(scope="session")

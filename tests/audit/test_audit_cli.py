@@ -282,6 +282,7 @@ def test_s8_a_table_does_not_choose_what_code_is_loaded(
     assert "burglar" not in sys.modules
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("words", "status", "told"),
     [

@@ -34,6 +34,7 @@ def bench(oracle: Oracle) -> Bench:
     return Bench(oracle, mutations.all_cases(run.SEED, run.COUNT))
 
 
+@pytest.mark.sharp
 @pytest.mark.java
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: f"{mutation.rule}: {mutation.name}")
 def test_a_mutation_is_caught(bench: Bench, mutation: Mutation) -> None:

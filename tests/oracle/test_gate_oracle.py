@@ -63,6 +63,7 @@ KNOWN: dict[str, int] = json.loads(CAUGHT.read_text())
 NAMED = {mutation.name: mutation for mutation in MUTATIONS}
 
 
+@pytest.mark.sharp
 @pytest.mark.parametrize("name", KNOWN)
 def test_a_gate_that_looks_away_is_caught(name: str) -> None:
     """First by the case that caught it before; others are judged where the cases or the gate have changed since."""

@@ -18,6 +18,7 @@ def hunts() -> Iterator[list[Future[Caught]]]:
         yield [workers.submit(hunt, number, SEEDS_MAX) for number in range(len(MUTATIONS))]
 
 
+@pytest.mark.sharp
 @pytest.mark.parametrize("number", range(len(MUTATIONS)), ids=[mutation.name for mutation in MUTATIONS])
 def test_a_broken_engine_is_caught(number: int, hunts: list[Future[Caught]]) -> None:
     caught = hunts[number].result()

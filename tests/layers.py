@@ -1,0 +1,150 @@
+"""The layer of each test: what it needs, and so which command runs it.
+
+    quick   pure and in memory: starts no process (but git), opens no connection: `make quick`, after `make setup` alone
+    full    real servers, clients, engines and databases, and all that takes long: `make test`, after the quick ones
+    sharp   whether the tests are sharp: mutation hunts and long random runs: `make verify`
+
+A folder has a layer, and so has each module that stands in no folder; `MODULES` names those that differ. A test that
+carries a layer's marker has that one. A test that asks for a server by its fixture, or that runs Java or Spark, is full
+without more. `Watch` holds a quick test to what it is.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+LAYERS = ("quick", "full", "sharp")
+
+FOLDERS = {
+    "admission": "quick",
+    "agent": "quick",
+    "attack": "full",
+    "audit": "quick",
+    "catalog": "quick",
+    "cli": "full",
+    "commit": "quick",
+    "conflicts": "quick",
+    "contracts": "quick",
+    "crash": "full",
+    "demo": "quick",
+    "gateway": "quick",
+    "grants": "full",
+    "ledger": "quick",
+    "observe": "quick",
+    "oracle": "quick",
+    "pages": "full",
+    "pipelines": "full",
+    "protocol": "quick",
+    "registry": "quick",
+    "simulation": "full",
+    "simulator": "quick",
+    "table": "quick",
+    "tests": "quick",
+    "wire": "full",
+}
+"""By the name of the folder; `tests` stands for the modules that are in none."""
+
+MODULES = dict.fromkeys(
+    (
+        "test_connections", "test_full_disk", "test_hostile_requests", "test_kept_answers", "test_strangers",
+        "test_bench", "test_bench_isolation", "test_soak",
+        "test_agent_appends", "test_notifier", "test_sending",
+        "test_audit_serial", "test_experiments", "test_gate_oracle", "test_walkthrough",
+        "test_calibration", "test_planner", "test_optimistic", "test_simulate_cli", "test_bench_simulator", "test_sums",
+        "test_served",
+        "test_demo_data", "test_demo_plan", "test_demo_reconcile",
+    ),
+    "full",
+)  # fmt: skip
+"""By the name of the module, where it differs from its folder."""
+
+PURE = ("protocol", "contracts", "table", "conflicts", "registry", "admission", "commit")
+"""Where a broken function shows soonest."""
+
+SPARK = frozenset({"test_cli", "test_demo_end_to_end", "test_interrupts", "test_jvm"})
+"""Modules with Spark jobs in processes of their own, which carry no marker."""
+
+STARTERS = frozenset({"pages", "pipelines", "wire", "cli", "demo", "crash", "attack", "simulation"})
+"""Where files take longest. Shared out file by file, the longest must not come last."""
+
+FULL_FIXTURES = frozenset({"postgres_server", "postgres_url", "s3_properties", "spark"})
+FULL_MARKERS = frozenset({"java", "spark"})
+
+
+def layer_of(item: pytest.Item) -> str:
+    """The layer of a test. Raises `pytest.UsageError` where it has none, or two."""
+    marks = {mark.name for mark in item.iter_markers()} & set(LAYERS)
+    if len(marks) > 1:
+        raise pytest.UsageError(f"{item.nodeid} has the markers {', '.join(sorted(marks))}: a test has one layer")
+    path = item.path
+    if "quick" in marks and without_quick(path.parent):
+        raise pytest.UsageError(f"{item.nodeid} is marked quick, and tests/{path.parent.name} has no quick tests")
+    if marks:
+        return marks.pop()
+    layer = MODULES.get(path.stem) or FOLDERS.get(path.parent.name)
+    if layer is None:
+        raise pytest.UsageError(f"tests/{path.parent.name} has no layer: name it in FOLDERS of tests/layers.py")
+    return "full" if layer == "quick" and _needs_more(item) else layer
+
+
+def _needs_more(item: pytest.Item) -> bool:
+    parameters = getattr(getattr(item, "callspec", None), "params", {}).values()
+    return (
+        not FULL_FIXTURES.isdisjoint(getattr(item, "fixturenames", ()))
+        or any(map(item.get_closest_marker, FULL_MARKERS))
+        or any(isinstance(each, str) and each == "postgres" for each in parameters)
+    )
+
+
+def without_quick(folder: Path) -> bool:
+    """Has this folder of tests none that is quick? Its modules need not be read for them."""
+    return FOLDERS.get(folder.name, "quick") != "quick"
+
+
+def marked(items: Iterable[pytest.Item]) -> None:
+    """Give each test the marker of its layer."""
+    for item in items:
+        item.add_marker(layer_of(item))
+
+
+def rank(item: pytest.Item) -> tuple[int, int, int]:
+    """The order of a run: the quick ones first, the pure folders before all; of the others the longest files."""
+    layer, folder = layer_of(item), item.path.parent.name
+    if layer == "quick":
+        return (0, PURE.index(folder) if folder in PURE else len(PURE), 0)
+    spark = item.path.stem in SPARK or item.get_closest_marker("spark") is not None
+    return (LAYERS.index(layer), 0 if spark else 1, 0 if folder in STARTERS else 1)
+
+
+class LeftItsLayer(BaseException):
+    """A quick test started a process or opened a connection; nothing that it runs may catch this."""
+
+
+class Watch:
+    """Fails the quick test that starts a process or connects to anything.
+
+    Python reports both to audit hooks (PEP 578), whichever module does them. `git` may be run: a clone has it.
+    """
+
+    def __init__(self) -> None:
+        self.quick: str | None = None
+        self._process = os.getpid()
+        sys.addaudithook(self._heard)
+
+    def _heard(self, event: str, arguments: tuple[object, ...]) -> None:
+        if self.quick is None or os.getpid() != self._process:
+            return
+        if event == "subprocess.Popen" and Path(os.fsdecode(str(arguments[0]))).name == "git":
+            return
+        if event in {"subprocess.Popen", "os.system", "os.posix_spawn", "os.fork", "os.forkpty", "pty.spawn"}:
+            what = "starts a process"
+        elif event == "socket.connect":
+            what = "opens a connection"
+        else:
+            return
+        raise LeftItsLayer(f"{self.quick} is quick and {what} ({event} {arguments!r:.200}): mark it `full`")
