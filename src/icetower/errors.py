@@ -29,6 +29,8 @@
 
     ConfigurationError and UsageError (exit status 2) are for people at a terminal.
 
+`rules.toml` has each rule with its statuses and next steps; a test holds whatever is raised to it.
+
 Each error says what happened, to what, and what to do next. Its attributes travel beside the message in the body of the
 answer, so that an agent can act without reading prose.
 """
