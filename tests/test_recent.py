@@ -13,9 +13,9 @@ import pytest
 import icetower
 from icetower.contracts.terms import Layout
 from icetower.errors import ValidationFailed
+from icetower.iceberg.partitions import spec_of
 from icetower.protocol.names import Identifier
 from icetower.recent import Same, bounded_cache, weight_of_schemas
-from icetower.table.partitions import spec_of
 
 FIELDS = [{"id": 1, "name": "ts", "type": "timestamptz"}, {"id": 2, "name": "region", "type": "string"}]
 DAY = {"name": "ts_day", "transform": "day", "source-id": 1, "field-id": 1000}
@@ -142,7 +142,7 @@ def test_only_small_keys_are_counted_by_number() -> None:
     known = {
         ("icetower/contracts/owning.py", 1),  # within one term of a rule: the newest hour
         ("icetower/registry/versions.py", 1024),  # contracts that administrators have stored
-        ("icetower/conflicts/transforms.py", 1024),  # names of transforms and types
+        ("icetower/iceberg/transforms.py", 1024),  # names of transforms and types
         ("icetower_simulator/sums.py", 32),
     }
     source = Path(icetower.__file__).parent.parent

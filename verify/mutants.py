@@ -32,7 +32,7 @@ class Mutation:
     Attributes:
         rule: what it is about.
         where: the function, as ``module.function`` or ``module.Class.method`` below `package`; in packages within it,
-            as ``room/module.function``.
+            as ``room/module.function``; elsewhere, as ``icetower/room/module.function``.
         name: what the mutant does.
         old, new: a text that the function holds once, and what it says instead.
     """
@@ -72,7 +72,8 @@ class Mutation:
     def function(self) -> FunctionType:
         """What is mutated. Raises `Stale`."""
         module, *names = self.where.split(".")
-        found: Any = importlib.import_module(f"{self.package}.{module.replace('/', '.')}")
+        path = module.replace("/", ".")
+        found: Any = importlib.import_module(path if path.startswith("icetower.") else f"{self.package}.{path}")
         for name in names:
             found = inspect.getattr_static(found, name, None)
         if isinstance(found, property):

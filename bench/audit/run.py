@@ -33,8 +33,8 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from bench.experiments.plots import BLUE, GREEN, ORANGE, STYLE
 from icetower.audit.auditor import Options, audit
 from icetower.catalog.storage import FileIOStorage
+from icetower.iceberg.metadata import parse
 from icetower.table.head import HeadState
-from icetower.table.metadata import parse
 from verify.histories.long import LongHistory, into_folder
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -12,8 +12,8 @@ from uuid import uuid4
 import orjson
 
 from bench.commits.verify import NAMESPACE, TABLE, head_of
-from icetower.table.manifest_writing import write_manifest_list
-from icetower.table.manifests import read_manifest_list
+from icetower.iceberg.manifest_writing import write_manifest_list
+from icetower.iceberg.manifests import read_manifest_list
 
 SNAPSHOT_IDS_FROM = 3_000_000_000_000_000_000
 METADATA_LOG_MAX = 100

@@ -29,8 +29,8 @@ from bench.commits.latency import Latency
 from bench.commits.operations import Operation
 from bench.commits.protocol_writers import Load
 from bench.commits.verify import NAMESPACE, TABLE
-from icetower.table.manifest_writing import write_manifest_list
-from icetower.table.manifests import ManifestFile, read_manifest_list
+from icetower.iceberg.manifest_writing import write_manifest_list
+from icetower.iceberg.manifests import ManifestFile, read_manifest_list
 
 RETRIES = 4
 FIRST_WAIT_S = 0.1

@@ -15,10 +15,10 @@ import orjson
 
 from bench.commits.shapes import FLAT, Shape, Values
 from icetower.agent import DataFile
-from icetower.table.manifest_writing import manifest_row, write_manifest, write_manifest_list
-from icetower.table.manifests import ManifestFile, read_manifest_list
-from icetower.table.records import ADDED, Entry
-from icetower.table.records import DataFile as TableFile
+from icetower.iceberg.manifest_writing import manifest_row, write_manifest, write_manifest_list
+from icetower.iceberg.manifests import ManifestFile, read_manifest_list
+from icetower.iceberg.records import ADDED, Entry
+from icetower.iceberg.records import DataFile as TableFile
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,8 +22,8 @@ from pyiceberg.schema import Schema
 from pyiceberg.transforms import parse_transform
 from pyiceberg.types import LongType, NestedField, StringType, TimestamptzType
 
-from icetower.conflicts.transforms import apply
-from icetower.table.records import DATA, DataFile
+from icetower.iceberg.records import DATA, DataFile
+from icetower.iceberg.transforms import apply
 
 NOTE = "one row of one writer"
 HOUR_US = 3_600_000_000

@@ -21,7 +21,7 @@ from bench.commits.pyiceberg_writers import Job
 from bench.commits.shapes import FLAT
 from bench.commits.verify import NAMESPACE, TABLE
 from icetower.agent import Tower, new_key
-from icetower.table.manifests import read_manifest_list
+from icetower.iceberg.manifests import read_manifest_list
 
 FIRST_ROW = 1
 PREPARED_FROM = 1_000

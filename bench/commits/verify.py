@@ -12,9 +12,9 @@ from typing import Any
 
 import orjson
 
+from icetower.iceberg.manifests import read_manifest, read_manifest_list
 from icetower.protocol.marks import GROUP_FILE
 from icetower.table.groups import read_group
-from icetower.table.manifests import read_manifest, read_manifest_list
 
 NAMESPACE, TABLE = "bench", "t"
 

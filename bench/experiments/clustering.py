@@ -15,7 +15,7 @@ from bench.experiments.course import Setup
 from bench.experiments.records import Point
 from bench.experiments.work import Filter, Work
 from bench.experiments.world import Layout, Partitioning
-from icetower.conflicts.isolation import Level
+from icetower.iceberg.validation import Level
 
 NAME = "clustering"
 SEEDS = 10

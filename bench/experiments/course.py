@@ -20,10 +20,9 @@ from bench.experiments.spark import Granularity
 from bench.experiments.table import FIRST, Table, View
 from bench.experiments.work import Command, Work, draw, stream
 from bench.experiments.world import Base, Layout, base
-from icetower.conflicts.attempt import Conflict
-from icetower.conflicts.isolation import Level
-from icetower.conflicts.producer import Producer
+from icetower.iceberg.validation import Conflict, Level
 from icetower.table.head import HeadState
+from icetower_client_model.producer import Producer
 
 RULES = ("C1", "C3a", "C3b", "C4", "C5", "C6")
 """What can refuse a commit here."""

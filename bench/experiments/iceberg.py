@@ -11,8 +11,8 @@ from typing import Any
 
 from bench.experiments.course import Course, Setup
 from bench.experiments.table import as_json
-from icetower.conflicts.attempt import Conflict
-from icetower.conflicts.replay import replay
+from icetower.iceberg.validation import Conflict
+from icetower_client_model.replay import replay
 from verify.differential.compare import difference, message
 from verify.differential.oracle import Oracle
 

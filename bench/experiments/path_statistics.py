@@ -14,7 +14,7 @@ from bench.experiments.course import Setup
 from bench.experiments.records import Point
 from bench.experiments.work import Verb, Work
 from bench.experiments.world import Layout, Partitioning
-from icetower.conflicts.isolation import Level
+from icetower.iceberg.validation import Level
 
 NAME = "path-statistics"
 SEEDS = 12

@@ -1,7 +1,7 @@
 """A command turned into the operation that Spark would commit, with the files that it would write.
 
 Source: Spark 4.1 of Apache Iceberg 1.12, `SparkPositionDeltaWrite`, `SparkWrite`, `PositionDeleteWriter`; the flags are
-those of `icetower.conflicts.isolation`.
+those of `icetower_client_model.isolation`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from typing import Literal
 from bench.experiments.table import Table, View
 from bench.experiments.work import Command
 from bench.experiments.world import JSON, Place, Row
-from icetower.conflicts.isolation import Command as Told
-from icetower.conflicts.isolation import Engine, Level, flags
+from icetower.iceberg.validation import Level
+from icetower_client_model.isolation import Command as Told
+from icetower_client_model.isolation import Engine, flags
 
 Granularity = Literal["file", "partition"]
 """The table property ``write.delete.granularity``: whether a delete file is about one data file, or about all of a

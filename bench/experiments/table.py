@@ -11,16 +11,18 @@ from itertools import count
 from typing import Any
 
 from bench.experiments.world import JSON, Layout, Place, Row, data_file, delete_file
-from icetower.conflicts import cases
-from icetower.conflicts.attempt import Attempt, Conflict
-from icetower.conflicts.cases import Case, FileOf, OperationOf
-from icetower.conflicts.checks import judge
-from icetower.conflicts.history import Files, branch_head
-from icetower.conflicts.producer import Draft, Producer
-from icetower.conflicts.replay import operation_of_case
-from icetower.table import metadata as table_metadata
+from icetower.iceberg import metadata as table_metadata
+from icetower.iceberg.entries import Files
+from icetower.iceberg.records import DATA, Manifest, ManifestFile
+from icetower.iceberg.validation import Conflict
 from icetower.table.head import HeadState
-from icetower.table.records import DATA, Manifest, ManifestFile
+from icetower_client_model import cases
+from icetower_client_model.attempt import Attempt
+from icetower_client_model.cases import Case, FileOf, OperationOf
+from icetower_client_model.checks import judge
+from icetower_client_model.history import branch_head
+from icetower_client_model.producer import Draft, Producer
+from icetower_client_model.replay import operation_of_case
 
 FIRST = 1
 """Id of the snapshot that the table begins with."""

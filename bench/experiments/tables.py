@@ -13,7 +13,7 @@ from bench.experiments.clustering import LAYOUTS, SCATTER
 from bench.experiments.course import RULES
 from bench.experiments.path_statistics import PARTITIONINGS, PRECISE, TODAY
 from bench.experiments.records import Record, chosen, mean_percent
-from icetower.conflicts.isolation import Level
+from icetower.iceberg.validation import Level
 
 Records = Mapping[str, Sequence[Record]]
 """The records of both experiments, by their names."""

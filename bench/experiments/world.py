@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import date, timedelta
 from typing import Any, Literal, NamedTuple
 
-from icetower.conflicts import transforms
+from icetower.iceberg import transforms
 
 JSON = dict[str, Any]
 

@@ -18,10 +18,8 @@ from icetower.admission.targets import Places, locate, targets_of
 from icetower.contracts.document import load
 from icetower.contracts.model import Contract, Operation
 from icetower.errors import BadRequest, ContractViolation, IcetowerError, KeyMisused, ValidationFailed
-from icetower.protocol.names import Identifier
-from icetower.registry.principals import Principal, administrator
-from icetower.table.change import Change, ListDiff, Touched
-from icetower.table.manifests import (
+from icetower.iceberg.change import Change, ListDiff, Touched
+from icetower.iceberg.manifests import (
     ADDED,
     DATA,
     DELETED,
@@ -33,7 +31,9 @@ from icetower.table.manifests import (
     Manifest,
     ManifestFile,
 )
-from icetower.table.records import referenced_file
+from icetower.iceberg.records import referenced_file
+from icetower.protocol.names import Identifier
+from icetower.registry.principals import Principal, administrator
 
 TABLE = Identifier(("pricing",), "prices")
 LOCATION = "file:///w/pricing/prices"

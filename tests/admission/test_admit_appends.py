@@ -13,12 +13,12 @@ from icetower.admission.identity import Identity
 from icetower.catalog.footers import Verified
 from icetower.contracts.document import load
 from icetower.errors import IcetowerError
+from icetower.iceberg import metadata as table_metadata
+from icetower.iceberg.manifests import DataFile
 from icetower.protocol.appends import AppendRequest, FileDescriptor
 from icetower.protocol.names import Identifier
 from icetower.registry.principals import Principal, administrator
-from icetower.table import metadata as table_metadata
 from icetower.table.head import HeadState
-from icetower.table.manifests import DataFile
 
 TABLE = Identifier(("db",), "t")
 COLUMNS = [

@@ -19,11 +19,11 @@ from icetower.admission.reads import scope_of
 from icetower.admission.refusals import Misplaced
 from icetower.admission.shadow import Held, ShadowRecorder
 from icetower.ambient import SystemAmbient
-from icetower.conflicts.isolation import Level
 from icetower.contracts.check import isolation_of
 from icetower.contracts.document import load
 from icetower.contracts.model import ADMINISTRATOR, Contract, Isolation, Operation
 from icetower.errors import BadRequest, CommitConflict, ContractViolation, IcetowerError
+from icetower.iceberg.validation import Level
 from icetower.ledger.shadow import Shadowed
 from icetower.protocol.names import Identifier
 from icetower.registry.principals import Principal, administrator

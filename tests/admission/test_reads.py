@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from icetower.admission.read_scope import ReadScope, carried_over
 from icetower.admission.reads import FILTER_CHARACTERS_MAX
-from icetower.conflicts.expressions import Always, Predicate
-from icetower.conflicts.isolation import Level
-from icetower.conflicts.reads import ReadScope, carried_over
 from icetower.errors import BadRequest, ContractViolation
+from icetower.iceberg.expressions import Always, Predicate
+from icetower.iceberg.validation import Level
 from icetower.registry.principals import administrator
 from tests.admission.test_admit import FOREIGN, METADATA, A, B, ask, change, contract, file, refused, updates_of
 

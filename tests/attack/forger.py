@@ -15,9 +15,9 @@ import httpx2
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from icetower.table import puffin
-from icetower.table.manifest_writing import assign_first_row_ids, manifest_row, write_manifest, write_manifest_list
-from icetower.table.manifests import (
+from icetower.iceberg import puffin
+from icetower.iceberg.manifest_writing import assign_first_row_ids, manifest_row, write_manifest, write_manifest_list
+from icetower.iceberg.manifests import (
     ADDED,
     DATA,
     DELETED,
@@ -27,7 +27,7 @@ from icetower.table.manifests import (
     read_manifest,
     read_manifest_list,
 )
-from icetower.table.vectors import Vector, as_blob
+from icetower.iceberg.vectors import Vector, as_blob
 
 JSON = dict[str, Any]
 SCHEMA: JSON = {

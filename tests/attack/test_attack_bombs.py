@@ -11,8 +11,8 @@ import orjson
 import pytest
 
 from icetower.errors import ValidationFailed
-from icetower.table.avro_files import ROWS_MAX, UNPACKED_MAX_BYTES
-from icetower.table.manifests import read_manifest, read_manifest_list
+from icetower.iceberg.avro_files import ROWS_MAX, UNPACKED_MAX_BYTES
+from icetower.iceberg.manifests import read_manifest, read_manifest_list
 
 LONG = fastavro.parse_schema({"type": "long"})
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from icetower.table.manifests import DATA, DELETED, read_manifest
+from icetower.iceberg.manifests import DATA, DELETED, read_manifest
 from tests.attack.forger import OWNER, Forger, added, plain
 from tests.wire.tower_process import TowerProcess, error_of
 

@@ -9,8 +9,8 @@ import pytest
 
 from icetower.catalog.ports import Swap
 from icetower.errors import CommitStateUnknown, KeyMisused, UpstreamFailed
-from icetower.table.manifest_writing import manifest_row, write_manifest, write_manifest_list
-from icetower.table.manifests import ADDED, Entry
+from icetower.iceberg.manifest_writing import manifest_row, write_manifest, write_manifest_list
+from icetower.iceberg.manifests import ADDED, Entry
 from tests.commit.engine_world import TABLE, World, run, told
 
 
@@ -109,7 +109,7 @@ def test_s1_one_manifest_is_never_listed_under_two_snapshots() -> None:
 
 def _inheriting(data: bytes) -> bytes:
     """The same manifest with entries that inherit their snapshot id, as Java writes them."""
-    from icetower.table import avro_files
+    from icetower.iceberg import avro_files
 
     file = avro_files.read(data, rename=lambda _, name: name, what="the manifest")
     header = {key: value for key, value in file.header.items() if not key.startswith("avro.")}

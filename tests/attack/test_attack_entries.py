@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 import pytest
 
-from icetower.table.manifests import DATA, DELETED, Entry, read_manifest
+from icetower.iceberg.manifests import DATA, DELETED, Entry, read_manifest
 from tests.attack.forger import OWNER, SPEC, Forger, added, plain
 from tests.wire.tower_process import error_of
 

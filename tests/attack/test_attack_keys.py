@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from icetower.ambient import uuid7_of
+from icetower.iceberg.manifests import DATA
 from icetower.protocol.marks import APPLICATION, KEY, REF, SEQUENCE
-from icetower.table.manifests import DATA
 from tests.attack.forger import OWNER, Forger, added
 from tests.wire.tower_process import TowerProcess, error_of
 

@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 import pytest
 
-from icetower.table.manifests import DATA
+from icetower.iceberg.manifests import DATA
 from tests.attack.forger import SCHEMA, SPEC, Forger, added, plain
 from tests.wire.tower_process import TowerProcess, error_of
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from icetower.table.manifests import DATA, EXISTING, Entry
+from icetower.iceberg.manifests import DATA, EXISTING, Entry
 from tests.attack.forger import Forger, added, data_file
 from tests.wire.tower_process import TowerProcess, error_of
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from icetower.audit.auditor import Options, audit
 from icetower.audit.findings import Report
-from icetower.conflicts.sketch import BY_CATEGORY, eq
 from icetower.protocol.marks import FILTER, ISOLATION, READ_SNAPSHOT
+from icetower_client_model.sketch import BY_CATEGORY, eq
 from verify.histories.memory import Table
 
 Case = Mapping[str, Any]

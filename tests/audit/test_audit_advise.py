@@ -15,15 +15,15 @@ from icetower.audit.advice import WRITERS_MAX, Advice, advise, agent_name
 from icetower.audit.auditor import Options as AuditOptions
 from icetower.audit.auditor import Walk
 from icetower.cli import main
-from icetower.conflicts.sketch import append, begin, case, commit, data, op, write
 from icetower.contracts import review
 from icetower.contracts.document import load
 from icetower.contracts.findings import Severity, Written
 from icetower.contracts.model import Operation
 from icetower.contracts.regions import Range, Values
+from icetower.iceberg.partitions import PartitionSpec, spec_of
 from icetower.protocol.marks import CLIENT_LIST
 from icetower.protocol.names import Identifier
-from icetower.table.partitions import PartitionSpec, spec_of
+from icetower_client_model.sketch import append, begin, case, commit, data, op, write
 from verify.histories.driver import HistoryDriver
 from verify.histories.serial import CATEGORIES, World
 
@@ -106,7 +106,7 @@ def test_one_writer_owns_all() -> None:
 
 def test_whole_numbers_that_follow_each_other_are_a_range() -> None:
     from icetower.audit.advice import _extent
-    from icetower.table.partitions import PartitionField
+    from icetower.iceberg.partitions import PartitionField
 
     number = PartitionField(1000, "shop", "identity", "shop", "int", "int", 1)
     assert _extent(number, ["3", "4", "5", "6"]) == Range("3", "7")

@@ -19,7 +19,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from icetower.audit.auditor import AT_ONCE
 from icetower.audit.page import LANES_MAX
 from icetower.cli import main
-from icetower.table.records import DATA
+from icetower.iceberg.records import DATA
 from verify.histories.serial import File, World
 
 

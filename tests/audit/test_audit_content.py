@@ -11,9 +11,9 @@ import pytest
 
 from icetower.audit.auditor import Options
 from icetower.audit.content import ROW_ID_FIELD_ID
-from icetower.conflicts.figures import LISTED
-from icetower.conflicts.sketch import append, begin, case, commit, data, op, positions, vector, write
 from icetower.protocol.marks import READ_SNAPSHOT
+from icetower_client_model.figures import LISTED
+from icetower_client_model.sketch import append, begin, case, commit, data, op, positions, vector, write
 from tests.audit.audit_world import audited, said, with_words
 from verify.histories.driver import HistoryDriver
 from verify.wire.deletes import written

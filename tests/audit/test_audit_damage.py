@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from icetower.audit.findings import MEANINGS, Rule
+from icetower.audit.list_reading import ListReader
+from icetower.iceberg.manifests import read_manifest_list
+from icetower.iceberg.records import DATA, Entry
 from icetower.table.head import HeadState
-from icetower.table.list_reading import ListReader
-from icetower.table.manifests import read_manifest_list
-from icetower.table.records import DATA, Entry
 from tests.audit.audit_world import audited, said
 from verify.histories.memory import Table
 from verify.histories.serial import File, World
@@ -317,7 +317,7 @@ def test_a_list_that_counts_wrongly() -> None:
     newest.row = replace(newest.row, added_rows=3)
     world._number += 1
     table = world.table()
-    from icetower.table.manifest_writing import write_manifest_list
+    from icetower.iceberg.manifest_writing import write_manifest_list
 
     snapshot = snapshots(table)[-1]
     table.files.files[snapshot["manifest-list"]] = write_manifest_list(

@@ -8,10 +8,10 @@ import pytest
 
 from icetower.audit.auditor import Options
 from icetower.audit.page import page
-from icetower.conflicts.figures import FIGURES, LISTED
-from icetower.conflicts.isolation import Level
-from icetower.conflicts.sketch import append, begin, case, commit, data, op, positions, write
-from icetower.table.metadata import ancestors
+from icetower.iceberg.metadata import ancestors
+from icetower.iceberg.validation import Level
+from icetower_client_model.figures import FIGURES, LISTED
+from icetower_client_model.sketch import append, begin, case, commit, data, op, positions, write
 from tests.audit.audit_world import audited, said, with_words
 from verify.histories.driver import HistoryDriver
 

@@ -16,12 +16,12 @@ from icetower.audit.reverting import Plan
 from icetower.audit.unread import Promises, Version
 from icetower.contracts.document import load
 from icetower.errors import BadRequest
+from icetower.iceberg.entry_checks import live_entries
+from icetower.iceberg.manifests import read_manifest, read_manifest_list
 from icetower.protocol.marks import BASE, BLIND, BLIND_APPENDS, FILTER, GROUP_FILE, READ_SNAPSHOT, REVERTS
 from icetower.protocol.names import Identifier
-from icetower.table.entry_checks import live_entries
 from icetower.table.groups import Group, GroupedAppend, write_group
 from icetower.table.head import HeadState
-from icetower.table.manifests import read_manifest, read_manifest_list
 from tests.audit.audit_world import audited, said
 from verify.histories.memory import MemoryFiles, Table
 from verify.histories.serial import START_MS, File, World

@@ -17,10 +17,10 @@ from icetower.audit.auditor import Options, Walk
 from icetower.audit.page import page
 from icetower.audit.shapes import check_shape
 from icetower.errors import IcetowerError, ValidationFailed
+from icetower.iceberg.metadata import ancestors, parse
+from icetower.iceberg.partitions import spec_of
 from icetower.protocol.names import Identifier
 from icetower.table.head import HeadState
-from icetower.table.metadata import ancestors, parse
-from icetower.table.partitions import spec_of
 from verify.histories.memory import MemoryFiles
 from verify.histories.serial import World
 

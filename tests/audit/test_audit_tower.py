@@ -12,12 +12,12 @@ from icetower.agent import having_read, keyed, new_key
 from icetower.audit.auditor import audit
 from icetower.audit.commits import BEFORE, Reads, reads_of
 from icetower.audit.findings import Report
-from icetower.conflicts.expressions import TRUE, Predicate
-from icetower.conflicts.isolation import Level
+from icetower.iceberg import puffin
+from icetower.iceberg.change import Touched
+from icetower.iceberg.expressions import TRUE, Predicate
+from icetower.iceberg.validation import Level
+from icetower.iceberg.vectors import Vector, as_blob
 from icetower.protocol.marks import BASE
-from icetower.table import puffin
-from icetower.table.change import Touched
-from icetower.table.vectors import Vector, as_blob
 from tests.audit.audit_world import said
 from tests.commit.engine_world import TABLE, World, outcomes, run
 from tests.commit.iceberg_client import SNAPSHOT, Client, create, data, vector

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from icetower.audit.items import Item
+from icetower.audit.list_reading import ListReader
 from icetower.audit.manifest_reading import Cursor, ManifestReader
 from icetower.errors import ValidationFailed
-from icetower.table.list_reading import ListReader
-from icetower.table.records import DELETED
+from icetower.iceberg.records import DELETED
 from verify.histories.long import LongHistory
 from verify.histories.serial import World
 

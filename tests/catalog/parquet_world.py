@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 
 from icetower.catalog.footers import Claim
 from icetower.errors import NotFound
-from icetower.table import metadata as table_metadata
-from icetower.table.partitions import spec_of
+from icetower.iceberg import metadata as table_metadata
+from icetower.iceberg.partitions import spec_of
 
 PATH = "file:///w/t/data/a.parquet"
 

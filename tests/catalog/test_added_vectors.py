@@ -12,11 +12,11 @@ import pytest
 from icetower.catalog import deletes
 from icetower.catalog.deletes import INLINE_MAX_BYTES, RUN_GAP_MAX_BYTES, VECTORS_MAX_BYTES, Vectors
 from icetower.errors import BadRequest, NotFound, UpstreamFailed, ValidationFailed
-from icetower.table import puffin
-from icetower.table.change import Change, ListDiff, Touched
-from icetower.table.puffin import NewBlob
-from icetower.table.records import POSITION_DELETES, DataFile
-from icetower.table.vectors import BLOB_MAX_BYTES, Vector, as_blob
+from icetower.iceberg import puffin
+from icetower.iceberg.change import Change, ListDiff, Touched
+from icetower.iceberg.puffin import NewBlob
+from icetower.iceberg.records import POSITION_DELETES, DataFile
+from icetower.iceberg.vectors import BLOB_MAX_BYTES, Vector, as_blob
 
 Lies = dict[str, Any]
 

@@ -14,8 +14,8 @@ from icetower.catalog.changes import (
     read_changes,
 )
 from icetower.catalog.ports import ANY_FILE, Bound
-from icetower.table.manifest_writing import manifest_row, write_manifest, write_manifest_list
-from icetower.table.manifests import ADDED, POSITION_DELETES, DataFile, Entry, ManifestFile
+from icetower.iceberg.manifest_writing import manifest_row, write_manifest, write_manifest_list
+from icetower.iceberg.manifests import ADDED, POSITION_DELETES, DataFile, Entry, ManifestFile
 
 SCHEMA: dict[str, Any] = {
     "schema-id": 0,

@@ -22,11 +22,11 @@ from icetower.catalog.parquet_texts import ROWS_MAX, texts_in
 from icetower.catalog.storage import FileIOStorage
 from icetower.catalog.thrift import inner, read_struct, structs, whole
 from icetower.errors import NotFound, UpstreamFailed, ValidationFailed
-from icetower.table import avro_files, puffin
-from icetower.table.change import Touched
-from icetower.table.puffin import BlobAt
-from icetower.table.records import EQUALITY_DELETES, POSITION_DELETES, DataFile
-from icetower.table.vectors import BLOB_MAX_BYTES, Vector, as_blob, decode
+from icetower.iceberg import avro_files, puffin
+from icetower.iceberg.change import Touched
+from icetower.iceberg.puffin import BlobAt
+from icetower.iceberg.records import EQUALITY_DELETES, POSITION_DELETES, DataFile
+from icetower.iceberg.vectors import BLOB_MAX_BYTES, Vector, as_blob, decode
 
 PATH, POS = 2147483546, 2147483545
 A, B = "file:///t/data/a.parquet", "file:///t/data/b.parquet"

@@ -25,8 +25,8 @@ from pyiceberg.schema import Schema
 from icetower.catalog import footers as footers_module
 from icetower.catalog.footers import Claim, Footers, Layout, Verified, verified
 from icetower.errors import Unavailable, ValidationFailed
-from icetower.table import metadata as table_metadata
-from icetower.table.partitions import spec_of
+from icetower.iceberg import metadata as table_metadata
+from icetower.iceberg.partitions import spec_of
 from tests.catalog.parquet_world import PATH, Shelf, claim, column, field, parquet, table
 
 ID = column(1, "id", "long")

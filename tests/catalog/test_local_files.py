@@ -17,8 +17,8 @@ import pytest
 from icetower.catalog.ports import MANIFEST, Bound
 from icetower.catalog.storage import FileIOStorage
 from icetower.errors import BadRequest, ValidationFailed
-from icetower.table import metadata as table_metadata
-from icetower.table.metadata import OBJECT_BYTES, OBJECTS_FREE
+from icetower.iceberg import metadata as table_metadata
+from icetower.iceberg.metadata import OBJECT_BYTES, OBJECTS_FREE
 
 MIB = 1024 * 1024
 ARROW = {"py-io-impl": "pyiceberg.io.pyarrow.PyArrowFileIO"}

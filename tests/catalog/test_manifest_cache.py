@@ -11,10 +11,10 @@ import pytest
 from icetower.catalog import changes
 from icetower.catalog.changes import Manifests
 from icetower.catalog.ports import ANY_FILE, Bound
+from icetower.iceberg.listing import Listing
+from icetower.iceberg.manifest_writing import manifest_row, write_manifest, write_manifest_list
+from icetower.iceberg.manifests import ADDED, DATA, DataFile, Entry, FieldSummary, ManifestFile
 from icetower.recent import Budget, Recent
-from icetower.table.listing import Listing
-from icetower.table.manifest_writing import manifest_row, write_manifest, write_manifest_list
-from icetower.table.manifests import ADDED, DATA, DataFile, Entry, FieldSummary, ManifestFile
 
 SHAPE = {
     "spec_fields": (),

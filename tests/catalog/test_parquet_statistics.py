@@ -20,9 +20,9 @@ from icetower.catalog.parquet_columns import Leaf, read_schema
 from icetower.catalog.parquet_statistics import Values, orders, values_of
 from icetower.catalog.parquet_values import reader
 from icetower.errors import ValidationFailed
-from icetower.table.bounds import from_single_value
-from icetower.table.column_metrics import lower_bound, upper_bound
-from icetower.table.schemas import columns_by_id
+from icetower.iceberg.bounds import from_single_value
+from icetower.iceberg.column_metrics import lower_bound, upper_bound
+from icetower.iceberg.schemas import columns_by_id
 from tests.catalog.parquet_world import claim, column, table
 
 FIXTURES = Path(__file__).parent / "fixtures" / "parquet"

@@ -16,13 +16,13 @@ from icetower.catalog.changes import Manifests
 from icetower.catalog.parsing import WAITING_MAX, Parsing, Turns
 from icetower.contracts.document import load
 from icetower.errors import CommitConflict, ContractViolation, ValidationFailed
+from icetower.iceberg import avro_files
+from icetower.iceberg.manifest_writing import manifest_row, write_manifest
+from icetower.iceberg.manifests import read_manifest
 from icetower.protocol.names import Identifier
 from icetower.protocol.wire import OBJECTS_MAX, read_object
 from icetower.recent import Budget
 from icetower.registry.principals import Principal
-from icetower.table import avro_files
-from icetower.table.manifest_writing import manifest_row, write_manifest
-from icetower.table.manifests import read_manifest
 from tests.catalog.test_manifest_cache import SHAPE, Memory, entries
 
 MIB = 1024 * 1024

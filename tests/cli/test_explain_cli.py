@@ -21,8 +21,8 @@ from icetower.cli import main
 from icetower.cli.registry import token_for
 from icetower.cli.snapshots import place_in_catalog
 from icetower.cli.tables import pairs
-from icetower.conflicts.figures import FIGURES, LISTED
 from icetower.errors import UsageError
+from icetower_client_model.figures import FIGURES, LISTED
 from tests.wire.tower_process import TowerProcess
 
 FIXTURES = Path(__file__).parent.parent / "table" / "fixtures"

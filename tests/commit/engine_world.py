@@ -23,13 +23,13 @@ from icetower.commit.engine import Committed, Engine, Limits
 from icetower.commit.head import Heads
 from icetower.database import Database
 from icetower.errors import IcetowerError, NotFound
+from icetower.iceberg.change import Change
+from icetower.iceberg.manifest_writing import assign_first_row_ids, manifest_row, write_manifest, write_manifest_list
+from icetower.iceberg.manifests import ADDED, DELETED, EXISTING, DataFile, Entry, ManifestFile, read_manifest
 from icetower.protocol.names import Identifier
 from icetower.registry.principals import Principal, administrator
 from icetower.service.lifecycle import Lifecycle
-from icetower.table.change import Change
 from icetower.table.head import HeadState
-from icetower.table.manifest_writing import assign_first_row_ids, manifest_row, write_manifest, write_manifest_list
-from icetower.table.manifests import ADDED, DELETED, EXISTING, DataFile, Entry, ManifestFile, read_manifest
 
 T = TypeVar("T")
 TABLE = Identifier(("db",), "t")

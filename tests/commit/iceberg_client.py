@@ -13,14 +13,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from icetower.conflicts.history import Files, NeedsFile, branch_head, inherit
-from icetower.conflicts.operations import Flag, Kind, Operation, Removal
-from icetower.conflicts.producer import Draft, Producer
-from icetower.table.change import Touched
+from icetower.iceberg.change import Touched
+from icetower.iceberg.entries import Files, NeedsFile, inherit
+from icetower.iceberg.manifest_writing import write_manifest, write_manifest_list
+from icetower.iceberg.manifests import DELETED, DataFile, Entry, Manifest, ManifestFile
+from icetower.iceberg.records import referenced_file
 from icetower.table.head import HeadState
-from icetower.table.manifest_writing import write_manifest, write_manifest_list
-from icetower.table.manifests import DELETED, DataFile, Entry, Manifest, ManifestFile
-from icetower.table.records import referenced_file
+from icetower_client_model.history import branch_head
+from icetower_client_model.operations import Flag, Kind, Operation, Removal
+from icetower_client_model.producer import Draft, Producer
 from tests.commit.engine_world import TABLE, Request, World
 
 SCHEMA = {

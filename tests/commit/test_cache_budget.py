@@ -12,12 +12,12 @@ import pytest
 
 from icetower.commit.head import Heads
 from icetower.commit.steps import Known
+from icetower.iceberg import metadata as table_metadata
+from icetower.iceberg.growing import Growing
+from icetower.iceberg.puffin import BlobAt
 from icetower.protocol.names import Identifier
 from icetower.recent import ENTRY_BYTES, Budget, Held, Recent
-from icetower.table import metadata as table_metadata
-from icetower.table.growing import Growing
 from icetower.table.keys import KeyRecord
-from icetower.table.puffin import BlobAt
 from tests.commit.engine_world import MemoryStorage
 
 MIB = 1024 * 1024

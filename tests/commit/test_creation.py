@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from icetower.catalog.changes import read_changes
 from icetower.commit.plan import plan_creation
+from icetower.iceberg.manifests import read_manifest_list
 from icetower.registry.principals import administrator
-from icetower.table.manifests import read_manifest_list
 from tests.commit.engine_world import TABLE, World, creation, judged, run
 
 

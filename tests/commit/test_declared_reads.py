@@ -9,11 +9,11 @@ import pytest
 
 from icetower.catalog.changes import read_changes
 from icetower.commit.engine import Committed
-from icetower.conflicts.operations import Kind, Operation
 from icetower.contracts.document import load
 from icetower.errors import IcetowerError
+from icetower.iceberg.change import Touched
 from icetower.registry.principals import Principal
-from icetower.table.change import Touched
+from icetower_client_model.operations import Kind, Operation
 from tests.commit.engine_world import World, judged, outcomes, run
 from tests.commit.iceberg_client import Client, create, data, equalities, positions
 

@@ -589,7 +589,7 @@ def test_h2_groups_of_nothing_but_appends_keep_an_interval_and_commits_take_them
 
 async def fast(world: World, name: str) -> Any:
     from icetower.admission.admitted import AdmittedAppend
-    from icetower.table.change import Touched
+    from icetower.iceberg.change import Touched
 
     writer = await world.writer(name).refresh()
     assert writer.base is not None

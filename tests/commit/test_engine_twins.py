@@ -23,6 +23,7 @@ from icetower.commit.replays import Replays
 from icetower.errors import CommitConflict, CommitStateUnknown, NotFound
 from icetower.gateway.settings import Settings
 from icetower.gateway.tower import Tower, open_tower
+from icetower.iceberg.manifests import DataFile
 from icetower.protocol.appends import AppendRequest, FileDescriptor
 from icetower.protocol.commits import CommitRequest
 from icetower.registry.principals import administrator
@@ -30,7 +31,6 @@ from icetower.service.commits import Commits
 from icetower.service.outcomes import Outcomes
 from icetower.service.owners import Owners
 from icetower.service.single_flight import SingleFlight
-from icetower.table.manifests import DataFile
 from tests.commit.engine_world import TABLE, Request, World, run, told
 from tests.commit.test_engine_pipeline import OTHER, Gated, blind, ends, fails, fast, send, settled, until
 

@@ -14,14 +14,14 @@ import pytest
 from icetower.admission.admitted import AdmittedAppend
 from icetower.commit import appends as appends_module
 from icetower.commit.appends import Folded, fold, repeated, why_not
+from icetower.iceberg import metadata as table_metadata
+from icetower.iceberg.change import Touched
+from icetower.iceberg.listing import Listing
+from icetower.iceberg.manifests import ADDED, DataFile, Manifest, ManifestFile, read_manifest, read_manifest_list
+from icetower.iceberg.schemas import read_as
 from icetower.protocol.names import Identifier
-from icetower.table import metadata as table_metadata
-from icetower.table.change import Touched
 from icetower.table.groups import read_group
 from icetower.table.keys import KeyRecord
-from icetower.table.listing import Listing
-from icetower.table.manifests import ADDED, DataFile, Manifest, ManifestFile, read_manifest, read_manifest_list
-from icetower.table.schemas import read_as
 
 TABLE = Identifier(("db",), "t")
 SCHEMA = {

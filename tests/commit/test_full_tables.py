@@ -8,8 +8,8 @@ from typing import Any
 from icetower.admission.admitted import AdmittedAppend
 from icetower.commit.engine import Limits
 from icetower.errors import ValidationFailed
-from icetower.table.change import Touched
-from icetower.table.manifests import DataFile
+from icetower.iceberg.change import Touched
+from icetower.iceberg.manifests import DataFile
 from tests.commit.engine_world import TABLE, World, run
 
 MAX_BYTES = 40 * 1024

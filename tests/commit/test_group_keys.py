@@ -18,10 +18,10 @@ from icetower.commit.head import Heads
 from icetower.commit.retention import YOUNG_MS
 from icetower.database import Database
 from icetower.errors import KeyMisused, UpstreamFailed
+from icetower.iceberg import metadata as table_metadata
 from icetower.ledger.histories import Fate, TableName
 from icetower.ledger.ledger import SEQUENCE_LIFETIMES, Batch, CommitKey, Ledger
 from icetower.protocol.marks import APPLICATION, GROUP_FILE, KEY, PRINCIPAL, REF, SEQUENCE, SOURCE_SNAPSHOT
-from icetower.table import metadata as table_metadata
 from icetower.table.groups import Group, GroupedAppend, write_group
 from icetower.table.head import HeadState
 from icetower.table.keys import Keys, record_of

@@ -8,9 +8,9 @@ import pytest
 
 from icetower.catalog.changes import Manifests
 from icetower.commit.steps import Known
+from icetower.iceberg.manifests import ADDED, DATA, DataFile, Entry, Manifest, ManifestFile
+from icetower.iceberg.puffin import BlobAt
 from icetower.recent import Budget
-from icetower.table.manifests import ADDED, DATA, DataFile, Entry, Manifest, ManifestFile
-from icetower.table.puffin import BlobAt
 from tests.commit.engine_world import MemoryStorage
 
 KIB = 1024

@@ -14,12 +14,12 @@ from icetower.catalog.ports import Swap, SwapLost
 from icetower.commit.engine import Committed, Limits
 from icetower.commit.live_files import LiveFiles
 from icetower.errors import IcetowerError
+from icetower.iceberg.change import Touched
+from icetower.iceberg.listing import Listing
+from icetower.iceberg.manifests import DataFile, ManifestFile
 from icetower.table import live_paths
-from icetower.table.change import Touched
 from icetower.table.head import HeadState
-from icetower.table.listing import Listing
 from icetower.table.live_paths import LivePaths
-from icetower.table.manifests import DataFile, ManifestFile
 from tests.commit.engine_world import TABLE, World, run
 
 BLIND = {"icetower.blind": "true"}

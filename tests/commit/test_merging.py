@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from icetower.commit.merging import ENTRIES_MAX, MANIFESTS_MAX, Merge, merge_small
-from icetower.conflicts.history import Files, NeedsFiles
-from icetower.table.listing import Listing, assign_row_ids, write_listing
-from icetower.table.manifest_writing import manifest_row, write_manifest
-from icetower.table.manifests import (
+from icetower.iceberg.entries import Files, NeedsFiles
+from icetower.iceberg.listing import Listing, assign_row_ids, write_listing
+from icetower.iceberg.manifest_writing import manifest_row, write_manifest
+from icetower.iceberg.manifests import (
     ADDED,
     DELETED,
     EXISTING,

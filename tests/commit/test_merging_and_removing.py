@@ -8,8 +8,8 @@ import pytest
 
 from icetower.catalog.changes import Manifests
 from icetower.commit.head import Heads
-from icetower.conflicts.history import inherit
-from icetower.table.manifests import DATA, DELETED
+from icetower.iceberg.entries import inherit
+from icetower.iceberg.manifests import DATA, DELETED
 from tests.commit.engine_world import TABLE, World, outcomes
 from tests.commit.iceberg_client import SNAPSHOT, Client, create, data
 

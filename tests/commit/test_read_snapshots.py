@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from icetower.commit.declared import scope_to_hold
 from icetower.errors import BadRequest
+from icetower.rebase.declared import scope_to_hold
 from tests.commit.engine_world import TABLE, Request, World, outcomes, run
 from tests.commit.iceberg_client import Client, create, data, positions
 

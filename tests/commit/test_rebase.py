@@ -11,15 +11,15 @@ import pytest
 
 from icetower.catalog.changes import Manifests, read_changes
 from icetower.commit.head import Heads
-from icetower.conflicts.operations import Kind, Operation
+from icetower.iceberg import metadata as table_metadata
+from icetower.iceberg import puffin
+from icetower.iceberg.change import Touched
+from icetower.iceberg.metadata import ref_head
+from icetower.iceberg.partitions import spec_of
+from icetower.iceberg.vectors import Vector, as_blob, decode
 from icetower.protocol.names import Identifier
-from icetower.table import metadata as table_metadata
-from icetower.table import puffin
-from icetower.table.change import Touched
 from icetower.table.head import HeadState
-from icetower.table.metadata import ref_head
-from icetower.table.partitions import spec_of
-from icetower.table.vectors import Vector, as_blob, decode
+from icetower_client_model.operations import Kind, Operation
 from tests.commit.engine_world import TABLE, World, outcomes, run
 from tests.commit.iceberg_client import (
     SCHEMA,

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from icetower.commit.retention import YOUNG_MS, expirable
-from icetower.table import metadata as tm
-from icetower.table.growing import Growing
+from icetower.iceberg import metadata as tm
+from icetower.iceberg.growing import Growing
 
 JSON = dict[str, Any]
 NOW = 1_700_000_000_000

@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icetower.commit.vectors import BYTES_MAX, VECTORS_MAX, Meeting, NeedsBlobs, United, among, met, unite
-from icetower.conflicts.filtering import key_of
-from icetower.conflicts.history import Files, Live, NeedsFile, branch_head, since
 from icetower.errors import CommitConflict, ValidationFailed
-from icetower.table import puffin
-from icetower.table.change import Change, Touched
-from icetower.table.puffin import BlobAt
-from icetower.table.records import ADDED, Entry, ManifestFile, referenced_file
-from icetower.table.vectors import BLOB_MAX_BYTES, Vector, as_blob, blob_of, decode
+from icetower.iceberg import puffin
+from icetower.iceberg.change import Change, Touched
+from icetower.iceberg.entries import Files, Live, NeedsFile
+from icetower.iceberg.puffin import BlobAt
+from icetower.iceberg.records import ADDED, Entry, ManifestFile, key_of, referenced_file
+from icetower.iceberg.vectors import BLOB_MAX_BYTES, Vector, as_blob, blob_of, decode
+from icetower_client_model.history import branch_head, since
 from tests.commit.engine_world import World, outcomes, run
 from tests.commit.iceberg_client import SNAPSHOT, Client, create, data
 

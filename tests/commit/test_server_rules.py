@@ -8,15 +8,15 @@ from typing import cast
 
 import pytest
 
-from icetower.conflicts.checks import RULES
-from icetower.conflicts.expressions import TRUE
-from icetower.conflicts.history import Files
-from icetower.conflicts.isolation import Level
-from icetower.conflicts.reads import ReadScope
-from icetower.conflicts.written import WIRE, Objection, Table, Written, objections
-from icetower.table.change import Change, Touched
-from icetower.table.partitions import PartitionField, PartitionSpec
-from icetower.table.records import ADDED, DELETED, Entry, Manifest, ManifestFile
+from icetower.admission.read_scope import ReadScope
+from icetower.iceberg.change import Change, Touched
+from icetower.iceberg.entries import Files
+from icetower.iceberg.expressions import TRUE
+from icetower.iceberg.partitions import PartitionField, PartitionSpec
+from icetower.iceberg.records import ADDED, DELETED, Entry, Manifest, ManifestFile
+from icetower.iceberg.validation import Level
+from icetower.rebase.written import WIRE, Objection, Table, Written, objections
+from icetower_client_model.checks import RULES
 from tests.commit.iceberg_client import data, equalities, positions, vector
 from tools.reference import server_rules
 from tools.reference.tests import node_exists

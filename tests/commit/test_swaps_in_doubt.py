@@ -10,7 +10,7 @@ import pytest
 
 from icetower.admission.admitted import AdmittedAppend
 from icetower.catalog.ports import Swap, SwapUnknown
-from icetower.table.change import Touched
+from icetower.iceberg.change import Touched
 from tests.commit.engine_world import TABLE, FaultyUpstream, Request, World, outcomes, told
 
 BLIND = {"icetower.blind": "true"}

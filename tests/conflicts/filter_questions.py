@@ -15,13 +15,13 @@ from decimal import Decimal
 from random import Random
 from typing import Any
 
-from icetower.conflicts.expressions import bind, from_json, rewrite_not, text, to_json
-from icetower.conflicts.literals import LONG_MAX, LONG_MIN, Range, convert, order_key, value_text
-from icetower.conflicts.pruning import NULL_POINTER, OVERFLOW, Pruner, can_contain
-from icetower.conflicts.transforms import apply
 from icetower.errors import ValidationFailed
-from icetower.table.partitions import PartitionSpec, resolve_fields
-from icetower.table.records import FieldSummary
+from icetower.iceberg.expressions import bind, from_json, rewrite_not, text, to_json
+from icetower.iceberg.literals import LONG_MAX, LONG_MIN, Range, convert, order_key, value_text
+from icetower.iceberg.partitions import PartitionSpec, resolve_fields
+from icetower.iceberg.pruning import NULL_POINTER, OVERFLOW, Pruner, can_contain
+from icetower.iceberg.records import FieldSummary
+from icetower.iceberg.transforms import apply
 from tests.conflicts.filter_world import COLUMNS, EPOCH, SCHEMA, STATISTICS, data_file, manifest_row, single_value
 
 Json = dict[str, Any]

@@ -12,21 +12,11 @@ from typing import Any
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from icetower.conflicts.expressions import (
-    Always,
-    And,
-    Bound,
-    Expression,
-    Not,
-    Or,
-    Predicate,
-    bind_predicate,
-    columns_of,
-)
-from icetower.conflicts.pruning import Pruner
-from icetower.conflicts.transforms import apply
-from icetower.table.partitions import PartitionField, PartitionSpec, resolve_fields
-from icetower.table.records import DataFile, FieldSummary, ManifestFile
+from icetower.iceberg.expressions import Always, And, Bound, Expression, Not, Or, Predicate, bind_predicate, columns_of
+from icetower.iceberg.partitions import PartitionField, PartitionSpec, resolve_fields
+from icetower.iceberg.pruning import Pruner
+from icetower.iceberg.records import DataFile, FieldSummary, ManifestFile
+from icetower.iceberg.transforms import apply
 
 Row = Mapping[str, Any]
 Json = dict[str, Any]

@@ -11,13 +11,16 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from icetower.conflicts import cases
-from icetower.conflicts.attempt import Attempt, Clear, Conflict, Verdict
-from icetower.conflicts.cases import OperationOf
-from icetower.conflicts.checks import RULES_OF, ask
-from icetower.conflicts.history import Files, NeedsFile, branch_head
-from icetower.conflicts.replay import Replay, operation_of_case
-from icetower.conflicts.sketch import (
+from icetower.iceberg.entries import Files, NeedsFile
+from icetower.iceberg.partitions import PartitionSpec
+from icetower.iceberg.validation import Conflict
+from icetower_client_model import cases
+from icetower_client_model.attempt import Attempt, Clear, Verdict
+from icetower_client_model.cases import OperationOf
+from icetower_client_model.checks import RULES_OF, ask
+from icetower_client_model.history import branch_head
+from icetower_client_model.replay import Replay, operation_of_case
+from icetower_client_model.sketch import (
     BY_CATEGORY,
     append,
     case,
@@ -30,7 +33,6 @@ from icetower.conflicts.sketch import (
     vector,
     write,
 )
-from icetower.table.partitions import PartitionSpec
 
 JSON = dict[str, Any]
 

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from icetower.conflicts.attempt import Conflict, PartitionSet
-from icetower.conflicts.checks import RULES, RULES_OF, judge
-from icetower.conflicts.deletes import is_unpartitioned
-from icetower.conflicts.sketch import expire, op, rollback
+from icetower.iceberg.deletes import is_unpartitioned
+from icetower.iceberg.validation import Conflict
+from icetower_client_model.attempt import PartitionSet
+from icetower_client_model.checks import RULES, RULES_OF, judge
+from icetower_client_model.sketch import expire, op, rollback
 from tests.conflicts.rule_world import (
     ADD_BLUE,
     ADD_OTHER_SPEC,

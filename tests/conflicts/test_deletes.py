@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from icetower.conflicts import cases
-from icetower.conflicts.cases import SCHEMA
-from icetower.conflicts.deletes import Corrupt, DeleteIndex, partition_text
-from icetower.conflicts.expressions import columns_of
-from icetower.conflicts.history import Live
-from icetower.conflicts.sketch import BY_CATEGORY, case, data, equalities, positions, vector
-from icetower.table.records import ADDED, PATH_FIELD_ID, DataFile, Entry, ManifestFile, is_vector, referenced_file
+from icetower.iceberg.deletes import Corrupt, DeleteIndex, partition_text
+from icetower.iceberg.entries import Live
+from icetower.iceberg.expressions import columns_of
+from icetower.iceberg.records import ADDED, PATH_FIELD_ID, DataFile, Entry, ManifestFile, is_vector, referenced_file
+from icetower_client_model import cases
+from icetower_client_model.cases import SCHEMA
+from icetower_client_model.sketch import BY_CATEGORY, case, data, equalities, positions, vector
 from tests.conflicts.rule_world import short, specs_of
 
 JSON = dict[str, Any]

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from icetower.conflicts.checks import RULES
-from icetower.conflicts.figures import LISTED
-from icetower.conflicts.producer import EFFECTS
-from icetower.conflicts.replay import replay
+from icetower_client_model.checks import RULES
+from icetower_client_model.figures import LISTED
+from icetower_client_model.producer import EFFECTS
+from icetower_client_model.replay import replay
 from verify.differential import generate, run
 from verify.differential.compare import difference
 from verify.differential.oracle import Oracle

@@ -20,8 +20,8 @@ from bench.experiments.table import Table
 from bench.experiments.tables import all_tables, in_page, runs_each
 from bench.experiments.work import Command, Work, draw, stream
 from bench.experiments.world import Layout, Row, base, bucket
-from icetower.conflicts import checks
-from icetower.conflicts.isolation import Level
+from icetower.iceberg.validation import Level
+from icetower_client_model import checks
 from verify.differential.oracle import Oracle
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -7,21 +7,22 @@ from typing import Any
 
 import pytest
 
-from icetower.conflicts import cases
-from icetower.conflicts.checks import RULES, Conflict
-from icetower.conflicts.coexist import DEPENDS, meeting, operation_of, opinions, touched_partitions
-from icetower.conflicts.explain import DESCRIBED, Names, explain
-from icetower.conflicts.expressions import TRUE, Expression, text
-from icetower.conflicts.figures import FIGURES, LISTED
-from icetower.conflicts.history import Files, NeedsFile, parent_of
-from icetower.conflicts.isolation import Command, Level
-from icetower.conflicts.replay import Replay
-from icetower.conflicts.sketch import BY_CATEGORY, append, begin, case, commit, data, op, positions, use_spec, write
-from icetower.conflicts.timeline import timeline
 from icetower.errors import BadRequest
-from icetower.table.change import Change, change_of, diff_lists
+from icetower.iceberg.change import Change, change_of, diff_lists
+from icetower.iceberg.entries import Files, NeedsFile, parent_of
+from icetower.iceberg.expressions import TRUE, Expression, text
+from icetower.iceberg.manifests import read_manifest, read_manifest_list
+from icetower.iceberg.validation import Level
 from icetower.table.head import HeadState
-from icetower.table.manifests import read_manifest, read_manifest_list
+from icetower_client_model import cases
+from icetower_client_model.checks import RULES, Conflict
+from icetower_client_model.coexist import DEPENDS, meeting, operation_of, opinions, touched_partitions
+from icetower_client_model.explain import DESCRIBED, Names, explain
+from icetower_client_model.figures import FIGURES, LISTED
+from icetower_client_model.isolation import Command
+from icetower_client_model.replay import Replay
+from icetower_client_model.sketch import BY_CATEGORY, append, begin, case, commit, data, op, positions, use_spec, write
+from icetower_client_model.timeline import timeline
 from tests.table.manifest_fixtures import java_table
 
 NONE, SNAPSHOT, SERIALIZABLE = Level

@@ -10,7 +10,8 @@ from uuid import UUID
 import pytest
 from hypothesis import given
 
-from icetower.conflicts.expressions import (
+from icetower.errors import ValidationFailed
+from icetower.iceberg.expressions import (
     FALSE,
     NESTING_MAX,
     TRUE,
@@ -33,8 +34,7 @@ from icetower.conflicts.expressions import (
     to_json,
     typed,
 )
-from icetower.conflicts.literals import Range, compare, convert, identity_key
-from icetower.errors import ValidationFailed
+from icetower.iceberg.literals import Range, compare, convert, identity_key
 from tests.conflicts.filter_world import COLUMNS, SCHEMA, UNTIMED, field, filters, matches, rows
 
 A = Predicate("eq", "id", (5,))

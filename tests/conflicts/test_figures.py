@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from icetower.conflicts import cases
-from icetower.conflicts.figures import FIGURES, LISTED
-from icetower.conflicts.interleavings import COMMITTED, Listed
-from icetower.conflicts.picture import Figure
-from icetower.conflicts.replay import Replay
+from icetower_client_model import cases
+from icetower_client_model.figures import FIGURES, LISTED
+from icetower_client_model.interleavings import COMMITTED, Listed
+from icetower_client_model.picture import Figure
+from icetower_client_model.replay import Replay
 from verify.differential.compare import difference, live, message
 from verify.differential.oracle import Oracle
 

@@ -12,13 +12,14 @@ from typing import Any
 
 import pytest
 
-from icetower.conflicts import cases
-from icetower.conflicts.attempt import Conflict
-from icetower.conflicts.cases import OperationOf
-from icetower.conflicts.history import Files, NeedsFile
-from icetower.conflicts.producer import Draft, Producer, bins
-from icetower.conflicts.replay import Replay, operation_of_case
-from icetower.conflicts.sketch import (
+from icetower.iceberg.entries import Files, NeedsFile
+from icetower.iceberg.manifest_writing import row_of
+from icetower.iceberg.validation import Conflict
+from icetower_client_model import cases
+from icetower_client_model.cases import OperationOf
+from icetower_client_model.producer import Draft, Producer, bins
+from icetower_client_model.replay import Replay, operation_of_case
+from icetower_client_model.sketch import (
     BY_CATEGORY,
     FAIL,
     append,
@@ -35,7 +36,6 @@ from icetower.conflicts.sketch import (
     vector,
     write,
 )
-from icetower.table.manifest_writing import row_of
 from tests.conflicts.rule_world import short
 
 JSON = dict[str, Any]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from icetower.conflicts import cases
+from icetower_client_model import cases
 from verify.differential import generate
 from verify.differential.generate import Made
 from verify.differential.material import SPECS, STATISTICS

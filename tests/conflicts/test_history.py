@@ -7,22 +7,18 @@ from typing import Any
 
 import pytest
 
-from icetower.conflicts.history import (
+from icetower.iceberg.entries import (
     UNASSIGNED,
     Files,
     NeedsFile,
-    UnknownHistory,
-    branch_head,
-    history,
     inherit,
-    is_ancestor,
     operation_name,
     parent_of,
     sequence_number_of,
-    since,
 )
+from icetower.iceberg.records import ADDED, DELETED, EXISTING, DataFile, Entry, Manifest, ManifestFile
 from icetower.table.head import HeadState
-from icetower.table.records import ADDED, DELETED, EXISTING, DataFile, Entry, Manifest, ManifestFile
+from icetower_client_model.history import UnknownHistory, branch_head, history, is_ancestor, since
 
 JSON = dict[str, Any]
 ROW = ManifestFile(

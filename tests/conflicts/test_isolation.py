@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from icetower.conflicts.isolation import Command, Engine, Flags, Level, flags, known, level_of
-from icetower.conflicts.operations import Flag, Kind
 from icetower.errors import BadRequest
+from icetower.iceberg.validation import Level
+from icetower_client_model.isolation import Command, Engine, Flags, flags, known, level_of
+from icetower_client_model.operations import Flag, Kind
 
 DATA, DELETES, DELETED = Flag.NO_CONFLICTING_DATA, Flag.NO_CONFLICTING_DELETES, Flag.DELETED_FILES
 SI, SERIALIZABLE, NONE = Level.SNAPSHOT, Level.SERIALIZABLE, Level.NONE

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from icetower.conflicts import checks, history
-from icetower.conflicts.checks import RULES
-from icetower.conflicts.producer import EFFECTS
-from icetower.conflicts.replay import replay
+from icetower.iceberg import entries as history
+from icetower_client_model import checks
+from icetower_client_model.checks import RULES
+from icetower_client_model.producer import EFFECTS
+from icetower_client_model.replay import replay
 from verify.differential import mutations, run
 from verify.differential.compare import difference
 from verify.differential.mutations import HAND_MADE, MUTATIONS, Bench, Mutation
@@ -101,7 +102,7 @@ def test_the_list_is_read_as_written() -> None:
 @pytest.mark.parametrize(
     ("mutation", "said"),
     [
-        (Mutation("C1", "checks.none", "x", "a", "b"), "icetower.conflicts has no function checks.none"),
+        (Mutation("C1", "checks.none", "x", "a", "b"), "icetower_client_model has no function checks.none"),
         (Mutation("C1", "checks.no_added_data", "x", "no such text", ""), "holds 'no such text' 0 times, not once"),
         (Mutation("C1", "checks.no_added_data", "x", "attempt", ""), "times, not once"),
     ],

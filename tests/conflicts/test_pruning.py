@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icetower.conflicts.expressions import And, Expression, Not, Or, Predicate, columns_of, text
-from icetower.conflicts.metrics import IN_LIMIT
-from icetower.conflicts.pruning import NULL_POINTER, OVERFLOW, Pruner, can_contain, metrics_of
 from icetower.errors import ValidationFailed
-from icetower.table.partitions import PartitionSpec, resolve_fields
-from icetower.table.records import DataFile, FieldSummary
+from icetower.iceberg.expressions import And, Expression, Not, Or, Predicate, columns_of, text
+from icetower.iceberg.metrics import IN_LIMIT
+from icetower.iceberg.partitions import PartitionSpec, resolve_fields
+from icetower.iceberg.pruning import NULL_POINTER, OVERFLOW, Pruner, can_contain, metrics_of
+from icetower.iceberg.records import DataFile, FieldSummary
 from tests.conflicts.filter_world import (
     COLUMNS,
     SPECS,

@@ -37,8 +37,8 @@ from pyiceberg.schema import Schema
 from pyiceberg.transforms import parse_transform
 from pyiceberg.typedef import Record
 
-from icetower.conflicts.expressions import TRUE, And, Expression, Not, Or, Predicate, rewrite_not
-from icetower.table.records import DataFile
+from icetower.iceberg.expressions import TRUE, And, Expression, Not, Or, Predicate, rewrite_not
+from icetower.iceberg.records import DataFile
 from tests.conflicts.filter_world import (
     COLUMNS,
     MODERN,

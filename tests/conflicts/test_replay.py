@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from icetower.conflicts import cases
-from icetower.conflicts.replay import Replay, Trace, replay
-from icetower.conflicts.sketch import (
+from icetower.errors import BadRequest
+from icetower_client_model import cases
+from icetower_client_model.replay import Replay, Trace, replay
+from icetower_client_model.sketch import (
     FAIL,
     append,
     begin,
@@ -22,7 +23,6 @@ from icetower.conflicts.sketch import (
     use_spec,
     write,
 )
-from icetower.errors import BadRequest
 
 JSON = dict[str, Any]
 FILES: JSON = {"A": data(), "B": data(), "C": data()}

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from icetower.conflicts import cases
 from icetower.errors import BadRequest
+from icetower_client_model import cases
 from verify.differential import generate
 from verify.differential.shrink import shrink
 

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import parse_transform
 
-from icetower.conflicts import transforms
-from icetower.conflicts.expressions import Bound, Column, Predicate, bind_predicate, settle, text
-from icetower.conflicts.literals import convert
-from icetower.conflicts.transforms import apply, project, project_strict
 from icetower.errors import ValidationFailed
+from icetower.iceberg import transforms
+from icetower.iceberg.expressions import Bound, Column, Predicate, bind_predicate, settle, text
+from icetower.iceberg.literals import convert
+from icetower.iceberg.transforms import apply, project, project_strict
 from tests.conflicts.filter_world import COLUMNS, INTERNAL, SCHEMA, UNTIMED, matches, predicates, spec
 
 PYICEBERG_SCHEMA = Schema.model_validate(SCHEMA)

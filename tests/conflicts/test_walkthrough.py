@@ -13,12 +13,13 @@ from xml.etree import ElementTree
 
 import pytest
 
-from icetower.conflicts.checks import RULES
-from icetower.conflicts.figures import FIGURES
-from icetower.conflicts.isolation import Command, Level, known
-from icetower.conflicts.operations import Flag
-from icetower.conflicts.replay import replay
-from icetower.conflicts.sketch import rollback
+from icetower.iceberg.validation import Level
+from icetower_client_model.checks import RULES
+from icetower_client_model.figures import FIGURES
+from icetower_client_model.isolation import Command, known
+from icetower_client_model.operations import Flag
+from icetower_client_model.replay import replay
+from icetower_client_model.sketch import rollback
 from verify.differential.oracle import Oracle
 from verify.walkthrough import run
 from verify.walkthrough.course import APPENDS, Course, Did, Disagreement, observe

@@ -13,7 +13,7 @@ from icetower.contracts.owning import Ownership
 from icetower.contracts.regions import Pattern, Range, Region, Values
 from icetower.contracts.terms import Layout
 from icetower.contracts.values import Standing
-from icetower.table.partitions import PartitionField, PartitionSpec
+from icetower.iceberg.partitions import PartitionField, PartitionSpec
 
 NOW_MS = int(dt.datetime(2020, 3, 1, 10, 30, tzinfo=dt.UTC).timestamp() * 1000)
 TABLE = Pattern(("a",), "t")

@@ -16,8 +16,8 @@ from icetower.contracts.findings import RULES as FINDINGS
 from icetower.contracts.findings import Severity, Written
 from icetower.contracts.model import Contract, Rule
 from icetower.contracts.references import Found, between, of_table
+from icetower.iceberg.partitions import spec_of
 from icetower.protocol.names import Identifier
-from icetower.table.partitions import spec_of
 from tests.contracts.small_table import METADATA, NOW_MS, RULES
 from tests.contracts.test_contract_model import CONTRACTS
 

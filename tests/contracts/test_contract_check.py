@@ -17,8 +17,8 @@ from icetower.contracts.document import load
 from icetower.contracts.model import Contract, Operation
 from icetower.contracts.terms import NO_LAYOUT
 from icetower.contracts.values import NotUnderstood, Standing, compile_extent
+from icetower.iceberg.partitions import PartitionField, PartitionSpec
 from icetower.protocol.names import Identifier
-from icetower.table.partitions import PartitionField, PartitionSpec
 
 TABLE = Identifier(("pricing",), "product_prices")
 APPEND = frozenset({Operation.APPEND})

@@ -15,8 +15,8 @@ from icetower.contracts.terms import Layout, parse_term
 from icetower.contracts.values import compile_extent
 from icetower.contracts.write_settings import properties_of
 from icetower.demo import tables
+from icetower.iceberg.partitions import spec_of
 from icetower.protocol.names import Identifier
-from icetower.table.partitions import spec_of
 
 FOLDER = Path(__file__).parent.parent.parent / "examples" / "contracts"
 AGENTS = {

@@ -12,7 +12,7 @@ from icetower.contracts.owning import Ownership
 from icetower.contracts.terms import Layout
 from icetower.contracts.values import Standing
 from icetower.errors import BadRequest
-from icetower.table.partitions import PartitionSpec, spec_of
+from icetower.iceberg.partitions import PartitionSpec, spec_of
 
 NOW_MS = int(dt.datetime(2026, 3, 1, 9, 30, tzinfo=dt.UTC).timestamp() * 1000)
 COLUMNS = {

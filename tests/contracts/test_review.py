@@ -13,8 +13,8 @@ from icetower.contracts.gaps import gaps
 from icetower.contracts.model import Retries
 from icetower.contracts.references import Found, between, missing, references
 from icetower.errors import BadRequest
+from icetower.iceberg.partitions import spec_of
 from icetower.protocol.names import Identifier
-from icetower.table.partitions import spec_of
 
 NOW_MS = int(dt.datetime(2020, 3, 1, 10, 30, tzinfo=dt.UTC).timestamp() * 1000)
 EXAMPLES = Path(__file__).parent.parent.parent / "examples" / "contracts"

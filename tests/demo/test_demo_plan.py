@@ -20,8 +20,8 @@ from icetower.contracts.model import Operation
 from icetower.contracts.terms import Layout
 from icetower.demo import data, journal, plan, tables
 from icetower.demo.plan import Conduct, Engine
+from icetower.iceberg.partitions import PartitionField, PartitionSpec
 from icetower.protocol.names import Identifier
-from icetower.table.partitions import PartitionField, PartitionSpec
 
 DAYS = 3
 EXAMPLES = Path(__file__).parent.parent.parent / "examples" / "contracts"

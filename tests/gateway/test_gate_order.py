@@ -24,14 +24,14 @@ from icetower.contracts.document import load
 from icetower.errors import ContractViolation, IcetowerError
 from icetower.gateway.settings import Settings
 from icetower.gateway.tower import Tower, open_tower
+from icetower.iceberg import manifests as avro
+from icetower.iceberg.manifest_writing import row_of, write_manifest, write_manifest_list
 from icetower.ledger.shadow import Shadowed
 from icetower.protocol.appends import AppendRequest, FileDescriptor
 from icetower.protocol.commits import CommitRequest
 from icetower.protocol.names import Identifier
 from icetower.registry.principals import Principal, administrator
-from icetower.table import manifests as avro
 from icetower.table.head import HeadState
-from icetower.table.manifest_writing import row_of, write_manifest, write_manifest_list
 
 JSON = dict[str, Any]
 TABLE = Identifier(("ns",), "t")

@@ -26,10 +26,10 @@ from pyiceberg.schema import Schema
 from pyiceberg.transforms import BucketTransform, DayTransform
 from pyiceberg.types import DoubleType, LongType, NestedField, StringType, TimestampType
 
-from icetower.conflicts.cases import Case
 from icetower.contracts.document import load as load_contract
 from icetower.gateway.settings import Settings, load_settings
 from icetower.protocol.appends import parse_append
+from icetower_client_model.cases import Case
 from icetower_simulator.experiments import parse as parse_experiment
 from tests.pages.page_blocks import ROOT, Block
 

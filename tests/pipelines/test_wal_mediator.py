@@ -15,9 +15,9 @@ from icetower.contracts.document import load
 from icetower.contracts.model import Operation
 from icetower.contracts.terms import NO_LAYOUT
 from icetower.errors import BadRequest
+from icetower.iceberg.partitions import spec_of
 from icetower.pipelines.tables import iceberg_table, identifier, load_metadata, require_serializable
 from icetower.pipelines.wal_mediator import Job, Mediation, Window, mediate
-from icetower.table.partitions import spec_of
 from tests.pipelines.wal_world import CONTRACTS, Crash, World, crash_at, once
 
 pytestmark = pytest.mark.spark

@@ -9,13 +9,13 @@ import orjson
 import pytest
 
 from icetower.errors import BadRequest, ValidationFailed
+from icetower.iceberg import metadata as tm
+from icetower.iceberg import schemas
 from icetower.protocol import columns as bounds
 from icetower.protocol.catalog import CreateNamespace, CreateTable, UpdateProperties, parse_request
 from icetower.protocol.columns import characters_around, check_schemas
 from icetower.protocol.commits import parse_commit
 from icetower.protocol.sizes import PROPERTY_NAME_CHARACTERS_MAX
-from icetower.table import metadata as tm
-from icetower.table import schemas
 from icetower.table.client_properties import effect_of
 
 JSON = dict[str, Any]

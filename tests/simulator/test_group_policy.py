@@ -19,8 +19,8 @@ from icetower.catalog.changes import Manifests
 from icetower.catalog.ports import Swap, SwapLost
 from icetower.commit.engine import Committed, Engine, Limits
 from icetower.commit.head import Heads
+from icetower.iceberg.change import Touched
 from icetower.protocol.names import Identifier
-from icetower.table.change import Touched
 from icetower_simulator import served
 from icetower_simulator.heap import ENTRY, pop
 from icetower_simulator.latencies import Latency

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from icetower.table.change import Change, change_of, diff_lists, manifests_to_read
-from icetower.table.manifests import Manifest, ManifestFile, read_manifest, read_manifest_list
+from icetower.iceberg.change import Change, change_of, diff_lists, manifests_to_read
+from icetower.iceberg.manifests import Manifest, ManifestFile, read_manifest, read_manifest_list
 
 JAVA = tuple(f"java_v{version}_{kind}" for kind in ("cow", "mor", "kinds") for version in (2, 3))
 

@@ -19,8 +19,8 @@ from pyiceberg.avro.file import AvroFile
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from icetower.errors import ValidationFailed
-from icetower.table import avro_files
-from icetower.table.avro_encoding import encoder
+from icetower.iceberg import avro_files
+from icetower.iceberg.avro_encoding import encoder
 
 Typed = tuple[Any, st.SearchStrategy[Any]]
 """A schema, and a strategy of values that fit it."""

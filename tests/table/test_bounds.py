@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from icetower.table.bounds import bound_problems
-from icetower.table.change import Header
-from icetower.table.manifest_writing import summarise
-from icetower.table.partitions import PartitionField, PartitionSpec
-from icetower.table.records import FieldSummary, ManifestFile
+from icetower.iceberg.bounds import bound_problems
+from icetower.iceberg.change import Header
+from icetower.iceberg.manifest_writing import summarise
+from icetower.iceberg.partitions import PartitionField, PartitionSpec
+from icetower.iceberg.records import FieldSummary, ManifestFile
 
 VALUES: list[tuple[str, list[Any]]] = [
     ("int", [-3, 0, 7]),

@@ -12,7 +12,7 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.expressions import EqualTo
 
-from icetower.table.change import (
+from icetower.iceberg.change import (
     COUNTED,
     Change,
     change_of,
@@ -21,7 +21,7 @@ from icetower.table.change import (
     own_added_entries,
     summary_totals,
 )
-from icetower.table.manifests import ADDED, DELETED, EXISTING, DataFile, Entry, Manifest, ManifestFile
+from icetower.iceberg.manifests import ADDED, DELETED, EXISTING, DataFile, Entry, Manifest, ManifestFile
 from tests.table.manifest_fixtures import JAVA, SavedTable, java_table
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyiceberg.utils.truncate import truncate_upper_bound_binary_string, truncate_upper_bound_text_string
 
-from icetower.table.column_metrics import (
+from icetower.iceberg.column_metrics import (
     COUNTS,
     DEFAULT,
     FULL,

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from icetower.errors import BadRequest
-from icetower.table.default_values import check_default
-from icetower.table.statistics_files import check_statistics
+from icetower.iceberg.default_values import check_default
+from icetower.iceberg.statistics_files import check_statistics
 
 DAY, CLOCK = "2017-11-16", "22:31:08.123456"
 GOOD: list[tuple[str, Any]] = [

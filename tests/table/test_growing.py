@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from icetower.errors import IcetowerError
-from icetower.table import metadata as tm
-from icetower.table.growing import Growing
+from icetower.iceberg import metadata as tm
+from icetower.iceberg.growing import Growing
 
 JSON = dict[str, Any]
 NOW = 1_700_000_000_000
@@ -184,7 +184,7 @@ def test_the_base_is_given_back_where_nothing_changed() -> None:
 
 def test_a_commit_costs_the_same_with_a_long_history(monkeypatch: pytest.MonkeyPatch) -> None:
     """No list of the table is copied for a commit, nor is its index made again: they are made once for a group."""
-    from icetower.table import builder as module
+    from icetower.iceberg import builder as module
 
     base = table(2, 1)
     long = {**base, "snapshots": base["snapshots"] * 500, "snapshot-log": base["snapshot-log"] * 500}

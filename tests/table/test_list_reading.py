@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import pytest
 
+from icetower.audit.list_reading import ListReader
 from icetower.errors import ValidationFailed
+from icetower.iceberg.avro_files import Met
+from icetower.iceberg.listing import Listing, write_listing
+from icetower.iceberg.manifests import FieldSummary, ManifestFile, read_manifest_list
 from icetower.recent import Budget
-from icetower.table.avro_files import Met
-from icetower.table.list_reading import ListReader
-from icetower.table.listing import Listing, write_listing
-from icetower.table.manifests import FieldSummary, ManifestFile, read_manifest_list
 from tests.table.manifest_fixtures import JAVA, java_table
 
 SEEDS = range(30)

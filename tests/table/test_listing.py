@@ -19,9 +19,9 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.manifest import read_manifest_list as read_by_pyiceberg
 
 from icetower.errors import ValidationFailed
-from icetower.table.listing import Listing, Run, assign_row_ids, write_listing
-from icetower.table.manifests import read_manifest_list
-from icetower.table.records import FieldSummary, ManifestFile
+from icetower.iceberg.listing import Listing, Run, assign_row_ids, write_listing
+from icetower.iceberg.manifests import read_manifest_list
+from icetower.iceberg.records import FieldSummary, ManifestFile
 from tools import java
 from verify.differential.oracle import classpath
 
@@ -191,7 +191,7 @@ def test_a_long_life_of_replacements_leaves_no_crumbs() -> None:
 
 def test_rows_that_many_lists_share_are_encoded_and_packed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A group of n lists costs about n new rows, not n times the table (point 4 of the commit engine)."""
-    from icetower.table import listing as module
+    from icetower.iceberg import listing as module
 
     encoded: list[str] = []
     packed: list[int] = []

@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from icetower.errors import ValidationFailed
-from icetower.table import avro_files
-from icetower.table.avro_schemas import manifest_list_schema, manifest_schema, sanitised
-from icetower.table.manifest_writing import single_value
-from icetower.table.manifests import (
+from icetower.iceberg import avro_files
+from icetower.iceberg.avro_schemas import manifest_list_schema, manifest_schema, sanitised
+from icetower.iceberg.manifest_writing import single_value
+from icetower.iceberg.manifests import (
     ADDED,
     DELETED,
     EXISTING,

@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 
 from icetower.errors import ValidationFailed
+from icetower.iceberg import metadata as tm
+from icetower.iceberg import partitions, schemas
+from icetower.iceberg.builder import Builder
+from icetower.iceberg.structure import SPECS_MAX
 from icetower.protocol.columns import COLUMNS_MAX
 from icetower.protocol.sizes import PROPERTIES_MAX, check_commit
 from icetower.protocol.stretches import STRETCHES_MAX, STRUCTURAL_MAX, check_stretches, stretches
-from icetower.table import metadata as tm
-from icetower.table import partitions, schemas
-from icetower.table.builder import Builder
 from icetower.table.client_properties import NO_CODE
 from icetower.table.head import HeadState
-from icetower.table.structure import SPECS_MAX
 
 JSON = dict[str, Any]
 NOW = 1_700_000_000_000

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from icetower.errors import BadRequest
-from icetower.table import schemas, specs
-from icetower.table.avro_schemas import parse_decimal
-from icetower.table.equals import KnownOrders
+from icetower.iceberg import schemas, specs
+from icetower.iceberg.avro_schemas import parse_decimal
+from icetower.iceberg.equals import KnownOrders
 
 LONG = "9" * 5_000
 

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icetower.errors import ValidationFailed
-from icetower.table.avro_schemas import holds_values_of, partition_schema
-from icetower.table.partitions import PartitionField, PartitionSpec, human_value, partition_name, spec_of
+from icetower.iceberg.avro_schemas import holds_values_of, partition_schema
+from icetower.iceberg.partitions import PartitionField, PartitionSpec, human_value, partition_name, spec_of
 from tests.table.manifest_fixtures import JAVA, java_table
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pyiceberg.table.metadata import TableMetadataUtil
 
 from icetower.errors import BadRequest, CommitConflict, ValidationFailed
-from icetower.table import metadata as tm
+from icetower.iceberg import metadata as tm
 
 JSON = dict[str, Any]
 UUID = "0b9c1f8e-6d7f-4f0c-9d1c-3f6f6c6a1a11"

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from pyroaring import BitMap
 
 from icetower.errors import ValidationFailed
-from icetower.table import puffin
-from icetower.table.puffin import NewBlob
-from icetower.table.vectors import (
+from icetower.iceberg import puffin
+from icetower.iceberg.puffin import NewBlob
+from icetower.iceberg.vectors import (
     BLOB_MAX_BYTES,
     NOTHING,
     POSITION_MAX,

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from icetower.table import puffin
-from icetower.table.vectors import Vector, as_blob, decode, encode, merge
+from icetower.iceberg import puffin
+from icetower.iceberg.vectors import Vector, as_blob, decode, encode, merge
 from tools import java
 from verify.differential.oracle import classpath
 

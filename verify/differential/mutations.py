@@ -22,8 +22,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from icetower.conflicts import cases
-from icetower.conflicts.replay import Trace, replay
+from icetower_client_model import cases
+from icetower_client_model.replay import Trace, replay
 from verify import mutants
 from verify.differential import run
 from verify.differential.compare import difference
@@ -33,7 +33,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 
 Outcome = Mapping[str, Any]
 
-PACKAGE = "icetower.conflicts"
+PACKAGE = "icetower_client_model"
 LIST = Path(__file__).with_name("mutations.txt")
 HAND_MADE = ROOT / "tests" / "conflicts" / "cases"
 """Cases for what random ones meet too rarely, with Iceberg's outcomes."""

@@ -4,7 +4,7 @@
         outcome = oracle.run(case)
 
 A case is one table's life, as JSON: `name`, `format`, `specs`, `properties`, `files` and `steps`; its format is told
-in `icetower.conflicts.cases`. Beyond that:
+in `icetower_client_model.cases`. Beyond that:
 
 * `format` is 2, a file's `content` data, its `spec` 0, its `partition` empty, its `records` 10 and its `size` 100
   where the case says nothing.

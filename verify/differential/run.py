@@ -29,10 +29,10 @@ from typing import Any
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from icetower.conflicts.checks import RULES
-from icetower.conflicts.figures import LISTED
-from icetower.conflicts.producer import EFFECTS
-from icetower.conflicts.replay import Trace, replay
+from icetower_client_model.checks import RULES
+from icetower_client_model.figures import LISTED
+from icetower_client_model.producer import EFFECTS
+from icetower_client_model.replay import Trace, replay
 from verify.differential import generate
 from verify.differential.compare import difference, live
 from verify.differential.oracle import Oracle

@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
+from icetower.iceberg.metadata import parse
 from icetower.table.head import HeadState
-from icetower.table.metadata import parse
 from verify.differential import oracle
 from verify.histories.memory import MemoryFiles, Table
 

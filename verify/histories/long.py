@@ -15,12 +15,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from icetower.table import avro_files
-from icetower.table.avro_encoding import put_long
-from icetower.table.listing import Listing, assign_row_ids, write_listing
-from icetower.table.manifest_writing import manifest_row, write_manifest
-from icetower.table.metadata import new_table
-from icetower.table.records import ADDED, DATA, DELETED, EXISTING, DataFile, Entry, ManifestFile
+from icetower.iceberg import avro_files
+from icetower.iceberg.avro_encoding import put_long
+from icetower.iceberg.listing import Listing, assign_row_ids, write_listing
+from icetower.iceberg.manifest_writing import manifest_row, write_manifest
+from icetower.iceberg.metadata import new_table
+from icetower.iceberg.records import ADDED, DATA, DELETED, EXISTING, DataFile, Entry, ManifestFile
 
 JSON = dict[str, Any]
 Write = Callable[[str, bytes], None]

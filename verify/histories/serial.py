@@ -19,11 +19,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from icetower.protocol.marks import FILTER, ISOLATION, PRINCIPAL, READ_SNAPSHOT
-from icetower.table.head import HeadState
-from icetower.table.manifest_writing import assign_first_row_ids, manifest_row, write_manifest, write_manifest_list
-from icetower.table.metadata import new_table
-from icetower.table.records import (
+from icetower.iceberg.manifest_writing import assign_first_row_ids, manifest_row, write_manifest, write_manifest_list
+from icetower.iceberg.metadata import new_table
+from icetower.iceberg.records import (
     ADDED,
     DATA,
     DELETED,
@@ -34,6 +32,8 @@ from icetower.table.records import (
     Entry,
     ManifestFile,
 )
+from icetower.protocol.marks import FILTER, ISOLATION, PRINCIPAL, READ_SNAPSHOT
+from icetower.table.head import HeadState
 from verify.histories.memory import MemoryFiles, Table
 
 JSON = dict[str, Any]

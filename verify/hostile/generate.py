@@ -17,12 +17,12 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from icetower.table import puffin
-from icetower.table.avro_encoding import put_long
+from icetower.iceberg import puffin
+from icetower.iceberg.avro_encoding import put_long
+from icetower.iceberg.manifest_writing import manifest_row, write_manifest, write_manifest_list
+from icetower.iceberg.manifests import ADDED, DATA, DataFile, Entry
+from icetower.iceberg.vectors import Vector, as_blob
 from icetower.table.groups import Group, GroupedAppend, write_group
-from icetower.table.manifest_writing import manifest_row, write_manifest, write_manifest_list
-from icetower.table.manifests import ADDED, DATA, DataFile, Entry
-from icetower.table.vectors import Vector, as_blob
 
 KINDS = ("manifest", "list", "metadata", "parquet", "delete-file", "avro-deletes", "puffin", "vector", "group", "json")
 NUMBERS = (0, -1, 1, 2**31 - 1, -(2**31), 2**31, 2**63 - 1, -(2**63), 2**63, 2**64, 10**30, 0.5, 1e308)

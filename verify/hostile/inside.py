@@ -13,19 +13,19 @@ from icetower.catalog.deletes import PositionDeletes
 from icetower.catalog.footers import Claim, Footers
 from icetower.catalog.ports import Bound
 from icetower.errors import BadRequest, IcetowerError
+from icetower.iceberg import metadata as table_metadata
+from icetower.iceberg import puffin
+from icetower.iceberg.avro_files import LongFile, Met
+from icetower.iceberg.change import change_of, diff_lists
+from icetower.iceberg.manifests import DataFile, ManifestFile, read_manifest, read_manifest_list
+from icetower.iceberg.partitions import spec_of
+from icetower.iceberg.records import memory_of_manifest, memory_of_row
+from icetower.iceberg.vectors import decode
 from icetower.protocol.appends import parse_append
 from icetower.protocol.commits import parse_commit, parse_transaction
 from icetower.recent import Budget
-from icetower.table import metadata as table_metadata
-from icetower.table import puffin
-from icetower.table.avro_files import LongFile, Met
-from icetower.table.change import change_of, diff_lists
 from icetower.table.groups import key_records, read_group
 from icetower.table.head import HeadState
-from icetower.table.manifests import DataFile, ManifestFile, read_manifest, read_manifest_list
-from icetower.table.partitions import spec_of
-from icetower.table.records import memory_of_manifest, memory_of_row
-from icetower.table.vectors import decode
 from verify.hostile.generate import KINDS, ROOT, made
 
 SLOW_S = 5.0

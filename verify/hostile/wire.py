@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import orjson
 
 from icetower.gateway.connections import DRAINED_MAX_BYTES
-from icetower.table.manifest_writing import manifest_row, write_manifest_list
+from icetower.iceberg.manifest_writing import manifest_row, write_manifest_list
 from verify.hostile.bystanders import Bystanders, Seen
 from verify.hostile.generate import SCHEMA, bodies, dumped, entries, json_changed, made
 from verify.hostile.inside import Failure

@@ -19,7 +19,7 @@ from icetower.contracts.model import FILE_OPERATIONS, Operation
 from icetower.contracts.owning import Ownership
 from icetower.contracts.terms import Layout
 from icetower.contracts.values import Standing
-from icetower.table.partitions import spec_of
+from icetower.iceberg.partitions import spec_of
 from verify.oracle.cases import ADDED, DATA, POSITIONS, Case, File, Partition, Row, Snapshot
 from verify.oracle.gaps import may_hold_others
 from verify.oracle.reader import Effect, effect

@@ -1,7 +1,7 @@
 """Is one row in what a contract grants? Read from docs/contracts.md, row by row: value, transform, extent.
 
 Nothing of `icetower.contracts` is used here. Texts are read by rules of their own, so that a mistake of the gate's in
-reading one shows as well. What a transform makes of a value is `conflicts.transforms`, which is held against Iceberg.
+reading one shows as well. What a transform makes of a value is `iceberg.transforms`, which is held against Iceberg.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import lru_cache
 from random import Random
 
-from icetower.conflicts import transforms
+from icetower.iceberg import transforms
 from verify.oracle import values
 from verify.oracle.cases import Column, Field, Partition, Row, Spec
 

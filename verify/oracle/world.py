@@ -29,16 +29,16 @@ from icetower.catalog.ports import ANY_FILE, Bound, Storage
 from icetower.contracts import model, regions
 from icetower.contracts.model import Contract
 from icetower.errors import IcetowerError, NotFound
+from icetower.iceberg import manifests as avro
+from icetower.iceberg import puffin
+from icetower.iceberg.manifest_writing import row_of, summarise
+from icetower.iceberg.partitions import resolve_fields
+from icetower.iceberg.vectors import POSITION_FIELD_ID, Vector, as_blob
 from icetower.protocol.appends import AppendRequest, FileDescriptor
 from icetower.protocol.commits import CommitRequest
 from icetower.protocol.names import Identifier
 from icetower.registry.principals import Principal
-from icetower.table import manifests as avro
-from icetower.table import puffin
 from icetower.table.head import HeadState
-from icetower.table.manifest_writing import row_of, summarise
-from icetower.table.partitions import resolve_fields
-from icetower.table.vectors import POSITION_FIELD_ID, Vector, as_blob
 from verify.oracle import values
 from verify.oracle.cases import (
     ADDED,

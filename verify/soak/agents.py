@@ -25,7 +25,7 @@ from bench.commits.operations import Operation
 from bench.commits.prepared import prepare_one, write_data_files
 from bench.commits.raw_client import Broken, Connection, request_bytes
 from icetower.agent import DataFile, new_key
-from icetower.table.manifests import ManifestFile, read_manifest_list
+from icetower.iceberg.manifests import ManifestFile, read_manifest_list
 
 NAMESPACE = "soak"
 ROWS_MAX = 1_000_000

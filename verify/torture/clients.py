@@ -21,7 +21,7 @@ from icetower.errors import (
     NotFound,
     UpstreamFailed,
 )
-from icetower.table import metadata as table_metadata
+from icetower.iceberg import metadata as table_metadata
 from icetower.table.head import HeadState
 from verify.torture.ledger import Attempt, Intent
 from verify.torture.towers import Down, Lost, Tower

@@ -13,8 +13,8 @@ from unittest import mock
 import orjson
 
 from icetower.catalog import changes
-from icetower.table import avro_files, manifests
-from icetower.table.records import Manifest, ManifestFile
+from icetower.iceberg import avro_files, manifests
+from icetower.iceberg.records import Manifest, ManifestFile
 
 T = TypeVar("T")
 _ENTRIES_MAX = 4_000

@@ -16,14 +16,15 @@ from typing import Any
 from unittest import mock
 
 from icetower.catalog.ports import Swap, SwapLost, SwapUnknown
-from icetower.commit import draft, rebase
+from icetower.commit import draft
 from icetower.commit.gatekeeper import Gatekeeper
 from icetower.commit.turned_away import LastLook
 from icetower.commit.turns import Turn
 from icetower.errors import CommitConflict, CommitStateUnknown, UpstreamFailed
+from icetower.iceberg import metadata as table_metadata
+from icetower.rebase import grants as rebase
 from icetower.service.commits import Commits
 from icetower.service.single_flight import SingleFlight
-from icetower.table import metadata as table_metadata
 from icetower.table.keys import Keys
 from verify.torture.simulate import simulate
 from verify.torture.world import Door

@@ -17,11 +17,11 @@ import orjson
 from icetower.catalog.ports import Swap, SwapLost, SwapUnknown
 from icetower.commit.engine import Limits
 from icetower.errors import IcetowerError, UpstreamFailed
+from icetower.iceberg import metadata as table_metadata
+from icetower.iceberg.metadata import apply, with_log
 from icetower.protocol.marks import BLIND_APPENDS
 from icetower.protocol.names import Identifier
-from icetower.table import metadata as table_metadata
 from icetower.table.head import HeadState
-from icetower.table.metadata import apply, with_log
 from verify.torture import clock, memory
 from verify.torture.clients import Client
 from verify.torture.clock import Chance

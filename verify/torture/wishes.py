@@ -9,8 +9,8 @@ from typing import Any
 
 import orjson
 
+from icetower.iceberg import metadata as table_metadata
 from icetower.protocol.marks import BLIND, FILTER, ISOLATION, KEY
-from icetower.table import metadata as table_metadata
 from icetower.table.head import HeadState
 from verify.torture.judge import Judge
 from verify.torture.ledger import Attempt, Intent

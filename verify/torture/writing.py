@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from icetower.table import metadata as table_metadata
-from icetower.table.manifests import (
+from icetower.iceberg import metadata as table_metadata
+from icetower.iceberg.manifests import (
     ADDED,
     DELETED,
     EXISTING,

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
 
-from icetower.conflicts import cases
-from icetower.conflicts.cases import Case
-from icetower.conflicts.picture import Figure
-from icetower.conflicts.replay import Event, Replay
-from icetower.conflicts.timeline import Lane, timeline
+from icetower_client_model import cases
+from icetower_client_model.cases import Case
+from icetower_client_model.picture import Figure
+from icetower_client_model.replay import Event, Replay
+from icetower_client_model.timeline import Lane, timeline
 from verify.differential.compare import difference
 
 _ADDED, _DELETED = 1, 2

@@ -1,6 +1,6 @@
 """What every engine's command asks for at each level, and what that stops: tried on Iceberg itself.
 
-Each command of `icetower.conflicts.isolation` reads a table, then somebody else commits a change, then the command
+Each command of `icetower_client_model.isolation` reads a table, then somebody else commits a change, then the command
 commits. Commands that ask for the same at the same level are one line.
 """
 
@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from icetower.conflicts.cases import parse
-from icetower.conflicts.isolation import Command, Engine, Flags, Level, flags, known
-from icetower.conflicts.operations import Flag, Kind
-from icetower.conflicts.replay import Replay
-from icetower.conflicts.sketch import (
+from icetower.iceberg.validation import Level
+from icetower_client_model.cases import parse
+from icetower_client_model.isolation import Command, Engine, Flags, flags, known
+from icetower_client_model.operations import Flag, Kind
+from icetower_client_model.replay import Replay
+from icetower_client_model.sketch import (
     BY_CATEGORY,
     append,
     begin,

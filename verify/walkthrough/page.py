@@ -6,8 +6,8 @@ import re
 import textwrap
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from icetower.conflicts.isolation import Level
-from icetower.conflicts.operations import Kind
+from icetower.iceberg.validation import Level
+from icetower_client_model.operations import Kind
 from verify.walkthrough.course import APPENDS, Course, Writer
 from verify.walkthrough.draw import heading
 from verify.walkthrough.levels import CHANGES, FORMATS, METHODS, Line, stopped_by

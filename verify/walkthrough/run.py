@@ -14,8 +14,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from icetower.conflicts.figures import FIGURES
 from icetower.pipelines.session import ICEBERG_RUNTIME
+from icetower_client_model.figures import FIGURES
 from verify.differential.oracle import Oracle, OracleError
 from verify.walkthrough.course import Asked, Disagreement, observe
 from verify.walkthrough.draw import draw, legend

@@ -13,8 +13,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from icetower.table.puffin import write
-from icetower.table.vectors import Vector, as_blob
+from icetower.iceberg.puffin import write
+from icetower.iceberg.vectors import Vector, as_blob
 
 Job = dict[str, Any]
 Positions = Mapping[str, Mapping[str, list[int]]]

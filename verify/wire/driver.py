@@ -3,7 +3,7 @@
     with Driver() as driver:
         plain, tower = driver.run_many([job, through(job, catalog, ("wire", "t1"))])
 
-A job is a case of the differential test (`icetower.conflicts.cases`, `verify.differential.oracle`) with more in it:
+A job is a case of the differential test (`icetower_client_model.cases`, `verify.differential.oracle`) with more in it:
 
 - an operation may have a `summary`; it may be staged (`"stage": true`); it may have a validation of its client's own
   (`"validate_with"`: a property of summaries whose newest value must stay what it was when the writer began);

@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from icetower.conflicts.reads import ReadScope
+from icetower.admission.read_scope import ReadScope
 from icetower.contracts.model import Operation
 from icetower.errors import ContractViolation
+from icetower.iceberg.change import Change, Touched
 from icetower.protocol.names import Identifier
-from icetower.table.change import Change, Touched
 
 JSON = Mapping[str, Any]
 
@@ -71,7 +71,7 @@ class AdmittedAppend:
             one that landed is a replay.
         fingerprint: stands for the files.
         table_uuid: of the table that the question was asked of.
-        read_as: by what the files were judged (`table.schemas.read_as`); None: by nothing.
+        read_as: by what the files were judged (`iceberg.schemas.read_as`); None: by nothing.
     """
 
     principal: str

@@ -31,21 +31,21 @@ from icetower.admission.quotas import check_quota
 from icetower.admission.refusals import refusal
 from icetower.catalog.changes import FAMILY_OF, plain_path
 from icetower.catalog.footers import Claim, Verified
-from icetower.conflicts import literals
 from icetower.contracts.check import Clear, Touch, check
 from icetower.contracts.model import Operation
 from icetower.contracts.terms import Layout
 from icetower.errors import ContractViolation, KeyMisused, ValidationFailed
+from icetower.iceberg import literals
+from icetower.iceberg.avro_schemas import parse_decimal
+from icetower.iceberg.change import Change, Touched
+from icetower.iceberg.manifests import DATA
+from icetower.iceberg.metadata import MAIN
+from icetower.iceberg.partitions import PartitionField, PartitionSpec, partition_name, spec_of
+from icetower.iceberg.schemas import read_as
 from icetower.protocol.appends import AppendRequest, FileDescriptor
 from icetower.protocol.names import Identifier
 from icetower.registry.principals import Principal
-from icetower.table.avro_schemas import parse_decimal
-from icetower.table.change import Change, Touched
 from icetower.table.head import HeadState
-from icetower.table.manifests import DATA
-from icetower.table.metadata import MAIN
-from icetower.table.partitions import PartitionField, PartitionSpec, partition_name, spec_of
-from icetower.table.schemas import read_as
 
 _APPEND = frozenset({Operation.APPEND})
 _WIDE = Context(prec=1000)

@@ -20,10 +20,10 @@ from icetower.contracts.check import Clear, Touch, check
 from icetower.contracts.model import FILE_OPERATIONS, Operation
 from icetower.contracts.terms import Layout
 from icetower.errors import ContractViolation
+from icetower.iceberg.change import Change, Place, Touched
+from icetower.iceberg.partitions import spec_of
 from icetower.protocol.names import Identifier
 from icetower.registry.principals import Principal
-from icetower.table.change import Change, Place, Touched
-from icetower.table.partitions import spec_of
 
 Named = Mapping[str, frozenset[str] | None]
 """By the path of a delete file, the data files that are named in it; None: that cannot be told."""

@@ -14,14 +14,14 @@ from icetower.admission.targets import Places, known_places
 from icetower.contracts.check import Touch
 from icetower.contracts.model import Contract, Operation
 from icetower.contracts.terms import Layout
+from icetower.iceberg import metadata as table_metadata
+from icetower.iceberg.change import Change, ListDiff
+from icetower.iceberg.partitions import PartitionSpec, spec_of
+from icetower.iceberg.records import DataFile
 from icetower.protocol.names import Identifier
 from icetower.protocol.updates import added_snapshots
 from icetower.registry.principals import Principal
-from icetower.table import metadata as table_metadata
-from icetower.table.change import Change, ListDiff
 from icetower.table.client_properties import NO_CODE, Allowed
-from icetower.table.partitions import PartitionSpec, spec_of
-from icetower.table.records import DataFile
 
 JSON = Mapping[str, Any]
 

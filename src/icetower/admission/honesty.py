@@ -14,12 +14,12 @@ from icetower.admission.facts import Facts
 from icetower.admission.properties import check_properties
 from icetower.admission.targets import known_places
 from icetower.errors import ValidationFailed
+from icetower.iceberg.avro_schemas import holds_values_of
+from icetower.iceberg.bounds import bound_problems
+from icetower.iceberg.partitions import partition_key, spec_of
+from icetower.iceberg.records import is_vector
 from icetower.protocol.marks import MEDIATOR, OF_CLIENTS, OF_THE_TOWER, OURS
-from icetower.table.avro_schemas import holds_values_of
-from icetower.table.bounds import bound_problems
 from icetower.table.client_properties import check_code
-from icetower.table.partitions import partition_key, spec_of
-from icetower.table.records import is_vector
 
 JSON = Mapping[str, Any]
 

@@ -14,10 +14,10 @@ from typing import Any
 from icetower.admission.refusals import LOCATION, Misplaced
 from icetower.catalog.changes import is_under
 from icetower.errors import ContractViolation
+from icetower.iceberg.metadata import DATA_PATH, DATA_PATHS, data_location
 from icetower.protocol.names import Identifier
 from icetower.registry.principals import Principal
 from icetower.table.client_properties import effect_of
-from icetower.table.metadata import DATA_PATH, DATA_PATHS, data_location
 
 JSON = Mapping[str, Any]
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from icetower.contracts.model import Operation
-from icetower.table.change import Change
-from icetower.table.manifests import DATA, POSITION_DELETES, DataFile
-from icetower.table.records import referenced_file
+from icetower.iceberg.change import Change
+from icetower.iceberg.manifests import DATA, POSITION_DELETES, DataFile
+from icetower.iceberg.records import referenced_file
 
 JSON = Mapping[str, Any]
 

@@ -12,10 +12,10 @@ from typing import Any
 
 from icetower.contracts.model import Operation
 from icetower.errors import ContractViolation
+from icetower.iceberg.change import Change
 from icetower.protocol.marks import PRINCIPAL
 from icetower.protocol.names import Identifier
 from icetower.registry.principals import Principal
-from icetower.table.change import Change
 from icetower.table.sinks import Sink, sinks_of
 
 _APPEND = frozenset({Operation.APPEND})

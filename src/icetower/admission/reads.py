@@ -13,17 +13,17 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from icetower.conflicts.expressions import Expression, bind, columns_of, from_json
-from icetower.conflicts.isolation import Level
-from icetower.conflicts.reads import ReadScope
+from icetower.admission.read_scope import ReadScope
 from icetower.contracts.check import isolation_of, owned, reads_only_owned
 from icetower.contracts.model import FILE_OPERATIONS, Contract, Isolation, Operation
 from icetower.contracts.terms import Layout
 from icetower.errors import BadRequest, ValidationFailed
+from icetower.iceberg.change import Change
+from icetower.iceberg.expressions import Expression, bind, columns_of, from_json
+from icetower.iceberg.partitions import known_specs
+from icetower.iceberg.validation import Level
 from icetower.protocol.marks import FILTER, ISOLATION, READ_SNAPSHOT
 from icetower.protocol.names import Identifier
-from icetower.table.change import Change
-from icetower.table.partitions import known_specs
 
 JSON = Mapping[str, Any]
 
@@ -93,7 +93,7 @@ def _filter(text: Any, schema: JSON) -> Expression:
 
 
 def _check_version(said: Any, own: Collection[str]) -> None:
-    """The engine holds the commit against all that came after this version (`commit.declared`); so does an auditor."""
+    """The engine holds the commit against all that came after this version (`rebase.declared`); so does an auditor."""
     if said is not None and said != "none" and not re.fullmatch(r"\d{1,19}", str(said)):
         raise BadRequest(
             f"the snapshot property {READ_SNAPSHOT} is {str(said)[:100]!r}; it takes the id of the snapshot that was "

@@ -14,10 +14,10 @@ from typing import Any, Protocol
 from icetower.admission import operations
 from icetower.catalog.changes import MANIFESTS_PER_COMMIT_MAX
 from icetower.errors import ValidationFailed
-from icetower.table import metadata as table_metadata
-from icetower.table.change import Change, Place
-from icetower.table.manifests import DATA, DELETED, Entry, Manifest, ManifestFile
-from icetower.table.records import is_vector
+from icetower.iceberg import metadata as table_metadata
+from icetower.iceberg.change import Change, Place
+from icetower.iceberg.manifests import DATA, DELETED, Entry, Manifest, ManifestFile
+from icetower.iceberg.records import is_vector
 
 Places = Mapping[str, tuple[Place, ...]]
 """Data files by path. One path may be named in several partitions, and a deletion vector reaches all of them.

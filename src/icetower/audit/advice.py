@@ -16,15 +16,15 @@ from typing import Any
 
 from icetower.audit.commits import Commit
 from icetower.audit.telling import shown
-from icetower.conflicts.history import sequence_number_of
 from icetower.contracts.document import dump
 from icetower.contracts.model import Contract, Operation, Rule
 from icetower.contracts.regions import Extent, Pattern, Range, Region, Values, parse_pattern
 from icetower.counting import counted
+from icetower.iceberg.entries import sequence_number_of
+from icetower.iceberg.partitions import PartitionField, PartitionSpec, human_value
 from icetower.protocol.marks import GROUP_FILE, PRINCIPAL
 from icetower.protocol.names import Identifier
 from icetower.table.origins import application_of
-from icetower.table.partitions import PartitionField, PartitionSpec, human_value
 
 JSON = Mapping[str, Any]
 

@@ -32,23 +32,23 @@ from icetower.audit.integrity import (
     is_compaction,
 )
 from icetower.audit.items import Item, key_of
+from icetower.audit.list_reading import ListReader, ListStep
 from icetower.audit.manifest_reading import Cursor, ManifestReader
 from icetower.audit.overlaps import Case, Missed
 from icetower.audit.roots import UNNAMED, rooted
 from icetower.audit.shapes import check_shape, readable
 from icetower.audit.standing import Delta, Standing
 from icetower.audit.telling import called, name
-from icetower.conflicts.expressions import columns_of
-from icetower.conflicts.history import NeedsFile, parent_of
-from icetower.conflicts.isolation import Level
 from icetower.counting import counted
 from icetower.errors import BadRequest, ValidationFailed
+from icetower.iceberg.entries import NeedsFile, parent_of
+from icetower.iceberg.expressions import columns_of
+from icetower.iceberg.manifests import DataFile, ManifestFile, read_manifest
+from icetower.iceberg.metadata import MAIN, ancestors
+from icetower.iceberg.partitions import PartitionSpec, spec_of
+from icetower.iceberg.validation import Level
 from icetower.table.head import HeadState
-from icetower.table.list_reading import ListReader, ListStep
-from icetower.table.manifests import DataFile, ManifestFile, read_manifest
-from icetower.table.metadata import MAIN, ancestors
 from icetower.table.origins import through_a_tower
-from icetower.table.partitions import PartitionSpec, spec_of
 
 JSON = Mapping[str, Any]
 T = TypeVar("T")

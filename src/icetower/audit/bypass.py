@@ -14,8 +14,8 @@ from icetower.audit.findings import Rule, Verdict, Violation
 from icetower.audit.integrity import found
 from icetower.audit.items import Item
 from icetower.audit.telling import called, listed, partition_of, shown
+from icetower.iceberg.partitions import PartitionSpec
 from icetower.table.origins import origin_of
-from icetower.table.partitions import PartitionSpec
 
 JSON = Mapping[str, Any]
 PARTITIONS_SHOWN = 20

@@ -10,8 +10,8 @@ from typing import Any, cast
 
 from icetower.audit.findings import Report
 from icetower.errors import BadRequest, UsageError
+from icetower.iceberg.metadata import ancestors
 from icetower.table.head import HeadState
-from icetower.table.metadata import ancestors
 
 VERSION = 1
 

@@ -15,13 +15,13 @@ from typing import Any
 
 from icetower.audit.items import Item
 from icetower.audit.standing import Delta
-from icetower.conflicts.blindness import known_blind
-from icetower.conflicts.deletes import Place
-from icetower.conflicts.expressions import Expression, from_json
-from icetower.conflicts.history import operation_name
-from icetower.conflicts.isolation import Level
 from icetower.errors import ValidationFailed
+from icetower.iceberg.deletes import Place
+from icetower.iceberg.entries import operation_name
+from icetower.iceberg.expressions import Expression, from_json
+from icetower.iceberg.validation import Level
 from icetower.protocol.marks import BASE, BLIND_APPENDS, CLIENT_LIST, FILTER, GROUP_FILE, ISOLATION, KEY, READ_SNAPSHOT
+from icetower.rebase.blindness import known_blind
 
 JSON = Mapping[str, Any]
 BEFORE = -1

@@ -26,10 +26,10 @@ from icetower.audit.overlaps import Missed
 from icetower.audit.standing import Standing
 from icetower.audit.telling import called, name, rows
 from icetower.errors import BadRequest, NotFound, ValidationFailed
+from icetower.iceberg import avro_files
+from icetower.iceberg.records import PATH_FIELD_ID
+from icetower.iceberg.vectors import BLOB_MAX_BYTES, POSITION_FIELD_ID, decode
 from icetower.recent import Recent
-from icetower.table import avro_files
-from icetower.table.records import PATH_FIELD_ID
-from icetower.table.vectors import BLOB_MAX_BYTES, POSITION_FIELD_ID, decode
 
 ROW_ID_FIELD_ID = 2147483540
 """Column `_row_id` of data files (specification: "Reserved Field IDs")."""

@@ -20,10 +20,10 @@ from icetower.audit.items import Item
 from icetower.audit.overlaps import Details
 from icetower.audit.standing import Standing
 from icetower.audit.telling import called, name, shown
-from icetower.conflicts.expressions import Column, Expression, text
-from icetower.conflicts.isolation import Level
-from icetower.conflicts.pruning import Pruner
 from icetower.errors import ValidationFailed
+from icetower.iceberg.expressions import Column, Expression, text
+from icetower.iceberg.pruning import Pruner
+from icetower.iceberg.validation import Level
 from icetower.protocol.marks import READ_SNAPSHOT
 
 WINDOW_MAX = 128

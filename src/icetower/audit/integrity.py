@@ -12,14 +12,14 @@ from typing import Any
 
 from icetower.audit.findings import Rule, Verdict, Violation
 from icetower.audit.items import Item
+from icetower.audit.list_reading import ListStep
 from icetower.audit.manifest_reading import Body, Read
 from icetower.audit.standing import Delta, Standing
 from icetower.audit.telling import called, listed, name, names, partition_of, rows, shown
-from icetower.conflicts.deletes import is_unpartitioned
-from icetower.conflicts.history import operation_name, parent_of, sequence_number_of
+from icetower.iceberg.deletes import is_unpartitioned
+from icetower.iceberg.entries import operation_name, parent_of, sequence_number_of
+from icetower.iceberg.records import ADDED, DELETED, EXISTING, ManifestFile
 from icetower.protocol.marks import REVERTS
-from icetower.table.list_reading import ListStep
-from icetower.table.records import ADDED, DELETED, EXISTING, ManifestFile
 
 JSON = Mapping[str, Any]
 FILES_NAMED = 10

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from icetower.conflicts.deletes import Place
-from icetower.table.partitions import partition_key
-from icetower.table.records import (
+from icetower.iceberg.deletes import Place
+from icetower.iceberg.partitions import partition_key
+from icetower.iceberg.records import (
     ADDED,
     DATA,
     DELETED,

@@ -15,10 +15,10 @@ from operator import attrgetter
 
 from icetower.audit.items import Inheriting, Item
 from icetower.errors import ValidationFailed
-from icetower.table import avro_files
-from icetower.table.avro_files import Unpacked
-from icetower.table.manifests import Shape, entry_name, entry_of, malformed, shape_of
-from icetower.table.records import DELETED, EXISTING, ManifestFile
+from icetower.iceberg import avro_files
+from icetower.iceberg.avro_files import Unpacked
+from icetower.iceberg.manifests import Shape, entry_name, entry_of, malformed, shape_of
+from icetower.iceberg.records import DELETED, EXISTING, ManifestFile
 
 BODIES_MAX_BYTES = 256 * 1024 * 1024
 """Of manifests, unpacked, against which others are compared."""

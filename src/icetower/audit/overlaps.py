@@ -17,11 +17,11 @@ from icetower.audit.integrity import found
 from icetower.audit.items import Item
 from icetower.audit.standing import Standing
 from icetower.audit.telling import called, name, names, partition_of, rows
-from icetower.conflicts.deletes import is_unpartitioned
-from icetower.conflicts.expressions import Column
-from icetower.conflicts.literals import compare
-from icetower.conflicts.metrics import Metrics, metrics_of
-from icetower.table.records import ADDED, DataFile
+from icetower.iceberg.deletes import is_unpartitioned
+from icetower.iceberg.expressions import Column
+from icetower.iceberg.literals import compare
+from icetower.iceberg.metrics import Metrics, metrics_of
+from icetower.iceberg.records import ADDED, DataFile
 
 JSON = Mapping[str, Any]
 Details = Callable[[Item], DataFile]

@@ -12,7 +12,7 @@ from typing import Any
 
 from icetower.audit.findings import MEANINGS, Checked, Edge, Report, Verdict, Violation
 from icetower.audit.telling import shown, time_of, writer_of
-from icetower.conflicts.history import operation_name
+from icetower.iceberg.entries import operation_name
 
 JSON = Mapping[str, Any]
 NODES_MAX = 400

@@ -20,7 +20,7 @@ from icetower.audit.items import Item
 from icetower.audit.standing import Standing
 from icetower.audit.telling import called, listed, name, names, partition_of, place_name
 from icetower.audit.unread import Unread
-from icetower.conflicts.deletes import Place, is_unpartitioned
+from icetower.iceberg.deletes import Place, is_unpartitioned
 
 
 @dataclass(frozen=True, slots=True)

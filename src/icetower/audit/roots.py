@@ -6,8 +6,8 @@ import re
 from collections.abc import Container, Mapping
 from typing import Any
 
-from icetower.conflicts.history import parent_of
-from icetower.table.list_reading import ListStep
+from icetower.audit.list_reading import ListStep
+from icetower.iceberg.entries import parent_of
 
 JSON = Mapping[str, Any]
 

@@ -13,10 +13,10 @@ from typing import Any
 
 from icetower.audit.items import Item
 from icetower.audit.manifest_reading import Body, Cursor, Read
-from icetower.conflicts.deletes import Place
-from icetower.conflicts.pruning import can_contain
-from icetower.table.partitions import PartitionSpec
-from icetower.table.records import ADDED, DATA, DELETED, EXISTING, ManifestFile
+from icetower.iceberg.deletes import Place
+from icetower.iceberg.partitions import PartitionSpec
+from icetower.iceberg.pruning import can_contain
+from icetower.iceberg.records import ADDED, DATA, DELETED, EXISTING, ManifestFile
 
 
 @dataclass(frozen=True, slots=True)

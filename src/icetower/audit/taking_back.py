@@ -1,6 +1,6 @@
 """The one commit that takes a plan back: its manifests, its manifest list and its snapshot, as bytes. Pure.
 
-It is checked as any client's commit is: what it says must be what it does (`table.change`).
+It is checked as any client's commit is: what it says must be what it does (`iceberg.change`).
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from typing import Any
 
 from icetower.audit.items import Item, key_of
 from icetower.audit.reverting import Plan
-from icetower.conflicts.history import inherit
 from icetower.errors import IcetowerError
+from icetower.iceberg.change import change_of, diff_lists, summary_totals
+from icetower.iceberg.entries import inherit
+from icetower.iceberg.manifest_writing import assign_first_row_ids, manifest_row, write_manifest, write_manifest_list
+from icetower.iceberg.manifests import read_manifest
+from icetower.iceberg.metadata import metadata_path
+from icetower.iceberg.records import ADDED, DELETED, EXISTING, DataFile, Entry, Manifest, ManifestFile
+from icetower.iceberg.schemas import schema_of
 from icetower.protocol.marks import READ_SNAPSHOT, REVERTS
-from icetower.table.change import change_of, diff_lists, summary_totals
 from icetower.table.head import HeadState
-from icetower.table.manifest_writing import assign_first_row_ids, manifest_row, write_manifest, write_manifest_list
-from icetower.table.manifests import read_manifest
-from icetower.table.metadata import metadata_path
-from icetower.table.records import ADDED, DELETED, EXISTING, DataFile, Entry, Manifest, ManifestFile
-from icetower.table.schemas import schema_of
 
 JSON = dict[str, Any]
 SNAPSHOTS_NAMED = 1_000

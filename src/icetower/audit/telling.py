@@ -7,11 +7,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 from icetower.audit.items import Item
-from icetower.conflicts.history import operation_name
 from icetower.counting import counted
+from icetower.iceberg.entries import operation_name
+from icetower.iceberg.partitions import PartitionSpec, partition_name
 from icetower.protocol.marks import PRINCIPAL
 from icetower.table.origins import application_of
-from icetower.table.partitions import PartitionSpec, partition_name
 
 JSON = Mapping[str, Any]
 FILES_SHOWN = 3

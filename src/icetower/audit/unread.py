@@ -2,7 +2,7 @@
 
 A manifest does not say what its writer has read, and the operation does not either: an insert-only MERGE and an
 `INSERT … SELECT` from the table itself are recorded as `append`. Nor does Spark's silence: the marks by which a stale
-append is known to need no validation (`conflicts.blindness`) do not show a plain `SELECT`. So a commit counts as one
+append is known to need no validation (`rebase.blindness`) do not show a plain `SELECT`. So a commit counts as one
 that has read nothing, or only part of the table, where a statement says so:
 
 - the fast path, a Kafka Connect append and a revert read no rows by what they are;
@@ -21,14 +21,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from icetower.audit.commits import BEFORE, Commit
-from icetower.conflicts.blindness import known_blind
-from icetower.conflicts.deletes import Place
 from icetower.contracts.check import appends_blindly, owned
 from icetower.contracts.model import FILE_OPERATIONS, Contract
 from icetower.contracts.terms import Layout
+from icetower.iceberg.deletes import Place
+from icetower.iceberg.partitions import known_specs
 from icetower.protocol.marks import BASE, BLIND, BLIND_APPENDS, GROUP_FILE, KAFKA, PRINCIPAL, READ_SNAPSHOT, REVERTS
 from icetower.protocol.names import Identifier
-from icetower.table.partitions import known_specs
+from icetower.rebase.blindness import known_blind
 
 JSON = Mapping[str, Any]
 Owns = Callable[[int, tuple[Any, ...]], bool]

@@ -11,16 +11,16 @@ from urllib.parse import unquote
 
 from icetower.catalog.parsing import ON_LOOP_BYTES, Parsing
 from icetower.catalog.ports import MANIFEST, MANIFEST_LIST, Bound, Storage
-from icetower.conflicts.pruning import can_contain
 from icetower.errors import CommitConflict, NotFound, ValidationFailed
+from icetower.iceberg import metadata as table_metadata
+from icetower.iceberg.avro_files import LongFile, Met
+from icetower.iceberg.change import Change, Place, change_of, diff_lists, manifests_to_read, vectors_added
+from icetower.iceberg.listing import Listing
+from icetower.iceberg.manifests import DATA, DELETED, Manifest, ManifestFile, read_manifest, read_manifest_list
+from icetower.iceberg.partitions import PartitionSpec, spec_of
+from icetower.iceberg.pruning import can_contain
+from icetower.iceberg.records import is_vector, memory_of_manifest, memory_of_row
 from icetower.recent import Budget, Recent
-from icetower.table import metadata as table_metadata
-from icetower.table.avro_files import LongFile, Met
-from icetower.table.change import Change, Place, change_of, diff_lists, manifests_to_read, vectors_added
-from icetower.table.listing import Listing
-from icetower.table.manifests import DATA, DELETED, Manifest, ManifestFile, read_manifest, read_manifest_list
-from icetower.table.partitions import PartitionSpec, spec_of
-from icetower.table.records import is_vector, memory_of_manifest, memory_of_row
 
 MANIFESTS_PER_COMMIT_MAX = 2_000
 """A commit that touches more manifests than this is refused: reading them would starve the others."""

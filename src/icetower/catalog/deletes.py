@@ -16,12 +16,12 @@ from typing import Any
 from icetower.catalog.parquet_texts import PARQUET_MAGIC, texts_in
 from icetower.catalog.ports import Storage
 from icetower.errors import BadRequest, NotFound, ValidationFailed
+from icetower.iceberg import avro_files, puffin
+from icetower.iceberg.change import Change
+from icetower.iceberg.puffin import Blob, BlobAt
+from icetower.iceberg.records import PATH_FIELD_ID, POSITION_DELETES, DataFile, is_vector
+from icetower.iceberg.vectors import BLOB_MAX_BYTES, TARGET, blob_of, decode_of
 from icetower.recent import Budget, Recent
-from icetower.table import avro_files, puffin
-from icetower.table.change import Change
-from icetower.table.puffin import Blob, BlobAt
-from icetower.table.records import PATH_FIELD_ID, POSITION_DELETES, DataFile, is_vector
-from icetower.table.vectors import BLOB_MAX_BYTES, TARGET, blob_of, decode_of
 
 BLOBS_SHARE, TARGETS_SHARE = 0.0625, 0.0625
 """The parts of the caches' budget for blobs, since several commits meet one vector, and for targets of deletes."""

@@ -25,14 +25,14 @@ from icetower.catalog.parquet_statistics import Values, orders, values_of
 from icetower.catalog.parquet_values import reader, schema_elements
 from icetower.catalog.ports import Storage
 from icetower.catalog.thrift import Struct, inner, read_struct, structs, whole
-from icetower.conflicts import transforms
 from icetower.counting import counted
 from icetower.errors import NotFound, Unavailable, ValidationFailed
+from icetower.iceberg import transforms
+from icetower.iceberg.column_metrics import NONE, Mode, lower_bound, modes_of, upper_bound
+from icetower.iceberg.manifests import DATA, DataFile
+from icetower.iceberg.partitions import PartitionField, PartitionSpec, human_value
+from icetower.iceberg.schemas import columns, source_of
 from icetower.recent import Budget, Recent
-from icetower.table.column_metrics import NONE, Mode, lower_bound, modes_of, upper_bound
-from icetower.table.manifests import DATA, DataFile
-from icetower.table.partitions import PartitionField, PartitionSpec, human_value
-from icetower.table.schemas import columns, source_of
 from icetower.threads import Threads
 
 Json = Mapping[str, Any]

@@ -16,7 +16,7 @@ from typing import Any
 
 from icetower.catalog.thrift import Struct, inner, whole
 from icetower.errors import ValidationFailed
-from icetower.table.avro_schemas import parse_decimal
+from icetower.iceberg.avro_schemas import parse_decimal
 
 Json = Mapping[str, Any]
 

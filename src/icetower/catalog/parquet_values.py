@@ -9,7 +9,7 @@ from decimal import Context, Decimal
 from typing import Any, Literal
 
 from icetower.catalog.thrift import Struct, read_struct
-from icetower.table.avro_schemas import parse_decimal
+from icetower.iceberg.avro_schemas import parse_decimal
 
 COLUMNS_MAX = 20_000
 _WIDE = Context(prec=60)

@@ -21,9 +21,9 @@ from icetower.cli.terminal import say, writing
 from icetower.cli.timelines import FAINT
 from icetower.counting import counted
 from icetower.errors import BadRequest, UsageError
+from icetower.iceberg.metadata import MAIN
+from icetower.iceberg.partitions import spec_of
 from icetower.protocol.names import Identifier
-from icetower.table.metadata import MAIN
-from icetower.table.partitions import spec_of
 
 PARTITIONS_SHOWN = 12
 WRITER_CHARACTERS = 24

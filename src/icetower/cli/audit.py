@@ -24,10 +24,10 @@ from icetower.cli.snapshots import Place
 from icetower.cli.tables import DEFAULT_CATALOG, CatalogName, Copied, PlacedFiles, Properties, StorageOptions, place_of
 from icetower.cli.terminal import say, warn, writing
 from icetower.cli.timelines import AGAIN, BAD, FAINT, GOOD, hanging
-from icetower.conflicts.isolation import Level
 from icetower.counting import counted
 from icetower.errors import UsageError
-from icetower.table.metadata import MAIN, ancestors
+from icetower.iceberg.metadata import MAIN, ancestors
+from icetower.iceberg.validation import Level
 
 FOUND = 3
 """Exit status where something is wrong."""

@@ -20,9 +20,9 @@ from icetower.contracts.findings import Written
 from icetower.contracts.references import Found, without_catalog
 from icetower.contracts.regions import Pattern
 from icetower.errors import IcetowerError, NotFound, Unavailable, UpstreamFailed, ValidationFailed
+from icetower.iceberg.manifests import DATA, DELETED
+from icetower.iceberg.partitions import PartitionSpec, partition_key, spec_of
 from icetower.protocol.names import Identifier
-from icetower.table.manifests import DATA, DELETED
-from icetower.table.partitions import PartitionSpec, partition_key, spec_of
 
 TIMEOUT_S = 30.0
 MANIFESTS_MAX = 2_000

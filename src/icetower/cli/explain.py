@@ -20,13 +20,13 @@ from icetower.cli.snapshots import Found, held_together, place_of_metadata, with
 from icetower.cli.tables import Properties, pairs, place_of
 from icetower.cli.terminal import say
 from icetower.cli.timelines import AGAIN, BAD, FAINT, GOOD, draw, explained, hanging, title_of
-from icetower.conflicts.coexist import DEPENDS
-from icetower.conflicts.expressions import TRUE, text, to_json
-from icetower.conflicts.figures import FIGURES, LISTED
-from icetower.conflicts.interleavings import Listed
-from icetower.conflicts.isolation import Level
-from icetower.conflicts.timeline import Timeline, timeline
 from icetower.errors import UsageError
+from icetower.iceberg.expressions import TRUE, text, to_json
+from icetower.iceberg.validation import Level
+from icetower_client_model.coexist import DEPENDS
+from icetower_client_model.figures import FIGURES, LISTED
+from icetower_client_model.interleavings import Listed
+from icetower_client_model.timeline import Timeline, timeline
 
 RULE_COLUMNS = 80
 REFUSED = 3

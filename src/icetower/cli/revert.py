@@ -32,9 +32,9 @@ from icetower.cli.timelines import BAD, FAINT, GOOD, hanging
 from icetower.cli.times import since_ms
 from icetower.counting import counted, series
 from icetower.errors import CommitConflict, CommitStateUnknown, IcetowerError, Unavailable, UpstreamFailed, UsageError
+from icetower.iceberg.metadata import MAIN
 from icetower.protocol.marks import KEY
 from icetower.protocol.names import Identifier
-from icetower.table.metadata import MAIN
 
 REFUSED = 3
 """Exit status where others have built on what the agent wrote."""

@@ -19,17 +19,18 @@ from icetower.agent.failures import NO_EXPLANATION, error_of
 from icetower.catalog.changes import Manifests
 from icetower.catalog.ports import ON_OWN_ACCOUNT
 from icetower.catalog.storage import FileIOStorage
-from icetower.conflicts.coexist import Guess, Meeting, Opinion, meeting, operation_of, opinions, touched_partitions
-from icetower.conflicts.explain import Names
-from icetower.conflicts.expressions import TRUE, Expression, columns_of, from_json, typed
-from icetower.conflicts.history import Files, NeedsFile, operation_name, parent_of
-from icetower.conflicts.isolation import DEFAULT_LEVEL, LEVEL_PROPERTIES, Command, Level, level_of
 from icetower.errors import BadRequest, IcetowerError, NoSuchTable, NotAuthenticated, Unavailable, UpstreamFailed
-from icetower.table import metadata as table_metadata
-from icetower.table.change import Change, change_of, diff_lists, manifests_to_read
+from icetower.iceberg import metadata as table_metadata
+from icetower.iceberg.change import Change, change_of, diff_lists, manifests_to_read
+from icetower.iceberg.entries import Files, NeedsFile, operation_name, parent_of
+from icetower.iceberg.expressions import TRUE, Expression, columns_of, from_json, typed
+from icetower.iceberg.manifests import Manifest, ManifestFile
+from icetower.iceberg.validation import Level
 from icetower.table.client_properties import is_code
 from icetower.table.head import HeadState
-from icetower.table.manifests import Manifest, ManifestFile
+from icetower_client_model.coexist import Guess, Meeting, Opinion, meeting, operation_of, opinions, touched_partitions
+from icetower_client_model.explain import Names
+from icetower_client_model.isolation import DEFAULT_LEVEL, LEVEL_PROPERTIES, Command, level_of
 
 T = TypeVar("T")
 TIMEOUT_S = 30.0

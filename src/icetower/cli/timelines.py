@@ -9,10 +9,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from icetower.conflicts.explain import Explanation
-from icetower.conflicts.operations import Flag
-from icetower.conflicts.picture import Figure
-from icetower.conflicts.timeline import Lane, Moment, Sight, Timeline
+from icetower_client_model.explain import Explanation
+from icetower_client_model.operations import Flag
+from icetower_client_model.picture import Figure
+from icetower_client_model.timeline import Lane, Moment, Sight, Timeline
 
 GOOD, BAD, AGAIN, FAINT = "green", "bold red", "yellow", "dim"
 _CHECKS: Mapping[str, str] = {

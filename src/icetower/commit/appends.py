@@ -16,17 +16,17 @@ from typing import Any
 
 from icetower.admission.admitted import AdmittedAppend
 from icetower.errors import CommitConflict
+from icetower.iceberg import metadata as table_metadata
+from icetower.iceberg.change import Change, ListDiff, summary_totals
+from icetower.iceberg.listing import Listing, assign_row_ids, write_listing
+from icetower.iceberg.manifest_writing import row_of, write_manifest
+from icetower.iceberg.manifests import ADDED, DATA, Entry, ManifestFile
+from icetower.iceberg.metadata import Metadata
+from icetower.iceberg.partitions import spec_of
+from icetower.iceberg.schemas import read_as, schema_of
 from icetower.protocol.marks import GROUP_FILE, GROUP_SIZE, REF
-from icetower.table import metadata as table_metadata
-from icetower.table.change import Change, ListDiff, summary_totals
 from icetower.table.groups import Group, GroupedAppend, group_file_name, key_records, write_group
 from icetower.table.keys import KeyRecord
-from icetower.table.listing import Listing, assign_row_ids, write_listing
-from icetower.table.manifest_writing import row_of, write_manifest
-from icetower.table.manifests import ADDED, DATA, Entry, ManifestFile
-from icetower.table.metadata import Metadata
-from icetower.table.partitions import spec_of
-from icetower.table.schemas import read_as, schema_of
 
 JSON = dict[str, Any]
 
@@ -40,7 +40,7 @@ class Folded:
 
     Attributes:
         snapshot: as it goes into the metadata (JSON).
-        updates: `add-snapshot` and `set-snapshot-ref`, for `table.metadata.apply`.
+        updates: `add-snapshot` and `set-snapshot-ref`, for `iceberg.metadata.apply`.
         files: what to write before the swap: manifests, manifest list and group file, by path.
         lists: the new manifest list, by its path.
         keys: what the snapshot stands for from now on: one record for each append with a key or a number.

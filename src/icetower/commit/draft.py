@@ -13,23 +13,23 @@ from typing import Any
 import orjson
 
 from icetower.admission.admitted import Admitted
-from icetower.commit.ground import Ground, Made
 from icetower.commit.merging import merge_small
-from icetower.conflicts.history import Live, NeedsFiles, parent_of
-from icetower.conflicts.pruning import can_contain
 from icetower.errors import CommitConflict, KeyMisused
+from icetower.iceberg import metadata as table_metadata
+from icetower.iceberg.change import COUNTED, Change, Touched, own_added_entries, summary_totals
+from icetower.iceberg.entries import Live, NeedsFiles, parent_of
+from icetower.iceberg.entry_checks import Identity, identity_of
+from icetower.iceberg.listing import Listing, assign_row_ids, write_listing
+from icetower.iceberg.manifest_writing import manifest_row, write_manifest
+from icetower.iceberg.manifests import ADDED, DATA, DELETED, EXISTING, DataFile, Entry, Manifest, ManifestFile
+from icetower.iceberg.metadata import Metadata
+from icetower.iceberg.pruning import can_contain
+from icetower.iceberg.records import referenced_file
+from icetower.iceberg.schemas import schema_of
 from icetower.protocol.marks import APPLICATION, BASE, CLIENT_LIST, KEY, PRINCIPAL, REF, SEQUENCE
 from icetower.protocol.updates import target_ref
-from icetower.table import metadata as table_metadata
-from icetower.table.change import COUNTED, Change, Touched, own_added_entries, summary_totals
-from icetower.table.entry_checks import Identity, identity_of
-from icetower.table.listing import Listing, assign_row_ids, write_listing
+from icetower.table.ground import Ground, Made
 from icetower.table.live_paths import live_in
-from icetower.table.manifest_writing import manifest_row, write_manifest
-from icetower.table.manifests import ADDED, DATA, DELETED, EXISTING, DataFile, Entry, Manifest, ManifestFile
-from icetower.table.metadata import Metadata
-from icetower.table.records import referenced_file
-from icetower.table.schemas import schema_of
 
 JSON = dict[str, Any]
 

@@ -10,12 +10,12 @@ from icetower.ambient import Ambient
 from icetower.catalog.ports import METADATA_FILE, METADATA_MAX_BYTES, Storage, Upstream
 from icetower.commit.group_keys import GroupKeys
 from icetower.errors import NotFound
+from icetower.iceberg import metadata as table_metadata
+from icetower.iceberg.metadata import Metadata
 from icetower.ledger.ledger import Ledger
 from icetower.protocol.names import Identifier
 from icetower.recent import Budget, Recent
-from icetower.table import metadata as table_metadata
 from icetower.table.head import HeadState
-from icetower.table.metadata import Metadata
 from icetower.table.origins import through_a_tower
 
 TABLES_SHARE = 0.0625

@@ -13,16 +13,16 @@ from weakref import WeakValueDictionary
 
 from icetower.admission.admitted import AdmittedAppend
 from icetower.catalog.changes import Manifests
-from icetower.conflicts.history import Files, NeedsFile
-from icetower.conflicts.pruning import can_contain
 from icetower.errors import CommitConflict, KeyMisused, NotFound, ValidationFailed
+from icetower.iceberg.change import Change
+from icetower.iceberg.entries import Files, NeedsFile
+from icetower.iceberg.listing import Listing
+from icetower.iceberg.manifests import DELETED, ManifestFile, read_manifest
+from icetower.iceberg.partitions import PartitionSpec
+from icetower.iceberg.pruning import can_contain
 from icetower.recent import Recent
-from icetower.table.change import Change
 from icetower.table.head import HeadState
-from icetower.table.listing import Listing
 from icetower.table.live_paths import LivePaths, Place, live_in, plain
-from icetower.table.manifests import DELETED, ManifestFile, read_manifest
-from icetower.table.partitions import PartitionSpec
 
 LIVE_SHARE = 0.25
 """The part of the caches' budget that the live paths of all branches may take, the most recently used first."""

@@ -25,13 +25,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from icetower.conflicts.history import Files, Live, NeedsFiles
 from icetower.errors import ValidationFailed
-from icetower.table.listing import Listing
-from icetower.table.manifest_writing import manifest_row, write_manifest
-from icetower.table.manifests import DATA, EXISTING, Entry, Manifest, ManifestFile
-from icetower.table.metadata import Metadata
-from icetower.table.schemas import schema_of
+from icetower.iceberg.entries import Files, Live, NeedsFiles
+from icetower.iceberg.listing import Listing
+from icetower.iceberg.manifest_writing import manifest_row, write_manifest
+from icetower.iceberg.manifests import DATA, EXISTING, Entry, Manifest, ManifestFile
+from icetower.iceberg.metadata import Metadata
+from icetower.iceberg.schemas import schema_of
 
 ENTRIES_MAX = 2_000
 """So many entries a merge rewrites at most. It takes about a tenth of a second."""

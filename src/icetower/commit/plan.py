@@ -25,27 +25,27 @@ from icetower.admission.admitted import Admitted, AdmittedAppend
 from icetower.admission.identity import application_of
 from icetower.catalog.ports import METADATA_MAX_BYTES
 from icetower.commit.appends import Folded, fold, once_each, why_not
-from icetower.commit.declared import scope_to_hold
 from icetower.commit.draft import Replacement, data_path, finish, merged_parent
-from icetower.commit.ground import Ground, Made
 from icetower.commit.live_files import NeedsPaths, Of, check, named_by
-from icetower.commit.rebase import Word, base_of, conflicts_of, refusal, steps_since, word_for
 from icetower.commit.retention import expirable
 from icetower.commit.vectors import NeedsBlobs, among, met, unite
-from icetower.conflicts.history import Files, NeedsFile, NeedsFiles
-from icetower.conflicts.written import Targets, loose
 from icetower.errors import CommitConflict, IcetowerError, KeyMisused, ValidationFailed
+from icetower.iceberg import metadata as table_metadata
+from icetower.iceberg.entries import Files, NeedsFile, NeedsFiles
+from icetower.iceberg.listing import Listing
+from icetower.iceberg.manifests import DataFile, ManifestFile
+from icetower.iceberg.metadata import Metadata
+from icetower.iceberg.puffin import BlobAt
 from icetower.protocol.marks import CLIENT_LIST
 from icetower.protocol.sizes import check_room
 from icetower.protocol.updates import target_ref
-from icetower.table import metadata as table_metadata
+from icetower.rebase.declared import scope_to_hold
+from icetower.rebase.grants import Word, base_of, conflicts_of, refusal, steps_since, word_for
+from icetower.rebase.written import Targets, loose
+from icetower.table.ground import Ground, Made
 from icetower.table.head import HeadState
 from icetower.table.keys import KeyRecord, Keys, cut_off, rolled_back
 from icetower.table.lines import reaches
-from icetower.table.listing import Listing
-from icetower.table.manifests import DataFile, ManifestFile
-from icetower.table.metadata import Metadata
-from icetower.table.puffin import BlobAt
 
 JSON = Mapping[str, Any]
 Member = Admitted | AdmittedAppend

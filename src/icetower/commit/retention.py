@@ -34,8 +34,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from icetower.admission.properties import positive
+from icetower.iceberg.metadata import Metadata
 from icetower.protocol.marks import RETENTION_AGE_MAX_MS, RETENTION_SINKS_MAX_MS, RETENTION_SNAPSHOTS_MAX
-from icetower.table.metadata import Metadata
 from icetower.table.sinks import sinks_of
 
 JSON = Mapping[str, Any]

@@ -22,18 +22,18 @@ from icetower.commit.limits import Limits
 from icetower.commit.live_files import LiveFiles, Of
 from icetower.commit.plan import Member, Needs, Plan, Sources, plan
 from icetower.commit.queue import Waiting
-from icetower.commit.rebase import asks_for_snapshot_isolation
-from icetower.conflicts.history import Files
 from icetower.errors import CommitConflict, IcetowerError
+from icetower.iceberg import metadata as table_metadata
+from icetower.iceberg.entries import Files
+from icetower.iceberg.manifests import Manifest, ManifestFile, read_manifest, read_manifest_list
+from icetower.iceberg.metadata import Metadata
+from icetower.iceberg.puffin import BlobAt
+from icetower.iceberg.records import memory_of_manifest
 from icetower.protocol.names import Identifier
 from icetower.protocol.updates import target_ref
+from icetower.rebase.grants import asks_for_snapshot_isolation
 from icetower.recent import Budget, Held
-from icetower.table import metadata as table_metadata
 from icetower.table.head import HeadState
-from icetower.table.manifests import Manifest, ManifestFile, read_manifest, read_manifest_list
-from icetower.table.metadata import Metadata
-from icetower.table.puffin import BlobAt
-from icetower.table.records import memory_of_manifest
 
 KNOWN_SHARE = 0.25
 """The part of the caches' budget that tables' workers hold until their queues are empty: each of them, and all."""

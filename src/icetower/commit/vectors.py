@@ -15,15 +15,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from icetower.commit.draft import Replacement
-from icetower.conflicts.filtering import FileKey, key_of
-from icetower.conflicts.history import Files, Live
 from icetower.errors import CommitConflict, ValidationFailed
-from icetower.table import puffin
-from icetower.table.change import Change, Touched
-from icetower.table.partitions import partition_key
-from icetower.table.puffin import Blob, BlobAt
-from icetower.table.records import ADDED, DATA, DELETED, DataFile, Entry, is_vector
-from icetower.table.vectors import BLOB_MAX_BYTES, Overlap, Vector, as_blob, blob_of, decode_of, merge
+from icetower.iceberg import puffin
+from icetower.iceberg.change import Change, Touched
+from icetower.iceberg.entries import Files, Live
+from icetower.iceberg.partitions import partition_key
+from icetower.iceberg.puffin import Blob, BlobAt
+from icetower.iceberg.records import ADDED, DATA, DELETED, DataFile, Entry, FileKey, is_vector, key_of
+from icetower.iceberg.vectors import BLOB_MAX_BYTES, Overlap, Vector, as_blob, blob_of, decode_of, merge
 
 JSON = Mapping[str, Any]
 

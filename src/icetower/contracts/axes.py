@@ -14,7 +14,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from icetower.conflicts.transforms import apply
 from icetower.contracts.boxes import HIGHEST, LOWEST, Box, Cut, Spans, after, before, difference, intersection, span
 from icetower.contracts.model import Rule
 from icetower.contracts.owning import Prefix, source_of, width_of
@@ -23,7 +22,8 @@ from icetower.contracts.terms import Layout, parse_term
 from icetower.contracts.values import Compiled, NotUnderstood, compile_extent, moment_of
 from icetower.contracts.wording import CALENDAR, OFFSET, spans_text
 from icetower.errors import ValidationFailed
-from icetower.table.partitions import PartitionField, PartitionSpec, result_of
+from icetower.iceberg.partitions import PartitionField, PartitionSpec, result_of
+from icetower.iceberg.transforms import apply
 
 BUCKETS_MAX = 65_536
 """The most buckets to which two numbers of buckets are brought."""

@@ -14,8 +14,8 @@ from icetower.contracts.model import FILE_OPERATIONS, Contract, Isolation, Opera
 from icetower.contracts.owning import Ownership
 from icetower.contracts.terms import NO_LAYOUT, Layout
 from icetower.contracts.values import Standing
+from icetower.iceberg.partitions import PartitionSpec, partition_name
 from icetower.protocol.names import Identifier
-from icetower.table.partitions import PartitionSpec, partition_name
 
 NAMED_IN_MESSAGE = 5
 NAMED_IN_LIST = 100

@@ -15,7 +15,7 @@ from icetower.contracts.boxes import NOTHING, Box, Spans, TooMany, difference, m
 from icetower.contracts.model import Rule
 from icetower.contracts.terms import Layout
 from icetower.contracts.values import NotUnderstood
-from icetower.table.partitions import PartitionSpec
+from icetower.iceberg.partitions import PartitionSpec
 
 
 def gaps(

@@ -18,7 +18,7 @@ from icetower.contracts.regions import Extent, Pattern, Range, Region
 from icetower.contracts.terms import Layout, parse_term
 from icetower.contracts.values import NotUnderstood, compile_extent, moment_of
 from icetower.contracts.wording import CALENDAR, UNIT_MS
-from icetower.table.partitions import PartitionField, PartitionSpec
+from icetower.iceberg.partitions import PartitionField, PartitionSpec
 
 MOMENTS_MAX = 400
 """Moments at which moving regions are looked at."""

@@ -23,14 +23,14 @@ from decimal import Decimal
 from functools import lru_cache
 from typing import Any
 
-from icetower.conflicts.transforms import apply
 from icetower.contracts.model import Rule
 from icetower.contracts.regions import Extent, Region, with_joined
 from icetower.contracts.terms import Layout
 from icetower.contracts.values import Compiled, NotUnderstood, Standing, compile_extent, depends_on_now, grain_ms
 from icetower.errors import ValidationFailed
+from icetower.iceberg.partitions import PartitionField, PartitionSpec
+from icetower.iceberg.transforms import apply
 from icetower.recent import Same
-from icetower.table.partitions import PartitionField, PartitionSpec
 
 INSIDE, OUTSIDE, PARTLY = Standing.INSIDE, Standing.OUTSIDE, Standing.PARTLY
 _CALENDAR = ("year", "month", "day", "hour")

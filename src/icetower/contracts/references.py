@@ -12,7 +12,6 @@ from decimal import Decimal
 from functools import cached_property
 from typing import Any
 
-from icetower.conflicts.transforms import apply
 from icetower.contracts.findings import Finding, Place, Severity, Written
 from icetower.contracts.model import Operation, Rule
 from icetower.contracts.overlaps import common_tables, overlaps, written
@@ -23,8 +22,9 @@ from icetower.contracts.terms import Layout
 from icetower.contracts.values import NotUnderstood, Standing, compile_extent
 from icetower.counting import series
 from icetower.errors import ValidationFailed
+from icetower.iceberg.partitions import PartitionField, PartitionSpec, columns_of, partition_name, spec_of
+from icetower.iceberg.transforms import apply
 from icetower.protocol.names import Identifier
-from icetower.table.partitions import PartitionField, PartitionSpec, columns_of, partition_name, spec_of
 
 NAMED_MAX = 8
 """Columns, fields and partitions that are named."""

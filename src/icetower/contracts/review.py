@@ -32,8 +32,8 @@ from icetower.contracts.regions import Extent, Pattern, Range
 from icetower.contracts.terms import Layout, parse_term
 from icetower.contracts.values import NotUnderstood, moment_of
 from icetower.contracts.wording import UNIT_MS, operations_text
+from icetower.iceberg.partitions import PartitionSpec
 from icetower.protocol.names import Identifier
-from icetower.table.partitions import PartitionSpec
 
 ORPHANS_AGE_LEAST_S = 86_400
 """Younger files are not deleted: Iceberg's own procedure refuses to, since a writer may be at work on them for long."""

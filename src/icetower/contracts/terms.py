@@ -15,8 +15,8 @@ from functools import cached_property
 from typing import Any
 
 from icetower.errors import ValidationFailed
+from icetower.iceberg.partitions import PartitionField, PartitionSpec, columns_of, resolve_fields, result_of
 from icetower.recent import Same, bounded_cache, weight_of_schemas
-from icetower.table.partitions import PartitionField, PartitionSpec, columns_of, resolve_fields, result_of
 
 SHARED_MAX_BYTES = 16 * 1024 * 1024
 """Of layouts, with their schemas, that are kept for the versions of tables to come."""

@@ -16,7 +16,7 @@ from enum import Enum
 from typing import Any
 
 from icetower.contracts.regions import NOW, Extent, Values
-from icetower.table.partitions import PartitionField
+from icetower.iceberg.partitions import PartitionField
 
 _EPOCH_DAY = dt.date(1970, 1, 1).toordinal()
 _DATE = re.compile(r"(\d{4})(?:-(\d\d)(?:-(\d\d)(?:[T-](\d\d))?)?)?")

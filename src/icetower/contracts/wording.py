@@ -10,7 +10,7 @@ from icetower.contracts.model import IMPLIED, Operation
 from icetower.contracts.reading import duration_text
 from icetower.contracts.regions import Extent, Region, Values
 from icetower.counting import series
-from icetower.table.partitions import PartitionField, human_value
+from icetower.iceberg.partitions import PartitionField, human_value
 
 CALENDAR = ("year", "month", "day", "hour")
 UNIT_MS = {"year": 366 * 86_400_000, "month": 31 * 86_400_000, "day": 86_400_000, "hour": 3_600_000}

@@ -27,8 +27,8 @@ from icetower.demo.plan import Conduct, Engine
 from icetower.demo.reconcile import Verdict, read_table, reconcile
 from icetower.demo.report import Findings, Promise, count_commits, queue_waits
 from icetower.demo.serving import Serving, hire, tower_process
+from icetower.iceberg.metadata import parse
 from icetower.table.head import HeadState
-from icetower.table.metadata import parse
 
 ATTEMPTS_MAX = 1000
 

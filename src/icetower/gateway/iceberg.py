@@ -40,6 +40,7 @@ from icetower.gateway.kept_answers import endpoint_of
 from icetower.gateway.paths import path_of
 from icetower.gateway.settings import Settings
 from icetower.gateway.unread import SharedResponse
+from icetower.iceberg.metadata import Metadata
 from icetower.ledger.answers import Answer
 from icetower.protocol import catalog as wire
 from icetower.protocol.appends import append_answer, parse_append
@@ -53,7 +54,6 @@ from icetower.service.journal import Journal
 from icetower.service.lifecycle import Lifecycle
 from icetower.table.client_properties import check_code
 from icetower.table.head import HeadState, overlaid
-from icetower.table.metadata import Metadata
 
 Item = TypeVar("Item", Identifier, Namespace)
 

@@ -15,12 +15,12 @@ from typing import Any
 from icetower.ambient import Ambient
 from icetower.catalog.changes import Manifests
 from icetower.errors import IcetowerError
+from icetower.iceberg.partitions import partition_name
 from icetower.observe.events import Event, Events
 from icetower.observe.matters import one_line
 from icetower.protocol.names import Identifier
 from icetower.table.head import HeadState
 from icetower.table.origins import origin_of
-from icetower.table.partitions import partition_name
 
 KEPT = 1_000
 PARTITIONS_MAX = 20

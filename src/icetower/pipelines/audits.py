@@ -27,10 +27,10 @@ from icetower.audit.checkpoint import Checkpoint
 from icetower.catalog.ports import ON_OWN_ACCOUNT
 from icetower.catalog.storage import FileIOStorage
 from icetower.errors import IcetowerError, NoSuchTable, UsageError
+from icetower.iceberg.metadata import parse
 from icetower.pipelines.session import CATALOG, CREDENTIAL_VARIABLE, TOKEN_VARIABLE, spark_session
 from icetower.pipelines.tables import iceberg_table
 from icetower.table.head import HeadState
-from icetower.table.metadata import parse
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -23,9 +23,9 @@ from pyspark.sql import functions as f
 
 from icetower.ambient import Ambient, SystemAmbient
 from icetower.errors import IcetowerError
+from icetower.iceberg.metadata import data_location
 from icetower.pipelines.session import CATALOG, CREDENTIAL_VARIABLE, TOKEN_VARIABLE, spark_session
 from icetower.pipelines.tables import Metadata, iceberg_table, metadata_of, told
-from icetower.table.metadata import data_location
 from icetower.table.references import named_by
 
 DAY_S = 24 * 3600

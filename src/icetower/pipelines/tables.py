@@ -17,9 +17,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from icetower.contracts.model import Contract, Isolation
 from icetower.errors import BadRequest, CommitConflict, CommitStateUnknown, NoSuchTable, UpstreamFailed
+from icetower.iceberg.metadata import current_snapshot_id
 from icetower.protocol.marks import BLIND_APPENDS
 from icetower.protocol.names import Identifier
-from icetower.table.metadata import current_snapshot_id
 
 T = TypeVar("T")
 

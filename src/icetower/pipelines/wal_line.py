@@ -15,9 +15,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from icetower.iceberg.metadata import current_snapshot_id
 from icetower.protocol.marks import SOURCE_SNAPSHOT
 from icetower.table.lines import Line
-from icetower.table.metadata import current_snapshot_id
 
 Metadata = Mapping[str, Any]
 Snapshot = Mapping[str, Any]

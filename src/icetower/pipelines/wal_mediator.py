@@ -35,6 +35,8 @@ from icetower.contracts.document import load
 from icetower.contracts.model import Contract, Operation
 from icetower.contracts.terms import Layout
 from icetower.errors import BadRequest, CommitConflict, IcetowerError, UsageError
+from icetower.iceberg.metadata import current_snapshot_id
+from icetower.iceberg.partitions import spec_of
 from icetower.pipelines.session import CATALOG, CREDENTIAL_VARIABLE, TOKEN_VARIABLE, spark_session
 from icetower.pipelines.tables import (
     commit_nothing,
@@ -74,8 +76,6 @@ from icetower.pipelines.wal_rows import (
     judge,
     proven_specs,
 )
-from icetower.table.metadata import current_snapshot_id
-from icetower.table.partitions import spec_of
 
 SNAPSHOTS_MAX = 10_000
 TRIES = 5

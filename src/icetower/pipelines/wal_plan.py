@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from icetower.errors import BadRequest
+from icetower.iceberg.metadata import ancestors, current_snapshot_id
 from icetower.pipelines.wal_line import FIRST, Logged, picked, returned_at_ms
 from icetower.protocol.marks import KEY, MEDIATOR
-from icetower.table.metadata import ancestors, current_snapshot_id
 
 Metadata = Mapping[str, Any]
 Snapshot = Mapping[str, Any]

@@ -19,11 +19,11 @@ from icetower.contracts.check import Clear, Touch, check
 from icetower.contracts.model import Contract, Operation
 from icetower.contracts.terms import Layout
 from icetower.errors import BadRequest
+from icetower.iceberg.partitions import PartitionField, PartitionSpec, spec_of
 from icetower.pipelines.tables import quoted
 from icetower.pipelines.wal_plan import Metadata
 from icetower.pipelines.wal_reading import ORDER, SEQUENCE, SPEC
 from icetower.protocol.names import Identifier
-from icetower.table.partitions import PartitionField, PartitionSpec, spec_of
 
 KEY_COLUMN = "_idempotency_key"
 AGENT_COLUMN = "_agent"

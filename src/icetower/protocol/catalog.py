@@ -39,7 +39,7 @@ class UpdateProperties(Wire):
 
 
 class CreateTable(Wire):
-    """`CreateTableRequest`. Schema, spec and order stay JSON: `table.metadata.new_table` reads them."""
+    """`CreateTableRequest`. Schema, spec and order stay JSON: `iceberg.metadata.new_table` reads them."""
 
     name: Name
     location: str | None = None

@@ -22,12 +22,12 @@ from icetower.errors import (
     NotAuthenticated,
     TooManyRequests,
 )
+from icetower.iceberg.change import Touched
+from icetower.iceberg.partitions import partition_key, partition_name
 from icetower.ledger.attempts import PARTITIONS_MAX, Attempt, Outcome
 from icetower.observe.events import Event, Events
 from icetower.observe.matters import one_line
-from icetower.table.change import Touched
 from icetower.table.head import HeadState
-from icetower.table.partitions import partition_key, partition_name
 
 FILES_LOOKED_AT_MAX = 2_000
 """Files of one commit whose partitions are looked at for the log."""

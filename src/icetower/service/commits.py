@@ -24,6 +24,7 @@ from icetower.commit.head import Heads
 from icetower.commit.replays import Replays
 from icetower.contracts.model import Operation
 from icetower.errors import KeyMisused, NotSupported
+from icetower.iceberg.change import Touched
 from icetower.protocol.appends import AppendRequest
 from icetower.protocol.commits import CommitRequest
 from icetower.protocol.names import Identifier
@@ -34,7 +35,6 @@ from icetower.service.journal import Journal
 from icetower.service.lifecycle import Lifecycle
 from icetower.service.outcomes import Attempt, Outcomes
 from icetower.service.single_flight import SingleFlight
-from icetower.table.change import Touched
 from icetower.table.head import HeadState
 
 Work = Callable[[], Awaitable[tuple[Committed, ...]]]

@@ -24,14 +24,14 @@ from icetower.errors import (
     NoSuchTable,
     NotFound,
 )
+from icetower.iceberg import metadata as table_metadata
+from icetower.iceberg.builder import is_uuid
+from icetower.iceberg.metadata import Metadata
 from icetower.ledger.histories import TableName
 from icetower.ledger.ledger import Ledger
 from icetower.protocol.names import Identifier, Namespace
-from icetower.table import metadata as table_metadata
-from icetower.table.builder import is_uuid
 from icetower.table.client_properties import NO_CODE, Allowed, check_code
 from icetower.table.head import HeadState
-from icetower.table.metadata import Metadata
 from icetower.table.references import named_by
 
 _UUID_LENGTH = 36

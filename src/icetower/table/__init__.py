@@ -1,1 +1,1 @@
-"""Iceberg's own structures: metadata as plain JSON, manifest lists, manifests, and the `Change` of a commit. Pure."""
+"""Icetower's own view of a table: one version of it, and its keys, groups, branches and sinks. Pure."""

@@ -12,11 +12,11 @@ from typing import Any
 
 import orjson
 
+from icetower.iceberg.metadata import Metadata
+from icetower.iceberg.partitions import PartitionSpec, spec_of
 from icetower.table.client_properties import Allowed, withheld
 from icetower.table.document import Document
 from icetower.table.keys import Keys
-from icetower.table.metadata import Metadata
-from icetower.table.partitions import PartitionSpec, spec_of
 
 _MEMORY_FACTOR = 9
 """A version takes about five times its JSON when it is parsed; its JSON in parts and as a whole, and the answer that it

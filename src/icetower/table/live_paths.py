@@ -4,7 +4,7 @@ A manifest never changes once a snapshot names it. So its live paths are read on
 kept, at most twelve bytes a file. A path that meets no hash is in no manifest. Another is looked for in the manifests
 that hold its hash. Of a million files, one path in 4,000 meets a hash by chance, and costs a look at one manifest.
 
-The listing is followed from group to group by its runs (`table.listing`), which lists of one table share.
+The listing is followed from group to group by its runs (`iceberg.listing`), which lists of one table share.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 
 from pyroaring import BitMap
 
-from icetower.table.listing import Listing, Run
-from icetower.table.records import DATA, DELETED, Manifest, ManifestFile
+from icetower.iceberg.listing import Listing, Run
+from icetower.iceberg.records import DATA, DELETED, Manifest, ManifestFile
 
 FILES_MAX = 1_000_000
 """So many live files of a branch are known at most, those of the newest manifests; older ones are not looked at."""

@@ -1,1 +1,0 @@
-"""Which changes may coexist. Pure."""

@@ -1,0 +1,377 @@
+"""May a stale commit be rebased, and is anything in its way? Pure (traps R1 to R3, R6 to R9).
+
+The protocol doesn't say what a client has read. So a commit is rebased only by somebody's word, which is found here:
+
+- nobody's is needed for an append that is known to be blind, and for a rewrite that shows that it changes no row;
+- the table's, that snapshot isolation is enough for it;
+- the contract's, that its principal reads nothing but what it owns, or is owed no more than snapshot isolation;
+- the client's own, a filter and an isolation level in the snapshot's summary.
+
+Then what was written meanwhile is held against it (`rebase.written`). A conflict is refused with its snapshot,
+partition, file, rule and next step; without a word, the client is sent back to validate, as everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any
+
+from icetower.admission.admitted import Admitted
+from icetower.admission.operations import preserves_rows
+from icetower.admission.read_scope import ReadScope, carried_over
+from icetower.errors import CommitConflict
+from icetower.iceberg.change import Change
+from icetower.iceberg.entries import operation_name, parent_of
+from icetower.iceberg.partitions import partition_name
+from icetower.iceberg.records import DATA, POSITION_DELETES, referenced_file
+from icetower.iceberg.validation import Conflict, Level
+from icetower.protocol.marks import BLIND_APPENDS, READ_SNAPSHOT, STRICT
+from icetower.rebase.blindness import known_blind
+from icetower.rebase.declared import unseen
+from icetower.rebase.revalidation import (
+    is_merge,
+    merges_new_rows,
+    only_its_client_validates,
+    says_what_it_read,
+    shared_sinks,
+)
+from icetower.rebase.written import Table, Targets, Written, objections
+from icetower.table.ground import Ground
+from icetower.table.sinks import sinks_of
+
+JSON = Mapping[str, Any]
+
+LEVELS = tuple(f"write.{command}.isolation-level" for command in ("merge", "update", "delete"))
+"""The table properties by which Spark chooses how much a command validates."""
+
+ROW_ID = 2147483540
+"""The id of the column `_row_id` (specification: "Reserved Field IDs")."""
+
+STEPS_MAX = 50_000
+"""A base that lies further back than this is refused: to look at all that came since would keep everybody waiting."""
+
+
+class Kind(Enum):
+    """What a change is, as far as its files and its summary prove it."""
+
+    BLIND = "blind"
+    REWRITE = "rewrite"
+    LAYOUT = "layout"
+    ROWS = "rows"
+    PREDICATE = "predicate"
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """By whose word a commit is rebased.
+
+    Attributes:
+        source: ``blind``, ``rewrite``, ``table``, ``contract`` or ``summary``; of the most demanding of its snapshots.
+        scope: what was read, where that is to be checked.
+        merges_vectors: whether disjoint deletions from one data file may be put together.
+    """
+
+    source: str
+    scope: ReadScope | None = None
+    merges_vectors: bool = False
+
+
+def asks_for_snapshot_isolation(properties: Mapping[str, str]) -> bool:
+    """Whether a table is content with snapshot isolation, whatever command writes to it."""
+    return all(properties.get(name, "").lower() == Level.SNAPSHOT.value for name in LEVELS)
+
+
+def kind_of(change: Change, *, declared_blind: bool) -> Kind:
+    """What a change is.
+
+    A predicate isn't a list of files (trap R3): what replaces partitions, or removes whole files without saying that it
+    found them row by row, may be an overwrite by filter, which a client evaluates anew when it tries again. Row by row
+    are deletes by position, what Spark marks as a MERGE, and data files that carry on the ids of rows (format 3), as a
+    copy-on-write UPDATE or DELETE writes them.
+    """
+    summary: JSON = change.snapshot.get("summary") or {}
+    if change.is_pure_append and known_blind(summary, declared=declared_blind):
+        return Kind.BLIND
+    operation = operation_name(change.snapshot)
+    if operation == "replace" and not change.added and not change.removed:
+        return Kind.LAYOUT
+    if operation == "replace" and change.removed and preserves_rows(change):
+        return Kind.REWRITE
+    removes_data = any(touched.file.content == DATA for touched in change.removed)
+    by_position = any(touched.file.content == POSITION_DELETES for touched in change.added)
+    merges = is_merge(summary)
+    replaces_partitions = str(summary.get("replace-partitions", "")).lower() == "true"
+    if replaces_partitions or (removes_data and not (by_position or merges or _carries_row_ids(change))):
+        return Kind.PREDICATE
+    # An overwrite whose filter matched nothing removed nothing, and would if it were evaluated now.
+    if operation in ("overwrite", "delete") and not change.removed and not _deletes(change) and not merges:
+        return Kind.PREDICATE
+    return Kind.ROWS
+
+
+def _carries_row_ids(change: Change) -> bool:
+    """Whether all data that it adds has the column `_row_id`, as rows have that were read and written again."""
+    counted = [
+        {count["key"] for count in touched.file.record.get("value_counts") or ()}
+        for touched in change.added
+        if touched.file.content == DATA
+    ]
+    return bool(counted) and all(ROW_ID in columns for columns in counted)
+
+
+def _deletes(change: Change) -> bool:
+    return any(touched.file.content != DATA for touched in change.added)
+
+
+# ── The word ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def word_for(member: Admitted, ground: Ground, *, isolation_since: int | None) -> Word:
+    """By whose word this stale commit is rebased.
+
+    Args:
+        isolation_since: the sequence number since which the table is known to have asked for snapshot isolation.
+
+    Raises:
+        CommitConflict: by nobody's.
+    """
+    _check_shape(member, ground)
+    _check_progress(member, ground)
+    properties: Mapping[str, str] = ground.view.get("properties") or {}
+    promised = member.blind_appends or properties.get(BLIND_APPENDS, "").lower() == "true"
+    # Neither promise was made by the writer of this append: a contract that says serializable goes before both.
+    declared = promised and not member.serializable
+    kinds = [kind_of(change, declared_blind=declared) for change in member.changes]
+    if all(kind is Kind.BLIND for kind in kinds):
+        return Word("blind")
+    if all(kind in (Kind.BLIND, Kind.REWRITE, Kind.LAYOUT) for kind in kinds):
+        return Word("rewrite")
+    scope = member.read_scope
+    if Kind.PREDICATE in kinds:
+        if not _covers_predicate(scope):
+            raise _refused(
+                "rebase.predicate",
+                "it may overwrite or delete by a filter, which has to be evaluated anew. Declare what it read: "
+                "snapshot_properties=icetower.agent.reads(table, filter) in PyIceberg; elsewhere icetower.filter and "
+                "icetower.isolation-level=serializable in its summary, or read_scope: owned in the contract",
+            )
+        assert scope is not None
+        return Word(scope.source, scope)
+    by_table = (
+        not member.serializable
+        and asks_for_snapshot_isolation(properties)
+        and _declared_at(member, ground, isolation_since)
+    )
+    if scope is not None and scope.source == "summary":
+        return Word("summary", scope, merges_vectors=scope.level is Level.SNAPSHOT)
+    if by_table:
+        return Word("table", merges_vectors=scope is not None)
+    summaries = [change.snapshot.get("summary") or {} for change in member.changes]
+    if scope is not None and scope.level is Level.SNAPSHOT and any(map(merges_new_rows, summaries)):
+        # Both would insert what neither has found, into different files. Iceberg lets that pass at the table's level
+        # alone, which is what the client validates by.
+        raise _refused(
+            "rebase.reads",
+            "it is a MERGE that inserts rows, and isolation: snapshot in the contract does not cover these: another "
+            "commit may have inserted the same rows. Where the table's owner accepts that, set "
+            f"{', '.join(LEVELS)} to snapshot; or read_scope: owned in the contract",
+        )
+    if scope is not None:
+        return Word("contract", scope, merges_vectors=scope.level is Level.SNAPSHOT)
+    if all(change.is_pure_append for change in member.changes) and not any(map(is_merge, summaries)):
+        raise _refused("rebase.not-blind", _why_not_blind(member, summaries))
+    raise _refused(
+        "rebase.reads",
+        "nobody says what it has read. Where snapshot isolation is enough, set "
+        f"{', '.join(LEVELS)} to snapshot; or read_scope: owned in the contract",
+    )
+
+
+def _why_not_blind(member: Admitted, summaries: Sequence[JSON]) -> str:
+    if any(map(says_what_it_read, summaries)):
+        return (
+            "its summary says that it has read the table, so it is not blind. State the isolation that it is owed as "
+            "well: icetower.isolation-level"
+        )
+    if member.serializable:
+        return (
+            "nothing says that this append is blind, and a contract with isolation: serializable takes only the "
+            "writer's own declaration. Where it is, set icetower.blind=true in its summary"
+        )
+    return (
+        f"nothing says that this append is blind. Where it is, set the table property {BLIND_APPENDS}=true, "
+        "blind_appends in the contract, or icetower.blind=true in its summary"
+    )
+
+
+def _covers_predicate(scope: ReadScope | None) -> bool:
+    """Whether a filter that was evaluated on the base would find the same rows now, if nothing came into the scope.
+
+    So it is where the scope is serializable and says which rows: by the writer's own filter, or by the partitions of a
+    contract with `read_scope: owned`, outside of which its writes depend on nothing (trap R3).
+    """
+    return (
+        scope is not None
+        and scope.level is Level.SERIALIZABLE
+        and (scope.filter is not None or scope.owned is not None)
+    )
+
+
+def _check_shape(member: Admitted, ground: Ground) -> None:
+    """What is never rebased, whoever asks for it (traps R7, R8, R9, R10)."""
+    properties: Mapping[str, str] = ground.view.get("properties") or {}
+    if member.strict or properties.get(STRICT, "").lower() == "true":
+        raise _refused("rebase.strict", "the table or the contract is strict (icetower.strict)")
+    if not member.changes:
+        raise _refused("rebase.no-snapshot", "the commit adds no snapshot")
+    refs = {update["ref-name"] for update in member.updates if update["action"] == "set-snapshot-ref"}
+    if len(refs) != 1 or any(ground.refs.get(ref, {}).get("type") != "branch" for ref in refs):
+        raise _refused(
+            "rebase.branch", f"the commit must move one branch of the table, and moves {sorted(refs) or 'none'}"
+        )
+    own = [change.snapshot["snapshot-id"] for change in member.changes]
+    if [parent_of(change.snapshot) for change in member.changes[1:]] != own[:-1]:
+        raise _refused("rebase.chain", "its snapshots do not follow one another")
+    if {update["action"] for update in member.updates} - {"add-snapshot", "set-snapshot-ref"}:
+        raise _refused("rebase.other-updates", "the commit changes more than the table's content")
+    for change in member.changes:
+        reason = only_its_client_validates(change.snapshot.get("summary") or {})
+        if reason is not None:
+            raise _refused(reason.rule, reason.message)
+        if change.snapshot.get("key-id") is not None:
+            raise _refused("rebase.encrypted", "its manifest list is encrypted")
+
+
+def _check_progress(member: Admitted, ground: Ground) -> None:
+    """A sink that has stated its progress since the base must look at it before it commits again (trap R10)."""
+    own = [change.snapshot for change in member.changes]
+    if not any(sinks_of(snapshot.get("summary") or {}) for snapshot in own):
+        return
+    ref = next(update["ref-name"] for update in member.updates if update["action"] == "set-snapshot-ref")
+    shared = shared_sinks(own, steps_since(member, ground, ground.ref_head(ref)))
+    if shared is not None:
+        sink, snapshot = shared
+        raise _refused(
+            "rebase.progress",
+            f"snapshot {snapshot['snapshot-id']} states progress of the same sink ({' '.join(sink)}), and only its "
+            "client can see whether these rows are in the table since",
+        )
+
+
+def _declared_at(member: Admitted, ground: Ground, isolation_since: int | None) -> bool:
+    """Whether the table asked for snapshot isolation already when the client read it.
+
+    Versions of format 1 are not numbered, so that nobody can tell.
+    """
+    base = base_of(member)
+    snapshot = ground.snapshot(base) if base is not None else None
+    number = 0 if snapshot is None else snapshot.get("sequence-number") or 0
+    return isolation_since is not None and ground.format_version > 1 and number >= isolation_since
+
+
+def _refused(rule: str, why: str) -> CommitConflict:
+    return CommitConflict(f"the table has moved on since the commit was written; not rebased: {why}", rule=rule)
+
+
+# ── The check ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def base_of(member: Admitted) -> int | None:
+    """The snapshot that the client wrote its commit on; None for the empty table."""
+    return parent_of(member.changes[0].snapshot)
+
+
+def conflicts_of(
+    member: Admitted, word: Word, ground: Ground, *, head: int | None, targets: Targets
+) -> Iterator[tuple[Change, Iterator[Conflict]]]:
+    """What stands against a commit, by its snapshots.
+
+    Where reads are declared, that begins with the version that was read, which may be older than the commit's base.
+
+    Args:
+        head: the snapshot at which the branch stands; for a commit that is not rebased, its base.
+        targets: what was read of position delete files that don't name their targets (trap R6).
+
+    Raises:
+        CommitConflict: the commit's base is not in the history of its branch, or too far back.
+        NeedsFiles: manifests or manifest lists must be read first.
+    """
+    steps = steps_since(member, ground, head)
+    table = Table(ground.specs, ground.schema)
+    for change in member.changes:
+        rewrites = kind_of(change, declared_blind=False) is Kind.REWRITE
+        written = Written.of(change, rewrites=rewrites, targets=targets)
+        missed = () if word.scope is None else unseen(change, member, ground, steps)
+        since = _bounded((*missed, *steps), head) if missed else steps
+        yield change, objections(written, since, ground.files, table, _carried(word.scope, change, ground))
+
+
+def _carried(scope: ReadScope | None, change: Change, ground: Ground) -> ReadScope | None:
+    """The scope in the names that the table's columns have by now."""
+    if scope is None or scope.filter is None:
+        return scope
+    schema_id = change.snapshot.get("schema-id", ground.schema["schema-id"])
+    schemas = [schema for schema in ground.view["schemas"] if schema["schema-id"] == schema_id]
+    if not schemas:  # its names mean nothing any more: it may have read everything
+        return replace(scope, filter=None)
+    return replace(scope, filter=carried_over(scope.filter, schemas[0], ground.schema))
+
+
+def steps_since(member: Admitted, ground: Ground, head: int | None) -> Sequence[JSON]:
+    """The snapshots that landed since the commit's base, oldest first.
+
+    Raises:
+        CommitConflict: the base is not in the history of the branch, or too far back.
+    """
+    base = base_of(member)
+    steps = ground.steps(base, head)
+    if steps is None:
+        raise CommitConflict(
+            f"the base of the commit, snapshot {base}, is not in the history of the branch any more (expired, or "
+            "rolled back); refresh and write again",
+            rule="commit.base",
+            snapshot=head,
+        )
+    return _bounded(steps, head)
+
+
+def _bounded(steps: Sequence[JSON], head: int | None) -> Sequence[JSON]:
+    if len(steps) > STEPS_MAX:
+        raise CommitConflict(
+            f"{len(steps)} snapshots landed since the commit's base, and at most {STEPS_MAX} are looked at; refresh "
+            "and write again",
+            rule="commit.base",
+            snapshot=head,
+        )
+    return steps
+
+
+def refusal(change: Change, conflict: Conflict, ground: Ground) -> CommitConflict:
+    """A conflict as the client hears it."""
+    partitions = tuple(dict.fromkeys(_partition_of(change, conflict, ground)))
+    # Another agent chose these values, and clients print the message on their terminals.
+    shown = "".join(c if c.isprintable() else " " for c in ", ".join(partitions))
+    where = f" in {shown}" if partitions else ""
+    said = (change.snapshot.get("summary") or {}).get(READ_SNAPSHOT)
+    read = "" if said is None else f" (its writer has read snapshot {said}; declare what the statement reads anew)"
+    return CommitConflict(
+        f"the commit conflicts with snapshot {conflict.snapshots[0]}{where}: {conflict.message}; refresh and run the "
+        f"statement again{read}",
+        rule=f"conflict.{conflict.rule}",
+        partitions=partitions,
+        snapshot=conflict.snapshots[0],
+        files=conflict.paths,
+        next_step="refresh",
+    )
+
+
+def _partition_of(change: Change, conflict: Conflict, ground: Ground) -> Iterator[str]:
+    """The partitions of the files in question, as the other commit and the change itself name them."""
+    for spec_id, partition in conflict.places:
+        yield partition_name(ground.specs[spec_id], partition)
+    for touched in (*change.removed, *change.added):
+        about = referenced_file(touched.file) if touched.file.content != DATA else None
+        if {touched.file.path, about} & set(conflict.paths):
+            yield partition_name(ground.specs[touched.spec_id], touched.file.partition)

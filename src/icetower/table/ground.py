@@ -1,0 +1,265 @@
+"""`Ground`: the table as the planner has it, the head and on top of it what the members before this one did.
+
+What is asked and done here costs the same however long the table's history is (`iceberg.growing`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from icetower.errors import CommitConflict, ValidationFailed
+from icetower.iceberg import metadata as table_metadata
+from icetower.iceberg.entries import Files, NeedsFile, parent_of
+from icetower.iceberg.growing import Growing
+from icetower.iceberg.listing import Listing
+from icetower.iceberg.manifests import Manifest, ManifestFile
+from icetower.iceberg.metadata import Metadata
+from icetower.iceberg.partitions import PartitionSpec, spec_of
+from icetower.table.head import HeadState
+
+JSON = Mapping[str, Any]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What a plan makes: for the storage, and for whoever plans after it.
+
+    Attributes:
+        files: bytes to be written, by path.
+        listings: manifest lists by path.
+        own: by the path of a manifest list, the manifests that its snapshot added itself.
+        manifests: manifests that the tower wrote, by path.
+        live: by the path of a new data manifest, the live files that it names, where they are known.
+    """
+
+    files: dict[str, bytes] = field(default_factory=dict[str, bytes])
+    listings: dict[str, Listing] = field(default_factory=dict[str, Listing])
+    own: dict[str, tuple[ManifestFile, ...]] = field(default_factory=dict[str, "tuple[ManifestFile, ...]"])
+    manifests: dict[str, Manifest] = field(default_factory=dict[str, Manifest])
+    live: dict[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
+
+    def take(self, other: Made) -> None:
+        """Add what another made."""
+        self.files.update(other.files)
+        self.listings.update(other.listings)
+        self.own.update(other.own)
+        self.manifests.update(other.manifests)
+        self.live.update(other.live)
+
+
+class Ground:
+    """A table that commits are planned on.
+
+    Args:
+        head: the version that the plan begins with; None for a table that is being created.
+        files: the manifest lists and manifests that are known.
+        listings: those of the manifest lists that are known in runs, by path.
+        now_ms: the server's clock.
+
+    Attributes:
+        made: what all commits so far have made.
+        merges_through: the highest sequence number of manifests that may be merged by the next commit; None: none may.
+    """
+
+    def __init__(self, head: HeadState | None, files: Files, listings: Mapping[str, Listing], now_ms: int) -> None:
+        self.now_ms = now_ms
+        self.made = Made()
+        self.merges_through: int | None = None
+        self._attempted = Made()
+        self._given = files
+        self._given_runs = listings
+        self._runs: dict[str, Listing] = {}
+        self._specs: tuple[Any, Mapping[int, PartitionSpec]] | None = None
+        self._created: Metadata = {}
+        self._growing = None if head is None else Growing(head.metadata, now_ms=now_ms, index=head.snapshots)
+
+    # -- what it is -----------------------------------------------------------------------------------------------
+
+    @property
+    def view(self) -> Metadata:
+        """The metadata as it is now, for reading at once: never keep it."""
+        return self._created if self._growing is None else self._growing.view
+
+    @property
+    def metadata(self) -> Metadata:
+        """The metadata as it is now, to keep."""
+        return self._created if self._growing is None else self._growing.metadata
+
+    @property
+    def index(self) -> Mapping[int, JSON]:
+        """All snapshots by id, to keep."""
+        if self._growing is None:
+            return {snapshot["snapshot-id"]: snapshot for snapshot in self._created.get("snapshots", ())}
+        return self._growing.index
+
+    @property
+    def format_version(self) -> int:
+        """1, 2 or 3."""
+        return self.view["format-version"]
+
+    @property
+    def last_sequence_number(self) -> int:
+        """Of the table; 0 in format 1."""
+        return self.view.get("last-sequence-number") or 0
+
+    @property
+    def last_log_ms(self) -> int:
+        """Of the newest entry of the snapshot log."""
+        log = self.view.get("snapshot-log")
+        return log[-1]["timestamp-ms"] if log else 0
+
+    @property
+    def refs(self) -> Mapping[str, JSON]:
+        """Branches and tags."""
+        return self.view.get("refs") or {}
+
+    def ref_head(self, name: str) -> int | None:
+        """The snapshot at which a ref stands; None where there is no such ref."""
+        ref = self.refs.get(name)
+        return None if ref is None else ref["snapshot-id"]
+
+    @property
+    def specs(self) -> Mapping[int, PartitionSpec]:
+        """All partition specs by id."""
+        view = self.view
+        known = view["partition-specs"]
+        if self._specs is None or self._specs[0] is not known:
+            self._specs = known, {spec["spec-id"]: spec_of(view, spec["spec-id"]) for spec in known}
+        return self._specs[1]
+
+    @property
+    def schema(self) -> JSON:
+        """The current schema (JSON)."""
+        view = self.view
+        return next(s for s in view["schemas"] if s["schema-id"] == view["current-schema-id"])
+
+    def snapshot(self, snapshot_id: int) -> JSON | None:
+        """A snapshot by id, those of this group included."""
+        return self.index.get(snapshot_id) if self._growing is None else self._growing.snapshot(snapshot_id)
+
+    def line(self, snapshot_id: int, *, until: int | None = None) -> Iterator[JSON]:
+        """A snapshot and its ancestors as far as the table knows them, newest first, up to and without `until`."""
+        wanted: int | None = snapshot_id
+        left = len(self.view.get("snapshots", ()))  # a loop in forged metadata must not hold us for ever
+        while wanted is not None and wanted != until and left:
+            snapshot = self.snapshot(wanted)
+            if snapshot is None:
+                return
+            left -= 1
+            yield snapshot
+            wanted = parent_of(snapshot)
+
+    def is_ancestor(self, snapshot_id: int, of: int) -> bool:
+        """Whether `snapshot_id` is `of` or one of its ancestors."""
+        return any(snapshot["snapshot-id"] == snapshot_id for snapshot in self.line(of))
+
+    def steps(self, base: int | None, head: int | None) -> tuple[JSON, ...] | None:
+        """The snapshots after `base` up to `head`, oldest first; None where `base` is no ancestor of `head`."""
+        if head is None:
+            return () if base is None else None
+        found = list(self.line(head, until=base))
+        oldest = parent_of(found[-1]) if found else base
+        return tuple(reversed(found)) if oldest == base else None
+
+    @property
+    def files(self) -> Files:
+        """Everything that may be looked at: what was given, and what this plan made."""
+        made, tried = self.made, self._attempted
+        return Files(
+            self._given.lists,
+            _Layers((tried.manifests, made.manifests, self._given.manifests)),
+            _Layers((tried.own, made.own, self._given.own)),
+        )
+
+    def listing(self, snapshot_id: int | None) -> Listing:
+        """The manifest list of a snapshot.
+
+        Raises:
+            NeedsFile: it must be read first.
+            CommitConflict: the table has no such snapshot.
+        """
+        if snapshot_id is None:
+            return Listing.of(())
+        snapshot = self.snapshot(snapshot_id)
+        if snapshot is None:
+            raise CommitConflict(
+                f"the parent snapshot {snapshot_id} is not in the table; refresh and write again",
+                rule="commit.parent",
+                snapshot=snapshot_id,
+            )
+        path = snapshot.get("manifest-list")
+        if path is None:
+            raise ValidationFailed(
+                f"snapshot {snapshot_id} lists its manifests inside the metadata, as before 2019; rewrite the table",
+                rule="snapshot.manifest-list",
+            )
+        made = self._attempted.listings.get(path) or self.made.listings.get(path)
+        if made is not None:
+            return made
+        if path not in self._runs:
+            given = self._given_runs.get(path)
+            if given is None and path not in self._given.lists:
+                raise NeedsFile(path, is_list=True)
+            # Kept for the whole plan: a cache behind it may let go of it.
+            self._runs[path] = given if given is not None else Listing.of(self._given.lists[path])
+        return self._runs[path]
+
+    # -- what is done to it ---------------------------------------------------------------------------------------
+
+    @contextmanager
+    def attempt(self) -> Generator[Made]:
+        """One commit, all or nothing: what raises leaves the ground as it was. Gives what is made meanwhile."""
+        before = None if self._growing is None else self._growing.savepoint()
+        through = self.merges_through
+        try:
+            yield self._attempted
+        except BaseException:
+            self.merges_through = through
+            if self._growing is not None and before is not None:
+                self._growing.roll_back(before)
+            raise
+        else:
+            self.made.take(self._attempted)
+        finally:
+            self._attempted = Made()
+
+    def apply(self, updates: Sequence[JSON]) -> None:
+        """Updates as one commit, whose snapshots are final. Raises as `iceberg.metadata.apply` does."""
+        if self._growing is None:
+            self._created = table_metadata.apply(None, updates, now_ms=self.now_ms)
+        else:
+            self._growing.apply(updates)
+
+    @contextmanager
+    def trying(self, updates: Sequence[JSON]) -> Generator[None]:
+        """The ground as it is with the first updates of a commit, for as long as it takes to look at it."""
+        before = None if self._growing is None else self._growing.savepoint()
+        if updates:
+            self.apply(updates)
+        yield
+        if updates and self._growing is not None and before is not None:
+            self._growing.roll_back(before)
+
+
+class _Layers(Mapping[str, T]):
+    """Several mappings as one, the first before the others; none is copied."""
+
+    def __init__(self, layers: Sequence[Mapping[str, T]]) -> None:
+        self._layers = layers
+
+    def __getitem__(self, key: str) -> T:
+        for layer in self._layers:
+            found = layer.get(key)
+            if found is not None:
+                return found
+        raise KeyError(key)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter({key: None for layer in self._layers for key in layer})
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)

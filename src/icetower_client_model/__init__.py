@@ -1,0 +1,1 @@
+"""A model of Iceberg's client: would it, retrying, be let through? Pure. The server does not import it."""

@@ -1,0 +1,305 @@
+"""A conflict in plain words: what happened, to which file, who did it, why it matters, what to do next. Pure.
+
+One rule, one text (`_WORDS`). They are written for somebody who was woken by a failed job, and has never heard of
+manifests; Iceberg's own words stand beside them, to be searched for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from icetower.iceberg.change import JSON
+from icetower.iceberg.entries import Files
+from icetower.iceberg.records import DATA, DELETED
+from icetower.iceberg.validation import Conflict
+
+FILES_NAMED_MAX = 3
+"""How many files a sentence names; the rest is counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """What files and snapshots are called in sentences.
+
+    Attributes:
+        snapshots: by id; ``snapshot 7`` where there is none.
+        paths: names of files by path; the last part of the path where there is none.
+    """
+
+    snapshots: Mapping[int, str] = field(default_factory=dict[int, str])
+    paths: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    def snapshot(self, snapshot_id: int) -> str:
+        return self.snapshots.get(snapshot_id) or f"snapshot {snapshot_id}"
+
+    def file(self, path: str) -> str:
+        return self.paths.get(path) or path.rpartition("/")[2]
+
+    def who(self, conflict: Conflict) -> str:
+        """Those who did it, or ``somebody``."""
+        return _listed([self.snapshot(each) for each in conflict.snapshots]) or "somebody"
+
+    def files(self, conflict: Conflict) -> str:
+        """The files in question, a few by name."""
+        paths = tuple(dict.fromkeys(conflict.paths))
+        shown = [self.file(path) for path in paths[:FILES_NAMED_MAX]]
+        more = len(paths) - len(shown)
+        return _listed([*shown, f"{more} more"] if more else shown) or "a file"
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """A conflict for people.
+
+    Attributes:
+        rule: its id.
+        what: what happened, in a sentence.
+        why: what would go wrong otherwise.
+        next: what to do now.
+        iceberg: Iceberg's own text; empty where Iceberg has none.
+    """
+
+    rule: str
+    what: str
+    why: str
+    next: str
+    iceberg: str
+
+
+def explain(conflict: Conflict, names: Names) -> Explanation:
+    """A conflict in plain words; a rule that nobody has described is told in Iceberg's."""
+    text = _WORDS.get(conflict.rule, _UNDESCRIBED)
+    blanks = {
+        "who": names.who(conflict),
+        "files": names.files(conflict),
+        "are": "are" if len(set(conflict.paths)) > 1 else "is",
+        "by": f", removed by {names.who(conflict)}" if conflict.snapshots else "",
+        "said": conflict.message[:1].lower() + conflict.message[1:],
+        "rule": conflict.rule,
+        "again": "Run the command again: it will read the table as it is now.",
+    }
+    what, why, following = (" ".join(part.split()).format_map(blanks) for part in text.strip().split("\n\n"))
+    return Explanation(conflict.rule, what[:1].upper() + what[1:], why, following, conflict.message)
+
+
+def who_removed(files: Files, snapshots: Iterable[JSON], paths: Iterable[str]) -> tuple[int, ...]:
+    """Which of these snapshots removed any of these data files.
+
+    Raises:
+        NeedsFile: a manifest list or manifest is wanted.
+    """
+    wanted, found = frozenset(paths), list[int]()
+    for snapshot in snapshots:
+        snapshot_id: int = snapshot["snapshot-id"]
+        rows = (row for row in files.rows(snapshot, content=DATA) if row.added_snapshot_id == snapshot_id)
+        if any(
+            live.status == DELETED and live.snapshot_id == snapshot_id and live.path in wanted
+            for row in rows
+            if row.deleted_files != 0
+            for live in files.entries(row)
+        ):
+            found.append(snapshot_id)
+    return tuple(found)
+
+
+def _listed(words: list[str]) -> str:
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
+
+
+# ── The words ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+_UNDESCRIBED = """
+Iceberg refuses the commit: {said}
+
+The rule is {rule}; {files} may be concerned.
+
+{again}
+"""
+
+# Three paragraphs each: what happened, what would go wrong otherwise, what to do next.
+_WORDS: Mapping[str, str] = MappingProxyType(
+    {
+        "match-filter": """
+            this overwrite adds {files}, and not all of its rows are known to match the overwrite's filter.
+
+            Rows beside the filter would be added without replacing the ones that stand for them.
+
+            Write only rows that the filter covers, or widen the filter. If all rows do match, partition by the column
+            or write column statistics, so that it can be seen.
+        """,
+        "ancestry": """
+            the table was set back: {who}, which this commit has read, is no longer in the branch's past.
+
+            What the commit was computed from has never happened as far as the table goes.
+
+            {again} If nobody was meant to roll the table back, ask who did.
+        """,
+        "history": """
+            the table's history ends at {who}, and what this commit has read does not come right before it: snapshots
+            have expired or were rolled back meanwhile, or the writer never said what it has read.
+
+            Nobody can tell any more what happened in between, so nothing can be ruled out.
+
+            {again} Keep snapshots for longer than the longest job takes (history.expire.max-snapshot-age-ms). A writer
+            of your own should call validateFromSnapshot.
+        """,
+        "C1": """
+            {who} added {files} since this commit read the table, and there can be rows in it that the filter matches.
+
+            Serializable means: as if one command had run after the other. This one would have seen those rows.
+
+            {again} If it need not see them, set the isolation level to snapshot
+            (write.delete.isolation-level, and .update, .merge). If there can be no such rows, filter by a partition
+            column, or cluster the data so that column statistics tell.
+        """,
+        "C2": """
+            {who} removed {files}, which is part of what this commit replaces.
+
+            It replaces rows as it had read them; some of those are gone, or live elsewhere by now.
+
+            {again}
+        """,
+        "C3a": """
+            {who} deleted rows with {files}, and the rows that this commit changes can be among them.
+
+            A row that was deleted meanwhile would come back with its new value.
+
+            {again} If the deletes were about other rows: position deletes are told apart by partition only, so put the
+            partition columns into the filter and keep writers to partitions of their own.
+        """,
+        "C3b": """
+            {who} deleted rows of {files}, which this commit replaces.
+
+            The replacement was written from what was there before, and would bring those rows back.
+
+            {again} If it was compaction, nothing is lost: its next run reads the deletes.
+        """,
+        "C4": """
+            {who} removed {files}, and the new delete files are about rows in there.
+
+            Those rows live in other files now, if anywhere. The deletes would hit nothing: rows that should be gone
+            would stay, and updated ones would be there twice.
+
+            {again} If compaction keeps getting in the way, compact partitions that nobody writes to.
+        """,
+        "C5": """
+            {who} added a deletion vector ({files}) for a data file for which this commit has one, too.
+
+            A data file has one deletion vector at most. The second would stand in for the first, and bring back the
+            rows that the first had deleted.
+
+            {again} A writer of your own that replaces a vector must call validateFromSnapshot, or the vector that it
+            replaces counts as new.
+        """,
+        "C6": """
+            this commit replaces {files}, which {are} no longer in the table{by}.
+
+            Both would have put something in the place of the same rows: these would be read twice, with values that
+            contradict each other.
+
+            {again}
+        """,
+        "C7": """
+            the filter of this delete covers some rows of {files}, but not all of them, as far as partitions and
+            statistics tell.
+
+            Such a delete removes whole files only.
+
+            Use a command that deletes rows (an engine's DELETE), or a filter along the partitions.
+        """,
+        "removed-and-referenced": """
+            this commit removes {files}, and adds deletes for the rows in there as well.
+
+            Deletes for a file that goes in the same commit hit nothing: one of the two is a mistake.
+
+            Mend the writer: leave out the removal or the deletes.
+        """,
+        "arguments": """
+            the operation is not complete: {said}.
+
+            This is a mistake of the writer, whatever others do.
+
+            Mend the writer.
+        """,
+        "mixed-specs": """
+            the replacement adds files of no partition spec, or of several.
+
+            Which partitions are replaced has to be the same question for all of its files.
+
+            Write all files with the table's current partition spec.
+        """,
+        "delete-format": """
+            the table's format version does not take a delete file such as {files}: version 1 takes none, version 2 no
+            deletion vectors, version 3 nothing else for positions.
+
+            If the writer was right when it began, somebody has upgraded the table since.
+
+            {again}
+        """,
+        "append-only": """
+            there are files in the partition already, {files} for one, and this commit was to fill empty partitions
+            only.
+
+            It would replace what is there.
+
+            See whether the partition was loaded before. If it is to be replaced, leave out validateAppendOnly.
+        """,
+        "replaced-records": """
+            this compaction adds more rows than it removes.
+
+            Compaction writes the same rows anew; more of them cannot be right.
+
+            Mend the writer: it reads a file twice, or forgets to remove one.
+        """,
+        "missing-manifest": """
+            this commit replaces a manifest that the table no longer has.
+
+            What others have changed in it meanwhile would be undone.
+
+            {again}
+        """,
+        "unknown-spec": """
+            somebody has changed the table's partitioning since this commit was prepared, and Iceberg's library does
+            not know the new spec in this writer.
+
+            The library fails over it (NullPointerException); nothing was committed.
+
+            {again}
+        """,
+        "null-pointer": """
+            Iceberg's library fell over a value that is missing, while it looked for conflicts.
+
+            That is a defect of the library, not of the commit; nothing was committed.
+
+            {again} If it happens again, look at the values in the filter and at the statistics of the newest files.
+        """,
+        "lost-number": """
+            the table left format version 1 while this commit was being tried, and the manifests that it had written
+            before have no sequence numbers.
+
+            Iceberg's library cannot carry them over; nothing was committed.
+
+            {again}
+        """,
+        "corrupt": """
+            delete files in the table contradict each other, or the data file that they are about.
+
+            Which rows are deleted cannot be told: readers may see wrong rows already.
+
+            Stop writing to the table, and look at the files that Iceberg's text names. Rolling back to the snapshot
+            before them is the usual way out.
+        """,
+        "depends": """
+            this change is about {files}, and {who} brought that.
+
+            It was made from what the other one had written, so the two were never prepared side by side.
+
+            Nothing is wrong: they follow each other. Ask about two changes that were made from the same snapshot.
+        """,
+    }
+)
+
+DESCRIBED = frozenset(_WORDS)
+"""The rules that have words of their own; ``depends`` is ours, see `coexist`."""

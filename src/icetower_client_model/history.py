@@ -1,0 +1,97 @@
+"""The history of a branch since a writer read it: the snapshots, and the manifests that the checks look at.
+
+Source: Apache Iceberg 1.12, `MergingSnapshotProducer.validationHistory`, `SnapshotUtil.ancestorsBetween`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from icetower.iceberg.entries import Files, operation_name, parent_of
+from icetower.iceberg.records import ManifestFile
+from icetower.table.head import HeadState
+
+JSON = Mapping[str, Any]
+
+
+def branch_head(head: HeadState, branch: str) -> JSON | None:
+    """The snapshot that a commit to `branch` is based on: the branch's, or the current one for a branch that is new."""
+    found = head.ref(branch)
+    if found is None:
+        found = head.metadata.get("current-snapshot-id")
+    return None if found in (None, -1) else head.snapshots[found]
+
+
+def is_ancestor(head: HeadState, snapshot_id: int, of: int) -> bool:
+    """Whether `snapshot_id` is `of` or one of its ancestors, as far as the table still knows them."""
+    return any(snapshot["snapshot-id"] == snapshot_id for snapshot in _line(head, of, until=None))
+
+
+def since(head: HeadState, parent: JSON, start: int | None) -> tuple[JSON, ...]:
+    """The snapshots after `start` up to `parent`, newest first; all that are known if the walk never meets it."""
+    return tuple(_line(head, parent["snapshot-id"], until=start))
+
+
+def _line(head: HeadState, snapshot_id: int, *, until: int | None) -> Iterator[JSON]:
+    wanted: int | None = snapshot_id
+    left = len(head.snapshots)  # a snapshot that is its own ancestor, in forged metadata, must not hold us forever
+    while wanted is not None and wanted != until and left:
+        snapshot = head.snapshots.get(wanted)
+        if snapshot is None:
+            return
+        left -= 1
+        yield snapshot
+        wanted = parent_of(snapshot)
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """H(operations, content): what snapshots of some operations brought since the start.
+
+    Attributes:
+        rows: the manifests of one content that these snapshots added themselves, newest snapshot first.
+        snapshot_ids: of these snapshots.
+    """
+
+    rows: tuple[ManifestFile, ...]
+    snapshot_ids: frozenset[int]
+
+
+class UnknownHistory(Exception):
+    """The walk back from the head did not end at the starting snapshot.
+
+    Attributes:
+        last_id: the last snapshot that it met.
+    """
+
+    def __init__(self, last_id: int) -> None:
+        super().__init__(last_id)
+        self.last_id = last_id
+
+
+def history(
+    head: HeadState, files: Files, parent: JSON, start: int | None, operations: Collection[str], content: int
+) -> History:
+    """What snapshots recorded as one of `operations` added between `start` and `parent`.
+
+    A start that has expired is good enough if it is the parent of the oldest snapshot that is left. A start of None
+    walks to the root, and fails once the root has expired.
+
+    Raises:
+        UnknownHistory: the start was not met.
+        NeedsFile: a manifest list is wanted.
+    """
+    rows: list[ManifestFile] = []
+    ids: set[int] = set()
+    last: JSON | None = None
+    for snapshot in since(head, parent, start):
+        last = snapshot
+        if operation_name(snapshot) in operations:
+            snapshot_id = snapshot["snapshot-id"]
+            ids.add(snapshot_id)
+            rows += (row for row in files.rows(snapshot, content=content) if row.added_snapshot_id == snapshot_id)
+    if last is not None and parent_of(last) != start:
+        raise UnknownHistory(last["snapshot-id"])
+    return History(tuple(rows), frozenset(ids))
