@@ -18,9 +18,6 @@ import pytest
 from sqlalchemy import Connection, event
 
 from icetower.ambient import SystemAmbient
-from icetower.catalog.ports import Swap
-from icetower.catalog.sql import SqlUpstream
-from icetower.catalog.storage import FileIOStorage
 from icetower.commit.group_keys import GroupKeys
 from icetower.database import BUSY_TIMEOUT_MS, WRITE_OPTION, Database
 from icetower.errors import DatabaseBusy, DiskFull
@@ -30,6 +27,9 @@ from icetower.gateway.tower import Tower, open_tower
 from icetower.ledger.ledger import Attempt, Outcome
 from icetower.protocol.names import Identifier
 from icetower.service.journal import Journal
+from icetower.storage.file_io import FileIOStorage
+from icetower.upstream.port import Swap
+from icetower.upstream.sql import SqlUpstream
 
 T = Identifier(("db",), "t")
 COMMIT = {"requirements": [], "updates": [{"action": "set-properties", "updates": {"a": "1"}}]}

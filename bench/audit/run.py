@@ -32,8 +32,8 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from bench.experiments.plots import BLUE, GREEN, ORANGE, STYLE
 from icetower.audit.auditor import Options, audit
-from icetower.catalog.storage import FileIOStorage
 from icetower.iceberg.metadata import parse
+from icetower.storage.file_io import FileIOStorage
 from icetower.table.head import HeadState
 from verify.histories.long import LongHistory, into_folder
 

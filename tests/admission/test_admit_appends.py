@@ -10,9 +10,9 @@ import pytest
 from icetower.admission.appends import AppendFacts, admitted, check_proofs, fingerprint, key_of
 from icetower.admission.gate import APPEND_CHECKS, ask
 from icetower.admission.identity import Identity
-from icetower.catalog.footers import Verified
 from icetower.contracts.document import load
 from icetower.errors import IcetowerError
+from icetower.files.footers import Verified
 from icetower.iceberg import metadata as table_metadata
 from icetower.iceberg.manifests import DataFile
 from icetower.protocol.appends import AppendRequest, FileDescriptor

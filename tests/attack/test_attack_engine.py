@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from icetower.catalog.ports import Swap
 from icetower.errors import CommitStateUnknown, KeyMisused, UpstreamFailed
 from icetower.iceberg.manifest_writing import manifest_row, write_manifest, write_manifest_list
 from icetower.iceberg.manifests import ADDED, Entry
+from icetower.upstream.port import Swap
 from tests.commit.engine_world import TABLE, World, run, told
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from icetower.catalog.changes import SNAPSHOTS_PER_COMMIT_MAX
+from icetower.files.changes import SNAPSHOTS_PER_COMMIT_MAX
 from icetower.protocol.commits import PARTS_MAX
 from icetower.protocol.sizes import LIMITS_BYTES
 from tests.attack.forger import OWNER, Forger

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from icetower.catalog.ports import Storage
 from icetower.errors import AlreadyExists, BadRequest, NotFound
+from icetower.storage.port import Storage
 
 
 @pytest.mark.anyio

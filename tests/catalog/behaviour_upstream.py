@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from icetower.catalog.ports import Swap, SwapLost, Upstream
 from icetower.errors import AlreadyExists, BadRequest, NamespaceNotEmpty, NoSuchNamespace, NoSuchTable
 from icetower.protocol.names import Identifier
+from icetower.upstream.port import Swap, SwapLost, Upstream
 
 DB = ("db",)
 T = Identifier(DB, "t")

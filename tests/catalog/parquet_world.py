@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from icetower.catalog.footers import Claim
 from icetower.errors import NotFound
+from icetower.files.footers import Claim
 from icetower.iceberg import metadata as table_metadata
 from icetower.iceberg.partitions import spec_of
 

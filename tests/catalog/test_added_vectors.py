@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from icetower.catalog import deletes
-from icetower.catalog.deletes import INLINE_MAX_BYTES, RUN_GAP_MAX_BYTES, VECTORS_MAX_BYTES, Vectors
 from icetower.errors import BadRequest, NotFound, UpstreamFailed, ValidationFailed
+from icetower.files import deletes
+from icetower.files.deletes import INLINE_MAX_BYTES, RUN_GAP_MAX_BYTES, VECTORS_MAX_BYTES, Vectors
 from icetower.iceberg import puffin
 from icetower.iceberg.change import Change, ListDiff, Touched
 from icetower.iceberg.puffin import NewBlob

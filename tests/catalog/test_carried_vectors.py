@@ -7,15 +7,10 @@ from typing import Any
 
 import pytest
 
-from icetower.catalog.changes import (
-    PRUNED_BY_MAX,
-    Manifests,
-    _carried_vectors,  # pyright: ignore[reportPrivateUsage]
-    read_changes,
-)
-from icetower.catalog.ports import ANY_FILE, Bound
+from icetower.files.changes import PRUNED_BY_MAX, Manifests, _carried_vectors, read_changes
 from icetower.iceberg.manifest_writing import manifest_row, write_manifest, write_manifest_list
 from icetower.iceberg.manifests import ADDED, POSITION_DELETES, DataFile, Entry, ManifestFile
+from icetower.storage.port import ANY_FILE, Bound
 
 SCHEMA: dict[str, Any] = {
     "schema-id": 0,

@@ -17,16 +17,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from icetower.catalog.deletes import FILE_MAX_BYTES, TARGETS_MAX, Blobs, Contents, PositionDeletes
-from icetower.catalog.parquet_texts import ROWS_MAX, texts_in
-from icetower.catalog.storage import FileIOStorage
-from icetower.catalog.thrift import inner, read_struct, structs, whole
 from icetower.errors import NotFound, UpstreamFailed, ValidationFailed
+from icetower.files.deletes import FILE_MAX_BYTES, TARGETS_MAX, Blobs, Contents, PositionDeletes
 from icetower.iceberg import avro_files, puffin
 from icetower.iceberg.change import Touched
 from icetower.iceberg.puffin import BlobAt
 from icetower.iceberg.records import EQUALITY_DELETES, POSITION_DELETES, DataFile
 from icetower.iceberg.vectors import BLOB_MAX_BYTES, Vector, as_blob, decode
+from icetower.parquet.texts import ROWS_MAX, texts_in
+from icetower.parquet.thrift import inner, read_struct, structs, whole
+from icetower.storage.file_io import FileIOStorage
 
 PATH, POS = 2147483546, 2147483545
 A, B = "file:///t/data/a.parquet", "file:///t/data/b.parquet"

@@ -22,9 +22,9 @@ from pyiceberg.io.pyarrow import (
 )
 from pyiceberg.schema import Schema
 
-from icetower.catalog import footers as footers_module
-from icetower.catalog.footers import Claim, Footers, Layout, Verified, verified
 from icetower.errors import Unavailable, ValidationFailed
+from icetower.files import footers as footers_module
+from icetower.files.footers import Claim, Footers, Layout, Verified, verified
 from icetower.iceberg import metadata as table_metadata
 from icetower.iceberg.partitions import spec_of
 from tests.catalog.parquet_world import PATH, Shelf, claim, column, field, parquet, table

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from icetower.ambient import SystemAmbient
-from icetower.catalog.ports import Swap
-from icetower.catalog.sql import SqlUpstream
 from icetower.database import Database
 from icetower.errors import DatabaseBusy
 from icetower.gateway.settings import Settings
 from icetower.gateway.tower import open_tower
 from icetower.protocol.names import Identifier
+from icetower.upstream.port import Swap
+from icetower.upstream.sql import SqlUpstream
 
 T = Identifier(("db",), "t")
 

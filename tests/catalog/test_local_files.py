@@ -14,11 +14,11 @@ from typing import Any
 import orjson
 import pytest
 
-from icetower.catalog.ports import MANIFEST, Bound
-from icetower.catalog.storage import FileIOStorage
 from icetower.errors import BadRequest, ValidationFailed
 from icetower.iceberg import metadata as table_metadata
 from icetower.iceberg.metadata import OBJECT_BYTES, OBJECTS_FREE
+from icetower.storage.file_io import FileIOStorage
+from icetower.storage.port import MANIFEST, Bound
 
 MIB = 1024 * 1024
 ARROW = {"py-io-impl": "pyiceberg.io.pyarrow.PyArrowFileIO"}
@@ -120,7 +120,7 @@ def test_a_file_that_is_no_longer_than_it_says(tmp_path: Path) -> None:
 def test_reads_that_hang_leave_the_servers_own_writes_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from threading import Event
 
-    from icetower.catalog.storage import LocalDoor
+    from icetower.storage.file_io import LocalDoor
 
     release = Event()
     monkeypatch.setattr(LocalDoor, "read", lambda *_: release.wait())

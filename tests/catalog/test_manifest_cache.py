@@ -8,13 +8,13 @@ from dataclasses import replace
 
 import pytest
 
-from icetower.catalog import changes
-from icetower.catalog.changes import Manifests
-from icetower.catalog.ports import ANY_FILE, Bound
+from icetower.files import changes
+from icetower.files.changes import Manifests
 from icetower.iceberg.listing import Listing
 from icetower.iceberg.manifest_writing import manifest_row, write_manifest, write_manifest_list
 from icetower.iceberg.manifests import ADDED, DATA, DataFile, Entry, FieldSummary, ManifestFile
 from icetower.recent import Budget, Recent
+from icetower.storage.port import ANY_FILE, Bound
 
 SHAPE = {
     "spec_fields": (),

@@ -15,14 +15,14 @@ import orjson
 import pyarrow.parquet as pq
 import pytest
 
-from icetower.catalog.footers import Layout, verified
-from icetower.catalog.parquet_columns import Leaf, read_schema
-from icetower.catalog.parquet_statistics import Values, orders, values_of
-from icetower.catalog.parquet_values import reader
 from icetower.errors import ValidationFailed
+from icetower.files.footers import Layout, verified
 from icetower.iceberg.bounds import from_single_value
 from icetower.iceberg.column_metrics import lower_bound, upper_bound
 from icetower.iceberg.schemas import columns_by_id
+from icetower.parquet.columns import Leaf, read_schema
+from icetower.parquet.statistics import Values, orders, values_of
+from icetower.parquet.values import reader
 from tests.catalog.parquet_world import claim, column, table
 
 FIXTURES = Path(__file__).parent / "fixtures" / "parquet"

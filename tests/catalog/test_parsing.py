@@ -11,11 +11,11 @@ import pytest
 from icetower.admission.facts import Facts
 from icetower.admission.gate import REQUEST_CHECKS, ask
 from icetower.admission.identity import Identity
-from icetower.catalog import changes
-from icetower.catalog.changes import Manifests
-from icetower.catalog.parsing import WAITING_MAX, Parsing, Turns
 from icetower.contracts.document import load
 from icetower.errors import CommitConflict, ContractViolation, ValidationFailed
+from icetower.files import changes
+from icetower.files.changes import Manifests
+from icetower.files.parsing import WAITING_MAX, Parsing, Turns
 from icetower.iceberg import avro_files
 from icetower.iceberg.manifest_writing import manifest_row, write_manifest
 from icetower.iceberg.manifests import read_manifest

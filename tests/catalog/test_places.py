@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from icetower.catalog.changes import is_under, plain_path
+from icetower.paths import is_under, plain_path
 
 PLACES = """\
 file:///w/t/data/a      file:///w/t         yes

@@ -17,8 +17,6 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField
 from sqlalchemy.engine import make_url
 
-from icetower.catalog.ports import Swap, SwapLost, SwapUnknown
-from icetower.catalog.sql import SqlUpstream
 from icetower.database import Database
 from icetower.errors import (
     AlreadyExists,
@@ -29,6 +27,8 @@ from icetower.errors import (
     UpstreamFailed,
 )
 from icetower.protocol.names import Identifier
+from icetower.upstream.port import Swap, SwapLost, SwapUnknown
+from icetower.upstream.sql import SqlUpstream
 
 SCHEMA = Schema(NestedField(1, "id", LongType()))
 T = Identifier(("db",), "t")

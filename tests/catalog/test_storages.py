@@ -15,9 +15,9 @@ import pytest
 from moto.server import ThreadedMotoServer
 from pyiceberg.io import load_file_io
 
-import icetower.catalog.storage as storage_module
-from icetower.catalog.storage import FileIOStorage
+import icetower.storage.file_io as storage_module
 from icetower.errors import AlreadyExists, BadRequest, NotFound, UpstreamFailed
+from icetower.storage.file_io import FileIOStorage
 from tests.catalog.behaviour_storage import StorageBehaviour
 
 SECRET = "wJalrXUtnFEMI-a-secret"

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from icetower.catalog.sql import SqlUpstream
 from icetower.database import Database
+from icetower.upstream.sql import SqlUpstream
 from tests.catalog.behaviour_upstream import UpstreamBehaviour
 
 

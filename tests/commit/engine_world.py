@@ -16,20 +16,21 @@ from icetower.admission.admitted import Admitted
 from icetower.admission.facts import Facts
 from icetower.admission.gate import judge
 from icetower.admission.identity import Identity
-from icetower.catalog.changes import Manifests, read_changes
-from icetower.catalog.ports import ANY_FILE, Bound, Swap, SwapLost, SwapUnknown
-from icetower.catalog.sql import SqlUpstream
 from icetower.commit.engine import Committed, Engine, Limits
 from icetower.commit.head import Heads
 from icetower.database import Database
 from icetower.errors import IcetowerError, NotFound
+from icetower.files.changes import Manifests, read_changes
 from icetower.iceberg.change import Change
 from icetower.iceberg.manifest_writing import assign_first_row_ids, manifest_row, write_manifest, write_manifest_list
 from icetower.iceberg.manifests import ADDED, DELETED, EXISTING, DataFile, Entry, ManifestFile, read_manifest
 from icetower.protocol.names import Identifier
 from icetower.registry.principals import Principal, administrator
 from icetower.service.lifecycle import Lifecycle
+from icetower.storage.port import ANY_FILE, Bound
 from icetower.table.head import HeadState
+from icetower.upstream.port import Swap, SwapLost, SwapUnknown
+from icetower.upstream.sql import SqlUpstream
 
 T = TypeVar("T")
 TABLE = Identifier(("db",), "t")

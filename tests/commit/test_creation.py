@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from icetower.catalog.changes import read_changes
 from icetower.commit.plan import plan_creation
+from icetower.files.changes import read_changes
 from icetower.iceberg.manifests import read_manifest_list
 from icetower.registry.principals import administrator
 from tests.commit.engine_world import TABLE, World, creation, judged, run

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from icetower.catalog.changes import read_changes
 from icetower.commit.engine import Committed
 from icetower.contracts.document import load
 from icetower.errors import IcetowerError
+from icetower.files.changes import read_changes
 from icetower.iceberg.change import Touched
 from icetower.registry.principals import Principal
 from icetower_client_model.operations import Kind, Operation

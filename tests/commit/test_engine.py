@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from icetower.catalog.ports import Swap, SwapLost
 from icetower.commit.engine import Limits
 from icetower.errors import CommitConflict, CommitStateUnknown, Forbidden, IcetowerError, KeyMisused, UpstreamFailed
 from icetower.protocol.names import Identifier
+from icetower.upstream.port import Swap, SwapLost
 from tests.commit.engine_world import TABLE, World, outcomes, run, told
 
 BLIND = {"icetower.blind": "true"}

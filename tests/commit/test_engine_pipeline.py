@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from icetower.catalog.ports import Swap
 from icetower.commit import steps
 from icetower.commit.engine import Committed, Limits
 from icetower.commit.plan import Needs, Plan, plan
@@ -16,6 +15,7 @@ from icetower.commit.steps import Version
 from icetower.errors import Forbidden, UpstreamFailed
 from icetower.protocol.names import Identifier
 from icetower.table.head import HeadState
+from icetower.upstream.port import Swap
 from tests.commit.engine_world import TABLE, Request, World, run, told
 from tests.commit.test_engine import BLIND, assert_no_litter, outside_writer
 

@@ -15,12 +15,11 @@ import pytest
 from icetower.admission.gate import Files, Gate
 from icetower.admission.quotas import RateLimits
 from icetower.ambient import SystemAmbient
-from icetower.catalog.deletes import Contents, Vectors
-from icetower.catalog.footers import Claim, Verified
-from icetower.catalog.ports import Swap, SwapUnknown
 from icetower.commit.engine import Committed, Limits
 from icetower.commit.replays import Replays
 from icetower.errors import CommitConflict, CommitStateUnknown, NotFound
+from icetower.files.deletes import Contents, Vectors
+from icetower.files.footers import Claim, Verified
 from icetower.gateway.settings import Settings
 from icetower.gateway.tower import Tower, open_tower
 from icetower.iceberg.manifests import DataFile
@@ -31,6 +30,7 @@ from icetower.service.commits import Commits
 from icetower.service.outcomes import Outcomes
 from icetower.service.owners import Owners
 from icetower.service.single_flight import SingleFlight
+from icetower.upstream.port import Swap, SwapUnknown
 from tests.commit.engine_world import TABLE, Request, World, run, told
 from tests.commit.test_engine_pipeline import OTHER, Gated, blind, ends, fails, fast, send, settled, until
 

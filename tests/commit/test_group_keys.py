@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 import pytest
 
 from icetower.admission.admitted import AdmittedAppend
-from icetower.catalog.ports import ANY_FILE, Bound
 from icetower.commit import group_keys as group_keys_module
 from icetower.commit.gatekeeper import Gatekeeper
 from icetower.commit.group_keys import UNDER_WAY_MS, GroupKeys, commits_of
@@ -22,6 +21,7 @@ from icetower.iceberg import metadata as table_metadata
 from icetower.ledger.histories import Fate, TableName
 from icetower.ledger.ledger import SEQUENCE_LIFETIMES, Batch, CommitKey, Ledger
 from icetower.protocol.marks import APPLICATION, GROUP_FILE, KEY, PRINCIPAL, REF, SEQUENCE, SOURCE_SNAPSHOT
+from icetower.storage.port import ANY_FILE, Bound
 from icetower.table.groups import Group, GroupedAppend, write_group
 from icetower.table.head import HeadState
 from icetower.table.keys import Keys, record_of

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from icetower.catalog.changes import Manifests
 from icetower.commit.steps import Known
+from icetower.files.changes import Manifests
 from icetower.iceberg.manifests import ADDED, DATA, DataFile, Entry, Manifest, ManifestFile
 from icetower.iceberg.puffin import BlobAt
 from icetower.recent import Budget

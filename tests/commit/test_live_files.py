@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from icetower.admission.admitted import AdmittedAppend
-from icetower.catalog.ports import Swap, SwapLost
 from icetower.commit.engine import Committed, Limits
 from icetower.commit.live_files import LiveFiles
 from icetower.errors import IcetowerError
@@ -20,6 +19,7 @@ from icetower.iceberg.manifests import DataFile, ManifestFile
 from icetower.table import live_paths
 from icetower.table.head import HeadState
 from icetower.table.live_paths import LivePaths
+from icetower.upstream.port import Swap, SwapLost
 from tests.commit.engine_world import TABLE, World, run
 
 BLIND = {"icetower.blind": "true"}

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from icetower.catalog.changes import Manifests
 from icetower.commit.head import Heads
+from icetower.files.changes import Manifests
 from icetower.iceberg.entries import inherit
 from icetower.iceberg.manifests import DATA, DELETED
 from tests.commit.engine_world import TABLE, World, outcomes

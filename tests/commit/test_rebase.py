@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from icetower.catalog.changes import Manifests, read_changes
 from icetower.commit.head import Heads
+from icetower.files.changes import Manifests, read_changes
 from icetower.iceberg import metadata as table_metadata
 from icetower.iceberg import puffin
 from icetower.iceberg.change import Touched

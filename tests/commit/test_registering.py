@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from icetower.catalog.ports import Swap, SwapUnknown
 from icetower.database import Database
 from icetower.errors import IcetowerError
 from icetower.ledger.histories import Fate, TableName
 from icetower.ledger.ledger import Batch, Commit, CommitKey, Expired, Ledger
 from icetower.protocol.names import Identifier
 from icetower.service.lifecycle import Lifecycle
+from icetower.upstream.port import Swap, SwapUnknown
 from tests.commit.engine_world import TABLE, World, run, told
 
 OTHER = Identifier(("db",), "other")

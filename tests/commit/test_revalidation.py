@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from icetower.catalog.changes import read_changes
 from icetower.contracts.document import load
 from icetower.errors import IcetowerError
+from icetower.files.changes import read_changes
 from icetower.rebase.blindness import known_blind
 from icetower.registry.principals import Principal
 from tests.commit.engine_world import World, judged, outcomes, run

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import pytest
 
 from icetower.admission.admitted import AdmittedAppend
-from icetower.catalog.ports import Swap, SwapUnknown
 from icetower.iceberg.change import Touched
+from icetower.upstream.port import Swap, SwapUnknown
 from tests.commit.engine_world import TABLE, FaultyUpstream, Request, World, outcomes, told
 
 BLIND = {"icetower.blind": "true"}

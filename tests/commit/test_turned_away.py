@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from icetower.catalog.ports import Swap, SwapUnknown
 from icetower.commit.engine import Committed, Limits
 from icetower.errors import CommitConflict, Forbidden, IcetowerError, UpstreamFailed
 from icetower.protocol.names import Identifier
+from icetower.upstream.port import Swap, SwapUnknown
 from tests.commit.engine_world import TABLE, Request, World, run, told
 from tests.commit.test_engine_pipeline import OTHER, Gated, blind, ends, fails, fast, send, settled, until
 from tests.commit.test_engine_twins import transaction

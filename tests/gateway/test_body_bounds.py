@@ -12,9 +12,9 @@ import pytest
 from starlette.requests import Request
 
 from icetower.ambient import SystemAmbient
-from icetower.catalog.parsing import Parsing
 from icetower.contracts.document import load
 from icetower.errors import BadRequest, BodyTooLarge, ContractViolation, IcetowerError
+from icetower.files.parsing import Parsing
 from icetower.gateway import body_bounds as bodies
 from icetower.gateway.body_bounds import APPEND, COMMIT, CREATION, MIDDLE, SHORT, TRANSACTION, BodyBound, parsed
 from icetower.gateway.settings import load_settings

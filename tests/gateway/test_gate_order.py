@@ -19,7 +19,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from icetower.ambient import SystemAmbient
-from icetower.catalog.storage import FileIOStorage
 from icetower.contracts.document import load
 from icetower.errors import ContractViolation, IcetowerError
 from icetower.gateway.settings import Settings
@@ -31,6 +30,7 @@ from icetower.protocol.appends import AppendRequest, FileDescriptor
 from icetower.protocol.commits import CommitRequest
 from icetower.protocol.names import Identifier
 from icetower.registry.principals import Principal, administrator
+from icetower.storage.file_io import FileIOStorage
 from icetower.table.head import HeadState
 
 JSON = dict[str, Any]

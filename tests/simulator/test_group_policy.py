@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 
 from icetower.admission.admitted import AdmittedAppend
-from icetower.catalog.changes import Manifests
-from icetower.catalog.ports import Swap, SwapLost
 from icetower.commit.engine import Committed, Engine, Limits
 from icetower.commit.head import Heads
+from icetower.files.changes import Manifests
 from icetower.iceberg.change import Touched
 from icetower.protocol.names import Identifier
+from icetower.upstream.port import Swap, SwapLost
 from icetower_simulator import served
 from icetower_simulator.heap import ENTRY, pop
 from icetower_simulator.latencies import Latency

@@ -11,8 +11,8 @@ from urllib.request import url2pathname
 
 import orjson
 
-from icetower.catalog.ports import ANY_FILE, Bound
 from icetower.errors import NotFound
+from icetower.storage.port import ANY_FILE, Bound
 from icetower.table.head import HeadState
 
 

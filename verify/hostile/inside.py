@@ -9,10 +9,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from icetower.catalog.deletes import PositionDeletes
-from icetower.catalog.footers import Claim, Footers
-from icetower.catalog.ports import Bound
 from icetower.errors import BadRequest, IcetowerError
+from icetower.files.deletes import PositionDeletes
+from icetower.files.footers import Claim, Footers
 from icetower.iceberg import metadata as table_metadata
 from icetower.iceberg import puffin
 from icetower.iceberg.avro_files import LongFile, Met
@@ -24,6 +23,7 @@ from icetower.iceberg.vectors import decode
 from icetower.protocol.appends import parse_append
 from icetower.protocol.commits import parse_commit, parse_transaction
 from icetower.recent import Budget
+from icetower.storage.port import Bound
 from icetower.table.groups import key_records, read_group
 from icetower.table.head import HeadState
 from verify.hostile.generate import KINDS, ROOT, made

@@ -22,13 +22,12 @@ from icetower.admission.identity import Identity
 from icetower.admission.quotas import RateLimits
 from icetower.admission.shadow import ShadowRecorder
 from icetower.ambient import SystemAmbient
-from icetower.catalog.changes import Manifests
-from icetower.catalog.deletes import Contents, Vectors
-from icetower.catalog.footers import Footers
-from icetower.catalog.ports import ANY_FILE, Bound, Storage
 from icetower.contracts import model, regions
 from icetower.contracts.model import Contract
 from icetower.errors import IcetowerError, NotFound
+from icetower.files.changes import Manifests
+from icetower.files.deletes import Contents, Vectors
+from icetower.files.footers import Footers
 from icetower.iceberg import manifests as avro
 from icetower.iceberg import puffin
 from icetower.iceberg.manifest_writing import row_of, summarise
@@ -38,6 +37,7 @@ from icetower.protocol.appends import AppendRequest, FileDescriptor
 from icetower.protocol.commits import CommitRequest
 from icetower.protocol.names import Identifier
 from icetower.registry.principals import Principal
+from icetower.storage.port import ANY_FILE, Bound, Storage
 from icetower.table.head import HeadState
 from verify.oracle import values
 from verify.oracle.cases import (

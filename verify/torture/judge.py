@@ -35,12 +35,12 @@ from typing import Any
 
 import orjson
 
-from icetower.catalog.ports import Swap
 from icetower.errors import ValidationFailed
 from icetower.iceberg.records import ADDED, DELETED, Manifest, ManifestFile
 from icetower.protocol.marks import BLIND_APPENDS, GROUP_FILE
 from icetower.protocol.names import Identifier
 from icetower.table.groups import read_group
+from icetower.upstream.port import Swap
 from verify.torture.ledger import Attempt, Intent, Step
 from verify.torture.memory import manifest_list_of, manifest_of
 

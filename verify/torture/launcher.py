@@ -63,8 +63,8 @@ def tear(path: str, data: bytes) -> None:
 
 def arm(countdown: Countdown) -> None:
     """Wrap what a tower does to the world."""
-    from icetower.catalog.sql import SqlUpstream
-    from icetower.catalog.storage import FileIOStorage
+    from icetower.storage.file_io import FileIOStorage
+    from icetower.upstream.sql import SqlUpstream
 
     write, delete, swap = FileIOStorage.write, FileIOStorage.delete, SqlUpstream.swap
 

@@ -12,7 +12,7 @@ from unittest import mock
 
 import orjson
 
-from icetower.catalog import changes
+from icetower.files import changes
 from icetower.iceberg import avro_files, manifests
 from icetower.iceberg.records import Manifest, ManifestFile
 

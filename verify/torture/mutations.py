@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 from unittest import mock
 
-from icetower.catalog.ports import Swap, SwapLost, SwapUnknown
 from icetower.commit import draft
 from icetower.commit.gatekeeper import Gatekeeper
 from icetower.commit.turned_away import LastLook
@@ -26,6 +25,7 @@ from icetower.rebase import grants as rebase
 from icetower.service.commits import Commits
 from icetower.service.single_flight import SingleFlight
 from icetower.table.keys import Keys
+from icetower.upstream.port import Swap, SwapLost, SwapUnknown
 from verify.torture.simulate import simulate
 from verify.torture.world import Door
 

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 
 import orjson
 
-from icetower.catalog.ports import Swap, SwapLost, SwapUnknown
 from icetower.commit.engine import Limits
 from icetower.errors import IcetowerError, UpstreamFailed
 from icetower.iceberg import metadata as table_metadata
@@ -22,6 +21,7 @@ from icetower.iceberg.metadata import apply, with_log
 from icetower.protocol.marks import BLIND_APPENDS
 from icetower.protocol.names import Identifier
 from icetower.table.head import HeadState
+from icetower.upstream.port import Swap, SwapLost, SwapUnknown
 from verify.torture import clock, memory
 from verify.torture.clients import Client
 from verify.torture.clock import Chance

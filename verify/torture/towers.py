@@ -14,15 +14,15 @@ from icetower.admission.gate import Files, Gate
 from icetower.admission.quotas import RateLimits
 from icetower.admission.shadow import ShadowRecorder
 from icetower.ambient import uuid7_of
-from icetower.catalog.changes import Manifests
-from icetower.catalog.deletes import Contents, Vectors
-from icetower.catalog.footers import Claim, Verified
 from icetower.commit.engine import Committed, Engine, Limits
 from icetower.commit.gatekeeper import Gatekeeper
 from icetower.commit.head import Heads
 from icetower.commit.replays import Replays
 from icetower.contracts.model import ADMINISTRATOR_NAME
 from icetower.errors import IcetowerError
+from icetower.files.changes import Manifests
+from icetower.files.deletes import Contents, Vectors
+from icetower.files.footers import Claim, Verified
 from icetower.gateway.settings import EscalationSettings
 from icetower.ledger.histories import Fate, TableName
 from icetower.ledger.ledger import Batch, Commit, CommitKey

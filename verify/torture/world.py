@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from icetower.catalog.ports import ANY_FILE, Bound, Swap, SwapLost, SwapUnknown
 from icetower.errors import AlreadyExists, NoSuchTable, NotFound, UpstreamFailed
 from icetower.protocol.names import Identifier
+from icetower.storage.port import ANY_FILE, Bound
+from icetower.upstream.port import Swap, SwapLost, SwapUnknown
 from verify.torture.clock import Chance
 from verify.torture.judge import Judge
 

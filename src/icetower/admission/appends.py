@@ -1,7 +1,7 @@
 """The checks of an append by the fast path, which names data files.
 
 Those before a file is opened know the contract, the paths and the partitions that the request names, so that nothing is
-read for a principal to which nothing is granted. `admitted` gets the files as `catalog.footers` has found them.
+read for a principal to which nothing is granted. `admitted` gets the files as `files.footers` has found them.
 
 append.branch      the branch is not there, or is a tag
 append.partition   a partition does not fit its spec, or the file's statistics contradict it
@@ -29,12 +29,11 @@ from icetower.admission.identity import Identity, check_key
 from icetower.admission.locations import check_files, roots_of
 from icetower.admission.quotas import check_quota
 from icetower.admission.refusals import refusal
-from icetower.catalog.changes import FAMILY_OF, plain_path
-from icetower.catalog.footers import Claim, Verified
 from icetower.contracts.check import Clear, Touch, check
 from icetower.contracts.model import Operation
 from icetower.contracts.terms import Layout
 from icetower.errors import ContractViolation, KeyMisused, ValidationFailed
+from icetower.files.footers import Claim, Verified
 from icetower.iceberg import literals
 from icetower.iceberg.avro_schemas import parse_decimal
 from icetower.iceberg.change import Change, Touched
@@ -42,6 +41,7 @@ from icetower.iceberg.manifests import DATA
 from icetower.iceberg.metadata import MAIN
 from icetower.iceberg.partitions import PartitionField, PartitionSpec, partition_name, spec_of
 from icetower.iceberg.schemas import read_as
+from icetower.paths import FAMILY_OF, plain_path
 from icetower.protocol.appends import AppendRequest, FileDescriptor
 from icetower.protocol.names import Identifier
 from icetower.registry.principals import Principal

@@ -17,11 +17,11 @@ from icetower.admission.operations import RETENTION
 from icetower.admission.permissions import require
 from icetower.admission.quotas import check_quota
 from icetower.admission.refusals import OrdersTower, refusal
-from icetower.catalog.changes import is_under
 from icetower.contracts.check import Clear, Touch, check
 from icetower.contracts.model import FILE_OPERATIONS, Operation
 from icetower.contracts.terms import NO_LAYOUT, Layout
 from icetower.errors import ContractViolation
+from icetower.paths import is_under
 from icetower.protocol.marks import MEDIATOR, OF_THE_TOWER, OURS, REVERTS
 
 JSON = Mapping[str, Any]

@@ -34,13 +34,13 @@ from icetower.admission.reads import believed, scope_of
 from icetower.admission.shadow import Held, ShadowRecorder
 from icetower.admission.targets import check_ages, locate
 from icetower.ambient import Ambient
-from icetower.catalog.changes import Manifests, read_changes
-from icetower.catalog.deletes import Contents, Vectors
-from icetower.catalog.footers import Footers
-from icetower.catalog.parsing import Reading
 from icetower.contracts.check import appends_blindly, isolation_of
 from icetower.contracts.model import Isolation
 from icetower.errors import ContractViolation
+from icetower.files.changes import Manifests, read_changes
+from icetower.files.deletes import Contents, Vectors
+from icetower.files.footers import Footers
+from icetower.files.parsing import Reading
 from icetower.protocol.appends import AppendRequest
 from icetower.protocol.commits import CommitRequest
 from icetower.protocol.names import Identifier

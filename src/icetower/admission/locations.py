@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from icetower.admission.refusals import LOCATION, Misplaced
-from icetower.catalog.changes import is_under
 from icetower.errors import ContractViolation
 from icetower.iceberg.metadata import DATA_PATH, DATA_PATHS, data_location
+from icetower.paths import is_under
 from icetower.protocol.names import Identifier
 from icetower.registry.principals import Principal
 from icetower.table.client_properties import effect_of

@@ -12,8 +12,8 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from icetower.admission import operations
-from icetower.catalog.changes import MANIFESTS_PER_COMMIT_MAX
 from icetower.errors import ValidationFailed
+from icetower.files.changes import MANIFESTS_PER_COMMIT_MAX
 from icetower.iceberg import metadata as table_metadata
 from icetower.iceberg.change import Change, Place
 from icetower.iceberg.manifests import DATA, DELETED, Entry, Manifest, ManifestFile
@@ -27,7 +27,7 @@ A path without a place was looked for everywhere, and is not in the table; one t
 
 
 class ReadsManifests(Protocol):
-    """What is needed of `catalog.changes.Manifests`."""
+    """What is needed of `files.changes.Manifests`."""
 
     async def list_at(self, path: str) -> tuple[ManifestFile, ...]: ...
     async def manifest_at(self, path: str) -> Manifest: ...

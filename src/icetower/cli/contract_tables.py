@@ -13,16 +13,16 @@ from pyiceberg.io import PY_IO_IMPL
 
 from icetower.agent import Tower
 from icetower.agent.failures import error_of
-from icetower.catalog.changes import Manifests
-from icetower.catalog.storage import FileIOStorage
 from icetower.cli.lake import JSON, Lake, part
 from icetower.contracts.findings import Written
 from icetower.contracts.references import Found, without_catalog
 from icetower.contracts.regions import Pattern
 from icetower.errors import IcetowerError, NotFound, Unavailable, UpstreamFailed, ValidationFailed
+from icetower.files.changes import Manifests
 from icetower.iceberg.manifests import DATA, DELETED
 from icetower.iceberg.partitions import PartitionSpec, partition_key, spec_of
 from icetower.protocol.names import Identifier
+from icetower.storage.file_io import FileIOStorage
 
 TIMEOUT_S = 30.0
 MANIFESTS_MAX = 2_000

@@ -11,9 +11,9 @@ from sqlalchemy import Connection, func, inspect, select
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
-from icetower.catalog.sql import layout_tables
 from icetower.database import Database
 from icetower.errors import ConfigurationError
+from icetower.upstream.sql import layout_tables
 
 _STORAGE = ("s3.", "gcs.", "adls.", "hdfs.", "oss.", "hf.")
 _SHOWN_MAX = 5

@@ -19,7 +19,6 @@ from icetower.audit.agents import Agent, Naming, Wanted
 from icetower.audit.reverting import Plan
 from icetower.audit.taking_back import Draft
 from icetower.audit.telling import listed, name
-from icetower.catalog.storage import FileIOStorage
 from icetower.cli.known import Named, named, require_agent
 from icetower.cli.lake import JSON, Lake
 from icetower.cli.printing import SafeConsole
@@ -35,6 +34,7 @@ from icetower.errors import CommitConflict, CommitStateUnknown, IcetowerError, U
 from icetower.iceberg.metadata import MAIN
 from icetower.protocol.marks import KEY
 from icetower.protocol.names import Identifier
+from icetower.storage.file_io import FileIOStorage
 
 REFUSED = 3
 """Exit status where others have built on what the agent wrote."""

@@ -16,16 +16,16 @@ import orjson
 
 from icetower.agent.causes import unreachable, without_password
 from icetower.agent.failures import NO_EXPLANATION, error_of
-from icetower.catalog.changes import Manifests
-from icetower.catalog.ports import ON_OWN_ACCOUNT
-from icetower.catalog.storage import FileIOStorage
 from icetower.errors import BadRequest, IcetowerError, NoSuchTable, NotAuthenticated, Unavailable, UpstreamFailed
+from icetower.files.changes import Manifests
 from icetower.iceberg import metadata as table_metadata
 from icetower.iceberg.change import Change, change_of, diff_lists, manifests_to_read
 from icetower.iceberg.entries import Files, NeedsFile, operation_name, parent_of
 from icetower.iceberg.expressions import TRUE, Expression, columns_of, from_json, typed
 from icetower.iceberg.manifests import Manifest, ManifestFile
 from icetower.iceberg.validation import Level
+from icetower.storage.file_io import FileIOStorage
+from icetower.storage.port import ON_OWN_ACCOUNT
 from icetower.table.client_properties import is_code
 from icetower.table.head import HeadState
 from icetower_client_model.coexist import Guess, Meeting, Opinion, meeting, operation_of, opinions, touched_partitions

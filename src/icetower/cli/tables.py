@@ -17,12 +17,12 @@ from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from icetower.agent.causes import cause_of
 from icetower.ambient import from_environment
-from icetower.catalog.ports import ON_OWN_ACCOUNT
-from icetower.catalog.storage import FileIOStorage
 from icetower.cli.own_tower import DEFAULT_URI, token_for
 from icetower.cli.registry import own_uri
 from icetower.cli.snapshots import Place, place_in_catalog, place_of_metadata
 from icetower.errors import ConfigurationError, IcetowerError, NoSuchTable, UpstreamFailed, UsageError
+from icetower.storage.file_io import FileIOStorage
+from icetower.storage.port import ON_OWN_ACCOUNT
 from icetower.table.client_properties import is_code
 
 CatalogName = Annotated[

@@ -29,8 +29,6 @@ from typing import Any, TypeVar
 
 from icetower.admission.admitted import Admitted, AdmittedAppend
 from icetower.ambient import Ambient
-from icetower.catalog.changes import Manifests
-from icetower.catalog.ports import Storage, Upstream
 from icetower.commit.gatekeeper import Gatekeeper
 from icetower.commit.head import Heads
 from icetower.commit.landed import Landed
@@ -49,8 +47,11 @@ from icetower.errors import (
     Unavailable,
     UpstreamFailed,
 )
+from icetower.files.changes import Manifests
 from icetower.protocol.names import Identifier
+from icetower.storage.port import Storage
 from icetower.table.head import HeadState
+from icetower.upstream.port import Upstream
 
 __all__ = ["Committed", "Engine", "Gatekeeper", "Limits", "Member"]
 

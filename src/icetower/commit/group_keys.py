@@ -19,12 +19,12 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from icetower.ambient import Ambient
-from icetower.catalog import ports
-from icetower.catalog.ports import Storage
 from icetower.errors import IcetowerError, NotFound, ValidationFailed
 from icetower.ledger.ledger import SEQUENCE_LIFETIMES, Batch, Commit, CommitKey, Group, Ledger
 from icetower.protocol.marks import GROUP_FILE, REF
 from icetower.recent import Recent
+from icetower.storage import port
+from icetower.storage.port import Storage
 from icetower.table.groups import key_records, read_group
 from icetower.table.head import HeadState
 from icetower.table.keys import KeyRecord, Keys, Unreadable, records_of
@@ -119,7 +119,7 @@ class GroupKeys:
             snapshot_id, path = snapshot["snapshot-id"], str(snapshot["summary"][GROUP_FILE])
             async with room:
                 try:
-                    data = await self._storage.read(path, ports.GROUP_FILE)
+                    data = await self._storage.read(path, port.GROUP_FILE)
                     records = _records(uuid, snapshot_id, data)
                 except (NotFound, ValidationFailed) as error:
                     # Whoever deletes files that he does not know must not take the table with them.

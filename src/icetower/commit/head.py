@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from icetower.ambient import Ambient
-from icetower.catalog.ports import METADATA_FILE, METADATA_MAX_BYTES, Storage, Upstream
 from icetower.commit.group_keys import GroupKeys
 from icetower.errors import NotFound
 from icetower.iceberg import metadata as table_metadata
@@ -15,8 +14,10 @@ from icetower.iceberg.metadata import Metadata
 from icetower.ledger.ledger import Ledger
 from icetower.protocol.names import Identifier
 from icetower.recent import Budget, Recent
+from icetower.storage.port import METADATA_FILE, METADATA_MAX_BYTES, Storage
 from icetower.table.head import HeadState
 from icetower.table.origins import through_a_tower
+from icetower.upstream.port import Upstream
 
 TABLES_SHARE = 0.0625
 """The part of the caches' budget for each thing that is remembered of tables' names."""

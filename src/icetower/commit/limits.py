@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from icetower.catalog.ports import METADATA_MAX_BYTES
+from icetower.storage.port import METADATA_MAX_BYTES
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from weakref import WeakValueDictionary
 
 from icetower.admission.admitted import AdmittedAppend
-from icetower.catalog.changes import Manifests
 from icetower.errors import CommitConflict, KeyMisused, NotFound, ValidationFailed
+from icetower.files.changes import Manifests
 from icetower.iceberg.change import Change
 from icetower.iceberg.entries import Files, NeedsFile
 from icetower.iceberg.listing import Listing

@@ -23,7 +23,6 @@ from typing import Any
 
 from icetower.admission.admitted import Admitted, AdmittedAppend
 from icetower.admission.identity import application_of
-from icetower.catalog.ports import METADATA_MAX_BYTES
 from icetower.commit.appends import Folded, fold, once_each, why_not
 from icetower.commit.draft import Replacement, data_path, finish, merged_parent
 from icetower.commit.live_files import NeedsPaths, Of, check, named_by
@@ -42,6 +41,7 @@ from icetower.protocol.updates import target_ref
 from icetower.rebase.declared import scope_to_hold
 from icetower.rebase.grants import Word, base_of, conflicts_of, refusal, steps_since, word_for
 from icetower.rebase.written import Targets, loose
+from icetower.storage.port import METADATA_MAX_BYTES
 from icetower.table.ground import Ground, Made
 from icetower.table.head import HeadState
 from icetower.table.keys import KeyRecord, Keys, cut_off, rolled_back

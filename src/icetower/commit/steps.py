@@ -15,25 +15,27 @@ from typing import Any
 
 from icetower.admission.admitted import Admitted, AdmittedAppend
 from icetower.ambient import Ambient
-from icetower.catalog.changes import Manifests, is_under, memory_of_rows
-from icetower.catalog.deletes import Blobs, PositionDeletes
-from icetower.catalog.ports import Storage, Swap
 from icetower.commit.limits import Limits
 from icetower.commit.live_files import LiveFiles, Of
 from icetower.commit.plan import Member, Needs, Plan, Sources, plan
 from icetower.commit.queue import Waiting
 from icetower.errors import CommitConflict, IcetowerError
+from icetower.files.changes import Manifests, memory_of_rows
+from icetower.files.deletes import Blobs, PositionDeletes
 from icetower.iceberg import metadata as table_metadata
 from icetower.iceberg.entries import Files
 from icetower.iceberg.manifests import Manifest, ManifestFile, read_manifest, read_manifest_list
 from icetower.iceberg.metadata import Metadata
 from icetower.iceberg.puffin import BlobAt
 from icetower.iceberg.records import memory_of_manifest
+from icetower.paths import is_under
 from icetower.protocol.names import Identifier
 from icetower.protocol.updates import target_ref
 from icetower.rebase.grants import asks_for_snapshot_isolation
 from icetower.recent import Budget, Held
+from icetower.storage.port import Storage
 from icetower.table.head import HeadState
+from icetower.upstream.port import Swap
 
 KNOWN_SHARE = 0.25
 """The part of the caches' budget that tables' workers hold until their queues are empty: each of them, and all."""

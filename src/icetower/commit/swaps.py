@@ -13,11 +13,12 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from icetower.ambient import Ambient
-from icetower.catalog.ports import Storage, SwapLost, SwapUnknown, Upstream
 from icetower.commit.head import Heads
 from icetower.commit.steps import Step
 from icetower.errors import AlreadyExists, CommitStateUnknown, IcetowerError, NotFound, Unavailable, UpstreamFailed
+from icetower.storage.port import Storage
 from icetower.table.head import HeadState
+from icetower.upstream.port import SwapLost, SwapUnknown, Upstream
 
 Timed = Callable[[Sequence[Step], float], None]
 _LARGE_BYTES = 256 * 1024

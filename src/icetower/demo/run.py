@@ -17,8 +17,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from icetower.agent import Tower
 from icetower.ambient import SystemAmbient
 from icetower.audit.auditor import Options, audit
-from icetower.catalog.ports import ON_OWN_ACCOUNT
-from icetower.catalog.storage import FileIOStorage
 from icetower.demo import aftermath, data, journal, plan, tables
 from icetower.demo.aftermath import Aftermath
 from icetower.demo.baseline import run_baseline
@@ -28,6 +26,8 @@ from icetower.demo.reconcile import Verdict, read_table, reconcile
 from icetower.demo.report import Findings, Promise, count_commits, queue_waits
 from icetower.demo.serving import Serving, hire, tower_process
 from icetower.iceberg.metadata import parse
+from icetower.storage.file_io import FileIOStorage
+from icetower.storage.port import ON_OWN_ACCOUNT
 from icetower.table.head import HeadState
 
 ATTEMPTS_MAX = 1000

@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 from starlette.requests import Request
 
 from icetower.admission import permissions
-from icetower.catalog.parsing import Parsing
 from icetower.contracts.model import Operation
 from icetower.errors import BodyTooLarge, ContractViolation
+from icetower.files.parsing import Parsing
 from icetower.protocol.names import NAMESPACE_SEPARATOR, Identifier
 from icetower.registry.principals import Principal
 

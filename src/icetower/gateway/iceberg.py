@@ -18,11 +18,10 @@ from icetower.admission import locations, permissions
 from icetower.admission.gate import Stops
 from icetower.admission.locations import PATHS
 from icetower.admission.properties import check_properties
-from icetower.catalog.parsing import Parsing
-from icetower.catalog.ports import Upstream
 from icetower.commit.head import Heads
 from icetower.contracts.model import Operation
 from icetower.errors import BadRequest, ContractViolation, NoSuchNamespace, NoSuchTable
+from icetower.files.parsing import Parsing
 from icetower.gateway.body_bounds import APPEND, COMMIT, CREATION, TRANSACTION, parsed
 from icetower.gateway.http import (
     Call,
@@ -54,6 +53,7 @@ from icetower.service.journal import Journal
 from icetower.service.lifecycle import Lifecycle
 from icetower.table.client_properties import check_code
 from icetower.table.head import HeadState, overlaid
+from icetower.upstream.port import Upstream
 
 Item = TypeVar("Item", Identifier, Namespace)
 

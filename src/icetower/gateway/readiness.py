@@ -22,12 +22,13 @@ from typing import Any
 from sqlalchemy import select
 
 from icetower.ambient import Ambient
-from icetower.catalog.ports import Storage, Upstream
 from icetower.counting import counted
 from icetower.database import Database
 from icetower.errors import IcetowerError
 from icetower.registry.schema import contracts
+from icetower.storage.port import Storage
 from icetower.threads import Threads
+from icetower.upstream.port import Upstream
 
 LIMIT_S = 2.0
 KEPT_S = 1.0

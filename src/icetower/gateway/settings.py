@@ -25,7 +25,6 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from icetower.catalog.ports import METADATA_MAX_BYTES
 from icetower.contracts.model import NAME
 from icetower.errors import ConfigurationError
 from icetower.gateway.settings_errors import settings_error
@@ -33,6 +32,7 @@ from icetower.observe.events import Form
 from icetower.observe.matters import mail_address
 from icetower.observe.sending import Encryption, MailServer, Ways, Webhook
 from icetower.recent import CACHE_MAX_BYTES
+from icetower.storage.port import METADATA_MAX_BYTES
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 

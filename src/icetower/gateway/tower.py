@@ -13,18 +13,15 @@ from icetower.admission.gate import Files, Gate
 from icetower.admission.quotas import RateLimits
 from icetower.admission.shadow import ShadowRecorder
 from icetower.ambient import Ambient
-from icetower.catalog.changes import Manifests
-from icetower.catalog.deletes import Contents, Vectors
-from icetower.catalog.footers import Footers
-from icetower.catalog.ports import Storage, Upstream
-from icetower.catalog.sql import SqlUpstream
-from icetower.catalog.storage import FileIOStorage
 from icetower.commit.engine import Engine, Limits
 from icetower.commit.gatekeeper import Gatekeeper
 from icetower.commit.head import Heads
 from icetower.commit.replays import Replays
 from icetower.contracts.model import ADMINISTRATOR_NAME
 from icetower.database import Database, sqlite_url
+from icetower.files.changes import Manifests
+from icetower.files.deletes import Contents, Vectors
+from icetower.files.footers import Footers
 from icetower.gateway.control import ADMIN_SECRET_FILE, ControlRoutes
 from icetower.gateway.escalations import EscalationRoutes
 from icetower.gateway.http import Front
@@ -48,6 +45,10 @@ from icetower.service.journal import Journal
 from icetower.service.lifecycle import Lifecycle
 from icetower.service.outcomes import Outcomes
 from icetower.service.owners import Owners
+from icetower.storage.file_io import FileIOStorage
+from icetower.storage.port import Storage
+from icetower.upstream.port import Upstream
+from icetower.upstream.sql import SqlUpstream
 
 ADMIN_NAME = "admin"
 

@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from icetower.ambient import Ambient
-from icetower.catalog.changes import Manifests
 from icetower.errors import IcetowerError
+from icetower.files.changes import Manifests
 from icetower.iceberg.partitions import partition_name
 from icetower.observe.events import Event, Events
 from icetower.observe.matters import one_line

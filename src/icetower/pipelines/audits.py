@@ -24,12 +24,12 @@ from pyspark.sql import DataFrame, SparkSession
 from icetower.ambient import from_environment
 from icetower.audit.auditor import Options, audit
 from icetower.audit.checkpoint import Checkpoint
-from icetower.catalog.ports import ON_OWN_ACCOUNT
-from icetower.catalog.storage import FileIOStorage
 from icetower.errors import IcetowerError, NoSuchTable, UsageError
 from icetower.iceberg.metadata import parse
 from icetower.pipelines.session import CATALOG, CREDENTIAL_VARIABLE, TOKEN_VARIABLE, spark_session
 from icetower.pipelines.tables import iceberg_table
+from icetower.storage.file_io import FileIOStorage
+from icetower.storage.port import ON_OWN_ACCOUNT
 from icetower.table.head import HeadState
 
 if TYPE_CHECKING:

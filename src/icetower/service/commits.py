@@ -17,13 +17,13 @@ from icetower.admission.gate import Gate
 from icetower.admission.identity import Identity
 from icetower.admission.operations import claimed_by
 from icetower.ambient import Ambient
-from icetower.catalog.parsing import Reading
 from icetower.commit.engine import Committed, Engine
 from icetower.commit.gatekeeper import Gatekeeper
 from icetower.commit.head import Heads
 from icetower.commit.replays import Replays
 from icetower.contracts.model import Operation
 from icetower.errors import KeyMisused, NotSupported
+from icetower.files.parsing import Reading
 from icetower.iceberg.change import Touched
 from icetower.protocol.appends import AppendRequest
 from icetower.protocol.commits import CommitRequest

@@ -10,8 +10,6 @@ from typing import Any
 from icetower.admission.admitted import Admitted
 from icetower.admission.locations import PATHS, steers_clients
 from icetower.ambient import Ambient
-from icetower.catalog.changes import Manifests, is_under, plain_path
-from icetower.catalog.ports import Storage, Swap, SwapLost, SwapUnknown, Upstream
 from icetower.commit.head import Heads
 from icetower.commit.plan import plan_creation
 from icetower.errors import (
@@ -24,15 +22,19 @@ from icetower.errors import (
     NoSuchTable,
     NotFound,
 )
+from icetower.files.changes import Manifests
 from icetower.iceberg import metadata as table_metadata
 from icetower.iceberg.builder import is_uuid
 from icetower.iceberg.metadata import Metadata
 from icetower.ledger.histories import TableName
 from icetower.ledger.ledger import Ledger
+from icetower.paths import is_under, plain_path
 from icetower.protocol.names import Identifier, Namespace
+from icetower.storage.port import Storage
 from icetower.table.client_properties import NO_CODE, Allowed, check_code
 from icetower.table.head import HeadState
 from icetower.table.references import named_by
+from icetower.upstream.port import Swap, SwapLost, SwapUnknown, Upstream
 
 _UUID_LENGTH = 36
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from decimal import Context, Decimal
 from typing import Any, Literal
 
-from icetower.catalog.thrift import Struct, read_struct
 from icetower.iceberg.avro_schemas import parse_decimal
+from icetower.parquet.thrift import Struct, read_struct
 
 COLUMNS_MAX = 20_000
 _WIDE = Context(prec=60)

@@ -13,15 +13,15 @@ from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
-from icetower.catalog.parquet_texts import PARQUET_MAGIC, texts_in
-from icetower.catalog.ports import Storage
 from icetower.errors import BadRequest, NotFound, ValidationFailed
 from icetower.iceberg import avro_files, puffin
 from icetower.iceberg.change import Change
 from icetower.iceberg.puffin import Blob, BlobAt
 from icetower.iceberg.records import PATH_FIELD_ID, POSITION_DELETES, DataFile, is_vector
 from icetower.iceberg.vectors import BLOB_MAX_BYTES, TARGET, blob_of, decode_of
+from icetower.parquet.texts import PARQUET_MAGIC, texts_in
 from icetower.recent import Budget, Recent
+from icetower.storage.port import Storage
 
 BLOBS_SHARE, TARGETS_SHARE = 0.0625, 0.0625
 """The parts of the caches' budget for blobs, since several commits meet one vector, and for targets of deletes."""

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Collection, Generator, Mapping, Sequence
 from functools import partial
 from typing import Any
-from urllib.parse import unquote
 
-from icetower.catalog.parsing import ON_LOOP_BYTES, Parsing
-from icetower.catalog.ports import MANIFEST, MANIFEST_LIST, Bound, Storage
 from icetower.errors import CommitConflict, NotFound, ValidationFailed
+from icetower.files.parsing import ON_LOOP_BYTES, Parsing
 from icetower.iceberg import metadata as table_metadata
 from icetower.iceberg.avro_files import LongFile, Met
 from icetower.iceberg.change import Change, Place, change_of, diff_lists, manifests_to_read, vectors_added
@@ -20,7 +17,9 @@ from icetower.iceberg.manifests import DATA, DELETED, Manifest, ManifestFile, re
 from icetower.iceberg.partitions import PartitionSpec, spec_of
 from icetower.iceberg.pruning import can_contain
 from icetower.iceberg.records import is_vector, memory_of_manifest, memory_of_row
+from icetower.paths import is_under
 from icetower.recent import Budget, Recent
+from icetower.storage.port import MANIFEST, MANIFEST_LIST, Bound, Storage
 
 MANIFESTS_PER_COMMIT_MAX = 2_000
 """A commit that touches more manifests than this is refused: reading them would starve the others."""
@@ -342,29 +341,6 @@ def _roots(metadata: Mapping[str, Any] | None, updates: Sequence[Mapping[str, An
                 path = (update.get("updates") or update.get("updated") or {}).get("write.metadata.path")
                 roots += [path] if path else []
     return tuple(roots)
-
-
-_FAMILIES = (("s3", "s3a", "s3n"), ("gs", "gcs"), ("abfss", "abfs", "wasbs", "wasb"))
-FAMILY_OF = {scheme: names[0] for names in _FAMILIES for scheme in names}
-"""Schemes that are several names of one storage, with the one that is taken for all of them."""
-
-
-def is_under(path: str, root: str) -> bool:
-    """Whether `path` lies under the directory `root`, however the two are spelled. What has `..` in it lies nowhere."""
-    if ".." in unquote(path).split("/"):
-        return False
-    return plain_path(path).startswith(plain_path(root).rstrip("/") + "/")
-
-
-def plain_path(path: str) -> str:
-    """A path without what is spelled in several ways: the beginning of local files' URIs, and kinds of URIs."""
-    if path.startswith("/"):
-        return path
-    scheme, colon, rest = path.partition(":")
-    scheme = scheme.lower() if colon else scheme
-    if scheme == "file":
-        return re.sub(r"^//(localhost)?(?=/)", "", rest)
-    return f"{FAMILY_OF.get(scheme, scheme)}{colon}{rest}"
 
 
 def _check_confined(path: str, roots: Sequence[str], what: str) -> None:

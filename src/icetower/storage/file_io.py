@@ -25,8 +25,6 @@ from urllib.parse import urlsplit
 
 from pyiceberg.io import FSSPEC_FILE_IO, PY_IO_IMPL, SCHEMA_TO_FILE_IO, FileIO, load_file_io
 
-from icetower.catalog.local_files import LocalDoor, check_regular, delete_below
-from icetower.catalog.ports import ANY_FILE, Bound, too_long
 from icetower.errors import (
     AlreadyExists,
     BadRequest,
@@ -36,6 +34,8 @@ from icetower.errors import (
     UpstreamFailed,
     ValidationFailed,
 )
+from icetower.storage.local_files import LocalDoor, check_regular, delete_below
+from icetower.storage.port import ANY_FILE, Bound, too_long
 from icetower.threads import Threads
 
 T = TypeVar("T")

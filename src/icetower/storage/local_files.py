@@ -14,8 +14,8 @@ import stat
 import threading
 from contextlib import ExitStack, suppress
 
-from icetower.catalog.ports import Bound, too_long
 from icetower.errors import ValidationFailed
+from icetower.storage.port import Bound, too_long
 
 _NO_HARD_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
 _OPEN_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY

@@ -22,9 +22,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from icetower.catalog.parquet_columns import Leaf
-from icetower.catalog.parquet_values import NUMBERS
-from icetower.catalog.thrift import Struct, inner, read_struct, whole
+from icetower.parquet.columns import Leaf
+from icetower.parquet.thrift import Struct, inner, read_struct, whole
+from icetower.parquet.values import NUMBERS
 
 _TYPE_ORDER, _TOTAL_ORDER = {1: {}}, {2: {}}
 _FLOATING = ("float", "double")

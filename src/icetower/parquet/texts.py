@@ -15,7 +15,7 @@ from typing import cast
 
 import pyarrow as pa
 
-from icetower.catalog.thrift import Struct, inner, read_struct, structs, whole
+from icetower.parquet.thrift import Struct, inner, read_struct, structs, whole
 
 FOOTER_MAX_BYTES = 1024 * 1024
 UNPACKED_MAX_BYTES = 64 * 1024 * 1024

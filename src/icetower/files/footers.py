@@ -20,11 +20,6 @@ from typing import Any, NoReturn
 
 import orjson
 
-from icetower.catalog.parquet_columns import Leaf, TableColumns, leaves_of, read_schema
-from icetower.catalog.parquet_statistics import Values, orders, values_of
-from icetower.catalog.parquet_values import reader, schema_elements
-from icetower.catalog.ports import Storage
-from icetower.catalog.thrift import Struct, inner, read_struct, structs, whole
 from icetower.counting import counted
 from icetower.errors import NotFound, Unavailable, ValidationFailed
 from icetower.iceberg import transforms
@@ -32,7 +27,12 @@ from icetower.iceberg.column_metrics import NONE, Mode, lower_bound, modes_of, u
 from icetower.iceberg.manifests import DATA, DataFile
 from icetower.iceberg.partitions import PartitionField, PartitionSpec, human_value
 from icetower.iceberg.schemas import columns, source_of
+from icetower.parquet.columns import Leaf, TableColumns, leaves_of, read_schema
+from icetower.parquet.statistics import Values, orders, values_of
+from icetower.parquet.thrift import Struct, inner, read_struct, structs, whole
+from icetower.parquet.values import reader, schema_elements
 from icetower.recent import Budget, Recent
+from icetower.storage.port import Storage
 from icetower.threads import Threads
 
 Json = Mapping[str, Any]

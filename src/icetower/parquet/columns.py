@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from icetower.catalog.thrift import Struct, inner, whole
 from icetower.errors import ValidationFailed
 from icetower.iceberg.avro_schemas import parse_decimal
+from icetower.parquet.thrift import Struct, inner, whole
 
 Json = Mapping[str, Any]
 

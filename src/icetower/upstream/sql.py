@@ -20,7 +20,6 @@ from typing import Literal, TypeVar
 from sqlalchemy import Column, ColumnElement, Connection, MetaData, String, Table, and_, func, inspect, or_, text
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
-from icetower.catalog.ports import PropertiesUpdate, Swap, SwapLost, SwapUnknown
 from icetower.database import Database, Together
 from icetower.errors import (
     AlreadyExists,
@@ -33,6 +32,7 @@ from icetower.errors import (
 )
 from icetower.protocol.names import Identifier, Namespace
 from icetower.protocol.sizes import check_properties
+from icetower.upstream.port import PropertiesUpdate, Swap, SwapLost, SwapUnknown
 
 T = TypeVar("T")
 

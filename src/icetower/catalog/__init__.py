@@ -1,1 +1,0 @@
-"""Upstream catalogs and storage: all reading and writing of tables goes through `ports`."""
