@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from icetower.audit.agents import Agent, Naming, Wanted
 from icetower.audit.auditor import Options
-from icetower.audit.reverting import Plan
-from icetower.audit.unread import Promises, Version
 from icetower.contracts.document import load
 from icetower.errors import BadRequest
 from icetower.iceberg.entry_checks import live_entries
 from icetower.iceberg.manifests import read_manifest, read_manifest_list
 from icetower.protocol.marks import BASE, BLIND, BLIND_APPENDS, FILTER, GROUP_FILE, READ_SNAPSHOT, REVERTS
 from icetower.protocol.names import Identifier
+from icetower.revert.agents import Agent, Naming, Wanted
+from icetower.revert.reverting import Plan
+from icetower.revert.unread import Promises, Version
 from icetower.table.groups import Group, GroupedAppend, write_group
 from icetower.table.head import HeadState
 from tests.audit.audit_world import audited, said

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from icetower.audit.advice import advise
-from icetower.audit.agents import Agent, Wanted
 from icetower.audit.auditor import Options, Walk
 from icetower.audit.page import page
 from icetower.audit.shapes import check_shape
@@ -20,6 +19,7 @@ from icetower.errors import IcetowerError, ValidationFailed
 from icetower.iceberg.metadata import ancestors, parse
 from icetower.iceberg.partitions import spec_of
 from icetower.protocol.names import Identifier
+from icetower.revert.agents import Agent, Wanted
 from icetower.table.head import HeadState
 from verify.histories.memory import MemoryFiles
 from verify.histories.serial import World

@@ -23,8 +23,8 @@ from icetower.errors import (
     Unavailable,
     UpstreamFailed,
 )
-from icetower.observe import failures
-from icetower.observe.failures import STOPPED, Failure, Streaks, budget, counts, summary
+from icetower.escalations import failures
+from icetower.escalations.failures import STOPPED, Failure, Streaks, budget, counts, summary
 
 THREE_IN_A_MINUTE = Escalation(3, 60.0, "Dana <dana@example.com>")
 

@@ -24,11 +24,11 @@ from icetower.errors import (
     NotFound,
     Unavailable,
 )
-from icetower.observe import store
-from icetower.observe.escalations import Escalations
+from icetower.escalations import store
+from icetower.escalations.escalations import Escalations
+from icetower.escalations.matters import Decision, Kind, Wanted, mail_address, stop_of
+from icetower.escalations.sending import Encryption, MailServer, Ways, Webhook
 from icetower.observe.events import Form, LineFormatter
-from icetower.observe.matters import Decision, Kind, Wanted, mail_address, stop_of
-from icetower.observe.sending import Encryption, MailServer, Ways, Webhook
 from icetower.protocol.names import Identifier
 from icetower.registry.registry import Registry
 from icetower.registry.schema import metadata

@@ -9,19 +9,19 @@ import pytest
 from icetower.contracts.document import load
 from icetower.contracts.model import Operation
 from icetower.errors import BadRequest, ConfigurationError
-from icetower.gateway.settings import EscalationSettings
-from icetower.observe.matters import (
+from icetower.escalations.matters import (
     Kind,
     Wanted,
     check_escalation,
     checked_note,
     mail_address,
-    one_line,
     stop_of,
     subject_of,
     wanted,
 )
-from icetower.observe.sending import Encryption
+from icetower.escalations.sending import Encryption
+from icetower.gateway.settings import EscalationSettings
+from icetower.observe.events import one_line
 from icetower.protocol.names import Identifier
 
 CONTRACT = "version: 1\nagent: pricing\nescalation: {after_failures: 5, within: 10m, to: Dana <dana@example.com>"

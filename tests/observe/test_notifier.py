@@ -13,12 +13,12 @@ import pytest
 
 from icetower.ambient import SystemAmbient
 from icetower.database import Database
-from icetower.observe import notifier
-from icetower.observe.failures import Failure
-from icetower.observe.matters import Closing, Decision, Delivery, Kind, Matter, Way, mail_address
-from icetower.observe.notifier import CLAIM_MS, Notifier, wait_s
-from icetower.observe.sending import Encryption, MailServer, Sender, Ways, Webhook
-from icetower.observe.store import CLOSED_FIRST, Store
+from icetower.escalations import notifier
+from icetower.escalations.failures import Failure
+from icetower.escalations.matters import Closing, Decision, Delivery, Kind, Matter, Way, mail_address
+from icetower.escalations.notifier import CLAIM_MS, Notifier, wait_s
+from icetower.escalations.sending import Encryption, MailServer, Sender, Ways, Webhook
+from icetower.escalations.store import CLOSED_FIRST, Store
 from icetower.registry.registry import Registry
 from tests.wire.receivers import hook, mail_server
 

@@ -21,9 +21,9 @@ from cryptography.x509.oid import NameOID
 
 from icetower.ambient import SystemAmbient
 from icetower.errors import Unavailable
-from icetower.observe.matters import Delivery, Kind, Matter, Way, mail_address
-from icetower.observe.messages import mail
-from icetower.observe.sending import Encryption, MailServer, Sender, Ways, Webhook
+from icetower.escalations.matters import Delivery, Kind, Matter, Way, mail_address
+from icetower.escalations.messages import mail
+from icetower.escalations.sending import Encryption, MailServer, Sender, Ways, Webhook
 from tests.wire.receivers import hook, mail_server
 
 MATTER = Matter(

@@ -20,13 +20,13 @@ from icetower.commit.head import Heads
 from icetower.commit.replays import Replays
 from icetower.contracts.model import ADMINISTRATOR_NAME
 from icetower.errors import IcetowerError
+from icetower.escalations.escalations import Escalations
 from icetower.files.changes import Manifests
 from icetower.files.deletes import Contents, Vectors
 from icetower.files.footers import Claim, Verified
 from icetower.gateway.settings import EscalationSettings
 from icetower.ledger.histories import Fate, TableName
 from icetower.ledger.ledger import Batch, Commit, CommitKey
-from icetower.observe.escalations import Escalations
 from icetower.observe.events import Events
 from icetower.protocol.appends import AppendRequest, FileDescriptor
 from icetower.protocol.commits import CommitRequest

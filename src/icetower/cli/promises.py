@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from icetower.agent import Tower
-from icetower.audit.unread import Promises, Version
 from icetower.cli.registry import token_for
 from icetower.contracts.document import load
 from icetower.errors import BadRequest, IcetowerError
 from icetower.protocol.marks import PRINCIPAL
 from icetower.protocol.names import Identifier
+from icetower.revert.unread import Promises, Version
 from icetower.table.head import HeadState
 
 

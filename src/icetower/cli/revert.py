@@ -15,9 +15,6 @@ from icetower.agent import Tower, new_key
 from icetower.agent.causes import cause_of, unreachable
 from icetower.agent.failures import error_of
 from icetower.ambient import SystemAmbient
-from icetower.audit.agents import Agent, Naming, Wanted
-from icetower.audit.reverting import Plan
-from icetower.audit.taking_back import Draft
 from icetower.audit.telling import listed, name
 from icetower.cli.known import Named, named, require_agent
 from icetower.cli.lake import JSON, Lake
@@ -34,6 +31,9 @@ from icetower.errors import CommitConflict, CommitStateUnknown, IcetowerError, U
 from icetower.iceberg.metadata import MAIN
 from icetower.protocol.marks import KEY
 from icetower.protocol.names import Identifier
+from icetower.revert.agents import Agent, Naming, Wanted
+from icetower.revert.reverting import Plan
+from icetower.revert.taking_back import Draft
 from icetower.storage.file_io import FileIOStorage
 
 REFUSED = 3

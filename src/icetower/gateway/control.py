@@ -15,13 +15,13 @@ from starlette.routing import Route
 from icetower.contracts.document import dump, load
 from icetower.contracts.model import Contract
 from icetower.errors import BadRequest, Forbidden, NotFound
+from icetower.escalations.escalations import Escalations
 from icetower.gateway.body_bounds import MIDDLE
 from icetower.gateway.http import Call, Front, json_response, no_content, route
 from icetower.gateway.readiness import OK, Readiness, State
 from icetower.gateway.settings import Server
 from icetower.ledger.attempts import NOT_LANDED, Outcome, Search
 from icetower.observe.bypasses import Bypasses
-from icetower.observe.escalations import Escalations
 from icetower.protocol.wire import Wire, read, read_object
 from icetower.registry.proof import NONCE_CHARACTERS, PROOF_PATH, proof_of
 from icetower.registry.registry import Registry

@@ -10,9 +10,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from icetower.errors import BadRequest
+from icetower.escalations.escalations import Escalations
+from icetower.escalations.matters import Decision, Kind, wanted
 from icetower.gateway.http import Call, Front, Handler, json_response, route
-from icetower.observe.escalations import Escalations
-from icetower.observe.matters import Decision, Kind, wanted
 from icetower.protocol.wire import Wire, read, read_object
 
 LISTED_MAX = 1_000

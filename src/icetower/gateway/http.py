@@ -38,7 +38,7 @@ from icetower.gateway.settings import LOOPBACK, Server
 from icetower.gateway.standing import standing_of
 from icetower.gateway.strangers import NO_CREDENTIAL, bearer_of
 from icetower.ledger.answers import Answer
-from icetower.observe.matters import one_line
+from icetower.observe.events import one_line
 from icetower.protocol.catalog import error_body
 from icetower.protocol.names import NAMESPACE_SEPARATOR, Identifier, Namespace
 from icetower.registry.principals import Principal, administrator

@@ -27,10 +27,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from icetower.contracts.model import NAME
 from icetower.errors import ConfigurationError
+from icetower.escalations.matters import mail_address
+from icetower.escalations.sending import Encryption, MailServer, Ways, Webhook
 from icetower.gateway.settings_errors import settings_error
 from icetower.observe.events import Form
-from icetower.observe.matters import mail_address
-from icetower.observe.sending import Encryption, MailServer, Ways, Webhook
 from icetower.recent import CACHE_MAX_BYTES
 from icetower.storage.port import METADATA_MAX_BYTES
 

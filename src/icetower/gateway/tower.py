@@ -19,6 +19,7 @@ from icetower.commit.head import Heads
 from icetower.commit.replays import Replays
 from icetower.contracts.model import ADMINISTRATOR_NAME
 from icetower.database import Database, sqlite_url
+from icetower.escalations.escalations import Escalations
 from icetower.files.changes import Manifests
 from icetower.files.deletes import Contents, Vectors
 from icetower.files.footers import Footers
@@ -34,7 +35,6 @@ from icetower.gateway.shadow import ShadowRoutes
 from icetower.gateway.token_rates import TokenRates
 from icetower.ledger.ledger import Ledger
 from icetower.observe.bypasses import Bypasses
-from icetower.observe.escalations import Escalations
 from icetower.observe.events import Events
 from icetower.recent import Budget
 from icetower.registry.registry import Registry

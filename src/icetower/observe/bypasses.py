@@ -16,8 +16,7 @@ from icetower.ambient import Ambient
 from icetower.errors import IcetowerError
 from icetower.files.changes import Manifests
 from icetower.iceberg.partitions import partition_name
-from icetower.observe.events import Event, Events
-from icetower.observe.matters import one_line
+from icetower.observe.events import Event, Events, one_line
 from icetower.protocol.names import Identifier
 from icetower.table.head import HeadState
 from icetower.table.origins import origin_of

@@ -29,6 +29,7 @@ ITEMS_MAX = 5
 """Items of a list that a line names; it counts the rest."""
 _FIELDS = "event_fields"
 _PLAIN = re.compile(r"[A-Za-z0-9_./:@+,*~-]+")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 _PASSWORD_IN_URL = re.compile(r"://[^/\s@]*@")
 
 
@@ -169,3 +170,8 @@ def configure_logging(form: Form, level: str) -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(LineFormatter(form))
     logging.basicConfig(level=level.upper(), handlers=[handler])
+
+
+def one_line(text: str) -> str:
+    """Text that may go into a database, a header or a terminal: no control characters, no ends of lines."""
+    return _CONTROL.sub(" ", text.encode("utf-8", "replace").decode())

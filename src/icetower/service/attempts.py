@@ -25,8 +25,7 @@ from icetower.errors import (
 from icetower.iceberg.change import Touched
 from icetower.iceberg.partitions import partition_key, partition_name
 from icetower.ledger.attempts import PARTITIONS_MAX, Attempt, Outcome
-from icetower.observe.events import Event, Events
-from icetower.observe.matters import one_line
+from icetower.observe.events import Event, Events, one_line
 from icetower.table.head import HeadState
 
 FILES_LOOKED_AT_MAX = 2_000

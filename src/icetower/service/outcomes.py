@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from icetower.commit.engine import Committed
 from icetower.errors import IcetowerError
+from icetower.escalations.escalations import Escalations
 from icetower.ledger.ledger import key_hash
-from icetower.observe.escalations import Escalations
 from icetower.protocol.names import Identifier
 from icetower.registry.principals import Principal
 from icetower.service.attempts import Attempts

@@ -7,7 +7,7 @@ from icetower.ambient import Ambient
 from icetower.contracts.check import owner_of
 from icetower.contracts.model import Contract
 from icetower.errors import IcetowerError
-from icetower.observe.matters import one_line
+from icetower.observe.events import one_line
 from icetower.registry.principals import Principal
 from icetower.registry.registry import Registry
 from icetower.registry.versions import parsed

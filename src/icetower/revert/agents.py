@@ -9,18 +9,18 @@ from typing import Any
 from icetower.audit.auditor import Options, Source, Walk
 from icetower.audit.items import key_of
 from icetower.audit.list_reading import ListReader
-from icetower.audit.reverting import Plan, Reverting
 from icetower.audit.roots import rooted
 from icetower.audit.shapes import check_shape
-from icetower.audit.taking_back import Draft, Drafting
 from icetower.audit.telling import called
-from icetower.audit.unread import Promises, Unread
 from icetower.errors import BadRequest, NotFound, ValidationFailed
 from icetower.iceberg.entries import parent_of
 from icetower.iceberg.manifests import DataFile, Manifest, read_manifest, read_manifest_list
 from icetower.iceberg.metadata import MAIN, ancestors
 from icetower.iceberg.records import DELETED
 from icetower.protocol.marks import GROUP_FILE, PRINCIPAL, REVERTS
+from icetower.revert.reverting import Plan, Reverting
+from icetower.revert.taking_back import Draft, Drafting
+from icetower.revert.unread import Promises, Unread
 from icetower.table.groups import Group, read_group
 from icetower.table.head import HeadState
 

@@ -19,8 +19,8 @@ from icetower.audit.cycles import Cycles
 from icetower.audit.items import Item
 from icetower.audit.standing import Standing
 from icetower.audit.telling import called, listed, name, names, partition_of, place_name
-from icetower.audit.unread import Unread
 from icetower.iceberg.deletes import Place, is_unpartitioned
+from icetower.revert.unread import Unread
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,8 @@ from email.message import EmailMessage
 from email.utils import format_datetime
 
 from icetower.counting import counted
-from icetower.observe.matters import Kind, Matter, one_line, time_text
+from icetower.escalations.matters import Kind, Matter, time_text
+from icetower.observe.events import one_line
 
 SIGNATURE = "Icetower-Signature"
 SUBJECT_CHARACTERS_MAX = 200

@@ -9,8 +9,8 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Row, delete, func, insert, select, update
 
 from icetower.errors import Conflict, NotFound
-from icetower.observe.failures import Failure
-from icetower.observe.matters import Closing, Decision, Delivery, Kind, Matter, Way
+from icetower.escalations.failures import Failure
+from icetower.escalations.matters import Closing, Decision, Delivery, Kind, Matter, Way
 from icetower.registry.registry import Registry
 from icetower.registry.schema import deliveries, matters
 

@@ -13,9 +13,9 @@ from dataclasses import replace
 
 from icetower.ambient import Ambient
 from icetower.errors import IcetowerError
-from icetower.observe.matters import Delivery, Matter
-from icetower.observe.sending import DEADLINE_S, SENDERS, Sender
-from icetower.observe.store import Store
+from icetower.escalations.matters import Delivery, Matter
+from icetower.escalations.sending import DEADLINE_S, SENDERS, Sender
+from icetower.escalations.store import Store
 
 ATTEMPTS_MAX = 24
 """Attempts at one message, over about three hours; then it is given up, and its matter shows it."""

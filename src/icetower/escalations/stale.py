@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from icetower.contracts.model import Retries
 from icetower.errors import Conflict, IcetowerError
-from icetower.observe.failures import Failure
+from icetower.escalations.failures import Failure
 from icetower.protocol.names import Identifier
 from icetower.registry.principals import Principal
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from icetower.audit.items import Item, key_of
-from icetower.audit.reverting import Plan
 from icetower.errors import IcetowerError
 from icetower.iceberg.change import change_of, diff_lists, summary_totals
 from icetower.iceberg.entries import inherit
@@ -20,6 +19,7 @@ from icetower.iceberg.metadata import metadata_path
 from icetower.iceberg.records import ADDED, DELETED, EXISTING, DataFile, Entry, Manifest, ManifestFile
 from icetower.iceberg.schemas import schema_of
 from icetower.protocol.marks import READ_SNAPSHOT, REVERTS
+from icetower.revert.reverting import Plan
 from icetower.table.head import HeadState
 
 JSON = dict[str, Any]

@@ -4,7 +4,7 @@ A failure is a refusal that the agent has to answer for: a true conflict, a viol
 the tower, the catalog or the storage has to answer for is none: whatever is 5xx, whatever may be sent again as it is
 (`next_step: retry`: a full queue, a contract that changed meanwhile), a catalog that points at nothing. A replay is
 neither success nor failure: it tells of an earlier attempt. A stale commit fails only when its client gives up
-(`observe.stale`).
+(`escalations.stale`).
 """
 
 from __future__ import annotations

@@ -17,7 +17,8 @@ from typing import Any
 from icetower.contracts.model import Contract, Operation
 from icetower.counting import counted
 from icetower.errors import BadRequest
-from icetower.observe.failures import BUDGET_MAX, Failure, budget, summary
+from icetower.escalations.failures import BUDGET_MAX, Failure, budget, summary
+from icetower.observe.events import one_line
 from icetower.protocol.names import Identifier
 
 TABLE_CHARACTERS_MAX = 1_024
@@ -255,12 +256,6 @@ def _wrong(field_name: str, what: str) -> BadRequest:
 _USER, _DOMAIN = r"[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]+", r"[A-Za-z0-9.-]+"
 # No more than what mail servers everywhere take: what goes into a header or an SMTP command is nobody's free text.
 _CONTACT = re.compile(rf"(?:(?P<name>[^<>@]*)<)?(?P<user>{_USER})@(?P<domain>{_DOMAIN})(?(name)>)")
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
-
-
-def one_line(text: str) -> str:
-    """Text that may go into a database, a header or a terminal: no control characters, no ends of lines."""
-    return _CONTROL.sub(" ", text.encode("utf-8", "replace").decode())
 
 
 def _lines(text: str) -> str:

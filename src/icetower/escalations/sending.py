@@ -21,8 +21,8 @@ from urllib.parse import urlsplit
 
 from icetower.ambient import Ambient
 from icetower.errors import Unavailable
-from icetower.observe.matters import Delivery, Matter, Way, mail_address
-from icetower.observe.messages import SIGNATURE, mail, signature, webhook_body
+from icetower.escalations.matters import Delivery, Matter, Way, mail_address
+from icetower.escalations.messages import SIGNATURE, mail, signature, webhook_body
 from icetower.threads import Threads
 
 SENDERS = 4

@@ -16,9 +16,8 @@ from icetower.ambient import Ambient
 from icetower.contracts.model import Contract
 from icetower.database import Together
 from icetower.errors import BadRequest, Conflict, ContractViolation, IcetowerError
-from icetower.observe.events import Event, Events
-from icetower.observe.failures import STOPPED, Failure, Streaks, counts
-from icetower.observe.matters import (
+from icetower.escalations.failures import STOPPED, Failure, Streaks, counts
+from icetower.escalations.matters import (
     DECISIONS,
     Closing,
     Decision,
@@ -31,14 +30,14 @@ from icetower.observe.matters import (
     checked_note,
     escalation_details,
     mail_address,
-    one_line,
     stop_of,
     time_text,
 )
-from icetower.observe.notifier import Notifier
-from icetower.observe.sending import Sender, Ways
-from icetower.observe.stale import StaleWork, is_stale
-from icetower.observe.store import Store
+from icetower.escalations.notifier import Notifier
+from icetower.escalations.sending import Sender, Ways
+from icetower.escalations.stale import StaleWork, is_stale
+from icetower.escalations.store import Store
+from icetower.observe.events import Event, Events, one_line
 from icetower.protocol.names import Identifier
 from icetower.registry.principals import Principal
 from icetower.registry.registry import Registry
@@ -93,7 +92,7 @@ class Escalations:
         """Count an attempt that failed, and open an escalation where it has used up the budget.
 
         It is durable when this returns, so that the agent's next attempt is stopped. A stale commit counts only when
-        its client gives up (`observe.stale`).
+        its client gives up (`escalations.stale`).
 
         Args:
             work: what the commit is known by, from one try of its client to the next: its key, or its snapshots' ids.
