@@ -10,6 +10,7 @@ import ast
 import inspect
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from itertools import product
 from pathlib import Path
 
@@ -60,6 +61,7 @@ class Maker:
     takes_step: bool
 
 
+@cache
 def sites() -> dict[Site, set[str]]:
     """Each refusal, with the modules that make it."""
     modules = {name: ast.parse(path.read_text()) for name, path in _paths()}
