@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import json
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -13,6 +14,7 @@ from unittest import mock
 import pytest
 
 from verify import mutants
+from verify.oracle.mutations import CAUGHT
 from verify.torture.mutations import MUTATIONS as OF_THE_ENGINE
 from verify.torture.mutations import Mutation as OfTheEngine
 
@@ -82,3 +84,7 @@ def _check_call(before: Callable[..., Any], mutant: Callable[..., Any]) -> None:
         **{each.name: None for each in parameters if each.kind is inspect.Parameter.KEYWORD_ONLY},
     )
     assert inspect.iscoroutinefunction(mutant) == inspect.iscoroutinefunction(before)
+
+
+def test_the_case_that_caught_each_mutation_of_the_gate_is_known() -> None:
+    assert set(json.loads(CAUGHT.read_text())) == {each.name for each in of_list("oracle")}

@@ -52,16 +52,23 @@ def nameless_partition(data: bytes) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("partition", "rewrite"), [(THEIRS, None), (THEIRS, swapped_header), (MINE, nameless_partition)]
+    ("partition", "rewrite", "rule", "words"),
+    [
+        (THEIRS, None, "contract.partitions", "doesn't own region=2/product=1"),
+        (THEIRS, swapped_header, "contract.manifest", "has partition fields [1001, 1000] in its header"),
+        (MINE, nameless_partition, "manifest.readable", "there is no partition field 1000"),
+    ],
+    ids=["honest", "swapped", "nameless"],
 )
 def test_r5_a_manifests_header_does_not_decide_which_partition_a_file_is_in(
-    forge: Forge, partition: tuple[Any, ...], rewrite: Any
+    forge: Forge, partition: tuple[Any, ...], rewrite: Any, rule: str, words: str
 ) -> None:
     forge().create()
     agent = forge(OWNER)
     assert agent.send(agent.append("mine.parquet")).status_code == 200
     answer = agent.send(agent.append("evil.parquet", partition=partition, rewrite=rewrite))
-    assert error_of(answer)["rule"] in ("contract.partitions", "contract.manifest", "manifest.readable")
+    assert error_of(answer)["rule"] == rule
+    assert words in error_of(answer)["message"]
     assert agent.live() == ["mine.parquet"]
 
 

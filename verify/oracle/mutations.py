@@ -1,6 +1,7 @@
 """Is the oracle sharp? The gate is mutated, in one way after the other, and each must be caught.
 
-    mutations.py                    every mutation of mutations.txt
+    mutations.py                    every mutation of mutations.txt, beginning with the case that caught it last
+    mutations.py --anew             from the first case on
     mutations.py --part deletes     those of one part; may be repeated
     mutations.py --save             keep which case caught each, for the tests (caught.json)
 
@@ -23,7 +24,7 @@ from verify.oracle.judge import judge
 from verify.oracle.world import Gate
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-CASES_MAX = 5_000
+CASES_MAX = 10_000
 """A mutation that survives so many cases is not caught."""
 
 CAUGHT = Path(__file__).with_name("caught.json")
@@ -51,11 +52,22 @@ def hunt(mutation: Mutation, first: int = 0, cases_max: int = CASES_MAX) -> Caug
     return Caught(mutation, None)
 
 
+def hunt_again(mutation: Mutation, cases_max: int = CASES_MAX) -> Caught:
+    """The same, beginning with the case that caught it last: others are judged where the gate or the cases changed."""
+    known: dict[str, int] = json.loads(CAUGHT.read_text())
+    if mutation.name in known:
+        caught = hunt(mutation, known[mutation.name], 1)
+        if caught.case is not None:
+            return caught
+    return hunt(mutation, 0, cases_max)
+
+
 def main(given: list[str] | None = None) -> int:
     """Hunt them all, and tell."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--part", action="append", default=[], help="only the mutations of this part")
     parser.add_argument("--save", action="store_true", help="keep which case caught each")
+    parser.add_argument("--anew", action="store_true", help="do not begin with the case that caught each last")
     parser.add_argument("--first", type=int, default=0, help="the first case (0)")
     parser.add_argument("--count", type=int, default=CASES_MAX, help=f"how many cases at most ({CASES_MAX})")
     arguments = parser.parse_args(given)
@@ -63,7 +75,9 @@ def main(given: list[str] | None = None) -> int:
     began_s = time.monotonic()
     found: dict[str, int] = {}
     for mutation in chosen:
-        caught = hunt(mutation, arguments.first, arguments.count)
+        again = not (arguments.anew or arguments.first)
+        count: int = arguments.count
+        caught = hunt_again(mutation, count) if again else hunt(mutation, arguments.first, count)
         if caught.case is not None:
             found[mutation.name] = caught.case
         what = "NONE" if caught.case is None else f"case {caught.case}: {caught.wrong}"
