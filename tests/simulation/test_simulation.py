@@ -62,7 +62,7 @@ def test_every_fault_and_every_invariant_is_met(
         "swap fails", "swap unknown landed", "swap unknown not landed", "swap unknown late", "swap odd", "crashes",
         "commits acked", "commits refused", "commits maybe", "commits outside", "committed direct", "committed rebased",
         "committed replayed", "committed appended", "duplicates sent", "resends", "files expired", "revocations",
-        "504 commit.unknown",
+        "504 commit.unknown", "401 authentication",
     }  # fmt: skip
     assert {name for name, times in whole.checked.items() if times >= checks_min} == set(INVARIANTS)
 

@@ -18,6 +18,7 @@ from icetower.errors import (
     Forbidden,
     IcetowerError,
     KeyMisused,
+    NotAuthenticated,
     NotFound,
     UpstreamFailed,
 )
@@ -233,6 +234,8 @@ def _outcome(error: IcetowerError) -> str:
             return "misused"
         case CommitStateUnknown() | UpstreamFailed():
             return "unknown"
+        case NotAuthenticated():  # its token has expired: it takes another, and sends again
+            return "busy"
         case BadRequest() | Forbidden():
             return "final"
         case _ if error.status >= 500:

@@ -20,6 +20,7 @@ what the clients wanted.
     commit.refused    a commit that was answered 409 is not in the table, and never comes
     commit.acked      a commit that was acknowledged is in the table, and a ref that it moves has stood there since
     commit.together   a transaction lands in one swap or not at all
+    contract.kept     what a principal under a contract lands touches nothing outside of its partitions
     commit.revoked    no swap that began after a principal was revoked carries its commits
     answers.agree     of two answers to one request, none says 409 where the other says done
     engine.sound      no task of the engine dies unseen, and nothing waits for ever
@@ -105,6 +106,7 @@ class Judge:
         violations: what was found, in order.
         checked: how often each invariant was looked at.
         revoked: when each principal was revoked, in seconds.
+        owned: principals under a contract, each with the partition that it owns.
     """
 
     def __init__(self) -> None:
@@ -115,6 +117,7 @@ class Judge:
         self.violations: list[Violation] = []
         self.checked: Counter[str] = Counter()
         self.revoked: dict[str, float] = {}
+        self.owned: dict[str, int] = {}
         self.written: set[str] = set()
         self._attempts: dict[int, tuple[Attempt, Step]] = {}
         self._appends: dict[str, Attempt] = {}
@@ -317,6 +320,7 @@ class Judge:
             self._folded[id(attempt)] = snapshot["snapshot-id"]
             self._key_once(table, attempt)
             self._not_revoked(swap, intent)
+            self._contract_kept(intent, attempt.files)
             self._hold("commit.refused", intent.state != "refused", lambda i=intent: f"{i} was given up, and lands now")
         step = Step(snapshot["snapshot-id"], seen.parent, adds, frozenset(), None, "")
         table.landed[step.snapshot_id] = None
@@ -341,10 +345,17 @@ class Judge:
         late = revoked_s is not None and revoked_s < self._began.get(swap.new, 0.0)
         self._hold("commit.revoked", not late, lambda: f"{intent} landed, though revoked at {revoked_s}")
 
+    def _contract_kept(self, intent: Intent, paths: Collection[str]) -> None:
+        own = self.owned.get(intent.who)
+        if own is not None:
+            beyond = [path for path in paths if f"/p={own}/" not in path]
+            self._hold("contract.kept", not beyond, lambda: f"{intent} landed, and touches {beyond[:1]}")
+
     def _inside(self, table: TableSeen, swap: Swap, old: JSON, snapshot: JSON, attempt: Attempt, step: Step) -> None:
         """What holds for commits that came through a tower."""
         intent = attempt.intent
         self._not_revoked(swap, intent)
+        self._contract_kept(intent, {*step.adds, *step.removes})
         if snapshot.get("parent-snapshot-id") == step.parent:
             return
         siblings = {other.snapshot_id for other in attempt.steps}

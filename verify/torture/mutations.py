@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 from unittest import mock
 
+from icetower.admission import clauses
 from icetower.commit import draft
 from icetower.commit.gatekeeper import Gatekeeper
 from icetower.commit.turned_away import LastLook
@@ -204,6 +205,7 @@ MUTATIONS = (
     _mutation("a commit is acknowledged before it landed", _door(swap=_done_before_it_landed), "commit.acked"),
     _mutation("errors of writes are ignored", _door(write=_write_errors_are_ignored), "files.whole"),
     _mutation("the late check is skipped", _function(Gatekeeper, still_admits=_nobody_is_revoked), "commit.revoked"),
+    _mutation("partitions are not asked for", _function(clauses, _require_clear=lambda *_: None), "contract.kept"),
     _mutation(
         "an unknown outcome is answered 409",
         _function(Commits, commit=_unknown_is_answered_409),

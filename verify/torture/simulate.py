@@ -29,7 +29,8 @@ from verify.torture.judge import ISOLATION, Judge, Violation
 from verify.torture.ledger import Bundle, Intent
 from verify.torture.towers import SimAmbient, Tower, task_factory
 from verify.torture.wishes import Prepare, Wishes, reachable
-from verify.torture.world import Door, Faults, World
+from verify.torture.world import Door, Faults, World, contract_of
+from verify.torture.writing import PARTITIONS
 
 SCHEMA = {
     "type": "struct",
@@ -110,6 +111,7 @@ class _Run:
         self.shape = chance.stream("shape")
         self.partitions = self.shape.choice((1, 2, 4))
         self._create()
+        self._bind()
         limits = Limits(
             group_max=self.shape.choice((2, 8, 256)),
             queue_max=self.shape.choice((2, 2_048)),
@@ -152,6 +154,15 @@ class _Run:
             location = table_metadata.metadata_path(metadata, 0, ambient.uuid4())
             self.world.files[location] = orjson.dumps(metadata)
             self.judge.created(identifier, location)
+
+    def _bind(self) -> None:
+        """In half of the runs, contracts bind the agents: each owns one partition, and some tokens expire."""
+        metadata = self.judge.tables[TABLES[0]].metadata
+        if self.chance.draw("contracts") < 0.5 or not metadata["partition-specs"][0]["fields"]:
+            return
+        for at in range(5):
+            self.judge.owned[f"agent{at}"] = own = at % self.partitions % PARTITIONS
+            self.world.contracts[f"agent{at}"] = contract_of(f"agent{at}", own)
 
     def _intent(self, who: str, kind: str, table: Identifier, **more: object) -> Intent:
         self.numbers += 1

@@ -7,7 +7,7 @@ import contextvars
 import random
 import traceback
 import uuid
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from icetower.admission.gate import Files, Gate
@@ -18,8 +18,7 @@ from icetower.commit.engine import Committed, Engine, Limits
 from icetower.commit.gatekeeper import Gatekeeper
 from icetower.commit.head import Heads
 from icetower.commit.replays import Replays
-from icetower.contracts.model import ADMINISTRATOR_NAME
-from icetower.errors import IcetowerError
+from icetower.errors import IcetowerError, NotAuthenticated
 from icetower.escalations.escalations import Escalations
 from icetower.files.changes import Manifests
 from icetower.files.deletes import Contents, Vectors
@@ -31,7 +30,8 @@ from icetower.observe.events import Events
 from icetower.protocol.appends import AppendRequest, FileDescriptor
 from icetower.protocol.commits import CommitRequest
 from icetower.protocol.names import Identifier
-from icetower.registry.principals import administrator
+from icetower.registry.principals import Principal
+from icetower.registry.versions import ContractVersion
 from icetower.service.attempts import Attempts
 from icetower.service.commits import Commits
 from icetower.service.journal import Journal
@@ -46,6 +46,10 @@ from verify.torture.writing import data_file
 
 T = TypeVar("T")
 _OWNER: contextvars.ContextVar[Tower | None] = contextvars.ContextVar("owner", default=None)
+
+
+TOKENS_EXPIRED = 0.05
+"""So often a request comes with a token that has expired, of principals under a contract."""
 
 
 class Lost(Exception):
@@ -90,14 +94,20 @@ class SimAmbient:
 
 
 class Registry:
-    """Who stands, and who was revoked."""
+    """Who stands, and who was revoked. There is nobody whom an escalation stops."""
+
+    number = 0
 
     def __init__(self, world: World) -> None:
         self._world = world
 
+    async def contracts(self) -> list[ContractVersion]:
+        return []
+
     async def standings(self, names: Sequence[str]) -> dict[str, tuple[str, int]]:
         await asyncio.sleep(0)
-        return {name: (ADMINISTRATOR_NAME, 0) for name in names if name not in self._world.judge.revoked}
+        found = {name: self._world.principal(name) for name in names if name not in self._world.judge.revoked}
+        return {name: (principal.contract.name, principal.contract_version) for name, principal in found.items()}
 
 
 class MemoryLedger:
@@ -186,6 +196,19 @@ class Answers(Attempts):
         super().ended(*about, **more)
 
 
+class Unstopped(Escalations):
+    """No contract of a simulation has an escalation clause."""
+
+    async def require_free(self, principal: Principal, table: Identifier) -> None:
+        del principal, table
+
+    async def failed(
+        self, principal: Principal, table: Identifier, error: IcetowerError, *, work: Hashable = None
+    ) -> IcetowerError:
+        del principal, table, work
+        return error
+
+
 class Service:
     """A tower's service of commits, over a door to the world, without HTTP and SQL."""
 
@@ -196,8 +219,7 @@ class Service:
         gatekeeper = Gatekeeper(registry, ledger, self.heads.group_keys, journal.flush)
         self.engine = Engine(door, door, self.heads, manifests, ambient, gatekeeper, limits)
         self.answers = Answers(ambient, journal)
-        # Everybody is an administrator here, whom no contract holds up or stops.
-        escalations = Escalations(registry, ambient, EscalationSettings().ways({}))
+        escalations = Unstopped(registry, ambient, EscalationSettings().ways({}))
         shadow = ShadowRecorder(ambient, journal.put)
         footers: Any = Footers()
         gate = Gate(
@@ -232,6 +254,7 @@ class Tower:
         self._tasks: dict[asyncio.Task[Any], None] = {}
         self._callers: dict[asyncio.Future[Any], None] = {}
         self._ledger = MemoryLedger()
+        self._requests = 0
         self._skew_ms = int(4_000 * (chance.draw(name, "skew") - 0.5))
         self.start()
 
@@ -308,6 +331,13 @@ class Tower:
             timer.cancel()
             self._callers.pop(answer, None)
 
+    def _authenticate(self, principal: Principal) -> None:
+        """Raises `NotAuthenticated` now and then: the token of a principal under a contract has expired."""
+        self._requests += 1
+        expired = self._chance.draw(self.actor, "token", self._requests) < TOKENS_EXPIRED
+        if expired and not principal.administrator and not self.world.calm:
+            raise NotAuthenticated(f"the token of {principal.name} has expired; get a new one")
+
     # -- requests -------------------------------------------------------------------------------------------------
 
     async def load(self, identifier: Identifier) -> HeadState:
@@ -317,7 +347,8 @@ class Tower:
     async def commit(self, attempts: Sequence[Attempt]) -> str:
         """One commit, or a transaction; how it went in."""
         intent = attempts[0].intent
-        principal, served = administrator(intent.who), self.service
+        principal, served = self.world.principal(intent.who), self.service
+        self._authenticate(principal)
         if attempts[0].files:
             request = AppendRequest(intent.ref, _descriptors(attempts[0]), intent.key, intent.application)
             done = await served.commits.append(principal, intent.table, request, None)

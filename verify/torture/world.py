@@ -12,8 +12,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
+from icetower.contracts.document import load
+from icetower.contracts.model import Contract
 from icetower.errors import AlreadyExists, NoSuchTable, NotFound, UpstreamFailed
 from icetower.protocol.names import Identifier
+from icetower.registry.principals import Principal, administrator
 from icetower.storage.port import ANY_FILE, Bound
 from icetower.upstream.port import Swap, SwapLost, SwapUnknown
 from verify.torture.clock import Chance
@@ -68,7 +71,13 @@ class World:
         self.counts: Counter[str] = Counter()
         self.trace: list[str] = []
         self.calm = False
+        self.contracts: dict[str, Contract] = {}
         self._loop = asyncio.get_running_loop()
+
+    def principal(self, name: str) -> Principal:
+        """Whoever has no contract is an administrator."""
+        contract = self.contracts.get(name)
+        return administrator(name) if contract is None else Principal(name, contract, 1)
 
     def now_s(self) -> float:
         return self._loop.time()
@@ -91,6 +100,15 @@ class World:
             self.heads[swap.identifier] = swap.new
             self.tell(actor, f"landed {swap.identifier.name} {short(swap.new)}")
         self.counts["swaps landed"] += 1
+
+
+def contract_of(name: str, own: int) -> Contract:
+    """A contract that owns one partition of every table."""
+    return load(
+        f"version: 1\nagent: {name}\ntables:\n- table: db.*\n  operations: [append, overwrite, delete, replace]\n"
+        f"  partitions: [{{p: [{own}]}}]\n  write_location: table\n",
+        source="simulation",
+    )
 
 
 def short(path: str) -> str:
