@@ -110,6 +110,12 @@ def test_texts_that_the_project_began_with_go_by_their_names() -> None:
     assert _found(re.compile("document" + r"s?[ _]00\d", re.IGNORECASE)) == []
 
 
+def test_programs_import_no_tests() -> None:
+    """What tests share with verify/ and bench/ stands in verify/kit."""
+    found = _found(re.compile(r"^\s*(from|import) tests\b"))
+    assert not [each for each in found if each.startswith(("src/", "verify/", "bench/", "tools/"))]
+
+
 def test_no_file_names_a_host() -> None:
     """Addresses of registries and mirrors belong into the configuration of pip, uv and Ivy, not into the project."""
     named = [

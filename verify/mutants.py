@@ -11,7 +11,7 @@ import ast
 import importlib
 import inspect
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -45,7 +45,7 @@ class Mutation:
     package: str = "icetower"
 
     @contextmanager
-    def applied(self) -> Iterator[None]:
+    def applied(self) -> Generator[None]:
         """The running code with this change, while the context lasts. Raises `Stale`.
 
         The function stays the same object with other code, so that everybody who holds it has the mutant.

@@ -19,7 +19,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,7 +34,7 @@ from pyiceberg.types import LongType, NestedField, StringType
 from rich.console import Console
 from rich.table import Table as Shown
 
-from tests.wire.tower_process import TowerProcess
+from verify.kit.tower_process import TowerProcess
 from verify.wire.counting import counting
 from verify.wire.reference import reference_server
 
@@ -263,7 +263,7 @@ def run(client: Client, operation: str, sides: Sequence[str], writers: int, roun
 
 
 @contextmanager
-def standing(side: str, folder: Path) -> Iterator[tuple[str, TowerProcess | None]]:
+def standing(side: str, folder: Path) -> Generator[tuple[str, TowerProcess | None]]:
     if side == SIDES[0]:
         with reference_server(folder / "reference") as uri:
             yield uri, None

@@ -11,7 +11,7 @@ five seconds. The third failure mode, the orphaned writer, is in `crashes`.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -100,7 +100,7 @@ def run(case: Case, folder: Path, java: Java | None = None) -> dict[str, Any]:
 
 
 @contextmanager
-def scene(side: str, folder: Path, java: Java | None, contracts: Sequence[str], seed: int) -> Iterator[Scene]:
+def scene(side: str, folder: Path, java: Java | None, contracts: Sequence[str], seed: int) -> Generator[Scene]:
     """A side with as many agents as there are contracts; only the tower asks for these.
 
     The agents' storage and the tower's have the latency of S3. The reference server's own has none.
@@ -211,7 +211,7 @@ def poisson(seed: int, agents: int, per_s: float, seconds: float) -> list[tuple[
 @contextmanager
 def appending(
     case: Case, folder: Path, java: Java | None, agents: int, contracts: Sequence[str] | None = None
-) -> Iterator[tuple[Scene, Before]]:
+) -> Generator[tuple[Scene, Before]]:
     """A side with an empty table that the agents append to."""
     shape: Shape = HOURLY if case.layout == ALIGNED else TIMED
     terms = contracts or [appender(number, case.layout) for number in range(agents)]

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -28,7 +28,7 @@ WIDTH = 150
 
 
 @contextmanager
-def folders() -> Iterator[Callable[[], Path]]:
+def folders() -> Generator[Callable[[], Path]]:
     """Gives fresh folders, which are gone afterwards."""
     made: list[Path] = []
 

@@ -16,7 +16,7 @@ import random
 import resource
 import sqlite3
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -97,7 +97,7 @@ class Plain:
         return RETRIES, False
 
     @asynccontextmanager
-    async def _turn(self) -> AsyncIterator[None]:
+    async def _turn(self) -> AsyncGenerator[None]:
         if self._lock is None:
             yield
             return

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,7 +67,7 @@ def tower(
     launcher: Sequence[str] = (),
     tally: Path | None = None,
     settings: str = SETTINGS,
-) -> Iterator[Server]:
+) -> Generator[Server]:
     """`icetower serve` with the profile's latency in its storage.
 
     Args:
@@ -93,7 +93,7 @@ def tower(
 
 
 @contextmanager
-def reference(folder: Path, java: Path, library: Path) -> Iterator[Server]:
+def reference(folder: Path, java: Path, library: Path) -> Generator[Server]:
     """Iceberg's Java reference server on a SQLite file, without storage latency."""
     folder.mkdir(parents=True, exist_ok=True)
     with socket.socket() as probe:
@@ -121,7 +121,9 @@ def reference(folder: Path, java: Path, library: Path) -> Iterator[Server]:
 
 
 @contextmanager
-def _process(program: list[str | Path], log: Path, environment: Mapping[str, str]) -> Iterator[subprocess.Popen[bytes]]:
+def _process(
+    program: list[str | Path], log: Path, environment: Mapping[str, str]
+) -> Generator[subprocess.Popen[bytes]]:
     kept = {key: value for key, value in os.environ.items() if not key.startswith("CATALOG_")}
     with log.open("ab") as errors:
         child = subprocess.Popen(

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.attack.forger import Forger
-from tests.wire.tower_process import TowerProcess
+from verify.kit.forger import Forger
+from verify.kit.tower_process import TowerProcess
 
 
 @pytest.fixture(scope="session")

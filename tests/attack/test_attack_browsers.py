@@ -14,8 +14,8 @@ from starlette.routing import Route
 from icetower.ambient import SystemAmbient
 from icetower.gateway import tower as gateway
 from icetower.gateway.settings import Settings
-from tests.attack.forger import Forger
-from tests.wire.tower_process import TowerProcess
+from verify.kit.forger import Forger
+from verify.kit.tower_process import TowerProcess
 
 PRINCIPAL = '{"name": "intruder", "contract": "administrator"}'
 FORM = {

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
-from tests.attack.forger import SCHEMA, Forger, plain
-from tests.wire.tower_process import TowerProcess, error_of
+from verify.kit.forger import SCHEMA, Forger, plain
+from verify.kit.tower_process import TowerProcess, error_of
 
 Forge = Callable[..., Forger]
 ALL = "tables: [{table: NS.*, operations: [read, append, alter, create, register, drop], partitions: all}]\n"

@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from icetower.iceberg.manifests import DATA, DELETED, read_manifest
-from tests.attack.forger import OWNER, Forger, added, plain
-from tests.wire.tower_process import TowerProcess, error_of
+from verify.kit.forger import OWNER, Forger, added, plain
+from verify.kit.tower_process import TowerProcess, error_of
 
 Forge = Callable[..., Forger]
 Furnish = Callable[[int], tuple[Forger, dict[str, Any], str, str]]

@@ -11,8 +11,8 @@ import orjson
 import pytest
 
 from icetower.iceberg.manifests import DATA, DELETED, Entry, read_manifest
-from tests.attack.forger import OWNER, SPEC, Forger, added, plain
-from tests.wire.tower_process import error_of
+from verify.kit.forger import OWNER, SPEC, Forger, added, plain
+from verify.kit.tower_process import error_of
 
 Forge = Callable[..., Forger]
 MINE, THEIRS = (1, 2), (9, 9)

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 from icetower.agent import new_key
-from tests.attack.forger import SCHEMA, Forger, plain
 from tests.commit.engine_world import creation
-from tests.wire.tower_process import TowerProcess, error_of
+from verify.kit.forger import SCHEMA, Forger, plain
+from verify.kit.tower_process import TowerProcess, error_of
 
 Forge = Callable[..., Forger]
 BLIND = {"icetower.blind": "true"}

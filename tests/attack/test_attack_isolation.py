@@ -16,9 +16,9 @@ from icetower.agent import new_key
 from icetower.iceberg.avro_files import _joined, _split  # pyright: ignore[reportPrivateUsage]
 from icetower.iceberg.manifest_writing import write_manifest_list
 from icetower.iceberg.manifests import DELETED, EXISTING, read_manifest_list
-from tests.attack.forger import OWNER, SCHEMA, Forger, added, plain
 from tests.commit.engine_world import creation
-from tests.wire.tower_process import TowerProcess, error_of
+from verify.kit.forger import OWNER, SCHEMA, Forger, added, plain
+from verify.kit.tower_process import TowerProcess, error_of
 
 Forge = Callable[..., Forger]
 MINE, THEIRS = (1, 2), (2, 1)

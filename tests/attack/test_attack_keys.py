@@ -16,8 +16,8 @@ import pytest
 from icetower.ambient import uuid7_of
 from icetower.iceberg.manifests import DATA
 from icetower.protocol.marks import APPLICATION, KEY, REF, SEQUENCE
-from tests.attack.forger import OWNER, Forger, added
-from tests.wire.tower_process import TowerProcess, error_of
+from verify.kit.forger import OWNER, Forger, added
+from verify.kit.tower_process import TowerProcess, error_of
 
 Forge = Callable[..., Forger]
 JSON = dict[str, Any]

@@ -8,8 +8,8 @@ from typing import Any
 from icetower.files.changes import SNAPSHOTS_PER_COMMIT_MAX
 from icetower.protocol.commits import PARTS_MAX
 from icetower.protocol.sizes import LIMITS_BYTES
-from tests.attack.forger import OWNER, Forger
-from tests.wire.tower_process import error_of
+from verify.kit.forger import OWNER, Forger
+from verify.kit.tower_process import error_of
 
 Forge = Callable[..., Forger]
 

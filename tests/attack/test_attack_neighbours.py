@@ -11,8 +11,8 @@ import orjson
 import pytest
 
 from icetower.iceberg.manifests import DATA
-from tests.attack.forger import SCHEMA, SPEC, Forger, added, plain
-from tests.wire.tower_process import TowerProcess, error_of
+from verify.kit.forger import SCHEMA, SPEC, Forger, added, plain
+from verify.kit.tower_process import TowerProcess, error_of
 
 Forge = Callable[..., Forger]
 PART = """tables:

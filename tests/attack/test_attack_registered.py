@@ -10,9 +10,9 @@ import httpx2
 import pytest
 
 from icetower.protocol.marks import KEY
-from tests.attack.forger import Forger
 from tests.attack.test_attack_keys import fast, header_key, point
-from tests.wire.tower_process import TowerProcess, error_of
+from verify.kit.forger import Forger
+from verify.kit.tower_process import TowerProcess, error_of
 
 Forge = Callable[..., Forger]
 BLIND = {"icetower.blind": "true"}

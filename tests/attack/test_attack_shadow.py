@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from icetower.iceberg.manifests import DATA, EXISTING, Entry
-from tests.attack.forger import Forger, added, data_file
-from tests.wire.tower_process import TowerProcess, error_of
+from verify.kit.forger import Forger, added, data_file
+from verify.kit.tower_process import TowerProcess, error_of
 
 Forge = Callable[..., Forger]
 TRYING = "mode: shadow\ntables: []\n"

@@ -10,7 +10,7 @@ import httpx2
 import pytest
 
 from icetower.gateway.token_rates import GUESSES, GUESSES_OF_ADDRESS
-from tests.wire.tower_process import TowerProcess
+from verify.kit.tower_process import TowerProcess
 
 TOKENS = "/v1/oauth/tokens"
 GRANT = {"grant_type": "client_credentials"}

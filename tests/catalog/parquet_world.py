@@ -9,7 +9,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from icetower.errors import NotFound
 from icetower.files.footers import Claim
 from icetower.iceberg import metadata as table_metadata
 from icetower.iceberg.partitions import spec_of
@@ -65,17 +64,3 @@ def claim(metadata: dict[str, Any], data: bytes, *partition: Any, **changed: Any
     given = {"path": PATH, "record_count": rows, "size_bytes": len(data)} | changed
     spec = spec_of(metadata, given.pop("spec_id", metadata["default-spec-id"]))
     return Claim(spec=spec, partition=tuple(partition), **given)
-
-
-class Shelf:
-    """A storage of which only ranges are read."""
-
-    def __init__(self, **files: bytes) -> None:
-        self.files = files
-        self.asked: list[tuple[int, int]] = []
-
-    async def read_range(self, path: str, offset: int, length_bytes: int) -> bytes:
-        self.asked.append((offset, length_bytes))
-        if path not in self.files:
-            raise NotFound(f"{path} is not there")
-        return self.files[path][offset : offset + length_bytes]

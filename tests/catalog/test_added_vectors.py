@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from icetower.errors import BadRequest, NotFound, UpstreamFailed, ValidationFailed
+from icetower.errors import BadRequest, IcetowerError, UpstreamFailed, ValidationFailed
 from icetower.files import deletes
 from icetower.files.deletes import INLINE_MAX_BYTES, RUN_GAP_MAX_BYTES, VECTORS_MAX_BYTES, Vectors
 from icetower.iceberg import puffin
@@ -17,26 +17,25 @@ from icetower.iceberg.change import Change, ListDiff, Touched
 from icetower.iceberg.puffin import NewBlob
 from icetower.iceberg.records import POSITION_DELETES, DataFile
 from icetower.iceberg.vectors import BLOB_MAX_BYTES, Vector, as_blob
+from verify.kit.storage import MemoryStorage
 
 Lies = dict[str, Any]
 
 
-@dataclass
-class Memory:
-    files: dict[str, bytes] = field(default_factory=dict[str, bytes])
-    reads: list[tuple[str, int, int]] = field(default_factory=list[tuple[str, int, int]])
+def failing(path: str) -> IcetowerError | None:
+    match path.split(":")[0]:
+        case "mem":
+            return BadRequest(f"{path} is of no storage that is known here")
+        case "away":
+            return UpstreamFailed("the storage is away")
+        case _:
+            return None
 
-    async def read_range(self, path: str, offset: int, length_bytes: int) -> bytes:
-        self.reads.append((path, offset, length_bytes))
-        match path.split(":")[0]:
-            case "mem":
-                raise BadRequest(f"{path} is of no storage that is known here")
-            case "away":
-                raise UpstreamFailed("the storage is away")
-            case _ if path not in self.files:
-                raise NotFound(path)
-            case _:
-                return self.files[path][offset : offset + length_bytes]
+
+class Memory(MemoryStorage):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fail_read = failing
 
     def puffin(self, path: str, *rows: Sequence[int], gap_bytes: int = 0) -> list[DataFile]:
         """A file of vectors, with other blobs between them; the entries of the vectors."""
@@ -71,7 +70,7 @@ def test_honest_vectors_pass_and_one_read_serves_those_that_lie_together() -> No
     near = memory.puffin("near", [1], [2, 3], [4] * 1, gap_bytes=10)
     far = memory.puffin("far", [5], [6], gap_bytes=RUN_GAP_MAX_BYTES + 1)
     verify(memory, *far, *near, *near)
-    assert sorted(path for path, _, _ in memory.reads) == ["far", "far", "near"]
+    assert sorted(path for path, _, _ in memory.ranges) == ["far", "far", "near"]
 
 
 def test_large_vectors_are_read_apart_and_decoded_in_a_thread() -> None:
@@ -82,7 +81,7 @@ def test_large_vectors_are_read_apart_and_decoded_in_a_thread() -> None:
     verify(memory, *files)
     with pytest.raises(ValidationFailed, match=f"it has {len(half)} positions, and its manifest says 3"):
         verify(memory, files[0], lying(files[1], rows=3))
-    assert all(length_bytes <= BLOB_MAX_BYTES for _, _, length_bytes in memory.reads)
+    assert all(length_bytes <= BLOB_MAX_BYTES for _, _, length_bytes in memory.ranges)
 
 
 @pytest.mark.parametrize(
@@ -114,7 +113,7 @@ def test_what_cannot_be_looked_into_is_believed() -> None:
     (file,) = memory.puffin("p", [1])
     verify(memory, lying(file, path="mem:x", rows=8), lying(file, key_metadata=b"k", rows=8))
     verify(memory, replace(file, file_format="PARQUET", record_count=8))
-    assert [path for path, _, _ in memory.reads] == ["mem:x"]
+    assert [path for path, _, _ in memory.ranges] == ["mem:x"]
     with pytest.raises(UpstreamFailed):
         verify(memory, lying(file, path="away:x"))
 
@@ -126,7 +125,7 @@ def test_r5_one_blob_is_decoded_once_however_many_entries_name_it(monkeypatch: p
     honest = deletes.decode_of
     monkeypatch.setattr(deletes, "decode_of", lambda file, blob: (decoded.append(file), honest(file, blob)))
     verify(memory, *[replace(file, referenced_data_file=f"{n}") for n in range(1000)])
-    assert (len(decoded), len(memory.reads)) == (1, 1)
+    assert (len(decoded), len(memory.ranges)) == (1, 1)
 
 
 def test_r5_more_than_can_be_looked_into_is_refused_before_anything_is_read() -> None:
@@ -138,4 +137,4 @@ def test_r5_more_than_can_be_looked_into_is_refused_before_anything_is_read() ->
     ]
     with pytest.raises(ValidationFailed, match="Split it") as refused:
         verify(memory, *many)
-    assert (refused.value.rule, memory.reads) == ("limit.vectors", [])
+    assert (refused.value.rule, memory.ranges) == ("limit.vectors", [])

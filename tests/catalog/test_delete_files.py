@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,25 +27,10 @@ from icetower.iceberg.vectors import BLOB_MAX_BYTES, Vector, as_blob, decode
 from icetower.parquet.texts import ROWS_MAX, texts_in
 from icetower.parquet.thrift import inner, read_struct, structs, whole
 from icetower.storage.file_io import FileIOStorage
+from verify.kit.storage import MemoryStorage
 
 PATH, POS = 2147483546, 2147483545
 A, B = "file:///t/data/a.parquet", "file:///t/data/b.parquet"
-
-
-@dataclass
-class Memory:
-    """Files by path; how often each was read."""
-
-    files: dict[str, bytes] = field(default_factory=dict[str, bytes])
-    reads: list[str] = field(default_factory=list[str])
-
-    async def read_range(self, path: str, offset: int, length_bytes: int) -> bytes:
-        self.reads.append(path)
-        if path == "broken":
-            raise UpstreamFailed("the storage is away")
-        if path not in self.files:
-            raise NotFound(path)
-        return self.files[path][offset : offset + length_bytes]
 
 
 def parquet(
@@ -85,7 +70,7 @@ def listed(data: bytes, kind: str = "PARQUET", content: int = POSITION_DELETES, 
 
 def targets(data: bytes, kind: str = "PARQUET", **changes: Any) -> frozenset[str] | None:
     file = replace(listed(data, kind), **changes)
-    return asyncio.run(PositionDeletes(Memory({"d": data})).targets("d", file))  # type: ignore[arg-type]
+    return asyncio.run(PositionDeletes(MemoryStorage({"d": data})).targets("d", file))  # type: ignore[arg-type]
 
 
 # ── Position deletes ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -135,7 +120,7 @@ def test_r6_what_cannot_be_told_is_unknown() -> None:
     }
     assert unknown == dict.fromkeys(unknown)
     assert len(targets(parquet([f"{A}{n}" for n in range(TARGETS_MAX)])) or ()) == TARGETS_MAX
-    assert asyncio.run(PositionDeletes(Memory()).targets("d", listed(good))) is None  # type: ignore[arg-type]
+    assert asyncio.run(PositionDeletes(MemoryStorage()).targets("d", listed(good))) is None  # type: ignore[arg-type]
 
 
 def test_r5_in_what_is_encrypted_nothing_is_named() -> None:
@@ -145,7 +130,7 @@ def test_r5_in_what_is_encrypted_nothing_is_named() -> None:
     sealed = {kind: b"AGS1" + bytes(len(data) - 4) for kind, data in parts.items()}
 
     def named(files: Mapping[str, bytes], **changes: Any) -> list[frozenset[str] | None]:
-        memory = Memory(dict(files))
+        memory = MemoryStorage(dict(files))
         listing = [replace(listed(data, kind, key_metadata=b"k"), path=kind, **changes) for kind, data in files.items()]
         change: Any = SimpleNamespace(added=[Touched(file, 0, None) for file in listing])
         return list(asyncio.run(Contents(memory).named([change])).values())  # type: ignore[arg-type]
@@ -160,7 +145,7 @@ def test_r5_in_what_is_encrypted_nothing_is_named() -> None:
 
 def test_r5_a_file_is_read_anew_as_the_other_format_that_it_is_said_to_have() -> None:
     data = parquet([A])
-    deletes = PositionDeletes(Memory({"d": data}))  # type: ignore[arg-type]
+    deletes = PositionDeletes(MemoryStorage({"d": data}))  # type: ignore[arg-type]
 
     async def ask() -> list[frozenset[str] | None]:
         return [await deletes.targets("d", listed(data, kind)) for kind in ("avro", "PARQUET")]
@@ -194,13 +179,15 @@ def test_large_files_are_decoded_and_a_failing_storage_is_no_answer() -> None:
     data = parquet(wide, use_dictionary=False, compression="none")
     assert len(data) > 1_000_000
     assert targets(data) == set(wide)
+    away = MemoryStorage()
+    away.fail_read = lambda _: UpstreamFailed("the storage is away")
     with pytest.raises(UpstreamFailed):
-        asyncio.run(PositionDeletes(Memory()).targets("broken", listed(data)))  # type: ignore[arg-type]
+        asyncio.run(PositionDeletes(away).targets("broken", listed(data)))  # type: ignore[arg-type]
 
 
 def test_a_file_is_looked_into_once_for_each_length_that_it_is_said_to_have() -> None:
     data = parquet([A])
-    memory = Memory({"d": data})
+    memory = MemoryStorage({"d": data})
     deletes = PositionDeletes(memory)  # type: ignore[arg-type]
 
     async def ask() -> list[frozenset[str] | None]:
@@ -208,7 +195,7 @@ def test_a_file_is_looked_into_once_for_each_length_that_it_is_said_to_have() ->
         return [await deletes.targets("d", file) for file in asked]
 
     assert asyncio.run(ask()) == [{A}, {A}, None, {A}]
-    assert memory.reads == ["d", "d"]
+    assert memory.reads == {"d": 2}
 
 
 @given(st.lists(st.sampled_from([A, B, "ü", ""]), max_size=30), st.booleans(), st.integers(1, 10))
@@ -322,7 +309,7 @@ def test_what_is_not_there_or_of_another_kind_is_named() -> None:
 
 
 def test_blobs_are_read_by_their_place_once() -> None:
-    memory = Memory({"p": bytes(range(100))})
+    memory = MemoryStorage({"p": bytes(range(100))})
     blobs = Blobs(memory)  # type: ignore[arg-type]
 
     async def ask() -> None:
@@ -333,12 +320,12 @@ def test_blobs_are_read_by_their_place_once() -> None:
         assert await blobs.read_all(wanted) == {BlobAt("p", 10, 3): bytes([10, 11, 12]), BlobAt("p", 0, 1): b"\x00"}
 
     asyncio.run(ask())
-    assert len(memory.reads) == 3
+    assert len(memory.ranges) == 3
 
 
 def test_r5_a_blob_that_is_nowhere_fails_its_own_commit_and_not_its_group() -> None:
     there, nowhere = BlobAt("p", 0, 2), BlobAt("gone", 0, 2)
-    read = asyncio.run(Blobs(Memory({"p": b"ab"})).read_all(frozenset({there, nowhere})))  # type: ignore[arg-type]
+    read = asyncio.run(Blobs(MemoryStorage({"p": b"ab"})).read_all(frozenset({there, nowhere})))  # type: ignore[arg-type]
     assert read == {there: b"ab", nowhere: b""}
     with pytest.raises(ValidationFailed):
         decode(read[nowhere], name="gone")
@@ -346,10 +333,10 @@ def test_r5_a_blob_that_is_nowhere_fails_its_own_commit_and_not_its_group() -> N
 
 @pytest.mark.parametrize(("offset", "length"), [(-1, 3), (0, -1), (0, BLOB_MAX_BYTES + 1)])
 def test_r5_a_blob_beyond_reason_is_not_read(offset: int, length: int) -> None:
-    memory = Memory({"p": b""})
+    memory = MemoryStorage({"p": b""})
     with pytest.raises(ValidationFailed, match="is not read"):
         asyncio.run(Blobs(memory).read("p", offset, length))  # type: ignore[arg-type]
-    assert memory.reads == []
+    assert memory.ranges == []
 
 
 def test_real_storage_serves_both(tmp_path: Path) -> None:

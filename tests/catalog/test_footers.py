@@ -27,7 +27,8 @@ from icetower.files import footers as footers_module
 from icetower.files.footers import Claim, Footers, Layout, Verified, verified
 from icetower.iceberg import metadata as table_metadata
 from icetower.iceberg.partitions import spec_of
-from tests.catalog.parquet_world import PATH, Shelf, claim, column, field, parquet, table
+from tests.catalog.parquet_world import PATH, claim, column, field, parquet, table
+from verify.kit.storage import MemoryStorage
 
 ID = column(1, "id", "long")
 ID_FIELD = field("id", pa.int64(), 1)
@@ -46,7 +47,7 @@ def refusal(metadata: dict[str, Any], data: bytes, *partition: Any, **changed: A
     return str(refused.value.rule)
 
 
-def fetch(shelf: Shelf, *claims: Claim, metadata: dict[str, Any] | None = None) -> list[Verified]:
+def fetch(shelf: MemoryStorage, *claims: Claim, metadata: dict[str, Any] | None = None) -> list[Verified]:
     return asyncio.run(Footers(shelf).verify(metadata or table([ID]), claims))  # type: ignore[arg-type]
 
 
@@ -54,7 +55,7 @@ def fetched_refusal(data: bytes, **changed: Any) -> str:
     metadata = table([ID])
     given = {"path": PATH, "record_count": 3, "size_bytes": len(data)} | changed
     with pytest.raises(ValidationFailed) as refused:
-        fetch(Shelf(**{PATH: data}), Claim(spec=spec_of(metadata, 0), partition=(), **given))
+        fetch(MemoryStorage({PATH: data}), Claim(spec=spec_of(metadata, 0), partition=(), **given))
     return str(refused.value.rule)
 
 
@@ -66,14 +67,14 @@ def by_id(pairs: list[dict[str, Any]] | None) -> dict[int, Any]:
 
 
 def test_one_request_tells_length_and_footer() -> None:
-    shelf = Shelf(**{PATH: ONE})
+    shelf = MemoryStorage({PATH: ONE})
     (found,) = fetch(shelf, claim(table([ID]), ONE))
-    assert len(shelf.asked) == 1
+    assert len(shelf.ranges) == 1
     assert (found.file.path, found.file.record_count, found.file.size_bytes) == (PATH, 3, len(ONE))
     assert (found.file.file_format, found.file.content, found.spec_id, found.unproven) == ("PARQUET", 0, 0, ())
 
 
-def threads_used(monkeypatch: pytest.MonkeyPatch, *claims: Claim, shelf: Shelf) -> list[str]:
+def threads_used(monkeypatch: pytest.MonkeyPatch, *claims: Claim, shelf: MemoryStorage) -> list[str]:
     used: list[str] = []
 
     def seen(*given: Any) -> Verified:
@@ -86,19 +87,19 @@ def threads_used(monkeypatch: pytest.MonkeyPatch, *claims: Claim, shelf: Shelf) 
 
 
 def test_long_footers_are_parsed_in_a_thread_and_short_ones_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    shelf, given = Shelf(**{PATH: ONE}), claim(table([ID]), ONE)
+    shelf, given = MemoryStorage({PATH: ONE}), claim(table([ID]), ONE)
     main = threading.current_thread().name
     assert threads_used(monkeypatch, given, shelf=shelf) == [main]
     long = parquet([ID_FIELD], list(range(1_000)), row_group_size=1)
     assert int.from_bytes(long[-8:-4], "little") > footers_module.ON_LOOP_BYTES
-    (name,) = threads_used(monkeypatch, claim(table([ID]), long), shelf=Shelf(**{PATH: long}))
+    (name,) = threads_used(monkeypatch, claim(table([ID]), long), shelf=MemoryStorage({PATH: long}))
     assert name.startswith("footers")
 
 
 def test_many_short_footers_do_not_hold_up_the_loop_either(monkeypatch: pytest.MonkeyPatch) -> None:
     footer_bytes = int.from_bytes(ONE[-8:-4], "little") + 8
     monkeypatch.setattr(footers_module, "ON_LOOP_BYTES", 2 * footer_bytes)
-    used = threads_used(monkeypatch, *[claim(table([ID]), ONE)] * 5, shelf=Shelf(**{PATH: ONE}))
+    used = threads_used(monkeypatch, *[claim(table([ID]), ONE)] * 5, shelf=MemoryStorage({PATH: ONE}))
     assert sum(name.startswith("footers") for name in used) == 3
 
 
@@ -110,7 +111,7 @@ def test_what_is_refused_in_the_thread_is_refused(monkeypatch: pytest.MonkeyPatc
 def test_a_requests_footers_are_bounded_together(monkeypatch: pytest.MonkeyPatch) -> None:
     footer_bytes = int.from_bytes(ONE[-8:-4], "little") + 8
     monkeypatch.setattr(footers_module, "REQUEST_MAX_BYTES", 2 * footer_bytes)
-    shelf, given = Shelf(**{PATH: ONE}), claim(table([ID]), ONE)
+    shelf, given = MemoryStorage({PATH: ONE}), claim(table([ID]), ONE)
     assert len(fetch(shelf, given, given)) == 2
     with pytest.raises(ValidationFailed, match="send fewer files at once") as refused:
         fetch(shelf, given, given, given)
@@ -120,7 +121,7 @@ def test_a_requests_footers_are_bounded_together(monkeypatch: pytest.MonkeyPatch
 def test_what_waits_for_the_thread_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(footers_module, "ON_LOOP_BYTES", 0)
     monkeypatch.setattr(footers_module, "WAITING_MAX_BYTES", 2 * len(ONE))
-    shelf, given = Shelf(**{PATH: ONE}), claim(table([ID]), ONE)
+    shelf, given = MemoryStorage({PATH: ONE}), claim(table([ID]), ONE)
     fetch(shelf, given)
     with pytest.raises(Unavailable):
         fetch(shelf, *[given] * 20)
@@ -132,22 +133,22 @@ def test_the_thread_has_a_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     go_on = threading.Event()
     monkeypatch.setattr(footers_module, "verified", lambda *_: go_on.wait(10))
     with pytest.raises(Unavailable, match="not read in time"):
-        fetch(Shelf(**{PATH: ONE}), claim(table([ID]), ONE))
+        fetch(MemoryStorage({PATH: ONE}), claim(table([ID]), ONE))
     go_on.set()
 
 
 def test_a_long_footer_takes_a_second_request(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(footers_module, "TAIL_BYTES", 16)
-    shelf = Shelf(**{PATH: ONE})
+    shelf = MemoryStorage({PATH: ONE})
     fetch(shelf, claim(table([ID]), ONE))
-    assert len(shelf.asked) == 2
+    assert len(shelf.ranges) == 2
 
 
 def test_a_long_file_is_not_read_whole() -> None:
     data = parquet([ID_FIELD], list(range(200_000)), compression="none", use_dictionary=False)
-    shelf = Shelf(**{PATH: data})
+    shelf = MemoryStorage({PATH: data})
     fetch(shelf, claim(table([ID]), data))
-    assert sum(length for _, length in shelf.asked) < len(data) / 10
+    assert sum(length for _, _, length in shelf.ranges) < len(data) / 10
 
 
 @pytest.mark.parametrize(

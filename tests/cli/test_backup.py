@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from icetower.agent import keyed, new_key
-from tests.wire.tower_process import SCHEMA, TowerProcess, command
+from verify.kit.tower_process import SCHEMA, TowerProcess, command
 
 ROWS = pa.table({"id": pa.array([1], pa.int64()), "region": ["eu"]})
 

@@ -16,7 +16,7 @@ import pytest
 
 from icetower.cli.escalations import _whole
 from icetower.errors import UsageError
-from tests.wire.tower_process import TowerProcess, command
+from verify.kit.tower_process import TowerProcess, command
 
 CONTRACT = """\
 version: 1

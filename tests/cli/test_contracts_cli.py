@@ -26,7 +26,7 @@ from icetower.cli.app import main
 from icetower.contracts.document import load
 from icetower.contracts.schema import FILE_NAME, schema_text
 from icetower.errors import Forbidden
-from tests.wire.tower_process import TowerProcess, command
+from verify.kit.tower_process import TowerProcess, command
 
 ROOT = Path(__file__).parent.parent.parent
 

@@ -23,7 +23,7 @@ from icetower.cli.snapshots import place_in_catalog
 from icetower.cli.tables import pairs
 from icetower.errors import UsageError
 from icetower_client_model.figures import FIGURES, LISTED
-from tests.wire.tower_process import TowerProcess
+from verify.kit.tower_process import TowerProcess
 
 FIXTURES = Path(__file__).parent.parent / "table" / "fixtures"
 

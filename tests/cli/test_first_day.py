@@ -23,7 +23,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from icetower.cli.app import COMMANDS, main
 from icetower.cli.own_tower import own_tower, token_for
 from icetower.gateway.settings import load_settings
-from tests.wire.tower_process import TowerProcess, command
+from verify.kit.tower_process import TowerProcess, command
 
 Run = Callable[..., tuple[int, str, str]]
 

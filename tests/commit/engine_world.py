@@ -7,8 +7,7 @@ storage, and sends a commit. So every case here is bytes in, bytes out, as over 
 from __future__ import annotations
 
 import asyncio
-import itertools
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -19,7 +18,7 @@ from icetower.admission.identity import Identity
 from icetower.commit.engine import Committed, Engine, Limits
 from icetower.commit.head import Heads
 from icetower.database import Database
-from icetower.errors import IcetowerError, NotFound
+from icetower.errors import IcetowerError
 from icetower.files.changes import Manifests, read_changes
 from icetower.iceberg.change import Change
 from icetower.iceberg.manifest_writing import assign_first_row_ids, manifest_row, write_manifest, write_manifest_list
@@ -27,116 +26,16 @@ from icetower.iceberg.manifests import ADDED, DELETED, EXISTING, DataFile, Entry
 from icetower.protocol.names import Identifier
 from icetower.registry.principals import Principal, administrator
 from icetower.service.lifecycle import Lifecycle
-from icetower.storage.port import ANY_FILE, Bound
 from icetower.table.head import HeadState
-from icetower.upstream.port import Swap, SwapLost, SwapUnknown
+from icetower.upstream.port import SwapLost
 from icetower.upstream.sql import SqlUpstream
+from verify.kit.clock import Clock
+from verify.kit.storage import MemoryStorage
+from verify.kit.upstream import FaultyUpstream
 
 T = TypeVar("T")
 TABLE = Identifier(("db",), "t")
 SCHEMA = {"type": "struct", "fields": [{"id": 1, "name": "id", "type": "long", "required": False}]}
-
-
-class Clock:
-    """Time that stands still until it is told to go on; everything random is counted."""
-
-    def __init__(self) -> None:
-        self.time_ms = 1_700_000_000_000
-        self.counter = itertools.count(1)
-        self.slept_s: list[float] = []
-
-    def now_ms(self) -> int:
-        return self.time_ms
-
-    def monotonic_s(self) -> float:
-        return self.time_ms / 1000
-
-    def uuid4(self) -> str:
-        return f"{next(self.counter):08d}-0000-4000-8000-000000000000"
-
-    uuid7 = uuid4
-
-    def snapshot_id(self) -> int:
-        return 1_000 + next(self.counter)
-
-    def secret(self) -> str:
-        return "secret"
-
-    def uniform(self) -> float:
-        return 0.5
-
-    async def sleep(self, seconds: float) -> None:
-        self.slept_s.append(seconds)
-        self.time_ms += int(seconds * 1000)
-        await asyncio.sleep(0)
-
-
-class MemoryStorage:
-    def __init__(self) -> None:
-        self.files: dict[str, bytes] = {}
-        self.fail_write: Callable[[str], IcetowerError | None] = lambda _: None
-
-    async def read(self, path: str, bound: Bound = ANY_FILE) -> bytes:
-        if path not in self.files:
-            raise NotFound(f"{path} is not there")
-        return self.files[path]
-
-    async def read_many(self, paths: Sequence[str]) -> list[bytes | None]:
-        return [self.files.get(path) for path in paths]
-
-    async def read_range(self, path: str, offset: int, length_bytes: int) -> bytes:
-        return (await self.read(path))[offset : offset + length_bytes]
-
-    async def write(self, path: str, data: bytes) -> None:
-        error = self.fail_write(path)
-        if error is not None:
-            raise error
-        assert path not in self.files, f"{path} was written twice"
-        self.files[path] = data
-
-    async def delete(self, path: str) -> None:
-        self.files.pop(path, None)
-
-    async def delete_many(self, paths: Iterable[str], *, below: str | None = None) -> tuple[str, ...]:
-        for path in paths:
-            self.files.pop(path, None)
-        return ()
-
-    async def exists(self, path: str) -> bool:
-        return path in self.files
-
-    async def size(self, path: str) -> int:
-        return len(self.files[path])
-
-
-class FaultyUpstream:
-    """The real SQL upstream, with one thing that may happen to each swap: an entry of `script` is taken by each."""
-
-    def __init__(self, inner: SqlUpstream) -> None:
-        self.inner = inner
-        self.script: list[Callable[[Sequence[Swap]], Awaitable[None]]] = []
-        self.swaps = 0
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)
-
-    async def swap(self, swaps: Sequence[Swap]) -> None:
-        self.swaps += 1
-        if self.script:
-            await self.script.pop(0)(swaps)
-            return
-        await self.inner.swap(swaps)
-
-    async def landed_but_unknown(self, swaps: Sequence[Swap]) -> None:
-        await self.inner.swap(swaps)
-        raise SwapUnknown
-
-    async def lost_on_the_way(self, swaps: Sequence[Swap]) -> None:
-        del swaps
-        raise SwapUnknown
-
-    async def plain(self, swaps: Sequence[Swap]) -> None:
-        await self.inner.swap(swaps)
 
 
 class Gate:

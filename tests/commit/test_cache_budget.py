@@ -18,7 +18,7 @@ from icetower.iceberg.puffin import BlobAt
 from icetower.protocol.names import Identifier
 from icetower.recent import ENTRY_BYTES, Budget, Held, Recent
 from icetower.table.keys import KeyRecord
-from tests.commit.engine_world import MemoryStorage
+from verify.kit.storage import MemoryStorage
 
 MIB = 1024 * 1024
 

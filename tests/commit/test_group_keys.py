@@ -25,8 +25,10 @@ from icetower.storage.port import ANY_FILE, Bound
 from icetower.table.groups import Group, GroupedAppend, write_group
 from icetower.table.head import HeadState
 from icetower.table.keys import Keys, record_of
-from tests.commit.engine_world import TABLE, Clock, MemoryStorage
+from tests.commit.engine_world import TABLE
 from tests.commit.engine_world import run as run_story
+from verify.kit.clock import Clock
+from verify.kit.storage import MemoryStorage
 
 T = TypeVar("T")
 UUID = "7c9e6679-7425-40de-944b-e07fc1f90ae7"

@@ -11,7 +11,7 @@ from icetower.files.changes import Manifests
 from icetower.iceberg.manifests import ADDED, DATA, DataFile, Entry, Manifest, ManifestFile
 from icetower.iceberg.puffin import BlobAt
 from icetower.recent import Budget
-from tests.commit.engine_world import MemoryStorage
+from verify.kit.storage import MemoryStorage
 
 KIB = 1024
 

@@ -11,7 +11,8 @@ import pytest
 from icetower.admission.admitted import AdmittedAppend
 from icetower.iceberg.change import Touched
 from icetower.upstream.port import Swap, SwapUnknown
-from tests.commit.engine_world import TABLE, FaultyUpstream, Request, World, outcomes, told
+from tests.commit.engine_world import TABLE, Request, World, outcomes, told
+from verify.kit.upstream import FaultyUpstream
 
 BLIND = {"icetower.blind": "true"}
 

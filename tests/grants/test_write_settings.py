@@ -21,7 +21,7 @@ from icetower.contracts.document import load
 from icetower.errors import Conflict, IcetowerError, UpstreamFailed
 from icetower.protocol.names import Identifier
 from tests.grants.polaris_server import PolarisServer
-from tests.wire.tower_process import TowerProcess
+from verify.kit.tower_process import TowerProcess
 
 SCHEMA = pa.schema([("id", pa.int64())])
 THE_GUIDE = {

@@ -28,7 +28,9 @@ from icetower_simulator.randoms import generator
 from icetower_simulator.setup import Setup
 from icetower_simulator.sums import durations
 from icetower_simulator.tallies import new_tally
-from tests.commit.engine_world import TABLE, Clock, MemoryStorage, World
+from tests.commit.engine_world import TABLE, World
+from verify.kit.clock import Clock
+from verify.kit.storage import MemoryStorage
 from verify.torture.clock import VirtualLoop
 
 LOOK_MS, WRITE_MS, SWAP_MS = 7.0, 60.0, 45.0
@@ -44,6 +46,8 @@ class SlowStorage(MemoryStorage):
 
 class SlowUpstream:
     """A catalog of one table. What the engine asks of a catalog besides, nobody asks here."""
+
+    atomic_multi_table = True
 
     def __init__(self, location: str) -> None:
         self._location = location

@@ -17,7 +17,7 @@ from pyiceberg.transforms import BucketTransform, DayTransform, HourTransform, I
 from pyiceberg.types import LongType, NestedField, StringType, TimestampType
 
 from icetower.agent import Tower
-from tests.wire.tower_process import TowerProcess, error_of
+from verify.kit.tower_process import TowerProcess, error_of
 
 SCHEMA = Schema(
     NestedField(1, "id", LongType(), required=False),

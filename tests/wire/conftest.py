@@ -12,7 +12,7 @@ import pytest
 from pyiceberg.catalog import Catalog
 
 from tests.wire import pyiceberg_writers
-from tests.wire.tower_process import TowerProcess
+from verify.kit.tower_process import TowerProcess
 
 CREW = 10
 ALIGNED = 8

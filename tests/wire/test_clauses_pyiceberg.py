@@ -35,7 +35,7 @@ from tests.wire.clauses import (
     in_bucket,
     rows,
 )
-from tests.wire.tower_process import TowerProcess
+from verify.kit.tower_process import TowerProcess
 
 Make = Callable[..., Agent]
 """An agent under a contract."""

@@ -21,7 +21,7 @@ from icetower.pipelines.session import spark_session
 from icetower.pipelines.wal_logs import Logs
 from icetower.pipelines.wal_mediator import Job, mediate
 from tests.wire.clauses import SNAPSHOT_LEVELS, Agent, in_bucket
-from tests.wire.tower_process import TowerProcess
+from verify.kit.tower_process import TowerProcess
 
 pytestmark = pytest.mark.spark
 

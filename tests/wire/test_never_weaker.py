@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.wire.tower_process import TowerProcess
+from verify.kit.tower_process import TowerProcess
 from verify.wire import jobs, run
 from verify.wire.driver import Driver
 

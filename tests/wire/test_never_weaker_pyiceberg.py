@@ -8,7 +8,7 @@ import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
 
-from tests.wire.tower_process import TowerProcess
+from verify.kit.tower_process import TowerProcess
 from verify.wire import pyiceberg_jobs
 
 JOBS = 20

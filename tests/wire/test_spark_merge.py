@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.wire.tower_process import TowerProcess
+from verify.kit.tower_process import TowerProcess
 from verify.wire.counting import Answers, counting
 from verify.wire.spark_merge import SHAPES, add_catalog, merge_run, wire_session
 

@@ -26,7 +26,7 @@ from pyiceberg.types import LongType, NestedField, StringType, TimestampType
 from icetower.agent import DataFile, Tower, new_key
 from icetower.errors import BadRequest, Forbidden, IcetowerError, KeyMisused
 from icetower.table.groups import Group, read_group
-from tests.wire.tower_process import TowerProcess, error_of
+from verify.kit.tower_process import TowerProcess, error_of
 
 SCHEMA = Schema(
     NestedField(1, "id", LongType(), required=False),

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from icetower.agent import DataFile, new_key
 from icetower.pipelines.session import spark_session
-from tests.wire.tower_process import TowerProcess
+from verify.kit.tower_process import TowerProcess
 
 pytestmark = pytest.mark.spark
 

@@ -14,7 +14,7 @@ import pytest
 from pyiceberg.catalog import Catalog
 
 from icetower.agent import DataFile, having_read, keyed, new_key
-from tests.wire.tower_process import TowerProcess, command
+from verify.kit.tower_process import TowerProcess, command
 
 WRITES_ALL = """\
 tables:

@@ -19,7 +19,7 @@ from icetower.ambient import SystemAmbient
 from icetower.errors import ConfigurationError
 from icetower.gateway import app
 from icetower.gateway.settings import load_settings
-from tests.wire.tower_process import SCHEMA, TowerProcess, command, error_of
+from verify.kit.tower_process import SCHEMA, TowerProcess, command, error_of
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
 TOKENS = "/v1/oauth/tokens"

@@ -24,7 +24,7 @@ from pyiceberg.types import LongType, NestedField, StringType
 from icetower.agent import DataFile, Tower
 from icetower.errors import BadRequest, Conflict, Forbidden, NotFound
 from tests.wire.receivers import HookReceiver, MailReceiver, hook, mail_server
-from tests.wire.tower_process import TowerProcess, command, error_of
+from verify.kit.tower_process import TowerProcess, command, error_of
 
 SCHEMA = Schema(
     NestedField(1, "id", LongType(), required=False), NestedField(2, "region", StringType(), required=False)

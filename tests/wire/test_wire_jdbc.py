@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from tests.wire.tower_process import TowerProcess
+from verify.kit.tower_process import TowerProcess
 
 pytestmark = pytest.mark.spark
 

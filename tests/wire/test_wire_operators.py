@@ -15,7 +15,7 @@ import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import ForbiddenError
 
-from tests.wire.tower_process import SCHEMA, TowerProcess, command, error_of
+from verify.kit.tower_process import SCHEMA, TowerProcess, command, error_of
 
 ROWS = pa.table({"id": pa.array([1], pa.int64()), "region": ["eu"]})
 CONTRACT = """owner: eve@example.com

@@ -15,7 +15,7 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
-from tests.wire.tower_process import TowerProcess
+from verify.kit.tower_process import TowerProcess
 
 SCHEMA = pa.schema([("id", pa.int64()), ("writer", pa.int64())])
 BLIND = {"icetower.blind-appends": "true"}

@@ -26,7 +26,7 @@ from pyiceberg.types import LongType, NestedField, StringType
 from icetower.agent import keyed, new_key
 from icetower.protocol.marks import APPLICATION, KEY, SEQUENCE
 from tests.wire import pyiceberg_writers as writers
-from tests.wire.tower_process import TowerProcess, error_of
+from verify.kit.tower_process import TowerProcess, error_of
 
 SCHEMA = pa.schema([("id", pa.int64()), ("owner", pa.string()), ("value", pa.int64())])
 BLIND = {"icetower.blind-appends": "true"}

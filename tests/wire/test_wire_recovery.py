@@ -16,7 +16,7 @@ from icetower.agent.failures import error_of
 from icetower.ambient import SystemAmbient
 from icetower.errors import BadRequest, Forbidden, IcetowerError
 from tests.wire.clauses import BY_REGION, NO_RETRY, SCHEMA, Agent, ids, rows
-from tests.wire.tower_process import TowerProcess
+from verify.kit.tower_process import TowerProcess
 
 NORTH = "tables: [{table: T, operations: [append], partitions: [{region: north}]%s}]\n"
 

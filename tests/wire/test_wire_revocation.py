@@ -31,7 +31,7 @@ from icetower.errors import Forbidden, NotAuthenticated
 from icetower.gateway.app import build
 from icetower.gateway.settings import Settings
 from icetower.gateway.tower import open_tower
-from tests.wire.tower_process import SCHEMA, TowerProcess, error_of
+from verify.kit.tower_process import SCHEMA, TowerProcess, error_of
 
 APPENDER = "tables:\n  - {table: NS.t, operations: [append], partitions: all, write_location: table}\n"
 AGENTS = 4

@@ -19,7 +19,7 @@ from pyiceberg.table import Table
 from icetower.agent import DataFile
 from icetower.errors import NotFound
 from tests.wire.clauses import BY_DAY, BY_REGION, NO_RETRY, SCHEMA, Agent, ids, in_bucket, rows
-from tests.wire.tower_process import TowerProcess, command, error_of
+from verify.kit.tower_process import TowerProcess, command, error_of
 
 SHADOW = "mode: shadow\n"
 NORTH = "tables: [{table: T, operations: [append], partitions: [{region: north}]%s}]\n"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.wire.tower_process import SCHEMA, TowerProcess, command
+from verify.kit.tower_process import SCHEMA, TowerProcess, command
 
 SUBMIT = "#!/bin/sh\nsleep 1000\n"
 WITHIN_S = 120.0

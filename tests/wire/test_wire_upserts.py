@@ -19,7 +19,7 @@ from pyiceberg.types import LongType, NestedField, StringType
 
 from icetower.agent import Tower, carry_out, keyed, new_key, reads, refusal_of
 from icetower.errors import IcetowerError
-from tests.wire.tower_process import TowerProcess
+from verify.kit.tower_process import TowerProcess
 
 SCHEMA = Schema(
     NestedField(1, "id", LongType(), required=False),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,34 +11,15 @@ from urllib.request import url2pathname
 
 import orjson
 
-from icetower.errors import NotFound
-from icetower.storage.port import ANY_FILE, Bound
 from icetower.table.head import HeadState
+from verify.kit.storage import MemoryStorage
 
 
-class MemoryFiles:
-    """Files by path, and those of this machine where a path says so; `reads` counts how often each was read."""
+class MemoryFiles(MemoryStorage):
+    """Files by path, and those of this machine where a path says so."""
 
-    def __init__(self, files: dict[str, bytes]) -> None:
-        self.files = files
-        self.reads: dict[str, int] = {}
-
-    async def read(self, path: str, bound: Bound = ANY_FILE) -> bytes:
-        self.reads[path] = self.reads.get(path, 0) + 1
-        if path.startswith("file:///"):
-            return _local(path)
-        if path not in self.files:
-            raise NotFound(f"File does not exist: {path}", rule="file.exists")
-        return self.files[path]
-
-    async def read_many(self, paths: Sequence[str]) -> list[bytes | None]:
-        return [await self.read(path) if path in self.files or path.startswith("file:///") else None for path in paths]
-
-    async def read_range(self, path: str, offset: int, length_bytes: int) -> bytes:
-        return (await self.read(path))[offset : offset + length_bytes]
-
-    async def exists(self, path: str) -> bool:
-        return path in self.files
+    def find(self, path: str) -> bytes | None:
+        return _local(path) if path.startswith("file:///") else super().find(path)
 
 
 def _local(path: str) -> bytes:

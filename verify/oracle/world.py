@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import io
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
@@ -24,7 +24,7 @@ from icetower.admission.shadow import ShadowRecorder
 from icetower.ambient import SystemAmbient
 from icetower.contracts import model, regions
 from icetower.contracts.model import Contract
-from icetower.errors import IcetowerError, NotFound
+from icetower.errors import IcetowerError
 from icetower.files.changes import Manifests
 from icetower.files.deletes import Contents, Vectors
 from icetower.files.footers import Footers
@@ -37,8 +37,9 @@ from icetower.protocol.appends import AppendRequest, FileDescriptor
 from icetower.protocol.commits import CommitRequest
 from icetower.protocol.names import Identifier
 from icetower.registry.principals import Principal
-from icetower.storage.port import ANY_FILE, Bound, Storage
+from icetower.storage.port import Storage
 from icetower.table.head import HeadState
+from verify.kit.storage import MemoryStorage
 from verify.oracle import values
 from verify.oracle.cases import (
     ADDED,
@@ -63,39 +64,6 @@ PATH_FIELD_ID = 2147483546
 _SIZE_BYTES = 1_000
 
 
-class Memory:
-    """A storage that holds what was put into it; `later`: files that are made when somebody reads them."""
-
-    def __init__(self) -> None:
-        self.files: dict[str, bytes] = {}
-        self.later: dict[str, Callable[[], bytes]] = {}
-
-    async def read(self, path: str, bound: Bound = ANY_FILE) -> bytes:
-        if path in self.later:
-            self.files[path] = self.later.pop(path)()
-        if path not in self.files:
-            raise NotFound(f"{path} is not there")
-        return self.files[path]
-
-    async def read_range(self, path: str, offset: int, length_bytes: int) -> bytes:
-        return (await self.read(path))[offset : offset + length_bytes]
-
-    async def write(self, path: str, data: bytes) -> None:
-        self.files[path] = data
-
-    async def delete(self, path: str) -> None:
-        del self.files[path]
-
-    async def delete_many(self, paths: Iterable[str], *, below: str | None = None) -> tuple[str, ...]:
-        return tuple(paths)
-
-    async def exists(self, path: str) -> bool:
-        return path in self.files
-
-    async def size(self, path: str) -> int:
-        return len(await self.read(path))
-
-
 @dataclass(frozen=True, slots=True)
 class Refused:
     """What the gate said instead of yes."""
@@ -109,7 +77,7 @@ class World:
 
     def __init__(self, case: Case) -> None:
         self.case = case
-        self.storage = Memory()
+        self.storage = MemoryStorage()
         self._rows: dict[str, avro.ManifestFile] = {}
         self._row_ids: dict[tuple[str, int, str], int] = {}
         self._next_row_id = 0

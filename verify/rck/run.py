@@ -24,7 +24,7 @@ import tempfile
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from xml.etree import ElementTree
@@ -86,7 +86,7 @@ def jars(java_path: Path) -> Path:
 
 
 @contextmanager
-def process(command: list[str | Path], environment: Mapping[str, str]) -> Iterator[tuple[subprocess.Popen[str], Path]]:
+def process(command: list[str | Path], environment: Mapping[str, str]) -> Generator[tuple[subprocess.Popen[str], Path]]:
     """A server with its output in a file, ended when the block is left."""
     log = BUILD / "server.log"
     with log.open("a") as errors:
@@ -105,7 +105,7 @@ def process(command: list[str | Path], environment: Mapping[str, str]) -> Iterat
 
 
 @contextmanager
-def icetower() -> Iterator[str]:
+def icetower() -> Generator[str]:
     """Our server on a free port, with a data directory of its own; gives its URI."""
     with tempfile.TemporaryDirectory(prefix="icetower-rck-") as data:
         command = [ROOT / ".venv" / "bin" / "icetower", "serve", "--open", "--port", "0", "--data", data]
@@ -138,7 +138,7 @@ def _ready_uri(child: subprocess.Popen[str], log: Path) -> str:
 
 
 @contextmanager
-def reference_server(java_path: Path, library: Path) -> Iterator[str]:
+def reference_server(java_path: Path, library: Path) -> Generator[str]:
     """Iceberg's own server on an in-memory SQLite catalog; gives its URI."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

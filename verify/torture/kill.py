@@ -18,7 +18,7 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -478,7 +478,7 @@ class _Watch:
 
 
 @contextmanager
-def _following(launcher: Launcher, data: Path, place: _Place, served: Served) -> Iterator[_Watch]:
+def _following(launcher: Launcher, data: Path, place: _Place, served: Served) -> Generator[_Watch]:
     """While clients work: when the tower dies, another takes its place. In the end, it stops as it should."""
     watch = _Watch()
     ended: Queue[tuple[int, int]] = Queue()

@@ -5,7 +5,7 @@ The towers, the clients and the judge of a run all read the same immutable files
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 from unittest import mock
@@ -62,7 +62,7 @@ _SCHEMA_WORK = {
 
 
 @contextmanager
-def shared() -> Iterator[None]:
+def shared() -> Generator[None]:
     """While this lasts, the towers read manifests through the same memory; it is empty afterwards.
 
     Lists they read in their own way: by the rows that they have met.

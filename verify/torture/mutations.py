@@ -9,7 +9,7 @@ does not; the others by a patch of one pure function.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -78,7 +78,7 @@ def _function(owner: Any, **broken: Any) -> Callable[[], AbstractContextManager[
 
 def _and_nobody_looks(owner: Any, **broken: Any) -> Callable[[], AbstractContextManager[Any]]:
     @contextmanager
-    def both() -> Iterator[None]:
+    def both() -> Generator[None]:
         with mock.patch.multiple(owner, **broken), mock.patch.multiple(LastLook, answer=_refused_without_a_look):
             yield
 
@@ -172,7 +172,7 @@ _ASSIGN, _LOG = draft.assign_row_ids, table_metadata.with_log
 
 
 @contextmanager
-def _claimed_totals() -> Iterator[None]:
+def _claimed_totals() -> Generator[None]:
     with mock.patch.multiple(draft, COUNTED=frozenset(), summary_totals=lambda *_: {}):
         yield
 

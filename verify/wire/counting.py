@@ -5,7 +5,7 @@ from __future__ import annotations
 import http.client
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -28,7 +28,7 @@ class Answers:
 
 
 @contextmanager
-def counting(upstream: str) -> Iterator[Answers]:
+def counting(upstream: str) -> Generator[Answers]:
     """Stand before the server at `upstream` (``http://host:port``) for the time of the block."""
     target = urlsplit(upstream)
     handlers = threading.local()

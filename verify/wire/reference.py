@@ -7,7 +7,7 @@ import socket
 import subprocess
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,7 +19,7 @@ START_TIMEOUT_S = 60.0
 
 
 @contextmanager
-def reference_server(directory: Path) -> Iterator[str]:
+def reference_server(directory: Path) -> Generator[str]:
     """Serve from a directory of its own for the time of the block; gives the URI. Raises `rck.Trouble`."""
     java_path = java.find()
     library = rck.jars(java_path)

@@ -20,8 +20,8 @@ from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
-from tests.wire.tower_process import TowerProcess
 from verify.differential.shrink import shrink
+from verify.kit.tower_process import TowerProcess
 from verify.wire import jobs
 from verify.wire.deletes import positions_of, written
 from verify.wire.driver import Driver, Job, alone, through

@@ -28,7 +28,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from icetower.pipelines.session import catalog_settings, spark_session
-from tests.wire.tower_process import TowerProcess
+from verify.kit.tower_process import TowerProcess
 from verify.wire.counting import Answers, counting
 from verify.wire.reference import reference_server
 
