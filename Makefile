@@ -120,9 +120,9 @@ torture: $(READY) ## crash safety: new seeds of the simulation and towers killed
 rck: java ## Iceberg's own REST Compatibility Kit against `icetower serve`
 	@$(BIN)/python -m verify.rck.run
 
-parquet-fixtures: java ## tests/catalog/fixtures/parquet anew, by the newest DuckDB, Polars, arrow-rs and parquet-java
+parquet-fixtures: java ## tests/parquet/fixtures/parquet anew, by the newest DuckDB, Polars, arrow-rs and parquet-java
 	@$(BIN)/uv run --no-project --isolated --quiet --with duckdb --with polars --with arro3-core --with arro3-io \
-		--with pyarrow --with pandas --with pyspark==4.1.4 python verify/parquet_fixtures/make.py tests/catalog/fixtures/parquet
+		--with pyarrow --with pandas --with pyspark==4.1.4 python verify/parquet_fixtures/make.py tests/parquet/fixtures/parquet
 
 lock: $(READY) ## choose newer versions within pyproject.toml: rewrites requirements.lock
 	$(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11 --all-extras --group dev \

@@ -25,26 +25,33 @@ FOLDERS = {
     "agent": "quick",
     "attack": "full",
     "audit": "quick",
-    "catalog": "quick",
     "cli": "full",
+    "client_model": "quick",
     "commit": "quick",
-    "conflicts": "quick",
     "contracts": "quick",
     "crash": "full",
     "demo": "quick",
+    "escalations": "quick",
+    "files": "quick",
     "gateway": "quick",
     "grants": "full",
+    "iceberg": "quick",
     "ledger": "quick",
     "observe": "quick",
     "oracle": "quick",
     "pages": "full",
+    "parquet": "quick",
     "pipelines": "full",
     "protocol": "quick",
+    "rebase": "quick",
     "registry": "quick",
+    "revert": "quick",
     "simulation": "full",
     "simulator": "quick",
+    "storage": "quick",
     "table": "quick",
     "tests": "quick",
+    "upstream": "quick",
     "wire": "full",
 }
 """By the name of the folder; `tests` stands for the modules that are in none."""
@@ -63,7 +70,9 @@ MODULES = dict.fromkeys(
 )  # fmt: skip
 """By the name of the module, where it differs from its folder."""
 
-PURE = ("protocol", "contracts", "table", "conflicts", "registry", "admission", "commit")
+PURE = (
+    "protocol", "iceberg", "table", "contracts", "client_model", "parquet", "registry", "admission", "rebase", "commit",
+)  # fmt: skip
 """Where a broken function shows soonest."""
 
 SPARK = frozenset({"test_cli", "test_demo_end_to_end", "test_interrupts", "test_jvm"})

@@ -44,12 +44,12 @@ def test_every_folder_has_a_layer_and_nothing_else_is_named() -> None:
 @pytest.mark.parametrize(
     ("given", "layer"),
     [
-        (item("table/test_change.py"), "quick"),
+        (item("iceberg/test_change.py"), "quick"),
         (item("test_house.py"), "quick"),
         (item("wire/test_wire_spark.py"), "full"),
-        (item("table/test_change.py", "java"), "full"),
-        (item("table/test_change.py", "sharp", "java"), "sharp"),
-        (item("catalog/test_upstreams.py", fixtures=("postgres_url",)), "full"),
+        (item("iceberg/test_change.py", "java"), "full"),
+        (item("iceberg/test_change.py", "sharp", "java"), "sharp"),
+        (item("upstream/test_upstreams.py", fixtures=("postgres_url",)), "full"),
         (item("ledger/test_ledger.py", parameters={"database": "postgres"}), "full"),
         (item("ledger/test_ledger.py", parameters={"database": "sqlite"}), "quick"),
     ],
@@ -62,7 +62,7 @@ def test_a_test_without_a_layer_or_with_two_is_an_error() -> None:
     with pytest.raises(pytest.UsageError, match="tests/elsewhere has no layer"):
         layers.layer_of(item("elsewhere/test_new.py"))
     with pytest.raises(pytest.UsageError, match="a test has one layer"):
-        layers.layer_of(item("table/test_change.py", "quick", "sharp"))
+        layers.layer_of(item("iceberg/test_change.py", "quick", "sharp"))
     with pytest.raises(pytest.UsageError, match="tests/wire has no quick tests"):
         layers.layer_of(item("wire/test_wire_spark.py", "quick"))
 

@@ -114,7 +114,7 @@ def test_what_spark_finds(tower: TowerProcess, spark: SparkSession, namespace: s
     assert all(Path(path.removeprefix("file://").removeprefix("file:")).exists() for path in listed)
 
 
-FOREIGN = Path(__file__).parents[1] / "catalog" / "fixtures" / "parquet"
+FOREIGN = Path(__file__).parents[1] / "parquet" / "fixtures" / "parquet"
 FOREIGN_COLUMNS = {
     "plus_first": "DOUBLE",
     "minus_first": "DOUBLE",

@@ -8,7 +8,7 @@
 `mutations.txt` holds the mutations. Each is put into the running model, and replays cases until its answer is another
 than the model's; Iceberg then says who is right. Cases that come by the mutation's rule are tried first. Exit status 1:
 a mutation that no case caught. Then it changes nothing that can be seen, or the cases lack something; hand-made ones
-are in `tests/conflicts/cases`.
+are in `tests/client_model/cases`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Outcome = Mapping[str, Any]
 
 PACKAGE = "icetower_client_model"
 LIST = Path(__file__).with_name("mutations.txt")
-HAND_MADE = ROOT / "tests" / "conflicts" / "cases"
+HAND_MADE = ROOT / "tests" / "client_model" / "cases"
 """Cases for what random ones meet too rarely, with Iceberg's outcomes."""
 
 

@@ -4,7 +4,7 @@
     run.py --count 20000       more of them; --seed S and --start N say which (the cases of seeds S + N and on)
     run.py --listed-only       the listed interleavings alone
     run.py --json              the report as JSON
-    run.py --save DIR          where minimal divergent cases are saved (tests/conflicts/divergences)
+    run.py --save DIR          where minimal divergent cases are saved (tests/client_model/divergences)
 
 It stops after five divergences; each is shrunk and saved with what Iceberg answers, as a test. At the end it tells how
 often each rule was asked, refused a commit, and let one pass although it had something to look at. Exit status 1: a
@@ -49,7 +49,7 @@ CHUNK = 50
 """How many cases go to Iceberg at once, while the model works on them, too."""
 TELL_EVERY = 1000
 """Without a terminal: a line after so many cases."""
-SAVED = ROOT / "tests" / "conflicts" / "divergences"
+SAVED = ROOT / "tests" / "client_model" / "divergences"
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 The values are those about which writers of Parquet differ: both zeros in either order, NaN, long texts and long binary
 values, negative decimals in every physical type, and times before 1970. `make parquet-fixtures` runs this in an
-environment of its own and replaces the files in tests/catalog/fixtures/parquet.
+environment of its own and replaces the files in tests/parquet/fixtures/parquet.
 """
 
 from __future__ import annotations

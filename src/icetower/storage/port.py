@@ -1,6 +1,6 @@
 """The port to the storage, which holds the files of tables, and how long a file may be.
 
-An adapter passes the behaviour suite (``tests/catalog/behaviour_storage.py``) or isn't offered.
+An adapter passes the behaviour suite (``tests/storage/behaviour_storage.py``) or isn't offered.
 """
 
 from __future__ import annotations

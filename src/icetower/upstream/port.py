@@ -1,6 +1,6 @@
 """The port to the upstream catalog, which holds the heads of tables.
 
-An adapter passes the behaviour suite (``tests/catalog/behaviour_upstream.py``) or isn't offered.
+An adapter passes the behaviour suite (``tests/upstream/behaviour_upstream.py``) or isn't offered.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from icetower.iceberg.partitions import PartitionSpec, resolve_fields
 from icetower.iceberg.pruning import NULL_POINTER, OVERFLOW, Pruner, can_contain
 from icetower.iceberg.records import FieldSummary
 from icetower.iceberg.transforms import apply
-from tests.conflicts.filter_world import COLUMNS, EPOCH, SCHEMA, STATISTICS, data_file, manifest_row, single_value
+from tests.iceberg.filter_world import COLUMNS, EPOCH, SCHEMA, STATISTICS, data_file, manifest_row, single_value
 
 Json = dict[str, Any]
 LEAVES = [column for column in COLUMNS.values() if not column.type.startswith("struct")]

@@ -10,7 +10,7 @@ import pytest
 
 from icetower.database import Database
 from icetower.upstream.sql import SqlUpstream
-from tests.catalog.behaviour_upstream import UpstreamBehaviour
+from tests.upstream.behaviour_upstream import UpstreamBehaviour
 
 
 class TestSqlite(UpstreamBehaviour):

@@ -23,7 +23,7 @@ from icetower.protocol.names import Identifier
 from icetower.protocol.wire import OBJECTS_MAX, read_object
 from icetower.recent import Budget
 from icetower.registry.principals import Principal
-from tests.catalog.test_manifest_cache import SHAPE, Memory, entries
+from tests.files.test_manifest_cache import SHAPE, Memory, entries
 
 MIB = 1024 * 1024
 

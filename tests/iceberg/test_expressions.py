@@ -35,7 +35,7 @@ from icetower.iceberg.expressions import (
     typed,
 )
 from icetower.iceberg.literals import Range, compare, convert, identity_key
-from tests.conflicts.filter_world import COLUMNS, SCHEMA, UNTIMED, field, filters, matches, rows
+from tests.iceberg.filter_world import COLUMNS, SCHEMA, UNTIMED, field, filters, matches, rows
 
 A = Predicate("eq", "id", (5,))
 B = Predicate("is-null", "s")

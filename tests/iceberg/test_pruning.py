@@ -19,7 +19,7 @@ from icetower.iceberg.metrics import IN_LIMIT
 from icetower.iceberg.partitions import PartitionSpec, resolve_fields
 from icetower.iceberg.pruning import NULL_POINTER, OVERFLOW, Pruner, can_contain, metrics_of
 from icetower.iceberg.records import DataFile, FieldSummary
-from tests.conflicts.filter_world import (
+from tests.iceberg.filter_world import (
     COLUMNS,
     SPECS,
     STATISTICS,

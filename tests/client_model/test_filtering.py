@@ -36,7 +36,7 @@ from icetower_client_model.sketch import (
     vector,
     write,
 )
-from tests.conflicts.rule_world import short
+from tests.client_model.rule_world import short
 
 JSON = dict[str, Any]
 APART = {"commit.manifest-merge.enabled": "false"}

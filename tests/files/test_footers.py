@@ -27,7 +27,7 @@ from icetower.files import footers as footers_module
 from icetower.files.footers import Claim, Footers, Layout, Verified, verified
 from icetower.iceberg import metadata as table_metadata
 from icetower.iceberg.partitions import spec_of
-from tests.catalog.parquet_world import PATH, claim, column, field, parquet, table
+from tests.files.parquet_world import PATH, claim, column, field, parquet, table
 from verify.kit.storage import MemoryStorage
 
 ID = column(1, "id", "long")

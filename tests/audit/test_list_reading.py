@@ -14,7 +14,7 @@ from icetower.iceberg.avro_files import Met
 from icetower.iceberg.listing import Listing, write_listing
 from icetower.iceberg.manifests import FieldSummary, ManifestFile, read_manifest_list
 from icetower.recent import Budget
-from tests.table.manifest_fixtures import JAVA, java_table
+from tests.iceberg.manifest_fixtures import JAVA, java_table
 
 SEEDS = range(30)
 SUMMARY = (FieldSummary(contains_null=False, contains_nan=None, lower=b"a", upper=b"zz"),)

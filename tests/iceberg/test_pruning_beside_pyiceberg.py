@@ -39,7 +39,7 @@ from pyiceberg.typedef import Record
 
 from icetower.iceberg.expressions import TRUE, And, Expression, Not, Or, Predicate, rewrite_not
 from icetower.iceberg.records import DataFile
-from tests.conflicts.filter_world import (
+from tests.iceberg.filter_world import (
     COLUMNS,
     MODERN,
     SCHEMA,

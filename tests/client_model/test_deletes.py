@@ -15,7 +15,7 @@ from icetower.iceberg.records import ADDED, PATH_FIELD_ID, DataFile, Entry, Mani
 from icetower_client_model import cases
 from icetower_client_model.cases import SCHEMA
 from icetower_client_model.sketch import BY_CATEGORY, case, data, equalities, positions, vector
-from tests.conflicts.rule_world import short, specs_of
+from tests.client_model.rule_world import short, specs_of
 
 JSON = dict[str, Any]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conflicts.filter_questions import agree, answer, question
+from tests.iceberg.filter_questions import agree, answer, question
 from tools import java
 from verify.differential.oracle import classpath
 

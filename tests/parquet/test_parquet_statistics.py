@@ -23,7 +23,7 @@ from icetower.iceberg.schemas import columns_by_id
 from icetower.parquet.columns import Leaf, read_schema
 from icetower.parquet.statistics import Values, orders, values_of
 from icetower.parquet.values import reader
-from tests.catalog.parquet_world import claim, column, table
+from tests.files.parquet_world import claim, column, table
 
 FIXTURES = Path(__file__).parent / "fixtures" / "parquet"
 KINDS = {

@@ -22,7 +22,7 @@ from icetower.iceberg.change import (
     summary_totals,
 )
 from icetower.iceberg.manifests import ADDED, DELETED, EXISTING, DataFile, Entry, Manifest, ManifestFile
-from tests.table.manifest_fixtures import JAVA, SavedTable, java_table
+from tests.iceberg.manifest_fixtures import JAVA, SavedTable, java_table
 
 
 @pytest.mark.parametrize("name", JAVA)

@@ -30,7 +30,7 @@ from icetower.iceberg.manifests import (
     write_manifest,
     write_manifest_list,
 )
-from tests.table.manifest_fixtures import JAVA, java_table
+from tests.iceberg.manifest_fixtures import JAVA, java_table
 
 SCHEMA = {
     "type": "struct",

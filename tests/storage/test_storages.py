@@ -18,7 +18,7 @@ from pyiceberg.io import load_file_io
 import icetower.storage.file_io as storage_module
 from icetower.errors import AlreadyExists, BadRequest, NotFound, UpstreamFailed
 from icetower.storage.file_io import FileIOStorage
-from tests.catalog.behaviour_storage import StorageBehaviour
+from tests.storage.behaviour_storage import StorageBehaviour
 
 SECRET = "wJalrXUtnFEMI-a-secret"
 

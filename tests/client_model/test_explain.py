@@ -23,7 +23,7 @@ from icetower_client_model.isolation import Command
 from icetower_client_model.replay import Replay
 from icetower_client_model.sketch import BY_CATEGORY, append, begin, case, commit, data, op, positions, use_spec, write
 from icetower_client_model.timeline import timeline
-from tests.table.manifest_fixtures import java_table
+from tests.iceberg.manifest_fixtures import java_table
 
 NONE, SNAPSHOT, SERIALIZABLE = Level
 Rules = tuple[str, str, str]

@@ -18,7 +18,7 @@ from icetower.iceberg import transforms
 from icetower.iceberg.expressions import Bound, Column, Predicate, bind_predicate, settle, text
 from icetower.iceberg.literals import convert
 from icetower.iceberg.transforms import apply, project, project_strict
-from tests.conflicts.filter_world import COLUMNS, INTERNAL, SCHEMA, UNTIMED, matches, predicates, spec
+from tests.iceberg.filter_world import COLUMNS, INTERNAL, SCHEMA, UNTIMED, matches, predicates, spec
 
 PYICEBERG_SCHEMA = Schema.model_validate(SCHEMA)
 

@@ -11,7 +11,7 @@ from icetower.iceberg.validation import Conflict
 from icetower_client_model.attempt import PartitionSet
 from icetower_client_model.checks import RULES, RULES_OF, judge
 from icetower_client_model.sketch import expire, op, rollback
-from tests.conflicts.rule_world import (
+from tests.client_model.rule_world import (
     ADD_BLUE,
     ADD_OTHER_SPEC,
     ADD_RED,

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from icetower.errors import ValidationFailed
 from icetower.iceberg.avro_schemas import holds_values_of, partition_schema
 from icetower.iceberg.partitions import PartitionField, PartitionSpec, human_value, partition_name, spec_of
-from tests.table.manifest_fixtures import JAVA, java_table
+from tests.iceberg.manifest_fixtures import JAVA, java_table
 
 
 def field(transform: str, kind: str) -> PartitionField:
