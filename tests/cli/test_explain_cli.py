@@ -25,7 +25,7 @@ from icetower.errors import UsageError
 from icetower_client_model.figures import FIGURES, LISTED
 from verify.kit.tower_process import TowerProcess
 
-FIXTURES = Path(__file__).parent.parent / "table" / "fixtures"
+FIXTURES = Path(__file__).parent.parent / "iceberg" / "fixtures"
 
 
 @dataclass(frozen=True)
