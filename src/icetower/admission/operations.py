@@ -9,6 +9,7 @@ from icetower.contracts.model import Operation
 from icetower.iceberg.change import Change
 from icetower.iceberg.manifests import DATA, POSITION_DELETES, DataFile
 from icetower.iceberg.records import referenced_file
+from icetower.protocol.updates import added_snapshots, creates
 
 JSON = Mapping[str, Any]
 
@@ -69,7 +70,7 @@ def operations_of(
 ) -> frozenset[Operation]:
     """Everything that a commit does to a table; `metadata` None: it creates the table."""
     found = {operation_of(change) for change in changes}
-    if metadata is None or any(requirement["type"] == "assert-create" for requirement in requirements):
+    if metadata is None or creates(requirements):
         return frozenset(found | {Operation.CREATE})
     own = {change.snapshot["snapshot-id"] for change in changes}
     for update in updates:
@@ -83,9 +84,9 @@ def operations_of(
 
 def claimed_by(requirements: Sequence[JSON], updates: Sequence[JSON]) -> frozenset[str]:
     """What a commit says that it does, for the log of one that is refused before anything of it is read."""
-    snapshots = [update["snapshot"] for update in updates if update["action"] == "add-snapshot"]
+    snapshots = added_snapshots(updates)
     found = {str((snapshot.get("summary") or {}).get("operation", "none")) for snapshot in snapshots}
-    if any(requirement["type"] == "assert-create" for requirement in requirements):
+    if creates(requirements):
         return frozenset(found | {Operation.CREATE})
     actions = {update["action"] for update in updates}
     if actions & _REFS or (not snapshots and "set-snapshot-ref" in actions):

@@ -27,7 +27,7 @@ from icetower.iceberg.pruning import can_contain
 from icetower.iceberg.records import referenced_file
 from icetower.iceberg.schemas import schema_of
 from icetower.protocol.marks import APPLICATION, BASE, CLIENT_LIST, KEY, PRINCIPAL, REF, SEQUENCE
-from icetower.protocol.updates import target_ref
+from icetower.protocol.updates import creates, target_ref
 from icetower.table.ground import Ground, Made
 from icetower.table.live_paths import live_in
 
@@ -96,8 +96,7 @@ class _Finisher:
     def run(self) -> None:
         ground, member = self._ground, self._member
         ref = target_ref(member.updates)
-        creates = any(requirement["type"] == "assert-create" for requirement in member.requirements)
-        if not creates:
+        if not creates(member.requirements):
             _check_refs_kept(ground.refs, member)
             if not self._rebase and ref is not None:
                 _check_base(ground, member, ref)

@@ -18,6 +18,7 @@ from icetower.iceberg.partitions import PartitionSpec, spec_of
 from icetower.iceberg.pruning import can_contain
 from icetower.iceberg.records import is_vector, memory_of_manifest, memory_of_row
 from icetower.paths import is_under
+from icetower.protocol.updates import added_snapshots
 from icetower.recent import Budget, Recent
 from icetower.storage.port import MANIFEST, MANIFEST_LIST, Bound, Storage
 
@@ -188,7 +189,7 @@ async def read_changes(
         CommitConflict: a snapshot's parent is not (or no longer) in the table.
         ValidationFailed: a manifest list or manifest is missing, unreadable or lies elsewhere.
     """
-    added = [update["snapshot"] for update in updates if update["action"] == "add-snapshot"]
+    added = added_snapshots(updates)
     if not added:
         return ()
     if len(added) > SNAPSHOTS_PER_COMMIT_MAX:
