@@ -12,6 +12,7 @@ import pytest
 
 from icetower.commit.head import Heads
 from icetower.commit.steps import Known
+from icetower.gateway.answers import answer as answer_of
 from icetower.iceberg import metadata as table_metadata
 from icetower.iceberg.growing import Growing
 from icetower.iceberg.puffin import BlobAt
@@ -181,7 +182,7 @@ def test_versions_of_many_tables_take_what_the_budget_says(told: bool) -> None:
         for table in pointers.locations:
             head = await heads.load(table)
             if told:
-                assert head.answer(b"{}", compressed=True)
+                assert answer_of(head, b"{}", compressed=True)
                 assert head.json_bytes
 
     taken = measured(story())
@@ -212,7 +213,7 @@ def test_versions_of_one_table_share_their_history_and_few_are_kept() -> None:
             ref = {"action": "set-snapshot-ref", "ref-name": "main", "type": "branch", "snapshot-id": 10**16 + step}
             growing.apply([{"action": "add-snapshot", "snapshot": added}, ref])
             head = head.after(f"s3://bucket/{step}.metadata.json", growing.metadata, snapshots=growing.index)
-            assert head.answer(b"{}", compressed=True)
+            assert answer_of(head, b"{}", compressed=True)
             assert head.json_bytes
             heads.remember(head)
 

@@ -12,6 +12,7 @@ from typing import Any
 from icetower.errors import BadRequest, IcetowerError
 from icetower.files.deletes import PositionDeletes
 from icetower.files.footers import Claim, Footers
+from icetower.gateway.answers import answer as answer_of
 from icetower.iceberg import metadata as table_metadata
 from icetower.iceberg import puffin
 from icetower.iceberg.avro_files import LongFile, Met
@@ -92,7 +93,7 @@ def _list(data: bytes) -> None:
 def _metadata(data: bytes) -> None:
     metadata = table_metadata.parse(data, most_bytes=METADATA_MAX_BYTES)
     head = HeadState(f"{ROOT}/metadata/1.metadata.json", metadata)
-    head.answer(b"{}", compressed=True)
+    answer_of(head, b"{}", compressed=True)
     assert head.keys is not None
     for spec in metadata.get("partition-specs") or ():
         try:

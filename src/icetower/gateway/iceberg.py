@@ -22,6 +22,7 @@ from icetower.commit.head import Heads
 from icetower.contracts.model import Operation
 from icetower.errors import BadRequest, ContractViolation, NoSuchNamespace, NoSuchTable
 from icetower.files.parsing import Parsing
+from icetower.gateway.answers import answer_parts, etag, overlaid
 from icetower.gateway.body_bounds import APPEND, COMMIT, CREATION, TRANSACTION, parsed
 from icetower.gateway.http import (
     Call,
@@ -52,7 +53,7 @@ from icetower.service.commits import Commits
 from icetower.service.journal import Journal
 from icetower.service.lifecycle import Lifecycle
 from icetower.table.client_properties import check_code
-from icetower.table.head import HeadState, overlaid
+from icetower.table.head import HeadState
 from icetower.upstream.port import Upstream
 
 Item = TypeVar("Item", Identifier, Namespace)
@@ -430,16 +431,16 @@ class CatalogRoutes:
         """A `LoadTableResult`, or 304 where the caller has it (trap A6: answer and ETag are the caller's own)."""
         config_bytes = orjson.dumps(self._settings.table_config)
         own = self._own(call, identifier, head)
-        etag = head.etag(f"{mode}\n{call.principal.name}\n{own}\n{config_bytes.decode()}")
-        if etag in (call.request.headers.get("if-none-match") or "").split(", "):
-            return Response(status_code=304, headers={"ETag": etag})
-        headers = {"ETag": etag}
+        tag = etag(head, f"{mode}\n{call.principal.name}\n{own}\n{config_bytes.decode()}")
+        if tag in (call.request.headers.get("if-none-match") or "").split(", "):
+            return Response(status_code=304, headers={"ETag": tag})
+        headers = {"ETag": tag}
         if mode == "refs":
             head = HeadState(head.location, _only_refs(head.metadata))
         compressed = takes_gzip(call.request) and head.size_bytes > COMPRESS_FROM_BYTES
         if compressed:
             headers |= {"Content-Encoding": "gzip", "Vary": "Accept-Encoding"}
-        parts = head.answer_parts(config_bytes, compressed=compressed, own=own)
+        parts = answer_parts(head, config_bytes, compressed=compressed, own=own)
         return SharedResponse(parts, headers, "application/json")
 
     def _own(self, call: Call, identifier: Identifier, head: HeadState) -> dict[str, str | None] | None:

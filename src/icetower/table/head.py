@@ -4,13 +4,10 @@ model judges by it.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
-
-import orjson
 
 from icetower.iceberg.metadata import Metadata
 from icetower.iceberg.partitions import PartitionSpec, spec_of
@@ -35,12 +32,13 @@ class HeadState:
 
     Attributes:
         indexed: the keys, where they are known already.
+        answers: what the gateway has made of this version for its callers; kept here so that it goes with the version.
     """
 
     location: str
     metadata: Metadata
     indexed: Keys | None = field(default=None, compare=False, repr=False)
-    _answers: dict[str, bytes] = field(default_factory=dict, compare=False, repr=False)
+    answers: dict[str, bytes] = field(default_factory=dict[str, bytes], compare=False, repr=False)
     _index: Mapping[int, Mapping[str, Any]] | None = field(default=None, compare=False, repr=False)
     _written_before: Document | None = field(default=None, compare=False, repr=False)
     _withheld: tuple[Allowed, Mapping[str, None]] | None = field(default=None, compare=False, repr=False)
@@ -64,7 +62,7 @@ class HeadState:
             metadata,
             indexed,
             _index=snapshots,
-            _written_before=self.__dict__.get("_document", self._written_before),
+            _written_before=self.__dict__.get("document", self._written_before),
         )
 
     @cached_property
@@ -115,13 +113,14 @@ class HeadState:
         return self._withheld[1]
 
     @cached_property
-    def _document(self) -> Document:
+    def document(self) -> Document:
+        """The metadata as JSON, of which the version before it has made the most part already."""
         return Document(self.metadata, self._written_before)
 
     @property
     def size_bytes(self) -> int:
         """Length of the metadata as JSON."""
-        return self._document.size_bytes
+        return self.document.size_bytes
 
     @property
     def memory_bytes(self) -> int:
@@ -143,52 +142,17 @@ class HeadState:
 
     def shed(self) -> None:
         """Let go of what can be made again: the version is not the newest any more."""
-        self._answers.clear()
-        document: Document | None = self.__dict__.get("_document")
+        self.answers.clear()
+        document: Document | None = self.__dict__.get("document")
         if document is not None:
             document.shed()
 
     @property
     def json_bytes(self) -> bytes:
         """The metadata as it goes over the wire; serialised once for everybody who waits (trap A5)."""
-        return self._document.data
+        return self.document.data
 
     @property
     def file_bytes(self) -> bytes:
         """The metadata as its file holds it: compressed where its name says so."""
-        return self._document.gzipped() if ".gz." in self.location else self.json_bytes
-
-    def answer(self, config: bytes, *, compressed: bool, own: Mapping[str, str | None] | None = None) -> bytes:
-        """A load or commit answer of the specification (`LoadTableResult`), built and compressed once a version.
-
-        Args:
-            own: table properties as this caller alone is told them, put over the table's (trap A6); one that is None
-                is left out. Such an answer is put together for each caller, from parts that all of them share.
-        """
-        return b"".join(self.answer_parts(config, compressed=compressed, own=own))
-
-    def answer_parts(
-        self, config: bytes, *, compressed: bool, own: Mapping[str, str | None] | None = None
-    ) -> tuple[bytes, ...]:
-        """The same in parts. Answers to several callers share the long ones."""
-        name = f"{compressed}:{config.decode()}"
-        if own is None and name in self._answers:
-            return (self._answers[name],)
-        prefix = b'{"metadata-location":' + orjson.dumps(self.location) + b',"metadata":'
-        suffix = b',"config":' + config + b"}"
-        properties = None if own is None else overlaid(self.metadata.get("properties") or {}, own)
-        put_together = self._document.gzipped_parts if compressed else self._document.told_parts
-        parts = put_together(prefix, suffix, properties)
-        if own is None:
-            parts = (b"".join(parts),)
-            self._answers[name] = parts[0]
-        return parts
-
-    def etag(self, variant: str) -> str:
-        """A strong ETag of this version; `variant` tells apart answers that differ by caller (trap A6)."""
-        return '"' + hashlib.sha256(f"{self.location}\n{variant}".encode()).hexdigest()[:32] + '"'
-
-
-def overlaid(properties: Mapping[str, str], own: Mapping[str, str | None]) -> dict[str, str]:
-    """A table's properties with others put over them; one that is None is left out."""
-    return {name: value for name, value in {**properties, **own}.items() if value is not None}
+        return self.document.gzipped() if ".gz." in self.location else self.json_bytes

@@ -8,6 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
+from icetower.gateway.answers import answer as answer_of
 from icetower.table import document
 from icetower.table.head import HeadState
 
@@ -37,9 +38,9 @@ def test_an_answer_of_ones_own_is_what_a_plain_serialisation_would_be(count: int
         # In the document's order: properties first.
         rest = {key: value for key, value in written["metadata"].items() if key != "properties"}
         written["metadata"] = {"properties": written["metadata"]["properties"], **rest}
-        answer = state.answer(CONFIG, compressed=False, own=own)
+        answer = answer_of(state, CONFIG, compressed=False, own=own)
         assert answer == orjson.dumps(written)
-        assert gzip.decompress(state.answer(CONFIG, compressed=True, own=own)) == answer
+        assert gzip.decompress(answer_of(state, CONFIG, compressed=True, own=own)) == answer
     assert orjson.loads(state.json_bytes) == state.metadata  # the table knows nothing of it
 
 
@@ -60,14 +61,14 @@ def test_the_body_is_packed_once_for_all_callers(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(document.zlib, "compressobj", Counting)
     state = head(1_000)
-    state.answer(CONFIG, compressed=True, own={"write.data.path": "1"})
+    answer_of(state, CONFIG, compressed=True, own={"write.data.path": "1"})
     first = sum(packed)
     assert first > 0.9 * len(state.json_bytes)
     packed.clear()
     for number in range(20):
-        state.answer(CONFIG, compressed=True, own={"write.data.path": str(number)})
+        answer_of(state, CONFIG, compressed=True, own={"write.data.path": str(number)})
     assert sum(packed) < 20 * 300  # what is around it, and the properties
     packed.clear()
-    state.answer(CONFIG, compressed=True)
-    state.answer(CONFIG, compressed=True)
+    answer_of(state, CONFIG, compressed=True)
+    answer_of(state, CONFIG, compressed=True)
     assert sum(packed) < 300
