@@ -13,7 +13,7 @@ ROUNDS := 10
 # One more than there are cores, and four at most: tests of real servers wait for them a good part of the time.
 WORKERS := $(shell n=$$(nproc 2>/dev/null || echo 2); [ $$n -ge 3 ] && echo 4 || echo $$((n + 1)))
 
-.PHONY: help setup java jdk jars postgres demo check quick test verify verify-docs differential mutations walkthrough reference experiments hostile soak torture bench-clients bench-commit bench-gate bench-isolation bench-ledger bench-audit bench-simulator never-weaker gate-oracle gate-mutations spark-merge reproduce rck parquet-fixtures lock format clean
+.PHONY: help setup java jdk jars postgres demo check quick test verify verify-docs differential mutations walkthrough reference experiments hostile soak torture bench-clients bench-commit bench-gate bench-isolation bench-ledger bench-audit bench-simulator never-weaker exchanges gate-oracle gate-mutations spark-merge reproduce rck parquet-fixtures lock format clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -98,6 +98,9 @@ bench-ledger: $(READY) ## what a lookup in the ledger costs, up to COUNT keys (m
 
 never-weaker: jars jdk ## random jobs by Iceberg's Java client, through a tower and without one, compared; COUNT, SEED
 	@$(BIN)/python -m verify.wire.run --count $(COUNT) --seed $(SEED)
+
+exchanges: jars ## the HTTP exchanges of PyIceberg, Spark, iceberg-go and DuckDB, compared with those that are kept; CLIENTS
+	@$(BIN)/python -m verify.exchanges.run $(if $(CLIENTS),--only $(CLIENTS))
 
 gate-oracle: $(READY) ## contracts: random commits, forged ones among them, against an oracle that knows each row; COUNT, SEED
 	@$(BIN)/python -m verify.oracle.run --count $(COUNT) --seed $(SEED)
