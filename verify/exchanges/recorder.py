@@ -55,7 +55,7 @@ class Recorder:
             self._step = name
 
     def before_commit(self, table: str, hook: Hook) -> None:
-        """Hold the next commit to `table` (its last name) until `hook` has run: so it arrives stale."""
+        """Hold the next commit to `table` (its last name), or to several, until `hook` has run: so it arrives stale."""
         with self._lock:
             self._hooks.append((table, hook))
 
@@ -71,7 +71,7 @@ class Recorder:
         path = urlsplit(target).path
         with self._lock:
             for at, (table, hook) in enumerate(self._hooks):
-                if method == "POST" and path.endswith(f"/tables/{table}"):
+                if method == "POST" and path.endswith((f"/tables/{table}", "/transactions/commit")):
                     del self._hooks[at]
                     return hook
         return None

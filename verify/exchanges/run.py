@@ -15,15 +15,22 @@ import argparse
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
-from verify.exchanges import catalog_parts, commit_parts, compare, control_parts, normal
+from verify.exchanges import catalog_parts, commit_parts, compare, control_parts, engine_parts, go_parts, normal
+from verify.exchanges.drivers import driving, duckdb, go, spark
 from verify.exchanges.recorder import recording
 from verify.exchanges.stage import SETTINGS, Session, Stage
 from verify.kit.tower_process import TowerProcess
 
 KEPT = Path(__file__).with_name("kept")
-SESSIONS = (Session("pyiceberg", (*catalog_parts.PARTS, *commit_parts.PARTS, *control_parts.PARTS)),)
+SESSIONS = (
+    Session("pyiceberg", (*catalog_parts.PARTS, *commit_parts.PARTS, *control_parts.PARTS)),
+    Session("spark", engine_parts.SPARK, spark),
+    Session("go", go_parts.PARTS, go),
+    Session("duckdb", engine_parts.DUCKDB, duckdb),
+)
 
 
 def record(session: Session, folder: Path) -> compare.Recording:
@@ -33,15 +40,17 @@ def record(session: Session, folder: Path) -> compare.Recording:
     found: compare.Recording = {}
     tower = TowerProcess(folder / "data", "--config", str(config))
     try:
-        for part in session.parts:
-            name = part.__name__
-            with recording(tower.uri) as recorder:
-                stage = Stage(tower, recorder, name)
-                stage.aside().create_namespace(name)
-                part(stage)
+        with ExitStack() as stack:
+            recorder = stack.enter_context(recording(tower.uri))
+            client = None if session.command is None else stack.enter_context(driving(session.command(recorder.uri)))
             literals = {tower.secret: "<administrator>", str(folder): "<folder>"}
             literals |= {recorder.uri: "<uri>", tower.uri: "<uri>"}
-            found[name] = normal.kept(recorder.exchanges, literals)
+            for part in session.parts:
+                stage = Stage(tower, recorder, part.__name__, client)
+                stage.aside().create_namespace(stage.ns)
+                before = len(recorder.exchanges)
+                part(stage)
+                found[stage.ns] = normal.kept(recorder.exchanges[before:], literals)
     finally:
         tower.stop()
     return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 
 import httpx2
@@ -16,6 +17,7 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import LongType, NestedField, StringType
 
 from icetower.agent import Tower
+from verify.exchanges.drivers import Driver
 from verify.exchanges.recorder import Recorder
 from verify.kit.tower_process import TowerProcess
 
@@ -48,14 +50,21 @@ class Stage:
 
     Attributes:
         ns: a namespace of the part alone. It is there when the part begins.
+        client: a client that is a process of its own.
     """
 
     tower: TowerProcess
     recorder: Recorder
     ns: str
+    client: Driver | None = None
 
     def step(self, name: str) -> None:
         self.recorder.step(name)
+
+    @property
+    def driver(self) -> Driver:
+        assert self.client is not None
+        return self.client
 
     def catalog(self, token: str | None = None, **properties: str) -> Catalog:
         """PyIceberg through the recorder; by default as the administrator."""
@@ -103,7 +112,12 @@ Part = Callable[[Stage], None]
 
 @dataclass(frozen=True)
 class Session:
-    """What a client does: its parts, each in a namespace of its own."""
+    """What a client does: its parts, each in a namespace of its own.
+
+    Attributes:
+        command: starts the client with the recorder's address, where it is a process of its own.
+    """
 
     client: str
     parts: Sequence[Part]
+    command: Callable[[str], Sequence[str | Path]] | None = None
