@@ -49,6 +49,7 @@ def record(session: Session, folder: Path) -> compare.Recording:
                 stage = Stage(tower, recorder, part.__name__, client)
                 stage.aside().create_namespace(stage.ns)
                 before = len(recorder.exchanges)
+                stage.step("")
                 part(stage)
                 found[stage.ns] = normal.kept(recorder.exchanges[before:], literals)
     finally:
