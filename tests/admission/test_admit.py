@@ -264,12 +264,11 @@ def test_an_owned_append_is_admitted_with_all_that_the_engine_needs() -> None:
     written = change([A, B], **{"spark.app.id": "app-1", "icetower.blind": "true"})
     admitted = ask(written, by=flags, key="k-1")
     assert admitted == Admitted(
-        principal="agent-1",
+        identity=Identity.of_commit("agent-1", updates_of(written), "k-1", None),
         identifier=TABLE,
         requirements=tuple(asserts()),
         updates=tuple(updates_of(written)),
         changes=(written,),
-        key="k-1",
         contract="pricing",
         contract_version=3,
         blind_appends=True,

@@ -587,15 +587,16 @@ def test_h2_groups_of_nothing_but_appends_keep_an_interval_and_commits_take_them
     run(story())
 
 
-async def fast(world: World, name: str) -> Any:
+async def fast(world: World, name: str, key: str | None = None, application: tuple[str, int] | None = None) -> Any:
     from icetower.admission.admitted import AdmittedAppend
+    from icetower.admission.identity import Identity
     from icetower.iceberg.change import Touched
 
     writer = await world.writer(name).refresh()
     assert writer.base is not None
     uuid = writer.base.metadata["table-uuid"]
     file = Touched(writer.data_file(name), 0, None)
-    return AdmittedAppend(name, TABLE, "main", (file,), None, None, "c", 1, name, uuid)
+    return AdmittedAppend(Identity.of_append(name, "main", key, application), TABLE, (file,), "c", 1, name, uuid)
 
 
 # -- what is known of the table --------------------------------------------------------------------------------------

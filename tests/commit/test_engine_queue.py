@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icetower.admission.admitted import Admitted, AdmittedAppend
+from icetower.admission.identity import Identity
 from icetower.commit.queue import Committed, FairQueue, Waiting, bases_of, regrouped
 from icetower.errors import CommitConflict
 from icetower.protocol.names import Identifier
@@ -21,18 +22,19 @@ NOBODY = cast("asyncio.Future[Committed]", None)
 
 
 def commit(principal: str, **given_: Any) -> Admitted:
-    told: dict[str, Any] = {"requirements": (), "updates": (), "changes": (), "key": None, "contract": "c"}
+    told: dict[str, Any] = {"requirements": (), "updates": (), "changes": (), "contract": "c"}
     told |= {"contract_version": 1, "blind_appends": False, "strict": False, "operations": frozenset()}
-    return Admitted(principal, TABLE, **(told | {"fingerprint": "", "application_id": None} | given_))
+    identity = Identity.of_commit(principal, given_.get("updates", ()), None, None)
+    return Admitted(identity, TABLE, **(told | {"fingerprint": "", "application_id": None} | given_))
 
 
 def append(principal: str) -> AdmittedAppend:
-    return AdmittedAppend(principal, TABLE, "main", (), None, None, "c", 1, "")
+    return AdmittedAppend(Identity.of_append(principal, "main", None, None), TABLE, (), "c", 1, "")
 
 
 def waiting(name: str) -> Waiting:
     """`a1` is the first commit of principal a; `a1+` an append by the fast path."""
-    member = append(name[0]) if name.endswith("+") else commit(name[0], key=name)
+    member = append(name[0]) if name.endswith("+") else commit(name[0])
     return Waiting(member, NOBODY, 0.0, frozenset())
 
 

@@ -12,6 +12,7 @@ import fastavro
 import pytest
 
 from icetower.admission.admitted import AdmittedAppend
+from icetower.admission.identity import Identity
 from icetower.commit import appends as appends_module
 from icetower.commit.appends import Folded, fold, repeated, why_not
 from icetower.iceberg import metadata as table_metadata
@@ -54,10 +55,9 @@ def file(name: str, day: int | None = 1, rows: int = 2, spec_id: int = 0) -> Tou
 
 
 def append(principal: str, *files: Touched, **given: Any) -> AdmittedAppend:
-    given = {"ref": "main", "key": None, "application": None, "table_uuid": "u-1"} | given
-    return AdmittedAppend(
-        principal=principal, identifier=TABLE, files=files, contract="c", contract_version=1, fingerprint="f", **given
-    )
+    known = (given.pop("ref", "main"), given.pop("key", None), given.pop("application", None))
+    identity = Identity.of_append(principal, *known)
+    return AdmittedAppend(identity, TABLE, files, "c", 1, "f", **({"table_uuid": "u-1"} | given))
 
 
 def names() -> Callable[[], str]:

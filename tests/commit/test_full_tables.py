@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 from icetower.admission.admitted import AdmittedAppend
+from icetower.admission.identity import Identity
 from icetower.commit.engine import Limits
 from icetower.errors import ValidationFailed
 from icetower.iceberg.change import Touched
@@ -38,7 +39,9 @@ async def appended(world: World, name: str) -> Any:
     path = f"{head.metadata['location']}/data/{name}"
     record = {"content": 0, "file_path": path, "file_format": "PARQUET", "record_count": 1, "file_size_in_bytes": 100}
     file = Touched(DataFile(0, path, "PARQUET", (), 1, 100, None, None, record), 0, None)
-    member = AdmittedAppend("ann", TABLE, "main", (file,), name, None, "c", 1, name, head.metadata["table-uuid"])
+    member = AdmittedAppend(
+        Identity.of_append("ann", "main", name, None), TABLE, (file,), "c", 1, name, head.metadata["table-uuid"]
+    )
     return (await asyncio.gather(world.engine.submit_append(member, head), return_exceptions=True))[0]
 
 

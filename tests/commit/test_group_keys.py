@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import pytest
 
 from icetower.admission.admitted import AdmittedAppend
+from icetower.admission.identity import Identity
 from icetower.commit import group_keys as group_keys_module
 from icetower.commit.gatekeeper import Gatekeeper
 from icetower.commit.group_keys import UNDER_WAY_MS, GroupKeys, commits_of
@@ -337,7 +338,7 @@ def test_k4_a_rerun_hears_of_a_key_that_landed_and_went_while_it_was_under_way(p
 
     def rerun(key: str | None, number: int | None = None) -> AdmittedAppend:
         application = None if number is None else ("app", number)
-        return AdmittedAppend("ann", TABLE, "main", (), key, application, "c", 1, "f", UUID)
+        return AdmittedAppend(Identity.of_append("ann", "main", key, application), TABLE, (), "c", 1, "f", UUID)
 
     members = [rerun("k"), rerun("new"), rerun(None, 3), rerun(None, 4), rerun("k2", 2)]
     metadata = {**place.metadata, "last-updated-ms": place.clock.now_ms()}

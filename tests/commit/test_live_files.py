@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from icetower.admission.admitted import AdmittedAppend
+from icetower.admission.identity import Identity
 from icetower.commit.engine import Committed, Limits
 from icetower.commit.live_files import LiveFiles
 from icetower.errors import IcetowerError
@@ -26,12 +26,18 @@ BLIND = {"icetower.blind": "true"}
 PROMPT = Limits(deadline_s=5, settle_s=1, append_interval_s=0)
 
 
-async def fast(world: World, *names: str, key: str | None = None, ref: str = "main") -> AdmittedAppend:
+async def fast(
+    world: World,
+    *names: str,
+    key: str | None = None,
+    application: tuple[str, int] | None = None,
+    ref: str = "main",
+) -> AdmittedAppend:
     """An append of files by the fast path, as admission hands it on."""
     head = await world.head()
     files = tuple(data_file(f"{head.metadata['location']}/data/{name}") for name in names)
     uuid = head.metadata["table-uuid"]
-    return AdmittedAppend("ann", TABLE, ref, files, key, None, "c", 1, " ".join(names), uuid)
+    return AdmittedAppend(Identity.of_append("ann", ref, key, application), TABLE, files, "c", 1, " ".join(names), uuid)
 
 
 def data_file(path: str) -> Touched:
@@ -258,13 +264,13 @@ def test_an_append_that_is_refused_answers_for_no_other_of_its_key(named: dict[s
         world = World(limits=PROMPT)
         await world.create()
         await sent(world, await fast(world, "live"))
-        members = [replace(await fast(world, name), **named) for name in ("live", "new")]
+        members = [await fast(world, name, **named) for name in ("live", "new")]
         if others:
             members.append(await fast(world, "other"))
         wanted = ["422 append.live", "appended", *(["appended"] if others else [])]
         assert await sent(world, *members) == wanted
         assert await world.live() == sorted(["live", "new", *(["other"] if others else [])])
-        assert await sent(world, replace(await fast(world, "newer"), **named)) == ["replayed"]
+        assert await sent(world, await fast(world, "newer", **named)) == ["replayed"]
 
     run(story())
 

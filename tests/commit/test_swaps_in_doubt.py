@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 from icetower.admission.admitted import AdmittedAppend
+from icetower.admission.identity import Identity
 from icetower.iceberg.change import Touched
 from icetower.upstream.port import Swap, SwapUnknown
 from tests.commit.engine_world import TABLE, Request, World, outcomes, told
@@ -57,7 +58,7 @@ def test_what_landed_unheard_is_never_taken_for_lost(
         if by_the_fast_path:
             uuid = ann.base.metadata["table-uuid"]
             file = Touched(ann.data_file("x"), 0, None)
-            member = AdmittedAppend("ann", TABLE, "main", (file,), "key-1", None, "c", 1, "x", uuid)
+            member = AdmittedAppend(Identity.of_append("ann", "main", "key-1", None), TABLE, (file,), "c", 1, "x", uuid)
             sending = world.engine.submit_append(member)
         else:
             sending = world.engine.submit(await (await ann.append("x", summary=BLIND)).admitted())

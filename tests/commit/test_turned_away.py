@@ -55,7 +55,7 @@ async def dead(limits: Limits = HASTY, kind: str = "commit", *, is_blind: bool =
         raise SwapUnknown
 
     world.upstream.script = [on_its_way]
-    appends = [replace(await fast(world, "ann"), key="key")]
+    appends = [await fast(world, "ann", "key")]
     words = {"icetower.blind": "true"} if is_blind else {}
     request = await (await world.writer("ann").refresh()).append("ann", summary=words)
     commits = [await each.admitted() for each in (request, *await transaction(world, "ann"))]

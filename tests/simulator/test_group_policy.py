@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from icetower.admission.admitted import AdmittedAppend
+from icetower.admission.identity import Identity
 from icetower.commit.engine import Committed, Engine, Limits
 from icetower.commit.head import Heads
 from icetower.files.changes import Manifests
@@ -88,7 +89,8 @@ async def prepared(count: int, *, appends: bool) -> tuple[World, str, list[Any]]
     uuid = head.metadata["table-uuid"]
     files = [Touched(writer.data_file(f"f{i}"), 0, None) for i in range(count)]
     named = [
-        AdmittedAppend("ann", TABLE, "main", (file,), None, None, "c", 1, f"{i}", uuid) for i, file in enumerate(files)
+        AdmittedAppend(Identity.of_append("ann", "main", None, None), TABLE, (file,), "c", 1, f"{i}", uuid)
+        for i, file in enumerate(files)
     ]
     return world, head.location, named
 

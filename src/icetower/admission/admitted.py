@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from icetower.admission.identity import Identity
 from icetower.admission.read_scope import ReadScope
 from icetower.contracts.model import Operation
 from icetower.errors import ContractViolation
@@ -17,15 +18,41 @@ from icetower.protocol.names import Identifier
 JSON = Mapping[str, Any]
 
 
+class _Identified:
+    """What has an identity is known by its names. `identity`: by what the table is to know it."""
+
+    __slots__ = ()
+
+    identity: Identity
+
+    @property
+    def principal(self) -> str:
+        return self.identity.principal
+
+    @property
+    def ref(self) -> str:
+        """The branch or tag that it moves; empty where it moves none."""
+        return self.identity.ref
+
+    @property
+    def key(self) -> str | None:
+        """Its idempotency key."""
+        return self.identity.key
+
+    @property
+    def application(self) -> tuple[str, int] | None:
+        """(application, sequence)."""
+        return self.identity.application
+
+
 @dataclass(frozen=True, slots=True)
-class Admitted:
+class Admitted(_Identified):
     """A commit that may go on.
 
     Attributes:
-        principal: who commits.
+        identity: by what it is known when it is sent again, and by what the table is to know it.
         requirements, updates: as sent.
         changes: one for each snapshot that the commit adds, in order.
-        key: the idempotency key that the table is to carry: the snapshot summary's, else the request's.
         contract, contract_version: what was in force when the question was asked.
         blind_appends: the contract's word that every append of this principal to this table is blind (trap R1).
         strict: the contract's wish that nothing is rebased (trap R9).
@@ -34,17 +61,15 @@ class Admitted:
         table_uuid: of the table that the question was asked of; another of the same name may stand there by now.
         application_id: the running application, as the snapshot summary names it.
         read_scope: what its writer is known to have read (trap R2); None where nobody says.
-        application_sequence: (application, sequence), where the summary numbers the application's commits.
         serializable: the contract holds it to serializable isolation, whatever the table is content with.
         shadowed: what its contract, which is in shadow mode, would have refused.
     """
 
-    principal: str
+    identity: Identity
     identifier: Identifier
     requirements: tuple[JSON, ...]
     updates: tuple[JSON, ...]
     changes: tuple[Change, ...]
-    key: str | None
     contract: str
     contract_version: int
     blind_appends: bool
@@ -54,32 +79,26 @@ class Admitted:
     application_id: str | None
     table_uuid: str | None = None
     read_scope: ReadScope | None = None
-    application_sequence: tuple[str, int] | None = None
     serializable: bool = False
     shadowed: tuple[ContractViolation, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class AdmittedAppend:
+class AdmittedAppend(_Identified):
     """An append by the fast path that may go on: data files that were verified, and nothing read.
 
     Attributes:
-        ref: the branch that it appends to.
+        identity: by what it is known when it is sent again. One numbered no higher than the last that landed of its
+            application is a replay.
         files: new data files, each with its partition spec; their sequence numbers are the snapshot's own.
-        key: the idempotency key.
-        application: (application, sequence), where the caller numbers its appends: one numbered no higher than the last
-            one that landed is a replay.
         fingerprint: stands for the files.
         table_uuid: of the table that the question was asked of.
         read_as: by what the files were judged (`iceberg.schemas.read_as`); None: by nothing.
     """
 
-    principal: str
+    identity: Identity
     identifier: Identifier
-    ref: str
     files: tuple[Touched, ...]
-    key: str | None
-    application: tuple[str, int] | None
     contract: str
     contract_version: int
     fingerprint: str

@@ -84,12 +84,9 @@ def admitted(facts: AppendFacts, files: Sequence[Verified]) -> AdmittedAppend:
     """The append with its files as they were found."""
     uuid = facts.head.metadata.get("table-uuid")
     return AdmittedAppend(
-        principal=facts.principal.name,
+        identity=facts.identity,
         identifier=facts.table,
-        ref=facts.request.ref,
         files=tuple(Touched(verified.file, verified.spec_id, None) for verified in files),
-        key=facts.identity.key,
-        application=facts.identity.application,
         contract=facts.principal.contract.name,
         contract_version=facts.principal.contract_version,
         fingerprint=fingerprint(claim.path for claim in facts.claims),

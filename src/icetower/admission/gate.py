@@ -132,12 +132,11 @@ def judge(facts: Facts) -> Admitted:
     if facts.base is not None and facts.changes:
         scope = scope_of(contract, table, facts.after, facts.changes, operations, facts.now_ms)
     return Admitted(
-        principal=principal.name,
+        identity=identity,
         identifier=table,
         requirements=tuple(facts.requirements),
         updates=tuple(facts.updates),
         changes=tuple(facts.changes),
-        key=identity.key,
         contract=facts.contract.name,
         contract_version=principal.contract_version,
         blind_appends=appends_blindly(contract, table),
@@ -149,7 +148,6 @@ def judge(facts: Facts) -> Admitted:
         read_scope=scope,
         shadowed=shadowed,
         serializable=enforced and isolation_of(facts.contract, table, operations) is Isolation.SERIALIZABLE,
-        application_sequence=identity.application,
     )
 
 

@@ -16,7 +16,7 @@ from icetower.protocol.marks import APPLICATION, KEY, SEQUENCE
 from icetower.protocol.names import Identifier
 from icetower.protocol.updates import added_snapshots, target_ref
 from icetower.registry.principals import Principal
-from icetower.table.keys import application_sequence
+from icetower.table.keys import KeyRecord, Names, application_sequence
 
 KEY_CHARACTERS_MAX = 255
 
@@ -25,24 +25,20 @@ Summary = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
-    """By what one write is known.
+class Identity(Names):
+    """By what one write is known: its names, and the ids of its snapshots.
 
     Attributes:
-        principal: the writer; two writers never share an identity.
-        ref: the branch or tag that the write moves; empty where it moves none.
-        key: its idempotency key.
-        application: (application, sequence).
-        snapshots: its snapshots as sent (JSON); none for an append by the fast path.
+        snapshots: its snapshots as sent (JSON); none for an append by the fast path, whose snapshot is the tower's.
         ways: in which of the ways that contracts name its key came.
+        moves: the refs that it sets to snapshots of its own: (ref, snapshot id).
+        is_append: whether it is an append by the fast path.
     """
 
-    principal: str
-    ref: str
-    key: str | None
-    application: tuple[str, int] | None
     snapshots: Sequence[JSON] = ()
     ways: frozenset[KeyWay] = frozenset()
+    moves: tuple[tuple[str, int], ...] = ()
+    is_append: bool = False
 
     @classmethod
     def of_commit(
@@ -63,12 +59,21 @@ class Identity:
         in_summary = not summaries or any(KEY in summary for summary in summaries)
         key, application = key_of(summaries, key), number_of(summaries, application)
         ways = ways_of(key, application, in_summary=in_summary)
-        return cls(principal, target_ref(updates) or "", key, application, snapshots, ways)
+        ids = {snapshot["snapshot-id"] for snapshot in snapshots}
+        set_refs = (update for update in updates if update["action"] == "set-snapshot-ref")
+        moves = tuple((each["ref-name"], each["snapshot-id"]) for each in set_refs if each["snapshot-id"] in ids)
+        return cls(principal, target_ref(updates) or "", key, application, snapshots, ways, moves)
 
     @classmethod
     def of_append(cls, principal: str, ref: str, key: str | None, application: tuple[str, int] | None) -> Self:
         """The identity of an append by the fast path, whose key is in its body or its header."""
-        return cls(principal, ref, key, application, (), ways_of(key, application, in_summary=key is not None))
+        ways = ways_of(key, application, in_summary=key is not None)
+        return cls(principal, ref, key, application, (), ways, is_append=True)
+
+    @property
+    def is_traceable(self) -> bool:
+        """Whether the table is to show that it has landed. A commit without a snapshot leaves no trace."""
+        return self.is_append or bool(self.snapshots)
 
     @property
     def snapshot_ids(self) -> tuple[int, ...]:
@@ -78,6 +83,21 @@ class Identity:
     def work(self) -> Hashable:
         """The same from one try of a client to the next; None where nothing identifies the write."""
         return self.key or self.application or self.snapshot_ids or None
+
+    @property
+    def in_flight(self) -> frozenset[str]:
+        """By what it is known among the commits to its table that are under way: the ids of its snapshots.
+
+        An append by the fast path has none: it is known by its key, and by its number.
+        """
+        if not self.is_append:
+            return frozenset(map(str, self.snapshot_ids))
+        given = [name for name in (self.key, self.application) if name is not None]
+        return frozenset(repr((self.principal, self.ref, name)) for name in given)
+
+    def landed_as(self, snapshots: tuple[int, ...]) -> KeyRecord:
+        """Its names, beside the snapshots that it became."""
+        return KeyRecord(self.principal, self.ref, self.key, self.application, snapshots)
 
 
 def key_of(summaries: Sequence[Summary], requested: str | None) -> str | None:

@@ -160,11 +160,11 @@ class _Finisher:
             summary[BASE] = "none" if base is None else str(base)
         if self._member.key is not None:
             summary[KEY] = self._member.key
-        if self._member.application_sequence is not None:
-            application, sequence = self._member.application_sequence
+        if self._member.application is not None:
+            application, sequence = self._member.application
             summary |= {APPLICATION: application, SEQUENCE: str(sequence)}
         if KEY in summary or APPLICATION in summary:
-            summary[REF] = target_ref(self._member.updates) or ""
+            summary[REF] = self._member.ref
         final["summary"] = summary
         return final
 

@@ -33,7 +33,8 @@ from icetower.commit.gatekeeper import Gatekeeper
 from icetower.commit.head import Heads
 from icetower.commit.landed import Landed
 from icetower.commit.limits import Limits
-from icetower.commit.queue import Committed, Member, Waiting, bases_of, names_of, regrouped
+from icetower.commit.queue import Committed, Member, Waiting, bases_of, regrouped
+from icetower.commit.resolution import half_known
 from icetower.commit.steps import Planner, Step, Version
 from icetower.commit.swaps import Swaps, Timed
 from icetower.commit.turned_away import SENT_BACK, LastLook, draining, lost_for_good, withdrawn
@@ -43,7 +44,6 @@ from icetower.errors import (
     CommitStateUnknown,
     DatabaseBusy,
     IcetowerError,
-    KeyMisused,
     Unavailable,
     UpstreamFailed,
 )
@@ -417,12 +417,7 @@ class Engine:
             for refusal in step.plan.refused:
                 raise refusal.error
         if len({bool(step.plan.replayed) for step in steps}) > 1:
-            raise KeyMisused(
-                "the idempotency key is in some tables of the transaction and not in others: it stands for another "
-                "transaction; use a new key",
-                rule="key.transaction",
-                next_step="ask_owner",  # under a new key, what landed would land twice
-            )
+            raise half_known()
         return list(zip(turns, steps, strict=True))
 
     # -- one group, or one transaction ----------------------------------------------------------------------------
@@ -551,7 +546,7 @@ class Engine:
 
     def _waiting(self, turn: Turn, member: Member) -> Waiting:
         answer: asyncio.Future[Committed] = asyncio.get_running_loop().create_future()
-        names = names_of(member)
+        names = member.identity.in_flight
         turn.under_way.update(names)
 
         def answered(done: asyncio.Future[Committed]) -> None:

@@ -16,7 +16,6 @@ from icetower.ledger.histories import Fate, TableName
 from icetower.ledger.ledger import Batch, Commit, CommitKey, Expired, Group, Ledger
 from icetower.protocol.marks import GROUP_FILE, REF
 from icetower.protocol.names import Identifier
-from icetower.protocol.updates import target_ref
 from icetower.registry.registry import RESERVED_NAME, Registry
 from icetower.table.branches import Branches
 from icetower.table.head import HeadState
@@ -127,14 +126,19 @@ class Gatekeeper:
         if seen_ms is None or seen_ms + YOUNG_MS < old.metadata["last-updated-ms"]:
             return {}
         await self._flush()
-        owners = [(position, owner) for position, member in enumerate(members) for owner in _owners(uuid, member)]
+        owners = [
+            (position, owner)
+            for position, member in enumerate(members)
+            for owner in CommitKey.of(uuid, member.identity)
+            if owner is not None
+        ]
         known = await self._ledger.find_commits([owner for _, owner in owners])
         found: dict[int, IcetowerError] = {}
         for position, owner in owners:
             member, commit = members[position], known.get(owner)
             if commit is None or any(i in old.snapshots for i in commit.snapshots):
                 continue
-            number = _number_of(member)
+            number = None if member.application is None else member.application[1]
             if owner.numbered and (commit.sequence is None or number is None or number > commit.sequence):
                 continue
             if await self._ledger.fate(TableName(uuid, member.identifier), commit) is Fate.LEFT_BEHIND:
@@ -243,22 +247,6 @@ class _Going:
 
 def _has_keys(snapshot: JSON) -> bool:
     return GROUP_FILE in (snapshot.get("summary") or {}) or record_of(snapshot) is not None
-
-
-def _owners(uuid: str, member: Admitted | AdmittedAppend) -> list[CommitKey]:
-    if isinstance(member, AdmittedAppend):
-        ref, application = member.ref, member.application
-    else:
-        ref, application = target_ref(member.updates) or "", member.application_sequence
-    owners = [] if member.key is None else [CommitKey(uuid, ref, member.principal, member.key)]
-    return owners + (
-        [] if application is None else [CommitKey(uuid, ref, member.principal, application[0], numbered=True)]
-    )
-
-
-def _number_of(member: Admitted | AdmittedAppend) -> int | None:
-    application = member.application if isinstance(member, AdmittedAppend) else member.application_sequence
-    return None if application is None else application[1]
 
 
 def _whole(head: HeadState, commit: Commit) -> tuple[int, ...]:

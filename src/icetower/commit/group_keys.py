@@ -20,7 +20,8 @@ from typing import Any
 
 from icetower.ambient import Ambient
 from icetower.errors import IcetowerError, NotFound, ValidationFailed
-from icetower.ledger.ledger import SEQUENCE_LIFETIMES, Batch, Commit, CommitKey, Group, Ledger
+from icetower.ledger.ledger import SEQUENCE_LIFETIMES, Batch, Commit, Group, Ledger
+from icetower.ledger.ledger import commits_of as kept_as
 from icetower.protocol.marks import GROUP_FILE, REF
 from icetower.recent import Recent
 from icetower.storage import port
@@ -207,13 +208,4 @@ def _records(uuid: str, snapshot_id: int, data: bytes) -> tuple[KeyRecord, ...]:
 
 def commits_of(table_uuid: str, records: Collection[KeyRecord], sequence_number: int | None) -> list[Commit]:
     """Records of a table as the ledger keeps them. `sequence_number`: the lowest of their snapshots, if it is known."""
-    commits: list[Commit] = []
-    for record in records:
-        at = table_uuid, record.ref, record.principal
-        about: dict[str, Any] = {"snapshots": record.snapshots, "sequence_number": sequence_number or None}
-        if record.key is not None:
-            commits.append(Commit(CommitKey(*at, record.key), **about))
-        if record.application is not None:
-            name, number = record.application
-            commits.append(Commit(CommitKey(*at, name, numbered=True), sequence=number, **about))
-    return commits
+    return [commit for record in records for commit in kept_as(table_uuid, record, record.snapshots, sequence_number)]

@@ -22,20 +22,19 @@ from functools import partial
 from typing import Any
 
 from icetower.admission.admitted import Admitted, AdmittedAppend
-from icetower.admission.identity import application_of
 from icetower.commit.appends import Folded, fold, once_each, why_not
 from icetower.commit.draft import Replacement, data_path, finish, merged_parent
 from icetower.commit.live_files import NeedsPaths, Of, check, named_by
+from icetower.commit.resolution import Table, in_the_plan, snapshots_of
 from icetower.commit.retention import expirable
 from icetower.commit.vectors import NeedsBlobs, among, met, unite
-from icetower.errors import CommitConflict, IcetowerError, KeyMisused, ValidationFailed
+from icetower.errors import CommitConflict, IcetowerError, ValidationFailed
 from icetower.iceberg import metadata as table_metadata
 from icetower.iceberg.entries import Files, NeedsFile, NeedsFiles
 from icetower.iceberg.listing import Listing
 from icetower.iceberg.manifests import DataFile, ManifestFile
 from icetower.iceberg.metadata import Metadata
 from icetower.iceberg.puffin import BlobAt
-from icetower.protocol.marks import CLIENT_LIST
 from icetower.protocol.sizes import check_room
 from icetower.protocol.updates import target_ref
 from icetower.rebase.declared import scope_to_hold
@@ -44,8 +43,7 @@ from icetower.rebase.written import Targets, loose
 from icetower.storage.port import METADATA_MAX_BYTES
 from icetower.table.ground import Ground, Made
 from icetower.table.head import HeadState
-from icetower.table.keys import KeyRecord, Keys, cut_off, rolled_back
-from icetower.table.lines import reaches
+from icetower.table.keys import Keys
 
 JSON = Mapping[str, Any]
 Member = Admitted | AdmittedAppend
@@ -192,8 +190,13 @@ def landed(head: HeadState, member: Member) -> tuple[int, ...] | None:
         KeyMisused: it is there, but rolled back, or its key stands for something else.
         ValidationFailed: its snapshots are there with other content.
     """
-    planner = _Planner(head, Sources(), 0, str, int, None, METADATA_MAX_BYTES)
-    return planner.landed_append(member) if isinstance(member, AdmittedAppend) else planner.landed(member)
+    return _landed(member, Table.of(member.identifier, head), head.metadata)
+
+
+def _landed(member: Member, table: Table, metadata: Metadata) -> tuple[int, ...] | None:
+    if isinstance(member, AdmittedAppend) and member.table_uuid not in (None, metadata.get("table-uuid")):
+        return None  # the table of its key was dropped, and another one created
+    return snapshots_of(in_the_plan(member.identity, table))
 
 
 class _NeedsTargets(Exception):
@@ -278,7 +281,7 @@ class _Planner:
     def take(self, member: Admitted) -> None:
         """Decide on one member. Raises what is in `_LACKING`."""
         try:
-            landed = self.landed(member)
+            landed = self._landed(member)
             if landed is not None:
                 self._replayed.append(Replayed(member, landed))
                 return
@@ -302,10 +305,8 @@ class _Planner:
             self._refused.append(Refused(member, refused))
             return
         snapshots = tuple(change.snapshot["snapshot-id"] for change in member.changes)
-        if snapshots and (member.key is not None or member.application_sequence is not None):
-            ref = target_ref(member.updates) or ""
-            record = KeyRecord(member.principal, ref, member.key, member.application_sequence, snapshots)
-            self._keys = self._keys.plus([record])
+        if snapshots:
+            self._keys = self._keys.plus([member.identity.landed_as(snapshots)])
         removed = [i for u in member.updates if u["action"] == "remove-snapshots" for i in u["snapshot-ids"]]
         self._keys = self._keys.without(removed)
         self._accepted.append(Accepted(member, "direct" if word is None else "rebased", snapshots))
@@ -315,7 +316,7 @@ class _Planner:
         able: list[AdmittedAppend] = []
         for append in appends:
             try:
-                landed = self.landed_append(append)
+                landed = self._landed(append)
             except IcetowerError as error:
                 self._refused.append(Refused(append, error))
                 continue
@@ -384,23 +385,10 @@ class _Planner:
         self._refused += [Refused(going[position], error) for position, error in refused.items()]
         return [append for position, append in enumerate(going) if position not in refused]
 
-    def landed_append(self, append: AdmittedAppend) -> tuple[int, ...] | None:
-        """The snapshot of this very append, if it is in the table already (traps K1, K2)."""
-        if append.table_uuid is not None and append.table_uuid != self._ground.view.get("table-uuid"):
-            return None
-        if append.key is not None:
-            landed = self._keys.find(append.principal, append.ref, append.key)
-            if landed is not None:
-                self._check_on_branch(f"idempotency key {append.key}", append.ref, landed)
-                return landed
-        if append.application is not None:
-            application, number = append.application
-            last = self._keys.sequence(append.principal, append.ref, application)
-            if last is not None and number <= last[0]:
-                self._check_on_branch(f"number {last[0]} of application {application}", append.ref, last[1])
-                return last[1]
-        self._check_known(append.principal, append.ref, append.key, append.application)
-        return None
+    def _landed(self, member: Member) -> tuple[int, ...] | None:
+        """The snapshots of this very commit, if it is in the table already (traps A3, K1 to K3)."""
+        ground = self._ground
+        return _landed(member, Table(member.identifier, ground.snapshot, ground.ref_head, self._keys), ground.view)
 
     def result(self, keep: frozenset[int]) -> Plan:
         """The plan, when every member was taken."""
@@ -424,100 +412,6 @@ class _Planner:
             expired,
             ground.made.live,
         )
-
-    # -- what is there already ------------------------------------------------------------------------------------
-
-    def landed(self, member: Admitted) -> tuple[int, ...] | None:
-        """The snapshots of this very commit, if it is in the table already (traps A3, K1, K2, K3)."""
-        own = tuple(change.snapshot["snapshot-id"] for change in member.changes)
-        if not own:
-            return None
-        ref = target_ref(member.updates) or ""
-        if member.key is not None:
-            under_key = self._keys.find(member.principal, ref, member.key)
-            if under_key is not None:
-                self._check_replay(member, own, under_key)
-                return under_key
-        if member.application_sequence is not None:
-            application, number = member.application_sequence
-            last = self._keys.sequence(member.principal, ref, application)
-            if last is not None and number <= last[0]:
-                self._check_on_branch(f"number {last[0]} of application {application}", ref or None, last[1])
-                return last[1]
-        present = [snapshot_id for snapshot_id in own if self._ground.snapshot(snapshot_id) is not None]
-        if not present:
-            self._check_known(member.principal, ref, member.key, member.application_sequence)
-            return None
-        for change in member.changes:
-            saved = self._ground.snapshot(change.snapshot["snapshot-id"])
-            lists = () if saved is None else (saved.get("manifest-list"), (saved.get("summary") or {}).get(CLIENT_LIST))
-            if change.snapshot["manifest-list"] not in lists:
-                raise ValidationFailed(
-                    f"snapshot {present[0]} is in the table already, with other content; "
-                    "a snapshot id stands for one snapshot",
-                    rule="snapshot.id",
-                    snapshot=present[0],
-                )
-        self._check_still_there(member, own)
-        return own
-
-    def _check_known(self, principal: str, ref: str, key: str | None, application: tuple[str, int] | None) -> None:
-        """What is in no group file that can be read may be in one that can't. Raises `KeyMisused`."""
-        if key is not None:
-            self._keys.check_key(ref, key)
-        if application is not None:
-            last = self._keys.sequence(principal, ref, application[0])
-            landed = None if last is None else self._ground.snapshot(last[1][-1])
-            self._keys.check_number(ref, application[0], None if landed is None else landed["timestamp-ms"])
-
-    def _check_still_there(self, member: Admitted, own: tuple[int, ...]) -> None:
-        """A snapshot that is in the table, but not on the branch it is sent for, is not done (trap K2)."""
-        for update in member.updates:
-            if update["action"] != "set-snapshot-ref" or update["snapshot-id"] not in own:
-                continue
-            has = reaches(self._ground.snapshot, self._ground.ref_head(update["ref-name"]), update["snapshot-id"])
-            # Not 409: its client would delete the manifests of a snapshot that the table still has (trap A3).
-            if has is None:
-                raise KeyMisused(
-                    f"snapshot {update['snapshot-id']} is in the table, and what came after it on "
-                    f"{update['ref-name']} has expired: nobody can tell whether it was rolled back before. Look for "
-                    "its rows, and if they are missing, write a new snapshot",
-                    rule="snapshot.cut-off",
-                    snapshot=update["snapshot-id"],
-                    next_step="ask_owner",
-                )
-            if not has:
-                raise KeyMisused(
-                    f"snapshot {update['snapshot-id']} is in the table, but not in the history of "
-                    f"{update['ref-name']} (staged, or rolled back); point the ref at it without adding it again, or "
-                    "write a new snapshot",
-                    rule="snapshot.rolled-back",
-                    snapshot=update["snapshot-id"],
-                    next_step="refresh",
-                )
-
-    def _check_replay(self, member: Admitted, own: tuple[int, ...], landed: tuple[int, ...]) -> None:
-        self._check_on_branch(f"idempotency key {member.key}", target_ref(member.updates), landed)
-        if own == landed:
-            return
-        saved = self._ground.snapshot(landed[-1]) or {}
-        application = application_of(saved.get("summary") or {})
-        if application is not None and application == member.application_id:
-            raise KeyMisused(
-                f"application {application} has already committed snapshot {landed[-1]} under idempotency key "
-                f"{member.key} and now sends other content under it; set the key per write, not per session",
-                rule="key.per-write",
-                snapshot=landed[-1],
-                next_step="fix_request",  # under a new key, a write that is tried again would land twice
-            )
-
-    def _check_on_branch(self, what: str, ref: str | None, landed: tuple[int, ...]) -> None:
-        """What was rolled back is not done (trap K2). The last snapshot tells of all."""
-        if ref is None:
-            return
-        has = reaches(self._ground.snapshot, self._ground.ref_head(ref), landed[-1])
-        if not has:
-            raise cut_off(what, landed[-1]) if has is None else rolled_back(what, landed[-1], ref)
 
     # -- may it go in ---------------------------------------------------------------------------------------------
 

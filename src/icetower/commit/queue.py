@@ -226,17 +226,6 @@ def bases_of(member: Member) -> frozenset[int]:
     return frozenset(i for i in (*asserted, *parents) if isinstance(i, int))
 
 
-def names_of(member: Member) -> frozenset[str]:
-    """What a commit that is sent again goes by: the ids of the snapshots that its client wrote.
-
-    An append by the fast path has written none: it goes by its key, and by the number that its application gave it.
-    """
-    if not isinstance(member, AdmittedAppend):
-        return frozenset(str(change.snapshot["snapshot-id"]) for change in member.changes)
-    given = [name for name in (member.key, member.application) if name is not None]
-    return frozenset(repr((member.principal, member.ref, name)) for name in given)
-
-
 def regrouped(failed: Iterable[Waiting]) -> list[Waiting]:
     """The members of a failed group in two halves, which are tried one after the other, each without others.
 

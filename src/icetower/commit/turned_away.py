@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from icetower.commit.head import Heads
 from icetower.commit.plan import Member, landed
 from icetower.commit.queue import Committed
+from icetower.commit.resolution import half_known
 from icetower.counting import counted
 from icetower.errors import CommitConflict, CommitStateUnknown, IcetowerError, KeyMisused, ValidationFailed
 from icetower.protocol.names import Identifier
@@ -62,12 +63,7 @@ class LastLook:
             return there
         other = next((each for each in told if isinstance(each, IcetowerError) and each is not refusal), None)
         if other is None and there:
-            return KeyMisused(
-                "some tables of the transaction have it, and others do not: its idempotency key stands for another "
-                "transaction; use a new key",
-                rule="key.transaction",
-                next_step="ask_owner",  # under a new key, what landed would land twice
-            )
+            return half_known()
         return other or refusal
 
 

@@ -11,7 +11,7 @@ from enum import Enum, auto
 from icetower.commit.landed import Landed
 from icetower.commit.limits import Limits
 from icetower.commit.plan import Member
-from icetower.commit.queue import FairQueue, Waiting, names_of
+from icetower.commit.queue import FairQueue, Waiting
 from icetower.commit.steps import Known, Step, Version
 from icetower.errors import IcetowerError
 from icetower.protocol.names import Identifier
@@ -86,7 +86,7 @@ class Turn:
 
     def knows(self, member: Member) -> bool:
         """Whether a commit that is not here yet is under way by another request, or may have landed."""
-        return self._more_than(0, names_of(member))
+        return self._more_than(0, member.identity.in_flight)
 
     def twice(self, waiting: Waiting) -> bool:
         """Whether the same commit is under way, or may have landed, by another request."""

@@ -49,6 +49,7 @@ from icetower.ledger.lookups import ASKED_AT_ONCE, Lookups
 from icetower.ledger.schema import answers, expired, groups, keys
 from icetower.ledger.shadow import Ended, ShadowCount, Shadowed, read_endings, read_shadowed, write_shadowed
 from icetower.registry.sql import migrate
+from icetower.table.keys import Names
 
 LIFETIME_S = 24 * 3600
 ATTEMPTS_MAX = 1_000_000
@@ -73,6 +74,13 @@ class CommitKey:
     principal: str
     key: str
     numbered: bool = False
+
+    @classmethod
+    def of(cls, table_uuid: str, names: Names) -> tuple[CommitKey | None, CommitKey | None]:
+        """A write's key, and its application; None for what it does not have."""
+        at = table_uuid, names.ref, names.principal
+        key = None if names.key is None else cls(*at, names.key)
+        return key, None if names.application is None else cls(*at, names.application[0], numbered=True)
 
     @property
     def id(self) -> bytes:
@@ -101,6 +109,25 @@ class Commit:
     expires_ms: int = 0
     sequence_number: int | None = None
     registration: int = 0
+
+
+def commits_of(
+    table_uuid: str,
+    names: Names,
+    snapshots: tuple[int, ...],
+    sequence_number: int | None,
+    *,
+    application_id: str | None = None,
+    fingerprint: str | None = None,
+) -> list[Commit]:
+    """A commit as it is kept: under its key, and as the last of its application. Arguments as in `Commit`."""
+    about: dict[str, Any] = {"application_id": application_id, "fingerprint": fingerprint}
+    about |= {"snapshots": snapshots, "sequence_number": sequence_number or None}
+    key, application = CommitKey.of(table_uuid, names)
+    commits = [] if key is None else [Commit(key, **about)]
+    if application is not None and names.application is not None:
+        commits.append(Commit(application, sequence=names.application[1], **about))
+    return commits
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from icetower.commit.engine import Committed, Engine
 from icetower.commit.gatekeeper import Gatekeeper
 from icetower.commit.head import Heads
 from icetower.commit.replays import Replays
+from icetower.commit.resolution import half_known
 from icetower.contracts.model import Operation
 from icetower.errors import KeyMisused, NotSupported
 from icetower.files.parsing import Reading
@@ -237,12 +238,7 @@ class Commits:
         if known and len(known) == len(requests):
             return await self._known_together(requests, known)
         if known:
-            raise KeyMisused(
-                "the idempotency key is known for some tables of the transaction and not for others; "
-                "look, table by table, whether it has landed, and write what is missing under new keys",
-                rule="key.transaction",
-                next_step="ask_owner",  # under a new key, what landed would land twice
-            )
+            raise half_known()
         members = [admitted[position] for position in range(len(requests))]
         reading.leave()
         try:

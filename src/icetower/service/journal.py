@@ -18,9 +18,8 @@ from icetower.commit.engine import Committed
 from icetower.commit.group_keys import GroupKeys
 from icetower.errors import IcetowerError, UpstreamFailed
 from icetower.ledger.answers import Answer
-from icetower.ledger.ledger import Attempt, Batch, Commit, CommitKey, Ledger
+from icetower.ledger.ledger import Attempt, Batch, Commit, Ledger, commits_of
 from icetower.ledger.shadow import Shadowed
-from icetower.protocol.updates import target_ref
 
 Item = Attempt | Commit | Shadowed | tuple[str, str, Answer]
 
@@ -171,15 +170,12 @@ class Journal:
 
 def _commits(admitted: Admitted, done: Committed) -> list[Commit]:
     """What the ledger keeps of a commit."""
-    table = str(done.head.metadata["table-uuid"]), target_ref(admitted.updates) or "", admitted.principal
-    about = done.snapshots, admitted.application_id, admitted.fingerprint
     numbers = [(done.head.snapshots.get(i) or {}).get("sequence-number") or 0 for i in done.snapshots]
-    lowest = min(numbers) or None
-    commits: list[Commit] = []
-    if admitted.key is not None:
-        commits.append(Commit(CommitKey(*table, admitted.key), *about, sequence_number=lowest))
-    if admitted.application_sequence is not None:
-        name, number = admitted.application_sequence
-        owner = CommitKey(*table, name, numbered=True)
-        commits.append(Commit(owner, *about, sequence=number, sequence_number=lowest))
-    return commits
+    return commits_of(
+        str(done.head.metadata["table-uuid"]),
+        admitted.identity,
+        done.snapshots,
+        min(numbers),
+        application_id=admitted.application_id,
+        fingerprint=admitted.fingerprint,
+    )

@@ -39,19 +39,26 @@ Landed = tuple[int, tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class KeyRecord:
-    """One commit, by the names under which it may be sent again.
+class Names:
+    """The names under which a write may be sent again.
 
     Attributes:
-        ref: the branch or tag it moved; empty where it moved none.
+        principal: the writer; two writers never share a name.
+        ref: the branch or tag that it moves; empty where it moves none.
+        key: its idempotency key.
         application: (application, sequence).
-        snapshots: the snapshots that it became, in order.
     """
 
     principal: str
     ref: str
     key: str | None
     application: tuple[str, int] | None
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRecord(Names):
+    """One commit by its names. `snapshots`: those that it became, in order."""
+
     snapshots: tuple[int, ...]
 
 
@@ -311,28 +318,6 @@ def _cannot_be_told(what: str, instead: str, lost: Unreadable) -> KeyMisused:
         rule="key.unreadable",
         snapshot=lost.snapshot_id,
         files=(lost.path,),
-        next_step="ask_owner",
-    )
-
-
-def rolled_back(what: str, snapshot_id: int, ref: str) -> KeyMisused:
-    """A commit's branch had it, and has it no more."""
-    return KeyMisused(
-        f"the commit under {what} landed as snapshot {snapshot_id}, which is no longer in the history of {ref} "
-        "(rolled back); use a new key to write it again",
-        rule="key.rolled-back",
-        snapshot=snapshot_id,
-    )
-
-
-def cut_off(what: str, snapshot_id: int) -> KeyMisused:
-    """A tag or another branch keeps a commit's snapshot, and what came after it on its own branch has expired."""
-    return KeyMisused(
-        f"the commit under {what} landed as snapshot {snapshot_id}, and what its branch had next has expired, so that "
-        "nobody can tell whether it was rolled back before. Look for its rows, and if they are missing, write them "
-        "under a new key",
-        rule="key.gone",
-        snapshot=snapshot_id,
         next_step="ask_owner",
     )
 
