@@ -174,6 +174,7 @@ QUERIES: tuple[tuple[str, tuple[str, ...]], ...] = (
     (TABLE, ("snapshots",)),
     ("/icetower/v1/commits", ("limit", "table", "principal")),
     ("/icetower/v1/bypasses", ("limit",)),
+    ("/icetower/v1/undeclared", ("table", "limit")),
     ("/icetower/v1/escalations", ("state", "limit", "principal")),
     ("/icetower/v1/contracts/a", ("version",)),
     ("/icetower/v1/shadow", ("contract",)),

@@ -38,6 +38,7 @@ answer, so that an agent can act without reading prose.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 
@@ -172,9 +173,23 @@ class NamespaceNotEmpty(Conflict):
     default_next_step = "fix_request"
 
 
+@dataclass(frozen=True, slots=True)
+class MissingDeclaration:
+    """A declaration that nobody has given, without which a stale commit was refused. It is not part of the answer.
+
+    Attributes:
+        table: ``namespace.table``.
+        declaration: a `protocol.declarations.Declaration`.
+    """
+
+    table: str
+    declaration: str
+
+
 class CommitConflict(Conflict):
     kind = "CommitFailedException"
     default_rule = "commit.stale"
+    missing: MissingDeclaration | None = None
 
 
 class BodyTooLarge(IcetowerError):

@@ -90,6 +90,8 @@ CONTRACT = "version: 1\nagent: a\nowner: a@example.com\ntables:\n  - table: a.b\
 OVER_THE_WIRE = {
     ("commits",): (),
     ("bypasses",): (),
+    ("tables", "show"): ("a.b",),
+    ("tables", "set"): ("a.b", "--blind-appends"),
     ("principals", "list"): (),
     ("principals", "create"): ("p", "--contract", "c"),
     ("principals", "rotate"): ("p",),

@@ -276,7 +276,9 @@ def service_over(world: World, data: Path) -> tuple[Tower, Commits]:
         world.tables,
         front.ambient,
     )
-    outcomes = Outcomes(records.escalations, Owners(records.registry, front.ambient), front.attempts)
+    outcomes = Outcomes(
+        records.escalations, Owners(records.registry, front.ambient), front.attempts, tower.watch.undeclared
+    )
     replays = Replays(world.heads, records.ledger)
     commits = Commits(
         gate,

@@ -27,6 +27,7 @@ from icetower.gateway.settings import EscalationSettings
 from icetower.ledger.histories import Fate, TableName
 from icetower.ledger.ledger import Batch, Commit, CommitKey
 from icetower.observe.events import Events
+from icetower.observe.undeclared import Undeclared
 from icetower.protocol.appends import AppendRequest, FileDescriptor
 from icetower.protocol.commits import CommitRequest
 from icetower.protocol.names import Identifier
@@ -231,7 +232,7 @@ class Service:
             lifecycle := Lifecycle(door, door, self.heads, manifests, ambient, warehouse=""),
             ambient,
         )
-        outcomes = Outcomes(escalations, Owners(registry, ambient), self.answers)
+        outcomes = Outcomes(escalations, Owners(registry, ambient), self.answers, Undeclared(ambient, Events(ambient)))
         replays = Replays(self.heads, ledger)
         self.commits = Commits(
             gate, self.engine, self.heads, replays, lifecycle, gatekeeper, outcomes, journal, ambient

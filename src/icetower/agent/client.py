@@ -225,6 +225,15 @@ class Tower:
         """Commits that have come to tables around the tower since it was started, newest first. For administrators."""
         return self._json("GET", "/bypasses", params={"limit": str(limit)})["bypasses"]
 
+    def undeclared(self, *, table: str | None = None, limit: int = 1_000) -> list[dict[str, Any]]:
+        """Commits refused since the tower was started for want of a declaration, by table and principal; most first.
+
+        Each has a `declaration`, the `refused` commits, `first_ms`, `last_ms`, and the `command` that gives the
+        declaration for the table (None where a contract gives it). An agent sees its own.
+        """
+        wanted = {"limit": str(limit)} | ({} if table is None else {"table": table})
+        return self._json("GET", "/undeclared", params=wanted)["undeclared"]
+
     def shadow_report(self, contract: str | None = None) -> list[dict[str, Any]]:
         """What contracts in shadow mode would have refused, for whom and how often; and what rebasing spares them.
 

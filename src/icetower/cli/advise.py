@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from pathlib import Path
 from typing import Annotated
 
@@ -14,8 +15,9 @@ from rich.text import Text
 from icetower.audit.advice import GROUP_MS, Advice, advise, in_order
 from icetower.audit.auditor import Options, Walk
 from icetower.audit.telling import listed
+from icetower.cli.declarations import print_undeclared
 from icetower.cli.printing import SafeConsole, show
-from icetower.cli.registry import Json
+from icetower.cli.registry import Json, connect
 from icetower.cli.tables import DEFAULT_CATALOG, CatalogName, Copied, PlacedFiles, Properties, StorageOptions, place_of
 from icetower.cli.terminal import say, writing
 from icetower.cli.timelines import FAINT
@@ -32,7 +34,7 @@ OF_A_FILE = Identifier(("namespace",), "table")
 
 
 def advise_table(
-    table: Annotated[str, typer.Argument(help="namespace.table, or a metadata file: its path or URI.")],
+    table: Annotated[str | None, typer.Argument(help="namespace.table, or a metadata file: its path or URI.")] = None,
     catalog: CatalogName = DEFAULT_CATALOG,
     properties: Properties = None,
     branch: Annotated[str, typer.Option(help="The branch whose history is looked at.")] = MAIN,
@@ -44,6 +46,10 @@ def advise_table(
     ] = None,
     storage: StorageOptions = None,
     copied: Copied = False,
+    tower: Annotated[
+        bool,
+        typer.Option("--tower", help="What declarations would have spared since the running tower was started."),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Show who writes where in a table, and draft contracts.
@@ -52,10 +58,19 @@ def advise_table(
 
     It reads an existing history of any Iceberg table, whoever wrote it, and writes nothing to the table.
 
+    With --tower it asks a running tower which commits were refused for want of a declaration, of one table or of
+    all, and names the command that gives it.
+
     \b
     Example:
       icetower advise shop.sales --catalog prod --contracts new/
+      icetower advise --tower
     """
+    if tower:
+        _advise_of_tower(table, catalog, as_json=as_json)
+        return
+    if table is None:
+        raise UsageError("name a table, namespace.table; or ask a running tower about all of its tables: --tower")
     if contracts is not None and contracts.exists() and any(contracts.glob("*.y*ml")):
         raise UsageError(f"{contracts} has contracts already, and they are not written over: name an empty folder")
     found = asyncio.run(_look(table, catalog, properties, storage, copied, branch, writer_key or None))
@@ -70,6 +85,17 @@ def advise_table(
         say(json.dumps(found.to_json()))
     else:
         _show(found, contracts)
+
+
+def _advise_of_tower(table: str | None, uri: str, *, as_json: bool) -> None:
+    if not re.match(r"https?://", uri):
+        raise UsageError(f"--tower asks a running tower, and {uri!r} is no address of one: --catalog http://host:port")
+    with connect(uri) as asked:
+        rows = asked.undeclared(table=table)
+    if as_json:
+        say(json.dumps({"undeclared": rows}))
+    else:
+        print_undeclared(rows)
 
 
 async def _look(

@@ -29,6 +29,7 @@ COMMANDS = {
     "revert": "revert:revert",
     "commits": "commits:commits",
     "bypasses": "commits:bypasses",
+    "tables": "declarations:tables",
     "plan": "plan:plan",
     "mediate": "pipelines:mediate",
     "orphans": "pipelines:orphans",

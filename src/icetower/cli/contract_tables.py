@@ -12,6 +12,7 @@ import httpx2
 from pyiceberg.io import PY_IO_IMPL
 
 from icetower.agent import Tower
+from icetower.agent.causes import unreachable
 from icetower.agent.failures import error_of
 from icetower.cli.lake import JSON, Lake, part
 from icetower.contracts.findings import Written
@@ -48,14 +49,7 @@ class Routes:
 
     def get(self, where: str, **parameters: str) -> JSON:
         """The object at a path. Raises the `IcetowerError` of its status, `Unavailable` where there is no answer."""
-        try:
-            response = self._http.get(where, params=parameters)
-        except httpx2.HTTPError as error:
-            raise Unavailable(
-                f"no tower answers at {self.uri}: {type(error).__name__}; is it running?", rule="client.connection"
-            ) from error
-        if not response.is_success:
-            raise error_of(response.status_code, response.content)
+        response = self._answer("GET", where, params=parameters)
         try:
             answer: object = response.json()
         except ValueError:
@@ -63,6 +57,19 @@ class Routes:
         if not isinstance(answer, dict):
             raise UpstreamFailed(f"{self.uri} answers GET {where} with no JSON object: is that a tower?")
         return cast("JSON", answer)
+
+    def post(self, where: str, body: JSON) -> None:
+        """Send an object to a path. Raises as `get` does."""
+        self._answer("POST", where, json=body)
+
+    def _answer(self, method: str, where: str, **options: Any) -> httpx2.Response:
+        try:
+            response = self._http.request(method, where, **options)
+        except (httpx2.HTTPError, httpx2.InvalidURL, UnicodeError) as error:
+            raise Unavailable(unreachable("tower", self.uri, error), rule="client.connection") from error
+        if not response.is_success:
+            raise error_of(response.status_code, response.content)
+        return response
 
 
 @dataclass(frozen=True, slots=True)

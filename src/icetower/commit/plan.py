@@ -436,9 +436,9 @@ class _Planner:
             return word_for(member, self._ground, isolation_since=self._isolation_since)
         except CommitConflict as refused:
             head_id = self._ground.ref_head(target) if target is not None else None
-            raise CommitConflict(
-                f"{failed[0].message}; {refused.message}", rule=refused.rule, snapshot=head_id
-            ) from refused
+            error = CommitConflict(f"{failed[0].message}; {refused.message}", rule=refused.rule, snapshot=head_id)
+            error.missing = refused.missing
+            raise error from refused
 
     def _check(self, member: Admitted, word: Word | None, made: Made) -> Mapping[int, Replacement]:
         """Nothing stands against the commit; by snapshot, the deletion vectors that were merged so that this is so.

@@ -22,6 +22,7 @@ from icetower.gateway.readiness import OK, Readiness, State
 from icetower.gateway.settings import Server
 from icetower.ledger.attempts import NOT_LANDED, Outcome, Search
 from icetower.observe.bypasses import Bypasses
+from icetower.observe.undeclared import Undeclared
 from icetower.protocol.wire import Wire, read, read_object
 from icetower.registry.proof import NONCE_CHARACTERS, PROOF_PATH, proof_of
 from icetower.registry.registry import Registry
@@ -80,6 +81,7 @@ class ControlRoutes:
         journal: Journal,
         escalations: Escalations,
         bypasses: Bypasses,
+        undeclared: Undeclared,
         readiness: Readiness,
         server: Server,
         data: Path,
@@ -89,6 +91,7 @@ class ControlRoutes:
         self._journal = journal
         self._escalations = escalations
         self._bypasses = bypasses
+        self._undeclared = undeclared
         self._readiness = readiness
         self._server = server
         self._data = data
@@ -117,6 +120,7 @@ class ControlRoutes:
             route(front, "GET", base + "/commits", self.recent_commits),
             route(front, "GET", base + "/commits/summary", self.summarise_commits),
             route(front, "GET", base + "/bypasses", self.recent_bypasses),
+            route(front, "GET", base + "/undeclared", self.count_undeclared),
         ]
 
     async def _alive(self, _: Request) -> Response:
@@ -300,6 +304,12 @@ class ControlRoutes:
         call.require_administrator()
         found = self._bypasses.newest(call.limit(RECENT_MAX))
         return json_response({"bypasses": [bypass.to_json() for bypass in found]})
+
+    async def count_undeclared(self, call: Call) -> Response:
+        """Commits that were refused for want of a declaration; an agent sees its own."""
+        own = None if call.principal.administrator else call.principal.name
+        rows = self._undeclared.to_json(own, call.query("table"), call.limit(RECENT_MAX))
+        return json_response({"undeclared": rows})
 
     def _can_keep(self, contract: Contract) -> list[str]:
         """What is to be said of a contract that this tower can keep. Raises `BadRequest` where it can't."""

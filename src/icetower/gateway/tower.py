@@ -36,6 +36,7 @@ from icetower.gateway.token_rates import TokenRates
 from icetower.ledger.ledger import Ledger
 from icetower.observe.bypasses import Bypasses
 from icetower.observe.events import Events
+from icetower.observe.undeclared import Undeclared
 from icetower.recent import Budget
 from icetower.registry.registry import Registry
 from icetower.registry.tokens import Lifetimes
@@ -82,6 +83,7 @@ class Watch:
     events: Events
     attempts: Attempts
     bypasses: Bypasses
+    undeclared: Undeclared
     readiness: Readiness
 
 
@@ -126,6 +128,7 @@ class Tower:
                 records.journal,
                 records.escalations,
                 watch.bypasses,
+                watch.undeclared,
                 watch.readiness,
                 self.settings.server,
                 self.data,
@@ -200,7 +203,8 @@ def open_tower(settings: Settings, ambient: Ambient, *, open_to_all: bool = Fals
     attempts = Attempts(ambient, events, journal.put, slow_s=server.slow_swap_s)
     lake = Lake(upstream, storage, manifests, heads, budget)
     records = Records(registry, ledger, journal, escalations, [control, catalog])
-    watch = Watch(events, attempts, bypasses, readiness)
+    undeclared = Undeclared(ambient, events)
+    watch = Watch(events, attempts, bypasses, undeclared, readiness)
 
     gatekeeper = Gatekeeper(registry, ledger, heads.group_keys, journal.flush)
     limits = Limits(deadline_s=server.queue_deadline_s, metadata_max_bytes=server.metadata_max_bytes)
@@ -227,7 +231,7 @@ def open_tower(settings: Settings, ambient: Ambient, *, open_to_all: bool = Fals
         ambient,
         settings.client_code,
     )
-    outcomes = Outcomes(escalations, Owners(registry, ambient), attempts)
+    outcomes = Outcomes(escalations, Owners(registry, ambient), attempts, undeclared)
     replays = Replays(heads, ledger)
     commits = Commits(gate, engine, heads, replays, lifecycle, gatekeeper, outcomes, journal, ambient)
     intake = Intake(server, ambient, open_to_all=open_to_all)

@@ -45,6 +45,7 @@ class Event(StrEnum):
     METADATA_LOST = "metadata-lost"
     SWAP_SLOW = "swap-slow"
     BYPASS = "bypass"
+    UNDECLARED = "undeclared"
     LEFT_OUT = "left-out"
 
 

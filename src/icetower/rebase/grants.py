@@ -21,12 +21,13 @@ from typing import Any
 from icetower.admission.admitted import Admitted
 from icetower.admission.operations import preserves_rows
 from icetower.admission.read_scope import ReadScope, carried_over
-from icetower.errors import CommitConflict
+from icetower.errors import CommitConflict, MissingDeclaration
 from icetower.iceberg.change import Change
 from icetower.iceberg.entries import operation_name, parent_of
 from icetower.iceberg.partitions import partition_name
 from icetower.iceberg.records import DATA, POSITION_DELETES, referenced_file
 from icetower.iceberg.validation import Conflict, Level
+from icetower.protocol.declarations import LEVELS, Declaration, command_of
 from icetower.protocol.marks import BLIND_APPENDS, READ_SNAPSHOT, STRICT
 from icetower.rebase.blindness import known_blind
 from icetower.rebase.declared import unseen
@@ -42,9 +43,6 @@ from icetower.table.ground import Ground
 from icetower.table.sinks import sinks_of
 
 JSON = Mapping[str, Any]
-
-LEVELS = tuple(f"write.{command}.isolation-level" for command in ("merge", "update", "delete"))
-"""The table properties by which Spark chooses how much a command validates."""
 
 ROW_ID = 2147483540
 """The id of the column `_row_id` (specification: "Reserved Field IDs")."""
@@ -156,6 +154,7 @@ def word_for(member: Admitted, ground: Ground, *, isolation_since: int | None) -
                 "it may overwrite or delete by a filter, which has to be evaluated anew. Declare what it read: "
                 "snapshot_properties=icetower.agent.reads(table, filter) in PyIceberg; elsewhere icetower.filter and "
                 "icetower.isolation-level=serializable in its summary, or read_scope: owned in the contract",
+                None if scope is not None else _missing(member, Declaration.READ_SCOPE),
             )
         assert scope is not None
         return Word(scope.source, scope)
@@ -175,18 +174,40 @@ def word_for(member: Admitted, ground: Ground, *, isolation_since: int | None) -
         raise _refused(
             "rebase.reads",
             "it is a MERGE that inserts rows, and isolation: snapshot in the contract does not cover these: another "
-            "commit may have inserted the same rows. Where the table's owner accepts that, set "
-            f"{', '.join(LEVELS)} to snapshot; or read_scope: owned in the contract",
+            "commit may have inserted the same rows. Where the table's owner accepts that: "
+            f"{_set_isolation(member)}; or read_scope: owned in the contract",
+            _missing_isolation(member, properties),
         )
     if scope is not None:
         return Word("contract", scope, merges_vectors=scope.level is Level.SNAPSHOT)
     if all(change.is_pure_append for change in member.changes) and not any(map(is_merge, summaries)):
-        raise _refused("rebase.not-blind", _why_not_blind(member, summaries))
+        blind = not member.serializable and all(
+            kind_of(change, declared_blind=True) is Kind.BLIND for change in member.changes
+        )
+        missing = _missing(member, Declaration.BLIND_APPENDS) if blind else None
+        raise _refused("rebase.not-blind", _why_not_blind(member, summaries), missing)
     raise _refused(
         "rebase.reads",
-        "nobody says what it has read. Where snapshot isolation is enough, set "
-        f"{', '.join(LEVELS)} to snapshot; or read_scope: owned in the contract",
+        "nothing says what it has read. Where snapshot isolation is enough for the table: "
+        f"{_set_isolation(member)}; or read_scope: owned in the contract",
+        _missing_isolation(member, properties),
     )
+
+
+def _missing(member: Admitted, declaration: Declaration) -> MissingDeclaration:
+    return MissingDeclaration(str(member.identifier), declaration)
+
+
+def _missing_isolation(member: Admitted, properties: Mapping[str, str]) -> MissingDeclaration | None:
+    """None where the table has it by now: this commit was written before, and the next one will not be."""
+    if member.serializable:
+        return _missing(member, Declaration.READ_SCOPE)
+    asked = asks_for_snapshot_isolation(properties)
+    return None if asked else _missing(member, Declaration.SNAPSHOT_ISOLATION)
+
+
+def _set_isolation(member: Admitted) -> str:
+    return f"`{command_of(Declaration.SNAPSHOT_ISOLATION, str(member.identifier))}` (it sets {', '.join(LEVELS)})"
 
 
 def _why_not_blind(member: Admitted, summaries: Sequence[JSON]) -> str:
@@ -201,7 +222,8 @@ def _why_not_blind(member: Admitted, summaries: Sequence[JSON]) -> str:
             "writer's own declaration. Where it is, set icetower.blind=true in its summary"
         )
     return (
-        f"nothing says that this append is blind. Where it is, set the table property {BLIND_APPENDS}=true, "
+        "nothing says that this append is blind. Where all appends to the table are: "
+        f"`{command_of(Declaration.BLIND_APPENDS, str(member.identifier))}` (it sets {BLIND_APPENDS}=true); else "
         "blind_appends in the contract, or icetower.blind=true in its summary"
     )
 
@@ -271,8 +293,10 @@ def _declared_at(member: Admitted, ground: Ground, isolation_since: int | None) 
     return isolation_since is not None and ground.format_version > 1 and number >= isolation_since
 
 
-def _refused(rule: str, why: str) -> CommitConflict:
-    return CommitConflict(f"the table has moved on since the commit was written; not rebased: {why}", rule=rule)
+def _refused(rule: str, why: str, missing: MissingDeclaration | None = None) -> CommitConflict:
+    refused = CommitConflict(f"the table has moved on since the commit was written; not rebased: {why}", rule=rule)
+    refused.missing = missing
+    return refused
 
 
 # ── The check ────────────────────────────────────────────────────────────────────────────────────────────────────────

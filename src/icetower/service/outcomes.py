@@ -7,9 +7,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from icetower.commit.engine import Committed
-from icetower.errors import IcetowerError
+from icetower.errors import CommitConflict, IcetowerError
 from icetower.escalations.escalations import Escalations
 from icetower.ledger.ledger import key_hash
+from icetower.observe.undeclared import Undeclared
 from icetower.protocol.names import Identifier
 from icetower.registry.principals import Principal
 from icetower.service.attempts import Attempts
@@ -40,7 +41,8 @@ class Attempt:
 class Outcomes:
     """One a tower."""
 
-    def __init__(self, escalations: Escalations, owners: Owners, attempts: Attempts) -> None:
+    def __init__(self, escalations: Escalations, owners: Owners, attempts: Attempts, undeclared: Undeclared) -> None:
+        self._undeclared = undeclared
         self._escalations = escalations
         self._owners = owners
         self._attempts = attempts
@@ -55,6 +57,8 @@ class Outcomes:
         try:
             yield
         except IcetowerError as refusal:
+            if isinstance(refusal, CommitConflict) and refusal.missing is not None:
+                self._undeclared.refused(attempt.principal.name, refusal.missing)
             error = answer = await self._owners.explained(attempt.principal, refusal)
             for table in attempt.tables:
                 failure = await self._escalations.failed(attempt.principal, table, error, work=attempt.work)
