@@ -10,6 +10,9 @@ MINUTES := 10
 AGENTS := 1000
 TABLES := 100
 ROUNDS := 10
+# Compiled modules are kept in .cache. Tests start Python hundreds of times; without them each start compiles everything.
+export PYTHONPYCACHEPREFIX := $(CURDIR)/.cache/bytecode
+unexport PYTHONDONTWRITEBYTECODE
 # One more than there are cores, and four at most: tests of real servers wait for them a good part of the time.
 WORKERS := $(shell n=$$(nproc 2>/dev/null || echo 2); [ $$n -ge 3 ] && echo 4 || echo $$((n + 1)))
 

@@ -14,7 +14,9 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable
+from multiprocessing import util
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -137,20 +139,36 @@ class LeftItsLayer(BaseException):
 class Watch:
     """Fails the quick test that starts a process or connects to anything.
 
-    Python reports both to audit hooks (PEP 578), whichever module does them. `git` may be run: a clone has it.
+    Python reports both to audit hooks (PEP 578), whichever module does them, but for what `multiprocessing` spawns.
+    `git` may be run: a clone has it.
     """
 
     def __init__(self) -> None:
         self.quick: str | None = None
         self._process = os.getpid()
         sys.addaudithook(self._heard)
+        spawn = util.spawnv_passfds
+
+        def watched(path: bytes, args: Any, passfds: Any) -> int:
+            self._heard("multiprocessing.spawn", (path,))
+            return spawn(path, args, passfds)
+
+        util.spawnv_passfds = watched
 
     def _heard(self, event: str, arguments: tuple[object, ...]) -> None:
         if self.quick is None or os.getpid() != self._process:
             return
         if event == "subprocess.Popen" and Path(os.fsdecode(str(arguments[0]))).name == "git":
             return
-        if event in {"subprocess.Popen", "os.system", "os.posix_spawn", "os.fork", "os.forkpty", "pty.spawn"}:
+        if event in {
+            "subprocess.Popen",
+            "os.system",
+            "os.posix_spawn",
+            "os.fork",
+            "os.forkpty",
+            "pty.spawn",
+            "multiprocessing.spawn",
+        }:
             what = "starts a process"
         elif event == "socket.connect":
             what = "opens a connection"

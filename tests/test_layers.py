@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import socket
 import subprocess
@@ -68,7 +69,8 @@ def test_a_test_without_a_layer_or_with_two_is_an_error() -> None:
 
 
 def test_a_quick_test_starts_no_process() -> None:
-    for start in (lambda: subprocess.run(["true"], check=True), os.fork, lambda: os.system("true")):
+    spawned = multiprocessing.get_context("spawn").Process()
+    for start in (lambda: subprocess.run(["true"], check=True), os.fork, lambda: os.system("true"), spawned.start):
         with pytest.raises(layers.LeftItsLayer, match="is quick and starts a process"):
             start()
     subprocess.run(["git", "--version"], check=True, capture_output=True)

@@ -32,8 +32,9 @@ def texts() -> Iterator[tuple[Path, str]]:
         tree = ast.parse(path.read_text())
         parts = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
         alone = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+        skipped = parts | alone
         for node in ast.walk(tree):
-            if id(node) in parts | alone:
+            if id(node) in skipped:
                 continue
             if isinstance(node, ast.JoinedStr):
                 yield path, "".join(str(p.value) if isinstance(p, ast.Constant) else "…" for p in node.values)

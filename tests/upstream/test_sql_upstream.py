@@ -363,6 +363,7 @@ def _run_all(targets: list[tuple[Any, tuple[Any, ...]]]) -> list[Any]:
     return results
 
 
+@pytest.mark.full
 class TestSeveralProcesses:
     def test_each_head_has_exactly_one_successor(self, upstream: SqlUpstream, url: str) -> None:
         asyncio.run(upstream.create_namespace(("db",), {}))

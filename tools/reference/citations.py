@@ -19,6 +19,7 @@ CODE = ("src", "tests", "tools", "verify", "bench")
 _ID = re.compile(r"(?<![\w`'\"./=-])([RSAKHL])([1-9]\d?)(?![\w`'\"/=-])(?: to \1([1-9]\d?)(?!\w))?")
 _S3 = re.compile(r"\b[Tt]raps? (?:[RSAKHL]\d+(?:, | and | to ))*S3\b")
 _TEST = re.compile(r"test_(?:trap_)?([rsakhl][1-9]\d?)_")
+_DEFINED = re.compile(rf"\bdef {_TEST.pattern}")
 
 
 def ids(text: str) -> set[str]:
@@ -41,7 +42,7 @@ def cited(folders: Iterable[str] = CODE) -> Iterator[tuple[str, Path]]:
     for folder in folders:
         for path in sorted((ROOT / folder).rglob("*.py")):
             source = path.read_text()
-            if not _ID.search(source) and "def test_" not in source:
+            if not _ID.search(source) and not _DEFINED.search(source):
                 continue
             for text in _texts(source):
                 for id_ in ids(text):
