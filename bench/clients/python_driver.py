@@ -26,7 +26,7 @@ def rows(region: int, ids: list[int], price: int) -> pa.Table:
 
 
 def duckdb(uri: str, token: str, name: str) -> Callable[[], Callable[[Any], None]]:
-    import duckdb as module
+    import duckdb as module  # pyright: ignore[reportMissingImports]
 
     connection = module.connect(config={"allow_unsigned_extensions": "true"})
     for extension in ("avro", "httpfs", "iceberg"):
@@ -59,19 +59,22 @@ def main() -> None:
     client, operation, uri, token, name = sys.argv[1:6]
     region, rounds = int(sys.argv[6]), int(sys.argv[7])
     if client == "duckdb":
-        load_duckdb = duckdb(uri, token, name)
+        load = duckdb(uri, token, name)
+
+        def begin(number: int, new: pa.Table) -> Callable[[], Any]:
+            del number
+            insert = load()
+            return lambda: insert(new)
     else:
         from pyiceberg.catalog import load_catalog
 
         catalog = load_catalog("lake", type="rest", uri=uri, **({"token": token} if token else {}))
+
+        def begin(number: int, new: pa.Table) -> Callable[[], Any]:
+            return pick(client, operation, catalog.load_table(name), region, number, new)
+
     for number in range(rounds):
-        new = rows(region, [100 + number], number)
-        if client == "duckdb":
-            insert = load_duckdb()
-            work: Callable[[], Any] = lambda insert=insert, new=new: insert(new)  # noqa: E731
-        else:
-            table = catalog.load_table(name)
-            work = pick(client, operation, table, region, number, new)
+        work = begin(number, rows(region, [100 + number], number))
         sys.stdout.write("ready\n")
         sys.stdout.flush()
         sys.stdin.readline()
@@ -89,19 +92,20 @@ def pick(client: str, operation: str, table: Any, region: int, number: int, new:
     """The call that a user of the client makes."""
     from pyiceberg.expressions import And, EqualTo
 
-    mine = EqualTo("region", f"r{region}")
+    equal: Any = EqualTo  # it takes no arguments by its types
+    mine = equal("region", f"r{region}")
     if client == "polars":
-        import polars
+        import polars  # pyright: ignore[reportMissingImports]
 
         return lambda: polars.from_arrow(new).write_iceberg(table, mode="append")
     if client == "daft":
-        import daft
+        import daft  # pyright: ignore[reportMissingImports]
 
         return lambda: daft.from_arrow(new).write_iceberg(table, mode="append")
     calls: dict[str, Callable[[], Any]] = {
         "append": lambda: table.append(new),
         "overwrite": lambda: table.overwrite(rows(region, list(range(5)), number + 1), overwrite_filter=mine),
-        "delete": lambda: table.delete(And(mine, EqualTo("id", region * 1000 + 10 + number))),
+        "delete": lambda: table.delete(And(mine, equal("id", region * 1000 + 10 + number))),
         "upsert": lambda: table.upsert(rows(region, [0, 1, 50 + number], number + 1), join_cols=["id"]),
     }
     return calls[operation]

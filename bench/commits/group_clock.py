@@ -48,7 +48,8 @@ class Clock:
 
     @types.coroutine
     def _driven(self, inner: Coroutine[Any, Any, Any]) -> Generator[Any, Any, Any]:
-        step, given = inner.send, None
+        step: Callable[[Any], Any] = inner.send
+        given: Any = None
         while True:
             began_s = time.thread_time()
             try:

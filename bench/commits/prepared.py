@@ -81,7 +81,7 @@ def prepare_one(
     schema = next(s for s in metadata["schemas"] if s["schema-id"] == metadata["current-schema-id"])
     spec = metadata["partition-specs"][0]
     entries = [Entry(ADDED, snapshot_id, None, None, file)]
-    common = {"spec_fields": spec["fields"], "spec_id": spec["spec-id"], "schema": schema, "content": 0}
+    common: dict[str, Any] = {"spec_fields": spec["fields"], "spec_id": spec["spec-id"], "schema": schema, "content": 0}
     manifest = write_manifest(entries, format_version=metadata["format-version"], snapshot_id=snapshot_id, **common)
     manifest_path = f"{metadata['location']}/metadata/prepared-{row_id}-m0.avro"
     _place(manifest_path).write_bytes(manifest)

@@ -123,7 +123,10 @@ def _process(jobs: list[Job], pipe: Connection) -> None:
         used = resource.getrusage(resource.RUSAGE_SELF)
         time.sleep(max(0.0, from_s - time.monotonic()))
         _with_threads(
-            [lambda job=job, t=table: _write(job, *t, from_s, done) for job, table in zip(jobs, tables, strict=True)]
+            [
+                lambda job=job, t=table: _write(job, t[0], t[1], from_s, done)
+                for job, table in zip(jobs, tables, strict=True)
+            ]
         )
     except Exception as error:
         pipe.send(f"{type(error).__name__}: {error}")

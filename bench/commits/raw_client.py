@@ -30,6 +30,8 @@ class Connection(asyncio.Protocol):
     async def open(cls, uri: str) -> Connection:
         """Connect. Raises `OSError`."""
         parts = urlsplit(uri)
+        assert parts.hostname is not None, uri
+        assert parts.port is not None, uri
         _, connection = await asyncio.get_running_loop().create_connection(cls, parts.hostname, parts.port)
         return connection
 

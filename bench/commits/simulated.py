@@ -68,7 +68,11 @@ def main(given: list[str] | None = None) -> int:
         parser.error(f"--add: there is no {RESULTS}")
     console = Console(width=None if sys.stdout.isatty() else pages.WIDTH)
     kept: dict[str, Any] = json.loads(RESULTS.read_text()) if asked.add else {}
-    results = {"machine": pages.machine_now(), "provider": kept.get("provider"), "rounds": kept.get("rounds", [])}
+    results: dict[str, Any] = {
+        "machine": pages.machine_now(),
+        "provider": kept.get("provider"),
+        "rounds": kept.get("rounds", []),
+    }
     if results["provider"] is None:
         with pages.folders() as folder:
             results["provider"] = measure_calls(folder())
@@ -202,6 +206,7 @@ def _read(storage: slow_io.SlowFileIO, path: str) -> None:
 
 def setup_of(side: str, writers: int, processors: Mapping[str, float]) -> Setup:
     """What the writers of a side do: each begins anew as soon as it has been answered."""
+    more: dict[str, Any] = dict(processors)
     return Setup(
         model="client",
         pattern="optimistic" if side == OPTIMISTIC else "group",
@@ -215,7 +220,7 @@ def setup_of(side: str, writers: int, processors: Mapping[str, float]) -> Setup:
         runtime_sigma=0.0,
         runtime_floor_s=0.0,
         deadline_s=60.0,
-        **processors,
+        **more,
     )
 
 

@@ -11,7 +11,7 @@ import os
 import time
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from pyiceberg.io import FileIO, InputFile, InputStream, OutputFile, OutputStream
 
@@ -51,7 +51,7 @@ class _Input(InputFile):
     def open(self, seekable: bool = True) -> InputStream:
         # One GET for the whole file, however it is read: the files of a commit are small.
         time.sleep(self._latency.get_s())
-        return BytesIO(_read(_place(self.location)))
+        return cast(InputStream, BytesIO(_read(_place(self.location))))
 
 
 class _Sink(BytesIO):
@@ -95,7 +95,8 @@ class _Output(OutputFile):
         return _Input(self.location, self._latency)
 
     def create(self, overwrite: bool = False) -> OutputStream:
-        return _Sink(_place(self.location), self._latency, os.O_TRUNC if overwrite else os.O_EXCL, self._tally)
+        flags = os.O_TRUNC if overwrite else os.O_EXCL
+        return cast(OutputStream, _Sink(_place(self.location), self._latency, flags, self._tally))
 
 
 class SlowFileIO(FileIO):

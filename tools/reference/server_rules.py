@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from tools.reference.pages import code, table
 
@@ -34,11 +36,12 @@ EXCEPTIONS: dict[str, str] = tomllib.loads(_FILE.read_text())["exceptions"]
 def read() -> tuple[ServerRule, ...]:
     """All rules, in the order of the file."""
     entries = tomllib.loads(_FILE.read_text())
-    return tuple(
-        ServerRule(id_, **{name: tuple(value) if isinstance(value, list) else value for name, value in entry.items()})
-        for id_, entry in entries.items()
-        if id_ != "exceptions"
-    )
+    return tuple(_rule(id_, entry) for id_, entry in entries.items() if id_ != "exceptions")
+
+
+def _rule(id_: str, entry: Mapping[str, Any]) -> ServerRule:
+    fields: dict[str, Any] = {name: tuple(of) if isinstance(of, list) else of for name, of in entry.items()}
+    return ServerRule(id_, **fields)
 
 
 def tables() -> dict[str, str]:

@@ -38,7 +38,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from tools import jars, java
 
@@ -181,7 +181,7 @@ class Oracle:
             process.kill()
             process.wait()
 
-    def __enter__(self) -> Oracle:
+    def __enter__(self) -> Self:
         self.start()
         return self
 

@@ -19,7 +19,7 @@ import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -117,7 +117,7 @@ def judge(name: str, case: Case, outcome: Mapping[str, Any], coverage: Coverage 
 
 def answers(
     oracle: Oracle, cases: Iterable[tuple[str, Case]], coverage: Coverage | None = None, chunk: int = CHUNK
-) -> Iterator[Answer]:
+) -> Generator[Answer]:
     """Every case through both, in order. Iceberg is a chunk ahead of the model, in a thread of its own."""
     waiting = iter(cases)
     with ThreadPoolExecutor(1) as pool:

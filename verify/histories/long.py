@@ -181,7 +181,7 @@ class LongHistory:
             data = write_manifest([entry], snapshot_id=snapshot_id, **self._shape(content))
             known = file.encoded[status] = avro_files.unpack(data, what="an entry").body
             if content not in self._templates:
-                _, body = avro_files._split(data)
+                _, body = avro_files._split(data)  # pyright: ignore[reportPrivateUsage] - the file as it is
                 self._templates[content] = (data[: -len(body)], data[-16:])
         return known
 

@@ -262,16 +262,16 @@ class World:
             merge: small manifests may be merged with what it writes.
             relist: it lays all data manifests out anew.
         """
-        added, removed = list(added), {file.path: file for file in removed}
-        self.log.append((self.author, added, list(removed.values())))
+        added, gone = list(added), {file.path: file for file in removed}
+        self.log.append((self.author, added, list(gone.values())))
         self._number += 1
         snapshots: list[JSON] = self.metadata["snapshots"]
         snapshot_id, number = 1_000 + len(snapshots) * 7, self._number if self.version > 1 else 0
         kept: list[Manifest] = []
         written: list[Manifest] = []
         for manifest in self.manifests:
-            if any(file.path in removed for file in manifest.files):
-                entries = [(file, DELETED if file.path in removed else EXISTING) for file in manifest.files]
+            if any(file.path in gone for file in manifest.files):
+                entries = [(file, DELETED if file.path in gone else EXISTING) for file in manifest.files]
                 written += self._written(entries, manifest.row.spec_id, manifest.row.content, snapshot_id, number)
             else:
                 kept.append(manifest)
@@ -291,7 +291,7 @@ class World:
                 kept = [manifest for manifest in kept if manifest not in same]
             written += self._written(entries, spec_id, content, snapshot_id, number)
         self.manifests = [*written[::-1], *kept]
-        for path in removed:
+        for path in gone:
             del self.files[path]
         self.files.update((file.path, file) for file in added)
         self._publish(snapshot_id, number, operation, summary or {})
@@ -368,9 +368,10 @@ class World:
         for file in manifest.files:
             if file.entry.file.first_row_id is None:
                 e, f = file.entry, file.entry.file
-                fields = {name: getattr(f, name) for name in f.__dataclass_fields__} | {"first_row_id": next_row_id}
-                record = {**f.record, "first_row_id": next_row_id}
-                new = DataFile(**{**fields, "record": record})
+                fields: JSON = {name: getattr(f, name) for name in f.__dataclass_fields__}
+                fields["first_row_id"] = next_row_id
+                fields["record"] = {**f.record, "first_row_id": next_row_id}
+                new = DataFile(**fields)
                 file.entry = Entry(e.status, e.snapshot_id, e.sequence_number, e.file_sequence_number, new)
                 next_row_id += f.record_count
 

@@ -122,12 +122,13 @@ def dumped(value: Any) -> bytes:
 def avro_changed(source: random.Random, data: bytes) -> bytes:
     """A container file whose schema, header, block counts or records were changed, packed again so that it is read."""
     stream = io.BytesIO(data)
-    header = fastavro.schemaless_reader(stream, _HEADER, None)
-    meta, marker = dict(header["meta"]), header["sync"]
+    header: Any = fastavro.schemaless_reader(stream, _HEADER, None)
+    meta: dict[str, bytes] = dict(header["meta"])
+    marker: bytes = header["sync"]
     blocks: list[tuple[int, bytes]] = []
     while stream.tell() < len(data):
-        count = fastavro.schemaless_reader(stream, _LONG, None)
-        packed = fastavro.schemaless_reader(stream, _BYTES, None)
+        count: Any = fastavro.schemaless_reader(stream, _LONG, None)
+        packed: Any = fastavro.schemaless_reader(stream, _BYTES, None)
         stream.read(16)
         blocks.append((count, zlib.decompress(packed, -15) if meta.get("avro.codec") == b"deflate" else packed))
     for _ in range(source.choice((1, 1, 2))):
@@ -151,6 +152,8 @@ def avro_changed(source: random.Random, data: bytes) -> bytes:
             case _ if blocks:
                 at = source.randrange(len(blocks))
                 blocks[at] = (blocks[at][0], bytes_changed(source, blocks[at][1]))
+            case _:
+                pass
     out = bytearray(b"Obj\x01")
     put_long(out, len(meta))
     for key, value in meta.items():

@@ -63,7 +63,7 @@ def data_file(
     path: str, partition: tuple[Any, ...], *, content: int = DATA, rows: int = 1, size_bytes: int = 100, **more: Any
 ) -> DataFile:
     kind = "PUFFIN" if more.get("referenced_data_file") and more.get("content_offset") is not None else "PARQUET"
-    record = {
+    record: dict[str, Any] = {
         "content": content,
         "file_path": path,
         "file_format": kind,

@@ -142,7 +142,7 @@ def _rewrite(writer: Writer, draft: Draft, data: Sequence[Listed]) -> None:
     some = [each for each in data if (each[1].file.spec, each[1].file.partition) == place][:3]
     paths = {entry.file.path for _, entry in some}
     gone = [listed for path in paths for listed in writer.vectors_of(draft, path)]
-    rows = [row for path, _, row, *its in visible(draft.case, draft.base) if path in paths]
+    rows = [row for path, _, row, *_ in visible(draft.case, draft.base) if path in paths]
     spec = writer.rng.choice((place[0], writer.spec()))
     grouped: defaultdict[Partition, list[Row]] = defaultdict(list)
     for row in rows:

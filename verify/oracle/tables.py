@@ -59,7 +59,7 @@ def specs_of(rng: Random, columns: Sequence[Column]) -> tuple[Spec, ...]:
     spec: Spec = ()
     for _ in range(rng.choices((0, 1, 2, 3), (1, 8, 8, 3))[0]):
         spec = (*spec, fresh(spec))
-    specs = [spec]
+    specs: list[Spec] = [spec]
     for _ in range(rng.choices((0, 1, 2), (5, 4, 2))[0]):
         specs.append(_evolved(rng, specs[-1], fresh))
     return tuple(specs)

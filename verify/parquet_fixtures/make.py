@@ -15,10 +15,10 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-import arro3.core
-import arro3.io
-import duckdb
-import polars
+import arro3.core  # pyright: ignore[reportMissingImports]
+import arro3.io  # pyright: ignore[reportMissingImports]
+import duckdb  # pyright: ignore[reportMissingImports]
+import polars  # pyright: ignore[reportMissingImports]
 import pyarrow as pa
 from pyspark.sql import SparkSession
 

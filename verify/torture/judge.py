@@ -46,7 +46,7 @@ from verify.torture.ledger import Attempt, Intent, Step
 from verify.torture.memory import manifest_list_of, manifest_of
 
 JSON = Mapping[str, Any]
-INVARIANTS = tuple(line.split()[0] for line in __doc__.splitlines() if line.startswith("    "))
+INVARIANTS = tuple(line.split()[0] for line in (__doc__ or "").splitlines() if line.startswith("    "))
 ISOLATION = ("write.delete.isolation-level", "write.update.isolation-level", "write.merge.isolation-level")
 
 

@@ -200,7 +200,7 @@ class RealPen(Pen):
             number = row_of(path)
             out = io.BytesIO()
             pq.write_table(pa.table({"id": [number], "p": [partition]}, schema=schema), out)
-            self._files[path] = out.getvalue()
+            self.files[path] = out.getvalue()
         return made
 
 
@@ -310,7 +310,7 @@ class _Client(threading.Thread):
             if status == 409:  # stale: as every client does, clean up, read anew, write anew
                 for attempt in attempts:
                     for path in attempt.own:
-                        self._pen._files.pop(path, None)
+                        self._pen.files.pop(path, None)
                 attempts = []
             elif status is not None and status < 500:
                 raise Broken(f"{job.kind} under {job.key}: {status} {answer.text[:400] if answer else ''}")
@@ -373,7 +373,7 @@ class _Client(threading.Thread):
                 "spec-id": 0,
                 "partition": [partition],
                 "record-count": rows,
-                "file-size-in-bytes": len(self._pen._files[path]),
+                "file-size-in-bytes": len(self._pen.files[path]),
             }
             for path, (partition, rows) in self._files.items()
         ]

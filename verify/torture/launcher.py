@@ -10,6 +10,7 @@ step, right after it, or, for a write, with half of the bytes in place. Nothing 
 
 from __future__ import annotations
 
+import importlib
 import json
 import mmap
 import os
@@ -115,10 +116,8 @@ def serve(order: dict[str, Any], steps: mmap.mmap) -> None:
 
 def warm() -> None:
     """Import once what every child needs. Threads would not survive the fork: none is started."""
-    import icetower.cli.app
-    import icetower.cli.serve
-    import icetower.gateway.app
-    import icetower.gateway.settings  # noqa: F401
+    for module in ("cli.app", "cli.serve", "gateway.app", "gateway.settings"):
+        importlib.import_module(f"icetower.{module}")
 
 
 def main() -> None:

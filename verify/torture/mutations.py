@@ -6,6 +6,8 @@ Most are broken at the doors (`Door`, `Commits`), where an engine that makes the
 does not; the others by a patch of one pure function.
 """
 
+# pyright: reportPrivateUsage=false
+# A mutation replaces what a module keeps to itself.
 from __future__ import annotations
 
 import asyncio
@@ -67,9 +69,8 @@ def _of_towers(broken: Callable[..., Any], right: Callable[..., Any]) -> Callabl
 
 def _door(**broken: Callable[..., Any]) -> Callable[[], AbstractContextManager[Any]]:
     rights = {"swap": _SWAP, "write": _WRITE}
-    return lambda: mock.patch.multiple(
-        Door, **{name: _of_towers(function, rights[name]) for name, function in broken.items()}
-    )
+    chosen: dict[str, Any] = {name: _of_towers(function, rights[name]) for name, function in broken.items()}
+    return lambda: mock.patch.multiple(Door, **chosen)
 
 
 def _function(owner: Any, **broken: Any) -> Callable[[], AbstractContextManager[Any]]:

@@ -70,7 +70,7 @@ class Pen:
     """Writes a client's files straight into the storage: a client whose own writes fail has nothing to commit."""
 
     def __init__(self, files: dict[str, bytes], written: set[str]) -> None:
-        self._files = files
+        self.files = files
         self._written = written
 
     def data_files(self, metadata: JSON, names: Sequence[str], partition: int, rows: int) -> dict[str, tuple[int, int]]:
@@ -78,7 +78,7 @@ class Pen:
         made: dict[str, tuple[int, int]] = {}
         for name in names:
             path = f"{metadata['location']}/data/p={partition}/{name}.parquet"
-            self._files[path] = name.encode()
+            self.files[path] = name.encode()
             self._written.add(path)
             made[path] = (partition, rows)
         return made
@@ -98,9 +98,9 @@ class Pen:
         return () if snapshot is None else manifest_list_of(self._read(snapshot["manifest-list"]))
 
     def _read(self, path: str) -> bytes:
-        if path not in self._files:
+        if path not in self.files:
             raise Gone(path)
-        return self._files[path]
+        return self.files[path]
 
     def commit(
         self, intent: Intent, metadata: JSON, wishes: Sequence[Wish], snapshot_ids: Sequence[int], now_ms: int
@@ -158,7 +158,7 @@ class Pen:
         spec_id: int = metadata["default-spec-id"]
         spec = next(spec for spec in metadata["partition-specs"] if spec["spec-id"] == spec_id)
         for path, (partition, rows) in wish.add.items():
-            file = data_file(path, (partition,) if spec["fields"] else (), rows, len(self._files[path]))
+            file = data_file(path, (partition,) if spec["fields"] else (), rows, len(self.files[path]))
             by_spec.setdefault(spec_id, []).append(Entry(ADDED, None, number, None, file))
         new = [
             self._manifest(metadata, snapshot_id, at, entries, of, base.number, own)
@@ -173,7 +173,7 @@ class Pen:
             next_row_id = after
         path = f"{metadata['location']}/metadata/snap-{snapshot_id}-client.avro"
         own.append(path)
-        self._files[path] = write_manifest_list(
+        self.files[path] = write_manifest_list(
             rows,
             format_version=version,
             snapshot_id=snapshot_id,
@@ -198,7 +198,7 @@ class Pen:
         return snapshot, step, _Base(snapshot_id, rows, totals, base.number + 1, next_row_id)
 
     def _sizes(self, wish: Wish) -> int:
-        return sum(len(self._files[path]) for path in wish.add)
+        return sum(len(self.files[path]) for path in wish.add)
 
     def _manifest(
         self,
@@ -221,7 +221,7 @@ class Pen:
             "snapshot_id": snapshot_id,
         }
         data = write_manifest(entries, format_version=metadata["format-version"], **shape)
-        self._files[path] = data
+        self.files[path] = data
         own.append(path)
         return manifest_row(path, data, entries, sequence_number=number, **shape)
 

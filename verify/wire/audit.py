@@ -37,7 +37,7 @@ class Entry(NamedTuple):
 def entries(snapshot: Outcome) -> list[Entry]:
     """All entries of a snapshot's manifests, in order."""
     return [
-        Entry(*entry, bool(manifest["content"]), manifest["spec"], tuple(file[3]), file[1])
+        Entry._make((*entry, bool(manifest["content"]), manifest["spec"], tuple(file[3]), file[1]))
         for manifest in snapshot["manifests"]
         for entry, file in zip(manifest["entries"], manifest["files"], strict=True)
     ]
