@@ -5,11 +5,12 @@ Source: Apache Iceberg 1.12, `MergingSnapshotProducer.validationHistory`, `Snaps
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from icetower.iceberg.entries import Files, operation_name, parent_of
+from icetower.iceberg.lineage import ancestors
 from icetower.iceberg.records import ManifestFile
 from icetower.table.head import HeadState
 
@@ -26,24 +27,12 @@ def branch_head(head: HeadState, branch: str) -> JSON | None:
 
 def is_ancestor(head: HeadState, snapshot_id: int, of: int) -> bool:
     """Whether `snapshot_id` is `of` or one of its ancestors, as far as the table still knows them."""
-    return any(snapshot["snapshot-id"] == snapshot_id for snapshot in _line(head, of, until=None))
+    return any(snapshot["snapshot-id"] == snapshot_id for snapshot in ancestors(head.snapshots.get, of))
 
 
 def since(head: HeadState, parent: JSON, start: int | None) -> tuple[JSON, ...]:
     """The snapshots after `start` up to `parent`, newest first; all that are known if the walk never meets it."""
-    return tuple(_line(head, parent["snapshot-id"], until=start))
-
-
-def _line(head: HeadState, snapshot_id: int, *, until: int | None) -> Iterator[JSON]:
-    wanted: int | None = snapshot_id
-    left = len(head.snapshots)  # a snapshot that is its own ancestor, in forged metadata, must not hold us forever
-    while wanted is not None and wanted != until and left:
-        snapshot = head.snapshots.get(wanted)
-        if snapshot is None:
-            return
-        left -= 1
-        yield snapshot
-        wanted = parent_of(snapshot)
+    return tuple(ancestors(head.snapshots.get, parent["snapshot-id"], until=start))
 
 
 @dataclass(frozen=True, slots=True)

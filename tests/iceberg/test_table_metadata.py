@@ -397,8 +397,6 @@ def test_a_line_of_snapshots(version: int) -> None:
     assert metadata.get("next-row-id") == (30 if version == 3 else None)
     assert log_of(metadata) == [1, 2, 3]
     assert [entry["snapshot-id"] for entry in tm.ancestors(metadata, 3)] == [3, 2, 1]
-    assert tm.is_ancestor(metadata, 1, 3)
-    assert not tm.is_ancestor(metadata, 3, 1)
     assert tm.snapshot(metadata, 2) == metadata["snapshots"][1]
     assert tm.snapshot(metadata, 22) is None
     assert tm.ref_head(metadata, "dev") is None

@@ -23,6 +23,7 @@ from icetower.errors import (
     UpstreamFailed,
 )
 from icetower.iceberg import metadata as table_metadata
+from icetower.iceberg.lineage import Lineage
 from icetower.table.head import HeadState
 from verify.torture.ledger import Attempt, Intent
 from verify.torture.towers import Down, Lost, Tower
@@ -182,7 +183,7 @@ class Client:
             if head is None or not attempt.steps:
                 return False
             at = table_metadata.ref_head(head.metadata, attempt.intent.ref)
-            found = at is not None and table_metadata.is_ancestor(head.metadata, attempt.steps[-1].snapshot_id, at)
+            found = at is not None and attempt.steps[-1].snapshot_id in Lineage.of(head.snapshots.get, at).ids
             if not found:
                 return False
         return True

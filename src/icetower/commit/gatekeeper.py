@@ -12,6 +12,7 @@ from icetower.admission.identity import application_of
 from icetower.commit.group_keys import GroupKeys, commits_of, group_of
 from icetower.commit.retention import YOUNG_MS
 from icetower.errors import CommitConflict, CommitStateUnknown, Forbidden, IcetowerError
+from icetower.iceberg.lineage import JSON
 from icetower.ledger.histories import Fate, TableName
 from icetower.ledger.ledger import Batch, Commit, CommitKey, Expired, Group, Ledger
 from icetower.protocol.marks import GROUP_FILE, REF
@@ -20,7 +21,6 @@ from icetower.registry.registry import RESERVED_NAME, Registry
 from icetower.table.branches import Branches
 from icetower.table.head import HeadState
 from icetower.table.keys import record_of
-from icetower.table.lines import JSON
 
 TABLES_MAX = 1_024
 """Of so many tables it is known when young snapshots were removed from them last."""

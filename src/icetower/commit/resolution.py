@@ -56,13 +56,13 @@ from typing import Any
 
 from icetower.admission.identity import Identity, application_of
 from icetower.errors import IcetowerError, KeyMisused, ValidationFailed
+from icetower.iceberg.lineage import Find, reaches
 from icetower.ledger.histories import Fate
 from icetower.ledger.ledger import Commit, CommitKey
 from icetower.protocol.marks import CLIENT_LIST, PRINCIPAL
 from icetower.protocol.names import Identifier
 from icetower.table.head import HeadState
 from icetower.table.keys import Keys
-from icetower.table.lines import Find, reaches
 
 JSON = Mapping[str, Any]
 

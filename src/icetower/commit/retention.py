@@ -29,11 +29,12 @@ Source: Apache Iceberg 1.12, `RemoveSnapshots`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from icetower.admission.properties import positive
+from icetower.iceberg.lineage import ancestors
 from icetower.iceberg.metadata import Metadata
 from icetower.protocol.marks import RETENTION_AGE_MAX_MS, RETENTION_SINKS_MAX_MS, RETENTION_SNAPSHOTS_MAX
 from icetower.table.sinks import sinks_of
@@ -70,7 +71,7 @@ def expirable(
     on_lines: set[int] = set()
     for ref in refs.values():
         if ref.get("type") == "branch":
-            line = list(_line(snapshots, ref["snapshot-id"]))
+            line = list(ancestors(snapshots.get, ref["snapshot-id"]))
             on_lines.update(snapshot["snapshot-id"] for snapshot in line)
             kept.update(snapshot["snapshot-id"] for snapshot in line[: _cut(line, ref, rule, keep)])
     return tuple(
@@ -114,16 +115,6 @@ def _worthwhile(metadata: Metadata, rule: _Rule) -> bool:
         and len(snapshots) - spared > rule.snapshots_max
         and snapshots[spared]["timestamp-ms"] < rule.now_ms - YOUNG_MS
     )
-
-
-def _line(snapshots: Mapping[int, JSON], snapshot_id: int) -> Iterator[JSON]:
-    """A snapshot and its ancestors, as far as the table still has them."""
-    wanted: int | None = snapshot_id
-    left = len(snapshots)  # forged metadata may go round in circles
-    while wanted is not None and left and (snapshot := snapshots.get(wanted)) is not None:
-        left -= 1
-        yield snapshot
-        wanted = snapshot.get("parent-snapshot-id")
 
 
 def _cut(line: list[JSON], ref: JSON, rule: _Rule, keep: frozenset[int]) -> int:

@@ -17,7 +17,7 @@ from typing import Any
 import orjson
 
 from icetower.errors import BadRequest, ValidationFailed
-from icetower.iceberg import schemas, specs
+from icetower.iceberg import lineage, schemas, specs
 from icetower.iceberg.builder import MAIN, Metadata, checked_version, no_snapshot, with_legacy_fields
 from icetower.iceberg.partitions import spec_of
 from icetower.iceberg.shapes import JSON, integer, mapping, objects, optional_integer, text, text_map
@@ -35,7 +35,6 @@ __all__ = [
     "current_snapshot_id",
     "data_location",
     "failed_requirements",
-    "is_ancestor",
     "metadata_path",
     "new_table",
     "parse",
@@ -305,28 +304,9 @@ def snapshot(metadata: Metadata, snapshot_id: int) -> JSON | None:
     return next((entry for entry in reversed(metadata["snapshots"]) if entry["snapshot-id"] == snapshot_id), None)
 
 
-def ancestors(metadata: Metadata, snapshot_id: int) -> Iterator[JSON]:
+def ancestors(metadata: Metadata, snapshot_id: int) -> Iterator[Mapping[str, Any]]:
     """The snapshot itself, its parent, and so on, as far as the table still has them."""
-    # A parent is listed before its children, so one walk from the end finds the whole line. Where replaced or imported
-    # history is listed otherwise, an index does.
-    wanted: int | None = snapshot_id
-    by_id: dict[int, JSON] | None = None
-    rest = reversed(metadata["snapshots"])
-    while wanted is not None:
-        found = next((entry for entry in rest if entry["snapshot-id"] == wanted), None) if by_id is None else None
-        if found is None:
-            if by_id is None:
-                by_id = {entry["snapshot-id"]: entry for entry in metadata["snapshots"]}
-            found = by_id.pop(wanted, None)
-        if found is None:
-            return
-        yield found
-        wanted = found.get("parent-snapshot-id")
-
-
-def is_ancestor(metadata: Metadata, snapshot_id: int, of: int) -> bool:
-    """Whether `snapshot_id` is `of` itself or one of its ancestors."""
-    return any(entry["snapshot-id"] == snapshot_id for entry in ancestors(metadata, of))
+    return lineage.ancestors({entry["snapshot-id"]: entry for entry in metadata["snapshots"]}.get, snapshot_id)
 
 
 def data_location(location: str, properties: Mapping[str, str]) -> str:

@@ -15,9 +15,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from icetower.iceberg.lineage import Lineage
 from icetower.iceberg.metadata import current_snapshot_id
 from icetower.protocol.marks import SOURCE_SNAPSHOT
-from icetower.table.lines import Line
 
 Metadata = Mapping[str, Any]
 Snapshot = Mapping[str, Any]
@@ -98,7 +98,7 @@ def lineage(batches: Mapping[int, Logged], snapshot: int | None) -> tuple[set[in
 def picked(target: Metadata) -> Iterator[int]:
     """Snapshots that were picked into the target's history (Iceberg's `cherrypick_snapshot`, `publish_changes`)."""
     by_id = {entry["snapshot-id"]: entry for entry in target["snapshots"]}
-    for snapshot_id in Line.of(by_id.get, current_snapshot_id(target)).ids:
+    for snapshot_id in Lineage.of(by_id.get, current_snapshot_id(target)).ids:
         source = by_id[snapshot_id].get("summary", {}).get(SOURCE_SNAPSHOT, "")
         if source.isascii() and source.isdigit():
             yield int(source)
@@ -112,7 +112,7 @@ def standing(target: Metadata, batches: Mapping[int, Logged], seen: Collection[i
         seen: the target has rows with keys that came with these batches, and with no other.
     """
     by_id: dict[int, Snapshot] = {entry["snapshot-id"]: entry for entry in target["snapshots"]}
-    line = Line.of(by_id.get, current_snapshot_id(target))
+    line = Lineage.of(by_id.get, current_snapshot_id(target))
     complete = line.cut_at is None
     path = [*line.ids]
     cut_at_ms = by_id[path[-1]]["timestamp-ms"] if path else 0

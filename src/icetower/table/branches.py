@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from functools import cached_property
 
+from icetower.iceberg.entries import parent_of
+from icetower.iceberg.lineage import JSON, Lineage, ancestors, number_of
 from icetower.protocol.marks import REF, SOURCE_SNAPSHOT
 from icetower.table.head import HeadState
-from icetower.table.lines import JSON, Line, number_of
 
 
 class Branches:
@@ -20,7 +21,7 @@ class Branches:
     def __init__(self, old: HeadState, new: HeadState) -> None:
         self._old = old
         self._new = new
-        self._lines: dict[tuple[bool, str], Line] = {}
+        self._lines: dict[tuple[bool, str], Lineage] = {}
 
     def has(self, ref: str, snapshot: JSON) -> bool | None:
         """Whether a snapshot is in the history of a ref, or of any where there is no name; None: nobody can tell.
@@ -39,14 +40,14 @@ class Branches:
     def cut_off(self, gone: Collection[int]) -> list[int]:
         """Snapshots that stay, but are not found any more from the head of their own ref when some have gone."""
         newest = max((number_of(self._find(snapshot_id)) for snapshot_id in gone), default=0)
-        left: dict[str, Line] = {}
+        left: dict[str, Lineage] = {}
         found: list[int] = []
         for snapshot_id, snapshot in self._new.snapshots.items():
             ref = (snapshot.get("summary") or {}).get(REF)
             if not ref or number_of(snapshot) > newest or not self.has(ref, snapshot):
                 continue
             if ref not in left:
-                left[ref] = Line.of(self._new.snapshots.get, self._new.ref(ref))
+                left[ref] = Lineage.of(self._new.snapshots.get, self._new.ref(ref))
             if left[ref].has(snapshot) is None:
                 found.append(snapshot_id)
         return found
@@ -81,21 +82,16 @@ class Branches:
         seen: set[int] = set()
         cut_at: int | None = None
         for head_id in heads:
-            wanted: int | None = head_id
-            number = 0
-            while wanted is not None and wanted not in seen:
-                entry = self._find(wanted)
-                if entry is None:
-                    cut_at = max(cut_at or 0, number)
-                    break
-                seen.add(wanted)
-                number = number_of(entry)
-                wanted = entry.get("parent-snapshot-id")
+            walked = list(ancestors(self._find, head_id, seen=seen))
+            last = walked[-1] if walked else None
+            beyond = head_id if last is None else parent_of(last)
+            if beyond is not None and beyond not in seen:
+                cut_at = max(cut_at or 0, number_of(last))
         return seen, cut_at
 
-    def _line(self, ref: str, *, after: bool) -> Line | None:
+    def _line(self, ref: str, *, after: bool) -> Lineage | None:
         if (after, ref) not in self._lines:
-            self._lines[after, ref] = Line.of(self._find, (self._new if after else self._old).ref(ref))
+            self._lines[after, ref] = Lineage.of(self._find, (self._new if after else self._old).ref(ref))
         line = self._lines[after, ref]
         return line if line.ids else None
 

@@ -14,6 +14,7 @@ from icetower.errors import CommitConflict, ValidationFailed
 from icetower.iceberg import metadata as table_metadata
 from icetower.iceberg.entries import Files, NeedsFile, parent_of
 from icetower.iceberg.growing import Growing
+from icetower.iceberg.lineage import ancestors
 from icetower.iceberg.listing import Listing
 from icetower.iceberg.manifests import Manifest, ManifestFile
 from icetower.iceberg.metadata import Metadata
@@ -143,15 +144,7 @@ class Ground:
 
     def line(self, snapshot_id: int, *, until: int | None = None) -> Iterator[JSON]:
         """A snapshot and its ancestors as far as the table knows them, newest first, up to and without `until`."""
-        wanted: int | None = snapshot_id
-        left = len(self.view.get("snapshots", ()))  # a loop in forged metadata must not hold us for ever
-        while wanted is not None and wanted != until and left:
-            snapshot = self.snapshot(wanted)
-            if snapshot is None:
-                return
-            left -= 1
-            yield snapshot
-            wanted = parent_of(snapshot)
+        return ancestors(self.snapshot, snapshot_id, until=until)
 
     def is_ancestor(self, snapshot_id: int, of: int) -> bool:
         """Whether `snapshot_id` is `of` or one of its ancestors."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from icetower.table.lines import Line, reaches
+from icetower.iceberg.lineage import Lineage, reaches
 
 
 def table(*snapshots: tuple[int, int | None, int]) -> dict[int, dict[str, Any]]:
@@ -44,4 +44,4 @@ def test_a_snapshot_is_on_a_line_or_not_or_nobody_can_tell(
     snapshots: dict[int, dict[str, Any]], head: int | None, sought: int, found: bool | None
 ) -> None:
     assert reaches(snapshots.get, head, sought) is found
-    assert Line.of(snapshots.get, head).has(snapshots[sought]) is found
+    assert Lineage.of(snapshots.get, head).has(snapshots[sought]) is found

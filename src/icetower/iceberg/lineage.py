@@ -1,0 +1,91 @@
+"""The ancestry of snapshots: the one walk from a snapshot to its ancestors, and whether a history has a snapshot.
+
+A walk costs as many steps as it yields snapshots, and ends though forged metadata goes round in circles.
+
+Whether a history has a snapshot is answered yes, no, or None: cut. A tag or a branch keeps a snapshot while those after
+it expire. A walk from the head of the branch that it was written for then ends before it would come to the snapshot: it
+was not seen, and is not known to be missing.
+
+Source: Apache Iceberg specification, "Sequence Numbers": a snapshot's number is higher than its parent's. Those of
+format version 1 have none, which is 0 here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from icetower.iceberg.entries import parent_of
+
+JSON = Mapping[str, Any]
+Find = Callable[[int], "JSON | None"]
+"""A snapshot by its id, where it is known."""
+
+
+def ancestors(
+    find: Find, head_id: int | None, *, until: int | None = None, seen: set[int] | None = None
+) -> Iterator[JSON]:
+    """A snapshot and its ancestors as far as they are known, newest first, up to and without `until`.
+
+    Args:
+        seen: ids that were walked before: the walk ends at them, and adds its own.
+    """
+    seen = set() if seen is None else seen
+    wanted = head_id
+    while wanted is not None and wanted != until and wanted not in seen:
+        snapshot = find(wanted)
+        if snapshot is None:
+            return
+        seen.add(wanted)
+        yield snapshot
+        wanted = parent_of(snapshot)
+
+
+@dataclass(frozen=True, slots=True)
+class Lineage:
+    """A snapshot and its ancestors, as far as they are known.
+
+    Attributes:
+        ids: of the snapshots, from the head on.
+        cut_at: where an ancestor is missing, the sequence number of the last one before it; None where none is.
+    """
+
+    ids: Mapping[int, None]
+    cut_at: int | None
+
+    @classmethod
+    def of(cls, find: Find, head_id: int | None, *, to: int | None = None) -> Lineage:
+        """The lineage of a head, or of none.
+
+        Args:
+            to: who asks for this snapshot alone needs no more of the lineage than decides about it.
+        """
+        ids: dict[int, None] = {}
+        lowest = 0 if to is None else number_of(find(to))
+        oldest: JSON | None = None
+        for oldest in ancestors(find, head_id):
+            ids[oldest["snapshot-id"]] = None
+            if oldest["snapshot-id"] == to or 0 < number_of(oldest) < lowest:
+                return cls(ids, None)
+        beyond = head_id if oldest is None else parent_of(oldest)
+        return cls(ids, None if beyond is None or beyond in ids else number_of(oldest))
+
+    def has(self, snapshot: JSON) -> bool | None:
+        """Whether it has a snapshot; None where it is cut, and the snapshot may be beyond."""
+        if snapshot["snapshot-id"] in self.ids:
+            return True
+        if self.cut_at is None:
+            return False
+        # What is beyond the cut has a lower number than what is before it.
+        return False if self.cut_at and number_of(snapshot) > self.cut_at else None
+
+
+def reaches(find: Find, head_id: int | None, snapshot_id: int) -> bool | None:
+    """Whether a snapshot that is known is in the lineage of a head: as `Lineage.has`."""
+    return Lineage.of(find, head_id, to=snapshot_id).has(find(snapshot_id) or {"snapshot-id": snapshot_id})
+
+
+def number_of(snapshot: JSON | None) -> int:
+    """Its sequence number; 0 where it has none."""
+    return 0 if snapshot is None else int(snapshot.get("sequence-number") or 0)
