@@ -9,13 +9,14 @@ from typing import Any
 
 from icetower.errors import ValidationFailed
 from icetower.iceberg.deletes import DeleteIndex, Place, place_key
-from icetower.iceberg.entries import Files, Live, sequence_number_of
+from icetower.iceberg.entries import Files, Live
 from icetower.iceberg.expressions import TRUE, Column, Expression, columns_of, text
 from icetower.iceberg.literals import value_text
 from icetower.iceberg.partitions import PartitionSpec
 from icetower.iceberg.pruning import NULL_POINTER, OVERFLOW, Pruner
 from icetower.iceberg.records import DataFile, ManifestFile
 from icetower.iceberg.validation import Conflict
+from icetower.protocol.snapshots import Snapshot
 from icetower.table.head import HeadState
 from icetower_client_model.history import History, history
 from icetower_client_model.operations import Operation
@@ -126,7 +127,7 @@ class Attempt:
     def start_sequence_number(self) -> int:
         """The sequence number of the writer's start; 0 if it never said, or if that snapshot has expired."""
         start = self.head.snapshots.get(self.operation.start) if self.operation.start is not None else None
-        return 0 if start is None else sequence_number_of(start)
+        return 0 if start is None else Snapshot(start).sequence_number
 
     def new_deletes(self, where: Where) -> tuple[DeleteIndex, ...]:
         """The delete files since the start that `where` covers, an index for each snapshot, the newest first.

@@ -16,12 +16,13 @@ from typing import Any
 from icetower.errors import BadRequest
 from icetower.iceberg.change import Change, Touched
 from icetower.iceberg.deletes import place_key
-from icetower.iceberg.entries import Files, operation_name, parent_of, sequence_number_of
+from icetower.iceberg.entries import Files
 from icetower.iceberg.expressions import FALSE, TRUE, Expression, Predicate, both, columns_of, either
 from icetower.iceberg.literals import is_nan
 from icetower.iceberg.partitions import PartitionField
 from icetower.iceberg.records import ADDED, DATA, DELETED, POSITION_DELETES, DataFile, is_vector, referenced_file
 from icetower.iceberg.validation import Conflict, Level
+from icetower.protocol.snapshots import Snapshot
 from icetower.table.head import HeadState
 from icetower_client_model.attempt import Clear
 from icetower_client_model.explain import Explanation, Names, explain, who_removed
@@ -70,8 +71,8 @@ def operation_of(change: Change) -> Guess:
     removals = tuple(_removals(change))
     removed = tuple(removal for removal in removals if removal.touched.file.content == DATA)
     removed_deletes = tuple(removal for removal in removals if removal.touched.file.content != DATA)
-    summary: JSON = change.snapshot.get("summary") or {}
-    match operation_name(change.snapshot):
+    summary: JSON = change.snapshot.summary
+    match change.snapshot.operation:
         case "replace" if removals:
             numbers = {touched.sequence_number for touched in added} - {None}
             number = min((n for n in numbers if n is not None), default=None)
@@ -107,7 +108,7 @@ def operation_of(change: Change) -> Guess:
         vectors = tuple(removal for removal in removed_deletes if is_vector(removal.touched.file))
         operation = Operation(Kind.OVERWRITE, added, (), removed, vectors)
         return Guess(operation, Command.COPY_ON_WRITE, "it removes data files and adds no deletes: copy-on-write")
-    if operation_name(change.snapshot) == "overwrite":
+    if change.snapshot.operation == "overwrite":
         because = "it is recorded as `overwrite` and removes nothing: what it was to replace was not there"
         return Guess(Operation(Kind.OVERWRITE, added), Command.COPY_ON_WRITE, because)
     return Guess(Operation(Kind.APPEND, added), Command.APPEND, "it only adds data files")
@@ -193,14 +194,14 @@ def meeting(head: HeadState, earlier: int, later: int) -> Meeting:
         raise BadRequest(f"snapshot {earlier} is one change, not two: name another one", rule="explain.snapshots")
     if is_ancestor(head, later, of=earlier):
         raise BadRequest(f"snapshot {later} came before {earlier}: swap the two", rule="explain.snapshots")
-    parent = parent_of(head.snapshots[later])
+    parent = Snapshot(head.snapshots[later]).parent_id
     if parent is None or parent not in head.snapshots:
         raise BadRequest(
             f"the parent of snapshot {later} has expired, so that nobody can tell what it changed: take a later one",
             rule="explain.snapshots",
         )
     if is_ancestor(head, earlier, of=parent):
-        start, end = parent_of(head.snapshots[earlier]), head.snapshots[parent]
+        start, end = Snapshot(head.snapshots[earlier]).parent_id, head.snapshots[parent]
     elif is_ancestor(head, parent, of=earlier):
         start, end = parent, head.snapshots[earlier]
     else:
@@ -293,7 +294,7 @@ def _attempt(
     def observe(rule: str, verdict: Clear | Conflict) -> None:
         asked[rule] = verdict.considered if isinstance(verdict, Clear) else 0
 
-    snapshot_id: int = change.snapshot["snapshot-id"]
+    snapshot_id: int = change.snapshot.id
     try:
         paths = (f"manifest-{at}" for at in count())
         writer = Producer(operation, snapshot_id, table, lambda: next(paths))
@@ -308,7 +309,7 @@ def _table_at(head: HeadState, end: JSON, operation: Operation) -> HeadState:
     metadata: dict[str, Any] = {
         **head.metadata,
         "current-snapshot-id": end["snapshot-id"],
-        "last-sequence-number": sequence_number_of(end),
+        "last-sequence-number": Snapshot(end).sequence_number,
         "refs": {"main": {"type": "branch", "snapshot-id": end["snapshot-id"]}},
         # Whether manifests are merged has no say in the verdict, and costs reading them.
         "properties": {**(head.metadata.get("properties") or {}), "commit.manifest-merge.enabled": "false"},

@@ -9,9 +9,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from icetower.iceberg.entries import Files, operation_name, parent_of
+from icetower.iceberg.entries import Files
 from icetower.iceberg.lineage import ancestors
 from icetower.iceberg.records import ManifestFile
+from icetower.protocol.snapshots import Snapshot
 from icetower.table.head import HeadState
 
 JSON = Mapping[str, Any]
@@ -30,7 +31,7 @@ def is_ancestor(head: HeadState, snapshot_id: int, of: int) -> bool:
     return any(snapshot["snapshot-id"] == snapshot_id for snapshot in ancestors(head.snapshots.get, of))
 
 
-def since(head: HeadState, parent: JSON, start: int | None) -> tuple[JSON, ...]:
+def since(head: HeadState, parent: JSON, start: int | None) -> tuple[Snapshot, ...]:
     """The snapshots after `start` up to `parent`, newest first; all that are known if the walk never meets it."""
     return tuple(ancestors(head.snapshots.get, parent["snapshot-id"], until=start))
 
@@ -74,13 +75,13 @@ def history(
     """
     rows: list[ManifestFile] = []
     ids: set[int] = set()
-    last: JSON | None = None
+    last: Snapshot | None = None
     for snapshot in since(head, parent, start):
         last = snapshot
-        if operation_name(snapshot) in operations:
-            snapshot_id = snapshot["snapshot-id"]
+        if snapshot.operation in operations:
+            snapshot_id = snapshot.id
             ids.add(snapshot_id)
             rows += (row for row in files.rows(snapshot, content=content) if row.added_snapshot_id == snapshot_id)
-    if last is not None and parent_of(last) != start:
-        raise UnknownHistory(last["snapshot-id"])
+    if last is not None and last.parent_id != start:
+        raise UnknownHistory(last.id)
     return History(tuple(rows), frozenset(ids))

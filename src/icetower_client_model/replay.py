@@ -12,11 +12,12 @@ from typing import Any
 from icetower.errors import BadRequest, IcetowerError
 from icetower.iceberg import metadata as table_metadata
 from icetower.iceberg.change import Touched
-from icetower.iceberg.entries import Files, parent_of, sequence_number_of
+from icetower.iceberg.entries import Files
 from icetower.iceberg.expressions import Expression, columns_of, from_json, typed
 from icetower.iceberg.literals import value_text
 from icetower.iceberg.records import DATA, EXISTING, DataFile, Entry, Manifest, ManifestFile, key_of
 from icetower.iceberg.validation import Conflict
+from icetower.protocol.snapshots import Snapshot
 from icetower.table.head import HeadState
 from icetower_client_model import cases
 from icetower_client_model.attempt import Clear
@@ -282,8 +283,8 @@ class Replay:
     def _shown(self, snapshot: Mapping[str, Any]) -> dict[str, Any]:
         return {
             "id": snapshot["snapshot-id"],
-            "parent": parent_of(snapshot),
-            "sequence_number": sequence_number_of(snapshot),
+            "parent": Snapshot(snapshot).parent_id,
+            "sequence_number": Snapshot(snapshot).sequence_number,
             "operation": snapshot["summary"]["operation"],
             "manifests": [self._manifest(row) for row in self.files.rows(snapshot)],
         }

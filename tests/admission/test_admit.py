@@ -33,6 +33,8 @@ from icetower.iceberg.manifests import (
 )
 from icetower.iceberg.records import referenced_file
 from icetower.protocol.names import Identifier
+from icetower.protocol.snapshots import Snapshot
+from icetower.protocol.updates import Updates
 from icetower.registry.principals import Principal, administrator
 
 TABLE = Identifier(("pricing",), "prices")
@@ -128,7 +130,7 @@ def change(
     if parent is not None:
         snapshot["parent-snapshot-id"] = parent
     return Change(
-        snapshot=snapshot,
+        snapshot=Snapshot(snapshot),
         diff=ListDiff((), (), (), ()),
         added=tuple(added),
         removed=tuple(removed),
@@ -171,8 +173,8 @@ def ask(
     bound = by if isinstance(by, Principal) else Principal("agent-1", by or contract(), 3)
     updates = updates_of(*changes) if updates is None else updates
     requirements = asserts() if requirements is None else requirements
-    identity = Identity.of_commit(bound.name, updates, key, None)
-    facts = Facts(bound, TABLE, metadata, requirements, updates, identity, now_ms=0, location=location)
+    identity = Identity.of_commit(bound.name, Updates(updates), key, None)
+    facts = Facts(bound, TABLE, metadata, requirements, Updates(updates), identity, now_ms=0, location=location)
     return judge(facts.with_files(changes, places or {}))
 
 
@@ -247,13 +249,15 @@ UPDATES = [
 
 @pytest.mark.parametrize(("updates", "expected"), UPDATES)
 def test_what_updates_ask_for(updates: list[dict[str, Any]], expected: str) -> None:
-    assert operations_of(METADATA, asserts(), updates, [change([A])]) == {Operation(o) for o in expected.split()}
+    assert operations_of(METADATA, asserts(), Updates(updates), [change([A])]) == {
+        Operation(o) for o in expected.split()
+    }
 
 
 def test_creating_a_table_is_create_and_what_its_snapshots_do() -> None:
     created = [{"action": "add-schema"}, {"action": "set-location", "location": "x"}]
-    assert operations_of(None, [{"type": "assert-create"}], created, []) == {Operation.CREATE}
-    assert operations_of(None, [], created, [change([A])]) == {Operation.CREATE, Operation.APPEND}
+    assert operations_of(None, [{"type": "assert-create"}], Updates(created), []) == {Operation.CREATE}
+    assert operations_of(None, [], Updates(created), [change([A])]) == {Operation.CREATE, Operation.APPEND}
 
 
 # ------------------------------------------------------------------------------------------------- the contract's rules
@@ -264,10 +268,10 @@ def test_an_owned_append_is_admitted_with_all_that_the_engine_needs() -> None:
     written = change([A, B], **{"spark.app.id": "app-1", "icetower.blind": "true"})
     admitted = ask(written, by=flags, key="k-1")
     assert admitted == Admitted(
-        identity=Identity.of_commit("agent-1", updates_of(written), "k-1", None),
+        identity=Identity.of_commit("agent-1", Updates(updates_of(written)), "k-1", None),
         identifier=TABLE,
         requirements=tuple(asserts()),
-        updates=tuple(updates_of(written)),
+        updates=Updates(updates_of(written)),
         changes=(written,),
         contract="pricing",
         contract_version=3,

@@ -26,6 +26,7 @@ from icetower.errors import BadRequest, CommitConflict, ContractViolation, Iceto
 from icetower.iceberg.validation import Level
 from icetower.ledger.shadow import Shadowed
 from icetower.protocol.names import Identifier
+from icetower.protocol.updates import Updates
 from icetower.registry.principals import Principal, administrator
 from tests.admission.test_admit import LOCATION, METADATA, TABLE, A, B, ask, change, contract, file, refused, updates_of
 
@@ -274,12 +275,12 @@ def test_write_location_what_comes_back_of_it_stays_out_of_the_table(
     sent: dict[str, Any], left: dict[str, Any]
 ) -> None:
     update, snapshot = {"action": "set-properties", **sent}, {"action": "add-snapshot", "snapshot": {}}
-    given = [update, snapshot, {"action": "remove-properties", "removals": ["write.data.path"]}]
+    given = Updates([update, snapshot, {"action": "remove-properties", "removals": ["write.data.path"]}])
     done = locations.without_client_properties(WRITER, TABLE, METADATA, None, given)
     assert done == ({"action": "set-properties", **left}, snapshot, given[2])
     assert locations.without_client_properties(administrator("root"), TABLE, METADATA, None, given) == tuple(given)
     echo = {**update, "updates": {"write.data.path": f"{LOCATION}/data/agent-1"}}
-    assert locations.without_client_properties(WRITER, TABLE, None, LOCATION, [echo])[0]["updates"] == {}
+    assert locations.without_client_properties(WRITER, TABLE, None, LOCATION, Updates([echo]))[0]["updates"] == {}
     assert locations.without_client_properties(WRITER, TABLE, None, None, given) == tuple(given)
 
 

@@ -13,6 +13,7 @@ from icetower.admission.reads import FILTER_CHARACTERS_MAX
 from icetower.errors import BadRequest, ContractViolation
 from icetower.iceberg.expressions import Always, Predicate
 from icetower.iceberg.validation import Level
+from icetower.protocol.snapshots import Snapshot
 from icetower.registry.principals import administrator
 from tests.admission.test_admit import FOREIGN, METADATA, A, B, ask, change, contract, file, refused, updates_of
 
@@ -98,7 +99,7 @@ def test_r2_a_filter_is_read_by_the_schema_that_its_snapshot_was_written_with() 
     by_key = json.dumps({"type": "lt", "term": "key", "value": 5})
     stale = change([A], [B], **words("snapshot", by_key))
     assert refused(stale, by=FREE, metadata=metadata).rule == "filter.column"
-    stale.snapshot["schema-id"] = 1  # pyright: ignore[reportIndexIssue]
+    stale = replace(stale, snapshot=Snapshot({**stale.snapshot, "schema-id": 1}))
     admitted = ask(stale, by=FREE, metadata=metadata)
     assert admitted.read_scope is not None
     assert admitted.read_scope.filter is not None

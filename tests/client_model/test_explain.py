@@ -9,10 +9,11 @@ import pytest
 
 from icetower.errors import BadRequest
 from icetower.iceberg.change import Change, change_of, diff_lists
-from icetower.iceberg.entries import Files, NeedsFile, parent_of
+from icetower.iceberg.entries import Files, NeedsFile
 from icetower.iceberg.expressions import TRUE, Expression, text
 from icetower.iceberg.manifests import read_manifest, read_manifest_list
 from icetower.iceberg.validation import Level
+from icetower.protocol.snapshots import Snapshot
 from icetower.table.head import HeadState
 from icetower_client_model import cases
 from icetower_client_model.checks import RULES, Conflict
@@ -136,7 +137,7 @@ class Table:
 
     def change(self, snapshot_id: int) -> Change:
         snapshot = self.head.snapshots[snapshot_id]
-        parent = self.head.snapshots.get(parent_of(snapshot) or 0)
+        parent = self.head.snapshots.get(Snapshot(snapshot).parent_id or 0)
         diff = diff_lists(self.files.rows(parent) if parent else (), self.files.rows(snapshot))
         return change_of(snapshot, diff, self.files.manifests)
 
@@ -285,7 +286,7 @@ def test_a_guess_goes_by_the_summary_where_only_that_can_tell() -> None:
         ({"replace-partitions": "true"}, "overwrite-partitions"),
     ):
         marked = {**snapshot, "summary": {**snapshot["summary"], **mark}}
-        moved = Change(**{name: getattr(change, name) for name in Change.__slots__} | {"snapshot": marked})
+        moved = Change(**{name: getattr(change, name) for name in Change.__slots__} | {"snapshot": Snapshot(marked)})
         assert operation_of(moved).command == command
 
 

@@ -12,11 +12,9 @@ from icetower.iceberg.entries import (
     Files,
     NeedsFile,
     inherit,
-    operation_name,
-    parent_of,
-    sequence_number_of,
 )
 from icetower.iceberg.records import ADDED, DELETED, EXISTING, DataFile, Entry, Manifest, ManifestFile
+from icetower.protocol.snapshots import Snapshot
 from icetower.table.head import HeadState
 from icetower_client_model.history import UnknownHistory, branch_head, history, is_ancestor, since
 
@@ -54,11 +52,12 @@ EXPIRED = table(*ALL[1:4], current=4, main=4)
 
 
 def test_a_snapshot_says_what_it_is() -> None:
-    assert [parent_of(each) for each in ALL] == [None, 1, 2, 3, 1]
-    assert parent_of({"parent-snapshot-id": -1}) is None, "old metadata"
-    assert operation_name(ALL[1]) == "overwrite"
-    assert operation_name({"snapshot-id": 1}) is None
-    assert sequence_number_of({"snapshot-id": 1}) == 0, "format 1"
+    assert [Snapshot(each).parent_id for each in ALL] == [None, 1, 2, 3, 1]
+    assert Snapshot({"parent-snapshot-id": -1}).parent_id is None, "old metadata"
+    assert Snapshot(ALL[1]).operation == "overwrite"
+    assert Snapshot({"snapshot-id": 1}).operation is None
+    assert Snapshot({"snapshot-id": 1}).sequence_number == 0, "format 1"
+    assert dict(Snapshot(Snapshot({"snapshot-id": 1, "unknown": [2]}))) == {"snapshot-id": 1, "unknown": [2]}, "kept"
 
 
 @pytest.mark.parametrize(("branch", "head"), [("main", 4), ("audit", 5), ("new", 4)])

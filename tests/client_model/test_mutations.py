@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from icetower.iceberg import entries as history
-from icetower_client_model import checks
+from icetower.table.head import HeadState
+from icetower_client_model import checks, history
 from icetower_client_model.checks import RULES
 from icetower_client_model.producer import EFFECTS
 from icetower_client_model.replay import replay
@@ -86,9 +86,10 @@ def test_the_mutant_is_seen_by_all_who_hold_the_function() -> None:
     """Rules stand in tuples, and functions are imported by name: both have the mutant."""
     held = dict(checks.RULES_OF[checks.Kind.ROW_DELTA])["ancestry"]
     assert held is checks.start_is_ancestor
-    with Mutation("history", "history.parent_of", "none", "parent_id in (None, -1)", "True").applied():
-        assert history.parent_of({"parent-snapshot-id": 7}) is None
-    assert history.parent_of({"parent-snapshot-id": 7}) == 7
+    head = HeadState("v1.json", {"snapshots": [{"snapshot-id": 7}], "current-snapshot-id": 7})
+    with Mutation("history", "history.branch_head", "none", "found in (None, -1)", "True").applied():
+        assert history.branch_head(head, "main") is None
+    assert history.branch_head(head, "main") == head.snapshots[7]
 
 
 def test_the_list_is_read_as_written() -> None:

@@ -24,6 +24,7 @@ from icetower.iceberg.change import Change
 from icetower.iceberg.manifest_writing import assign_first_row_ids, manifest_row, write_manifest, write_manifest_list
 from icetower.iceberg.manifests import ADDED, DELETED, EXISTING, DataFile, Entry, ManifestFile, read_manifest
 from icetower.protocol.names import Identifier
+from icetower.protocol.updates import Updates
 from icetower.registry.principals import Principal, administrator
 from icetower.service.lifecycle import Lifecycle
 from icetower.table.head import HeadState
@@ -279,7 +280,7 @@ class Request:
     async def admitted(self) -> Admitted:
         world = self.writer.world
         head = await world.head(self.table)
-        changes = await read_changes(world.manifests, head.metadata, self.updates)
+        changes = await read_changes(world.manifests, head.metadata, Updates(self.updates))
         who, now_ms = administrator(self.writer.name), world.clock.now_ms()
         return judged(who, self.table, head.metadata, changes, self.requirements, self.updates, self.key, now_ms)
 
@@ -304,8 +305,8 @@ def judged(
     now_ms: int = 0,
 ) -> Admitted:
     """A commit as the gate admits it."""
-    identity = Identity.of_commit(principal.name, updates, key, None)
-    facts = Facts(principal, table, metadata, requirements, updates, identity, now_ms)
+    identity = Identity.of_commit(principal.name, Updates(updates), key, None)
+    facts = Facts(principal, table, metadata, requirements, Updates(updates), identity, now_ms)
     return judge(facts.with_files(changes, {}))
 
 

@@ -16,6 +16,8 @@ from icetower.errors import CommitConflict, CommitStateUnknown, Forbidden, Iceto
 from icetower.gateway.answers import answer as answer_of
 from icetower.gateway.answers import etag
 from icetower.protocol.names import Identifier
+from icetower.protocol.snapshots import Snapshot
+from icetower.protocol.updates import Updates
 from icetower.upstream.port import Swap, SwapLost
 from tests.commit.engine_world import TABLE, World, outcomes, run, told
 
@@ -397,9 +399,9 @@ def test_r8_what_has_vanished_meanwhile_is_409(what: str, rule: str) -> None:
             deletes = [replace(t, file=replace(t.file, content=1, file_format="parquet")) for t in change.added]
             # On the head, so that nothing else can refuse it.
             change = replace(change, added=tuple(deletes))
-            admitted = replace(admitted, requirements=(), updates=admitted.updates[:1])
+            admitted = replace(admitted, requirements=(), updates=Updates(admitted.updates[:1]))
         else:
-            change = replace(change, snapshot={**change.snapshot, "key-id": "k"})
+            change = replace(change, snapshot=Snapshot({**change.snapshot, "key-id": "k"}))
         with pytest.raises(CommitConflict) as caught:
             await world.engine.submit(replace(admitted, changes=(change,)))
         assert caught.value.rule == rule

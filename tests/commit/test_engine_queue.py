@@ -16,15 +16,17 @@ from icetower.admission.identity import Identity
 from icetower.commit.queue import Committed, FairQueue, Waiting, bases_of, regrouped
 from icetower.errors import CommitConflict
 from icetower.protocol.names import Identifier
+from icetower.protocol.snapshots import Snapshot
+from icetower.protocol.updates import Updates
 
 TABLE = Identifier(("db",), "t")
 NOBODY = cast("asyncio.Future[Committed]", None)
 
 
 def commit(principal: str, **given_: Any) -> Admitted:
-    told: dict[str, Any] = {"requirements": (), "updates": (), "changes": (), "contract": "c"}
+    told: dict[str, Any] = {"requirements": (), "updates": Updates(), "changes": (), "contract": "c"}
     told |= {"contract_version": 1, "blind_appends": False, "strict": False, "operations": frozenset()}
-    identity = Identity.of_commit(principal, given_.get("updates", ()), None, None)
+    identity = Identity.of_commit(principal, given_.get("updates", Updates()), None, None)
     return Admitted(identity, TABLE, **(told | {"fingerprint": "", "application_id": None} | given_))
 
 
@@ -155,8 +157,8 @@ def test_whoever_leaves_gives_its_place_to_one_that_is_held() -> None:
 
 
 def test_h1_a_commit_was_written_on_its_parent_and_on_what_it_asserts() -> None:
-    change = cast(Any, type("C", (), {"snapshot": {"parent-snapshot-id": 5}}))
-    sibling = cast(Any, type("C", (), {"snapshot": {"parent-snapshot-id": 6}}))
+    change = cast(Any, type("C", (), {"snapshot": Snapshot({"parent-snapshot-id": 5})}))
+    sibling = cast(Any, type("C", (), {"snapshot": Snapshot({"parent-snapshot-id": 6})}))
     member = commit(
         "a",
         changes=(change, sibling),

@@ -25,6 +25,7 @@ from icetower.gateway.tower import Tower, open_tower
 from icetower.iceberg.manifests import DataFile
 from icetower.protocol.appends import AppendRequest, FileDescriptor
 from icetower.protocol.commits import CommitRequest
+from icetower.protocol.updates import Updates
 from icetower.registry.principals import administrator
 from icetower.service.commits import Commits
 from icetower.service.outcomes import Outcomes
@@ -302,7 +303,7 @@ async def sends(kind: str, world: World, commits: Commits) -> Callable[[], Await
         request = AppendRequest("main", files, "key-1", None)
         return lambda: commits.append(ANN, TABLE, request, None)
     made = await transaction(world, "ann")
-    requests = [CommitRequest(each.table, tuple(each.requirements), tuple(each.updates)) for each in made]
+    requests = [CommitRequest(each.table, tuple(each.requirements), Updates(each.updates)) for each in made]
     if kind == "transaction":
         return lambda: commits.commit_together(ANN, requests, None)
     return lambda: commits.commit(ANN, requests[0], None)
@@ -474,7 +475,9 @@ def test_a_commit_without_a_snapshot_has_no_twin(tmp_path: Path) -> None:
             {"action": "add-schema", "schema": schema, "last-column-id": 2},
             {"action": "set-current-schema", "schema-id": -1},
         )
-        request = CommitRequest(TABLE, ({"type": "assert-current-schema-id", "current-schema-id": 0},), updates)
+        request = CommitRequest(
+            TABLE, ({"type": "assert-current-schema-id", "current-schema-id": 0},), Updates(updates)
+        )
         calls = (commits.commit(ANN, request, None) for _ in range(2))
         results = await asyncio.gather(*calls, return_exceptions=True)
         assert sorted(isinstance(result, CommitConflict) for result in results) == [False, True]
@@ -496,8 +499,8 @@ def test_k1_reruns_at_once_of_a_transaction_with_a_member_without_snapshots_land
         for number in range(5):
             writer = await world.writer("ann").refresh()
             made = await writer.append(f"rerun-{number}", key="k", summary={"icetower.blind": "true"})
-            one = CommitRequest(made.table, tuple(made.requirements), tuple(made.updates))
-            reruns.append([one, CommitRequest(OTHER, (), (properties,))])
+            one = CommitRequest(made.table, tuple(made.requirements), Updates(made.updates))
+            reruns.append([one, CommitRequest(OTHER, (), Updates([properties]))])
         await asyncio.gather(*(commits.commit_together(ANN, rerun, "k") for rerun in reruns))
         assert len(await world.live()) == 1
         await tower.close()

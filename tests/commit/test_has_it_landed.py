@@ -45,6 +45,8 @@ from icetower.ledger.ledger import Batch, Commit, CommitKey, Expired, Ledger
 from icetower.protocol.commits import CommitRequest
 from icetower.protocol.marks import APPLICATION, KEY, PRINCIPAL, REF, SEQUENCE
 from icetower.protocol.names import Identifier
+from icetower.protocol.snapshots import Snapshot
+from icetower.protocol.updates import Updates
 from icetower.registry.principals import administrator
 from icetower.table.head import HeadState
 from icetower.table.keys import Keys, Unreadable
@@ -242,7 +244,7 @@ class Write:
     def identity(self) -> Identity:
         if self.fast:
             return Identity.of_append(self.principal, self.ref, self.key, self.application)
-        return Identity.of_commit(self.principal, self.updates, self.key, self.application)
+        return Identity.of_commit(self.principal, Updates(self.updates), self.key, self.application)
 
     @property
     def updates(self) -> list[dict[str, Any]]:
@@ -260,8 +262,8 @@ class Write:
             return fast_append(who, TABLE, head, self.identity)
         nothing = ListDiff((), (), (), ())
         snapshots = [update["snapshot"] for update in self.updates if update["action"] == "add-snapshot"]
-        changes = [Change(snapshot, nothing, (), (), {}, {}, (), False) for snapshot in snapshots]
-        facts = Facts(who, TABLE, head.metadata, (), self.updates, self.identity, 0)
+        changes = [Change(Snapshot(snapshot), nothing, (), (), {}, {}, (), False) for snapshot in snapshots]
+        facts = Facts(who, TABLE, head.metadata, (), Updates(self.updates), self.identity, 0)
         return judge(facts.with_files(changes, {}))
 
 
@@ -527,7 +529,7 @@ def test_a3_k2_whether_a_transaction_has_landed(
         look = LastLook(world.heads, look_s=1)
         found["away"] = heard(await look.answers(members, CommitConflict("late", rule="queue.deadline")))
         tower, commits = service_over(world, tmp_path)
-        sent = [CommitRequest(each.table, tuple(each.requirements), tuple(each.updates)) for each in requests]
+        sent = [CommitRequest(each.table, tuple(each.requirements), Updates(each.updates)) for each in requests]
         if gate != "new":  # else it is the engine that answers
             found["gate"] = await hearing(commits.commit_together(administrator("ann"), sent, "k"))
         found["engine"] = await hearing(world.engine.submit_together(members))

@@ -17,6 +17,7 @@ from icetower.iceberg.change import Change, ListDiff, Touched
 from icetower.iceberg.puffin import NewBlob
 from icetower.iceberg.records import POSITION_DELETES, DataFile
 from icetower.iceberg.vectors import BLOB_MAX_BYTES, Vector, as_blob
+from icetower.protocol.snapshots import Snapshot
 from verify.kit.storage import MemoryStorage
 
 Lies = dict[str, Any]
@@ -58,7 +59,7 @@ def lying(file: DataFile, *, rows: int | None = None, path: str | None = None, *
 
 def change(*added: DataFile) -> Change:
     touched = tuple(Touched(file, 0, None) for file in added)
-    return Change({}, ListDiff((), (), (), ()), touched, (), {}, {}, (), names_sibling=False)
+    return Change(Snapshot({}), ListDiff((), (), (), ()), touched, (), {}, {}, (), names_sibling=False)
 
 
 def verify(memory: Memory, *added: DataFile) -> None:

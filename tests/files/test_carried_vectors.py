@@ -10,6 +10,7 @@ import pytest
 from icetower.files.changes import PRUNED_BY_MAX, Manifests, _carried_vectors, read_changes
 from icetower.iceberg.manifest_writing import manifest_row, write_manifest, write_manifest_list
 from icetower.iceberg.manifests import ADDED, POSITION_DELETES, DataFile, Entry, ManifestFile
+from icetower.protocol.updates import Updates
 from icetower.storage.port import ANY_FILE, Bound
 
 SCHEMA: dict[str, Any] = {
@@ -68,7 +69,7 @@ class World:
         row = self.manifest(f"new{number}", number, entries, content)
         update = {"action": "add-snapshot", "snapshot": self.snapshot(number, 1, (row, *self.rows))}
         self.reads.clear()
-        (change,) = asyncio.run(read_changes(self.manifests, self.metadata, [update]))
+        (change,) = asyncio.run(read_changes(self.manifests, self.metadata, Updates([update])))
         self.reads = [path for path in self.reads if path.startswith("t/old")]
         return [problem for problem in change.problems if "deletion vector" in problem]
 

@@ -20,6 +20,7 @@ from icetower.iceberg import avro_files
 from icetower.iceberg.manifest_writing import manifest_row, write_manifest
 from icetower.iceberg.manifests import read_manifest
 from icetower.protocol.names import Identifier
+from icetower.protocol.updates import Updates
 from icetower.protocol.wire import OBJECTS_MAX, read_object
 from icetower.recent import Budget
 from icetower.registry.principals import Principal
@@ -139,7 +140,9 @@ def test_a_contract_speaks_before_any_manifest_is_read() -> None:
     snapshot = {"snapshot-id": 7, "manifest-list": "file:///anything", "summary": {}}
     update = {"action": "add-snapshot", "snapshot": snapshot}
     table = {"refs": {}, "properties": {}, "location": "file:///w/t"}
-    facts = Facts(principal, Identifier(("db",), "t"), table, [], [update], Identity("r", "", None, None), now_ms=0)
+    facts = Facts(
+        principal, Identifier(("db",), "t"), table, [], Updates([update]), Identity("r", "", None, None), now_ms=0
+    )
     with pytest.raises(ContractViolation) as refused:
         ask(REQUEST_CHECKS, facts.unread())
     assert refused.value.rule == "contract.operation"

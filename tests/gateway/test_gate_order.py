@@ -29,6 +29,7 @@ from icetower.ledger.shadow import Shadowed
 from icetower.protocol.appends import AppendRequest, FileDescriptor
 from icetower.protocol.commits import CommitRequest
 from icetower.protocol.names import Identifier
+from icetower.protocol.updates import Updates
 from icetower.registry.principals import Principal, administrator
 from icetower.storage.file_io import FileIOStorage
 from icetower.table.head import HeadState
@@ -193,7 +194,7 @@ async def begun(scene: Scene) -> None:
     await scene.tower.records.registry.create_principal("ann", "administrator")
     file = scene.data_file("data/first.parquet", 0, parquet=parquet(0))
     snapshot = scene.snapshot([[file]], {"flink.job-id": "j", "flink.max-committed-checkpoint-id": "1"})
-    request = CommitRequest(TABLE, (), ({"action": "add-snapshot", "snapshot": snapshot}, _to(snapshot)))
+    request = CommitRequest(TABLE, (), Updates([{"action": "add-snapshot", "snapshot": snapshot}, _to(snapshot)]))
     scene.head = await scene.tower.commits.commit(administrator("ann"), request, None)
     head = scene.head.snapshots[scene.head.metadata["current-snapshot-id"]]
     scene.rows = await scene.tower.lake.manifests.list_at(head["manifest-list"])
@@ -279,7 +280,7 @@ def forged(scene: Scene, faults: set[str], *, mode: str = "enforce") -> tuple[Pr
         "snapshot-id": scene.head.metadata["current-snapshot-id"],
     }
     requirements = () if "the base is not asserted" in faults else (asserted,)
-    return who, CommitRequest(TABLE, requirements, tuple(updates))
+    return who, CommitRequest(TABLE, requirements, Updates(updates))
 
 
 def test_a_contracts_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -402,7 +403,7 @@ def test_an_administrators_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
                 ]
                 with pytest.raises(IcetowerError) as refused:
                     await place.tower.commits.commit(
-                        administrator("ann"), replace(request, updates=(*request.updates, *properties)), None
+                        administrator("ann"), replace(request, updates=Updates([*request.updates, *properties])), None
                     )
                 found.append((fault, refused.value.rule, place.read()))
                 faults.remove(fault)

@@ -12,6 +12,7 @@ from icetower.contracts.document import load
 from icetower.errors import IcetowerError
 from icetower.files.changes import read_changes
 from icetower.iceberg.change import Touched
+from icetower.protocol.updates import Updates
 from icetower.registry.principals import Principal
 from icetower_client_model.operations import Kind, Operation
 from tests.commit.engine_world import World, judged, outcomes, run
@@ -144,7 +145,7 @@ async def by_contract(text: str, theirs: dict[str, Any], *, predicate: bool = Fa
     else:
         request = await ann.merge(add=[data("a3", "a")], remove=["a1"])
     base = await world.head()
-    changes = await read_changes(world.manifests, base.metadata, request.updates)
+    changes = await read_changes(world.manifests, base.metadata, Updates(request.updates))
     assert await outcomes(await bob.merge(**theirs)) == ["direct"]
     principal = Principal("ann", load(text, source="test"), 1)
     member = judged(principal, request.table, base.metadata, changes, request.requirements, request.updates)

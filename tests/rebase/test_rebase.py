@@ -18,6 +18,7 @@ from icetower.iceberg.metadata import ref_head
 from icetower.iceberg.partitions import spec_of
 from icetower.iceberg.vectors import Vector, as_blob, decode
 from icetower.protocol.names import Identifier
+from icetower.protocol.updates import Updates
 from icetower.table.head import HeadState
 from icetower_client_model.operations import Kind, Operation
 from tests.commit.engine_world import TABLE, World, outcomes, run
@@ -54,7 +55,9 @@ async def sound(world: World) -> list[str]:
         assert numbers == sorted(set(numbers))
     manifests = Manifests(world.storage)
     for snapshot in head.metadata["snapshots"]:
-        (change,) = await read_changes(manifests, head.metadata, [{"action": "add-snapshot", "snapshot": snapshot}])
+        (change,) = await read_changes(
+            manifests, head.metadata, Updates([{"action": "add-snapshot", "snapshot": snapshot}])
+        )
         assert change.problems == (), change.problems
         for each in (*change.added, *change.removed):
             spec_of(head.metadata, each.spec_id)

@@ -9,6 +9,7 @@ import pytest
 from icetower.contracts.document import load
 from icetower.errors import IcetowerError
 from icetower.files.changes import read_changes
+from icetower.protocol.updates import Updates
 from icetower.rebase.blindness import known_blind
 from icetower.registry.principals import Principal
 from tests.commit.engine_world import World, judged, outcomes, run
@@ -55,7 +56,7 @@ async def stale(
     await bob.refresh()
     request = await ann.append(data("ours", category), **{**SPARK, **(summary or {}), **marks})
     head = await world.head()
-    changes = await read_changes(world.manifests, head.metadata, request.updates)
+    changes = await read_changes(world.manifests, head.metadata, Updates(request.updates))
     assert await outcomes(await bob.append(data("theirs", "a"), **(theirs or {}))) == ["direct"]
     text = (
         "version: 1\nagent: ann\ntables:\n"

@@ -15,6 +15,7 @@ from icetower.iceberg.expressions import TRUE
 from icetower.iceberg.partitions import PartitionField, PartitionSpec
 from icetower.iceberg.records import ADDED, DELETED, Entry, Manifest, ManifestFile
 from icetower.iceberg.validation import Level
+from icetower.protocol.snapshots import Snapshot
 from icetower.rebase.written import WIRE, Objection, Table, Written, objections
 from icetower_client_model.checks import RULES
 from tests.commit.iceberg_client import data, equalities, positions, vector
@@ -51,7 +52,7 @@ def _met(
     )
     manifest = Manifest((Entry(status, 9, 1, 1, theirs.file),), 0, (), SCHEMA, row.content, 2)
     files = Files({}, {"m": manifest}, own={"list": (row,)})
-    step = {"snapshot-id": 9, "manifest-list": "list", "summary": {"operation": operation}}
+    step = Snapshot({"snapshot-id": 9, "manifest-list": "list", "summary": {"operation": operation}})
     change = cast(Change, SimpleNamespace(added=tuple(ours), removed=tuple(removed)))
     spec = PartitionSpec(0, (PartitionField(1000, "category", "identity", "category", "string", "string", 1),))
     return list(objections(Written.of(change, rewrites=rewrites), [step], files, Table({0: spec}, SCHEMA), scope))

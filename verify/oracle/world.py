@@ -36,6 +36,7 @@ from icetower.iceberg.vectors import POSITION_FIELD_ID, Vector, as_blob
 from icetower.protocol.appends import AppendRequest, FileDescriptor
 from icetower.protocol.commits import CommitRequest
 from icetower.protocol.names import Identifier
+from icetower.protocol.updates import Updates
 from icetower.registry.principals import Principal
 from icetower.storage.port import Storage
 from icetower.table.head import HeadState
@@ -434,7 +435,7 @@ def gate_of(world: World) -> gate.Gate:
 
 async def _committed(world: World) -> None:
     principal = Principal("agent", contract_of(world.case.rules), 1)
-    request = CommitRequest(TABLE, tuple(world.requirements), tuple(world.updates))
+    request = CommitRequest(TABLE, tuple(world.requirements), Updates(world.updates))
     identity = Identity.of_commit(principal.name, request.updates, None, None)
     head = HeadState(f"{LOCATION}/metadata/v1.json", world.metadata)
     await gate_of(world).admit(principal, request, identity, head, since_s=0)

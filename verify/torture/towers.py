@@ -31,6 +31,7 @@ from icetower.observe.undeclared import Undeclared
 from icetower.protocol.appends import AppendRequest, FileDescriptor
 from icetower.protocol.commits import CommitRequest
 from icetower.protocol.names import Identifier
+from icetower.protocol.updates import Updates
 from icetower.registry.principals import Principal
 from icetower.registry.versions import ContractVersion
 from icetower.service.attempts import Attempts
@@ -354,7 +355,7 @@ class Tower:
             request = AppendRequest(intent.ref, _descriptors(attempts[0]), intent.key, intent.application)
             done = await served.commits.append(principal, intent.table, request, None)
             return f"{done.outcome} in a group of {done.group_size}"
-        requests = [CommitRequest(a.intent.table, tuple(a.requirements), tuple(a.updates)) for a in attempts]
+        requests = [CommitRequest(a.intent.table, tuple(a.requirements), Updates(a.updates)) for a in attempts]
         if len(requests) > 1:
             await served.commits.commit_together(principal, requests, intent.key)
         else:

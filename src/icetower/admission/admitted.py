@@ -14,6 +14,7 @@ from icetower.contracts.model import Operation
 from icetower.errors import ContractViolation
 from icetower.iceberg.change import Change, Touched
 from icetower.protocol.names import Identifier
+from icetower.protocol.updates import Updates
 
 JSON = Mapping[str, Any]
 
@@ -68,7 +69,7 @@ class Admitted(_Identified):
     identity: Identity
     identifier: Identifier
     requirements: tuple[JSON, ...]
-    updates: tuple[JSON, ...]
+    updates: Updates
     changes: tuple[Change, ...]
     contract: str
     contract_version: int

@@ -97,7 +97,7 @@ def check_refs(facts: Facts) -> None:
     if facts.base is None or facts.grants_everywhere(Operation.REFS):
         return
     refs = facts.base.get("refs") or {}
-    parents = {change.snapshot["snapshot-id"]: change.snapshot.get("parent-snapshot-id") for change in facts.changes}
+    parents = {change.snapshot.id: change.snapshot.parent_id for change in facts.changes}
     for update in facts.updates:
         ref = str(update.get("ref-name"))
         stands = ref in refs and refs[ref].get("type") == "branch"

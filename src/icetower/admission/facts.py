@@ -19,7 +19,7 @@ from icetower.iceberg.change import Change, ListDiff
 from icetower.iceberg.partitions import PartitionSpec, spec_of
 from icetower.iceberg.records import DataFile
 from icetower.protocol.names import Identifier
-from icetower.protocol.updates import added_snapshots
+from icetower.protocol.updates import Updates
 from icetower.registry.principals import Principal
 from icetower.table.client_properties import NO_CODE, Allowed
 
@@ -65,7 +65,7 @@ class Facts:
     table: Identifier
     base: JSON | None
     requirements: Sequence[JSON]
-    updates: Sequence[JSON]
+    updates: Updates
     identity: Identity
     now_ms: int
     location: str | None = None
@@ -79,8 +79,9 @@ class Facts:
 
     def unread(self) -> Facts:
         """The same, as far as the request alone tells: its snapshots stand for changes without files."""
-        snapshots = added_snapshots(self.updates)
-        changes = [Change(snapshot, _NO_FILES, (), (), {}, {}, (), names_sibling=False) for snapshot in snapshots]
+        changes = [
+            Change(snapshot, _NO_FILES, (), (), {}, {}, (), names_sibling=False) for snapshot in self.updates.snapshots
+        ]
         return self.with_files(changes, {})
 
     def with_files(self, changes: Sequence[Change], places: Places) -> Facts:
@@ -106,7 +107,7 @@ class Facts:
     @cached_property
     def summaries(self) -> list[Mapping[str, str]]:
         """The summaries of the commit's snapshots."""
-        return [change.snapshot.get("summary") or {} for change in self.changes]
+        return [change.snapshot.summary for change in self.changes]
 
     @cached_property
     def operations(self) -> frozenset[Operation]:

@@ -44,7 +44,6 @@ from icetower.files.parsing import Reading
 from icetower.protocol.appends import AppendRequest
 from icetower.protocol.commits import CommitRequest
 from icetower.protocol.names import Identifier
-from icetower.protocol.updates import assigned_uuid
 from icetower.registry.principals import Principal
 from icetower.table.client_properties import NO_CODE, Allowed
 from icetower.table.head import HeadState
@@ -135,7 +134,7 @@ def judge(facts: Facts) -> Admitted:
         identity=identity,
         identifier=table,
         requirements=tuple(facts.requirements),
-        updates=tuple(facts.updates),
+        updates=facts.updates,
         changes=tuple(facts.changes),
         contract=facts.contract.name,
         contract_version=principal.contract_version,
@@ -278,7 +277,7 @@ class Gate:
         assert table is not None
         location = None
         if base is None and not principal.administrator:
-            location = await self._places.default_location(table, assigned_uuid(request.updates))
+            location = await self._places.default_location(table, request.updates.assigned_uuid)
         updates = locations.without_client_properties(principal, table, base, location, request.updates)
         now_ms = self._ambient.now_ms()
         return Facts(

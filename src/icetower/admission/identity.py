@@ -14,7 +14,8 @@ from icetower.contracts.model import KeyWay
 from icetower.errors import BadRequest, ContractViolation, KeyMisused
 from icetower.protocol.marks import APPLICATION, KEY, SEQUENCE
 from icetower.protocol.names import Identifier
-from icetower.protocol.updates import added_snapshots, target_ref
+from icetower.protocol.snapshots import Snapshot
+from icetower.protocol.updates import Updates
 from icetower.registry.principals import Principal
 from icetower.table.keys import KeyRecord, Names, application_sequence
 
@@ -35,15 +36,13 @@ class Identity(Names):
         is_append: whether it is an append by the fast path.
     """
 
-    snapshots: Sequence[JSON] = ()
+    snapshots: tuple[Snapshot, ...] = ()
     ways: frozenset[KeyWay] = frozenset()
     moves: tuple[tuple[str, int], ...] = ()
     is_append: bool = False
 
     @classmethod
-    def of_commit(
-        cls, principal: str, updates: Sequence[JSON], key: str | None, application: tuple[str, int] | None
-    ) -> Self:
+    def of_commit(cls, principal: str, updates: Updates, key: str | None, application: tuple[str, int] | None) -> Self:
         """The identity of a commit.
 
         Args:
@@ -53,16 +52,15 @@ class Identity(Names):
             KeyMisused: the snapshots of the commit carry different keys, or numbers.
             BadRequest: a key or a number that makes no sense.
         """
-        snapshots = added_snapshots(updates)
-        summaries = [snapshot.get("summary") or {} for snapshot in snapshots]
+        snapshots = updates.snapshots
+        summaries = [snapshot.summary for snapshot in snapshots]
         # Without a snapshot there is no summary that the key could be in.
         in_summary = not summaries or any(KEY in summary for summary in summaries)
         key, application = key_of(summaries, key), number_of(summaries, application)
         ways = ways_of(key, application, in_summary=in_summary)
-        ids = {snapshot["snapshot-id"] for snapshot in snapshots}
-        set_refs = (update for update in updates if update["action"] == "set-snapshot-ref")
-        moves = tuple((each["ref-name"], each["snapshot-id"]) for each in set_refs if each["snapshot-id"] in ids)
-        return cls(principal, target_ref(updates) or "", key, application, snapshots, ways, moves)
+        ids = {snapshot.id for snapshot in snapshots}
+        moves = tuple(move for move in updates.moves if move[1] in ids)
+        return cls(principal, updates.target_ref or "", key, application, snapshots, ways, moves)
 
     @classmethod
     def of_append(cls, principal: str, ref: str, key: str | None, application: tuple[str, int] | None) -> Self:
@@ -77,7 +75,7 @@ class Identity(Names):
 
     @property
     def snapshot_ids(self) -> tuple[int, ...]:
-        return tuple(snapshot["snapshot-id"] for snapshot in self.snapshots)
+        return tuple(snapshot.id for snapshot in self.snapshots)
 
     @property
     def work(self) -> Hashable:

@@ -8,7 +8,7 @@ runs while it is enforced writes to its own place already.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from icetower.admission.refusals import LOCATION, Misplaced
@@ -16,6 +16,7 @@ from icetower.errors import ContractViolation
 from icetower.iceberg.metadata import DATA_PATH, DATA_PATHS, data_location
 from icetower.paths import is_under
 from icetower.protocol.names import Identifier
+from icetower.protocol.updates import Updates
 from icetower.registry.principals import Principal
 from icetower.table.client_properties import effect_of
 
@@ -87,8 +88,8 @@ def check_files(principal: Principal, table: Identifier, metadata: JSON, paths: 
 
 
 def without_client_properties(
-    principal: Principal, table: Identifier, metadata: JSON | None, location: str | None, updates: Sequence[JSON]
-) -> tuple[JSON, ...]:
+    principal: Principal, table: Identifier, metadata: JSON | None, location: str | None, updates: Updates
+) -> Updates:
     """The updates of a commit without the properties that the principal alone was given.
 
     Args:
@@ -98,7 +99,7 @@ def without_client_properties(
     where = location if metadata is None else metadata["location"]
     properties: Mapping[str, str] = {} if metadata is None else metadata.get("properties") or {}
     path = None if where is None else own_path(principal, table, where, properties)
-    return tuple(updates) if path is None else tuple(_without(update, path) for update in updates)
+    return updates if path is None else Updates(_without(update, path) for update in updates)
 
 
 def _without(update: JSON, path: str) -> JSON:

@@ -9,7 +9,7 @@ from icetower.contracts.model import Operation
 from icetower.iceberg.change import Change
 from icetower.iceberg.manifests import DATA, POSITION_DELETES, DataFile
 from icetower.iceberg.records import referenced_file
-from icetower.protocol.updates import added_snapshots, creates
+from icetower.protocol.updates import Updates, creates
 
 JSON = Mapping[str, Any]
 
@@ -30,7 +30,7 @@ def targets_of(file: DataFile) -> frozenset[str]:
 
 def operation_of(change: Change) -> Operation:
     """What one snapshot does, from its files; its own word is believed only where the files bear it out."""
-    claim = (change.snapshot.get("summary") or {}).get("operation")
+    claim = change.snapshot.operation
     if claim == "replace" and preserves_rows(change):
         return Operation.REPLACE
     adds_data = any(touched.file.content == DATA for touched in change.added)
@@ -66,13 +66,13 @@ def _revives_rows(change: Change) -> bool:
 
 
 def operations_of(
-    metadata: JSON | None, requirements: Sequence[JSON], updates: Sequence[JSON], changes: Sequence[Change]
+    metadata: JSON | None, requirements: Sequence[JSON], updates: Updates, changes: Sequence[Change]
 ) -> frozenset[Operation]:
     """Everything that a commit does to a table; `metadata` None: it creates the table."""
     found = {operation_of(change) for change in changes}
     if metadata is None or creates(requirements):
         return frozenset(found | {Operation.CREATE})
-    own = {change.snapshot["snapshot-id"] for change in changes}
+    own = {change.snapshot.id for change in changes}
     for update in updates:
         action = update["action"]
         if action in _REFS or (action == "set-snapshot-ref" and not _advances(metadata, update, own)):
@@ -82,13 +82,13 @@ def operations_of(
     return frozenset(found)
 
 
-def claimed_by(requirements: Sequence[JSON], updates: Sequence[JSON]) -> frozenset[str]:
+def claimed_by(requirements: Sequence[JSON], updates: Updates) -> frozenset[str]:
     """What a commit says that it does, for the log of one that is refused before anything of it is read."""
-    snapshots = added_snapshots(updates)
-    found = {str((snapshot.get("summary") or {}).get("operation", "none")) for snapshot in snapshots}
+    snapshots = updates.snapshots
+    found = {str(snapshot.summary.get("operation", "none")) for snapshot in snapshots}
     if creates(requirements):
         return frozenset(found | {Operation.CREATE})
-    actions = {update["action"] for update in updates}
+    actions = updates.actions
     if actions & _REFS or (not snapshots and "set-snapshot-ref" in actions):
         found.add(Operation.REFS)
     if actions - _NEUTRAL - _REFS:

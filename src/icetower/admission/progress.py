@@ -30,7 +30,7 @@ def tellers_of(
     """
     if metadata is None or principal.administrator or principal.contract.grants_everywhere(_APPEND, table):
         return {}
-    left = {sink for change in changes for sink in _named(change.snapshot.get("summary") or {})}
+    left = {sink for change in changes for sink in _named(change.snapshot.summary)}
     found: dict[Sink, str] = {}
     for snapshot in reversed(metadata.get("snapshots") or ()) if left else ():
         summary: Mapping[str, Any] = snapshot.get("summary") or {}

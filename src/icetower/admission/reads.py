@@ -45,9 +45,9 @@ def declared(metadata: JSON, changes: Sequence[Change]) -> ReadScope | None:
         ValidationFailed: a filter that is no filter, or doesn't fit the schema that its snapshot was written with.
     """
     words: dict[tuple[str | None, str | None], JSON] = {}
-    own = {str(change.snapshot["snapshot-id"]) for change in changes}
+    own = {str(change.snapshot.id) for change in changes}
     for change in changes:
-        summary = change.snapshot.get("summary") or {}
+        summary = change.snapshot.summary
         _check_version(summary.get(READ_SNAPSHOT), own)
         words.setdefault((summary.get(ISOLATION), summary.get(FILTER)), change.snapshot)
     said = [word for word in words if word != (None, None)]

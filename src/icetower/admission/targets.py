@@ -133,7 +133,7 @@ async def _live_data(
     """The entries of live data files in the parents' manifests, each manifest once. Raises `_TooManyError`."""
     read: set[str] = set()
     for change in changes:
-        parent_id = change.snapshot.get("parent-snapshot-id")
+        parent_id = change.snapshot.parent_id
         parent = table_metadata.snapshot(metadata, parent_id) if metadata is not None and parent_id else None
         for row in () if parent is None else await manifests.list_at(parent["manifest-list"]):
             if row.content != DATA or row.path in read:

@@ -20,10 +20,10 @@ from icetower.contracts.document import dump
 from icetower.contracts.model import Contract, Operation, Rule
 from icetower.contracts.regions import Extent, Pattern, Range, Region, Values, parse_pattern
 from icetower.counting import counted
-from icetower.iceberg.entries import sequence_number_of
 from icetower.iceberg.partitions import PartitionField, PartitionSpec, human_value
 from icetower.protocol.marks import GROUP_FILE, PRINCIPAL
 from icetower.protocol.names import Identifier
+from icetower.protocol.snapshots import Snapshot
 from icetower.table.origins import application_of
 
 JSON = Mapping[str, Any]
@@ -392,7 +392,7 @@ def _savings(commits: Sequence[Commit]) -> Savings:
     for at_ms in times:
         if begun is None or at_ms - begun > GROUP_MS:
             groups, begun = groups + 1, at_ms
-    numbers = [sequence_number_of(commit.snapshot) for commit in commits]
+    numbers = [Snapshot(commit.snapshot).sequence_number for commit in commits]
     missing = sum(max(after - before - 1, 0) for before, after in pairwise(numbers) if before)
     counted = sum(commit.attempts > 0 for commit in commits)
     return Savings(sum(commit.retries for commit in commits), len(commits), groups, missing, counted)

@@ -41,12 +41,13 @@ from icetower.audit.standing import Delta, Standing
 from icetower.audit.telling import called, name
 from icetower.counting import counted
 from icetower.errors import BadRequest, ValidationFailed
-from icetower.iceberg.entries import NeedsFile, parent_of
+from icetower.iceberg.entries import NeedsFile
 from icetower.iceberg.expressions import columns_of
 from icetower.iceberg.manifests import DataFile, ManifestFile, read_manifest
 from icetower.iceberg.metadata import MAIN, ancestors
 from icetower.iceberg.partitions import PartitionSpec, spec_of
 from icetower.iceberg.validation import Level
+from icetower.protocol.snapshots import Snapshot
 from icetower.table.head import HeadState
 from icetower.table.origins import through_a_tower
 
@@ -229,7 +230,7 @@ class Walk:
             if not self._begun and not self._anew:
                 snapshot = rooted(snapshot, step, self.head.snapshots)
             # The first of a line whose parent is gone is taken as it stands, and so is what follows a list that is.
-            begins = self._anew or (not self._begun and parent_of(snapshot) is not None)
+            begins = self._anew or (not self._begun and Snapshot(snapshot).parent_id is not None)
             found_.append(_Listed(snapshot, step, tuple(self._reader.rows) if begins else None, ""))
             self._anew, self._begun = False, True
         return found_
@@ -400,9 +401,9 @@ class Walk:
     def _report(self, chain: Sequence[JSON], begin: int) -> Report:
         metadata, judged = self.head.metadata, chain[begin:]
         self._judging = True
-        if chain and not self.options.after and parent_of(chain[0]) != UNNAMED:
+        if chain and not self.options.after and Snapshot(chain[0]).parent_id != UNNAMED:
             self._find(check_gap(chain[0], metadata, _stray(self.head, chain[0])))
-        expired = bool(chain) and parent_of(chain[0]) is not None
+        expired = bool(chain) and Snapshot(chain[0]).parent_id is not None
         if expired and not self.options.after:
             self._notes[
                 f"The history before {called(chain[0])} has expired: what it led to is taken as it stands there."

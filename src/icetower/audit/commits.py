@@ -17,10 +17,10 @@ from icetower.audit.items import Item
 from icetower.audit.standing import Delta
 from icetower.errors import ValidationFailed
 from icetower.iceberg.deletes import Place
-from icetower.iceberg.entries import operation_name
 from icetower.iceberg.expressions import Expression, from_json
 from icetower.iceberg.validation import Level
 from icetower.protocol.marks import BASE, BLIND_APPENDS, CLIENT_LIST, FILTER, GROUP_FILE, ISOLATION, KEY, READ_SNAPSHOT
+from icetower.protocol.snapshots import Snapshot
 from icetower.rebase.blindness import known_blind
 
 JSON = Mapping[str, Any]
@@ -79,7 +79,7 @@ class Commit:
 
     @property
     def operation(self) -> str:
-        return operation_name(self.snapshot) or ""
+        return Snapshot(self.snapshot).operation or ""
 
     @property
     def summary(self) -> Mapping[str, Any]:

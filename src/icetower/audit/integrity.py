@@ -17,9 +17,9 @@ from icetower.audit.manifest_reading import Body, Read
 from icetower.audit.standing import Delta, Standing
 from icetower.audit.telling import called, listed, name, names, partition_of, rows, shown
 from icetower.iceberg.deletes import is_unpartitioned
-from icetower.iceberg.entries import operation_name, parent_of, sequence_number_of
 from icetower.iceberg.records import ADDED, DELETED, EXISTING, ManifestFile
 from icetower.protocol.marks import REVERTS
+from icetower.protocol.snapshots import Snapshot
 
 JSON = Mapping[str, Any]
 FILES_NAMED = 10
@@ -59,7 +59,7 @@ def found(
 def check_chain(snapshot: JSON, parent: JSON | None, step: ListStep | None) -> Iterator[Violation]:
     """A snapshot against its parent, where that is still there, and against what its manifest list says of it."""
     if parent is not None:
-        number, before = sequence_number_of(snapshot), sequence_number_of(parent)
+        number, before = Snapshot(snapshot).sequence_number, Snapshot(parent).sequence_number
         if number <= before and (number or before):
             yield found(
                 Rule.SEQUENCE,
@@ -72,8 +72,8 @@ def check_chain(snapshot: JSON, parent: JSON | None, step: ListStep | None) -> I
         return
     claims = {
         "snapshot-id": str(snapshot["snapshot-id"]),
-        "parent-snapshot-id": _said_parent(parent_of(snapshot)),
-        "sequence-number": str(sequence_number_of(snapshot)),
+        "parent-snapshot-id": _said_parent(Snapshot(snapshot).parent_id),
+        "sequence-number": str(Snapshot(snapshot).sequence_number),
     }
     for key, expected in claims.items():
         said = step.header.get(key)
@@ -101,7 +101,7 @@ def check_gap(oldest: JSON, metadata: JSON, stray: Sequence[JSON]) -> Iterator[V
     Args:
         stray: snapshots of the metadata that are older and on no line of any branch or tag.
     """
-    parent_id = parent_of(oldest)
+    parent_id = Snapshot(oldest).parent_id
     if parent_id is None:
         return
     log: Sequence[JSON] = metadata.get("snapshot-log") or ()
@@ -130,7 +130,7 @@ def check_gap(oldest: JSON, metadata: JSON, stray: Sequence[JSON]) -> Iterator[V
 
 def check_rows(snapshot: JSON, step: ListStep, opened: Sequence[Opened]) -> Iterator[Violation]:
     """The rows of a manifest list that are new or changed."""
-    number = sequence_number_of(snapshot)
+    number = Snapshot(snapshot).sequence_number
     for each in opened:
         row = each.row
         if each.read is None:
@@ -433,4 +433,4 @@ def _reached(item: Item, standing: Standing) -> list[Item]:
 
 def is_compaction(snapshot: JSON) -> bool:
     """Whether it says that it changes no row."""
-    return operation_name(snapshot) == "replace"
+    return Snapshot(snapshot).operation == "replace"

@@ -12,7 +12,7 @@ from typing import Any
 
 from icetower.audit.findings import MEANINGS, Checked, Edge, Report, Verdict, Violation
 from icetower.audit.telling import shown, time_of, writer_of
-from icetower.iceberg.entries import operation_name
+from icetower.protocol.snapshots import Snapshot
 
 JSON = Mapping[str, Any]
 NODES_MAX = 400
@@ -259,7 +259,7 @@ def _verdict_of(report: Report, edge: Edge) -> Verdict:
 
 
 def _drawn_node(node: _Node, verdict: Verdict | None) -> Iterable[str]:
-    operation = operation_name(node.snapshot) or "other"
+    operation = Snapshot(node.snapshot).operation or "other"
     kind = operation if operation in ("append", "overwrite", "delete", "replace") else "other"
     identity = str(node.snapshot["snapshot-id"])
     words = " · ".join(

@@ -7,7 +7,7 @@ from collections.abc import Container, Mapping
 from typing import Any
 
 from icetower.audit.list_reading import ListStep
-from icetower.iceberg.entries import parent_of
+from icetower.protocol.snapshots import Snapshot
 
 JSON = Mapping[str, Any]
 
@@ -26,7 +26,7 @@ def rooted(snapshot: JSON, step: ListStep, known: Container[int]) -> JSON:
         step: its manifest list, read as the first.
         known: the ids of the table's snapshots.
     """
-    if parent_of(snapshot) is not None:
+    if Snapshot(snapshot).parent_id is not None:
         return snapshot
     said = step.header.get("parent-snapshot-id")
     if said is None and any(row.added_snapshot_id != snapshot["snapshot-id"] for row in step.entered):

@@ -8,9 +8,9 @@ from typing import Any
 
 from icetower.audit.items import Item
 from icetower.counting import counted
-from icetower.iceberg.entries import operation_name
 from icetower.iceberg.partitions import PartitionSpec, partition_name
 from icetower.protocol.marks import PRINCIPAL
+from icetower.protocol.snapshots import Snapshot
 from icetower.table.origins import application_of
 
 JSON = Mapping[str, Any]
@@ -20,7 +20,7 @@ TEXT_SHOWN = 200
 
 def called(snapshot: JSON) -> str:
     """``snapshot 3 (overwrite by spark app-7, 2026-11-21 10:00:00)``."""
-    about = [operation_name(snapshot) or "no operation"]
+    about = [Snapshot(snapshot).operation or "no operation"]
     writer = writer_of(snapshot)
     if writer:
         about[0] += f" by {writer}"

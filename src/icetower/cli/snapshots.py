@@ -20,10 +20,11 @@ from icetower.errors import BadRequest, IcetowerError, NoSuchTable, NotAuthentic
 from icetower.files.changes import Manifests
 from icetower.iceberg import metadata as table_metadata
 from icetower.iceberg.change import Change, change_of, diff_lists, manifests_to_read
-from icetower.iceberg.entries import Files, NeedsFile, operation_name, parent_of
+from icetower.iceberg.entries import Files, NeedsFile
 from icetower.iceberg.expressions import TRUE, Expression, columns_of, from_json, typed
 from icetower.iceberg.manifests import Manifest, ManifestFile
 from icetower.iceberg.validation import Level
+from icetower.protocol.snapshots import Snapshot
 from icetower.storage.file_io import FileIOStorage
 from icetower.storage.port import ON_OWN_ACCOUNT
 from icetower.table.client_properties import is_code
@@ -251,7 +252,7 @@ class _Reader:
 
     async def change(self, head: HeadState, snapshot: Mapping[str, Any]) -> Change:
         """What a snapshot did to its parent, which the table must still have."""
-        parent_id = parent_of(snapshot)
+        parent_id = Snapshot(snapshot).parent_id
         assert parent_id is not None
         diff = diff_lists(await self._rows(head.snapshots[parent_id]), await self._rows(snapshot))
         await asyncio.gather(*(self._manifest(row.path) for row in manifests_to_read(diff)))
@@ -293,7 +294,7 @@ def _level(head: HeadState, guess: Guess) -> Level:
 
 
 def _called(snapshot: Mapping[str, Any]) -> str:
-    return f"snapshot {snapshot['snapshot-id']} ({operation_name(snapshot)})"
+    return f"snapshot {snapshot['snapshot-id']} ({Snapshot(snapshot).operation})"
 
 
 _COUNTS = {

@@ -25,6 +25,7 @@ from icetower.iceberg.metadata import Metadata
 from icetower.iceberg.partitions import spec_of
 from icetower.iceberg.schemas import read_as, schema_of
 from icetower.protocol.marks import GROUP_FILE, GROUP_SIZE, REF
+from icetower.protocol.snapshots import Snapshot
 from icetower.table.groups import Group, GroupedAppend, group_file_name, key_records, write_group
 from icetower.table.keys import KeyRecord
 
@@ -274,7 +275,7 @@ def _manifests(
 
 def _totals(appends: Sequence[AdmittedAppend], parent: Mapping[str, Any] | None) -> dict[str, str]:
     added = tuple(touched for append in appends for touched in append.files)
-    change = Change({}, ListDiff((), (), (), ()), added, (), {}, {}, (), names_sibling=False)
+    change = Change(Snapshot({}), ListDiff((), (), (), ()), added, (), {}, {}, (), names_sibling=False)
     partitions = {(touched.spec_id, touched.file.partition) for touched in added}
     # Where there is a parent without a summary, nothing is known of what came before.
     totals = summary_totals(None if parent is None else parent.get("summary") or {}, change)

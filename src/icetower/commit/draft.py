@@ -17,7 +17,7 @@ from icetower.commit.merging import merge_small
 from icetower.errors import CommitConflict, KeyMisused
 from icetower.iceberg import metadata as table_metadata
 from icetower.iceberg.change import COUNTED, Change, Touched, own_added_entries, summary_totals
-from icetower.iceberg.entries import Live, NeedsFiles, parent_of
+from icetower.iceberg.entries import Live, NeedsFiles
 from icetower.iceberg.entry_checks import Identity, identity_of
 from icetower.iceberg.listing import Listing, assign_row_ids, write_listing
 from icetower.iceberg.manifest_writing import manifest_row, write_manifest
@@ -27,7 +27,7 @@ from icetower.iceberg.pruning import can_contain
 from icetower.iceberg.records import referenced_file
 from icetower.iceberg.schemas import schema_of
 from icetower.protocol.marks import APPLICATION, BASE, CLIENT_LIST, KEY, PRINCIPAL, REF, SEQUENCE
-from icetower.protocol.updates import creates, target_ref
+from icetower.protocol.updates import creates
 from icetower.table.ground import Ground, Made
 from icetower.table.live_paths import live_in
 
@@ -91,11 +91,11 @@ class _Finisher:
         self._rebase = rebase
         self._new_name = new_name
         self._vectors = vectors
-        self._changes = {change.snapshot["snapshot-id"]: change for change in member.changes}
+        self._changes = {change.snapshot.id: change for change in member.changes}
 
     def run(self) -> None:
         ground, member = self._ground, self._member
-        ref = target_ref(member.updates)
+        ref = member.updates.target_ref
         if not creates(member.requirements):
             _check_refs_kept(ground.refs, member)
             if not self._rebase and ref is not None:
@@ -109,7 +109,7 @@ class _Finisher:
             change = self._changes[update["snapshot"]["snapshot-id"]]
             # A snapshot is finished on the table as the updates before it leave it: new schema, new format.
             with ground.trying(updates):
-                snapshot = self._finish(change, parent_id if self._rebase else parent_of(change.snapshot))
+                snapshot = self._finish(change, parent_id if self._rebase else change.snapshot.parent_id)
             parent_id = snapshot["snapshot-id"]
             updates.append({**update, "snapshot": snapshot})
         # What cannot be written back as JSON (a lone surrogate, a number beyond 64 bits) must not reach the file that
@@ -156,7 +156,7 @@ class _Finisher:
         summary |= summary_totals(None if parent is None else parent.get("summary") or {}, change)
         summary[PRINCIPAL] = self._member.principal
         if self._rebase:  # its writer has read nothing that came later
-            base = parent_of(self._member.changes[0].snapshot)
+            base = self._member.changes[0].snapshot.parent_id
             summary[BASE] = "none" if base is None else str(base)
         if self._member.key is not None:
             summary[KEY] = self._member.key
@@ -221,7 +221,7 @@ class _Finisher:
         It reads the list of each of its snapshots but the last, to write the next one. PyIceberg keeps what a list
         says of a manifest by the manifest's path, for all commits of its process.
         """
-        followed = change.snapshot["snapshot-id"] != self._member.changes[-1].snapshot["snapshot-id"]
+        followed = change.snapshot.id != self._member.changes[-1].snapshot.id
         renumbered = any(row.sequence_number != number for row in change.diff.added)
         return followed and renumbered and bool(change.added or change.removed)
 
@@ -239,7 +239,7 @@ class _Finisher:
             if whole and (merged is None or row.content == DATA):  # the client's own file serves as it is (trap A2)
                 rewritten.pop(row.path, None)
                 added.append(_renumbered(row, number))
-        snapshot_id: int = change.snapshot["snapshot-id"]
+        snapshot_id: int = change.snapshot.id
         ours = own_added_entries(replace(change, entries_added=rewritten))
         for (spec_id, content), entries in ours.items():
             if merged is not None and content != DATA:
@@ -269,7 +269,7 @@ class _Finisher:
         specs = {touched.spec_id for touched in change.removed}
         contents = {min(touched.file.content, 1) for touched in change.removed}
         places = [(touched.spec_id, touched.file.partition) for touched in change.removed]
-        files, snapshot_id = self._ground.files, change.snapshot["snapshot-id"]
+        files, snapshot_id = self._ground.files, change.snapshot.id
         rows = [
             row
             for row in parent
@@ -338,7 +338,7 @@ class _Finisher:
             first_row_id = self._ground.view["next-row-id"]
             listing, following = assign_row_ids(listing, first_row_id)
             row_ids = first_row_id, following - first_row_id
-        snapshot_id: int = change.snapshot["snapshot-id"]
+        snapshot_id: int = change.snapshot.id
         path = self._path(f"snap-{snapshot_id}-0-{self._new_name()}.avro")
         self._made.files[path] = write_listing(
             listing,
@@ -497,12 +497,12 @@ def _check_base(ground: Ground, member: Admitted, ref: str) -> None:
     """A commit without an assertion on its ref is applied verbatim, unless its base is no ancestor of it (trap R7)."""
     if any(r["type"] == "assert-ref-snapshot-id" and r["ref"] == ref for r in member.requirements):
         return
-    if any(u["action"] == "remove-snapshot-ref" and u["ref-name"] == ref for u in member.updates):
+    if ref in member.updates.removed_refs:
         return
     head_id = ground.ref_head(ref)
-    own = {change.snapshot["snapshot-id"] for change in member.changes}
+    own = {change.snapshot.id for change in member.changes}
     for change in member.changes:
-        parent_id = parent_of(change.snapshot)
+        parent_id = change.snapshot.parent_id
         if parent_id is None or parent_id in own or head_id is None:
             continue
         if not ground.is_ancestor(parent_id, head_id):
@@ -519,9 +519,8 @@ def _check_refs_kept(refs: Mapping[str, Mapping[str, Any]], member: Admitted) ->
 
     Whoever expires snapshots has looked at the refs before; one may have been rolled back or tagged since (trap H1).
     """
-    removals = [u["snapshot-ids"] for u in member.updates if u["action"] == "remove-snapshots"]
-    gone = {snapshot_id for ids in removals for snapshot_id in ids}
-    named = {u["ref-name"] for u in member.updates if u["action"] in ("remove-snapshot-ref", "set-snapshot-ref")}
+    gone = set(member.updates.removed_snapshots)
+    named = member.updates.removed_refs | {ref for ref, _ in member.updates.moves}
     for name, ref in refs.items() if gone else ():
         if ref["snapshot-id"] in gone and name not in named:
             raise CommitConflict(

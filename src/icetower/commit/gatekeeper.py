@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from icetower.admission.admitted import Admitted, AdmittedAppend
 from icetower.admission.identity import application_of
 from icetower.commit.group_keys import GroupKeys, commits_of, group_of
 from icetower.commit.retention import YOUNG_MS
 from icetower.errors import CommitConflict, CommitStateUnknown, Forbidden, IcetowerError
-from icetower.iceberg.lineage import JSON
 from icetower.ledger.histories import Fate, TableName
 from icetower.ledger.ledger import Batch, Commit, CommitKey, Expired, Group, Ledger
 from icetower.protocol.marks import GROUP_FILE, REF
 from icetower.protocol.names import Identifier
+from icetower.protocol.snapshots import Snapshot
 from icetower.registry.registry import RESERVED_NAME, Registry
 from icetower.table.branches import Branches
 from icetower.table.head import HeadState
@@ -84,20 +83,20 @@ class Gatekeeper:
             IcetowerError: the ledger or a group file is away; the snapshots must stay for now.
         """
         uuid = str(old.metadata["table-uuid"])
-        gone = [old.snapshots[i] for i in snapshot_ids if i in old.snapshots]
+        gone = [Snapshot(old.snapshots[i]) for i in snapshot_ids if i in old.snapshots]
         self._see_young(uuid, gone, new)
         branches = Branches(old, new)
         going = _Going()
         kept: dict[CommitKey, Commit] = {}
         torn: set[int] = set()
-        parts = await self._ledger.torn(uuid, [s["snapshot-id"] for s in gone if record_of(s) is not None])
+        parts = await self._ledger.torn(uuid, [s.id for s in gone if record_of(s) is not None])
         for snapshot in gone:
-            snapshot_id, record = snapshot["snapshot-id"], record_of(snapshot)
+            snapshot_id, record = snapshot.id, record_of(snapshot)
             if record is None:
                 continue
             for commit in commits_of(uuid, [record], snapshot.get("sequence-number")):
                 owner, whole = commit.owner, _whole(old, commit)
-                found = {branches.has(record.ref, old.snapshots[i]) for i in whole}
+                found = {branches.has(record.ref, Snapshot(old.snapshots[i])) for i in whole}
                 # Half of a commit is neither done nor gone; once the other half has gone, the table tells of neither.
                 has = found.pop() if len(found) == 1 and snapshot_id not in parts else None
                 if found:
@@ -105,7 +104,7 @@ class Gatekeeper:
                 going.take(snapshot_id, [commit], has)
                 highest = kept.get(owner, commit)
                 if has is not False and (highest.sequence or 0) <= (commit.sequence or 0):
-                    about = application_of(snapshot.get("summary") or {})
+                    about = application_of(snapshot.summary)
                     kept[owner] = replace(commit, snapshots=whole, application_id=about)
         groups = await self._groups(uuid, gone, branches, going)
         if going.lost:
@@ -150,21 +149,19 @@ class Gatekeeper:
             )
         return found
 
-    def _see_young(self, uuid: str, gone: Sequence[JSON], new: HeadState) -> None:
+    def _see_young(self, uuid: str, gone: Sequence[Snapshot], new: HeadState) -> None:
         now_ms = new.metadata["last-updated-ms"]
-        if any(snapshot["timestamp-ms"] >= now_ms - YOUNG_MS and _has_keys(snapshot) for snapshot in gone):
+        if any(snapshot.timestamp_ms >= now_ms - YOUNG_MS and _has_keys(snapshot) for snapshot in gone):
             self._young_gone_ms[uuid] = now_ms
             self._young_gone_ms.move_to_end(uuid)
             if len(self._young_gone_ms) > TABLES_MAX:
                 self._young_gone_ms.popitem(last=False)
 
-    async def _groups(
-        self, uuid: str, gone: Sequence[Mapping[str, Any]], branches: Branches, going: _Going
-    ) -> list[Group]:
+    async def _groups(self, uuid: str, gone: Sequence[Snapshot], branches: Branches, going: _Going) -> list[Group]:
         """Of those with a group file: what the ledger misses of them."""
-        named = {snapshot["snapshot-id"]: snapshot for snapshot in _with_group_files(gone)}
+        named = {snapshot.id: snapshot for snapshot in _with_group_files(gone)}
         # Which branch it was for, summaries say only since they were given the mark; its file does.
-        refs = {snapshot_id: snapshot["summary"].get(REF) for snapshot_id, snapshot in named.items()}
+        refs = {snapshot_id: snapshot.summary.get(REF) for snapshot_id, snapshot in named.items()}
         # What its branch has needs no reading, where the ledger has it already.
         there = [i for i, ref in refs.items() if ref is not None and branches.has(ref, named[i])]
         spared = await self._ledger.kept_groups(uuid, there)
@@ -215,15 +212,15 @@ class Gatekeeper:
         It may stand anywhere: also in files that were not read, and in snapshots that go without having been rolled
         back.
         """
-        named = _with_group_files(s for snapshot_id, s in head.snapshots.items() if snapshot_id not in lost_ids)
+        named = _with_group_files(Snapshot(s) for i, s in head.snapshots.items() if i not in lost_ids)
         groups = await self._group_keys.read(uuid, named)
         left = head.keys.without(lost_ids).plus(record for records in groups.values() for record in records)
         landed = {owner: left.sequence(owner.principal, owner.ref, owner.key) for owner in numbered}
         return {owner: Commit(owner, at[1], sequence=at[0]) for owner, at in landed.items() if at is not None}
 
 
-def _with_group_files(snapshots: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    return [snapshot for snapshot in snapshots if GROUP_FILE in (snapshot.get("summary") or {})]
+def _with_group_files(snapshots: Iterable[Snapshot]) -> list[Snapshot]:
+    return [snapshot for snapshot in snapshots if GROUP_FILE in snapshot.summary]
 
 
 @dataclass(slots=True)
@@ -245,8 +242,8 @@ class _Going:
             self.lost += commits
 
 
-def _has_keys(snapshot: JSON) -> bool:
-    return GROUP_FILE in (snapshot.get("summary") or {}) or record_of(snapshot) is not None
+def _has_keys(snapshot: Snapshot) -> bool:
+    return GROUP_FILE in snapshot.summary or record_of(snapshot) is not None
 
 
 def _whole(head: HeadState, commit: Commit) -> tuple[int, ...]:

@@ -36,7 +36,6 @@ from icetower.iceberg.manifests import DataFile, ManifestFile
 from icetower.iceberg.metadata import Metadata
 from icetower.iceberg.puffin import BlobAt
 from icetower.protocol.sizes import check_room
-from icetower.protocol.updates import target_ref
 from icetower.rebase.declared import scope_to_hold
 from icetower.rebase.grants import Word, base_of, conflicts_of, refusal, steps_since, word_for
 from icetower.rebase.written import Targets, loose
@@ -275,7 +274,7 @@ class _Planner:
             if isinstance(member, Admitted) and any(change.diff.removed for change in member.changes):
                 base = base_of(member)
                 snapshot = None if base is None else ground.snapshot(base)
-                through = min(through, 0 if snapshot is None else snapshot.get("sequence-number") or 0)
+                through = min(through, 0 if snapshot is None else snapshot.sequence_number)
         ground.merges_through = through
 
     def take(self, member: Admitted) -> None:
@@ -304,10 +303,10 @@ class _Planner:
             refused.__cause__ = error
             self._refused.append(Refused(member, refused))
             return
-        snapshots = tuple(change.snapshot["snapshot-id"] for change in member.changes)
+        snapshots = tuple(change.snapshot.id for change in member.changes)
         if snapshots:
             self._keys = self._keys.plus([member.identity.landed_as(snapshots)])
-        removed = [i for u in member.updates if u["action"] == "remove-snapshots" for i in u["snapshot-ids"]]
+        removed = member.updates.removed_snapshots
         self._keys = self._keys.without(removed)
         self._accepted.append(Accepted(member, "direct" if word is None else "rebased", snapshots))
 
@@ -427,7 +426,7 @@ class _Planner:
         failed = table_metadata.failed_requirements(view, member.requirements)
         if not failed:
             return None
-        target = target_ref(member.updates)
+        target = member.updates.target_ref
         for failure in failed:
             requirement = failure.requirement
             if requirement["type"] != "assert-ref-snapshot-id" or requirement["ref"] != target:
@@ -461,7 +460,7 @@ class _Planner:
         unread = [file for change in member.changes for file in loose(change) if file.path not in targets]
         if unread:
             raise _NeedsTargets(unread)
-        head = base_of(member) if direct else ground.ref_head(target_ref(member.updates) or "")
+        head = base_of(member) if direct else ground.ref_head(member.updates.target_ref or "")
         replacements: dict[int, Replacement] = {}
         for change, conflicts in conflicts_of(member, word, ground, head=head, targets=targets):
             against = tuple(conflicts)
@@ -478,7 +477,7 @@ class _Planner:
                 # What an earlier member of the group has united is in no storage yet.
                 united = unite(meetings, among(ground.made.files, self._sources.blobs), path=path)
                 made.files[path] = united.data
-                replacements[change.snapshot["snapshot-id"]] = united.replacement
+                replacements[change.snapshot.id] = united.replacement
             if against:
                 raise refusal(change, against[0], ground)
         return replacements

@@ -222,7 +222,7 @@ def bases_of(member: Member) -> frozenset[int]:
     if isinstance(member, AdmittedAppend):
         return frozenset()
     asserted = (r.get("snapshot-id") for r in member.requirements if r["type"] == "assert-ref-snapshot-id")
-    parents = (change.snapshot.get("parent-snapshot-id") for change in member.changes[:1])
+    parents = (change.snapshot.parent_id for change in member.changes[:1])
     return frozenset(i for i in (*asserted, *parents) if isinstance(i, int))
 
 

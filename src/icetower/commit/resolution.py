@@ -56,11 +56,12 @@ from typing import Any
 
 from icetower.admission.identity import Identity, application_of
 from icetower.errors import IcetowerError, KeyMisused, ValidationFailed
-from icetower.iceberg.lineage import Find, reaches
+from icetower.iceberg.lineage import reaches
 from icetower.ledger.histories import Fate
 from icetower.ledger.ledger import Commit, CommitKey
 from icetower.protocol.marks import CLIENT_LIST, PRINCIPAL
 from icetower.protocol.names import Identifier
+from icetower.protocol.snapshots import Snapshot
 from icetower.table.head import HeadState
 from icetower.table.keys import Keys
 
@@ -72,13 +73,13 @@ class Table:
     """A version of a table, as far as the question goes. `ref`: the snapshot at which a ref stands."""
 
     identifier: Identifier
-    find: Find
+    find: Callable[[int], Snapshot | None]
     ref: Callable[[str], int | None]
     keys: Keys
 
     @classmethod
     def of(cls, identifier: Identifier, head: HeadState) -> Table:
-        return cls(identifier, head.snapshots.get, head.ref, head.keys)
+        return cls(identifier, head.snapshot, head.ref, head.keys)
 
     def reaches(self, ref: str, snapshot_id: int) -> bool | None:
         """Whether a ref's history has a snapshot; None where it ends before that could be seen."""
@@ -244,10 +245,7 @@ def _by_name(identity: Identity, table: Table, ledger: _Ledger | None) -> Verdic
         snapshots = there if commit is None else commit.snapshots
         if snapshots is not None:
             name = f"idempotency key {identity.key}"
-            if commit is None:
-                application = application_of((table.find(snapshots[-1]) or {}).get("summary") or {})
-            else:
-                application = commit.application_id
+            application = _application_in(table, snapshots[-1]) if commit is None else commit.application_id
             found = _Found(name, snapshots, commit)
             return (
                 _rolled_back(found, identity.ref, table)
@@ -311,7 +309,7 @@ def _another_write(identity: Identity, snapshots: tuple[int, ...], application: 
     """One key for two writes of one running application would turn the second into a silent no-op (trap K3)."""
     if identity.snapshot_ids[-len(snapshots) :] == snapshots or application is None:
         return None
-    if application not in {application_of(snapshot.get("summary") or {}) for snapshot in identity.snapshots}:
+    if application not in {application_of(snapshot.summary) for snapshot in identity.snapshots}:
         return None
     return Misused(
         KeyMisused(
@@ -378,18 +376,24 @@ def _as_sent(identity: Identity, table: Table) -> tuple[int, ...] | None:
         return None
     there: list[int] = []
     for snapshot in identity.snapshots:
-        saved = table.find(snapshot["snapshot-id"])
+        saved = table.find(snapshot.id)
         if saved is None:
             continue
-        if not _has_content_of(saved, snapshot) or (saved.get("summary") or {}).get(PRINCIPAL) != identity.principal:
+        if not _has_content_of(saved, snapshot) or saved.summary.get(PRINCIPAL) != identity.principal:
             return None
-        there.append(snapshot["snapshot-id"])
+        there.append(snapshot.id)
     return tuple(there) if table.reaches(identity.ref, there[-1]) else None
 
 
-def _has_content_of(saved: JSON, sent: JSON) -> bool:
+def _application_in(table: Table, snapshot_id: int) -> str | None:
+    """The running application that wrote a snapshot of the table, as its summary names it."""
+    snapshot = table.find(snapshot_id)
+    return None if snapshot is None else application_of(snapshot.summary)
+
+
+def _has_content_of(saved: Snapshot, sent: Snapshot) -> bool:
     """Whether a snapshot in the table is the one that was sent, though the tower may have written its list anew."""
-    return sent.get("manifest-list") in (saved.get("manifest-list"), (saved.get("summary") or {}).get(CLIENT_LIST))
+    return sent.manifest_list in (saved.manifest_list, saved.summary.get(CLIENT_LIST))
 
 
 def _by_ids(identity: Identity, table: Table) -> Verdict | None:
@@ -398,7 +402,7 @@ def _by_ids(identity: Identity, table: Table) -> Verdict | None:
     if not present:
         return None
     for snapshot in identity.snapshots:
-        saved = table.find(snapshot["snapshot-id"])
+        saved = table.find(snapshot.id)
         if saved is None or not _has_content_of(saved, snapshot):
             return Misused(
                 ValidationFailed(
@@ -444,7 +448,7 @@ def _in_unreadable(identity: Identity, table: Table) -> Unknown | None:
             application = identity.application[0]
             last = table.keys.sequence(identity.principal, identity.ref, application)
             landed = None if last is None else table.find(last[1][-1])
-            table.keys.check_number(identity.ref, application, None if landed is None else landed["timestamp-ms"])
+            table.keys.check_number(identity.ref, application, None if landed is None else landed.timestamp_ms)
     except KeyMisused as error:
         return Unknown(error)
     return None

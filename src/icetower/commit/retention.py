@@ -37,6 +37,7 @@ from icetower.admission.properties import positive
 from icetower.iceberg.lineage import ancestors
 from icetower.iceberg.metadata import Metadata
 from icetower.protocol.marks import RETENTION_AGE_MAX_MS, RETENTION_SINKS_MAX_MS, RETENTION_SNAPSHOTS_MAX
+from icetower.protocol.snapshots import Snapshot
 from icetower.table.sinks import sinks_of
 
 JSON = Mapping[str, Any]
@@ -72,8 +73,8 @@ def expirable(
     for ref in refs.values():
         if ref.get("type") == "branch":
             line = list(ancestors(snapshots.get, ref["snapshot-id"]))
-            on_lines.update(snapshot["snapshot-id"] for snapshot in line)
-            kept.update(snapshot["snapshot-id"] for snapshot in line[: _cut(line, ref, rule, keep)])
+            on_lines.update(snapshot.id for snapshot in line)
+            kept.update(snapshot.id for snapshot in line[: _cut(line, ref, rule, keep)])
     return tuple(
         snapshot_id
         for snapshot_id, snapshot in snapshots.items()
@@ -117,7 +118,7 @@ def _worthwhile(metadata: Metadata, rule: _Rule) -> bool:
     )
 
 
-def _cut(line: list[JSON], ref: JSON, rule: _Rule, keep: frozenset[int]) -> int:
+def _cut(line: list[Snapshot], ref: JSON, rule: _Rule, keep: frozenset[int]) -> int:
     """How many snapshots of a branch's line stay, counted from its head."""
     min_count = max(ref.get("min-snapshots-to-keep") or 1, 1)
     # Everything at or after this time stays, and everything before the other goes for its age.
@@ -126,17 +127,17 @@ def _cut(line: list[JSON], ref: JSON, rule: _Rule, keep: frozenset[int]) -> int:
     count = len(line) if rule.snapshots_max is None else rule.snapshots_max
     stay = 0
     for at in range(len(line) - 1, -1, -1):
-        time_ms = line[at]["timestamp-ms"]
+        time_ms = line[at].timestamp_ms
         is_due = at >= count or time_ms < overdue_ms
-        if not is_due or at < min_count or time_ms >= young_ms or line[at]["snapshot-id"] in keep:
+        if not is_due or at < min_count or time_ms >= young_ms or line[at].id in keep:
             stay = at + 1
             break
     sinks_since_ms = 0 if rule.sinks_max_ms is None else rule.now_ms - rule.sinks_max_ms
-    telling = [(at, sinks) for at in range(stay, len(line)) if (sinks := sinks_of(line[at].get("summary") or {}))]
+    telling = [(at, sinks) for at in range(stay, len(line)) if (sinks := sinks_of(line[at].summary))]
     # Only where something that could go tells the progress of a sink, the rest is searched for newer progress.
-    seen = {sink for snapshot in line[:stay] for sink in sinks_of(snapshot.get("summary") or {})} if telling else set()
+    seen = {sink for snapshot in line[:stay] for sink in sinks_of(snapshot.summary)} if telling else set()
     for at, sinks in telling:
-        if not seen.issuperset(sinks) and line[at]["timestamp-ms"] >= sinks_since_ms:
+        if not seen.issuperset(sinks) and line[at].timestamp_ms >= sinks_since_ms:
             stay = at + 1
         seen.update(sinks)
     return stay

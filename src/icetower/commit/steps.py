@@ -30,7 +30,6 @@ from icetower.iceberg.puffin import BlobAt
 from icetower.iceberg.records import memory_of_manifest
 from icetower.paths import is_under
 from icetower.protocol.names import Identifier
-from icetower.protocol.updates import target_ref
 from icetower.rebase.grants import asks_for_snapshot_isolation
 from icetower.recent import Budget, Held
 from icetower.storage.port import Storage
@@ -128,8 +127,8 @@ class Step:
     @property
     def expired(self) -> frozenset[int]:
         """The snapshots that this step removes, by retention or since a client says so."""
-        updates = [update for accepted in self.plan.accepted for update in getattr(accepted.member, "updates", ())]
-        removed = [i for u in updates if u["action"] == "remove-snapshots" for i in u["snapshot-ids"]]
+        commits = [accepted.member for accepted in self.plan.accepted if isinstance(accepted.member, Admitted)]
+        removed = [i for commit in commits for i in commit.updates.removed_snapshots]
         return frozenset(i for i in (*removed, *self.plan.expired) if i in self.old.head.snapshots)
 
 
@@ -253,7 +252,7 @@ class Planner:
     def _note_live(self, uuid: Any, members: Sequence[Member], planned: Plan) -> None:
         """What new manifests name needs no reading again. To other branches they do not belong."""
         appended = {member.ref for member in members if isinstance(member, AdmittedAppend)}
-        others = {target_ref(member.updates) or "" for member in members if isinstance(member, Admitted)}
+        others = {member.updates.target_ref or "" for member in members if isinstance(member, Admitted)}
         for ref in appended | {ref for ref in others if self.live.knows(uuid, ref)}:
             live = self.live.of(uuid, ref)
             for path, paths in planned.live.items():

@@ -18,7 +18,7 @@ from icetower.iceberg.partitions import PartitionSpec, spec_of
 from icetower.iceberg.pruning import can_contain
 from icetower.iceberg.records import is_vector, memory_of_manifest, memory_of_row
 from icetower.paths import is_under
-from icetower.protocol.updates import added_snapshots
+from icetower.protocol.updates import Updates
 from icetower.recent import Budget, Recent
 from icetower.storage.port import MANIFEST, MANIFEST_LIST, Bound, Storage
 
@@ -169,7 +169,7 @@ def memory_of_rows(rows: Sequence[ManifestFile]) -> int:
 async def read_changes(
     manifests: Manifests,
     metadata: Mapping[str, Any] | None,
-    updates: Sequence[Mapping[str, Any]],
+    updates: Updates,
     *,
     snapshots: Mapping[int, Mapping[str, Any]] | None = None,
     confined: bool = True,
@@ -189,7 +189,7 @@ async def read_changes(
         CommitConflict: a snapshot's parent is not (or no longer) in the table.
         ValidationFailed: a manifest list or manifest is missing, unreadable or lies elsewhere.
     """
-    added = added_snapshots(updates)
+    added = updates.snapshots
     if not added:
         return ()
     if len(added) > SNAPSHOTS_PER_COMMIT_MAX:
@@ -198,13 +198,13 @@ async def read_changes(
             rule="limit.snapshots",
         )
     roots = None if not confined else (place,) if metadata is None and place is not None else _roots(metadata, updates)
-    siblings = frozenset(int(snapshot["snapshot-id"]) for snapshot in added)
+    siblings = frozenset(snapshot.id for snapshot in added)
     own_lists: dict[int, tuple[ManifestFile, ...]] = {}
     changes: list[Change] = []
     for snapshot in added:
         rows = await _own_list(manifests, snapshot, roots)
         base = await _parent_list(manifests, metadata, snapshots, snapshot, own_lists)
-        own_lists[int(snapshot["snapshot-id"])] = rows
+        own_lists[snapshot.id] = rows
         diff = diff_lists(base, rows)
         wanted = list(manifests_to_read(diff))
         if len(wanted) > MANIFESTS_PER_COMMIT_MAX:
@@ -327,7 +327,7 @@ async def _parent_list(
     return await manifests.list_at(parent["manifest-list"])
 
 
-def _roots(metadata: Mapping[str, Any] | None, updates: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+def _roots(metadata: Mapping[str, Any] | None, updates: Updates) -> tuple[str, ...]:
     """Where a table keeps its metadata: its location, and `write.metadata.path` where it is set."""
     roots: list[str] = []
     if metadata is not None:
@@ -336,11 +336,10 @@ def _roots(metadata: Mapping[str, Any] | None, updates: Sequence[Mapping[str, An
         if path:
             roots.append(path)
     else:
-        roots += [update["location"] for update in updates if update["action"] == "set-location"]
-        for update in updates:
-            if update["action"] == "set-properties":
-                path = (update.get("updates") or update.get("updated") or {}).get("write.metadata.path")
-                roots += [path] if path else []
+        roots += [update["location"] for update in updates.of("set-location")]
+        for update in updates.of("set-properties"):
+            path = (update.get("updates") or update.get("updated") or {}).get("write.metadata.path")
+            roots += [path] if path else []
     return tuple(roots)
 
 

@@ -373,7 +373,7 @@ class CatalogRoutes:
 
         if key is None:
             return await commit(call)
-        if any(update["action"] == "add-snapshot" for update in request.updates):
+        if "add-snapshot" in request.updates.actions:
             # The key lives in the snapshot, under the same swap; the ledger only sees that it serves one endpoint.
             endpoint = endpoint_of("POST", path_of(call.request.scope))
             await self._journal.find(call.principal.name, key, endpoint)
@@ -413,7 +413,7 @@ class CatalogRoutes:
 
         if key is None:
             return await commit(call)
-        if any(update["action"] == "add-snapshot" for request in requests for update in request.updates):
+        if any("add-snapshot" in request.updates.actions for request in requests):
             # As for one table, the key lives in the snapshots: a stored answer would call done what was rolled back
             # (trap K2). The ledger only sees that the key serves this endpoint, for the same tables.
             endpoint = endpoint_of("POST", path_of(call.request.scope))

@@ -23,6 +23,7 @@ from icetower.iceberg.entry_checks import (
     live_entries,
 )
 from icetower.iceberg.manifests import ADDED, DATA, DELETED, EQUALITY_DELETES, DataFile, Entry, Manifest, ManifestFile
+from icetower.protocol.snapshots import Snapshot
 
 JSON = Mapping[str, Any]
 
@@ -79,7 +80,7 @@ class Change:
     """What one snapshot does to the table.
 
     Attributes:
-        snapshot: the snapshot as sent (JSON).
+        snapshot: the snapshot as sent.
         added, removed: the true difference of live entries: a file that was named twice and goes is removed twice.
         entries_added: the ADDED entries of files truly added, by the path of the manifest that holds them.
         entries_removed: the entries of files truly removed as they stood, by the path of the replaced manifest; numbers
@@ -89,7 +90,7 @@ class Change:
         headers: what each new manifest and its row say of partitions, to be held against the table's spec.
     """
 
-    snapshot: JSON
+    snapshot: Snapshot
     diff: ListDiff
     added: tuple[Touched, ...]
     removed: tuple[Touched, ...]
@@ -182,7 +183,7 @@ def change_of(
     )
     others = siblings - {snapshot["snapshot-id"]}
     return Change(
-        snapshot=snapshot,
+        snapshot=Snapshot(snapshot),
         diff=diff,
         added=tuple(Touched(live.entry.file, live.row.spec_id, live.entry.sequence_number) for live in true.added),
         removed=tuple(Touched(live.entry.file, live.row.spec_id, live.sequence_number) for live in true.removed),

@@ -155,19 +155,3 @@ def inherit(row: ManifestFile, manifest: Manifest) -> Iterator[Live]:
 
 
 # ── Snapshots ────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def parent_of(snapshot: JSON) -> int | None:
-    """The id of a snapshot's parent; None for the first one. Old metadata writes -1 for none."""
-    parent_id = snapshot.get("parent-snapshot-id")
-    return None if parent_id in (None, -1) else parent_id
-
-
-def operation_name(snapshot: JSON) -> str | None:
-    """What the snapshot was recorded as: ``append``, ``overwrite``, ``replace`` or ``delete``."""
-    return (snapshot.get("summary") or {}).get("operation")
-
-
-def sequence_number_of(snapshot: JSON) -> int:
-    """0 in format version 1."""
-    return snapshot.get("sequence-number") or 0

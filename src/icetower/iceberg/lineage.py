@@ -16,16 +16,15 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from icetower.iceberg.entries import parent_of
+from icetower.protocol.snapshots import Snapshot
 
-JSON = Mapping[str, Any]
-Find = Callable[[int], "JSON | None"]
-"""A snapshot by its id, where it is known."""
+Find = Callable[[int], "Mapping[str, Any] | None"]
+"""A snapshot (JSON) by its id, where it is known."""
 
 
 def ancestors(
     find: Find, head_id: int | None, *, until: int | None = None, seen: set[int] | None = None
-) -> Iterator[JSON]:
+) -> Iterator[Snapshot]:
     """A snapshot and its ancestors as far as they are known, newest first, up to and without `until`.
 
     Args:
@@ -34,12 +33,13 @@ def ancestors(
     seen = set() if seen is None else seen
     wanted = head_id
     while wanted is not None and wanted != until and wanted not in seen:
-        snapshot = find(wanted)
-        if snapshot is None:
+        found = find(wanted)
+        if found is None:
             return
         seen.add(wanted)
+        snapshot = Snapshot(found)
         yield snapshot
-        wanted = parent_of(snapshot)
+        wanted = snapshot.parent_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,30 +62,29 @@ class Lineage:
             to: who asks for this snapshot alone needs no more of the lineage than decides about it.
         """
         ids: dict[int, None] = {}
-        lowest = 0 if to is None else number_of(find(to))
-        oldest: JSON | None = None
+        sought = None if to is None else find(to)
+        lowest = 0 if sought is None else Snapshot(sought).sequence_number
+        oldest: Snapshot | None = None
         for oldest in ancestors(find, head_id):
-            ids[oldest["snapshot-id"]] = None
-            if oldest["snapshot-id"] == to or 0 < number_of(oldest) < lowest:
+            ids[oldest.id] = None
+            if oldest.id == to or 0 < oldest.sequence_number < lowest:
                 return cls(ids, None)
-        beyond = head_id if oldest is None else parent_of(oldest)
-        return cls(ids, None if beyond is None or beyond in ids else number_of(oldest))
+        beyond = head_id if oldest is None else oldest.parent_id
+        if beyond is None or beyond in ids:
+            return cls(ids, None)
+        return cls(ids, 0 if oldest is None else oldest.sequence_number)
 
-    def has(self, snapshot: JSON) -> bool | None:
+    def has(self, snapshot: Snapshot) -> bool | None:
         """Whether it has a snapshot; None where it is cut, and the snapshot may be beyond."""
-        if snapshot["snapshot-id"] in self.ids:
+        if snapshot.id in self.ids:
             return True
         if self.cut_at is None:
             return False
         # What is beyond the cut has a lower number than what is before it.
-        return False if self.cut_at and number_of(snapshot) > self.cut_at else None
+        return False if self.cut_at and snapshot.sequence_number > self.cut_at else None
 
 
 def reaches(find: Find, head_id: int | None, snapshot_id: int) -> bool | None:
     """Whether a snapshot that is known is in the lineage of a head: as `Lineage.has`."""
-    return Lineage.of(find, head_id, to=snapshot_id).has(find(snapshot_id) or {"snapshot-id": snapshot_id})
-
-
-def number_of(snapshot: JSON | None) -> int:
-    """Its sequence number; 0 where it has none."""
-    return 0 if snapshot is None else int(snapshot.get("sequence-number") or 0)
+    found = find(snapshot_id) or {"snapshot-id": snapshot_id}
+    return Lineage.of(find, head_id, to=snapshot_id).has(Snapshot(found))

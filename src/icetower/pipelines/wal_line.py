@@ -18,10 +18,9 @@ from typing import Any
 from icetower.iceberg.lineage import Lineage
 from icetower.iceberg.metadata import current_snapshot_id
 from icetower.protocol.marks import SOURCE_SNAPSHOT
+from icetower.protocol.snapshots import Snapshot
 
 Metadata = Mapping[str, Any]
-Snapshot = Mapping[str, Any]
-
 FIRST = -1
 """In place of the batch before the first one of a log."""
 
@@ -97,7 +96,7 @@ def lineage(batches: Mapping[int, Logged], snapshot: int | None) -> tuple[set[in
 
 def picked(target: Metadata) -> Iterator[int]:
     """Snapshots that were picked into the target's history (Iceberg's `cherrypick_snapshot`, `publish_changes`)."""
-    by_id = {entry["snapshot-id"]: entry for entry in target["snapshots"]}
+    by_id = {entry["snapshot-id"]: Snapshot(entry) for entry in target["snapshots"]}
     for snapshot_id in Lineage.of(by_id.get, current_snapshot_id(target)).ids:
         source = by_id[snapshot_id].get("summary", {}).get(SOURCE_SNAPSHOT, "")
         if source.isascii() and source.isdigit():
@@ -111,7 +110,7 @@ def standing(target: Metadata, batches: Mapping[int, Logged], seen: Collection[i
         batches: as `chained` gives them.
         seen: the target has rows with keys that came with these batches, and with no other.
     """
-    by_id: dict[int, Snapshot] = {entry["snapshot-id"]: entry for entry in target["snapshots"]}
+    by_id: dict[int, Snapshot] = {entry["snapshot-id"]: Snapshot(entry) for entry in target["snapshots"]}
     line = Lineage.of(by_id.get, current_snapshot_id(target))
     complete = line.cut_at is None
     path = [*line.ids]

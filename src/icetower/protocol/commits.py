@@ -16,6 +16,7 @@ from icetower.errors import BadRequest
 from icetower.protocol.names import Identifier, checked_namespace
 from icetower.protocol.sizes import check_commit
 from icetower.protocol.stretches import check_stretches
+from icetower.protocol.updates import Updates
 from icetower.protocol.wire import JSON, Int32, Int64, Name, Wire, read, read_object
 
 
@@ -25,7 +26,7 @@ class CommitRequest:
 
     identifier: Identifier | None
     requirements: tuple[JSON, ...]
-    updates: tuple[JSON, ...]
+    updates: Updates
 
 
 class _Id(Wire):
@@ -282,7 +283,7 @@ def _commit(body: Mapping[str, Any], what: str) -> CommitRequest:
         others = sorted(set(kinds) - {"assert-create"})
         raise BadRequest(f"Invalid create requirements: {others} say nothing about a table that must not exist")
     identifier = None if shape.identifier is None else table_identifier(shape.identifier, f"{what}.identifier")
-    return CommitRequest(identifier, tuple(requirements), tuple(updates))
+    return CommitRequest(identifier, tuple(requirements), Updates(updates))
 
 
 def table_identifier(value: Mapping[str, Any], what: str) -> Identifier:

@@ -1,31 +1,59 @@
-"""What the updates and requirements of a commit say, as the REST specification has them (JSON)."""
+"""`Updates`: the updates of a commit, by what they say; and what its requirements say."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+
+from icetower.protocol.snapshots import Snapshot
 
 JSON = Mapping[str, Any]
 
 
-def added_snapshots(updates: Sequence[JSON]) -> list[JSON]:
-    """The snapshots that a commit adds, in order."""
-    return [update["snapshot"] for update in updates if update["action"] == "add-snapshot"]
+class Updates(tuple[JSON, ...]):
+    """The updates of a commit as they were sent, in order, as the REST specification has them (JSON)."""
 
+    __slots__ = ()
 
-def target_ref(updates: Sequence[JSON]) -> str | None:
-    """The ref that a commit moves to a snapshot of its own, or to any."""
-    for update in updates:
-        if update["action"] == "set-snapshot-ref":
-            return update["ref-name"]
-    return None
+    def of(self, *actions: str) -> Iterator[JSON]:
+        """Those with one of some actions."""
+        return (update for update in self if update["action"] in actions)
+
+    @property
+    def actions(self) -> frozenset[str]:
+        return frozenset(update["action"] for update in self)
+
+    @property
+    def snapshots(self) -> tuple[Snapshot, ...]:
+        """The snapshots that they add, in order."""
+        return tuple(Snapshot(update["snapshot"]) for update in self.of("add-snapshot"))
+
+    @property
+    def moves(self) -> tuple[tuple[str, int], ...]:
+        """The refs that they set, each with the snapshot that it is set to, in order."""
+        return tuple((update["ref-name"], update["snapshot-id"]) for update in self.of("set-snapshot-ref"))
+
+    @property
+    def target_ref(self) -> str | None:
+        """The first ref that they set: the branch that the commit writes to. None where they set none."""
+        return next((ref for ref, _ in self.moves), None)
+
+    @property
+    def removed_refs(self) -> frozenset[str]:
+        """The refs that they remove."""
+        return frozenset(update["ref-name"] for update in self.of("remove-snapshot-ref"))
+
+    @property
+    def removed_snapshots(self) -> tuple[int, ...]:
+        """The ids of the snapshots that they remove."""
+        return tuple(i for update in self.of("remove-snapshots") for i in update["snapshot-ids"])
+
+    @property
+    def assigned_uuid(self) -> str:
+        """The uuid that they give to the table; empty where they give none."""
+        return next((str(update["uuid"]) for update in self.of("assign-uuid")), "")
 
 
 def creates(requirements: Sequence[JSON]) -> bool:
     """Whether a commit creates its table."""
     return any(requirement["type"] == "assert-create" for requirement in requirements)
-
-
-def assigned_uuid(updates: Sequence[JSON]) -> str:
-    """The uuid that a commit gives to the table that it creates; empty where it gives none."""
-    return next((str(update["uuid"]) for update in updates if update["action"] == "assign-uuid"), "")

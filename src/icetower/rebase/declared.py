@@ -8,18 +8,15 @@ requirements hold, and the summary still names the version that was read.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from icetower.admission.admitted import Admitted
 from icetower.admission.operations import preserves_rows
 from icetower.admission.read_scope import ReadScope
 from icetower.errors import CommitConflict
 from icetower.iceberg.change import Change
-from icetower.iceberg.entries import operation_name, parent_of
 from icetower.protocol.marks import READ_SNAPSHOT
+from icetower.protocol.snapshots import Snapshot
 from icetower.table.ground import Ground
-
-JSON = Mapping[str, Any]
 
 
 def scope_to_hold(member: Admitted) -> ReadScope | None:
@@ -31,13 +28,13 @@ def scope_to_hold(member: Admitted) -> ReadScope | None:
     scope = member.read_scope
     if scope is None or scope.source != "summary":
         return None
-    own = {change.snapshot["snapshot-id"]: change.snapshot for change in member.changes}
+    own = {change.snapshot.id: change.snapshot for change in member.changes}
     if all(_read(change) in (None, _name(_base(change, own))) for change in member.changes):
         return None
     return None if all(_changes_no_row(change) for change in member.changes) else scope
 
 
-def unseen(change: Change, member: Admitted, ground: Ground, since: Sequence[JSON]) -> Sequence[JSON]:
+def unseen(change: Change, member: Admitted, ground: Ground, since: Sequence[Snapshot]) -> Sequence[Snapshot]:
     """The snapshots before the commit's base that the writer of one of its snapshots has not seen, oldest first.
 
     Args:
@@ -47,9 +44,9 @@ def unseen(change: Change, member: Admitted, ground: Ground, since: Sequence[JSO
         CommitConflict: the version that was read is not in the history of the branch.
     """
     said = _read(change)
-    own = {each.snapshot["snapshot-id"]: each.snapshot for each in member.changes}
+    own = {each.snapshot.id: each.snapshot for each in member.changes}
     base = _base(change, own)
-    if said in (None, _name(base)) or any(said == _name(step["snapshot-id"]) for step in since):
+    if said in (None, _name(base)) or any(said == _name(step.id) for step in since):
         return ()
     known = base is None or ground.snapshot(base) is not None
     steps = ground.steps(None if said == _name(None) else int(said or 0), base) if known else None
@@ -67,7 +64,7 @@ def unseen(change: Change, member: Admitted, ground: Ground, since: Sequence[JSO
 
 def _read(change: Change) -> str | None:
     """The version that its writer has read, as the summary names it."""
-    said = (change.snapshot.get("summary") or {}).get(READ_SNAPSHOT)
+    said = change.snapshot.summary.get(READ_SNAPSHOT)
     return said if said in (None, "none") else str(int(said))
 
 
@@ -75,15 +72,15 @@ def _name(snapshot_id: int | None) -> str:
     return "none" if snapshot_id is None else str(snapshot_id)
 
 
-def _base(change: Change, own: Mapping[int, JSON]) -> int | None:
+def _base(change: Change, own: Mapping[int, Snapshot]) -> int | None:
     """The snapshot that it was written on. Those of the same commit are not others'."""
-    parent = parent_of(change.snapshot)
+    parent = change.snapshot.parent_id
     for _ in own:
         if parent is None or parent not in own:
             break
-        parent = parent_of(own[parent])
+        parent = own[parent].parent_id
     return parent
 
 
 def _changes_no_row(change: Change) -> bool:
-    return operation_name(change.snapshot) == "replace" and preserves_rows(change)
+    return change.snapshot.operation == "replace" and preserves_rows(change)

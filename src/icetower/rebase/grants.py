@@ -23,12 +23,12 @@ from icetower.admission.operations import preserves_rows
 from icetower.admission.read_scope import ReadScope, carried_over
 from icetower.errors import CommitConflict, MissingDeclaration
 from icetower.iceberg.change import Change
-from icetower.iceberg.entries import operation_name, parent_of
 from icetower.iceberg.partitions import partition_name
 from icetower.iceberg.records import DATA, POSITION_DELETES, referenced_file
 from icetower.iceberg.validation import Conflict, Level
 from icetower.protocol.declarations import LEVELS, Declaration, command_of
 from icetower.protocol.marks import BLIND_APPENDS, READ_SNAPSHOT, STRICT
+from icetower.protocol.snapshots import Snapshot
 from icetower.rebase.blindness import known_blind
 from icetower.rebase.declared import unseen
 from icetower.rebase.revalidation import (
@@ -89,10 +89,10 @@ def kind_of(change: Change, *, declared_blind: bool) -> Kind:
     are deletes by position, what Spark marks as a MERGE, and data files that carry on the ids of rows (format 3), as a
     copy-on-write UPDATE or DELETE writes them.
     """
-    summary: JSON = change.snapshot.get("summary") or {}
+    summary = change.snapshot.summary
     if change.is_pure_append and known_blind(summary, declared=declared_blind):
         return Kind.BLIND
-    operation = operation_name(change.snapshot)
+    operation = change.snapshot.operation
     if operation == "replace" and not change.added and not change.removed:
         return Kind.LAYOUT
     if operation == "replace" and change.removed and preserves_rows(change):
@@ -167,7 +167,7 @@ def word_for(member: Admitted, ground: Ground, *, isolation_since: int | None) -
         return Word("summary", scope, merges_vectors=scope.level is Level.SNAPSHOT)
     if by_table:
         return Word("table", merges_vectors=scope is not None)
-    summaries = [change.snapshot.get("summary") or {} for change in member.changes]
+    summaries = [change.snapshot.summary for change in member.changes]
     if scope is not None and scope.level is Level.SNAPSHOT and any(map(merges_new_rows, summaries)):
         # Both would insert what neither has found, into different files. Iceberg lets that pass at the table's level
         # alone, which is what the client validates by.
@@ -248,18 +248,18 @@ def _check_shape(member: Admitted, ground: Ground) -> None:
         raise _refused("rebase.strict", "the table or the contract is strict (icetower.strict)")
     if not member.changes:
         raise _refused("rebase.no-snapshot", "the commit adds no snapshot")
-    refs = {update["ref-name"] for update in member.updates if update["action"] == "set-snapshot-ref"}
+    refs = {ref for ref, _ in member.updates.moves}
     if len(refs) != 1 or any(ground.refs.get(ref, {}).get("type") != "branch" for ref in refs):
         raise _refused(
             "rebase.branch", f"the commit must move one branch of the table, and moves {sorted(refs) or 'none'}"
         )
-    own = [change.snapshot["snapshot-id"] for change in member.changes]
-    if [parent_of(change.snapshot) for change in member.changes[1:]] != own[:-1]:
+    own = [change.snapshot.id for change in member.changes]
+    if [change.snapshot.parent_id for change in member.changes[1:]] != own[:-1]:
         raise _refused("rebase.chain", "its snapshots do not follow one another")
-    if {update["action"] for update in member.updates} - {"add-snapshot", "set-snapshot-ref"}:
+    if member.updates.actions - {"add-snapshot", "set-snapshot-ref"}:
         raise _refused("rebase.other-updates", "the commit changes more than the table's content")
     for change in member.changes:
-        reason = only_its_client_validates(change.snapshot.get("summary") or {})
+        reason = only_its_client_validates(change.snapshot.summary)
         if reason is not None:
             raise _refused(reason.rule, reason.message)
         if change.snapshot.get("key-id") is not None:
@@ -269,15 +269,14 @@ def _check_shape(member: Admitted, ground: Ground) -> None:
 def _check_progress(member: Admitted, ground: Ground) -> None:
     """A sink that has stated its progress since the base must look at it before it commits again (trap R10)."""
     own = [change.snapshot for change in member.changes]
-    if not any(sinks_of(snapshot.get("summary") or {}) for snapshot in own):
+    if not any(sinks_of(snapshot.summary) for snapshot in own):
         return
-    ref = next(update["ref-name"] for update in member.updates if update["action"] == "set-snapshot-ref")
-    shared = shared_sinks(own, steps_since(member, ground, ground.ref_head(ref)))
+    shared = shared_sinks(own, steps_since(member, ground, ground.ref_head(member.ref)))
     if shared is not None:
         sink, snapshot = shared
         raise _refused(
             "rebase.progress",
-            f"snapshot {snapshot['snapshot-id']} states progress of the same sink ({' '.join(sink)}), and only its "
+            f"snapshot {snapshot.id} states progress of the same sink ({' '.join(sink)}), and only its "
             "client can see whether these rows are in the table since",
         )
 
@@ -289,7 +288,7 @@ def _declared_at(member: Admitted, ground: Ground, isolation_since: int | None) 
     """
     base = base_of(member)
     snapshot = ground.snapshot(base) if base is not None else None
-    number = 0 if snapshot is None else snapshot.get("sequence-number") or 0
+    number = 0 if snapshot is None else snapshot.sequence_number
     return isolation_since is not None and ground.format_version > 1 and number >= isolation_since
 
 
@@ -304,7 +303,7 @@ def _refused(rule: str, why: str, missing: MissingDeclaration | None = None) -> 
 
 def base_of(member: Admitted) -> int | None:
     """The snapshot that the client wrote its commit on; None for the empty table."""
-    return parent_of(member.changes[0].snapshot)
+    return member.changes[0].snapshot.parent_id
 
 
 def conflicts_of(
@@ -343,7 +342,7 @@ def _carried(scope: ReadScope | None, change: Change, ground: Ground) -> ReadSco
     return replace(scope, filter=carried_over(scope.filter, schemas[0], ground.schema))
 
 
-def steps_since(member: Admitted, ground: Ground, head: int | None) -> Sequence[JSON]:
+def steps_since(member: Admitted, ground: Ground, head: int | None) -> Sequence[Snapshot]:
     """The snapshots that landed since the commit's base, oldest first.
 
     Raises:
@@ -361,7 +360,7 @@ def steps_since(member: Admitted, ground: Ground, head: int | None) -> Sequence[
     return _bounded(steps, head)
 
 
-def _bounded(steps: Sequence[JSON], head: int | None) -> Sequence[JSON]:
+def _bounded(steps: Sequence[Snapshot], head: int | None) -> Sequence[Snapshot]:
     if len(steps) > STEPS_MAX:
         raise CommitConflict(
             f"{len(steps)} snapshots landed since the commit's base, and at most {STEPS_MAX} are looked at; refresh "
@@ -378,7 +377,7 @@ def refusal(change: Change, conflict: Conflict, ground: Ground) -> CommitConflic
     # Another agent chose these values, and clients print the message on their terminals.
     shown = "".join(c if c.isprintable() else " " for c in ", ".join(partitions))
     where = f" in {shown}" if partitions else ""
-    said = (change.snapshot.get("summary") or {}).get(READ_SNAPSHOT)
+    said = change.snapshot.summary.get(READ_SNAPSHOT)
     read = "" if said is None else f" (its writer has read snapshot {said}; declare what the statement reads anew)"
     return CommitConflict(
         f"the commit conflicts with snapshot {conflict.snapshots[0]}{where}: {conflict.message}; refresh and run the "

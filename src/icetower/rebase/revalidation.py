@@ -34,6 +34,7 @@ from icetower.protocol.marks import (
     READ_SNAPSHOT,
     SOURCE_SNAPSHOT,
 )
+from icetower.protocol.snapshots import Snapshot
 from icetower.table.sinks import Sink, sinks_of
 
 JSON = Mapping[str, Any]
@@ -91,16 +92,16 @@ def merges_new_rows(summary: JSON) -> bool:
     return is_merge(summary)
 
 
-def shared_sinks(own: Iterable[JSON], since: Iterable[JSON]) -> tuple[Sink, JSON] | None:
+def shared_sinks(own: Iterable[Snapshot], since: Iterable[Snapshot]) -> tuple[Sink, Snapshot] | None:
     """A sink whose progress a commit states and a later snapshot has stated too, with that snapshot; else None.
 
     Args:
         own: the commit's snapshots.
         since: the snapshots that landed since the commit's base.
     """
-    sinks = {sink for snapshot in own for sink in sinks_of(snapshot.get("summary") or {})}
+    sinks = {sink for snapshot in own for sink in sinks_of(snapshot.summary)}
     for snapshot in since if sinks else ():
-        for sink in sinks_of(snapshot.get("summary") or {}):
+        for sink in sinks_of(snapshot.summary):
             if sink in sinks:
                 return sink, snapshot
     return None

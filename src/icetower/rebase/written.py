@@ -23,7 +23,7 @@ from icetower.admission.read_scope import ReadScope
 from icetower.errors import ValidationFailed
 from icetower.iceberg.change import Change, Touched
 from icetower.iceberg.deletes import Place, is_unpartitioned, place_key
-from icetower.iceberg.entries import Files, Live, NeedsFile, NeedsFiles, operation_name
+from icetower.iceberg.entries import Files, Live, NeedsFile, NeedsFiles
 from icetower.iceberg.expressions import Column, columns_of
 from icetower.iceberg.partitions import PartitionSpec
 from icetower.iceberg.pruning import Pruner
@@ -41,6 +41,7 @@ from icetower.iceberg.records import (
     referenced_file,
 )
 from icetower.iceberg.validation import Conflict, Level
+from icetower.protocol.snapshots import Snapshot
 
 JSON = Mapping[str, Any]
 Targets = Mapping[str, frozenset[str] | None]
@@ -161,7 +162,7 @@ class Table:
 
 
 def objections(
-    written: Written, steps: Sequence[JSON], files: Files, table: Table, scope: ReadScope | None
+    written: Written, steps: Sequence[Snapshot], files: Files, table: Table, scope: ReadScope | None
 ) -> Iterator[Objection]:
     """Everything that stands against a commit, in the order of the snapshots; an empty iterator if nothing does.
 
@@ -177,10 +178,10 @@ def objections(
     if written.nothing and covers is None:
         return
     for step, rows in _rows_that_matter(steps, files, scoped=covers is not None):
-        operation = operation_name(step) or ""
+        operation = step.operation or ""
         for row in rows:
             for live in files.entries(row):
-                if live.snapshot_id != step["snapshot-id"] or live.status not in (ADDED, DELETED):
+                if live.snapshot_id != step.id or live.status not in (ADDED, DELETED):
                     continue
                 found = _met(written, live, table, operation)
                 if found is None and covers is not None:
@@ -188,22 +189,22 @@ def objections(
                 if found is not None:
                     by, message = found
                     place = (live.row.spec_id, live.entry.file.partition)
-                    yield Objection(WIRE[by], "", message, (live.path,), (step["snapshot-id"],), (place,), by)
+                    yield Objection(WIRE[by], "", message, (live.path,), (step.id,), (place,), by)
 
 
 def _rows_that_matter(
-    steps: Sequence[JSON], files: Files, *, scoped: bool
-) -> list[tuple[JSON, tuple[ManifestFile, ...]]]:
+    steps: Sequence[Snapshot], files: Files, *, scoped: bool
+) -> list[tuple[Snapshot, tuple[ManifestFile, ...]]]:
     """Of each snapshot, the manifests that have to be opened. What is missing is asked for all at once."""
     unknown: list[NeedsFile] = []
-    found: list[tuple[JSON, tuple[ManifestFile, ...]]] = []
+    found: list[tuple[Snapshot, tuple[ManifestFile, ...]]] = []
     for step in steps:
         try:
             rows = files.own_rows(step)
         except NeedsFile as need:
             unknown.append(need)
             continue
-        operation = operation_name(step) or ""
+        operation = step.operation or ""
         rows = tuple(row for row in rows if _may_matter(row, operation, scoped))
         unknown += files.missing(rows)
         found.append((step, rows))

@@ -13,11 +13,11 @@ from icetower.audit.roots import rooted
 from icetower.audit.shapes import check_shape
 from icetower.audit.telling import called
 from icetower.errors import BadRequest, NotFound, ValidationFailed
-from icetower.iceberg.entries import parent_of
 from icetower.iceberg.manifests import DataFile, Manifest, read_manifest, read_manifest_list
 from icetower.iceberg.metadata import MAIN, ancestors
 from icetower.iceberg.records import DELETED
 from icetower.protocol.marks import GROUP_FILE, PRINCIPAL, REVERTS
+from icetower.protocol.snapshots import Snapshot
 from icetower.revert.reverting import Plan, Reverting
 from icetower.revert.taking_back import Draft, Drafting
 from icetower.revert.unread import Promises, Unread
@@ -88,7 +88,7 @@ class Agent:
         own: dict[int, frozenset[str] | None] = written | reverts
         if not own:
             return Plan((), (), (), ())
-        parent = parent_of(chain[min(own)])
+        parent = Snapshot(chain[min(own)]).parent_id
         walk = self._walk = Walk(self._head, self._source, Options(self._wanted.branch, after=parent, whole=True))
         await walk.run()
         shift = len(chain) - len(walk.line.commits)
@@ -110,7 +110,7 @@ class Agent:
         """No commit since that time has expired: it would stay, and the revert would say that all was taken back."""
         if oldest["timestamp-ms"] < self._wanted.since_ms:
             return
-        parent = parent_of(oldest)
+        parent = Snapshot(oldest).parent_id
         path = oldest.get("manifest-list")
         if parent is None and path is not None:
             try:
@@ -120,7 +120,7 @@ class Agent:
                     f"what came before {called(oldest)} cannot be told: its manifest list is gone or cannot be read",
                     rule="revert.blind",
                 ) from error
-            parent = parent_of(rooted(oldest, step, self._head.snapshots))
+            parent = Snapshot(rooted(oldest, step, self._head.snapshots)).parent_id
         if parent is not None:
             raise BadRequest(
                 f"what {self._wanted.agent} has committed since then cannot be told: history begins with "

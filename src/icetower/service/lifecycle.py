@@ -134,9 +134,9 @@ class Lifecycle:
     async def _created_before(self, admitted: Admitted, error: AlreadyExists) -> HeadState:
         """The table, where this very commit has created it: told 409, its client would delete its files (trap A3)."""
         head = await self._heads.load(admitted.identifier)
-        uuids = {str(update["uuid"]).lower() for update in admitted.updates if update["action"] == "assign-uuid"}
+        uuids = {str(update["uuid"]).lower() for update in admitted.updates.of("assign-uuid")}
         same = uuids == {str(head.metadata.get("table-uuid")).lower()}
-        if same and all(change.snapshot["snapshot-id"] in head.snapshots for change in admitted.changes):
+        if same and all(change.snapshot.id in head.snapshots for change in admitted.changes):
             return head
         parents = {snapshot.get("parent-snapshot-id") for snapshot in head.snapshots.values()}
         if same and not parents <= {None, *head.snapshots}:
@@ -161,7 +161,7 @@ class Lifecycle:
         """Two tables at one place would write, and purge, each other. Raises `AlreadyExists`, `CommitStateUnknown`."""
         if admitted.changes:
             head = await self._heads.load(other)
-            if all(change.snapshot["snapshot-id"] in head.snapshots for change in admitted.changes):
+            if all(change.snapshot.id in head.snapshots for change in admitted.changes):
                 # Told that it failed, its client would delete what the table needs (trap A3).
                 raise CommitStateUnknown(
                     f"the creation of {admitted.identifier} landed before, and the table has another name since"

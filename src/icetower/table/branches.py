@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from functools import cached_property
 
-from icetower.iceberg.entries import parent_of
-from icetower.iceberg.lineage import JSON, Lineage, ancestors, number_of
+from icetower.iceberg.lineage import Lineage, ancestors
 from icetower.protocol.marks import REF, SOURCE_SNAPSHOT
+from icetower.protocol.snapshots import Snapshot
 from icetower.table.head import HeadState
 
 
@@ -23,7 +23,7 @@ class Branches:
         self._new = new
         self._lines: dict[tuple[bool, str], Lineage] = {}
 
-    def has(self, ref: str, snapshot: JSON) -> bool | None:
+    def has(self, ref: str, snapshot: Snapshot) -> bool | None:
         """Whether a snapshot is in the history of a ref, or of any where there is no name; None: nobody can tell.
 
         Nobody can where there is no such ref any more, where its history was cut, where the swap itself moves it past
@@ -39,33 +39,33 @@ class Branches:
 
     def cut_off(self, gone: Collection[int]) -> list[int]:
         """Snapshots that stay, but are not found any more from the head of their own ref when some have gone."""
-        newest = max((number_of(self._find(snapshot_id)) for snapshot_id in gone), default=0)
+        newest = max((found.sequence_number for found in map(self._find, gone) if found is not None), default=0)
         left: dict[str, Lineage] = {}
         found: list[int] = []
-        for snapshot_id, snapshot in self._new.snapshots.items():
-            ref = (snapshot.get("summary") or {}).get(REF)
-            if not ref or number_of(snapshot) > newest or not self.has(ref, snapshot):
+        for snapshot in map(Snapshot, self._new.snapshots.values()):
+            ref = snapshot.summary.get(REF)
+            if not ref or snapshot.sequence_number > newest or not self.has(ref, snapshot):
                 continue
             if ref not in left:
                 left[ref] = Lineage.of(self._new.snapshots.get, self._new.ref(ref))
             if left[ref].has(snapshot) is None:
-                found.append(snapshot_id)
+                found.append(snapshot.id)
         return found
 
-    def _is_published(self, snapshot: JSON) -> bool:
-        if str(snapshot["snapshot-id"]) in self._picked:
+    def _is_published(self, snapshot: Snapshot) -> bool:
+        if str(snapshot.id) in self._picked:
             return True
-        return all(snapshot["snapshot-id"] in reached for reached in self._reached)
+        return all(snapshot.id in reached for reached in self._reached)
 
     @cached_property
     def _picked(self) -> Collection[str | None]:
-        return {(snapshot.get("summary") or {}).get(SOURCE_SNAPSHOT) for snapshot in self._old.snapshots.values()}
+        return {snapshot.summary.get(SOURCE_SNAPSHOT) for snapshot in map(Snapshot, self._old.snapshots.values())}
 
-    def _may_come_back(self, snapshot: JSON) -> bool:
+    def _may_come_back(self, snapshot: Snapshot) -> bool:
         past, cut_at = self._pasts
-        if snapshot["snapshot-id"] in past:
+        if snapshot.id in past:
             return True
-        return cut_at is not None and (not number_of(snapshot) or number_of(snapshot) < cut_at)
+        return cut_at is not None and (not snapshot.sequence_number or snapshot.sequence_number < cut_at)
 
     @cached_property
     def _pasts(self) -> tuple[Collection[int], int | None]:
@@ -84,9 +84,9 @@ class Branches:
         for head_id in heads:
             walked = list(ancestors(self._find, head_id, seen=seen))
             last = walked[-1] if walked else None
-            beyond = head_id if last is None else parent_of(last)
+            beyond = head_id if last is None else last.parent_id
             if beyond is not None and beyond not in seen:
-                cut_at = max(cut_at or 0, number_of(last))
+                cut_at = max(cut_at or 0, 0 if last is None else last.sequence_number)
         return seen, cut_at
 
     def _line(self, ref: str, *, after: bool) -> Lineage | None:
@@ -95,5 +95,6 @@ class Branches:
         line = self._lines[after, ref]
         return line if line.ids else None
 
-    def _find(self, snapshot_id: int) -> JSON | None:
-        return self._new.snapshots.get(snapshot_id) or self._old.snapshots.get(snapshot_id)
+    def _find(self, snapshot_id: int) -> Snapshot | None:
+        found = self._new.snapshots.get(snapshot_id) or self._old.snapshots.get(snapshot_id)
+        return None if found is None else Snapshot(found)

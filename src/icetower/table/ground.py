@@ -12,13 +12,14 @@ from typing import Any, TypeVar
 
 from icetower.errors import CommitConflict, ValidationFailed
 from icetower.iceberg import metadata as table_metadata
-from icetower.iceberg.entries import Files, NeedsFile, parent_of
+from icetower.iceberg.entries import Files, NeedsFile
 from icetower.iceberg.growing import Growing
 from icetower.iceberg.lineage import ancestors
 from icetower.iceberg.listing import Listing
 from icetower.iceberg.manifests import Manifest, ManifestFile
 from icetower.iceberg.metadata import Metadata
 from icetower.iceberg.partitions import PartitionSpec, spec_of
+from icetower.protocol.snapshots import Snapshot
 from icetower.table.head import HeadState
 
 JSON = Mapping[str, Any]
@@ -138,24 +139,25 @@ class Ground:
         view = self.view
         return next(s for s in view["schemas"] if s["schema-id"] == view["current-schema-id"])
 
-    def snapshot(self, snapshot_id: int) -> JSON | None:
+    def snapshot(self, snapshot_id: int) -> Snapshot | None:
         """A snapshot by id, those of this group included."""
-        return self.index.get(snapshot_id) if self._growing is None else self._growing.snapshot(snapshot_id)
+        found = self.index.get(snapshot_id) if self._growing is None else self._growing.snapshot(snapshot_id)
+        return None if found is None else Snapshot(found)
 
-    def line(self, snapshot_id: int, *, until: int | None = None) -> Iterator[JSON]:
+    def line(self, snapshot_id: int, *, until: int | None = None) -> Iterator[Snapshot]:
         """A snapshot and its ancestors as far as the table knows them, newest first, up to and without `until`."""
         return ancestors(self.snapshot, snapshot_id, until=until)
 
     def is_ancestor(self, snapshot_id: int, of: int) -> bool:
         """Whether `snapshot_id` is `of` or one of its ancestors."""
-        return any(snapshot["snapshot-id"] == snapshot_id for snapshot in self.line(of))
+        return any(snapshot.id == snapshot_id for snapshot in self.line(of))
 
-    def steps(self, base: int | None, head: int | None) -> tuple[JSON, ...] | None:
+    def steps(self, base: int | None, head: int | None) -> tuple[Snapshot, ...] | None:
         """The snapshots after `base` up to `head`, oldest first; None where `base` is no ancestor of `head`."""
         if head is None:
             return () if base is None else None
         found = list(self.line(head, until=base))
-        oldest = parent_of(found[-1]) if found else base
+        oldest = found[-1].parent_id if found else base
         return tuple(reversed(found)) if oldest == base else None
 
     @property
@@ -184,7 +186,7 @@ class Ground:
                 rule="commit.parent",
                 snapshot=snapshot_id,
             )
-        path = snapshot.get("manifest-list")
+        path = snapshot.manifest_list
         if path is None:
             raise ValidationFailed(
                 f"snapshot {snapshot_id} lists its manifests inside the metadata, as before 2019; rewrite the table",

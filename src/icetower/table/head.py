@@ -11,6 +11,7 @@ from typing import Any
 
 from icetower.iceberg.metadata import Metadata
 from icetower.iceberg.partitions import PartitionSpec, spec_of
+from icetower.protocol.snapshots import Snapshot
 from icetower.table.client_properties import Allowed, withheld
 from icetower.table.document import Document
 from icetower.table.keys import Keys
@@ -71,6 +72,11 @@ class HeadState:
         if self._index is not None:
             return self._index
         return {snapshot["snapshot-id"]: snapshot for snapshot in self.metadata.get("snapshots", ())}
+
+    def snapshot(self, snapshot_id: int) -> Snapshot | None:
+        """A snapshot by id."""
+        found = self.snapshots.get(snapshot_id)
+        return None if found is None else Snapshot(found)
 
     @property
     def format_version(self) -> int:

@@ -1,0 +1,68 @@
+"""`Snapshot`: a snapshot as metadata files and commits have it, with its fields by name.
+
+Source: Apache Iceberg specification, "Snapshots".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+
+class Snapshot(Mapping[str, Any]):
+    """A view of one snapshot (JSON), which keeps the fields that this class does not know.
+
+    It is the mapping of all its fields, and costs nothing to make: nothing is copied, checked or parsed.
+    """
+
+    __slots__ = ("_fields",)
+
+    def __init__(self, fields: Mapping[str, Any]) -> None:
+        self._fields: Mapping[str, Any] = fields._fields if isinstance(fields, Snapshot) else fields
+
+    @property
+    def id(self) -> int:
+        return self._fields["snapshot-id"]
+
+    @property
+    def parent_id(self) -> int | None:
+        """None for the first one. Old metadata writes -1 for none."""
+        parent_id = self._fields.get("parent-snapshot-id")
+        return None if parent_id in (None, -1) else parent_id
+
+    @property
+    def sequence_number(self) -> int:
+        """0 in format version 1."""
+        return int(self._fields.get("sequence-number") or 0)
+
+    @property
+    def timestamp_ms(self) -> int:
+        """Milliseconds since 1970, by the clock of its writer."""
+        return self._fields["timestamp-ms"]
+
+    @property
+    def summary(self) -> Mapping[str, str]:
+        """Empty where it has none, as in format version 1."""
+        return self._fields.get("summary") or {}
+
+    @property
+    def operation(self) -> str | None:
+        """What it was recorded as: ``append``, ``overwrite``, ``replace`` or ``delete``."""
+        return self.summary.get("operation")
+
+    @property
+    def manifest_list(self) -> str | None:
+        """The path of its manifest list; None where it lists its manifests itself, as writers did before 2019."""
+        return self._fields.get("manifest-list")
+
+    def __getitem__(self, name: str) -> Any:
+        return self._fields[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._fields)
+
+    def __len__(self) -> int:
+        return len(self._fields)
+
+    def __repr__(self) -> str:
+        return f"Snapshot({dict(self._fields)!r})"
