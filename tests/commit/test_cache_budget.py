@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from icetower.commit.head import Heads
-from icetower.commit.steps import Known
+from icetower.commit.steps import PlanCache
 from icetower.gateway.answers import answer as answer_of
 from icetower.iceberg import metadata as table_metadata
 from icetower.iceberg.growing import Growing
@@ -92,8 +92,8 @@ def test_work_in_progress_takes_of_the_same_memory_and_is_not_evicted() -> None:
 
 def test_tables_workers_share_one_part_of_it() -> None:
     budget = Budget(MIB)
-    tables = [Known(budget) for _ in range(8)]
-    small, large = Known(budget), tables[0]
+    tables = [PlanCache(budget) for _ in range(8)]
+    small, large = PlanCache(budget), tables[0]
     for number, known in enumerate(tables):
         known.trim()
         known.add({}, {}, {BlobAt("p", number, 100_000): bytes(100_000)}, {})

@@ -2,7 +2,7 @@
 
 The question is asked at three places. *At the gate*: before anything of the commit is read, of the table and then of
 the ledger (`commit.replays`). *In the plan*: when everything before it in the queue is known, of the table alone; so is
-a commit that is turned away (`commit.turned_away`). *Before the swap*: of the ledger, where young keys have gone
+a commit that is turned away (`commit.last_look`). *Before the swap*: of the ledger, where young keys have gone
 (`commit.gatekeeper`). The answer is one of four: it is new; it is done, as these snapshots; it landed and is not done,
 or its name stands for another write (misused); or the table and the ledger do not tell (unknown).
 
@@ -33,9 +33,9 @@ from icetower.admission.facts import Facts
 from icetower.admission.gate import judge
 from icetower.admission.identity import Identity
 from icetower.commit.gatekeeper import Gatekeeper
+from icetower.commit.last_look import LastLook
 from icetower.commit.plan import Sources, landed, plan
 from icetower.commit.replays import Replays
-from icetower.commit.turned_away import LastLook
 from icetower.database import Database
 from icetower.errors import CommitConflict, IcetowerError
 from icetower.iceberg.change import Change, ListDiff, Touched
@@ -73,17 +73,17 @@ torn: key.gone ask_owner
     expired. Look for its rows, and write what is missing under a new key
 gone: key.gone ask_owner
     the commit under {name} landed as snapshot {id}, which db.t does not have: it was rolled back, or removed
-    past this server, or with or after its branch. Whether its rows are in the table cannot be told: look for
+    past this server, or with or after its branch. Whether its rows are in the table is unknown: look for
     them, and if they are missing, write them under {anew}
 registered: key.registered-anew ask_owner
     the commit under {name} landed as snapshot {id}, which db.t does not have: the table was registered anew
-    since, or at two names. Whether its rows are in the table cannot be told: look for them, and if they are
+    since, or at two names. Whether its rows are in the table is unknown: look for them, and if they are
     missing, write them under {anew}
 per-write: key.per-write fix_request
     application s1 has already committed snapshot {id} under {name} and now sends other content under it; set
     the key per write, not per session
 unreadable: key.unreadable ask_owner
-    whether a commit under {name} has landed cannot be told: the group file file:///t/{id}.json, which says
+    whether a commit under {name} has landed is unknown: the group file file:///t/{id}.json, which says
     what snapshot {id} stands for, is missing or damaged. Restore it and restart the server, or let the
     snapshot expire; until then look for the rows, and if they are missing, write them under {instead}
 other content: snapshot.id fix_request

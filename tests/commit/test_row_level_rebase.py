@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icetower.commit.vectors import BYTES_MAX, VECTORS_MAX, Meeting, NeedsBlobs, United, among, met, unite
+from icetower.commit.vectors import BYTES_MAX, VECTORS_MAX, Collision, NeedsBlobs, United, among, collisions_of, unite
 from icetower.errors import CommitConflict, ValidationFailed
 from icetower.iceberg import puffin
 from icetower.iceberg.change import Change, Touched
@@ -36,7 +36,7 @@ def vectors(world: World, name: str, rows: Mapping[str, set[int]]) -> list[Touch
     size = len(world.storage.files[path])
     written: list[Touched] = []
     for (target, deleted), blob in zip(rows.items(), placed, strict=True):
-        told = {
+        fields = {
             "content": 1,
             "file_path": path,
             "file_format": "PUFFIN",
@@ -55,7 +55,7 @@ def vectors(world: World, name: str, rows: Mapping[str, set[int]]) -> list[Touch
             record_count=len(deleted),
             size_bytes=size,
             referenced_data_file=about.path,
-            record=told,
+            record=fields,
         )
         written.append(Touched(file, 0, None))
     return written
@@ -70,11 +70,11 @@ class Story:
     steps: tuple[Any, ...]
     files: Files
 
-    def met(self) -> tuple[Meeting, ...]:
-        return met(self.change, self.steps, self.files)
+    def collisions_of(self) -> tuple[Collision, ...]:
+        return collisions_of(self.change, self.steps, self.files)
 
     def unite(self) -> United:
-        return unite(self.met(), self.blob_at, path=PATH)
+        return unite(self.collisions_of(), self.blob_at, path=PATH)
 
     def blob_at(self, blob: BlobAt) -> bytes | None:
         return self.world.storage.files[blob.path][blob.offset : blob.offset + blob.length_bytes]
@@ -134,8 +134,8 @@ def positions(united: United) -> dict[str, set[int]]:
 
 def test_disjoint_rows_become_one_vector_in_place_of_the_tables() -> None:
     story = run(tell({"a1": {1}, "b1": {5}}, {"a1": {2, 3}}))
-    (meeting,) = story.met()
-    assert (meeting.target, meeting.base, meeting.superseded) == (A.file.path, None, None)
+    (collision,) = story.collisions_of()
+    assert (collision.target, collision.base, collision.superseded) == (A.file.path, None, None)
     united = story.unite()
     assert united.path == PATH
     assert positions(united) == {"a1": {1, 2, 3}}  # the vector for b1 met nobody, and stays the client's own
@@ -150,16 +150,16 @@ def test_disjoint_rows_become_one_vector_in_place_of_the_tables() -> None:
     (gone,) = united.replacement.removed
     assert gone.file.path.endswith("theirs0.puffin")
     assert gone.sequence_number == story.steps[-1]["sequence-number"]
-    (told,) = puffin.read(united.data, path=PATH)
-    assert told.properties == {"referenced-data-file": A.file.path, "cardinality": "3"}
+    (fields,) = puffin.read(united.data, path=PATH)
+    assert fields.properties == {"referenced-data-file": A.file.path, "cardinality": "3"}
 
 
 def test_what_was_deleted_before_both_began_is_in_both_and_stays_deleted() -> None:
     story = run(tell({"a1": {0, 1}}, {"a1": {0, 2}}, {"a1": {0, 2, 3}}, base={"a1": {0}}))
-    (meeting,) = story.met()
-    assert meeting.base is not None
-    assert meeting.superseded == key_of(meeting.base)
-    assert meeting.theirs.path.endswith("theirs1.puffin")  # the newest, not the first that came
+    (collision,) = story.collisions_of()
+    assert collision.base is not None
+    assert collision.superseded == key_of(collision.base)
+    assert collision.theirs.path.endswith("theirs1.puffin")  # the newest, not the first that came
     assert positions(story.unite()) == {"a1": {0, 1, 2, 3}}
 
 
@@ -193,10 +193,10 @@ def test_c5_the_same_rows_and_rows_that_come_back_are_refused(
 
 
 def test_who_meets_nobody_is_left_alone() -> None:
-    assert run(tell({"a1": {1}}, {"b1": {1}})).met() == ()
-    assert run(tell({"a1": {1}})).met() == ()
+    assert run(tell({"a1": {1}}, {"b1": {1}})).collisions_of() == ()
+    assert run(tell({"a1": {1}})).collisions_of() == ()
     story = run(tell({"a1": {1}}, {"a1": {2}}))
-    assert met(replace(story.change, names_sibling=True), story.steps, story.files) == ()
+    assert collisions_of(replace(story.change, names_sibling=True), story.steps, story.files) == ()
 
 
 def test_a_vector_that_has_gone_again_is_not_met() -> None:
@@ -205,29 +205,29 @@ def test_a_vector_that_has_gone_again_is_not_met() -> None:
             "direct"
         ]
 
-    assert run(tell({"a1": {1}}, {"a1": {2}}, after=drop)).met() == ()
+    assert run(tell({"a1": {1}}, {"a1": {2}}, after=drop)).collisions_of() == ()
 
 
 def test_blobs_that_are_not_there_yet_are_asked_for_all_at_once() -> None:
     story = run(tell({"a1": {0, 1}}, {"a1": {0, 2}}, base={"a1": {0}}))
     with pytest.raises(NeedsBlobs) as caught:
-        unite(story.met(), lambda _: None, path=PATH)
+        unite(story.collisions_of(), lambda _: None, path=PATH)
     names = {blob.path.rpartition("/")[2] for blob in caught.value.blobs}
     assert names == {"ours.puffin", "theirs0.puffin", "base.puffin"}
     known = {blob: story.blob_at(blob) for blob in caught.value.blobs}
-    assert positions(unite(story.met(), known.get, path=PATH)) == {"a1": {0, 1, 2}}
+    assert positions(unite(story.collisions_of(), known.get, path=PATH)) == {"a1": {0, 1, 2}}
 
 
 def test_the_union_of_another_member_of_the_group_is_found_in_the_plan() -> None:
     story = run(tell({"a1": {1}}, {"a1": {2}}))
     first = story.unite()
     ((_, entry),) = first.replacement.added.values()
-    (meeting,) = story.met()
+    (collision,) = story.collisions_of()
     mine = vectors(story.world, "mine.puffin", {"a1": {9}})[0].file
     then = replace(
-        meeting,
-        ours=replace(meeting.ours, file=mine),
-        theirs=replace(meeting.theirs, entry=Entry(ADDED, 1, 1, 1, entry.file)),
+        collision,
+        ours=replace(collision.ours, file=mine),
+        theirs=replace(collision.theirs, entry=Entry(ADDED, 1, 1, 1, entry.file)),
     )
     at = blob_of(mine)
     read = {at: story.blob_at(at) or b""}
@@ -239,29 +239,29 @@ def test_the_union_of_another_member_of_the_group_is_found_in_the_plan() -> None
 
 def test_a_vector_that_only_its_client_can_reach_sends_it_back() -> None:
     story = run(tell({"a1": {1}}, {"a1": {2}}))
-    own = blob_of(story.met()[0].ours.file)
+    own = blob_of(story.collisions_of()[0].ours.file)
     with pytest.raises(CommitConflict, match="cannot be put together") as caught:
-        unite(story.met(), lambda at: b"" if at == own else story.blob_at(at), path=PATH)
+        unite(story.collisions_of(), lambda at: b"" if at == own else story.blob_at(at), path=PATH)
     assert caught.value.rule == "conflict.C5"
 
 
 def test_manifests_that_are_not_there_yet_are_asked_for() -> None:
     story = run(tell({"a1": {1}}, {"a1": {2}}))
     with pytest.raises(NeedsFile):
-        met(story.change, story.steps, Files(story.files.lists, {}))
+        collisions_of(story.change, story.steps, Files(story.files.lists, {}))
 
 
 def test_r5_a_vector_that_lies_is_its_writers_fault_alone() -> None:
     story = run(tell({"a1": {1}}, {"a1": {2}}))
-    (meeting,) = story.met()
-    ours, theirs = meeting.ours.file, meeting.theirs.entry.file
+    (collision,) = story.collisions_of()
+    ours, theirs = collision.ours.file, collision.theirs.entry.file
 
-    def lying(**changes: Any) -> Meeting:
-        return replace(meeting, ours=replace(meeting.ours, file=replace(ours, **changes)))
+    def lying(**changes: Any) -> Collision:
+        return replace(collision, ours=replace(collision.ours, file=replace(ours, **changes)))
 
-    def spoiled(**changes: Any) -> Meeting:
-        entry = replace(meeting.theirs.entry, file=replace(theirs, **changes))
-        return replace(meeting, theirs=replace(meeting.theirs, entry=entry))
+    def spoiled(**changes: Any) -> Collision:
+        entry = replace(collision.theirs.entry, file=replace(theirs, **changes))
+        return replace(collision, theirs=replace(collision.theirs, entry=entry))
 
     elsewhere = {**ours.record, "content_offset": 5}
     huge = {**ours.record, "content_size_in_bytes": BLOB_MAX_BYTES + 1}
@@ -277,7 +277,7 @@ def test_r5_a_vector_that_lies_is_its_writers_fault_alone() -> None:
         spoiled(record={**theirs.record, "key_metadata": b"k"}),
         lying(record={**ours.record, "key_metadata": b"k"}),
         lying(partition=("b",)),
-        replace(meeting, spec_id=3),
+        replace(collision, spec_id=3),
     ):
         with pytest.raises(CommitConflict, match="cannot be put together") as conflict:
             unite([wrong], story.blob_at, path=PATH)
@@ -290,20 +290,20 @@ def test_r5_of_two_vectors_for_one_data_file_none_is_lost() -> None:
     ((path, (entry,)),) = story.change.entries_added.items()
     story.change = replace(story.change, entries_added={path: (entry, replace(entry, file=again))})
     with pytest.raises(ValidationFailed, match=r"two deletion vectors for .*a1; merge them"):
-        story.met()
+        story.collisions_of()
 
 
 def test_too_many_vectors_and_too_many_bytes_go_back_to_the_client() -> None:
     story = run(tell({"a1": {1}}, {"a1": {2}}))
-    (meeting,) = story.met()
-    big = {**meeting.ours.file.record, "content_size_in_bytes": BLOB_MAX_BYTES}
+    (collision,) = story.collisions_of()
+    big = {**collision.ours.file.record, "content_size_in_bytes": BLOB_MAX_BYTES}
     many = [
-        replace(meeting, ours=replace(meeting.ours, file=replace(meeting.ours.file, path=f"p{at}", record=big)))
+        replace(collision, ours=replace(collision.ours, file=replace(collision.ours.file, path=f"p{at}", record=big)))
         for at in range(BYTES_MAX // BLOB_MAX_BYTES + 1)
     ]
-    for meetings in ([meeting] * (VECTORS_MAX + 1), many):
+    for collisions in ([collision] * (VECTORS_MAX + 1), many):
         with pytest.raises(CommitConflict) as caught:
-            unite(meetings, lambda _: pytest.fail("a blob was asked for"), path=PATH)
+            unite(collisions, lambda _: pytest.fail("a blob was asked for"), path=PATH)
         assert caught.value.rule == "rebase.vectors"
 
 
@@ -339,7 +339,7 @@ def test_whoever_comes_last_has_everybodys_rows_or_is_refused(
         ours = Entry(ADDED, None, None, None, stored(base | new, f"w{at}").file)
         live = Live(ADDED, at, 1, 1, Entry(ADDED, at, 1, 1, now), row)
         try:
-            united = unite([Meeting(A.file.path, 0, ours, start, live)], blobs.get, path=f"u{at}")
+            united = unite([Collision(A.file.path, 0, ours, start, live)], blobs.get, path=f"u{at}")
         except CommitConflict:
             assert (new - base) & (table - base)
             continue

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from icetower.iceberg.lineage import Lineage, reaches
+from icetower.protocol.snapshots import Snapshot
 
 
 def table(*snapshots: tuple[int, int | None, int]) -> dict[int, dict[str, Any]]:
@@ -44,4 +45,4 @@ def test_a_snapshot_is_on_a_line_or_not_or_nobody_can_tell(
     snapshots: dict[int, dict[str, Any]], head: int | None, sought: int, found: bool | None
 ) -> None:
     assert reaches(snapshots.get, head, sought) is found
-    assert Lineage.of(snapshots.get, head).has(snapshots[sought]) is found
+    assert Lineage.of(snapshots.get, head).has(Snapshot(snapshots[sought])) is found

@@ -74,8 +74,8 @@ WITH_PROPERTIES = {"properties": {"x": "y"}, "snapshots": [{"n": 1}]}
 @pytest.mark.parametrize("given", [{}, {"a": 1}, {"properties": {}}, WITH_PROPERTIES])
 def test_a_document_is_told_with_other_properties_and_stays_what_it_is(given: JSON) -> None:
     document, own = Document(given), {"x": "z", "ü": "1"}
-    assert orjson.loads(document.told(b"", b"", own)) == {**given, "properties": own}
-    assert gzip.decompress(document.gzipped(b"<", b">", own)) == document.told(b"<", b">", own)
+    assert orjson.loads(document.framed(b"", b"", own)) == {**given, "properties": own}
+    assert gzip.decompress(document.gzipped(b"<", b">", own)) == document.framed(b"<", b">", own)
     assert orjson.loads(gzip.decompress(document.gzipped())) == given
 
 
@@ -83,7 +83,7 @@ def test_a_document_is_told_with_other_properties_and_stays_what_it_is(given: JS
 def test_what_one_caller_alone_is_told_may_be_of_any_length(size: int) -> None:
     document, own = Document(WITH_PROPERTIES), {"write.data.path": "x" * size}
     packed = document.gzipped(b"<" * size, b">", own)
-    assert gzip.decompress(packed) == document.told(b"<" * size, b">", own)
+    assert gzip.decompress(packed) == document.framed(b"<" * size, b">", own)
     assert document.gzipped(b"<" * size, b">", own) == packed
 
 

@@ -20,8 +20,8 @@ from unittest import mock
 from icetower.admission import clauses
 from icetower.commit import draft
 from icetower.commit.gatekeeper import Gatekeeper
-from icetower.commit.turned_away import LastLook
-from icetower.commit.turns import Turn
+from icetower.commit.last_look import LastLook
+from icetower.commit.table_state import TableState
 from icetower.errors import CommitConflict, CommitStateUnknown, UpstreamFailed
 from icetower.iceberg import metadata as table_metadata
 from icetower.rebase import grants as rebase
@@ -223,7 +223,7 @@ MUTATIONS = (
     ),
     _mutation(
         "what was sent twice is withdrawn like any other",
-        _and_nobody_looks(Turn, twice=lambda *_: False),
+        _and_nobody_looks(TableState, twice=lambda *_: False),
         "commit.refused",
         "answers.agree",
         "files.whole",

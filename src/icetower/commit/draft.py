@@ -28,8 +28,8 @@ from icetower.iceberg.records import referenced_file
 from icetower.iceberg.schemas import schema_of
 from icetower.protocol.marks import APPLICATION, BASE, CLIENT_LIST, KEY, PRINCIPAL, REF, SEQUENCE
 from icetower.protocol.updates import creates
-from icetower.table.ground import Ground, Made
 from icetower.table.live_paths import live_in
+from icetower.table.staged import NewFiles, StagedTable
 
 JSON = dict[str, Any]
 
@@ -53,17 +53,17 @@ class Replacement:
 
 def finish(
     member: Admitted,
-    ground: Ground,
-    made: Made,
+    staged: StagedTable,
+    new_files: NewFiles,
     *,
     rebase: bool,
     new_name: Callable[[], str],
     vectors: Mapping[int, Replacement] | None = None,
 ) -> None:
-    """Do a member's commit to the ground, within an attempt.
+    """Apply a member's commit to the staged table, within an attempt.
 
     Args:
-        made: what the attempt makes goes here.
+        new_files: of the attempt.
         rebase: put its snapshots on the branch as it stands now; else on the parents that they name.
         new_name: gives a name that was never used, for each new file.
         vectors: by snapshot id, deletion vectors that were merged with what others deleted meanwhile.
@@ -72,35 +72,35 @@ def finish(
         CommitConflict: it does not fit the table as it is now.
         NeedsFile: a manifest list or manifest must be read first.
     """
-    _Finisher(member, ground, made, rebase, new_name, vectors or {}).run()
+    _Finisher(member, staged, new_files, rebase, new_name, vectors or {}).run()
 
 
 class _Finisher:
     def __init__(
         self,
         member: Admitted,
-        ground: Ground,
-        made: Made,
+        staged: StagedTable,
+        new_files: NewFiles,
         rebase: bool,
         new_name: Callable[[], str],
         vectors: Mapping[int, Replacement],
     ) -> None:
         self._member = member
-        self._ground = ground
-        self._made = made
+        self._staged = staged
+        self._new_files = new_files
         self._rebase = rebase
         self._new_name = new_name
         self._vectors = vectors
         self._changes = {change.snapshot.id: change for change in member.changes}
 
     def run(self) -> None:
-        ground, member = self._ground, self._member
+        staged, member = self._staged, self._member
         ref = member.updates.target_ref
         if not creates(member.requirements):
-            _check_refs_kept(ground.refs, member)
+            _check_refs_kept(staged.refs, member)
             if not self._rebase and ref is not None:
-                _check_base(ground, member, ref)
-        parent_id = ground.ref_head(ref) if self._rebase and ref is not None else None
+                _check_base(staged, member, ref)
+        parent_id = staged.ref_head(ref) if self._rebase and ref is not None else None
         updates: list[JSON] = []
         for update in member.updates:
             if update["action"] != "add-snapshot":
@@ -108,28 +108,28 @@ class _Finisher:
                 continue
             change = self._changes[update["snapshot"]["snapshot-id"]]
             # A snapshot is finished on the table as the updates before it leave it: new schema, new format.
-            with ground.trying(updates):
+            with staged.trying(updates):
                 snapshot = self._finish(change, parent_id if self._rebase else change.snapshot.parent_id)
             parent_id = snapshot["snapshot-id"]
             updates.append({**update, "snapshot": snapshot})
         # What cannot be written back as JSON (a lone surrogate, a number beyond 64 bits) must not reach the file that
         # the whole group shares.
         orjson.dumps(updates)
-        ground.apply(updates)
+        staged.apply(updates)
 
     def _finish(self, change: Change, parent_id: int | None) -> JSON:
-        ground, sent = self._ground, change.snapshot
-        version = ground.format_version
-        number = ground.last_sequence_number + 1 if version > 1 else 0
-        _check_fits(ground, change)
-        parent_list = ground.listing(parent_id)
-        parent = ground.snapshot(parent_id) if parent_id is not None else None
+        staged, sent = self._staged, change.snapshot
+        version = staged.format_version
+        number = staged.last_sequence_number + 1 if version > 1 else 0
+        _check_fits(staged, change)
+        parent_list = staged.listing(parent_id)
+        parent = staged.snapshot(parent_id) if parent_id is not None else None
         merged = self._vectors.get(sent["snapshot-id"])
         verbatim = (
             not self._rebase
             and not change.diff.altered
             and (version == 1 or sent.get("sequence-number") == number)
-            and (version < 3 or (sent.get("first-row-id") == ground.view["next-row-id"] and "added-rows" in sent))
+            and (version < 3 or (sent.get("first-row-id") == staged.view["next-row-id"] and "added-rows" in sent))
         )
         final = self._stamped(sent, parent_id, number)
         summary = {k: v for k, v in (sent.get("summary") or {}).items() if k not in COUNTED}
@@ -137,13 +137,13 @@ class _Finisher:
         if verbatim:
             own = change.diff.added
             path = sent["manifest-list"]
-            self._made.listings[path] = _listing_as_sent(change, parent_list)
+            self._new_files.listings[path] = _listing_as_sent(change, parent_list)
         else:
             listing, own, change = self._rows(change, parent_list, number, merged)
             if self._rebase:  # what a staged snapshot carries stays as its client knows it (trap R7)
                 # After its removals: a merged manifest has no row ids of its own until the list is written (trap S2).
                 listing, laid_out = merged_parent(
-                    ground, self._made, listing, sent["snapshot-id"], number, self._new_name
+                    staged, self._new_files, listing, sent["snapshot-id"], number, self._new_name
                 )
                 own = (*own, *laid_out)
             path, first_row_id, listing = self._write_list(change, listing, parent_id, number)
@@ -152,7 +152,7 @@ class _Finisher:
             summary[CLIENT_LIST] = sent["manifest-list"]
             if first_row_id is not None:
                 final["first-row-id"], final["added-rows"] = first_row_id
-        self._made.own[path] = own
+        self._new_files.own[path] = own
         summary |= summary_totals(None if parent is None else parent.get("summary") or {}, change)
         summary[PRINCIPAL] = self._member.principal
         if self._rebase:  # its writer has read nothing that came later
@@ -175,14 +175,14 @@ class _Finisher:
             final["parent-snapshot-id"] = parent_id
         else:
             final.pop("parent-snapshot-id", None)
-        if self._ground.format_version > 1:
+        if self._staged.format_version > 1:
             final["sequence-number"] = number
         if self._rebase:
-            final["schema-id"] = self._ground.view["current-schema-id"]
-        now_ms = self._ground.now_ms
+            final["schema-id"] = self._staged.view["current-schema-id"]
+        now_ms = self._staged.now_ms
         skewed_ms = min(sent["timestamp-ms"], now_ms + CLOCK_SKEW_MS_MAX)
         time_ms = now_ms if self._rebase else max(skewed_ms, now_ms - CLOCK_SKEW_MS_MAX)
-        final["timestamp-ms"] = max(time_ms, self._ground.last_log_ms)
+        final["timestamp-ms"] = max(time_ms, self._staged.last_log_ms)
         return final
 
     # -- the manifest list ----------------------------------------------------------------------------------------
@@ -269,14 +269,14 @@ class _Finisher:
         specs = {touched.spec_id for touched in change.removed}
         contents = {min(touched.file.content, 1) for touched in change.removed}
         places = [(touched.spec_id, touched.file.partition) for touched in change.removed]
-        files, snapshot_id = self._ground.files, change.snapshot.id
+        files, snapshot_id = self._staged.files, change.snapshot.id
         rows = [
             row
             for row in parent
             if row.path not in carried
             and row.content in contents
             and row.spec_id in specs
-            and can_contain(row, self._ground.specs[row.spec_id], places)
+            and can_contain(row, self._staged.specs[row.spec_id], places)
         ]
         if missing := files.missing(rows):
             raise NeedsFiles(missing)
@@ -309,15 +309,15 @@ class _Finisher:
         """A manifest of the tower's own, where there is anything to be written: its row."""
         if not entries:
             return ()
-        metadata = self._ground.view
+        metadata = self._staged.view
         spec = next(s for s in metadata["partition-specs"] if s["spec-id"] == spec_id)
         fields, schema = tuple(spec["fields"]), schema_of(metadata, spec)
-        version = self._ground.format_version
+        version = self._staged.format_version
         shape: JSON = {"spec_fields": fields, "spec_id": spec_id, "schema": schema, "content": content}
         data = write_manifest(entries, format_version=version, snapshot_id=snapshot_id, **shape)
         path = self._path(f"{self._new_name()}-m0.avro")
-        self._made.files[path] = data
-        self._made.manifests[path] = Manifest(
+        self._new_files.files[path] = data
+        self._new_files.manifests[path] = Manifest(
             tuple(_as_written(entry, snapshot_id) for entry in entries),
             spec_id,
             fields,
@@ -331,16 +331,16 @@ class _Finisher:
     def _write_list(
         self, change: Change, listing: Listing, parent_id: int | None, number: int
     ) -> tuple[str, tuple[int, int] | None, Listing]:
-        version = self._ground.format_version
+        version = self._staged.format_version
         row_ids: tuple[int, int] | None = None
         first_row_id = None
         if version >= 3:
-            first_row_id = self._ground.view["next-row-id"]
+            first_row_id = self._staged.view["next-row-id"]
             listing, following = assign_row_ids(listing, first_row_id)
             row_ids = first_row_id, following - first_row_id
         snapshot_id: int = change.snapshot.id
         path = self._path(f"snap-{snapshot_id}-0-{self._new_name()}.avro")
-        self._made.files[path] = write_listing(
+        self._new_files.files[path] = write_listing(
             listing,
             format_version=version,
             snapshot_id=snapshot_id,
@@ -348,15 +348,20 @@ class _Finisher:
             sequence_number=number,
             first_row_id=first_row_id,
         )
-        self._made.listings[path] = listing
+        self._new_files.listings[path] = listing
         return path, row_ids, listing
 
     def _path(self, name: str) -> str:
-        return beside(self._ground.view, name)
+        return beside(self._staged.view, name)
 
 
 def merged_parent(
-    ground: Ground, made: Made, listing: Listing, snapshot_id: int, number: int, new_name: Callable[[], str]
+    staged: StagedTable,
+    new_files: NewFiles,
+    listing: Listing,
+    snapshot_id: int,
+    number: int,
+    new_name: Callable[[], str],
 ) -> tuple[Listing, tuple[ManifestFile, ...]]:
     """The list that a snapshot is put on, with small manifests merged, and the merged manifest (trap S4).
 
@@ -366,24 +371,24 @@ def merged_parent(
     Raises:
         NeedsFiles: manifests must be read first.
     """
-    through = ground.merges_through
+    through = staged.merges_through
     if through is None:
         return listing, ()
     merge = merge_small(
         listing,
-        ground.files,
-        ground.view,
+        staged.files,
+        staged.view,
         snapshot_id=snapshot_id,
         sequence_number=number,
-        new_path=lambda: beside(ground.view, f"{new_name()}-m0.avro"),
+        new_path=lambda: beside(staged.view, f"{new_name()}-m0.avro"),
         through=through,
     )
-    ground.merges_through = None
+    staged.merges_through = None
     if merge is None:
         return listing, ()
-    made.files.update(merge.files)
-    made.manifests.update(merge.manifests)
-    made.live.update({path: live_in(manifest) for path, manifest in merge.manifests.items()})
+    new_files.files.update(merge.files)
+    new_files.manifests.update(merge.manifests)
+    new_files.live.update({path: live_in(manifest) for path, manifest in merge.manifests.items()})
     rows = tuple(row for row in (merge.listing.get(path) for path in merge.manifests) if row is not None)
     return merge.listing, rows
 
@@ -493,19 +498,19 @@ def _renumbered(row: ManifestFile, sequence_number: int) -> ManifestFile:
     )
 
 
-def _check_base(ground: Ground, member: Admitted, ref: str) -> None:
+def _check_base(staged: StagedTable, member: Admitted, ref: str) -> None:
     """A commit without an assertion on its ref is applied verbatim, unless its base is no ancestor of it (trap R7)."""
     if any(r["type"] == "assert-ref-snapshot-id" and r["ref"] == ref for r in member.requirements):
         return
     if ref in member.updates.removed_refs:
         return
-    head_id = ground.ref_head(ref)
+    head_id = staged.ref_head(ref)
     own = {change.snapshot.id for change in member.changes}
     for change in member.changes:
         parent_id = change.snapshot.parent_id
         if parent_id is None or parent_id in own or head_id is None:
             continue
-        if not ground.is_ancestor(parent_id, head_id):
+        if not staged.is_ancestor(parent_id, head_id):
             raise CommitConflict(
                 f"the base of the commit, snapshot {parent_id}, is not in the history of {ref}; refresh and write "
                 "again",
@@ -531,9 +536,9 @@ def _check_refs_kept(refs: Mapping[str, Mapping[str, Any]], member: Admitted) ->
             )
 
 
-def _check_fits(ground: Ground, change: Change) -> None:
+def _check_fits(staged: StagedTable, change: Change) -> None:
     """What a change names must exist in the head; manifests and deletes must be of the head's format (trap R8)."""
-    metadata = ground.view
+    metadata = staged.view
     sent = change.snapshot
     # Entries that stay say their sequence number themselves, which format version 1 cannot: they would have none.
     repeats = any(row.existing_files != 0 or row.deleted_files != 0 for row in change.diff.added)

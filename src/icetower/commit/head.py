@@ -27,7 +27,7 @@ VERSIONS_MAX = 4
 
 _LOCATION_BYTES = 250
 
-WentAround = Callable[[Identifier, HeadState, Sequence[Mapping[str, Any]]], None]
+OnBypass = Callable[[Identifier, HeadState, Sequence[Mapping[str, Any]]], None]
 """(table, its head, snapshots of it); must not block."""
 
 
@@ -36,7 +36,7 @@ class Heads:
 
     Args:
         ledger: spares reading group files whose keys it has.
-        went_around: is told of snapshots that have come to a table since it was loaded last, through no tower.
+        went_around: is called with snapshots that have come to a table since it was loaded last, through no tower.
     """
 
     def __init__(
@@ -48,9 +48,9 @@ class Heads:
         metadata_max_bytes: int = METADATA_MAX_BYTES,
         ledger: Ledger | None = None,
         ambient: Ambient | None = None,
-        went_around: WentAround | None = None,
+        on_bypass: OnBypass | None = None,
     ) -> None:
-        self._went_around = went_around
+        self._on_bypass = on_bypass
         self._bound = METADATA_FILE._replace(most_bytes=metadata_max_bytes)
         budget = budget or Budget()
         self._loaded: Recent[str] = budget.cache("tables", share=TABLES_SHARE)
@@ -93,10 +93,10 @@ class Heads:
             # Of a version that this tower swapped in, what it was put on was loaded before.
             before = None if last is None or head.location in self._own else self._recent.get(last)
             same = before is not None and before.metadata.get("table-uuid") == head.metadata.get("table-uuid")
-            if self._went_around is not None and before is not None and same:
+            if self._on_bypass is not None and before is not None and same:
                 new = [s for id_, s in head.snapshots.items() if id_ not in before.snapshots and not through_a_tower(s)]
                 if new:
-                    self._went_around(identifier, head, new)
+                    self._on_bypass(identifier, head, new)
         return head
 
     async def at(self, location: str, *, anew: bool = False) -> HeadState:
@@ -145,7 +145,7 @@ class Heads:
         for location in older[:1]:
             before = self._recent.peek(location)
             if before is not None:
-                self._recent.reweigh(location, before.told_memory_bytes)
+                self._recent.reweigh(location, before.memory_bytes_without_keys)
         # Callers may still be answered with the version before. The ones before that hold only what they share.
         for location in older[1:2]:
             before = self._recent.peek(location)

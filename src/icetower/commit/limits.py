@@ -27,11 +27,11 @@ class Limits:
     deadline_s: float = 30.0
     """How long a commit may wait for its turn before it is withdrawn and answered 409 (trap A4)."""
     look_s: float = 5.0
-    """How long it may take to look, for the last time, whether a commit that is turned away is in the table."""
+    """How long it may take to look, for the last time, whether a commit is in the table that is refused unplanned."""
     rounds_max: int = 32
     """Swaps lost to outside writers before a commit gives up with 409."""
     settle_s: float = 30.0
-    """How long an unknown swap is repeated before its clients hear that nobody can tell."""
+    """How long an unknown swap is repeated before its clients are answered that the outcome is unknown."""
     read_rounds_max: int = 16
     """How often the plan of one group may ask for manifests that it lacks."""
     read_files_max: int = 10_000

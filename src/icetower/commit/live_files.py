@@ -29,7 +29,7 @@ LIVE_SHARE = 0.25
 
 READ_AT_ONCE = 16
 
-Of = Callable[[str], LivePaths]
+LivePathsOf = Callable[[str], LivePaths]
 """The live paths of a branch of a table, by its name."""
 
 
@@ -110,7 +110,7 @@ def _is_live(path: str, manifest: str, files: Files) -> bool:
 
 
 def _refusal(append: AdmittedAppend, path: str) -> KeyMisused:
-    # Not 409, upon which a client may take its files for lost and delete them: they are in the table (trap A3).
+    # Not 409, upon which a client may believe its files lost and delete them: they are in the table (trap A3).
     return KeyMisused(
         f"the file {path} is in {append.identifier} already, on branch {append.ref}; appended again, its rows would be "
         "read twice. Do not delete it. If it was appended under another key or number, it is done; else write the rows "
@@ -136,7 +136,7 @@ def named_by(change: Change) -> dict[str, list[str]]:
 
 
 class LiveFiles:
-    """The live paths of the branches to which was appended of late, and the reading of what is not known of them."""
+    """The live paths of the branches with recent appends, and the reading of what is not known of them."""
 
     def __init__(self, manifests: Manifests) -> None:
         self._manifests = manifests

@@ -5,8 +5,8 @@ The members are taken in queue order, each planned on the table as its predecess
 1. A commit whose key, number or snapshots are in the table already is *replayed*: answered as the original was.
 2. Requirements are checked. All hold: the commit goes in *direct*, unless it declares itself that its writer has read
    an older version, and something of what it read has changed since (`declared`).
-3. Only the assertion on the branch's head fails: it is *rebased*, if somebody's word allows it and nothing that was
-   written meanwhile stands against it (`rebase`).
+3. Only the assertion on the branch's head fails: it is *rebased*, if something grants that and nothing that was
+   written meanwhile conflicts with it (`rebase`).
 4. Anything else is *refused*. What is merely stale is 409: the client validates and tries again, as everywhere.
 
 Appends of the fast path come last, all of a branch in one snapshot (`appends`). A snapshot keeps its id through all of
@@ -24,10 +24,10 @@ from typing import Any
 from icetower.admission.admitted import Admitted, AdmittedAppend
 from icetower.commit.appends import Folded, fold, once_each, why_not
 from icetower.commit.draft import Replacement, data_path, finish, merged_parent
-from icetower.commit.live_files import NeedsPaths, Of, check, named_by
+from icetower.commit.live_files import LivePathsOf, NeedsPaths, check, named_by
 from icetower.commit.resolution import Table, in_the_plan, snapshots_of
 from icetower.commit.retention import expirable
-from icetower.commit.vectors import NeedsBlobs, among, met, unite
+from icetower.commit.vectors import NeedsBlobs, among, collisions_of, unite
 from icetower.errors import CommitConflict, IcetowerError, ValidationFailed
 from icetower.iceberg import metadata as table_metadata
 from icetower.iceberg.entries import Files, NeedsFile, NeedsFiles
@@ -37,12 +37,12 @@ from icetower.iceberg.metadata import Metadata
 from icetower.iceberg.puffin import BlobAt
 from icetower.protocol.sizes import check_room
 from icetower.rebase.declared import scope_to_hold
-from icetower.rebase.grants import Word, base_of, conflicts_of, refusal, steps_since, word_for
-from icetower.rebase.written import Targets, loose
+from icetower.rebase.grants import RebaseGrant, base_of, conflicts_of, grant_for, refusal, steps_since
+from icetower.rebase.written import Targets, untargeted
 from icetower.storage.port import METADATA_MAX_BYTES
-from icetower.table.ground import Ground, Made
 from icetower.table.head import HeadState
 from icetower.table.keys import Keys
+from icetower.table.staged import NewFiles, StagedTable
 
 JSON = Mapping[str, Any]
 Member = Admitted | AdmittedAppend
@@ -75,7 +75,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """What a plan may look at. It asks for what is missing (`Plan.needs`).
+    """What a plan may read. It asks for what is missing (`Plan.needs`).
 
     Attributes:
         files: manifest lists and manifests, by path.
@@ -89,7 +89,7 @@ class Sources:
     listings: Mapping[str, Listing] = field(default_factory=dict[str, Listing])
     blobs: Mapping[BlobAt, bytes] = field(default_factory=dict[BlobAt, bytes])
     targets: Targets = field(default_factory=dict[str, "frozenset[str] | None"])
-    live: Of | None = None
+    live: LivePathsOf | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,10 +236,10 @@ def plan_creation(
     failed = table_metadata.failed_requirements(None, member.requirements)
     if failed:
         raise CommitConflict(failed[0].message, rule=f"requirement.{failed[0].requirement['type']}")
-    ground = Ground(None, Files({}, {}), {}, now_ms)
-    with ground.attempt() as made:
-        finish(member, ground, made, rebase=False, new_name=new_name)
-    return ground.metadata, ground.made.files
+    staged = StagedTable(None, Files({}, {}), {}, now_ms)
+    with staged.attempt() as new_files:
+        finish(member, staged, new_files, rebase=False, new_name=new_name)
+    return staged.metadata, staged.new_files.files
 
 
 class _Planner:
@@ -254,7 +254,7 @@ class _Planner:
         metadata_max_bytes: int,
     ) -> None:
         self._head = head
-        self._ground = Ground(head, sources.files, sources.listings, now_ms)
+        self._staged = StagedTable(head, sources.files, sources.listings, now_ms)
         self._sources = sources
         self._keys = head.keys
         self._new_name = new_name
@@ -268,14 +268,14 @@ class _Planner:
 
     def let_merge(self, group: Sequence[Member]) -> None:
         """Small manifests may be merged that every commit of the group which removes files knows already (trap S4)."""
-        ground = self._ground
-        through = ground.last_sequence_number
+        staged = self._staged
+        through = staged.last_sequence_number
         for member in group:
             if isinstance(member, Admitted) and any(change.diff.removed for change in member.changes):
                 base = base_of(member)
-                snapshot = None if base is None else ground.snapshot(base)
+                snapshot = None if base is None else staged.snapshot(base)
                 through = min(through, 0 if snapshot is None else snapshot.sequence_number)
-        ground.merges_through = through
+        staged.merges_through = through
 
     def take(self, member: Admitted) -> None:
         """Decide on one member. Raises what is in `_LACKING`."""
@@ -284,12 +284,14 @@ class _Planner:
             if landed is not None:
                 self._replayed.append(Replayed(member, landed))
                 return
-            word = self._word(member)
-            with self._ground.attempt() as made:
-                vectors = self._check(member, word, made)
-                finish(member, self._ground, made, rebase=word is not None, new_name=self._new_name, vectors=vectors)
+            grant = self._grant(member)
+            with self._staged.attempt() as new_files:
+                vectors = self._check(member, grant, new_files)
+                finish(
+                    member, self._staged, new_files, rebase=grant is not None, new_name=self._new_name, vectors=vectors
+                )
                 for change in member.changes:
-                    made.live.update(named_by(change))
+                    new_files.live.update(named_by(change))
                 self._take_room(member.updates)
         except _LACKING:
             raise
@@ -308,7 +310,7 @@ class _Planner:
             self._keys = self._keys.plus([member.identity.landed_as(snapshots)])
         removed = member.updates.removed_snapshots
         self._keys = self._keys.without(removed)
-        self._accepted.append(Accepted(member, "direct" if word is None else "rebased", snapshots))
+        self._accepted.append(Accepted(member, "direct" if grant is None else "rebased", snapshots))
 
     def fold(self, appends: Sequence[AdmittedAppend]) -> None:
         """Decide on the appends to one branch, and fold those that go in. Raises `NeedsFile`."""
@@ -322,7 +324,7 @@ class _Planner:
             if landed is not None:
                 self._replayed.append(Replayed(append, landed))
                 continue
-            error = why_not(append, self._ground.view)
+            error = why_not(append, self._staged.view)
             if error is not None:
                 self._refused.append(Refused(append, error))
                 continue
@@ -342,28 +344,32 @@ class _Planner:
 
     def _folded(self, going: Sequence[AdmittedAppend]) -> tuple[int, Folded]:
         """Appends to one branch as one snapshot. Raises `NeedsFile`, and `ValidationFailed` where the table is full."""
-        ground, ref = self._ground, going[0].ref
-        parent_id = ground.ref_head(ref)
+        staged, ref = self._staged, going[0].ref
+        parent_id = staged.ref_head(ref)
         snapshot_id = self._new_id()
-        number = ground.last_sequence_number + 1
-        with ground.attempt() as made:
-            listing, _ = merged_parent(ground, made, ground.listing(parent_id), snapshot_id, number, self._new_name)
+        number = staged.last_sequence_number + 1
+        with staged.attempt() as new_files:
+            listing, _ = merged_parent(
+                staged, new_files, staged.listing(parent_id), snapshot_id, number, self._new_name
+            )
             folded = fold(
                 going,
-                metadata=ground.view,
-                parent=None if parent_id is None else ground.snapshot(parent_id),
+                metadata=staged.view,
+                parent=None if parent_id is None else staged.snapshot(parent_id),
                 listing=listing,
                 snapshot_id=snapshot_id,
                 sequence_number=number,
-                now_ms=ground.now_ms,
+                now_ms=staged.now_ms,
                 new_name=self._new_name,
             )
-            made.files.update(folded.files)
-            made.listings.update(folded.lists)
-            made.live.update(folded.live)
+            new_files.files.update(folded.files)
+            new_files.listings.update(folded.lists)
+            new_files.live.update(folded.live)
             for path, folded_list in folded.lists.items():
-                made.own[path] = tuple(row for row in folded_list.runs[0].rows if row.added_snapshot_id == snapshot_id)
-            ground.apply(folded.updates)
+                new_files.own[path] = tuple(
+                    row for row in folded_list.runs[0].rows if row.added_snapshot_id == snapshot_id
+                )
+            staged.apply(folded.updates)
             self._take_room(folded.updates)
         return snapshot_id, folded
 
@@ -376,47 +382,47 @@ class _Planner:
         """The appends without those that name a file which is live there. Raises `NeedsPaths`, `NeedsFile`."""
         if not going or self._sources.live is None:
             return going
-        ground, ref = self._ground, going[0].ref
-        listing, live = ground.listing(ground.ref_head(ref)), self._sources.live(ref)
-        for path, paths in ground.made.live.items():  # of those before them in the group
+        staged, ref = self._staged, going[0].ref
+        listing, live = staged.listing(staged.ref_head(ref)), self._sources.live(ref)
+        for path, paths in staged.new_files.live.items():  # of those before them in the group
             live.add(path, paths)
-        refused = check(going, listing, live, ground.files, ground.specs)
+        refused = check(going, listing, live, staged.files, staged.specs)
         self._refused += [Refused(going[position], error) for position, error in refused.items()]
         return [append for position, append in enumerate(going) if position not in refused]
 
     def _landed(self, member: Member) -> tuple[int, ...] | None:
         """The snapshots of this very commit, if it is in the table already (traps A3, K1 to K3)."""
-        ground = self._ground
-        return _landed(member, Table(member.identifier, ground.snapshot, ground.ref_head, self._keys), ground.view)
+        staged = self._staged
+        return _landed(member, Table(member.identifier, staged.snapshot, staged.ref_head, self._keys), staged.view)
 
     def result(self, keep: frozenset[int]) -> Plan:
         """The plan, when every member was taken."""
-        ground = self._ground
-        expired = expirable(ground.view, ground.index, now_ms=ground.now_ms, keep=keep) if self._accepted else ()
+        staged = self._staged
+        expired = expirable(staged.view, staged.index, now_ms=staged.now_ms, keep=keep) if self._accepted else ()
         if expired:
-            ground.apply([{"action": "remove-snapshots", "snapshot-ids": list(expired)}])
-        metadata = ground.metadata
-        named = [ground.snapshot(ref["snapshot-id"]) for ref in ground.refs.values()]
+            staged.apply([{"action": "remove-snapshots", "snapshot-ids": list(expired)}])
+        metadata = staged.metadata
+        named = [staged.snapshot(ref["snapshot-id"]) for ref in staged.refs.values()]
         paths = {str(snapshot.get("manifest-list")) for snapshot in named if snapshot is not None}
         return Plan(
             metadata,
             tuple(self._accepted),
             tuple(self._replayed),
             tuple(self._refused),
-            ground.made.files,
-            {path: listing for path, listing in ground.made.listings.items() if path in paths},
-            ground.made.own,
-            ground.index,
+            staged.new_files.files,
+            {path: listing for path, listing in staged.new_files.listings.items() if path in paths},
+            staged.new_files.own,
+            staged.index,
             self._keys.without(expired),
             expired,
-            ground.made.live,
+            staged.new_files.live,
         )
 
     # -- may it go in ---------------------------------------------------------------------------------------------
 
-    def _word(self, member: Admitted) -> Word | None:
-        """By whose word the commit is rebased; None where it goes in as it is. Raises `CommitConflict`."""
-        view = self._ground.view
+    def _grant(self, member: Admitted) -> RebaseGrant | None:
+        """What allows the commit to be rebased; None where it goes in as it is. Raises `CommitConflict`."""
+        view = self._staged.view
         if member.table_uuid is not None and member.table_uuid != view.get("table-uuid"):
             raise CommitConflict(
                 f"{member.identifier} was dropped and created again, or renamed, while the commit was under way; "
@@ -432,52 +438,52 @@ class _Planner:
             if requirement["type"] != "assert-ref-snapshot-id" or requirement["ref"] != target:
                 raise CommitConflict(failure.message, rule=f"requirement.{requirement['type']}")
         try:
-            return word_for(member, self._ground, isolation_since=self._isolation_since)
+            return grant_for(member, self._staged, isolation_since=self._isolation_since)
         except CommitConflict as refused:
-            head_id = self._ground.ref_head(target) if target is not None else None
+            head_id = self._staged.ref_head(target) if target is not None else None
             error = CommitConflict(f"{failed[0].message}; {refused.message}", rule=refused.rule, snapshot=head_id)
             error.missing = refused.missing
             raise error from refused
 
-    def _check(self, member: Admitted, word: Word | None, made: Made) -> Mapping[int, Replacement]:
-        """Nothing stands against the commit; by snapshot, the deletion vectors that were merged so that this is so.
+    def _check(self, member: Admitted, grant: RebaseGrant | None, new_files: NewFiles) -> Mapping[int, Replacement]:
+        """Check that nothing conflicts with the commit. Returns, by snapshot, the deletion vectors merged for that.
 
         Args:
-            word: None: the commit goes in as it is, and only what it declares itself is held against it.
+            grant: None: the commit goes in as it is, and is checked only against what it declares itself.
 
         Raises:
-            CommitConflict: for the first of what does.
+            CommitConflict: for the first conflict.
         """
-        direct = word is None
-        if word is None:
+        direct = grant is None
+        if grant is None:
             scope = scope_to_hold(member)
             if scope is None:
                 return {}
-            word = Word(scope.source, scope)
-        if word.source == "blind":
+            grant = RebaseGrant(scope.source, scope)
+        if grant.source == "blind":
             return {}
-        ground, targets = self._ground, self._sources.targets
-        unread = [file for change in member.changes for file in loose(change) if file.path not in targets]
+        staged, targets = self._staged, self._sources.targets
+        unread = [file for change in member.changes for file in untargeted(change) if file.path not in targets]
         if unread:
             raise _NeedsTargets(unread)
-        head = base_of(member) if direct else ground.ref_head(member.updates.target_ref or "")
+        head = base_of(member) if direct else staged.ref_head(member.updates.target_ref or "")
         replacements: dict[int, Replacement] = {}
-        for change, conflicts in conflicts_of(member, word, ground, head=head, targets=targets):
+        for change, conflicts in conflicts_of(member, grant, staged, head=head, targets=targets):
             against = tuple(conflicts)
-            meetings = ()
-            if against and word.merges_vectors:
-                meetings = met(change, steps_since(member, ground, head), ground.files)
-            if meetings:
-                superseded = {meeting.base.path for meeting in meetings if meeting.base is not None}
+            collisions = ()
+            if against and grant.merges_vectors:
+                collisions = collisions_of(change, steps_since(member, staged, head), staged.files)
+            if collisions:
+                superseded = {collision.base.path for collision in collisions if collision.base is not None}
                 against = tuple(
                     c for c in against if c.rule != "C5" and not (c.rule == "C6" and superseded.issuperset(c.paths))
                 )
-            if meetings and not against:
-                path = data_path(ground.view, f"{self._new_name()}-deletes.puffin")
+            if collisions and not against:
+                path = data_path(staged.view, f"{self._new_name()}-deletes.puffin")
                 # What an earlier member of the group has united is in no storage yet.
-                united = unite(meetings, among(ground.made.files, self._sources.blobs), path=path)
-                made.files[path] = united.data
+                united = unite(collisions, among(staged.new_files.files, self._sources.blobs), path=path)
+                new_files.files[path] = united.data
                 replacements[change.snapshot.id] = united.replacement
             if against:
-                raise refusal(change, against[0], ground)
+                raise refusal(change, against[0], staged)
         return replacements

@@ -41,8 +41,8 @@ class Waiting:
         bases: the snapshots that it was written on; they must not expire before it has had its turn (trap H1).
         taken_s: when its group was formed; None while it is in the queue.
         sealed: its swap has begun, and only the outcome may answer (trap A3).
-        leaving: its caller waits no longer, so that it is withdrawn as soon as it is certain not to have landed.
-        refused: it is not committed any more, and this is why; told after a last look at the table.
+        leaving: its caller waits no longer: it is withdrawn as soon as it is certain not to have landed.
+        refused: why it is refused. It is answered so after a last look at the table.
         swaps_lost: how often its group was beaten by an outside writer.
         batch: stands for the members that are tried together, and without others, since their group has failed.
         names: what it goes by when it is sent again.

@@ -6,8 +6,8 @@ of its snapshots (`admission.identity`).
 
 The question is asked *at the gate* (`commit.replays`), before anything of the commit is read: of the table, then of
 the ledger. It is asked again *in the plan* (`commit.plan`), when everything before the commit in the queue is known,
-and for a commit that is turned away (`commit.turned_away`): of the table alone (trap K4). The first name that is known
-decides:
+and before a commit is refused without a plan (`commit.last_look`): of the table alone (trap K4). The first name that
+is known decides:
 
     at the gate   its ids, where the snapshots are there as this principal sent them and on their branch;
                   its key; its number
@@ -355,7 +355,7 @@ def _done(found: _Found, ref: str, table: Table, ledger: _Ledger | None) -> Verd
         why, rule = "it was rolled back, or removed past this server, or with or after its branch", "key.gone"
     return _gone(
         f"the commit under {found.name} landed as snapshot {found.snapshots[-1]}, which {table.identifier} does not "
-        f"have: {why}. Whether its rows are in the table cannot be told: look for them, and if they are missing, write "
+        f"have: {why}. Whether its rows are in the table is unknown: look for them, and if they are missing, write "
         f"them under {anew}",
         found.snapshots[-1],
         rule,

@@ -105,7 +105,7 @@ class _Rule:
 
 
 def _worthwhile(metadata: Metadata, rule: _Rule) -> bool:
-    """Whether enough snapshots could go to be worth a walk, as far as can be told without one."""
+    """Whether enough snapshots could go to be worth a walk, as far as that shows without one."""
     snapshots = metadata.get("snapshots") or ()
     spared = len(snapshots) // _SPARED_PART
     if len(snapshots) <= spared + 1:

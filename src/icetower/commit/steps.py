@@ -16,7 +16,7 @@ from typing import Any
 from icetower.admission.admitted import Admitted, AdmittedAppend
 from icetower.ambient import Ambient
 from icetower.commit.limits import Limits
-from icetower.commit.live_files import LiveFiles, Of
+from icetower.commit.live_files import LiveFiles, LivePathsOf
 from icetower.commit.plan import Member, Needs, Plan, Sources, plan
 from icetower.commit.queue import Waiting
 from icetower.errors import CommitConflict, IcetowerError
@@ -36,7 +36,7 @@ from icetower.storage.port import Storage
 from icetower.table.head import HeadState
 from icetower.upstream.port import Swap
 
-KNOWN_SHARE = 0.25
+CACHE_SHARE = 0.25
 """The part of the caches' budget that tables' workers hold until their queues are empty: each of them, and all."""
 
 PLAN_SHARE = 0.5
@@ -132,7 +132,7 @@ class Step:
         return frozenset(i for i in (*removed, *self.plan.expired) if i in self.old.head.snapshots)
 
 
-class Known:
+class PlanCache:
     """What the groups of one run of a table's worker have read, so that each of them is planned in one go.
 
     Attributes:
@@ -144,7 +144,7 @@ class Known:
         self._held = Held(budget or Budget())
         self._forget_all()
 
-    def sources(self, manifests: Manifests, live: Of | None = None) -> Sources:
+    def sources(self, manifests: Manifests, live: LivePathsOf | None = None) -> Sources:
         """All of it, and what is at hand elsewhere."""
         files = Files(self._lists, self._manifests, manifests.own)
         return Sources(files, manifests.listings, self._blobs, self._targets, live)
@@ -175,7 +175,7 @@ class Known:
 
     def trim(self) -> None:
         """Between two plans: forget everything, where the tables' workers together hold too much."""
-        if self._held.budget.held_bytes > self._held.budget.max_bytes * KNOWN_SHARE:
+        if self._held.budget.held_bytes > self._held.budget.max_bytes * CACHE_SHARE:
             self._forget_all()
 
     def clear(self) -> None:
@@ -217,7 +217,7 @@ class Planner:
         identifier: Identifier,
         waiting: tuple[Waiting, ...],
         version: Version,
-        known: Known,
+        cache: PlanCache,
         keep: frozenset[int],
     ) -> Step:
         """Plan a group on a version.
@@ -228,7 +228,7 @@ class Planner:
         """
         head = version.head
         members = [w.member for w in waiting]
-        planned = await self._planned(version, members, known, keep)
+        planned = await self._planned(version, members, cache, keep)
         if planned.metadata is head.metadata:  # nobody was accepted, or nothing changes by it
             return Step(identifier, waiting, version, version, planned, ())
         logged, expired = table_metadata.with_log(
@@ -240,7 +240,7 @@ class Planner:
         new = head.after(location, logged, snapshots=planned.snapshots, indexed=planned.keys)
         # For whoever is planned after this group, perhaps before its files are written. Their names are new: if they
         # never land, nobody asks for them.
-        known.unwritten.update(planned.files)
+        cache.unwritten.update(planned.files)
         for path, listing in planned.lists.items():
             self._manifests.remember(path, listing)
         for path, rows in planned.own.items():
@@ -258,18 +258,20 @@ class Planner:
             for path, paths in planned.live.items():
                 live.add(path, paths)
 
-    async def _planned(self, version: Version, members: Sequence[Member], known: Known, keep: frozenset[int]) -> Plan:
+    async def _planned(
+        self, version: Version, members: Sequence[Member], cache: PlanCache, keep: frozenset[int]
+    ) -> Plan:
         """The plan, with everything read that it needs."""
         now_ms = max(self._ambient.now_ms(), version.head.metadata["last-updated-ms"])
         live = partial(self.live.of, version.head.metadata.get("table-uuid"))
-        known.trim()
+        cache.trim()
         left = self._limits.read_files_max
         merges = True
         for _ in range(self._limits.read_rounds_max):
             planned = plan(
                 version.head,
                 members,
-                known.sources(self._manifests, live),
+                cache.sources(self._manifests, live),
                 now_ms=now_ms,
                 new_name=self._ambient.uuid4,
                 new_id=self._ambient.snapshot_id,
@@ -284,12 +286,12 @@ class Planner:
             if left < 0:
                 break
             try:
-                await self._read(planned.needs, known, live)
+                await self._read(planned.needs, cache, live)
             except IcetowerError:
                 if not merges:
                     raise
                 merges = False
-            if known.overflows:
+            if cache.overflows:
                 break
         raise CommitConflict(
             f"to see whether the commit may be rebased, more manifests had to be read than "
@@ -298,36 +300,36 @@ class Planner:
             rule="plan.needs",
         )
 
-    async def _read(self, needs: Needs, known: Known, live: Of) -> None:
+    async def _read(self, needs: Needs, cache: PlanCache, live: LivePathsOf) -> None:
         """Everything at once, side by side."""
         for ref in {ref for ref, _ in needs.paths}:
-            await self.live.read(live(ref), [row for of, row in needs.paths if of == ref], known.unwritten)
+            await self.live.read(live(ref), [row for of, row in needs.paths if of == ref], cache.unwritten)
         lists, manifests = sorted(needs.lists), sorted(needs.manifests)
         read_lists, read_manifests, blobs, targets = await asyncio.gather(
-            asyncio.gather(*(self._list(path, known) for path in lists)),
-            asyncio.gather(*(self._manifest(path, known) for path in manifests)),
-            self._blobs_at(needs.blobs, known),
+            asyncio.gather(*(self._list(path, cache) for path in lists)),
+            asyncio.gather(*(self._manifest(path, cache) for path in manifests)),
+            self._blobs_at(needs.blobs, cache),
             asyncio.gather(*(self._deletes.targets(file.path, file) for file in needs.targets)),
         )
-        known.add(
+        cache.add(
             dict(zip(lists, read_lists, strict=True)),
             dict(zip(manifests, read_manifests, strict=True)),
             blobs,
             dict(zip((file.path for file in needs.targets), targets, strict=True)),
         )
 
-    async def _list(self, path: str, known: Known) -> tuple[ManifestFile, ...]:
-        unwritten = known.unwritten.get(path)
+    async def _list(self, path: str, cache: PlanCache) -> tuple[ManifestFile, ...]:
+        unwritten = cache.unwritten.get(path)
         return await self._manifests.list_at(path) if unwritten is None else read_manifest_list(unwritten)
 
-    async def _manifest(self, path: str, known: Known) -> Manifest:
-        unwritten = known.unwritten.get(path)
+    async def _manifest(self, path: str, cache: PlanCache) -> Manifest:
+        unwritten = cache.unwritten.get(path)
         return await self._manifests.manifest_at(path) if unwritten is None else read_manifest(unwritten)
 
-    async def _blobs_at(self, blobs: frozenset[BlobAt], known: Known) -> Mapping[BlobAt, bytes]:
+    async def _blobs_at(self, blobs: frozenset[BlobAt], cache: PlanCache) -> Mapping[BlobAt, bytes]:
         unwritten = {
             at: data[at.offset : at.offset + at.length_bytes]
             for at in blobs
-            if (data := known.unwritten.get(at.path)) is not None
+            if (data := cache.unwritten.get(at.path)) is not None
         }
         return {**unwritten, **await self._blobs.read_all(blobs - unwritten.keys())}

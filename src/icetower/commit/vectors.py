@@ -5,7 +5,7 @@ since who reads manifests doesn't see the rows. The tower looks: where the rows 
 base differ, the table gets a vector with both, in a new Puffin file, in place of the one that it has by now. Where they
 don't, or one brings rows back, the commit is refused.
 
-Use: `met` says which vectors have met; `unite` makes their unions, and what `draft.finish` wants to know.
+Use: `collisions_of` finds the vectors that collide; `unite` makes their unions, for `draft.finish`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from icetower.iceberg.vectors import BLOB_MAX_BYTES, Overlap, Vector, as_blob, b
 JSON = Mapping[str, Any]
 
 VECTORS_MAX = 1_000
-"""A commit that meets others in more data files goes back to its client: merging them all would keep others waiting."""
+"""A commit that collides with others in more data files is refused: merging them all would keep others waiting."""
 
 BYTES_MAX = 8 * BLOB_MAX_BYTES
 """Likewise for the size of all vectors that have to be read, before the reading begins."""
@@ -48,7 +48,7 @@ class NeedsBlobs(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Meeting:
+class Collision:
     """A data file of which a commit and others have deleted rows, each by a vector.
 
     Attributes:
@@ -79,8 +79,8 @@ class United:
     replacement: Replacement
 
 
-def met(change: Change, steps: Sequence[JSON], files: Files) -> tuple[Meeting, ...]:
-    """The vectors of a change that met others, in order of their data files.
+def collisions_of(change: Change, steps: Sequence[JSON], files: Files) -> tuple[Collision, ...]:
+    """The vectors of a change that collide with others, in order of their data files.
 
     Args:
         steps: the snapshots that landed between the commit's base and the head, oldest first.
@@ -106,7 +106,7 @@ def met(change: Change, steps: Sequence[JSON], files: Files) -> tuple[Meeting, .
         now = {target: live for target, live in now.items() if key_of(live.entry.file) not in gone}
         now |= {_about(live.entry.file): live for live in written if live.status == ADDED}
     base = {_about(touched.file): touched.file for touched in change.removed if is_vector(touched.file)}
-    return tuple(Meeting(target, *ours[target], base.get(target), live) for target, live in sorted(now.items()))
+    return tuple(Collision(target, *ours[target], base.get(target), live) for target, live in sorted(now.items()))
 
 
 def _added_vectors(change: Change) -> Iterator[tuple[str, tuple[int, Entry]]]:
@@ -142,7 +142,7 @@ def among(made: Mapping[str, bytes], read: Mapping[BlobAt, bytes]) -> Callable[[
     return blob_at
 
 
-def unite(meetings: Sequence[Meeting], blob_at: Callable[[BlobAt], bytes | None], *, path: str) -> United:
+def unite(collisions: Sequence[Collision], blob_at: Callable[[BlobAt], bytes | None], *, path: str) -> United:
     """One vector for each data file, in one new Puffin file.
 
     Args:
@@ -154,28 +154,28 @@ def unite(meetings: Sequence[Meeting], blob_at: Callable[[BlobAt], bytes | None]
         CommitConflict: both have deleted the same rows, or one brings rows back; or they cannot be put together.
         ValidationFailed: the commit's own vector cannot be read.
     """
-    wanted = [_places(meeting) for meeting in meetings]
+    wanted = [_places(collision) for collision in collisions]
     _check_limits(wanted)
     read = {blob: blob_at(blob) for at in wanted for blob in at.blobs}
     missing = [blob for blob, data in read.items() if data is None]
     if missing:
         raise NeedsBlobs(missing)
     unions = [_union(at, {blob: data for blob, data in read.items() if data is not None}) for at in wanted]
-    pairs = list(zip(meetings, unions, strict=True))
-    data, blobs = puffin.write([as_blob(union, met_.target) for met_, union in pairs], created_by=CREATED_BY)
+    pairs = list(zip(collisions, unions, strict=True))
+    data, blobs = puffin.write([as_blob(union, collision.target) for collision, union in pairs], created_by=CREATED_BY)
     added = {
-        meeting.target: (meeting.spec_id, _entry(meeting, union, blob, path, len(data)))
-        for (meeting, union), blob in zip(pairs, blobs, strict=True)
+        collision.target: (collision.spec_id, _entry(collision, union, blob, path, len(data)))
+        for (collision, union), blob in zip(pairs, blobs, strict=True)
     }
-    removed = tuple(Touched(m.theirs.entry.file, m.theirs.row.spec_id, m.theirs.sequence_number) for m in meetings)
+    removed = tuple(Touched(m.theirs.entry.file, m.theirs.row.spec_id, m.theirs.sequence_number) for m in collisions)
     return United(path, data, Replacement(added, removed))
 
 
 @dataclass(frozen=True, slots=True)
 class _Places:
-    """A meeting with the places of its blobs."""
+    """A collision with the places of its blobs."""
 
-    meeting: Meeting
+    collision: Collision
     ours: BlobAt
     theirs: BlobAt
     base: BlobAt | None
@@ -185,24 +185,24 @@ class _Places:
         return (self.ours, self.theirs) if self.base is None else (self.ours, self.theirs, self.base)
 
 
-def _places(meeting: Meeting) -> _Places:
-    ours, theirs, base = meeting.ours.file, meeting.theirs.entry.file, meeting.base
-    specs = (meeting.spec_id, meeting.theirs.row.spec_id)
+def _places(collision: Collision) -> _Places:
+    ours, theirs, base = collision.ours.file, collision.theirs.entry.file, collision.base
+    specs = (collision.spec_id, collision.theirs.row.spec_id)
     if specs[0] != specs[1] or partition_key(ours.partition) != partition_key(theirs.partition):
-        raise _cannot(meeting, "they are listed in different partitions")
+        raise _cannot(collision, "they are listed in different partitions")
     if any(file is not None and file.record.get("key_metadata") for file in (ours, theirs, base)):
-        raise _cannot(meeting, "they are encrypted")
+        raise _cannot(collision, "they are encrypted")
     try:
         own = blob_of(ours)
     except ValueError as error:
         raise ValidationFailed(
-            f"the deletion vector for {meeting.target} in {ours.path} cannot be read ({error}); write it again",
+            f"the deletion vector for {collision.target} in {ours.path} cannot be read ({error}); write it again",
             rule="vector.readable",
         ) from error
     try:
-        return _Places(meeting, own, blob_of(theirs), None if base is None else blob_of(base))
+        return _Places(collision, own, blob_of(theirs), None if base is None else blob_of(base))
     except ValueError as error:
-        raise _cannot(meeting, str(error)) from error
+        raise _cannot(collision, str(error)) from error
 
 
 def _check_limits(wanted: Sequence[_Places]) -> None:
@@ -216,60 +216,60 @@ def _check_limits(wanted: Sequence[_Places]) -> None:
 
 
 def _union(at: _Places, read: Mapping[BlobAt, bytes]) -> Vector:
-    meeting = at.meeting
+    collision = at.collision
     if not read[at.ours]:  # its client may reach where the tower cannot, and validates by itself
-        raise _cannot(meeting, f"nothing was found at {at.ours.path}")
-    ours = decode_of(meeting.ours.file, read[at.ours])
+        raise _cannot(collision, f"nothing was found at {at.ours.path}")
+    ours = decode_of(collision.ours.file, read[at.ours])
     try:
-        files = (meeting.theirs.entry.file, meeting.base)
+        files = (collision.theirs.entry.file, collision.base)
         theirs, base = (
             None if blob is None or file is None else decode_of(file, read[blob])
             for blob, file in zip((at.theirs, at.base), files, strict=True)
         )
     except ValidationFailed as error:  # not this client's fault, and nothing that it could mend
-        raise _cannot(meeting, error.message) from error
+        raise _cannot(collision, error.message) from error
     assert theirs is not None
     merged = merge(ours, base, theirs)
     if isinstance(merged, Overlap):  # W16, as is `_cannot`
         raise CommitConflict(
-            f"the commit conflicts with snapshot {meeting.theirs.snapshot_id}: of its deletion vector for "
-            f"{meeting.target} and the table's, {merged}; refresh and run the statement again",
+            f"the commit conflicts with snapshot {collision.theirs.snapshot_id}: of its deletion vector for "
+            f"{collision.target} and the table's, {merged}; refresh and run the statement again",
             rule="conflict.C5",
-            snapshot=meeting.theirs.snapshot_id,
-            files=(meeting.target,),
+            snapshot=collision.theirs.snapshot_id,
+            files=(collision.target,),
         )
     return merged
 
 
-def _cannot(meeting: Meeting, why: str) -> CommitConflict:
+def _cannot(collision: Collision, why: str) -> CommitConflict:
     return CommitConflict(
-        f"the commit conflicts with snapshot {meeting.theirs.snapshot_id}: both delete rows of {meeting.target}, and "
-        f"their deletion vectors cannot be put together: {why}; refresh and run the statement again",
+        f"the commit conflicts with snapshot {collision.theirs.snapshot_id}: both delete rows of {collision.target}, "
+        f"and their deletion vectors cannot be put together: {why}; refresh and run the statement again",
         rule="conflict.C5",
-        snapshot=meeting.theirs.snapshot_id,
-        files=(meeting.target,),
+        snapshot=collision.theirs.snapshot_id,
+        files=(collision.target,),
     )
 
 
-def _entry(meeting: Meeting, union: Vector, blob: Blob, path: str, size_bytes: int) -> Entry:
+def _entry(collision: Collision, union: Vector, blob: Blob, path: str, size_bytes: int) -> Entry:
     """The union as a manifest names it: as the commit's own entry, with everything that tells where the blob lies."""
-    file = meeting.ours.file
-    told = {
+    file = collision.ours.file
+    fields = {
         "file_path": path,
         "file_format": "PUFFIN",
         "record_count": len(union),
         "file_size_in_bytes": size_bytes,
         "content_offset": blob.offset,
         "content_size_in_bytes": blob.length_bytes,
-        "referenced_data_file": meeting.target,
+        "referenced_data_file": collision.target,
     }
     union_file = replace(
         file,
         path=path,
         file_format="PUFFIN",
-        partition=meeting.theirs.entry.file.partition,
+        partition=collision.theirs.entry.file.partition,
         record_count=len(union),
         size_bytes=size_bytes,
-        record={**file.record, **told},
+        record={**file.record, **fields},
     )
     return Entry(ADDED, None, None, None, union_file)

@@ -30,7 +30,7 @@ def answer_parts(
     prefix = b'{"metadata-location":' + orjson.dumps(head.location) + b',"metadata":'
     suffix = b',"config":' + config + b"}"
     properties = None if own is None else overlaid(head.metadata.get("properties") or {}, own)
-    put_together = head.document.gzipped_parts if compressed else head.document.told_parts
+    put_together = head.document.gzipped_parts if compressed else head.document.framed_parts
     parts = put_together(prefix, suffix, properties)
     if own is None:
         parts = (b"".join(parts),)

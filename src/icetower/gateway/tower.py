@@ -197,7 +197,7 @@ def open_tower(settings: Settings, ambient: Ambient, *, open_to_all: bool = Fals
         metadata_max_bytes=server.metadata_max_bytes,
         ledger=ledger,
         ambient=ambient,
-        went_around=bypasses.noticed,
+        on_bypass=bypasses.noticed,
     )
     journal = Journal(ledger, heads.group_keys, ambient)
     attempts = Attempts(ambient, events, journal.put, slow_s=server.slow_swap_s)

@@ -1,4 +1,4 @@
-"""A commit that says which version its writer has read is held against all that came after that version (trap R2).
+"""A commit that says which version its writer has read is checked against all that came after that version (trap R2).
 
 Its parent does not tell. A client whose commit was refused as stale may write the same snapshot anew on the new head
 and read nothing again: PyIceberg's append does, and an upsert that finds no row to update is such an append. Then all
@@ -16,11 +16,11 @@ from icetower.errors import CommitConflict
 from icetower.iceberg.change import Change
 from icetower.protocol.marks import READ_SNAPSHOT
 from icetower.protocol.snapshots import Snapshot
-from icetower.table.ground import Ground
+from icetower.table.staged import StagedTable
 
 
 def scope_to_hold(member: Admitted) -> ReadScope | None:
-    """What a commit that needs no rebase is held against all the same; None: it goes in as it is.
+    """The scope against which a commit is checked that needs no rebase; None: it goes in as it is.
 
     So it is where its summary declares what was read, and of another version than the one that it was written on. A
     rewrite that changes no row depends on no rows.
@@ -34,7 +34,7 @@ def scope_to_hold(member: Admitted) -> ReadScope | None:
     return None if all(_changes_no_row(change) for change in member.changes) else scope
 
 
-def unseen(change: Change, member: Admitted, ground: Ground, since: Sequence[Snapshot]) -> Sequence[Snapshot]:
+def unseen(change: Change, member: Admitted, staged: StagedTable, since: Sequence[Snapshot]) -> Sequence[Snapshot]:
     """The snapshots before the commit's base that the writer of one of its snapshots has not seen, oldest first.
 
     Args:
@@ -48,8 +48,8 @@ def unseen(change: Change, member: Admitted, ground: Ground, since: Sequence[Sna
     base = _base(change, own)
     if said in (None, _name(base)) or any(said == _name(step.id) for step in since):
         return ()
-    known = base is None or ground.snapshot(base) is not None
-    steps = ground.steps(None if said == _name(None) else int(said or 0), base) if known else None
+    known = base is None or staged.snapshot(base) is not None
+    steps = staged.steps(None if said == _name(None) else int(said or 0), base) if known else None
     if steps is None:
         version = "the empty table" if said == _name(None) else f"snapshot {said}"
         raise CommitConflict(

@@ -1,14 +1,15 @@
-"""May a stale commit be rebased, and is anything in its way? Pure (traps R1 to R3, R6 to R9).
+"""May a stale commit be rebased, and does what was written meanwhile conflict with it? Pure (traps R1 to R3, R6 to
+R9).
 
-The protocol doesn't say what a client has read. So a commit is rebased only by somebody's word, which is found here:
+The protocol does not say what a client has read. So a commit is rebased only where something grants it:
 
-- nobody's is needed for an append that is known to be blind, and for a rewrite that shows that it changes no row;
-- the table's, that snapshot isolation is enough for it;
-- the contract's, that its principal reads nothing but what it owns, or is owed no more than snapshot isolation;
-- the client's own, a filter and an isolation level in the snapshot's summary.
+- the commit itself, where it is known to be blind, or is a rewrite that shows that it changes no row;
+- the table, which declares that snapshot isolation is enough;
+- the contract, which declares that its principal reads only what it owns, or is owed no more than snapshot isolation;
+- the client, which declares a filter and an isolation level in the snapshot's summary.
 
-Then what was written meanwhile is held against it (`rebase.written`). A conflict is refused with its snapshot,
-partition, file, rule and next step; without a word, the client is sent back to validate, as everywhere.
+Then the commit is checked against what was written meanwhile (`rebase.written`). A conflict is refused with its
+snapshot, partition, file, rule and next step. Without a grant, the client has to validate, as with any other catalog.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ from icetower.rebase.revalidation import (
     shared_sinks,
 )
 from icetower.rebase.written import Table, Targets, Written, objections
-from icetower.table.ground import Ground
 from icetower.table.sinks import sinks_of
+from icetower.table.staged import StagedTable
 
 JSON = Mapping[str, Any]
 
@@ -62,8 +63,8 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
-    """By whose word a commit is rebased.
+class RebaseGrant:
+    """What allows a commit to be rebased.
 
     Attributes:
         source: ``blind``, ``rewrite``, ``table``, ``contract`` or ``summary``; of the most demanding of its snapshots.
@@ -123,29 +124,29 @@ def _deletes(change: Change) -> bool:
     return any(touched.file.content != DATA for touched in change.added)
 
 
-# ── The word ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── The grant ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def word_for(member: Admitted, ground: Ground, *, isolation_since: int | None) -> Word:
-    """By whose word this stale commit is rebased.
+def grant_for(member: Admitted, staged: StagedTable, *, isolation_since: int | None) -> RebaseGrant:
+    """What allows this stale commit to be rebased.
 
     Args:
         isolation_since: the sequence number since which the table is known to have asked for snapshot isolation.
 
     Raises:
-        CommitConflict: by nobody's.
+        CommitConflict: nothing does.
     """
-    _check_shape(member, ground)
-    _check_progress(member, ground)
-    properties: Mapping[str, str] = ground.view.get("properties") or {}
+    _check_shape(member, staged)
+    _check_progress(member, staged)
+    properties: Mapping[str, str] = staged.view.get("properties") or {}
     promised = member.blind_appends or properties.get(BLIND_APPENDS, "").lower() == "true"
     # Neither promise was made by the writer of this append: a contract that says serializable goes before both.
     declared = promised and not member.serializable
     kinds = [kind_of(change, declared_blind=declared) for change in member.changes]
     if all(kind is Kind.BLIND for kind in kinds):
-        return Word("blind")
+        return RebaseGrant("blind")
     if all(kind in (Kind.BLIND, Kind.REWRITE, Kind.LAYOUT) for kind in kinds):
-        return Word("rewrite")
+        return RebaseGrant("rewrite")
     scope = member.read_scope
     if Kind.PREDICATE in kinds:
         if not _covers_predicate(scope):
@@ -157,16 +158,16 @@ def word_for(member: Admitted, ground: Ground, *, isolation_since: int | None) -
                 None if scope is not None else _missing(member, Declaration.READ_SCOPE),
             )
         assert scope is not None
-        return Word(scope.source, scope)
+        return RebaseGrant(scope.source, scope)
     by_table = (
         not member.serializable
         and asks_for_snapshot_isolation(properties)
-        and _declared_at(member, ground, isolation_since)
+        and _declared_at(member, staged, isolation_since)
     )
     if scope is not None and scope.source == "summary":
-        return Word("summary", scope, merges_vectors=scope.level is Level.SNAPSHOT)
+        return RebaseGrant("summary", scope, merges_vectors=scope.level is Level.SNAPSHOT)
     if by_table:
-        return Word("table", merges_vectors=scope is not None)
+        return RebaseGrant("table", merges_vectors=scope is not None)
     summaries = [change.snapshot.summary for change in member.changes]
     if scope is not None and scope.level is Level.SNAPSHOT and any(map(merges_new_rows, summaries)):
         # Both would insert what neither has found, into different files. Iceberg lets that pass at the table's level
@@ -179,7 +180,7 @@ def word_for(member: Admitted, ground: Ground, *, isolation_since: int | None) -
             _missing_isolation(member, properties),
         )
     if scope is not None:
-        return Word("contract", scope, merges_vectors=scope.level is Level.SNAPSHOT)
+        return RebaseGrant("contract", scope, merges_vectors=scope.level is Level.SNAPSHOT)
     if all(change.is_pure_append for change in member.changes) and not any(map(is_merge, summaries)):
         blind = not member.serializable and all(
             kind_of(change, declared_blind=True) is Kind.BLIND for change in member.changes
@@ -241,15 +242,15 @@ def _covers_predicate(scope: ReadScope | None) -> bool:
     )
 
 
-def _check_shape(member: Admitted, ground: Ground) -> None:
-    """What is never rebased, whoever asks for it (traps R7, R8, R9, R10)."""
-    properties: Mapping[str, str] = ground.view.get("properties") or {}
+def _check_shape(member: Admitted, staged: StagedTable) -> None:
+    """Refuse what is never rebased, whatever is declared (traps R7, R8, R9, R10)."""
+    properties: Mapping[str, str] = staged.view.get("properties") or {}
     if member.strict or properties.get(STRICT, "").lower() == "true":
         raise _refused("rebase.strict", "the table or the contract is strict (icetower.strict)")
     if not member.changes:
         raise _refused("rebase.no-snapshot", "the commit adds no snapshot")
     refs = {ref for ref, _ in member.updates.moves}
-    if len(refs) != 1 or any(ground.refs.get(ref, {}).get("type") != "branch" for ref in refs):
+    if len(refs) != 1 or any(staged.refs.get(ref, {}).get("type") != "branch" for ref in refs):
         raise _refused(
             "rebase.branch", f"the commit must move one branch of the table, and moves {sorted(refs) or 'none'}"
         )
@@ -266,12 +267,12 @@ def _check_shape(member: Admitted, ground: Ground) -> None:
             raise _refused("rebase.encrypted", "its manifest list is encrypted")
 
 
-def _check_progress(member: Admitted, ground: Ground) -> None:
-    """A sink that has stated its progress since the base must look at it before it commits again (trap R10)."""
+def _check_progress(member: Admitted, staged: StagedTable) -> None:
+    """Refuse where the same sink has stated its progress since the base: it must read that first (trap R10)."""
     own = [change.snapshot for change in member.changes]
     if not any(sinks_of(snapshot.summary) for snapshot in own):
         return
-    shared = shared_sinks(own, steps_since(member, ground, ground.ref_head(member.ref)))
+    shared = shared_sinks(own, steps_since(member, staged, staged.ref_head(member.ref)))
     if shared is not None:
         sink, snapshot = shared
         raise _refused(
@@ -281,15 +282,15 @@ def _check_progress(member: Admitted, ground: Ground) -> None:
         )
 
 
-def _declared_at(member: Admitted, ground: Ground, isolation_since: int | None) -> bool:
+def _declared_at(member: Admitted, staged: StagedTable, isolation_since: int | None) -> bool:
     """Whether the table asked for snapshot isolation already when the client read it.
 
-    Versions of format 1 are not numbered, so that nobody can tell.
+    Snapshots of format 1 have no sequence number, so it cannot be determined for them.
     """
     base = base_of(member)
-    snapshot = ground.snapshot(base) if base is not None else None
+    snapshot = staged.snapshot(base) if base is not None else None
     number = 0 if snapshot is None else snapshot.sequence_number
-    return isolation_since is not None and ground.format_version > 1 and number >= isolation_since
+    return isolation_since is not None and staged.format_version > 1 and number >= isolation_since
 
 
 def _refused(rule: str, why: str, missing: MissingDeclaration | None = None) -> CommitConflict:
@@ -307,9 +308,9 @@ def base_of(member: Admitted) -> int | None:
 
 
 def conflicts_of(
-    member: Admitted, word: Word, ground: Ground, *, head: int | None, targets: Targets
+    member: Admitted, grant: RebaseGrant, staged: StagedTable, *, head: int | None, targets: Targets
 ) -> Iterator[tuple[Change, Iterator[Conflict]]]:
-    """What stands against a commit, by its snapshots.
+    """The conflicts of a commit, by its snapshots.
 
     Where reads are declared, that begins with the version that was read, which may be older than the commit's base.
 
@@ -321,35 +322,35 @@ def conflicts_of(
         CommitConflict: the commit's base is not in the history of its branch, or too far back.
         NeedsFiles: manifests or manifest lists must be read first.
     """
-    steps = steps_since(member, ground, head)
-    table = Table(ground.specs, ground.schema)
+    steps = steps_since(member, staged, head)
+    table = Table(staged.specs, staged.schema)
     for change in member.changes:
         rewrites = kind_of(change, declared_blind=False) is Kind.REWRITE
         written = Written.of(change, rewrites=rewrites, targets=targets)
-        missed = () if word.scope is None else unseen(change, member, ground, steps)
+        missed = () if grant.scope is None else unseen(change, member, staged, steps)
         since = _bounded((*missed, *steps), head) if missed else steps
-        yield change, objections(written, since, ground.files, table, _carried(word.scope, change, ground))
+        yield change, objections(written, since, staged.files, table, _carried(grant.scope, change, staged))
 
 
-def _carried(scope: ReadScope | None, change: Change, ground: Ground) -> ReadScope | None:
+def _carried(scope: ReadScope | None, change: Change, staged: StagedTable) -> ReadScope | None:
     """The scope in the names that the table's columns have by now."""
     if scope is None or scope.filter is None:
         return scope
-    schema_id = change.snapshot.get("schema-id", ground.schema["schema-id"])
-    schemas = [schema for schema in ground.view["schemas"] if schema["schema-id"] == schema_id]
+    schema_id = change.snapshot.get("schema-id", staged.schema["schema-id"])
+    schemas = [schema for schema in staged.view["schemas"] if schema["schema-id"] == schema_id]
     if not schemas:  # its names mean nothing any more: it may have read everything
         return replace(scope, filter=None)
-    return replace(scope, filter=carried_over(scope.filter, schemas[0], ground.schema))
+    return replace(scope, filter=carried_over(scope.filter, schemas[0], staged.schema))
 
 
-def steps_since(member: Admitted, ground: Ground, head: int | None) -> Sequence[Snapshot]:
+def steps_since(member: Admitted, staged: StagedTable, head: int | None) -> Sequence[Snapshot]:
     """The snapshots that landed since the commit's base, oldest first.
 
     Raises:
         CommitConflict: the base is not in the history of the branch, or too far back.
     """
     base = base_of(member)
-    steps = ground.steps(base, head)
+    steps = staged.steps(base, head)
     if steps is None:
         raise CommitConflict(
             f"the base of the commit, snapshot {base}, is not in the history of the branch any more (expired, or "
@@ -371,9 +372,9 @@ def _bounded(steps: Sequence[Snapshot], head: int | None) -> Sequence[Snapshot]:
     return steps
 
 
-def refusal(change: Change, conflict: Conflict, ground: Ground) -> CommitConflict:
-    """A conflict as the client hears it."""
-    partitions = tuple(dict.fromkeys(_partition_of(change, conflict, ground)))
+def refusal(change: Change, conflict: Conflict, staged: StagedTable) -> CommitConflict:
+    """The error for a conflict."""
+    partitions = tuple(dict.fromkeys(_partition_of(change, conflict, staged)))
     # Another agent chose these values, and clients print the message on their terminals.
     shown = "".join(c if c.isprintable() else " " for c in ", ".join(partitions))
     where = f" in {shown}" if partitions else ""
@@ -390,11 +391,11 @@ def refusal(change: Change, conflict: Conflict, ground: Ground) -> CommitConflic
     )
 
 
-def _partition_of(change: Change, conflict: Conflict, ground: Ground) -> Iterator[str]:
+def _partition_of(change: Change, conflict: Conflict, staged: StagedTable) -> Iterator[str]:
     """The partitions of the files in question, as the other commit and the change itself name them."""
     for spec_id, partition in conflict.places:
-        yield partition_name(ground.specs[spec_id], partition)
+        yield partition_name(staged.specs[spec_id], partition)
     for touched in (*change.removed, *change.added):
         about = referenced_file(touched.file) if touched.file.content != DATA else None
         if {touched.file.path, about} & set(conflict.paths):
-            yield partition_name(ground.specs[touched.spec_id], touched.file.partition)
+            yield partition_name(staged.specs[touched.spec_id], touched.file.partition)

@@ -1,4 +1,4 @@
-"""What was written meanwhile, held against what a commit writes: the check of a server, which cannot see scans.
+"""The server's check of a commit against what was written meanwhile. It cannot see the client's scans.
 
 Iceberg's clients check against the filter of their scan. The protocol doesn't send it (trap R2), so a server looks at
 *objects*: no data file, delete file or target of a delete may be written by both, and nobody may have deleted rows of a
@@ -9,8 +9,8 @@ These are the server's own rules, W1 to W15. docs/conflicts.md says for which ch
 the wire a refusal names the client's check, since that is what clients and people know.
 
 It refuses more than Iceberg where it must guess (position deletes that don't name their targets, trap R6), and less
-only where it knows better: under snapshot isolation, a delete in a file that this commit leaves alone is none of its
-business.
+only where it knows better: under snapshot isolation, a delete in a file that this commit leaves alone does not
+concern it.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Objection(Conflict):
     by: str = ""
 
 
-def loose(change: Change) -> Iterator[DataFile]:
+def untargeted(change: Change) -> Iterator[DataFile]:
     """The position delete files of a change that don't say which data files they are about (trap R6)."""
     for touched in change.added:
         file = touched.file
@@ -106,7 +106,7 @@ class Written:
     removed: frozenset[str]
     removed_deletes: frozenset[FileKey]
     targets: frozenset[str]
-    loose: frozenset[Place]
+    untargeted: frozenset[Place]
     places: frozenset[Place]
     equality: frozenset[Place]
     keeps_numbers: bool
@@ -116,7 +116,7 @@ class Written:
     def of(change: Change, *, rewrites: bool = False, targets: Targets | None = None) -> Written:
         """What a change writes. `targets`: what was read of delete files that don't name theirs."""
         named: set[str] = set()
-        loose: set[Place] = set()
+        untargeted: set[Place] = set()
         places: set[Place] = set()
         for touched in change.added:
             file = touched.file
@@ -128,7 +128,7 @@ class Written:
             about = referenced_file(file)
             found = frozenset({about}) if about is not None else (targets or {}).get(file.path)
             if found is None:
-                loose.add(_place(touched))
+                untargeted.add(_place(touched))
             else:
                 named |= found
         data = [touched for touched in change.added if touched.file.content == DATA]
@@ -136,7 +136,7 @@ class Written:
             removed=frozenset(t.file.path for t in change.removed if t.file.content == DATA),
             removed_deletes=frozenset(key_of(t.file) for t in change.removed if t.file.content != DATA),
             targets=frozenset(named),
-            loose=frozenset(loose),
+            untargeted=frozenset(untargeted),
             places=frozenset(places | {_place(touched) for touched in change.removed}),
             equality=frozenset(_place(touched) for touched in change.added if touched.file.content == EQUALITY_DELETES),
             keeps_numbers=bool(data) and all(touched.sequence_number is not None for touched in data),
@@ -146,7 +146,7 @@ class Written:
     @property
     def nothing(self) -> bool:
         """Whether nothing that others write could be in its way: it only adds data."""
-        return not (self.removed or self.removed_deletes or self.targets or self.loose or self.equality)
+        return not (self.removed or self.removed_deletes or self.targets or self.untargeted or self.equality)
 
 
 def _place(touched: Touched) -> Place:
@@ -164,7 +164,7 @@ class Table:
 def objections(
     written: Written, steps: Sequence[Snapshot], files: Files, table: Table, scope: ReadScope | None
 ) -> Iterator[Objection]:
-    """Everything that stands against a commit, in the order of the snapshots; an empty iterator if nothing does.
+    """The conflicts of a commit, in the order of the snapshots; an empty iterator where there are none.
 
     Args:
         steps: the snapshots that landed between the commit's base and the head, oldest first.
@@ -183,7 +183,7 @@ def objections(
             for live in files.entries(row):
                 if live.snapshot_id != step.id or live.status not in (ADDED, DELETED):
                     continue
-                found = _met(written, live, table, operation)
+                found = _against(written, live, table, operation)
                 if found is None and covers is not None:
                     found = _in_scope(live, operation, covers)
                 if found is not None:
@@ -223,10 +223,10 @@ def _may_matter(row: ManifestFile, operation: str, scoped: bool) -> bool:
 # ── Objects ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _met(written: Written, live: Live, table: Table, operation: str) -> tuple[str, str] | None:
+def _against(written: Written, live: Live, table: Table, operation: str) -> tuple[str, str] | None:
     file, path = live.entry.file, live.path
     if file.content == DATA:
-        return _met_removed_data(written, live) if live.status == DELETED else None
+        return _against_removed_data(written, live) if live.status == DELETED else None
     if live.status == DELETED:
         if key_of(file) in written.removed_deletes:
             return "W2", f"it replaces the delete file {path}, which is gone"
@@ -240,7 +240,7 @@ def _met(written: Written, live: Live, table: Table, operation: str) -> tuple[st
     # What a compaction writes anew deletes what was deleted before.
     if operation == "replace":
         return None
-    found = None if is_vector(file) else _met_new_deletes(written, live, table, about)
+    found = None if is_vector(file) else _against_new_deletes(written, live, table, about)
     if found is None and _reached(written, live, table):
         return "W11", f"rows of a partition in which it deletes by equality were deleted meanwhile ({path})"
     return found
@@ -255,14 +255,14 @@ def _reached(written: Written, live: Live, table: Table) -> bool:
     return place_key((live.row.spec_id, live.entry.file.partition)) in written.equality
 
 
-def _met_removed_data(written: Written, live: Live) -> tuple[str, str] | None:
+def _against_removed_data(written: Written, live: Live) -> tuple[str, str] | None:
     if live.path in written.removed:
         return "W1", f"it replaces the data file {live.path}, which is gone"
     if written.rewrites:  # deletes of a file that is gone are deletes of nothing
         return None
     if live.path in written.targets:
         return "W6", f"it deletes rows of the data file {live.path}, which is gone"
-    if place_key((live.row.spec_id, live.entry.file.partition)) in written.loose:
+    if place_key((live.row.spec_id, live.entry.file.partition)) in written.untargeted:
         return "W7", (
             f"its position deletes don't say which files of their partition they are about, and the data file "
             f"{live.path} of that partition is gone"
@@ -270,7 +270,7 @@ def _met_removed_data(written: Written, live: Live) -> tuple[str, str] | None:
     return None
 
 
-def _met_new_deletes(written: Written, live: Live, table: Table, about: str | None) -> tuple[str, str] | None:
+def _against_new_deletes(written: Written, live: Live, table: Table, about: str | None) -> tuple[str, str] | None:
     file = live.entry.file
     if about is not None:
         if about in written.removed:

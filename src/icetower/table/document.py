@@ -24,7 +24,7 @@ import orjson
 JSON = Mapping[str, Any]
 
 PROPERTIES = "properties"
-"""What a document begins with, so that it can be told with other ones."""
+"""What a document begins with, so that other properties can take their place."""
 _LONG = {"snapshots": 128, "snapshot-log": 1024}
 """The lists that grow with a table's history, and how many entries make a piece."""
 _GZIP_HEADER = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"  # deflated; no name, no time: equal parts give equal bytes
@@ -146,11 +146,11 @@ class Document:
     def _rest(self) -> bytes:
         return b"".join(part.data for part in self._parts)
 
-    def told(self, prefix: bytes, suffix: bytes, properties: Mapping[str, str] | None = None) -> bytes:
+    def framed(self, prefix: bytes, suffix: bytes, properties: Mapping[str, str] | None = None) -> bytes:
         """The whole as JSON between two other texts; with `properties` instead of its own, if they are given."""
-        return b"".join(self.told_parts(prefix, suffix, properties))
+        return b"".join(self.framed_parts(prefix, suffix, properties))
 
-    def told_parts(
+    def framed_parts(
         self, prefix: bytes, suffix: bytes, properties: Mapping[str, str] | None = None
     ) -> tuple[bytes, ...]:
         """The same in parts, the longest of which is one for all callers."""
@@ -158,7 +158,7 @@ class Document:
         return prefix + beginning, self._rest, suffix
 
     def gzipped(self, prefix: bytes = b"", suffix: bytes = b"", properties: Mapping[str, str] | None = None) -> bytes:
-        """As `told`, as one gzip stream. What is told with other properties has only its beginning of its own."""
+        """As `framed`, as one gzip stream. Other properties change its beginning alone."""
         return b"".join(self.gzipped_parts(prefix, suffix, properties))
 
     def gzipped_parts(

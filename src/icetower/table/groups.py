@@ -101,7 +101,7 @@ def read_group(data: bytes) -> Group:
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise ValidationFailed(
             f"this is no group file of Icetower's ({type(error).__name__}): restore it from a backup; without it, who "
-            "appended what in this snapshot cannot be told",
+            "appended what in this snapshot is unknown",
             rule="group.readable",
         ) from error
 

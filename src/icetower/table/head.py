@@ -17,8 +17,8 @@ from icetower.table.document import Document
 from icetower.table.keys import Keys
 
 _MEMORY_FACTOR = 9
-"""A version takes about five times its JSON when it is parsed; its JSON in parts and as a whole, and the answer that it
-is told in, take about as much again each."""
+"""A version takes about five times its JSON when it is parsed; its JSON in parts and as a whole, and the answer that
+carries it, take about as much again each."""
 
 _SNAPSHOT_BYTES = 400
 """A snapshot's places in lists and indexes, and its key."""
@@ -134,10 +134,10 @@ class HeadState:
 
         One snapshot of the fast path stands for thousands of keys, of which the metadata says nothing.
         """
-        return self.told_memory_bytes + (0 if self.indexed is None else self.indexed.memory_bytes)
+        return self.memory_bytes_without_keys + (0 if self.indexed is None else self.indexed.memory_bytes)
 
     @property
-    def told_memory_bytes(self) -> int:
+    def memory_bytes_without_keys(self) -> int:
         """The same without its keys, which the version after it shares."""
         return _MEMORY_FACTOR * self.size_bytes + _SNAPSHOT_BYTES * len(self.metadata.get("snapshots") or ())
 

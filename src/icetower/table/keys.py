@@ -189,7 +189,7 @@ class Keys:
         for lost in self._unreadable:
             later = minted_ms is not None and minted_ms > lost.at_ms + CLOCKS_APART_MAX_MS
             if lost.ref in (None, ref) and not later:
-                raise _cannot_be_told(f"idempotency key {key}", "a new key", lost)
+                raise _unreadable_group(f"idempotency key {key}", "a new key", lost)
 
     def check_number(self, ref: str, application: str, last_ms: int | None) -> None:
         """Ask this of a number that is higher than the last one that is known of its application.
@@ -202,7 +202,7 @@ class Keys:
         """
         for lost in self._unreadable:
             if lost.ref in (None, ref) and (last_ms is None or last_ms <= lost.at_ms):
-                raise _cannot_be_told(f"application {application}", "a key instead of a number", lost)
+                raise _unreadable_group(f"application {application}", "a key instead of a number", lost)
 
     def with_unreadable(self, snapshots: Iterable[Unreadable]) -> Keys:
         """With snapshots of which the keys are not known."""
@@ -310,9 +310,9 @@ def _minted_ms(key: str) -> int | None:
     return made.int >> 80 if made.version == 7 else None
 
 
-def _cannot_be_told(what: str, instead: str, lost: Unreadable) -> KeyMisused:
+def _unreadable_group(what: str, instead: str, lost: Unreadable) -> KeyMisused:
     return KeyMisused(
-        f"whether a commit under {what} has landed cannot be told: the group file {lost.path}, which says what "
+        f"whether a commit under {what} has landed is unknown: the group file {lost.path}, which says what "
         f"snapshot {lost.snapshot_id} stands for, is missing or damaged. Restore it and restart the server, or let the "
         f"snapshot expire; until then look for the rows, and if they are missing, write them under {instead}",
         rule="key.unreadable",

@@ -1,9 +1,9 @@
-"""Commits that are turned away: what they hear, and the last look whether they are in the table after all.
+"""`LastLook`: is a commit in the table after all that is refused without a plan? And the refusals that it is for.
 
-This tower may not be the first that was asked. Another one may have sent a commit's swap and died, and its client has
-come here since it heard nothing. While the commit waits here, that swap may land, or have landed unseen. Told 409, the
-client would delete manifests that the table names (trap A3). This tower's own swap meets what has landed, and so does a
-plan on a head that still stands; who is turned away without either is looked for in the head, at the very end.
+This tower may not be the first that the client has asked. Another tower may have sent the commit's swap and died, and
+the client has come here since it got no answer. While the commit waits here, that swap may land, or may have landed. A
+client that gets 409 then deletes manifests that the table names (trap A3). A swap of this tower finds what has landed,
+and so does a plan on a head that still stands. A commit that is refused without either is looked for in the head.
 
 A swap that lands after the look is beyond it: docs/operations.md says what bounds that.
 """
@@ -26,8 +26,10 @@ SENT_BACK = ("queue.deadline", "queue.full", "database.busy")
 
 
 class LastLook:
-    """Args:
-    look_s: how long a look may take.
+    """Looks for commits in the heads of their tables.
+
+    Args:
+        look_s: how long a look may take.
     """
 
     def __init__(self, heads: Heads, *, look_s: float) -> None:
@@ -35,15 +37,15 @@ class LastLook:
         self._look_s = look_s
 
     async def answer(self, member: Member, refusal: IcetowerError) -> Committed | IcetowerError:
-        """What to tell a commit that is turned away: the refusal, unless the head has it, or cannot be read."""
-        if refusal.status >= 500:  # nobody deletes anything on hearing these
+        """The answer to a commit that is refused: the refusal, unless the head has it, or cannot be read."""
+        if refusal.status >= 500:  # no client deletes its files upon these
             return refusal
         try:
             async with asyncio.timeout(self._look_s):
                 head = await self._heads.load(member.identifier)
         except (IcetowerError, TimeoutError) as error:
             unknown = CommitStateUnknown(
-                f"{refusal.message}. But whether another server had committed it before cannot be told, since the head "
+                f"{refusal.message}. But whether another server had committed it before is unknown, since the head "
                 f"of {member.identifier} cannot be read now: look for its snapshot before writing again, or send the "
                 "very same again"
             )
@@ -57,11 +59,11 @@ class LastLook:
 
     async def answers(self, members: Sequence[Member], refusal: IcetowerError) -> list[Committed] | IcetowerError:
         """Likewise for a transaction: its answers, where all of it is in the tables."""
-        told = await asyncio.gather(*(self.answer(member, refusal) for member in members))
-        there = [each for each in told if isinstance(each, Committed)]
-        if len(there) == len(told):
+        answers = await asyncio.gather(*(self.answer(member, refusal) for member in members))
+        there = [each for each in answers if isinstance(each, Committed)]
+        if len(there) == len(answers):
             return there
-        other = next((each for each in told if isinstance(each, IcetowerError) and each is not refusal), None)
+        other = next((each for each in answers if isinstance(each, IcetowerError) and each is not refusal), None)
         if other is None and there:
             return half_known()
         return other or refusal

@@ -1,4 +1,4 @@
-"""What stands at one table: the queue, the turn of whoever commits to it, and the groups that are on their way."""
+"""The state of the engine at one table: its queue, its lock, and the groups that are in flight."""
 
 from __future__ import annotations
 
@@ -12,39 +12,39 @@ from icetower.commit.landed import Landed
 from icetower.commit.limits import Limits
 from icetower.commit.plan import Member
 from icetower.commit.queue import FairQueue, Waiting
-from icetower.commit.steps import Known, Step, Version
+from icetower.commit.steps import PlanCache, Step, Version
 from icetower.errors import IcetowerError
 from icetower.protocol.names import Identifier
 from icetower.recent import Budget
 
 
-class Fate(Enum):
-    """What became of a group: `engine.py` tells the tale."""
+class GroupOutcome(Enum):
+    """What became of a group; `engine.py` says what each means."""
 
     LANDED = auto()
     LOST = auto()
-    LATE = auto()
+    REFUSED_LATE = auto()
     FAILED = auto()
-    GROUNDED = auto()
+    PREDECESSOR_LOST = auto()
 
 
 @dataclass(eq=False, slots=True)
-class Flight:
-    """A group on its way. `error`: why it failed."""
+class InFlightGroup:
+    """A group that was planned and is being committed. `error`: why it failed."""
 
     waiting: tuple[Waiting, ...]
     planned_on: Version
     step: Step | None
     error: IcetowerError | None
-    landing: asyncio.Task[Fate] | None = None
+    landing: asyncio.Task[GroupOutcome] | None = None
 
-    async def landed(self) -> Fate:
-        """Its end, awaited by as many as like."""
+    async def landed(self) -> GroupOutcome:
+        """Its outcome; any number may await it."""
         assert self.landing is not None
         return await asyncio.shield(self.landing)
 
 
-class Turn:
+class TableState:
     """A table's queue, and the lock that whoever commits to the table holds."""
 
     def __init__(
@@ -55,13 +55,13 @@ class Turn:
         self._prefix = f"{identifier}\n"
         self.lock = asyncio.Lock()
         self.queue = FairQueue(limits.queue_max, limits.held_max)
-        self.stirred = asyncio.Event()
+        self.wake = asyncio.Event()
         """Set whenever the worker may have something to do."""
         self.worker: asyncio.Task[None] | None = None
-        self.guests: list[Waiting] = []
-        """Members of transactions that wait for the turn or hold it."""
-        self.flights: deque[Flight] = deque()
-        self.known = Known(budget)
+        self.transaction_members: list[Waiting] = []
+        """Members of transactions that wait for the lock or hold it."""
+        self.in_flight: deque[InFlightGroup] = deque()
+        self.cache = PlanCache(budget)
         self.version: tuple[str, int | None] | None = None
         """Location of the last head that was seen, and since when it has asked for snapshot isolation."""
         self.appended_s: float | None = None
@@ -69,19 +69,24 @@ class Turn:
         self.under_way: Counter[str] = Counter()
         """How many commits that were not answered yet go by a name."""
         self._landed = Landed() if landed is None else landed
-        """Whoever heard 504 sends again, and it may land yet."""
+        """A client that got 504 sends again, while the first may land yet."""
         self.swaps_lost = 0
         self.expires = True
         """Whether snapshots may expire; not for a while after their keys could not be kept."""
 
     @property
     def wanted(self) -> bool:
-        """Whether a transaction waits for the turn."""
-        return any(guest.taken_s is None for guest in self.guests)
+        """Whether a transaction waits for the lock."""
+        return any(guest.taken_s is None for guest in self.transaction_members)
 
     def bases(self, *groups: Sequence[Waiting]) -> frozenset[int]:
         """The snapshots that commits on their way to the table were written on (trap H1)."""
-        on_the_way = (self.queue, self.guests, *(flight.waiting for flight in self.flights), *groups)
+        on_the_way = (
+            self.queue,
+            self.transaction_members,
+            *(pending.waiting for pending in self.in_flight),
+            *groups,
+        )
         return frozenset(i for waiting in on_the_way for w in waiting for i in w.bases)
 
     def knows(self, member: Member) -> bool:
@@ -93,7 +98,7 @@ class Turn:
         return self._more_than(1, waiting.names)
 
     def may_have_landed(self, members: Iterable[Waiting]) -> None:
-        """These are in the table, or nobody can tell."""
+        """These are in the table, or it is unknown whether they are."""
         for waiting in members:
             for name in waiting.names:
                 self._landed.add(self._prefix + name)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from icetower.commit.steps import Known
+from icetower.commit.steps import PlanCache
 from icetower.files.changes import Manifests
 from icetower.iceberg.manifests import ADDED, DATA, DataFile, Entry, Manifest, ManifestFile
 from icetower.iceberg.puffin import BlobAt
@@ -36,10 +36,12 @@ READ: dict[str, tuple[dict[str, Any], bool]] = {
 @pytest.mark.parametrize("what", READ)
 def test_a_worker_forgets_everything_where_it_has_become_too_much(what: str) -> None:
     read, much = READ[what]
-    known, manifests = Known(Budget(256 * KIB)), Manifests(MemoryStorage())
-    known.add(*(read.get(part, {}) for part in ("lists", "manifests", "blobs", "targets")))
-    before = known.sources(manifests)
-    known.trim()
-    after = known.sources(manifests)
+    cache, manifests = PlanCache(Budget(256 * KIB)), Manifests(MemoryStorage())
+    cache.add(*(read.get(part, {}) for part in ("lists", "manifests", "blobs", "targets")))
+    before = cache.sources(manifests)
+    cache.trim()
+    after = cache.sources(manifests)
     assert (after == before) is not much
-    assert known.sources(manifests) == Known().sources(manifests) if much else before != Known().sources(manifests)
+    assert (
+        cache.sources(manifests) == PlanCache().sources(manifests) if much else before != PlanCache().sources(manifests)
+    )

@@ -1,4 +1,4 @@
-"""`Ground`: the table as the planner has it, the head and on top of it what the members before this one did.
+"""`StagedTable`: the head of a table, and on top of it the members of a group that were planned already.
 
 What is asked and done here costs the same however long the table's history is (`iceberg.growing`).
 """
@@ -27,8 +27,8 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
-    """What a plan makes: for the storage, and for whoever plans after it.
+class NewFiles:
+    """The files that a plan makes: for the storage, and for the plans after it.
 
     Attributes:
         files: bytes to be written, by path.
@@ -44,8 +44,8 @@ class Made:
     manifests: dict[str, Manifest] = field(default_factory=dict[str, Manifest])
     live: dict[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
 
-    def take(self, other: Made) -> None:
-        """Add what another made."""
+    def take(self, other: NewFiles) -> None:
+        """Add those of another."""
         self.files.update(other.files)
         self.listings.update(other.listings)
         self.own.update(other.own)
@@ -53,8 +53,8 @@ class Made:
         self.live.update(other.live)
 
 
-class Ground:
-    """A table that commits are planned on.
+class StagedTable:
+    """A table on which commits are planned, one after the other. Nothing of it is in the storage yet.
 
     Args:
         head: the version that the plan begins with; None for a table that is being created.
@@ -63,15 +63,15 @@ class Ground:
         now_ms: the server's clock.
 
     Attributes:
-        made: what all commits so far have made.
+        new_files: of all commits so far.
         merges_through: the highest sequence number of manifests that may be merged by the next commit; None: none may.
     """
 
     def __init__(self, head: HeadState | None, files: Files, listings: Mapping[str, Listing], now_ms: int) -> None:
         self.now_ms = now_ms
-        self.made = Made()
+        self.new_files = NewFiles()
         self.merges_through: int | None = None
-        self._attempted = Made()
+        self._attempted = NewFiles()
         self._given = files
         self._given_runs = listings
         self._runs: dict[str, Listing] = {}
@@ -162,12 +162,12 @@ class Ground:
 
     @property
     def files(self) -> Files:
-        """Everything that may be looked at: what was given, and what this plan made."""
-        made, tried = self.made, self._attempted
+        """Everything that may be looked at: what was given, and what this plan has made."""
+        before, now = self.new_files, self._attempted
         return Files(
             self._given.lists,
-            _Layers((tried.manifests, made.manifests, self._given.manifests)),
-            _Layers((tried.own, made.own, self._given.own)),
+            _Layers((now.manifests, before.manifests, self._given.manifests)),
+            _Layers((now.own, before.own, self._given.own)),
         )
 
     def listing(self, snapshot_id: int | None) -> Listing:
@@ -192,9 +192,9 @@ class Ground:
                 f"snapshot {snapshot_id} lists its manifests inside the metadata, as before 2019; rewrite the table",
                 rule="snapshot.manifest-list",
             )
-        made = self._attempted.listings.get(path) or self.made.listings.get(path)
-        if made is not None:
-            return made
+        new = self._attempted.listings.get(path) or self.new_files.listings.get(path)
+        if new is not None:
+            return new
         if path not in self._runs:
             given = self._given_runs.get(path)
             if given is None and path not in self._given.lists:
@@ -206,8 +206,8 @@ class Ground:
     # -- what is done to it ---------------------------------------------------------------------------------------
 
     @contextmanager
-    def attempt(self) -> Generator[Made]:
-        """One commit, all or nothing: what raises leaves the ground as it was. Gives what is made meanwhile."""
+    def attempt(self) -> Generator[NewFiles]:
+        """One commit, all or nothing: what raises leaves the table as it was. Gives the files that the commit makes."""
         before = None if self._growing is None else self._growing.savepoint()
         through = self.merges_through
         try:
@@ -218,9 +218,9 @@ class Ground:
                 self._growing.roll_back(before)
             raise
         else:
-            self.made.take(self._attempted)
+            self.new_files.take(self._attempted)
         finally:
-            self._attempted = Made()
+            self._attempted = NewFiles()
 
     def apply(self, updates: Sequence[JSON]) -> None:
         """Updates as one commit, whose snapshots are final. Raises as `iceberg.metadata.apply` does."""
@@ -231,7 +231,7 @@ class Ground:
 
     @contextmanager
     def trying(self, updates: Sequence[JSON]) -> Generator[None]:
-        """The ground as it is with the first updates of a commit, for as long as it takes to look at it."""
+        """The table as it is with the first updates of a commit, for as long as it takes to look at it."""
         before = None if self._growing is None else self._growing.savepoint()
         if updates:
             self.apply(updates)
