@@ -65,8 +65,8 @@ rolled-back: key.rolled-back new_key
     the commit under {name} landed as snapshot {id}, which is no longer in the history of {ref} (rolled back);
     use a new key to write it again
 cut-off: key.gone ask_owner
-    the commit under {name} landed as snapshot {id}, and what its branch had next has expired, so that nobody
-    can tell whether it was rolled back before. Look for its rows, and if they are missing, write them under a
+    the commit under {name} landed as snapshot {id}, and what its branch had next has expired, so that it
+    is unknown whether it was rolled back before. Look for its rows, and if they are missing, write them under a
     new key
 torn: key.gone ask_owner
     of the commit under {name}, snapshot {id} is in the table, and what came with it was rolled back and has
@@ -89,7 +89,7 @@ unreadable: key.unreadable ask_owner
 other content: snapshot.id fix_request
     snapshot {id} is in the table already, with other content; a snapshot id stands for one snapshot
 snapshot cut-off: snapshot.cut-off ask_owner
-    snapshot {id} is in the table, and what came after it on {ref} has expired: nobody can tell whether it was
+    snapshot {id} is in the table, and what came after it on {ref} has expired: it is unknown whether it was
     rolled back before. Look for its rows, and if they are missing, write a new snapshot
 snapshot rolled-back: snapshot.rolled-back refresh
     snapshot {id} is in the table, but not in the history of {ref} (staged, or rolled back); point the ref at

@@ -25,6 +25,7 @@ from icetower.iceberg.metadata import Metadata
 from icetower.iceberg.partitions import spec_of
 from icetower.iceberg.schemas import read_as, schema_of
 from icetower.protocol.marks import GROUP_FILE, GROUP_SIZE, REF
+from icetower.protocol.names import Identifier
 from icetower.protocol.snapshots import Snapshot
 from icetower.table.groups import Group, GroupedAppend, group_file_name, key_records, write_group
 from icetower.table.keys import KeyRecord
@@ -134,11 +135,7 @@ def why_not(append: AdmittedAppend, metadata: Metadata) -> CommitConflict | None
     All of these are 409: the same request, sent again, is judged on the table as it is by then.
     """
     if append.table_uuid is not None and append.table_uuid != metadata.get("table-uuid"):
-        return CommitConflict(
-            f"{append.identifier} was dropped and created again, or renamed, while the append was under way; look at "
-            "the table and send the append again",
-            rule="requirement.assert-table-uuid",
-        )
+        return another_table(append.identifier)
     refs: Mapping[str, Any] = metadata.get("refs") or {}
     ref = refs.get(append.ref)
     if (ref is None and append.ref != table_metadata.MAIN) or (ref is not None and ref.get("type") != "branch"):
@@ -161,6 +158,15 @@ def why_not(append: AdmittedAppend, metadata: Metadata) -> CommitConflict | None
                 rule="commit.spec",
             )
     return None
+
+
+def another_table(identifier: Identifier) -> CommitConflict:
+    """The refusal of a commit that was admitted to a table of this name that is not there any more."""
+    return CommitConflict(
+        f"{identifier} was dropped and created again, or renamed, while the commit was under way; look at the table "
+        "and write again",
+        rule="requirement.assert-table-uuid",
+    )
 
 
 def once_each(

@@ -28,6 +28,7 @@ from icetower.iceberg.records import referenced_file
 from icetower.iceberg.schemas import schema_of
 from icetower.protocol.marks import APPLICATION, BASE, CLIENT_LIST, KEY, PRINCIPAL, REF, SEQUENCE
 from icetower.protocol.updates import creates
+from icetower.rebase.grants import base_lost
 from icetower.table.live_paths import live_in
 from icetower.table.staged import NewFiles, StagedTable
 
@@ -291,7 +292,7 @@ class _Finisher:
                 written += self._written(row.spec_id, row.content, entries, snapshot_id, number)
         dangling = {touched.file.path for touched in change.removed if touched.file.content == DATA}
         for file in left:
-            # Deletes of a data file that goes as well are gone with it, whoever dropped them.
+            # Deletes of a data file that goes as well are gone with it.
             if file.content != DATA and referenced_file(file) in dangling:
                 continue
             # W17 of docs/conflicts.md
@@ -511,18 +512,13 @@ def _check_base(staged: StagedTable, member: Admitted, ref: str) -> None:
         if parent_id is None or parent_id in own or head_id is None:
             continue
         if not staged.is_ancestor(parent_id, head_id):
-            raise CommitConflict(
-                f"the base of the commit, snapshot {parent_id}, is not in the history of {ref}; refresh and write "
-                "again",
-                rule="commit.base",
-                snapshot=head_id,
-            )
+            raise base_lost(parent_id, ref, head_id)
 
 
 def _check_refs_kept(refs: Mapping[str, Mapping[str, Any]], member: Admitted) -> None:
     """Removing a snapshot removes the refs at it, and with `main` all content: only where the commit says so itself.
 
-    Whoever expires snapshots has looked at the refs before; one may have been rolled back or tagged since (trap H1).
+    The client that expires snapshots has looked at the refs before; one may have been rolled back or tagged since (H1).
     """
     gone = set(member.updates.removed_snapshots)
     named = member.updates.removed_refs | {ref for ref, _ in member.updates.moves}

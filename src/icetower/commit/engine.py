@@ -214,7 +214,7 @@ class Engine:
                 async with table.lock:
                     await self._run(table)
         finally:
-            # No await between the last look at the queue and this: whoever comes later starts a new worker.
+            # No await between the last look at the queue and this: a later commit starts a new worker.
             table.worker = None
             table.cache.clear()
 
@@ -558,7 +558,7 @@ class Engine:
                 table.under_way[name] -= 1
                 if not table.under_way[name]:
                     del table.under_way[name]
-            # A client may hang up before its answer; an error that nobody fetches is no news.
+            # A client may hang up before its answer; its error needs no reader then.
             if not done.cancelled():
                 done.exception()
 

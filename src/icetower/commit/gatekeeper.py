@@ -44,7 +44,7 @@ class Gatekeeper:
 
     async def still_admits(self, members: Sequence[Admitted | AdmittedAppend]) -> Mapping[int, IcetowerError]:
         """The members that may no longer go on: position → why (trap K4)."""
-        # Whom an open tower let in is nobody that could be revoked.
+        # Without authentication there is nobody to revoke.
         bound = {member.principal for member in members if member.principal != RESERVED_NAME}
         standings = await self._registry.standings(sorted(bound))
         found: dict[int, IcetowerError] = {}
@@ -73,7 +73,7 @@ class Gatekeeper:
 
         It may have, by a crash or since another tower committed them. It is kept, too, which of them their branch has:
         only those are done once they are gone. A key whose snapshot was rolled back is forgotten: nothing of it is left
-        to call done (K2). Where nobody can tell, the ledger says so.
+        to call done (K2). Where that is unknown, the ledger says so.
 
         Args:
             old: the version that still has the snapshots.
@@ -182,7 +182,7 @@ class Gatekeeper:
 
         It does where every number between was lost just now. Of others the ledger knows nothing but that there was a
         higher one: they may have expired before, as done, and would land again. So that one stays, and who sends it or
-        them hears that nobody can tell (`key.gone`).
+        them hears that it is unknown (`key.gone`).
         """
         await self._flush()  # what waits to be written would bring it back
         remembered = await self._ledger.find_commits([commit.owner for commit in going.lost])

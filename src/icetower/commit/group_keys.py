@@ -123,7 +123,7 @@ class GroupKeys:
                     data = await self._storage.read(path, port.GROUP_FILE)
                     records = _records(uuid, snapshot_id, data)
                 except (NotFound, ValidationFailed) as error:
-                    # Whoever deletes files that he does not know must not take the table with them.
+                    # A table stays readable though somebody has deleted a file whose purpose he did not know.
                     log.error("the keys of snapshot %d are not known: group file %s: %s", snapshot_id, path, error)
                     return None
             self._keep_soon(uuid, snapshot, data)

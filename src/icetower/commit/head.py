@@ -23,7 +23,7 @@ TABLES_SHARE = 0.0625
 """The part of the caches' budget for each thing that is remembered of tables' names."""
 
 VERSIONS_MAX = 4
-"""Versions of one table that are kept beside its newest: whoever has just asked for the pointer may come for them."""
+"""Versions of one table that are kept beside its newest: a client that has just asked for the pointer may read them."""
 
 _LOCATION_BYTES = 250
 
@@ -79,7 +79,7 @@ class Heads:
                     raise _missing(location)
                 return self._noticed(identifier, await self.at(location))
             except NotFound:
-                # Old metadata files may be deleted after a commit: whoever was slow to read one asks again.
+                # Old metadata files may be deleted after a commit: then the pointer is asked for again.
                 asked_before, location = location, await self._upstream.location(identifier)
                 if location == asked_before:
                     raise
@@ -115,7 +115,7 @@ class Heads:
 
             def ended(read: asyncio.Task[HeadState]) -> None:
                 del self._reading[location]
-                if not read.cancelled():  # all who asked may have gone by now; an error that nobody fetches is no news
+                if not read.cancelled():  # all who asked may have gone by now; its error needs no reader then
                     read.exception()
 
             task.add_done_callback(ended)
@@ -133,7 +133,7 @@ class Heads:
         return head
 
     def remember(self, head: HeadState, files: Mapping[str, bytes] | None = None) -> None:
-        """Keep a head that was just swapped in, so that nobody reads it back. `files`: what was written for it."""
+        """Keep a head that was just swapped in, so that it is not read back. `files`: what was written for it."""
         self.group_keys.landed(head, self._before(head.metadata), files or {})
         self._own.put(head.location, True, 0)
         self._put(head)

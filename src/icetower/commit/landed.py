@@ -27,7 +27,7 @@ class Landed:
         return len(self._order)
 
     def add(self, name: str) -> None:
-        """This one has landed, or nobody can tell. The oldest one beyond the bound is forgotten."""
+        """This one has landed, or may have. The oldest one beyond the bound is forgotten."""
         known = hash(name)
         if known in self._known:
             return

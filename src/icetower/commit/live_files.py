@@ -177,7 +177,7 @@ class LiveFiles:
             await asyncio.gather(*map(take, rows[start : start + READ_AT_ONCE]))
 
     async def warm(self, newest: Callable[[], HeadState], append: AdmittedAppend, *, within_s: float) -> None:
-        """Read what the plan would ask for, while nobody waits but this append and others to the same branch.
+        """Read what the plan would ask for, while only this append and others to the same branch wait.
 
         Args:
             newest: the version that was seen last. The plan asks for nothing that only an older one had, and whoever

@@ -22,7 +22,7 @@ from functools import partial
 from typing import Any
 
 from icetower.admission.admitted import Admitted, AdmittedAppend
-from icetower.commit.appends import Folded, fold, once_each, why_not
+from icetower.commit.appends import Folded, another_table, fold, once_each, why_not
 from icetower.commit.draft import Replacement, data_path, finish, merged_parent
 from icetower.commit.live_files import LivePathsOf, NeedsPaths, check, named_by
 from icetower.commit.resolution import Table, in_the_plan, snapshots_of
@@ -117,7 +117,7 @@ class Plan:
     Attributes:
         metadata: the table after the group, without the entry for the swap in its metadata log.
         files: path → bytes of new manifest lists, manifests and group files.
-        lists: by path, the manifest lists at which a branch or tag now stands, for whoever plans on them.
+        lists: by path, the manifest lists at which a branch or tag now stands, for the plans after this one.
         own: by the path of every new manifest list, the manifests that its snapshot added itself.
         snapshots: the table's snapshots after the group, by id.
         keys: the table's keys after the group.
@@ -424,11 +424,7 @@ class _Planner:
         """What allows the commit to be rebased; None where it goes in as it is. Raises `CommitConflict`."""
         view = self._staged.view
         if member.table_uuid is not None and member.table_uuid != view.get("table-uuid"):
-            raise CommitConflict(
-                f"{member.identifier} was dropped and created again, or renamed, while the commit was under way; "
-                "refresh and write again",
-                rule="requirement.assert-table-uuid",
-            )
+            raise another_table(member.identifier)
         failed = table_metadata.failed_requirements(view, member.requirements)
         if not failed:
             return None

@@ -180,7 +180,7 @@ class FairQueue:
 
         while self._again and self._again[0].batch is batch and (batch is not None or fits(self._again[0])):
             take(self._again.popleft())
-        if batch is None and not self._again:  # who comes back goes first: nobody new overtakes it
+        if batch is None and not self._again:  # members that come back go first
             while (found := self._ring.pop(fits)) is not None:
                 take(found)
         self._let_in()
@@ -229,7 +229,7 @@ def bases_of(member: Member) -> frozenset[int]:
 def regrouped(failed: Iterable[Waiting]) -> list[Waiting]:
     """The members of a failed group in two halves, which are tried one after the other, each without others.
 
-    So what spoils a group is found in a few steps, and spoils nobody else's commit.
+    So what spoils a group is found in a few steps, and no other commit fails with it.
     """
     members = list(failed)
     middle = (len(members) + 1) // 2

@@ -337,7 +337,7 @@ def _done(found: _Found, ref: str, table: Table, ledger: _Ledger | None) -> Verd
         # A tag or another branch keeps the snapshot, and what came after it on its own branch has expired.
         return _gone(
             f"the commit under {found.name} landed as snapshot {last}, and what its branch had next has expired, so "
-            "that nobody can tell whether it was rolled back before. Look for its rows, and if they are missing, write "
+            "that it is unknown whether it was rolled back before. Look for its rows, and if they are missing, write "
             "them under a new key",
             last,
         )
@@ -418,9 +418,9 @@ def _by_ids(identity: Identity, table: Table) -> Verdict | None:
         if has is None:
             return Unknown(
                 KeyMisused(
-                    f"snapshot {snapshot_id} is in the table, and what came after it on {ref} has expired: nobody can "
-                    "tell whether it was rolled back before. Look for its rows, and if they are missing, write a new "
-                    "snapshot",
+                    f"snapshot {snapshot_id} is in the table, and what came after it on {ref} has expired: it is "
+                    "unknown whether it was rolled back before. Look for its rows, and if they are missing, write a "
+                    "new snapshot",
                     rule="snapshot.cut-off",
                     snapshot=snapshot_id,
                     next_step="ask_owner",

@@ -57,7 +57,7 @@ class Version:
 
     @classmethod
     def found(cls, head: HeadState) -> Version:
-        """A version of which nobody here has seen the one before it."""
+        """A version whose predecessor was not seen here."""
         if not asks_for_snapshot_isolation(head.metadata.get("properties") or {}):
             return cls(head, None)
         metadata = head.metadata
@@ -77,7 +77,7 @@ class Version:
 def is_own_metadata_file(path: str, metadata: Metadata) -> bool:
     """Whether `path` is, by its place and name, a metadata file of this table.
 
-    A table's log is only as honest as whoever wrote the file that it was registered with: what it names may be another
+    A table's log is only as honest as the writer of the file that it was registered with: what it names may be another
     table's, or no metadata file at all, and is then nothing to delete.
     """
     folder = metadata["properties"].get("write.metadata.path") or f"{metadata['location']}/metadata"
@@ -229,7 +229,7 @@ class Planner:
         head = version.head
         members = [w.member for w in waiting]
         planned = await self._planned(version, members, cache, keep)
-        if planned.metadata is head.metadata:  # nobody was accepted, or nothing changes by it
+        if planned.metadata is head.metadata:  # no member was accepted, or nothing changes by it
             return Step(identifier, waiting, version, version, planned, ())
         logged, expired = table_metadata.with_log(
             planned.metadata, previous=head.metadata, previous_location=head.location
@@ -238,8 +238,8 @@ class Planner:
         number = table_metadata.version_of(head.location) + 1
         location = table_metadata.metadata_path(logged, number, self._ambient.uuid4())
         new = head.after(location, logged, snapshots=planned.snapshots, indexed=planned.keys)
-        # For whoever is planned after this group, perhaps before its files are written. Their names are new: if they
-        # never land, nobody asks for them.
+        # For the groups planned after this one, perhaps before its files are written. Their names are new: if they
+        # never land, no plan asks for them.
         cache.unwritten.update(planned.files)
         for path, listing in planned.lists.items():
             self._manifests.remember(path, listing)

@@ -1,9 +1,9 @@
-"""What a step does to the world: files written side by side, one compare-and-swap, and how it ended.
+"""`Swaps`: the files of a step are written side by side, then one compare-and-swap, and its outcome is settled.
 
 A swap can end in three ways. *Landed*, *lost* (an outside writer was faster, and nothing was changed), or *unknown*:
 then the very same swap is repeated until it lands or the head has moved, and the group's snapshots, or its metadata
-file in the head's log, tell which it was; that it is not there, only a log tells that goes back to before it. While
-nobody can tell, nothing that it wrote is deleted (trap A3).
+file in the head's log, show which it was. That it did not land shows only in a log that goes back to before it. While
+the outcome is unknown, nothing that it wrote is deleted (trap A3).
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class Swaps:
         """Whether it landed.
 
         Raises:
-            CommitStateUnknown: nobody could tell within `settle_s`.
+            CommitStateUnknown: the outcome stayed unknown for `settle_s`.
             IcetowerError: it failed, and certainly changed nothing.
         """
         swaps = [step.swap for step in steps]
@@ -111,7 +111,7 @@ class Swaps:
             except SwapLost as lost:
                 if not in_doubt:
                     return False
-                # While the head cannot be read, nobody knows: what may be in the table must not be cleaned up.
+                # While the head cannot be read, the outcome is unknown: what may be in the table must not be deleted.
                 with suppress(UpstreamFailed, NotFound, Unavailable):
                     return await self._landed_before(steps, lost)
             except SwapUnknown:

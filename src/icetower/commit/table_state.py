@@ -45,7 +45,7 @@ class InFlightGroup:
 
 
 class TableState:
-    """A table's queue, and the lock that whoever commits to the table holds."""
+    """A table's queue, and the lock that a commit to the table holds."""
 
     def __init__(
         self, identifier: Identifier, limits: Limits, budget: Budget | None = None, landed: Landed | None = None

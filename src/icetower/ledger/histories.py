@@ -4,8 +4,8 @@ A table that is registered at an older metadata file has lost what came after it
 one file. So that a snapshot was in a table with this uuid says nothing of whether its rows are in this one. The ledger
 calls done only what it has seen expire while its branch had it, under this name and since it was registered last.
 
-The number of registrations goes up before the catalog's pointer is set: a tower that dies in between leaves keys of
-which nobody can tell, and no lie. Nobody keeps the number: each decision reads it in its own transaction, so that
+The number of registrations goes up before the catalog's pointer is set: a tower that dies in between leaves keys whose
+fate is unknown, and no wrong answer. The number is never cached: each decision reads it in its own transaction, so that
 towers with one ledger agree.
 """
 
@@ -34,9 +34,9 @@ class Fate(Enum):
     LEFT_BEHIND = auto()
     """The table was registered at a version from before it: nothing of it is in the table."""
     REGISTERED_ANEW = auto()
-    """A table with this uuid was registered anew, and nobody can tell whether this one has its rows."""
+    """A table with this uuid was registered anew, and it is unknown whether this one has its rows."""
     GONE = auto()
-    """Its snapshots went in a way that was not seen here, and nobody can tell whether the table has its rows."""
+    """Its snapshots went in a way that was not seen here; it is unknown whether the table has its rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ def begin(connection: Connection, table: TableName) -> int:
 
 
 def confirm(connection: Connection, table: TableName, number: int, sequence_number: int) -> None:
-    """The catalog's pointer was set. Where another registration came in between, nobody knows which of them stands."""
+    """The catalog's pointer was set. Where another registration came in between, it is unknown which of them stands."""
     ours = case((registrations.c.number == number, sequence_number))
     connection.execute(update(registrations).where(registrations.c.id == _name_id(table)).values(sequence_number=ours))
 

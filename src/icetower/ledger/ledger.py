@@ -64,7 +64,7 @@ SWEPT_MIN = 64
 
 @dataclass(frozen=True, slots=True)
 class CommitKey:
-    """To whom a key belongs (trap K2): a table dropped and created again has another `table_uuid`: it starts afresh.
+    """The owner of a key (trap K2). A table that is dropped and created again has another `table_uuid`: a new start.
 
     `numbered`: the key is the name of an application that numbers its commits.
     """

@@ -1,4 +1,4 @@
-"""Rows by their id, many askers at once: whoever asks while a query is under way shares the next one."""
+"""Rows by their id, many askers at once: those who ask while a query is under way share the next one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Lookups:
         """The row of an id, as it stands at some time after this was called."""
         if name not in self._wanted:
             self._wanted[name] = asyncio.get_running_loop().create_future()
-            # An asker may go away before the answer; an error that nobody fetches is no news.
+            # An asker may go away before the answer; its error needs no reader then.
             self._wanted[name].add_done_callback(lambda done: done.cancelled() or done.exception())
         answer = self._wanted[name]
         if self._looking is None or self._looking.done():

@@ -352,13 +352,18 @@ def steps_since(member: Admitted, staged: StagedTable, head: int | None) -> Sequ
     base = base_of(member)
     steps = staged.steps(base, head)
     if steps is None:
-        raise CommitConflict(
-            f"the base of the commit, snapshot {base}, is not in the history of the branch any more (expired, or "
-            "rolled back); refresh and write again",
-            rule="commit.base",
-            snapshot=head,
-        )
+        raise base_lost(base, member.ref, head)
     return _bounded(steps, head)
+
+
+def base_lost(base: int | None, ref: str, head: int | None) -> CommitConflict:
+    """The refusal of a commit whose base is not in the history of its branch, whose head is given."""
+    return CommitConflict(
+        f"the base of the commit, snapshot {base}, is not in the history of {ref} any more (expired, or rolled back); "
+        "refresh and write again",
+        rule="commit.base",
+        snapshot=head,
+    )
 
 
 def _bounded(steps: Sequence[Snapshot], head: int | None) -> Sequence[Snapshot]:

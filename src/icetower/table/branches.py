@@ -24,11 +24,11 @@ class Branches:
         self._lines: dict[tuple[bool, str], Lineage] = {}
 
     def has(self, ref: str, snapshot: Snapshot) -> bool | None:
-        """Whether a snapshot is in the history of a ref, or of any where there is no name; None: nobody can tell.
+        """Whether a snapshot is in the history of a ref, or of any where there is no name; None: unknown.
 
-        Nobody can where there is no such ref any more, where its history was cut, where the swap itself moves it past
-        the snapshot, and where the snapshot is in the past of another one that stays, so that a ref that is set there
-        would bring its rows back.
+        It is unknown where there is no such ref any more, where its history was cut, where the swap itself moves it
+        past the snapshot, and where the snapshot is in the past of another one that stays, so that a ref that is set
+        there would bring its rows back.
         """
         if not ref:  # staged: its rows are in the table where somebody has published it
             return True if self._is_published(snapshot) else None

@@ -1,7 +1,7 @@
 """Table properties by which Iceberg's clients load code, or go to another place. Pure.
 
 A table's properties reach every client that opens the table. Some clients load a class by the name that a property
-gives, or copy all properties into the configuration of a library that does. Whoever may set such a property runs code
+gives, or copy all properties into the configuration of a library that does. One who may set such a property runs code
 of their choice with the credentials of everybody else (trap S8). Other properties say where storage, signers and key
 services are.
 

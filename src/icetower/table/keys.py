@@ -265,7 +265,7 @@ def records_of(
 
 
 def record_of(snapshot: Mapping[str, Any]) -> KeyRecord | None:
-    """What a snapshot's own summary stands for. Marks that make no sense, as strangers may write them, are none."""
+    """What a snapshot's own summary stands for. Marks that make no sense are ignored."""
     summary: Mapping[str, Any] = snapshot.get("summary") or {}
     key = summary.get(KEY)
     try:

@@ -26,7 +26,7 @@ ALL_MAX = 20_000
 
 _FILE_BYTES, _MANIFEST_BYTES = 12, 400
 _ROOM = 600
-"""So many manifests that have gone are remembered: whoever looks at the list before a merge must not read them again,
+"""So many manifests that have gone are remembered: a plan on the list before a merge must not read them again,
 while others look at the list after it."""
 _PLACES_MAX = 10_000
 
@@ -156,5 +156,5 @@ def _count(row: ManifestFile) -> int:
 
 
 def _hash(path: str) -> int:
-    # Python's own, with a secret of this process: nobody can choose paths that meet.
+    # Python's own, with a secret of this process: nobody can choose paths that collide.
     return hash(plain(path)) & 0xFFFFFFFF

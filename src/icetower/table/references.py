@@ -1,6 +1,6 @@
 """The files that a metadata file names itself. Pure.
 
-Whoever deletes files, or reports them as nobody's, asks here: a kind of file that is missing from this list is lost.
+The commands that delete or report orphaned files go by this list: a kind of file that is missing here is lost.
 """
 
 from __future__ import annotations
