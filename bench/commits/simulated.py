@@ -34,7 +34,7 @@ from bench.commits.pages import Shown, spread_text
 from bench.commits.sides import OPTIMISTIC, PREPARED, WARM_S, Case
 from icetower_simulator.calibration import Fit, fitted, provider_section
 from icetower_simulator.latencies import MIB, Provider, provider_from
-from icetower_simulator.pool import one
+from icetower_simulator.pool import run_one
 from icetower_simulator.setup import Setup
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -230,7 +230,8 @@ def predicted(setup: Setup, provider: Provider) -> tuple[float, float]:
     for seed in range(SEEDS):
         # A seed's run is the same up to any time: the shorter one is the first second of the longer.
         whole, warm = (
-            one(replace(setup, duration_s=lasts_s), seed, {NAME: provider}) for lasts_s in (setup.duration_s, WARM_S)
+            run_one(replace(setup, duration_s=lasts_s), seed, {NAME: provider})
+            for lasts_s in (setup.duration_s, WARM_S)
         )
         committed += whole.committed - warm.committed
         ended += whole.committed + whole.failed - warm.committed - warm.failed

@@ -1,4 +1,4 @@
-"""An operation held against one state of the table: what the rules are asked with, and what they answer."""
+"""An operation compared with one state of the table: the input of the rules, and their answers."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ DELETES = 1
 
 @dataclass(frozen=True, slots=True)
 class Clear:
-    """A rule that was asked and doesn't object. `considered`: how many entries it looked at and found harmless."""
+    """A rule was checked and does not object. `considered`: the number of entries that it found harmless."""
 
     considered: int = 0
 
 
 Verdict = Clear | Conflict | None
-"""None: the operation doesn't ask for this rule."""
+"""None: the operation does not turn this rule on."""
 
 
 class PartitionSet:
@@ -60,16 +60,16 @@ class PartitionSet:
 
 
 Where = Expression | PartitionSet | None
-"""What narrows a check: a row filter, partitions, or nothing."""
+"""The scope of a check: a row filter, partitions, or no limit."""
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """An operation held against one state of the table.
+    """An operation compared with one state of the table.
 
     Attributes:
-        head: the table as it stands.
-        files: what may be looked at.
+        head: the table's current state.
+        files: the manifests that may be read.
         parent: the snapshot that the commit would follow; None in an empty table.
     """
 
@@ -88,7 +88,7 @@ class Attempt:
 
     @cached_property
     def columns_by_id(self) -> Mapping[int, Column]:
-        """Likewise by field id."""
+        """The same columns by field id."""
         return {column.id: column for column in self.columns.values()}
 
     @cached_property
@@ -97,25 +97,25 @@ class Attempt:
         return self.head.specs
 
     def pruner(self, expression: Expression, spec_id: int) -> Pruner:
-        """What `expression` says of files of a spec."""
+        """Evaluates `expression` on files of a partition spec."""
         key = (expression, spec_id)
         if key not in self._pruners:
             self._pruners[key] = Pruner(expression, self.specs[spec_id], self.columns)
         return self._pruners[key]
 
     def added(self, operations: frozenset[str], content: int) -> History:
-        """What came since the writer's start. Raises `UnknownHistory`, `NeedsFile`."""
+        """What snapshots since the writer's start added. Raises `UnknownHistory`, `NeedsFile`."""
         assert self.parent is not None
         return history(self.head, self.files, self.parent, self.operation.start, operations, content)
 
     def might_match(self, where: Where, row: ManifestFile) -> bool:
-        """Whether a manifest can hold anything that `where` covers; decided without opening it."""
+        """Whether a manifest can hold entries in the scope `where`; decided without opening it."""
         if not isinstance(where, PartitionSet) and where is not None and where != TRUE:
             return self.pruner(where, row.spec_id).manifest_might_match(row)
         return True
 
     def matches(self, where: Where, file: DataFile, spec_id: int) -> bool:
-        """Whether a file can hold rows that `where` covers: its partition first, then its column statistics."""
+        """Whether a file can hold rows in the scope `where`: by its partition first, then by its column statistics."""
         if isinstance(where, PartitionSet):
             return where.has(spec_id, file.partition)
         if where is None or where == TRUE:
@@ -125,14 +125,14 @@ class Attempt:
 
     @property
     def start_sequence_number(self) -> int:
-        """The sequence number of the writer's start; 0 if it never said, or if that snapshot has expired."""
+        """The sequence number of the writer's start; 0 if it named none, or if that snapshot has expired."""
         start = self.head.snapshots.get(self.operation.start) if self.operation.start is not None else None
         return 0 if start is None else Snapshot(start).sequence_number
 
     def new_deletes(self, where: Where) -> tuple[DeleteIndex, ...]:
-        """The delete files since the start that `where` covers, an index for each snapshot, the newest first.
+        """The delete files since the start in the scope `where`, one index for each snapshot, the newest first.
 
-        A deletion vector of one snapshot may supersede another's, so that one index cannot hold them all.
+        A deletion vector of one snapshot may supersede another's, so one index cannot hold them all.
 
         Raises:
             UnknownHistory: see `history`.
@@ -151,21 +151,21 @@ class Attempt:
             for live in self.files.live(row):
                 # Not by snapshot id: an entry that a merge carried over counts if its number is new enough.
                 file = live.entry.file
-                # A file of no records is passed over wherever a filter or partitions are given: statistics come first.
+                # A file without records is skipped if a filter or partitions are given: statistics come first.
                 empty = isinstance(where, PartitionSet) and file.record_count == 0
                 if (live.sequence_number or 0) > start and not empty and self.matches(where, file, row.spec_id):
                     yield live
 
 
 def conflict_of(failed: ValidationFailed) -> Conflict | None:
-    """Where Iceberg itself fails over a filter, the JVM's exception; None for what is wrong with the input."""
+    """If Iceberg itself fails on a filter, the JVM's exception as a conflict; None if the input is invalid."""
     errors = {NULL_POINTER: "NullPointerException", OVERFLOW: "ArithmeticException"}
     error = errors.get(str(failed.rule))
     return None if error is None else Conflict("null-pointer", error, failed.message)
 
 
 def text_of(where: Where) -> str:
-    """As Iceberg's messages print it."""
+    """A scope as Iceberg's messages print it."""
     if isinstance(where, PartitionSet):
         return where.text
     return "null" if where is None else text(where)

@@ -1,7 +1,7 @@
-"""The case format: one table's life as JSON, for replaying who began what when, and whose commit met whose.
+"""The case format: one table's history as JSON, with the writers' steps in order, for replaying their conflicts.
 
-A case says what is done, never what comes of it; `replay` runs it through the model, and the differential test runs the
-same text on Iceberg itself. `docs/conflicts.md` describes the format.
+A case lists steps, never outcomes; `replay` runs it through the model, and the differential test runs the same text on
+Iceberg itself. `docs/conflicts.md` describes the format.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class MetricsOf(_Strict):
 
 
 class FileOf(_Strict):
-    """A data or delete file that somebody names."""
+    """A data or delete file that a step names."""
 
     content: Literal["data", "position-deletes", "equality-deletes", "dv"] = "data"
     path: str | None = None
@@ -73,7 +73,7 @@ class FileOf(_Strict):
 
 
 class RemovedOf(_Strict):
-    """A file to be removed: as the writer read it from the table, or as it describes it by itself."""
+    """A file to be removed: as the writer read it from the table, or as the writer describes it itself."""
 
     file: str
     origin: Annotated[Literal["scan", "built"], Field(alias="from")] = "scan"
@@ -101,7 +101,7 @@ class OperationOf(_Strict):
 
 
 class Begin(_Strict):
-    """A writer looks at the table and prepares its operation."""
+    """A writer loads the table and prepares its operation."""
 
     do: Literal["begin"]
     id: int
@@ -109,7 +109,7 @@ class Begin(_Strict):
 
 
 class Commit(_Strict):
-    """A writer commits. `between`: what happens between its attempts and their swaps."""
+    """A writer commits. `between`: the steps between each of its attempts and their swaps."""
 
     do: Literal["commit"]
     id: int
@@ -168,7 +168,7 @@ Step = Annotated[
 
 
 class Case(_Strict):
-    """A table's life."""
+    """A table's history."""
 
     name: str | None = None
     format: Literal[1, 2, 3] = 2
@@ -182,19 +182,19 @@ for _model in (Commit, Write, Case):
     _model.model_rebuild()
 
 
-def parse(given: Mapping[str, Any]) -> Case:
+def parse(document: Mapping[str, Any]) -> Case:
     """A case from JSON.
 
     Raises:
-        BadRequest: it is not in the format; the message names the place, the value and the rule.
+        BadRequest: it breaks the format; the message names the place, the value and the rule.
     """
     try:
-        case = Case.model_validate(given)
+        case = Case.model_validate(document)
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"]) or "the case"
         raise BadRequest(
-            f"the case breaks the format at {place}: {first['msg']} (given: {str(first['input'])[:80]!r})",
+            f"the case breaks the format at {place}: {first['msg']} (it has {str(first['input'])[:80]!r})",
             rule="case.format",
         ) from error
     for name, file in case.files.items():
@@ -221,9 +221,9 @@ def _check_file(case: Case, name: str, file: FileOf) -> None:
                 f"file {name!r} has bounds of a column that the case's table doesn't have", rule="case.file"
             )
         if value is not None and not _fits(value, kind):
-            raise BadRequest(f"file {name!r}: {value!r} is no raw value of type {kind}", rule="case.file")
+            raise BadRequest(f"file {name!r}: {value!r} is not a raw value of type {kind}", rule="case.file")
     if len(file.path_bounds) not in (0, 2):
-        raise BadRequest(f"file {name!r}: path_bounds are the names of two files", rule="case.file")
+        raise BadRequest(f"file {name!r}: path_bounds must be the names of two files", rule="case.file")
 
 
 def _result_type(field: PartitionFieldOf) -> str:
@@ -231,7 +231,7 @@ def _result_type(field: PartitionFieldOf) -> str:
 
 
 def _fits(value: Any, kind: str) -> bool:
-    """Whether a value of JSON is a raw value of a type, as Iceberg holds it."""
+    """Whether a JSON value is a raw value of a type, as Iceberg stores it."""
     match kind:
         case "string":
             return isinstance(value, str)
@@ -245,8 +245,8 @@ def _fits(value: Any, kind: str) -> bool:
 def spec_fields(case: Case, index: int) -> list[dict[str, Any]]:
     """The fields (JSON) of one of the case's partition specs, named as Iceberg's builder names them.
 
-    From format 2 on the same transform of the same column keeps its field id over specs; format 1 numbers the fields
-    of each spec from 1000.
+    From format 2 on, the same transform of the same column keeps its field id across specs; format 1 numbers the
+    fields of each spec from 1000.
     """
     columns = {name: column_id for column_id, name, _, _ in COLUMNS}
     known = dict.fromkeys(field for spec in case.specs[: index + 1] for field in spec)
@@ -284,7 +284,7 @@ def described(case: Case, name: str) -> FileOf:
 
 
 def data_file(case: Case, name: str) -> DataFile:
-    """A file of the case as a manifest would name it. Raises `BadRequest`."""
+    """A file of the case as a manifest would record it. Raises `BadRequest`."""
     file = described(case, name)
     metrics = file.metrics or MetricsOf()
     lower, upper = _bounds(metrics.lower), _bounds(metrics.upper)

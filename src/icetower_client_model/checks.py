@@ -1,6 +1,6 @@
-"""The rules by which Iceberg refuses a commit before it writes anything: one rule, one function.
+"""The rules by which Iceberg refuses a commit before it writes anything, one function for each rule.
 
-An operation is a tuple of rules (`RULES_OF`), tried in order; the first that objects decides what the writer reads.
+Each operation has a tuple of rules (`RULES_OF`), checked in order; the first objection is the writer's error.
 Rules that need the head's manifests while they are rewritten, C6 and C7, are in `filtering`.
 
 Source: Apache Iceberg 1.12, `MergingSnapshotProducer` and its subclasses; the texts are Iceberg's own.
@@ -49,7 +49,7 @@ def _conflict(rule: str, message: str, found: Iterable[Live] = (), error: str = 
 
 
 def added_files_match_filter(attempt: Attempt) -> Verdict:
-    """Every added file holds nothing but rows of the overwrite's filter."""
+    """Every added file holds only rows that match the overwrite's filter."""
     operation = attempt.operation
     if not operation.asks(Flag.ADDED_FILES_MATCH_FILTER):
         return None
@@ -99,7 +99,7 @@ def start_is_ancestor(attempt: Attempt) -> Verdict:
 
 
 def no_added_data(attempt: Attempt, where: Where) -> Verdict:
-    """C1: nobody added data that `where` covers. This is what "serializable" adds."""
+    """C1: nobody added data in the scope `where`. This is the check that "serializable" adds."""
     if not attempt.operation.asks(Flag.NO_CONFLICTING_DATA):
         return None
     found, considered = _data_entries(attempt, _ADDING, ADDED, where)
@@ -112,7 +112,7 @@ def no_added_data(attempt: Attempt, where: Where) -> Verdict:
 
 
 def no_deleted_data(attempt: Attempt, where: Where) -> Verdict:
-    """C2: nobody removed data that `where` covers."""
+    """C2: nobody removed data in the scope `where`."""
     if not attempt.operation.asks(Flag.NO_CONFLICTING_DELETES):
         return None
     found, considered = _data_entries(attempt, _REMOVING, DELETED, where)
@@ -127,7 +127,7 @@ def no_deleted_data(attempt: Attempt, where: Where) -> Verdict:
 def _data_entries(
     attempt: Attempt, operations: frozenset[str], status: int, where: Where
 ) -> tuple[tuple[Live, ...], int]:
-    """The entries of one status that snapshots since the start made and `where` covers, and how many it doesn't."""
+    """The entries of one status that snapshots since the start made in the scope `where`; how many are outside it."""
     if attempt.parent is None:
         return (), 0
     since = attempt.added(operations, DATA)
@@ -147,13 +147,14 @@ def _data_entries(
 
 
 def no_new_delete_files(attempt: Attempt, where: Where) -> Verdict:
-    """C3a: nobody added delete files that can apply to rows that `where` covers.
+    """C3a: nobody added delete files that can apply to rows in the scope `where`.
 
-    With `Operation.precise_deletes`, a row delta minds a delete file that is about one data file (by its deletion
-    vector, its reference or the equal bounds of its path column) only where it touches that data file itself: two
-    writers that delete from different files have no row in common. Vanlightly proposes this; no engine does it yet.
-    It is for snapshot isolation: a serializable writer has read the rows of the files that it leaves alone, and has to
-    hear that some are gone. And it is for operations that name all their targets, see `_touched_files`.
+    With `Operation.precise_deletes`, a delete file for one data file (by its deletion vector, its reference or the
+    equal bounds of its path column) conflicts with a row delta only if that touches the same data file: two writers
+    that delete from different files have no row in common. Vanlightly proposes this; no engine does it yet.
+    It is for snapshot isolation: a serializable writer has also read the rows of the files that it leaves alone, and
+    must be refused if some of them are deleted. And it is for operations that name all their targets, see
+    `_touched_files`.
     """
     operation = attempt.operation
     if not operation.asks(Flag.NO_CONFLICTING_DELETES):
@@ -172,10 +173,10 @@ def no_new_delete_files(attempt: Attempt, where: Where) -> Verdict:
 
 
 def _touched_files(operation: Operation) -> frozenset[str] | None:
-    """The data files that an operation takes rows from; None if it doesn't tell.
+    """The data files that an operation deletes rows from; None if they are not all known.
 
-    It tells by its references, which have to name every target of its delete files: C4 then minds that they stay.
-    Equality deletes have no targets that could be named.
+    They are known by its references, which must name every target of its delete files: C4 then checks that these still
+    exist. Equality deletes have no targets that could be named.
     """
     for touched in operation.added_deletes:
         about = referenced_file(touched.file)
@@ -190,9 +191,8 @@ def no_new_deletes_for_removed(attempt: Attempt, where: Where, *, ignore_equalit
     """C3b: nobody deleted rows from the data files that this operation replaces.
 
     Args:
-        where: narrows the delete files that are looked at.
-        ignore_equality: the new files keep the old ones' sequence number, so that newer equality deletes apply to them
-            just as well.
+        where: limits the delete files that are considered.
+        ignore_equality: the new files keep the old ones' sequence number, so newer equality deletes apply to them, too.
     """
     operation = attempt.operation
     if not operation.removed or attempt.parent is None or attempt.head.format_version < 2:
@@ -214,10 +214,10 @@ def no_new_deletes_for_removed(attempt: Attempt, where: Where, *, ignore_equalit
 
 
 def referenced_files_exist(attempt: Attempt) -> Verdict:
-    """C4: nobody removed the data files that our delete files are about.
+    """C4: nobody removed the data files that our delete files refer to.
 
-    Snapshots recorded as `delete` count only with `validateDeletedFiles`: Spark's DELETE doesn't mind that rows it
-    wants gone are gone already.
+    Snapshots recorded as `delete` count only with `validateDeletedFiles`: Spark's DELETE accepts that rows that it
+    deletes are deleted already.
     """
     operation = attempt.operation
     if not operation.references or attempt.parent is None:
@@ -252,7 +252,7 @@ def no_added_vectors(attempt: Attempt) -> Verdict:
         return None
     since = attempt.added(_ADDING_VECTORS, DELETES)
     where = operation.conflict_filter if operation.conflict_filter is not None else TRUE
-    # Manifests of another spec than the default switch pruning off: the spec may have changed meanwhile.
+    # Manifests of another spec than the default turn pruning off: the spec may have changed meanwhile.
     prune = all(row.spec_id == attempt.head.metadata["default-spec-id"] for row in since.rows)
     considered = 0
     for row in since.rows:
@@ -270,7 +270,7 @@ def no_added_vectors(attempt: Attempt) -> Verdict:
 
 
 def rewrite_is_complete(attempt: Attempt) -> Verdict:
-    """A rewrite removes what it replaces: data for data, deletes for deletes."""
+    """A rewrite names the files that it replaces: data files for data, delete files for deletes."""
     operation = attempt.operation
     said = None
     if not operation.removed and not operation.removed_deletes:
@@ -334,7 +334,7 @@ def _c3b_of_rewrite(attempt: Attempt) -> Verdict:
 
 
 def replaced_partitions(attempt: Attempt) -> Where:
-    """What a partition replacement replaces: the partitions of its files, or all of an unpartitioned table.
+    """The scope of a partition replacement: the partitions of its files, or all of an unpartitioned table.
 
     Raises:
         MixedSpecs: the files are of several specs.
@@ -393,7 +393,7 @@ RULES_OF: Mapping[Kind, tuple[Rule, ...]] = {
     Kind.DELETE: _NONE,
     Kind.REWRITE_MANIFESTS: _NONE,
 }
-"""What Iceberg validates of each operation before it applies it, in its order."""
+"""The rules that Iceberg checks for each operation before it applies it, in Iceberg's order."""
 
 RULES = (
     "match-filter",
@@ -423,10 +423,10 @@ RULES = (
 
 
 def judge(attempt: Attempt, observe: Callable[[str, Clear | Conflict], None] | None = None) -> Conflict | None:
-    """Whether Iceberg would let the operation through its validation here; the first objection if not.
+    """Validate the operation as Iceberg would; returns the first conflict, or None.
 
     Args:
-        observe: told of every rule that was asked, and what it said.
+        observe: called with every rule that was checked, and its verdict.
 
     Raises:
         NeedsFile: a manifest list or manifest must be read first.
@@ -441,7 +441,7 @@ def judge(attempt: Attempt, observe: Callable[[str, Clear | Conflict], None] | N
 
 
 def ask(rule: str, check: Callable[[Attempt], Verdict], attempt: Attempt) -> Verdict:
-    """One rule's verdict. What keeps it from being answered is a refusal too, as it is in Iceberg."""
+    """One rule's verdict. An error that prevents a verdict is a refusal too, as in Iceberg."""
     try:
         return check(attempt)
     except UnknownHistory as unknown:

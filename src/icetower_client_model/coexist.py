@@ -1,8 +1,8 @@
-"""Two changes of a table: may they coexist, under which isolation level, and why not. Pure.
+"""Whether two changes of a table may coexist, at which isolation level, and why not. Pure.
 
-The later change is taken as if its writer had read the table before the earlier one: then Iceberg's rules are asked, as
-they would have been asked of its commit. What a snapshot does not tell is assumed, and said: which command made it
-(guessed from what it adds and removes), and under which filter it read (none, unless the caller knows).
+The later change is treated as if its writer had read the table before the earlier one; then Iceberg's rules are applied
+as to its commit. What a snapshot does not record is assumed, and reported: the command that made it (guessed from the
+files that it adds and removes), and the filter under which it read (none, unless the caller knows it).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from icetower.iceberg.validation import Conflict, Level
 from icetower.protocol.snapshots import Snapshot
 from icetower.table.head import HeadState
 from icetower_client_model.attempt import Clear
-from icetower_client_model.explain import Explanation, Names, explain, who_removed
+from icetower_client_model.explain import Explanation, Names, explain, removers_of
 from icetower_client_model.filtering import Refused
 from icetower_client_model.history import is_ancestor, since
 from icetower_client_model.isolation import Command, Engine, flags, levels
@@ -35,10 +35,10 @@ from icetower_client_model.producer import Draft, Producer
 JSON = Mapping[str, Any]
 
 DEPENDS = "depends"
-"""The rule that is ours: a change about files that the other one brought was never prepared beside it."""
+"""Icetower's own rule: a change of files that the other change added was not prepared concurrently with it."""
 
 PARTITIONS_IN_FILTER_MAX = 50
-"""A filter of more partitions than this says no more than none."""
+"""A filter of more partitions than this is replaced by no filter."""
 
 
 # ── What a snapshot was ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -46,12 +46,12 @@ PARTITIONS_IN_FILTER_MAX = 50
 
 @dataclass(frozen=True, slots=True)
 class Guess:
-    """What a snapshot's writer seems to have asked for.
+    """The operation that a snapshot's writer seems to have requested.
 
     Attributes:
-        operation: without what an isolation level would turn on.
-        command: as engines know it; None for what no engine checks, such as rewriting manifests.
-        because: in words.
+        operation: without the checks of an isolation level.
+        command: the engine's command; None for an operation that no engine checks, such as rewriting manifests.
+        because: the reason, as text.
     """
 
     operation: Operation
@@ -62,9 +62,9 @@ class Guess:
 def operation_of(change: Change) -> Guess:
     """The operation that a change looks like.
 
-    The summary's word is not enough: a DELETE is recorded as ``delete`` whether it writes delete files, rewrites data
-    files or drops them. So it goes by what the snapshot truly adds and removes. (An unchecked overwrite of a file that
-    was gone removes nothing; then the summary alone tells what it was.)
+    The summary does not suffice: a DELETE is recorded as ``delete`` whether it writes delete files, rewrites data
+    files or drops them. So the guess uses the files that the snapshot adds and removes. (An unchecked overwrite of a
+    missing file removes nothing; then the summary alone shows what it was.)
     """
     added = tuple(touched for touched in change.added if touched.file.content == DATA)
     added_deletes = tuple(touched for touched in change.added if touched.file.content != DATA)
@@ -104,7 +104,7 @@ def operation_of(change: Change) -> Guess:
         )
         return Guess(operation, Command.DELETE, because + any_file)
     if removed:
-        # Other delete files go by themselves once their data is gone.
+        # Other delete files are dropped automatically once their data files are removed.
         vectors = tuple(removal for removal in removed_deletes if is_vector(removal.touched.file))
         operation = Operation(Kind.OVERWRITE, added, (), removed, vectors)
         return Guess(operation, Command.COPY_ON_WRITE, "it removes data files and adds no deletes: copy-on-write")
@@ -127,9 +127,9 @@ def _references(deletes: tuple[Touched, ...]) -> tuple[str, ...]:
 
 
 def touched_partitions(change: Change, head: HeadState) -> Expression:
-    """A filter that covers the partitions that a change touches, as far as their fields are columns as they are.
+    """A filter for the partitions that a change touches, built from identity partition fields.
 
-    TRUE where a file's partition says nothing of a column that the table still has, or where there are too many.
+    TRUE if a file's partition restricts no column that the table still has, or if there are too many partitions.
     """
     columns = columns_of(head.schema)
     places = dict.fromkeys((t.spec_id, t.file.partition) for t in (*change.added, *change.removed))
@@ -147,7 +147,7 @@ def touched_partitions(change: Change, head: HeadState) -> Expression:
 
 
 def _equal(part: PartitionField, value: Any) -> Expression:
-    """Rows of one partition value; TRUE for values that no filter holds, such as UUIDs."""
+    """Rows of one partition value; TRUE for values that a filter cannot hold, such as UUIDs."""
     if value is None:
         return Predicate("is-null", part.source_name)
     if isinstance(value, float) and is_nan(value):
@@ -156,15 +156,15 @@ def _equal(part: PartitionField, value: Any) -> Expression:
     return Predicate("eq", part.source_name, (value,)) if held else TRUE
 
 
-# ── Where they meet ──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── What is compared ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, slots=True)
-class Meeting:
-    """How two snapshots are held against each other.
+class Comparison:
+    """How two snapshots are compared.
 
     Attributes:
-        start: what the later change is taken to have been prepared on; None for the empty table.
+        start: the snapshot that the later change is assumed to be prepared on; None for the empty table.
         end: the snapshot that it would follow.
         between: the snapshots after the start, up to the end, oldest first.
     """
@@ -174,20 +174,20 @@ class Meeting:
     between: tuple[JSON, ...]
 
 
-def meeting(head: HeadState, earlier: int, later: int) -> Meeting:
-    """Where `later`'s change meets `earlier`'s.
+def comparison_of(head: HeadState, earlier: int, later: int) -> Comparison:
+    """How `later`'s change is compared with `earlier`'s.
 
-    If `later` came after `earlier` on one branch, it is taken as prepared on `earlier`'s parent, and follows its own.
-    If both were made from the same past on two branches, it is taken as it is, and follows `earlier`.
+    If `later` came after `earlier` on one branch, it is treated as prepared on `earlier`'s parent, and follows its own
+    parent. If both were made from the same history on two branches, it is taken unchanged, and follows `earlier`.
 
     Raises:
-        BadRequest: the table doesn't have such snapshots, or they don't meet.
+        BadRequest: the table doesn't have such snapshots, or they cannot be compared.
     """
     for snapshot_id in (earlier, later):
         if snapshot_id not in head.snapshots:
             raise BadRequest(
-                f"the table has no snapshot {snapshot_id} (expired, or never there); it has "
-                f"{', '.join(str(each) for each in list(head.snapshots)[-5:]) or 'none'} as the last ones",
+                f"the table has no snapshot {snapshot_id} (it has expired or never existed); its last ones are "
+                f"{', '.join(str(each) for each in list(head.snapshots)[-5:]) or 'none'}",
                 rule="explain.snapshots",
             )
     if earlier == later:
@@ -197,7 +197,7 @@ def meeting(head: HeadState, earlier: int, later: int) -> Meeting:
     parent = Snapshot(head.snapshots[later]).parent_id
     if parent is None or parent not in head.snapshots:
         raise BadRequest(
-            f"the parent of snapshot {later} has expired, so that nobody can tell what it changed: take a later one",
+            f"the parent of snapshot {later} has expired, so its change is no longer known: name a later snapshot",
             rule="explain.snapshots",
         )
     if is_ancestor(head, earlier, of=parent):
@@ -206,24 +206,24 @@ def meeting(head: HeadState, earlier: int, later: int) -> Meeting:
         start, end = parent, head.snapshots[earlier]
     else:
         raise BadRequest(
-            f"snapshots {earlier} and {later} are on two branches, and more than one step away from where these part: "
-            f"name the first snapshot of the second branch",
+            f"snapshots {earlier} and {later} are on two branches, and {later} is not the first snapshot after the "
+            f"fork: name the first snapshot of the second branch",
             rule="explain.snapshots",
         )
-    return Meeting(start, end, tuple(reversed(since(head, end, start))))
+    return Comparison(start, end, tuple(reversed(since(head, end, start))))
 
 
-# ── The question ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── The verdicts ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, slots=True)
-class Opinion:
-    """What becomes of the later change at one level.
+class LevelVerdict:
+    """The outcome of the later change at one level.
 
     Attributes:
-        asked: the rules that were asked, and how much each looked at and found harmless.
-        conflict: why it is refused; None if both may stand.
-        explanation: the same in plain words.
+        asked: the rules that were checked, and the number of entries that each found harmless.
+        conflict: why it is refused; None if both may coexist.
+        explanation: the conflict in plain language.
     """
 
     level: Level
@@ -232,46 +232,46 @@ class Opinion:
     explanation: Explanation | None
 
 
-def opinions(
+def verdicts_by_level(
     head: HeadState,
     files: Files,
     change: Change,
     guess: Guess,
-    met: Meeting,
+    comparison: Comparison,
     names: Names,
     conflict_filter: Expression = TRUE,
-) -> tuple[Opinion, ...]:
-    """May the change follow what happened in between? One opinion a level, the weakest first.
+) -> tuple[LevelVerdict, ...]:
+    """Whether the change may follow the snapshots in between: one verdict for each level, the weakest first.
 
     Args:
         files: manifest lists and manifests of the snapshots in between and of the one that it would follow.
         guess: of `change`, see `operation_of`.
-        conflict_filter: what its writer pushed into its scan.
+        conflict_filter: the filter that its writer pushed into its scan.
 
     Raises:
         NeedsFile: a manifest list or manifest must be read first.
     """
-    table = _table_at(head, met.end, guess.operation)
-    built_on = _built_on(files, guess.operation, met)
-    references = (*guess.operation.references, *_perhaps_about(files, guess.operation, met))
+    table = _table_at(head, comparison.end, guess.operation)
+    built_on = _built_on(files, guess.operation, comparison)
+    references = (*guess.operation.references, *_perhaps_about(files, guess.operation, comparison))
     guess = replace(guess, operation=replace(guess.operation, references=tuple(dict.fromkeys(references))))
-    found: list[Opinion] = []
+    found: list[LevelVerdict] = []
     for level in Level:
         asked: dict[str, int] = {}
         conflict = built_on
         if conflict is None and guess.command is not None:
-            operation = _asking(guess, level, met.start, conflict_filter, table.format_version)
+            operation = _asking(guess, level, comparison.start, conflict_filter, table.format_version)
             conflict = _attempt(operation, change, table, files, asked)
         if conflict is not None and conflict.rule == "C6":
-            conflict = replace(conflict, snapshots=who_removed(files, met.between, conflict.paths))
-        found.append(Opinion(level, asked, conflict, None if conflict is None else explain(conflict, names)))
+            conflict = replace(conflict, snapshots=removers_of(files, comparison.between, conflict.paths))
+        found.append(LevelVerdict(level, asked, conflict, None if conflict is None else explain(conflict, names)))
     return tuple(found)
 
 
 def _asking(
     guess: Guess, level: Level, start: int | None, conflict_filter: Expression, format_version: int
 ) -> Operation:
-    """The operation, with what Spark (or Flink, for an upsert) would turn on for it at a level."""
+    """The operation with the checks that Spark (or Flink, for an upsert) turns on for it at a level."""
     assert guess.command is not None
     operation = replace(guess.operation, start=start)
     offered = levels(Engine.SPARK, guess.command)
@@ -305,13 +305,13 @@ def _attempt(
 
 
 def _table_at(head: HeadState, end: JSON, operation: Operation) -> HeadState:
-    """The table as it stood when `end` was its newest snapshot, as far as its metadata still tells."""
+    """The table when `end` was its newest snapshot, as far as its metadata still shows."""
     metadata: dict[str, Any] = {
         **head.metadata,
         "current-snapshot-id": end["snapshot-id"],
         "last-sequence-number": Snapshot(end).sequence_number,
         "refs": {"main": {"type": "branch", "snapshot-id": end["snapshot-id"]}},
-        # Whether manifests are merged has no say in the verdict, and costs reading them.
+        # Merging manifests does not affect the verdict, and would require reading them.
         "properties": {**(head.metadata.get("properties") or {}), "commit.manifest-merge.enabled": "false"},
     }
     deletes = (touched.file for touched in operation.added_deletes)
@@ -320,15 +320,15 @@ def _table_at(head: HeadState, end: JSON, operation: Operation) -> HeadState:
     return HeadState("", metadata)
 
 
-def _built_on(files: Files, operation: Operation, met: Meeting) -> Conflict | None:
-    """Whether the change is about files that only came in between: then its writer has seen them."""
+def _built_on(files: Files, operation: Operation, comparison: Comparison) -> Conflict | None:
+    """A conflict if the change uses files that were only added in between: its writer must have seen them."""
     wanted = {
         *operation.references,
         *(removal.path for removal in (*operation.removed, *operation.removed_deletes)),
     }
     paths: dict[str, None] = {}
     snapshots: dict[int, None] = {}
-    for snapshot in met.between if wanted else ():
+    for snapshot in comparison.between if wanted else ():
         snapshot_id: int = snapshot["snapshot-id"]
         for row in files.rows(snapshot):
             if row.added_snapshot_id != snapshot_id or row.added_files == 0:
@@ -340,15 +340,15 @@ def _built_on(files: Files, operation: Operation, met: Meeting) -> Conflict | No
     return Conflict(DEPENDS, "", "", tuple(paths), tuple(snapshots)) if paths else None
 
 
-def _perhaps_about(files: Files, operation: Operation, met: Meeting) -> tuple[str, ...]:
-    """Data files that went in between and that position deletes of a whole partition may be about.
+def _perhaps_about(files: Files, operation: Operation, comparison: Comparison) -> tuple[str, ...]:
+    """Data files that were removed in between and that position deletes of a whole partition may refer to.
 
-    Their writer named its targets, but such delete files don't: any data file of their partitions may be one.
+    Their writer named its targets, but such delete files don't: each data file of their partitions may be one.
     """
     deletes = (touched for touched in operation.added_deletes if _is_of_partition(touched.file))
     places = {place_key((touched.spec_id, touched.file.partition)) for touched in deletes}
     paths: dict[str, None] = {}
-    for snapshot in met.between if places else ():
+    for snapshot in comparison.between if places else ():
         snapshot_id: int = snapshot["snapshot-id"]
         for row in files.rows(snapshot, content=DATA):
             if row.added_snapshot_id != snapshot_id or row.deleted_files == 0:
@@ -361,5 +361,5 @@ def _perhaps_about(files: Files, operation: Operation, met: Meeting) -> tuple[st
 
 
 def _is_of_partition(file: DataFile) -> bool:
-    """Whether position deletes don't say which data file they are about."""
+    """Whether a file holds position deletes that don't name their data file."""
     return file.content == POSITION_DELETES and referenced_file(file) is None

@@ -1,7 +1,7 @@
-"""A conflict in plain words: what happened, to which file, who did it, why it matters, what to do next. Pure.
+"""Explains a conflict in plain language: what happened to which file, by which commit, why, and what to do next. Pure.
 
-One rule, one text (`_WORDS`). They are written for somebody who was woken by a failed job, and has never heard of
-manifests; Iceberg's own words stand beside them, to be searched for.
+There is one text for each rule (`_TEXTS`), for a reader who was woken by a failed job and has never heard of manifests.
+Iceberg's own text is kept beside it, to be searched for.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from icetower.iceberg.records import DATA, DELETED
 from icetower.iceberg.validation import Conflict
 
 FILES_NAMED_MAX = 3
-"""How many files a sentence names; the rest is counted."""
+"""The most files that a sentence names; the rest is counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """What files and snapshots are called in sentences.
+    """The names of files and snapshots in sentences.
 
     Attributes:
-        snapshots: by id; ``snapshot 7`` where there is none.
-        paths: names of files by path; the last part of the path where there is none.
+        snapshots: names by id; a snapshot without one is called ``snapshot 7``.
+        paths: names of files by path; a file without one is called by the last part of its path.
     """
 
     snapshots: Mapping[int, str] = field(default_factory=dict[int, str])
@@ -38,11 +38,11 @@ class Names:
         return self.paths.get(path) or path.rpartition("/")[2]
 
     def who(self, conflict: Conflict) -> str:
-        """Those who did it, or ``somebody``."""
+        """The snapshots that caused the conflict, or ``somebody``."""
         return _listed([self.snapshot(each) for each in conflict.snapshots]) or "somebody"
 
     def files(self, conflict: Conflict) -> str:
-        """The files in question, a few by name."""
+        """The files of the conflict, the first few by name."""
         paths = tuple(dict.fromkeys(conflict.paths))
         shown = [self.file(path) for path in paths[:FILES_NAMED_MAX]]
         more = len(paths) - len(shown)
@@ -51,14 +51,14 @@ class Names:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """A conflict for people.
+    """A conflict in plain language.
 
     Attributes:
         rule: its id.
         what: what happened, in a sentence.
         why: what would go wrong otherwise.
         next: what to do now.
-        iceberg: Iceberg's own text; empty where Iceberg has none.
+        iceberg: Iceberg's own text; empty if Iceberg has none.
     """
 
     rule: str
@@ -69,8 +69,8 @@ class Explanation:
 
 
 def explain(conflict: Conflict, names: Names) -> Explanation:
-    """A conflict in plain words; a rule that nobody has described is told in Iceberg's."""
-    text = _WORDS.get(conflict.rule, _UNDESCRIBED)
+    """Explain a conflict; a rule without a text of ours is explained by Iceberg's."""
+    text = _TEXTS.get(conflict.rule, _UNDESCRIBED)
     blanks = {
         "who": names.who(conflict),
         "files": names.files(conflict),
@@ -84,11 +84,11 @@ def explain(conflict: Conflict, names: Names) -> Explanation:
     return Explanation(conflict.rule, what[:1].upper() + what[1:], why, following, conflict.message)
 
 
-def who_removed(files: Files, snapshots: Iterable[JSON], paths: Iterable[str]) -> tuple[int, ...]:
-    """Which of these snapshots removed any of these data files.
+def removers_of(files: Files, snapshots: Iterable[JSON], paths: Iterable[str]) -> tuple[int, ...]:
+    """The snapshots among these that removed any of these data files.
 
     Raises:
-        NeedsFile: a manifest list or manifest is wanted.
+        NeedsFile: a manifest list or manifest must be read first.
     """
     wanted, found = frozenset(paths), list[int]()
     for snapshot in snapshots:
@@ -108,7 +108,7 @@ def _listed(words: list[str]) -> str:
     return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
-# ── The words ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── The texts ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 _UNDESCRIBED = """
 Iceberg refuses the commit: {said}
@@ -119,7 +119,7 @@ The rule is {rule}; {files} may be concerned.
 """
 
 # Three paragraphs each: what happened, what would go wrong otherwise, what to do next.
-_WORDS: Mapping[str, str] = MappingProxyType(
+_TEXTS: Mapping[str, str] = MappingProxyType(
     {
         "match-filter": """
             this overwrite adds {files}, and not all of its rows are known to match the overwrite's filter.
@@ -132,15 +132,15 @@ _WORDS: Mapping[str, str] = MappingProxyType(
         "ancestry": """
             the table was set back: {who}, which this commit has read, is no longer in the branch's past.
 
-            What the commit was computed from has never happened as far as the table goes.
+            The commit was computed from a state that is no longer part of the table's history.
 
-            {again} If nobody was meant to roll the table back, ask who did.
+            {again} If the rollback was not planned, find out who rolled the table back.
         """,
         "history": """
-            the table's history ends at {who}, and what this commit has read does not come right before it: snapshots
-            have expired or were rolled back meanwhile, or the writer never said what it has read.
+            the table's history ends at {who}, and the snapshot that this commit has read does not come right before
+            it: snapshots have expired or were rolled back meanwhile, or the writer never named what it has read.
 
-            Nobody can tell any more what happened in between, so nothing can be ruled out.
+            What happened in between is no longer recorded, so a conflict cannot be ruled out.
 
             {again} Keep snapshots for longer than the longest job takes (history.expire.max-snapshot-age-ms). A writer
             of your own should call validateFromSnapshot.
@@ -152,12 +152,12 @@ _WORDS: Mapping[str, str] = MappingProxyType(
 
             {again} If it need not see them, set the isolation level to snapshot
             (write.delete.isolation-level, and .update, .merge). If there can be no such rows, filter by a partition
-            column, or cluster the data so that column statistics tell.
+            column, or cluster the data so that column statistics exclude the file.
         """,
         "C2": """
             {who} removed {files}, which is part of what this commit replaces.
 
-            It replaces rows as it had read them; some of those are gone, or live elsewhere by now.
+            It replaces rows as it had read them; some of those have been deleted or moved to other files.
 
             {again}
         """,
@@ -166,29 +166,29 @@ _WORDS: Mapping[str, str] = MappingProxyType(
 
             A row that was deleted meanwhile would come back with its new value.
 
-            {again} If the deletes were about other rows: position deletes are told apart by partition only, so put the
-            partition columns into the filter and keep writers to partitions of their own.
+            {again} If the deletes were for other rows: position deletes are distinguished by partition only, so put
+            the partition columns into the filter and keep writers to partitions of their own.
         """,
         "C3b": """
             {who} deleted rows of {files}, which this commit replaces.
 
-            The replacement was written from what was there before, and would bring those rows back.
+            The replacement was written from the rows before the deletion, and would bring them back.
 
-            {again} If it was compaction, nothing is lost: its next run reads the deletes.
+            {again} If this commit was a compaction, nothing is lost: its next run reads the deletes.
         """,
         "C4": """
-            {who} removed {files}, and the new delete files are about rows in there.
+            {who} removed {files}, and the new delete files are for rows in it.
 
-            Those rows live in other files now, if anywhere. The deletes would hit nothing: rows that should be gone
-            would stay, and updated ones would be there twice.
+            Those rows are in other files now, if they still exist. The deletes would have no effect: deleted rows
+            would stay, and updated rows would be in the table twice.
 
-            {again} If compaction keeps getting in the way, compact partitions that nobody writes to.
+            {again} If compaction keeps getting in the way, compact only partitions without writers.
         """,
         "C5": """
             {who} added a deletion vector ({files}) for a data file for which this commit has one, too.
 
-            A data file has one deletion vector at most. The second would stand in for the first, and bring back the
-            rows that the first had deleted.
+            A data file has one deletion vector at most. The second would replace the first, and bring back the rows
+            that the first had deleted.
 
             {again} A writer of your own that replaces a vector must call validateFromSnapshot, or the vector that it
             replaces counts as new.
@@ -196,43 +196,42 @@ _WORDS: Mapping[str, str] = MappingProxyType(
         "C6": """
             this commit replaces {files}, which {are} no longer in the table{by}.
 
-            Both would have put something in the place of the same rows: these would be read twice, with values that
-            contradict each other.
+            Both would have replaced the same rows: these would be read twice, with values that contradict each other.
 
             {again}
         """,
         "C7": """
             the filter of this delete covers some rows of {files}, but not all of them, as far as partitions and
-            statistics tell.
+            statistics show.
 
             Such a delete removes whole files only.
 
             Use a command that deletes rows (an engine's DELETE), or a filter along the partitions.
         """,
         "removed-and-referenced": """
-            this commit removes {files}, and adds deletes for the rows in there as well.
+            this commit removes {files}, and adds deletes for its rows as well.
 
-            Deletes for a file that goes in the same commit hit nothing: one of the two is a mistake.
+            Deletes for a file that the same commit removes have no effect: one of the two is a mistake.
 
-            Mend the writer: leave out the removal or the deletes.
+            Correct the writer: leave out the removal or the deletes.
         """,
         "arguments": """
             the operation is not complete: {said}.
 
-            This is a mistake of the writer, whatever others do.
+            This is a mistake of the writer; other writers have no part in it.
 
-            Mend the writer.
+            Correct the writer.
         """,
         "mixed-specs": """
             the replacement adds files of no partition spec, or of several.
 
-            Which partitions are replaced has to be the same question for all of its files.
+            The replaced partitions must be defined by one partition spec.
 
             Write all files with the table's current partition spec.
         """,
         "delete-format": """
-            the table's format version does not take a delete file such as {files}: version 1 takes none, version 2 no
-            deletion vectors, version 3 nothing else for positions.
+            the table's format version does not allow a delete file such as {files}: version 1 allows none, version 2
+            no deletion vectors, version 3 only deletion vectors for positions.
 
             If the writer was right when it began, somebody has upgraded the table since.
 
@@ -244,19 +243,19 @@ _WORDS: Mapping[str, str] = MappingProxyType(
 
             It would replace what is there.
 
-            See whether the partition was loaded before. If it is to be replaced, leave out validateAppendOnly.
+            Check whether the partition was loaded before. If it is to be replaced, leave out validateAppendOnly.
         """,
         "replaced-records": """
             this compaction adds more rows than it removes.
 
             Compaction writes the same rows anew; more of them cannot be right.
 
-            Mend the writer: it reads a file twice, or forgets to remove one.
+            Correct the writer: it reads a file twice, or forgets to remove one.
         """,
         "missing-manifest": """
             this commit replaces a manifest that the table no longer has.
 
-            What others have changed in it meanwhile would be undone.
+            Changes that others have made to it meanwhile would be undone.
 
             {again}
         """,
@@ -264,12 +263,12 @@ _WORDS: Mapping[str, str] = MappingProxyType(
             somebody has changed the table's partitioning since this commit was prepared, and Iceberg's library does
             not know the new spec in this writer.
 
-            The library fails over it (NullPointerException); nothing was committed.
+            The library fails on it (NullPointerException); nothing was committed.
 
             {again}
         """,
         "null-pointer": """
-            Iceberg's library fell over a value that is missing, while it looked for conflicts.
+            Iceberg's library failed on a missing value while it looked for conflicts.
 
             That is a defect of the library, not of the commit; nothing was committed.
 
@@ -284,22 +283,22 @@ _WORDS: Mapping[str, str] = MappingProxyType(
             {again}
         """,
         "corrupt": """
-            delete files in the table contradict each other, or the data file that they are about.
+            delete files in the table contradict each other, or the data file that they refer to.
 
-            Which rows are deleted cannot be told: readers may see wrong rows already.
+            The set of deleted rows is not defined: readers may see wrong rows already.
 
             Stop writing to the table, and look at the files that Iceberg's text names. Rolling back to the snapshot
             before them is the usual way out.
         """,
         "depends": """
-            this change is about {files}, and {who} brought that.
+            this change is about {files}, and {who} added that.
 
-            It was made from what the other one had written, so the two were never prepared side by side.
+            It was made from the other one's result, so the two were never prepared concurrently.
 
             Nothing is wrong: they follow each other. Ask about two changes that were made from the same snapshot.
         """,
     }
 )
 
-DESCRIBED = frozenset(_WORDS)
-"""The rules that have words of their own; ``depends`` is ours, see `coexist`."""
+DESCRIBED = frozenset(_TEXTS)
+"""The rules that have a text; ``depends`` is Icetower's own, see `coexist`."""

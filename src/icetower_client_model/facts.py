@@ -1,6 +1,6 @@
-"""What the conflict model rests on beyond the table of interleavings, one interleaving a fact. Pure.
+"""Further facts of the conflict model, beyond the table of interleavings; one interleaving for each fact. Pure.
 
-See `interleavings` for how they are written down.
+See `interleavings` for the form.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from icetower_client_model.interleavings import (
     V2_FILES,
     V3_FILES,
     Listed,
+    by_name,
     compaction,
     cow,
     data_matching,
@@ -31,7 +32,6 @@ from icetower_client_model.interleavings import (
     path,
     spark,
     struck,
-    together,
     upsert,
 )
 from icetower_client_model.isolation import Command
@@ -58,7 +58,7 @@ COLOURS = (*BY_CATEGORY, [{"column": "category", "transform": "truncate[1]"}])
 
 
 def _starts() -> Iterator[Listed]:
-    """Where the walk back from the head has to end."""
+    """Where the walk back from the head must end."""
     files = {**COW_FILES, "D": data(ids=(6, 9))}
     update = op("overwrite", conflict_filter=eq("id", 6), validate=[NO_NEW_DATA], remove=["A"], add=["C"])
 
@@ -72,9 +72,9 @@ def _starts() -> Iterator[Listed]:
     yield listed(
         "fact-null-start-all", f"{title}: the file that it replaces counts as new", life(write(3, mine)), refused, "C1"
     )
-    told = {3: "Cannot determine history between starting snapshot null and the last known ancestor 2"}
+    refusal = {3: "Cannot determine history between starting snapshot null and the last known ancestor 2"}
     title = "A start that was never named, when the first snapshot has expired"
-    yield listed("fact-null-start-expired", title, life(expire(1), write(3, update)), told, "history")
+    yield listed("fact-null-start-expired", title, life(expire(1), write(3, update)), refusal, "history")
     update = {**update, "start": 1}
     title = "A start that has expired, but is the parent of the oldest snapshot that is left"
     yield listed("fact-start-expired", title, life(begin(3, update), expire(1), commit(3)))
@@ -85,7 +85,7 @@ def _starts() -> Iterator[Listed]:
 
 
 def _filters() -> Iterator[Listed]:
-    """What a filter can leave out, and what it can't."""
+    """What a filter can exclude, and what it can't."""
     files = {
         **V2_FILES,
         "D": data(ids=(6, 9)),
@@ -186,14 +186,14 @@ def _overwrites() -> Iterator[Listed]:
     yield listed("fact-partitions-new-spec", title, life(*steps), {3: "NullPointerException"}, "unknown-spec")
     fresh = op("replace-partitions", add=["C"], validate=["append-only"])
     title = "A partition replacement that may only append, into a partition that has files"
-    told = {2: "Cannot commit file that conflicts with existing partition: category=red"}
-    yield listed("fact-append-only", title, life(append(1, "A"), write(2, fresh)), told, "append-only")
+    refusal = {2: "Cannot commit file that conflicts with existing partition: category=red"}
+    yield listed("fact-append-only", title, life(append(1, "A"), write(2, fresh)), refusal, "append-only")
     title = "The same into a new partition"
     yield listed("fact-append-only-new", title, life(append(1, "D"), write(2, fresh)))
     added = op("overwrite", filter=RED, add=["D"], validate=["added-files-match-filter"])
-    told = {2: f"Cannot append file with rows that do not match filter: {RED_TEXT}: {path('D')}"}
+    refusal = {2: f"Cannot append file with rows that do not match filter: {RED_TEXT}: {path('D')}"}
     title = "An overwrite by filter adds a file that the filter does not cover"
-    yield listed("fact-added-files-match", title, life(append(1, "A"), write(2, added)), told, "match-filter")
+    yield listed("fact-added-files-match", title, life(append(1, "A"), write(2, added)), refusal, "match-filter")
     removed = f"Found conflicting deleted files that can contain records matching {RED_TEXT}: [{path('A')}]"
     replace = op("overwrite", start=1, filter=RED, add=["C"], validate=[NO_NEW_DELETES])
     steps = (append(1, "A"), begin(3, replace), write(2, op("delete", remove=["A"])), commit(3))
@@ -210,8 +210,8 @@ def _at_apply() -> Iterator[Listed]:
     """What is checked only while the head's manifests are rewritten."""
     partly = op("delete", filter=ONE)
     title = "A delete by filter meets a file of which some rows match"
-    told = {2: f"Cannot delete file where some, but not all, rows match filter {ONE_TEXT}: {path('A')}"}
-    yield listed("fact-c7", title, case(COW_FILES, append(1, "A"), write(2, partly)), told, "C7")
+    refusal = {2: f"Cannot delete file where some, but not all, rows match filter {ONE_TEXT}: {path('A')}"}
+    yield listed("fact-c7", title, case(COW_FILES, append(1, "A"), write(2, partly)), refusal, "C7")
     files = {**COW_FILES, "D": data(ids=(1, 1)), "P": positions(of="A")}
     yield listed(
         "fact-c7-whole", "A delete by filter, every row matches", case(files, append(1, "D"), write(2, partly))
@@ -233,24 +233,26 @@ def _at_apply() -> Iterator[Listed]:
     more = {**COW_FILES, "D": data(records=11)}
     grown = op("rewrite", remove=["A"], add=["D"])
     title = "Compaction may not add more rows than it removes"
-    told = {2: "Invalid REPLACE operation: 11 added records > 10 replaced records"}
-    yield listed("fact-replaced-records", title, case(more, append(1, "A"), write(2, grown)), told, "replaced-records")
+    refusal = {2: "Invalid REPLACE operation: 11 added records > 10 replaced records"}
+    yield listed(
+        "fact-replaced-records", title, case(more, append(1, "A"), write(2, grown)), refusal, "replaced-records"
+    )
     title = "A row delta removes a file and deletes rows of it"
     both = op("row-delta", remove=["A"], references=["A"], add=["C"], add_deletes=["P"])
-    told = {2: f"Cannot delete data files [{path('A')}] that are referenced by new delete files"}
+    refusal = {2: f"Cannot delete data files [{path('A')}] that are referenced by new delete files"}
     yield listed(
         "fact-removed-and-referenced",
         title,
         case(files, append(1, "A"), write(2, both)),
-        told,
+        refusal,
         "removed-and-referenced",
     )
 
 
 def _rewrites() -> Iterator[Listed]:
-    """Compaction: what it must name, and what it ignores."""
+    """Compaction: the files that it must name, and the changes that it ignores."""
     files = {**V2_FILES, "E": equalities(ids=(1, 1))}
-    for name, operation, told in (
+    for name, operation, refusal in (
         ("nothing", op("rewrite", add=["B"]), "Files to delete cannot be empty"),
         (
             "data",
@@ -265,7 +267,7 @@ def _rewrites() -> Iterator[Listed]:
     ):
         title = f"Compaction that does not name what it replaces: {name}"
         steps = (append(1, "A"), write(2, operation))
-        yield listed(f"fact-rewrite-{name}", title, case(files, *steps), {2: told}, "arguments")
+        yield listed(f"fact-rewrite-{name}", title, case(files, *steps), {2: refusal}, "arguments")
     rewrite = compaction("A", "B")
     steps = (append(1, "A"), begin(3, rewrite), write(2, upsert(add="C", add_deletes="E")), append(4, "C"), commit(3))
     title = "Appends and equality deletes do not touch a compaction that keeps the sequence number"
@@ -279,7 +281,7 @@ def _rewrites() -> Iterator[Listed]:
 
 
 def _merges() -> Iterator[Listed]:
-    """What merging manifests does to checks."""
+    """The effect of merged manifests on checks."""
     files = {
         "A": data("red"),
         "B": data("red"),
@@ -329,17 +331,19 @@ def _rest() -> Iterator[Listed]:
     title = "Version 1 has no delete files, but a file that is gone is gone there, too"
     yield listed("fact-version-1", title, case(files, *steps, format_version=1), {3: missing("A")}, "C6")
     steps = (append(1, "A"), begin(2, op("row-delta", add_deletes=["P"])))
-    told = "Deletes are supported in V2 and above"
+    refusal = "Deletes are supported in V2 and above"
     title = "Version 1 takes no delete file"
-    yield listed("fact-version-1-deletes", title, case(V2_FILES, *steps, format_version=1), {2: told}, "delete-format")
+    yield listed(
+        "fact-version-1-deletes", title, case(V2_FILES, *steps, format_version=1), {2: refusal}, "delete-format"
+    )
     steps = (append(1, "A"), begin(2, op("row-delta", add_deletes=["V"])))
     text = f"location=mem://t/data/V.puffin, offset=4, length=40, referencedDataFile={path('A')}"
-    told = f"Must not use DVs for position deletes in V2: DV{{{text}}}"
+    refusal = f"Must not use DVs for position deletes in V2: DV{{{text}}}"
     yield listed(
         "fact-version-2-vector",
         "Version 2 takes no deletion vector",
         case(V3_FILES, *steps),
-        {2: told},
+        {2: refusal},
         "delete-format",
     )
     swap = op("row-delta", start=2, remove_deletes=["V"], add_deletes=["W"])
@@ -357,5 +361,5 @@ def _rest() -> Iterator[Listed]:
     yield listed("fact-c1-no-filter", title, case(V3_FILES, *steps, format_version=3), {3: added}, "C1")
 
 
-FACTS = together(_starts(), _filters(), _scopes(), _overwrites(), _at_apply(), _rewrites(), _merges(), _rest())
+FACTS = by_name(_starts(), _filters(), _scopes(), _overwrites(), _at_apply(), _rewrites(), _merges(), _rest())
 """The further facts by name."""

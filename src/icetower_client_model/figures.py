@@ -1,8 +1,8 @@
-"""The figures of two articles as cases, to be replayed by name; and, with them, the write skews.
+"""The figures of two articles as cases, to be replayed by name; and the write skews.
 
 One is a short introduction to Iceberg's optimistic concurrency, the other Vanlightly's "Understanding Apache Iceberg's
-Consistency Model Part 2". The pictures' people and files are theirs, the words are ours. Figures that only show the
-inside of one moment are told as the whole interleaving to which they belong.
+Consistency Model Part 2". The people and files are the pictures', the text is ours. A figure that shows only one moment
+is replayed as the whole interleaving that it belongs to.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from icetower.iceberg.validation import Level
 from icetower_client_model.facts import FACTS
 from icetower_client_model.interleavings import COMMITTED, TABLE, Listed
 from icetower_client_model.isolation import Command
-from icetower_client_model.picture import Figure, delta, life, person, rewrite, told
+from icetower_client_model.picture import Figure, delta, life, person, rewrite, story_steps
 from icetower_client_model.sketch import JSON, append, begin, both, commit, eq, op
 from icetower_client_model.skews import SKEWS
 
@@ -39,7 +39,7 @@ def _rebase() -> Figure:
         "introduction-rebase",
         "The swap is lost, but nothing conflicts: the same files are committed on the new head",
         "an introduction, conflict and retry, first case",
-        told(
+        story_steps(
             """
             - Writer A and writer B both start from the same metadata file. A appends anna to the partition
               blue, B deletes sarah from the partition red.
@@ -62,7 +62,7 @@ def _same_row() -> Figure:
         "introduction-conflict",
         "Both delete the same row: the second one is refused, whatever it retries",
         "an introduction, conflict and retry, second case",
-        told(
+        story_steps(
             """
             - Writer A and writer B both delete jack's row, and both write sarah's into a new file.
             - A swaps first.
@@ -93,7 +93,7 @@ def _figure_1() -> Figure:
         "1",
         "The steps of one write",
         "Vanlightly, figure 1",
-        told(
+        story_steps(
             """
             - Read: the engine loads the table's newest metadata, which says snapshot 1, and scans what its
               command needs.
@@ -133,7 +133,7 @@ def _disjoint(name: str, title: str, story: tuple[str, ...], *ending: JSON) -> F
 
 
 def _figure_2() -> Figure:
-    story = told(
+    story = story_steps(
         """
         - Both writers read snapshot 1. Writer 1 changes jack in data-1, writer 2 changes anna in data-2.
         - Writer 1 is quick and commits snapshot 2.
@@ -145,7 +145,7 @@ def _figure_2() -> Figure:
 
 
 def _figure_3() -> Figure:
-    story = told(
+    story = story_steps(
         """
         - The same two writers, but writer 2 refreshes and checks before writer 1 has committed.
         - Writer 1 commits snapshot 2 while writer 2 writes its metadata.
@@ -177,7 +177,7 @@ def _figure_4() -> Figure:
         "4",
         "Disjoint files coexist; the same file is an overlap, whichever rows in it were meant",
         "Vanlightly, figure 4",
-        told(
+        story_steps(
             """
             - Three writers have read snapshot 1. Writer 1 replaces data-1, writers 2 and 3 replace data-2.
             - Writers 1 and 2 share no file: both commit, one after the other.
@@ -207,7 +207,7 @@ def _figure_5() -> Figure:
         "5",
         "The conflict shows only on the retry",
         "Vanlightly, figure 5",
-        told(
+        story_steps(
             """
             - Both writers replace data-1. Writer 2 checks before writer 1 has committed, and finds
               nothing.
@@ -238,7 +238,7 @@ def _figure_6() -> Figure:
         "6",
         "The conflict filter skips what cannot match, by partition and by statistics",
         "Vanlightly, figure 6",
-        told(
+        story_steps(
             """
             - The update has pushed down: blue, and sarah's id. It is serializable, so added files count.
             - emma's file is in the partition red: its whole manifest is skipped. tom's is blue, but its
@@ -295,7 +295,7 @@ def _unchecked_rewrites(name: str, title: str, story: tuple[str, ...]) -> Figure
 
 
 def _figure_7() -> Figure:
-    story = told(
+    story = story_steps(
         """
         - Operations A and B have both read snapshot 1. A changes jack, B changes sarah; both rewrite data-1
           as a whole.
@@ -309,7 +309,7 @@ def _figure_7() -> Figure:
 
 
 def _figure_8() -> Figure:
-    story = told(
+    story = story_steps(
         """
         - The same two operations as in figure 7.
         - B refreshes after A's commit, and builds on a snapshot in which data-1 is gone: there is nothing
@@ -330,7 +330,7 @@ def _figure_9() -> Figure:
         "9",
         "Missing-path check: the file that is to go is there",
         "Vanlightly, figure 9",
-        told(
+        story_steps(
             """
             - The operation removes data-2. Reading the head's manifests it finds data-2 live, and turns
               that entry into a deleted one.
@@ -354,7 +354,7 @@ def _figure_10() -> Figure:
         "10",
         "Missing-path check: the file that is to go is gone already",
         "Vanlightly, figure 10",
-        told(
+        story_steps(
             """
             - B has read snapshot 1 and wants to replace data-2. Meanwhile A deletes data-2.
             - No live entry of data-2 is left to be turned into a deleted one: B is refused.
@@ -392,7 +392,7 @@ def _mixed(name: str, title: str, story: tuple[str, ...], operation: JSON, verdi
 
 
 def _figure_11() -> Figure:
-    story = told(
+    story = story_steps(
         """
         - A deletes jack by copy-on-write: data-1 goes, data-2 with sarah's row comes.
         - B has read snapshot 1 and updates sarah by merge-on-read: delete-1 strikes her row out of data-1,
@@ -407,7 +407,7 @@ def _figure_11() -> Figure:
 
 
 def _figure_12() -> Figure:
-    story = told(
+    story = story_steps(
         """
         - The same two operations as in figure 11, but B names neither the snapshot that it read nor the file
           that delete-1 is about.
@@ -433,7 +433,7 @@ def _undelete() -> Figure:
         "undelete",
         "A row that both orders of the two commands would have removed is still there",
         'Vanlightly, "No new delete files validation"',
-        told(
+        story_steps(
             """
             - Writer 1 updates jack's fruit, writer 2 deletes jack; both have read snapshot 1, both write
               delete files.
@@ -489,4 +489,4 @@ def _of_figures() -> Mapping[str, Listed]:
 
 
 LISTED: Mapping[str, Listed] = MappingProxyType({**_of_figures(), **TABLE, **FACTS})
-"""Every interleaving whose outcome is known, by name: the table's rows first, then the further facts."""
+"""Every interleaving with a known outcome, by name: the table's rows first, then the further facts."""

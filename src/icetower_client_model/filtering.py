@@ -1,8 +1,8 @@
-"""How a commit takes files out of the head's manifests, and the rules that only show there: C6 and C7.
+"""How a commit removes files from the head's manifests, and the rules that are checked there: C6 and C7.
 
-A `Filter` belongs to one writer and outlives its attempts, as Iceberg's does: what an attempt found is remembered, and
-a retry that meets the same manifest again takes it from memory. That is why an overwrite by filter whose file is gone
-commits if it was gone before the first attempt, and fails if it went between two of them.
+A `Filter` belongs to one writer and outlives its attempts, as Iceberg's does: it remembers what an attempt found, and a
+retry that meets the same manifest again uses that. That is why an overwrite by filter whose file is gone commits if the
+file was gone before the first attempt, and fails if it was removed between two attempts.
 
 Source: Apache Iceberg 1.12, `ManifestFilterManager`.
 """
@@ -27,13 +27,13 @@ from icetower_client_model.operations import Removal
 Write = Callable[[Iterable[Entry], int, int], ManifestFile]
 """Writes entries as a manifest of (spec id, content); its row has no sequence number yet."""
 Vet = Callable[[Entry], Entry]
-"""Gives an entry back that can be written; raises `Refused` for one that cannot. Asked in the order of writing."""
+"""Returns an entry that can be written; raises `Refused` for one that cannot. Called in the order of writing."""
 Note = Callable[[str], None]
-"""Told of every effect of applying (`producer.EFFECTS`)."""
+"""Called with every effect of applying (`producer.EFFECTS`)."""
 
 
 class Refused(Exception):
-    """Applying came upon a conflict."""
+    """Applying found a conflict."""
 
     def __init__(self, conflict: Conflict) -> None:
         super().__init__(conflict.message)
@@ -42,7 +42,7 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """What filtering took out of one manifest: each file once."""
+    """The files that filtering removed from one manifest, each once."""
 
     files: Mapping[FileKey, DataFile]
 
@@ -52,10 +52,10 @@ class Removed:
 
 
 class Filter:
-    """Takes files of one content (0 data, 1 deletes) out of manifests, over all attempts of one writer.
+    """Removes files of one content (0 data, 1 deletes) from manifests, over all attempts of one writer.
 
     Args:
-        specs: the table's partition specs when the writer began. It never learns of later ones.
+        specs: the table's partition specs when the writer began; it does not see later ones.
     """
 
     def __init__(self, content: int, specs: Mapping[int, PartitionSpec], write: Write, vet: Vet) -> None:
@@ -75,14 +75,14 @@ class Filter:
         self.fail_missing = False
         self.fail_any = False
         self.oldest_data = 0
-        """The smallest sequence number of live data: older delete files apply to nothing any more."""
+        """The smallest sequence number of live data: older delete files have no effect any more."""
         self.gone_data: frozenset[str] = frozenset()
-        """Paths of data files that the commit removes: their deletion vectors go with them."""
+        """Paths of data files that the commit removes: their deletion vectors are removed with them."""
 
-    # ── What to take out ──
+    # ── What to remove ──
 
     def by_file(self, removal: Removal) -> None:
-        """Take out this file."""
+        """Remove this file."""
         self._forget()
         touched = removal.touched
         self._check_spec(touched.spec_id, f"file {removal.path}")
@@ -91,27 +91,27 @@ class Filter:
         else:
             self._named_manifests.add(removal.manifest)
         self._files.setdefault(key_of(touched.file), touched.file)
-        # Iceberg's builder of files drops the tuple of a spec with only void fields, and no manifest seems to hold it.
-        # To a set of partitions such a tuple equals the true one: the first stays.
+        # Iceberg's file builder drops the tuple of a spec with only void fields, so no manifest seems to hold it.
+        # In a set of partitions such a tuple equals the true one: the first is kept.
         described = removal.manifest is None and is_unpartitioned(self._specs[touched.spec_id])
         partition = touched.file.partition
         place = (touched.spec_id, () if described else partition)
         self._file_places.setdefault(place_key((touched.spec_id, partition)), place)
 
     def by_path(self, path: str) -> None:
-        """Take out the data file at this path."""
+        """Remove the data file at this path."""
         self._forget()
         self._all_name_manifests = False
         self._paths[path] = None
 
     def by_rows(self, expression: Expression) -> None:
-        """Take out every file whose rows all match; a data file where only some do is a conflict (C7)."""
+        """Remove every file whose rows all match; a data file in which only some match is a conflict (C7)."""
         self._forget()
         self._all_name_manifests = False
         self._expression = either(self._expression, expression)
 
     def by_partition(self, spec_id: int, partition: tuple[Any, ...]) -> None:
-        """Take out every file of a partition."""
+        """Remove every file of a partition."""
         self._forget()
         self._all_name_manifests = False
         self._check_spec(spec_id, "an added file")
@@ -123,19 +123,19 @@ class Filter:
 
     @property
     def removed_paths(self) -> frozenset[str]:
-        """Paths of the files to be taken out: those named, and those found by filter in any attempt so far."""
+        """Paths of the files to be removed: the named ones, and those found by filter in any attempt so far."""
         return frozenset(file.path for file in self._files.values())
 
-    # ── Taking out ──
+    # ── Removing ──
 
     def apply(
         self, attempt: Attempt, files: Files, rows: Sequence[ManifestFile], note: Note
     ) -> tuple[ManifestFile, ...]:
-        """The manifests with files taken out where that is due; the others as they are.
+        """The manifests without the files to be removed; manifests without such files unchanged.
 
         Raises:
-            Refused: C6, C7, or a file where none may be removed.
-            NeedsFile: a manifest is wanted.
+            Refused: C6, C7, or a file in a partition from which none may be removed.
+            NeedsFile: a manifest must be read first.
         """
         if not rows:
             self._check_all_found(())
@@ -152,7 +152,7 @@ class Filter:
         return filtered
 
     def removed_from(self, row: ManifestFile) -> Removed | None:
-        """What was taken out of a filtered manifest; None if it is as it was."""
+        """The files that were removed from a filtered manifest; None if it is unchanged."""
         return self._results.get(row.path)
 
     def _found(self, filtered: Iterable[ManifestFile]) -> dict[FileKey, DataFile]:
@@ -160,7 +160,7 @@ class Filter:
         return {key: file for result in results if result is not None for key, file in result.files.items()}
 
     def _check_all_found(self, filtered: Iterable[ManifestFile]) -> None:
-        """C6: everything that was to be removed was there."""
+        """C6: every file to be removed was found."""
         if not self.fail_missing:
             return
         found = self._found(filtered)
@@ -190,7 +190,7 @@ class Filter:
             return row.path in self._named_manifests
         if self._paths:
             return True
-        # The order matters: where files are named, deletion vectors of removed data are not looked for elsewhere.
+        # The order matters: if files are named, deletion vectors of removed data are not searched elsewhere.
         if self._files:
             if can_contain(row, self._spec(row), self._file_places.values()):
                 return True
@@ -208,7 +208,7 @@ class Filter:
 
     def _check_spec(self, spec_id: int, what: str) -> None:
         if spec_id not in self._specs:
-            said = f"partition spec {spec_id} of {what} is none that the table had when the writer began"
+            said = f"the table did not have partition spec {spec_id} of {what} when the writer began"
             raise Refused(Conflict("unknown-spec", "NullPointerException", said))
 
     def _holds_removed(self, attempt: Attempt, files: Files, row: ManifestFile) -> bool:
@@ -240,7 +240,7 @@ class Filter:
             return False
         if pruner.residual_must_match(file):
             return True
-        if self._content == DATA:  # delete files of which only some rows match just stay
+        if self._content == DATA:  # a delete file of which only some rows match stays
             said = (
                 f"Cannot delete file where some, but not all, rows match filter {text(self._expression)}: {file.path}"
             )
@@ -267,12 +267,12 @@ class Filter:
             elif self._is_old(live):
                 note("old-delete-dropped")
         filtered = self._write(entries, row.spec_id, row.content)
-        # A manifest that a scan named is written anew even if nothing of it goes: its entries are looked at later.
+        # A manifest that a scan named is rewritten even if none of its files is removed: its entries are checked later.
         self._results[filtered.path] = Removed(removed)
         return filtered
 
     def check_specs(self, filtered: Iterable[ManifestFile]) -> None:
-        """Iceberg's summary names the partition of every removed file, and fails on one of a spec it doesn't know."""
+        """Iceberg's summary names the partition of every removed file, and fails on an unknown partition spec."""
         for row in filtered:
             result = self._results.get(row.path)
             if result is not None and result.files:
@@ -280,7 +280,7 @@ class Filter:
 
 
 def entry_as(live: Live, status: int) -> Entry:
-    """An entry written anew under another status, with the numbers that the file has."""
+    """An entry rewritten with another status, with the sequence numbers of its file."""
     return replace(
         live.entry,
         status=status,

@@ -19,7 +19,7 @@ JSON = Mapping[str, Any]
 
 
 def branch_head(head: HeadState, branch: str) -> JSON | None:
-    """The snapshot that a commit to `branch` is based on: the branch's, or the current one for a branch that is new."""
+    """The snapshot that a commit to `branch` is based on: the branch's, or the current one for a new branch."""
     found = head.ref(branch)
     if found is None:
         found = head.metadata.get("current-snapshot-id")
@@ -38,11 +38,11 @@ def since(head: HeadState, parent: JSON, start: int | None) -> tuple[Snapshot, .
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """H(operations, content): what snapshots of some operations brought since the start.
+    """H(operations, content): the additions of snapshots of some operations since the start.
 
     Attributes:
         rows: the manifests of one content that these snapshots added themselves, newest snapshot first.
-        snapshot_ids: of these snapshots.
+        snapshot_ids: the ids of these snapshots.
     """
 
     rows: tuple[ManifestFile, ...]
@@ -53,7 +53,7 @@ class UnknownHistory(Exception):
     """The walk back from the head did not end at the starting snapshot.
 
     Attributes:
-        last_id: the last snapshot that it met.
+        last_id: the last snapshot of the walk.
     """
 
     def __init__(self, last_id: int) -> None:
@@ -66,12 +66,12 @@ def history(
 ) -> History:
     """What snapshots recorded as one of `operations` added between `start` and `parent`.
 
-    A start that has expired is good enough if it is the parent of the oldest snapshot that is left. A start of None
-    walks to the root, and fails once the root has expired.
+    An expired start is accepted if it is the parent of the oldest remaining snapshot. A start of None walks to the
+    root, and fails once the root has expired.
 
     Raises:
-        UnknownHistory: the start was not met.
-        NeedsFile: a manifest list is wanted.
+        UnknownHistory: the walk did not end at the start.
+        NeedsFile: a manifest list must be read first.
     """
     rows: list[ManifestFile] = []
     ids: set[int] = set()

@@ -1,12 +1,12 @@
-"""Interleavings of two and more writers whose outcome is known: what Iceberg 1.12 says of each, word for word. Pure.
+"""Interleavings of two and more writers with known outcomes: Iceberg 1.12's exact answer to each. Pure.
 
-`TABLE` holds every line of the table of interleavings with which the conflict model began, in every variant (``K2`` is
-``K2-with`` and ``K2-without``); `facts` holds what else the model rests on, `figures.LISTED` all of it. The tests run
-each on Iceberg and on the model.
+`TABLE` holds every row of the table of interleavings with which the conflict model began, in every variant (``K2`` is
+``K2-with`` and ``K2-without``); `facts` holds the further facts of the model, `figures.LISTED` all of them. The tests
+run each on Iceberg and on the model.
 
-Snapshot ids are the writers'; as a rule 1 sets the table up, and the last to commit is the one that matters. Where a
-message names a manifest, it stands as ``<manifest>``: its path is new every time. Where Iceberg has no words of its
-own, the exception's name stands for them.
+Snapshot ids are the writers'; as a rule 1 sets the table up, and the last to commit is the one that matters. A manifest
+in a message is written ``<manifest>``: its path is new every time. If Iceberg has no text, the expected one is the
+exception's name.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ class Listed:
     """One interleaving.
 
     Attributes:
-        name: as asked for: ``K2-with``.
-        row: the line of the table: ``K2``; ``fact`` for what the table doesn't have.
+        name: the name on the command line: ``K2-with``.
+        row: the row of the table: ``K2``; ``fact`` for a fact that is not in the table.
         title: what happens, and how it ends.
         case: in the case format.
-        expected: what becomes of each writer: ``committed``, ``exhausted``, or Iceberg's exception text.
-        rule: the rule that refuses; empty where nobody is refused.
+        expected: each writer's outcome: ``committed``, ``exhausted``, or Iceberg's exception text.
+        rule: the rule that refuses; empty if no commit is refused.
     """
 
     name: str
@@ -72,16 +72,16 @@ def listed(name: str, title: str, life: JSON, refused: Mapping[int, str] | None 
     return Listed(name, name.partition("-")[0], title, {"name": name, **life}, MappingProxyType(expected), rule)
 
 
-def together(*groups: Iterator[Listed]) -> Mapping[str, Listed]:
-    """By name, in order."""
+def by_name(*groups: Iterator[Listed]) -> Mapping[str, Listed]:
+    """Interleavings by name, in order."""
     return MappingProxyType({item.name: item for group in groups for item in group})
 
 
-# ── Iceberg's words ──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Iceberg's texts ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def path(name: str) -> str:
-    """Where a file of a case lies."""
+    """The path of a data file of a case."""
     return f"mem://t/data/{name}.parquet"
 
 
@@ -120,7 +120,7 @@ def vector_added(name: str, of: str) -> str:
 
 
 def spark(command: Command, level: Level = SI, format_version: int = 2) -> Flags:
-    """What Spark turns on."""
+    """Spark's settings for a command."""
     return flags(Engine.SPARK, command, level, format_version)
 
 
@@ -206,10 +206,10 @@ def _vectors() -> Iterator[Listed]:
     refused = {3: vector_added("V", "A")}
     yield two("D1", "Two deletion vectors for one file", *both_begin, commit(2), commit(3), refused=refused, rule="C5")
     unsaid = op("row-delta", add_deletes=["V"])
-    told = "Cannot determine history between starting snapshot null and the last known ancestor 2"
+    refusal = "Cannot determine history between starting snapshot null and the last known ancestor 2"
     title = "A vector from a writer that never said what it read, after the first snapshot has expired"
     yield two(
-        "D5", title, append(1, "A"), append(2, "B"), expire(1), write(3, unsaid), refused={3: told}, rule="history"
+        "D5", title, append(1, "A"), append(2, "B"), expire(1), write(3, unsaid), refused={3: refusal}, rule="history"
     )
     supersede = op("row-delta", remove_deletes=["V"], add_deletes=["W"])
     title = "A vector replaces an older one, but its writer never said what it read: the old one counts as new"
@@ -364,7 +364,7 @@ def _branches() -> Iterator[Listed]:
     )
 
 
-TABLE = together(
+TABLE = by_name(
     _mixed(),
     _updates_and_deletes(),
     _vectors(),
@@ -375,4 +375,4 @@ TABLE = together(
     _manifests(),
     _branches(),
 )
-"""The table of interleavings by name, but for Vanlightly's figures themselves."""
+"""The table of interleavings by name, without Vanlightly's figures themselves."""

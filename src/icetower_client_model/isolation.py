@@ -1,10 +1,10 @@
-"""What an engine turns on, command by command, at each isolation level. Pure.
+"""The checks that an engine turns on for each command at each isolation level. Pure.
 
-Iceberg's operations check almost nothing by themselves: the engine asks for checks, and says from which snapshot on and
-under which filter. What follows is what the engines' own code asks for; every row says where that is.
+Iceberg's operations check almost nothing by themselves: the engine asks for checks, and names the snapshot to start
+from and the filter. The table below lists what the engines' own code asks for; every row names its source.
 
 "Serializable" promises less than its name: no other writer may have added data that this command's filter would have
-matched. What an INSERT … SELECT or a MERGE's source has read, and every other table, is never checked.
+matched. Rows that an INSERT … SELECT or a MERGE's source has read, and other tables, are never checked.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ JSON = Mapping[str, Any]
 
 
 class Engine(StrEnum):
-    """Who writes."""
+    """The engine that writes."""
 
     SPARK = "spark"
     FLINK = "flink"
@@ -32,10 +32,10 @@ class Engine(StrEnum):
 
 
 class Command(StrEnum):
-    """What the engine was told to do, where that changes what it checks.
+    """The engine's command, as far as it determines the checks.
 
-    COPY_ON_WRITE: a DELETE, UPDATE or MERGE that writes files anew. DELETE, UPDATE and MERGE are those that write
-    delete files (merge-on-read). UPSERT: equality deletes of a stream. DELETE_WHERE: whole files by a filter.
+    COPY_ON_WRITE: a DELETE, UPDATE or MERGE that rewrites files. DELETE, UPDATE and MERGE are those that write delete
+    files (merge-on-read). UPSERT: equality deletes of a stream. DELETE_WHERE: removal of whole files by a filter.
     """
 
     APPEND = "append"
@@ -53,17 +53,17 @@ class Command(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Flags:
-    """What an engine sets on the operation that it builds.
+    """The settings of the operation that an engine builds.
 
     Attributes:
         kind: the operation.
-        validate: the checks asked for, in the order in which the engine asks.
-        start: whether it says which snapshot it has read (``validateFromSnapshot``).
+        validate: the checks that it turns on, in the engine's order.
+        start: whether it names the snapshot that it has read (``validateFromSnapshot``).
         conflict_filter: whether it passes on the filters that it pushed into its scan.
-        references: whether it names the data files that its delete files point into (``validateDataFilesExist``).
-        sequence_number: whether what it writes takes the sequence number of the snapshot that it read.
+        references: whether it names the data files that its delete files refer to (``validateDataFilesExist``).
+        sequence_number: whether its new files take the sequence number of the snapshot that it read.
         removes_vectors: whether it removes the deletion vectors of data files that it replaces.
-        source: where that can be read.
+        source: the place in the engine's code.
     """
 
     kind: Kind
@@ -84,14 +84,14 @@ class Flags:
         sequence_number: int | None = None,
         **changes: Any,
     ) -> dict[str, Any]:
-        """An operation of a case, with what this engine would have set.
+        """An operation of a case, with this engine's settings.
 
         Args:
             start: the snapshot that was read; None if the table was empty.
-            conflict_filter: what was pushed into the scan, in Iceberg's JSON; True where nothing was.
-            references: names of the data files that the added delete files point into.
+            conflict_filter: the filter pushed into the scan, in Iceberg's JSON; True if there was none.
+            references: names of the data files that the added delete files refer to.
             sequence_number: that of the snapshot that was read.
-            changes: what it adds and removes: ``add=["B"]``, ``remove=["A"]``, …
+            changes: the files that it adds and removes: ``add=["B"]``, ``remove=["A"]``, …
         """
         asked = {
             "start": start if self.start else None,
@@ -109,7 +109,7 @@ class Flags:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """One line of the table: what is always asked for, and what each level adds. None: there is no such level."""
+    """One row of the table: the settings, and the checks of each level. None: the command has no such level."""
 
     kind: Kind
     source: str
@@ -162,8 +162,8 @@ _TABLE: Mapping[tuple[Engine, Command], _Row] = MappingProxyType(
         (Engine.SPARK, Command.DELETE): _merge_on_read(_SPARK_DELTA),
         (Engine.SPARK, Command.UPDATE): _merge_on_read(_SPARK_DELTA, *_UPDATES),
         (Engine.SPARK, Command.MERGE): _merge_on_read(_SPARK_DELTA, *_UPDATES),
-        # The level is the write option `isolation-level`, the start `validate-from-snapshot-id`: nobody sets them
-        # unless the job says so, and the properties of the table are not asked.
+        # The level is the write option `isolation-level`, the start `validate-from-snapshot-id`: they are set only if
+        # the job sets them; the table's properties have no effect.
         (Engine.SPARK, Command.OVERWRITE): _Row(
             Kind.OVERWRITE,
             _SPARK + "SparkWrite.OverwriteByFilter.commit",
@@ -203,7 +203,7 @@ _TABLE: Mapping[tuple[Engine, Command], _Row] = MappingProxyType(
         (Engine.TRINO, Command.UPDATE): _merge_on_read(_TRINO + "finishWrite, data written", *_UPDATES),
         (Engine.TRINO, Command.MERGE): _merge_on_read(_TRINO + "finishWrite, data written", *_UPDATES),
         (Engine.PYICEBERG, Command.APPEND): _Row(Kind.FAST_APPEND, _PYICEBERG + "_FastAppendFiles", none=()),
-        # Checks of its own in Python; these are Iceberg's that come nearest: by predicate C3a and C2, by files C3b.
+        # PyIceberg has checks of its own; these of Iceberg's are the closest: by predicate C3a and C2, by files C3b.
         (Engine.PYICEBERG, Command.COPY_ON_WRITE): _Row(
             Kind.OVERWRITE,
             _PYICEBERG + "_SnapshotProducer._validate_concurrency",
@@ -217,7 +217,7 @@ _TABLE: Mapping[tuple[Engine, Command], _Row] = MappingProxyType(
 
 
 def flags(engine: Engine, command: Command, level: Level, format_version: int) -> Flags:
-    """What `engine` turns on for `command` at `level`.
+    """The settings of `engine` for `command` at `level`.
 
     Args:
         format_version: of the table, 1 to 3.
@@ -228,7 +228,9 @@ def flags(engine: Engine, command: Command, level: Level, format_version: int) -
     row = _TABLE.get((engine, command))
     if row is None:
         known = ", ".join(other.value for at, other in _TABLE if at is engine)
-        raise BadRequest(f"{engine} has no command {command} that is known here: take one of {known}", rule="isolation")
+        raise BadRequest(
+            f"{engine} has no command {command}, as far as is known: take one of {known}", rule="isolation"
+        )
     validate: tuple[Flag, ...] | None = getattr(row, level.value)
     if validate is None:
         offered = ", ".join(levels(engine, command))
@@ -248,13 +250,13 @@ def flags(engine: Engine, command: Command, level: Level, format_version: int) -
 
 
 def levels(engine: Engine, command: Command) -> tuple[Level, ...]:
-    """The levels that the command offers; none if the engine has no such command."""
+    """The command's levels; none if the engine has no such command."""
     row = _TABLE.get((engine, command))
     return () if row is None else tuple(level for level in Level if getattr(row, level.value) is not None)
 
 
 def known(format_version: int) -> Iterator[tuple[Engine, Command, Level]]:
-    """All that `flags` answers for a table of this format version, in the order of the table."""
+    """Every combination for which `flags` has an answer in this format version, in the order of the table."""
     for (engine, command), row in _TABLE.items():
         if row.kind is not Kind.ROW_DELTA or format_version >= 2:
             yield from ((engine, command, level) for level in levels(engine, command))
@@ -265,23 +267,23 @@ def known(format_version: int) -> Iterator[tuple[Engine, Command, Level]]:
 LEVEL_PROPERTIES: Mapping[Command, str] = MappingProxyType(
     {command: f"write.{command}.isolation-level" for command in (Command.DELETE, Command.UPDATE, Command.MERGE)}
 )
-"""The table property that holds the level of a command (Iceberg's `TableProperties`); Trino asks DELETE's for all."""
+"""The table property with the level of a command (Iceberg's `TableProperties`); Trino uses DELETE's for all."""
 
 DEFAULT_LEVEL = Level.SERIALIZABLE
 
 
 def level_of(properties: Mapping[str, str], command: Command) -> Level:
-    """The level that a table's properties set for DELETE, UPDATE or MERGE, whichever way they are written.
+    """The level that a table's properties set for DELETE, UPDATE or MERGE, in either write mode.
 
     Raises:
-        BadRequest: the property holds another word (Iceberg: ``Unknown isolation level``), or there is no property.
+        BadRequest: the property has another value (Iceberg: ``Unknown isolation level``), or there is no property.
     """
     name = LEVEL_PROPERTIES.get(command)
     if name is None:
         raise BadRequest(
             f"no table property sets a level for {command}; only for {', '.join(LEVEL_PROPERTIES)}", rule="isolation"
         )
-    word = properties.get(name, DEFAULT_LEVEL.value)
-    if word.lower() not in (Level.SNAPSHOT, Level.SERIALIZABLE):
-        raise BadRequest(f"{name} is {word!r}: set it to serializable or snapshot", rule="isolation")
-    return Level(word.lower())
+    value = properties.get(name, DEFAULT_LEVEL.value)
+    if value.lower() not in (Level.SNAPSHOT, Level.SERIALIZABLE):
+        raise BadRequest(f"{name} is {value!r}: set it to serializable or snapshot", rule="isolation")
+    return Level(value.lower())

@@ -1,4 +1,4 @@
-"""Rewriting of manifests: the same entries, laid out anew. Nothing that a reader sees changes.
+"""Rewrites manifests: the same entries in new manifests. Readers see no change.
 
 Source: Apache Iceberg 1.12, `BaseRewriteManifests`.
 """
@@ -18,19 +18,19 @@ from icetower_client_model.filtering import Note, Refused, Vet, Write, entry_as
 from icetower_client_model.operations import ManifestRewrite
 
 MANIFEST_LENGTH_BYTES = 4096
-"""Of a manifest that exists only in the model; real ones of few entries are about as long."""
+"""The length of a manifest in the model; real ones with few entries are about as long."""
 
 
 class Layout:
-    """One writer's rewriting of manifests, over all its attempts.
+    """One writer's rewrite of manifests, over all its attempts.
 
-    If every manifest that it has read is still in the head, a retry keeps what it wrote; else it starts again. It
-    always looks at the table's current snapshot.
+    If every manifest that it has read is still in the head, a retry keeps the manifests that it wrote; else it starts
+    again. It always works on the table's current snapshot.
 
     Args:
-        asked: what goes where.
+        asked: the requested rewrite.
         target_bytes: the length at which a manifest is full.
-        spec_ids: the table's partition specs when the writer began. It never learns of later ones.
+        spec_ids: the table's partition specs when the writer began; it does not see later ones.
     """
 
     def __init__(self, asked: ManifestRewrite, target_bytes: int, spec_ids: Container[int]) -> None:
@@ -43,14 +43,14 @@ class Layout:
         self._order: dict[tuple[Any, int], int] = {}  # of the clusters, as they were first met in any attempt
 
     def prepare(self, write: Write, *, copied: bool) -> None:
-        """Write the manifest that is to be added; its writer does so before it commits, in the format of that time.
+        """Write the manifest to be added. The writer does so before it commits, in the table's format at that time.
 
         Args:
-            copied: whether Iceberg copies it, as format 1 has to without `snapshot-id-inheritance`.
+            copied: whether Iceberg copies it, as it must in format 1 without `snapshot-id-inheritance`.
         """
         if self._asked.deleted:
             entries = self._asked.added
-            if copied:  # from what the writer wrote, where format 1 keeps no numbers
+            if copied:  # from the writer's manifest, in which format 1 keeps no sequence numbers
                 entries = tuple(replace(entry, sequence_number=None, file_sequence_number=None) for entry in entries)
             self._added = write(entries, self._asked.deleted[0].spec_id, DATA)
 
@@ -58,8 +58,8 @@ class Layout:
         """The head's manifests after the rewrite, new ones first.
 
         Raises:
-            Refused: a manifest that was to go is not there any more, or one is of a spec that came later.
-            NeedsFile: a manifest list or manifest is wanted.
+            Refused: a manifest to be deleted does not exist any more, or one is of a later partition spec.
+            NeedsFile: a manifest list or manifest must be read first.
         """
         asked, head = self._asked, attempt.head
         current = head.snapshots.get(head.metadata.get("current-snapshot-id") or -1)
@@ -83,7 +83,7 @@ class Layout:
         note("manifests-rewritten")
         deleted = {row.path for row in self._asked.deleted}
         self._rewritten = {row.path: row for row in rows if row.path not in deleted and self._takes(row)}
-        # A manifest is full once it is as long as the target; the model knows only of targets that one entry fills.
+        # A manifest is full once it is as long as the target; the model only has targets that one entry fills.
         full_at = 1 if self._target_bytes < MANIFEST_LENGTH_BYTES else None
         written: list[ManifestFile] = []
         groups: dict[tuple[Any, int], list[Entry]] = {}

@@ -1,4 +1,4 @@
-"""What a writer asks of a table, as Iceberg's API takes it, and the checks that it may turn on."""
+"""The operations of Iceberg's API, and the checks that a writer may turn on."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from icetower.iceberg.records import Entry, ManifestFile
 
 
 class Kind(StrEnum):
-    """The operations of Iceberg's table API that make snapshots."""
+    """The operations of Iceberg's table API that create snapshots."""
 
     FAST_APPEND = "fast-append"
     APPEND = "append"
@@ -25,7 +25,7 @@ class Kind(StrEnum):
 
 
 class Flag(StrEnum):
-    """Checks that a writer turns on, by the names of the methods that do so."""
+    """Checks that a writer may turn on, named after the API's methods."""
 
     ADDED_FILES_MATCH_FILTER = "added-files-match-filter"
     """`OverwriteFiles.validateAddedFilesMatchOverwriteFilter`."""
@@ -34,7 +34,7 @@ class Flag(StrEnum):
     NO_CONFLICTING_DELETES = "no-conflicting-deletes"
     """`validateNoConflictingDeletes`, in `RowDelta` `validateNoConflictingDeleteFiles`: C2, C3."""
     DELETED_FILES = "deleted-files"
-    """`RowDelta.validateDeletedFiles`: C4 minds snapshots recorded as `delete` too, and C6 is on."""
+    """`RowDelta.validateDeletedFiles`: C4 also considers snapshots recorded as `delete`, and C6 is on."""
     FILES_EXIST = "files-exist"
     """`DeleteFiles.validateFilesExist`: C6."""
     APPEND_ONLY = "append-only"
@@ -47,7 +47,7 @@ class Removal:
 
     Attributes:
         touched: the file as the writer knows it.
-        manifest: the manifest that the writer read it from; None for one that it describes by itself.
+        manifest: the manifest that the writer read it from; None if the writer builds the description itself.
     """
 
     touched: Touched
@@ -60,14 +60,14 @@ class Removal:
 
 @dataclass(frozen=True, slots=True)
 class ManifestRewrite:
-    """How `RewriteManifests` lays out entries anew.
+    """The request of a `RewriteManifests`.
 
     Attributes:
         cluster: the key by which entries share a manifest (`clusterBy`): ``partition``, ``file``, or ``all`` for one
-            manifest a spec; None to touch only what `deleted` and `added` name.
+            manifest per spec; None to touch only the manifests in `deleted` and `added`.
         only_spec: rewrite manifests of this spec alone (`rewriteIf`).
-        deleted: manifests that go (`deleteManifest`), as the writer saw them.
-        added: entries of the manifest that comes instead (`addManifest`), all of them existing files.
+        deleted: manifests to remove (`deleteManifest`), as the writer saw them.
+        added: entries of the manifest that replaces them (`addManifest`), all of them existing files.
     """
 
     cluster: str | None = None
@@ -78,22 +78,22 @@ class ManifestRewrite:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One commit as its writer prepared it; nothing of it changes when the table does.
+    """One commit as its writer prepared it; it does not change when the table does.
 
     Attributes:
-        kind: which operation of the API.
+        kind: the operation of the API.
         added, added_deletes: new files. A delete file's `sequence_number` is None unless it is set on purpose.
         removed, removed_deletes: files named to be removed.
         removed_paths: data files named by path alone (`DeleteFiles.deleteFile(path)`).
         row_filter: removes every file whose rows all match (`overwriteByRowFilter`, `deleteFromRowFilter`).
-        start: the snapshot that the writer read (`validateFromSnapshot`); None if it never said.
-        conflict_filter: narrows what counts as a conflict (`conflictDetectionFilter`).
+        start: the snapshot that the writer read (`validateFromSnapshot`); None if it named none.
+        conflict_filter: limits what counts as a conflict (`conflictDetectionFilter`).
         flags: the checks that are on.
-        references: paths of data files that the added delete files are about (`validateDataFilesExist`).
+        references: paths of data files that the added delete files refer to (`validateDataFilesExist`).
         data_sequence_number: given to added data files (`RewriteFiles.dataSequenceNumber`).
-        manifests: what a `RewriteManifests` does.
-        branch: that it commits to.
-        precise_deletes: Vanlightly's own idea, used by no engine yet: a new delete file that is about one data file
+        manifests: the rewrite of a `RewriteManifests`.
+        branch: the branch that it commits to.
+        precise_deletes: a proposal of Vanlightly's that no engine uses yet: a new delete file for one data file
             conflicts only with an operation that touches this data file. See `checks.no_new_delete_files`.
     """
 
@@ -124,13 +124,13 @@ class Operation:
 
     @property
     def removes_data(self) -> bool:
-        """Whether it asks for data files to be removed, by whatever means."""
+        """Whether it removes data files, by any means."""
         by_partition = self.kind is Kind.REPLACE_PARTITIONS and bool(self.added)
         return bool(self.removed or self.removed_paths) or self.filters_rows or by_partition
 
     @property
     def data_filter(self) -> Expression:
-        """What C1 of an overwrite looks at: the filter given; else its rows, if it names no files; else all."""
+        """The scope of an overwrite's C1: its conflict filter; else its row filter, if it names no files; else all."""
         if self.conflict_filter is not None:
             return self.conflict_filter
         if self.row_filter is not None and self.filters_rows and not self.removed:
@@ -139,7 +139,7 @@ class Operation:
 
     @property
     def recorded_as(self) -> str:
-        """The operation in the snapshot's summary, which decides what later writers check against it."""
+        """The operation in the snapshot's summary, which decides what later writers check it for."""
         match self.kind:
             case Kind.FAST_APPEND | Kind.APPEND:
                 return "append"

@@ -1,6 +1,6 @@
-"""What a figure is made of: a case whose files hold rows of people, so that one can see what a reader finds. Pure.
+"""Figures: cases whose files hold rows about people, so that the result can be shown as rows. Pure.
 
-A person's id in the table is the place in `PEOPLE`; ``category`` stands for what the row says of the person.
+A person's id in the table is the number in `PEOPLE`; the column ``category`` holds the row's second value.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ class Figure:
     """One figure.
 
     Attributes:
-        name: as asked for: ``7``, ``undelete``.
+        name: the name on the command line: ``7``, ``undelete``.
         title: one line.
         source: the picture that it retells.
-        story: what there is to see, a step at a time.
+        story: the description, step by step.
         case: in the case format; the snapshot ids are the writers'.
-        people: who makes which snapshot.
-        rows: what each data file holds, ``who, what`` a row.
-        strikes: which row of which data file a delete file removes.
-        expected: what becomes of each writer: ``committed``, or Iceberg's exception text.
-        rule: the rule that refuses; empty where nobody is refused.
-        wrong: what should not be so in the end, in a few words; empty where all is well.
+        people: the name of each snapshot's writer.
+        rows: the rows of each data file, as ``person, value``.
+        strikes: for each delete file, the data file and the row that it removes.
+        expected: each writer's outcome: ``committed``, or Iceberg's exception text.
+        rule: the rule that refuses; empty if no commit is refused.
+        wrong: the fault in the final table, in a few words; empty if there is none.
     """
 
     name: str
@@ -48,8 +48,8 @@ class Figure:
     wrong: str = ""
 
 
-def told(story: str) -> tuple[str, ...]:
-    """The steps of a story, one a dash."""
+def story_steps(story: str) -> tuple[str, ...]:
+    """The steps of a story, each of which begins with a dash."""
     return tuple(" ".join(step.split()) for step in story.split("- ")[1:])
 
 
@@ -63,9 +63,9 @@ def life(
 
     Args:
         rows: as in `Figure`.
-        steps: what happens, in order.
-        strikes: as in `Figure`; each a position delete file that names its data file.
-        by_category: whether the table is partitioned by what is said of people.
+        steps: the steps, in order.
+        strikes: as in `Figure`; each is a position delete file that names its data file.
+        by_category: whether the table is partitioned by ``category``.
     """
     files = {name: _data_file(held, by_category=by_category) for name, held in rows.items()}
     for name, (target, _) in (strikes or {}).items():
@@ -101,7 +101,7 @@ def rewrite(where: Any, level: Level, remove: str, add: str) -> JSON:
     """Spark's copy-on-write UPDATE or DELETE, read from snapshot 1.
 
     Args:
-        where: what was pushed into the scan, in Iceberg's JSON.
+        where: the filter pushed into the scan, in Iceberg's JSON.
     """
     spark = flags(Engine.SPARK, Command.COPY_ON_WRITE, level, 2)
     return spark.operation(start=1, conflict_filter=where, remove=[remove], add=[add])
@@ -113,7 +113,7 @@ def delta(
     """Spark's merge-on-read UPDATE or DELETE of rows in one data file, read from snapshot 1.
 
     Args:
-        where: what was pushed into the scan, in Iceberg's JSON.
+        where: the filter pushed into the scan, in Iceberg's JSON.
         of: the data file.
     """
     spark = flags(Engine.SPARK, command, level, 2)

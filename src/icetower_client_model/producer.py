@@ -1,7 +1,7 @@
-"""A writer with an operation in hand: each attempt validates it against the head and makes a snapshot to swap in.
+"""A writer with its operation: each attempt validates the operation against the head and creates a snapshot to swap in.
 
-What a writer learns in one attempt it keeps for the next: files found by its filters, manifests that it filtered,
-merged or wrote. A retry can therefore end otherwise than a fresh try would, and a faithful model has to remember too.
+A writer keeps state between attempts: files found by its filters, and manifests that it filtered, merged or wrote. A
+retry can therefore end differently from a fresh attempt, and the model keeps the same state.
 
 Source: Apache Iceberg 1.12, `SnapshotProducer.apply`, `MergingSnapshotProducer.apply`, `ManifestMergeManager`.
 """
@@ -54,7 +54,7 @@ EFFECTS = (
     "manifests-rewritten",
     "rewrite-reused",
 )
-"""What applying can do besides adding and removing the files named."""
+"""Effects that applying can have besides adding and removing the named files."""
 
 _TARGET_SIZE_BYTES = 8 * 1024 * 1024
 _MIN_COUNT_TO_MERGE = 100
@@ -62,7 +62,7 @@ _MIN_COUNT_TO_MERGE = 100
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A snapshot ready to be swapped in: what goes into the table's metadata, its manifest list, its new manifests."""
+    """A snapshot ready to be swapped in: its metadata, its manifest list, its new manifests."""
 
     snapshot: Mapping[str, Any]
     rows: tuple[ManifestFile, ...]
@@ -71,7 +71,7 @@ class Draft:
 
 
 def delete_format_problem(file_format: int, touched: Touched) -> Conflict | None:
-    """Whether a new delete file is of a kind that the table's format version takes."""
+    """A conflict if the table's format version does not allow a new delete file of this kind."""
     file = touched.file
     said = None
     if file_format == 1:
@@ -86,14 +86,14 @@ def delete_format_problem(file_format: int, touched: Touched) -> Conflict | None
 
 
 class Producer:
-    """One writer, from the moment it began.
+    """One writer, from its start.
 
     Args:
-        base: the table as it began; its properties and partition specs stay the writer's.
-        new_path: a path for a manifest, another at each call.
+        base: the table when the writer began; the writer keeps its properties and partition specs.
+        new_path: returns a new path for a manifest at each call.
 
     Raises:
-        Refused: the operation cannot even be prepared on this table.
+        Refused: the operation cannot be prepared on this table.
     """
 
     def __init__(self, operation: Operation, snapshot_id: int, base: HeadState, new_path: Callable[[], str]) -> None:
@@ -155,13 +155,13 @@ class Producer:
         observe: Callable[[str, Clear | Conflict], None] | None = None,
         note: Note = lambda _: None,
     ) -> Draft | Conflict:
-        """Validate against the head and make the snapshot; or say what is in the way.
+        """Validate against the head and create the snapshot; or return the conflict.
 
         Args:
-            list_path: where the manifest list goes.
+            list_path: the path of the manifest list.
             now_ms: wall clock, for the snapshot.
-            observe: told of every rule that was asked.
-            note: told of every effect (`EFFECTS`).
+            observe: called with every rule that was checked, and its verdict.
+            note: called with every effect (`EFFECTS`).
 
         Raises:
             NeedsFile: a manifest list or manifest must be read first.
@@ -211,14 +211,12 @@ class Producer:
                 spec_id = single_spec(operation)
             except MixedSpecs as mixed:
                 raise Refused(Conflict("mixed-specs", "IllegalStateException", str(mixed))) from mixed
-            if is_unpartitioned(
-                attempt.specs[spec_id]
-            ):  # everything is replaced, and what earlier attempts found is forgotten
+            if is_unpartitioned(attempt.specs[spec_id]):  # replaces everything; earlier attempts' finds are forgotten
                 self._data.by_rows(TRUE)
                 self._deletes.by_rows(TRUE)
         for touched in operation.added_deletes:
             problem = None if is_vector(touched.file) else delete_format_problem(self._format, touched)
-            if problem is not None:  # buffered for another format version, which the table has left since
+            if problem is not None:  # buffered for an earlier format version of the table
                 raise Refused(problem)
         data = files.rows(parent, content=DATA) if parent is not None else ()
         deletes = files.rows(parent, content=DELETES) if parent is not None else ()
@@ -238,7 +236,7 @@ class Producer:
         return merged
 
     def _kept(self, rows: Iterable[ManifestFile]) -> tuple[ManifestFile, ...]:
-        """Those with live files, and those that this commit wrote."""
+        """The manifests with live files, and those that this commit wrote."""
         return tuple(
             row
             for row in rows
@@ -257,7 +255,7 @@ class Producer:
         return {touched.file.path: touched.file.record_count for touched in self.operation.added}
 
     def _data_manifests(self) -> tuple[ManifestFile, ...]:
-        """The added data files, written at the first attempt and kept; a manifest for each spec."""
+        """The manifests of the added data files, one for each spec, written at the first attempt and kept."""
         if self._new_data is None:
             number = self.operation.data_sequence_number
             by_spec: dict[int, dict[FileKey, Entry]] = {}
@@ -268,7 +266,7 @@ class Producer:
         return self._new_data
 
     def _delete_manifests(self) -> tuple[ManifestFile, ...]:
-        """The added delete files likewise: deletion vectors before others."""
+        """The manifests of the added delete files likewise, deletion vectors before others."""
         if self._new_deletes is None:
             by_spec: dict[int, dict[tuple[Any, ...], Entry]] = {}
             for touched in sorted(self.operation.added_deletes, key=lambda each: not is_vector(each.file)):
@@ -301,7 +299,7 @@ class Producer:
 
     def _vet(self, entry: Entry) -> Entry:
         if self._format > 1 and entry.status != ADDED and entry.sequence_number is None:
-            # From a manifest that this writer wrote before the table left format 1, which keeps no numbers.
+            # From a manifest that this writer wrote in format 1, which keeps no sequence numbers.
             own = entry.status == DELETED or entry.snapshot_id == self.snapshot_id
             text = (
                 "Only entries with status ADDED can have null sequence number"
@@ -330,7 +328,7 @@ class Producer:
         merged: list[ManifestFile] = []
         for spec_id in sorted(by_spec, reverse=True):
             for group in bins(by_spec[spec_id], self._target_bytes):
-                # The group with the newest manifest waits until enough have come together; older groups don't.
+                # The group with the newest manifest waits until it has enough manifests; older groups don't.
                 if len(group) == 1 or (rows[0] in group and len(group) < self._min_count):
                     merged += group
                 else:
@@ -348,7 +346,7 @@ class Producer:
             for live in files.entries(row):
                 ours = live.snapshot_id == self.snapshot_id
                 if live.status == DELETED:
-                    if ours:  # what earlier snapshots deleted is told by their own manifests
+                    if ours:  # deletions of earlier snapshots are in their own manifests
                         entries.append(self._vet(entry_as(live, DELETED)))
                 elif live.status == ADDED and ours:
                     entries.append(live.entry)
@@ -381,7 +379,7 @@ class Producer:
             snapshot["parent-snapshot-id"] = parent["snapshot-id"]
         if version > 1:
             snapshot["sequence-number"] = number
-        # What a list says of a manifest is kept from the first attempt that came upon it, row ids and all.
+        # The list's row of a manifest is kept from the first attempt that found it, with its row ids.
         final = tuple(_numbered(self._listed.setdefault(row.path, row), number) for row in rows)
         if version > 2:
             first: int = metadata["next-row-id"]
@@ -412,19 +410,19 @@ def _check_added(operation: Operation, base: HeadState) -> None:
 
 
 def _whole(properties: Mapping[str, str], name: str, default: int) -> int:
-    """A table property that is a whole number, as Iceberg reads it. Raises `ValidationFailed` if it is none."""
+    """A table property that must be a whole number, as Iceberg reads it. Raises `ValidationFailed`."""
     text = properties.get(name, default)
     try:
         return int(text)
     except ValueError as error:
         raise ValidationFailed(
-            f"table property {name} is {text!r}, and no whole number: correct it with ALTER TABLE",
+            f"table property {name} is {text!r}, not a whole number: correct it with ALTER TABLE",
             rule="table.property",
         ) from error
 
 
 def _added_key(file: DataFile) -> tuple[Any, ...]:
-    """What makes an added delete file one: vectors by the data file that they are about."""
+    """The identity of an added delete file; that of a deletion vector is its data file."""
     return ("vector", file.referenced_data_file) if is_vector(file) else key_of(file)
 
 
@@ -434,7 +432,7 @@ def _kinds(head: HeadState) -> Mapping[int, tuple[str, ...]]:
 
 
 def _numbered(row: ManifestFile, number: int) -> ManifestFile:
-    """A row as its manifest list has it: what was unassigned is the snapshot's."""
+    """A row as in its manifest list: unassigned sequence numbers become the snapshot's."""
     own = number if row.sequence_number == UNASSIGNED else row.sequence_number
     least = number if row.min_sequence_number == UNASSIGNED or number == 0 else row.min_sequence_number
     return replace(row, sequence_number=own, min_sequence_number=least)

@@ -1,4 +1,4 @@
-"""A case run through the model: who commits, who is refused with which words, and what the table is in the end."""
+"""Runs a case through the model: each writer's commit or refusal, with Iceberg's text, and the final table."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ _RETRIES = 4
 
 @dataclass
 class Trace:
-    """Which rules a replay came by.
+    """The rules and effects of a replay.
 
     Attributes:
-        evaluated: how often a rule was asked.
+        evaluated: how often each rule was checked.
         fired: how often it refused a commit.
-        considered: how often it looked at something and found it harmless.
-        effects: what applying did besides (`producer.EFFECTS`).
+        considered: how often it looked at entries and found them harmless.
+        effects: the effects of applying (`producer.EFFECTS`).
     """
 
     evaluated: Counter[str] = field(default_factory=Counter[str])
@@ -59,7 +59,7 @@ class Trace:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened, in the order of time.
+    """An event of a replay.
 
     Attributes:
         what: ``begin``, ``attempt`` (validated and made), ``refused``, ``lost`` (the swap), ``committed``,
@@ -77,17 +77,17 @@ class Event:
     detail: str = ""
 
 
-def replay(given: Mapping[str, Any] | Case, trace: Trace | None = None) -> dict[str, Any]:
-    """What comes of a case: verdicts, failures of other steps, and the table's snapshots with all their entries.
+def replay(document: Mapping[str, Any] | Case, trace: Trace | None = None) -> dict[str, Any]:
+    """The outcome of a case: verdicts, failures of other steps, and the table's snapshots with all their entries.
 
     Raises:
-        BadRequest: the case is not in the format, or contradicts itself.
+        BadRequest: the case breaks the format, or contradicts itself.
     """
-    return Replay(given if isinstance(given, Case) else cases.parse(given), trace).run()
+    return Replay(document if isinstance(document, Case) else cases.parse(document), trace).run()
 
 
 class Replay:
-    """One run of a case; `events` tells its course, `world` its table."""
+    """One run of a case; afterwards `events` lists its events, and `head` is its table."""
 
     def __init__(self, case: Case, trace: Trace | None = None) -> None:
         self.case = case
@@ -121,13 +121,13 @@ class Replay:
 
     @property
     def head(self) -> HeadState:
-        """The table as it stands."""
+        """The table's current state."""
         return HeadState("", self.metadata)
 
     # ── Steps ──
 
     def _step(self, step: cases.Step) -> bool:
-        """Take a step; true if it asks that the swap around it be lost."""
+        """Take a step; returns true if the swap around it is to be lost."""
         match step:
             case cases.Begin():
                 self._begin(step.id, step.op)
@@ -195,7 +195,7 @@ class Replay:
             for step in steps:
                 lost |= self._step(step)
             if not lost and self.metadata is base.metadata:
-                self._land(draft)
+                self._swap_in(draft)
                 operation = draft.snapshot["summary"]["operation"]
                 self.events.append(Event("committed", writer, attempt))
                 self._verdicts[writer] = {"verdict": "committed", "operation": operation, "attempts": attempt}
@@ -204,7 +204,7 @@ class Replay:
         self.events.append(Event("exhausted", writer, attempts))
         self._verdicts[writer] = {"verdict": "exhausted", "attempts": attempts}
 
-    def _land(self, draft: Draft) -> None:
+    def _swap_in(self, draft: Draft) -> None:
         snapshot = dict(draft.snapshot)
         self._lists[snapshot["manifest-list"]] = draft.rows
         self._manifests.update(draft.manifests)
@@ -215,7 +215,7 @@ class Replay:
         self.metadata = table_metadata.apply(self.metadata, updates, now_ms=next(self._now_ms))
 
     def _change(self, step: cases.Step) -> None:
-        """A change of the metadata alone. What speaks against it is kept as a failure of the step."""
+        """Change the metadata alone. An error is recorded as a failure of the step."""
         if isinstance(step, cases.SetSpec) and not 0 <= step.spec < len(self.case.specs):
             raise BadRequest(f"the case has no spec {step.spec}, only {len(self.case.specs)}", rule="case.steps")
         self.events.append(Event(step.do, detail=step.model_dump_json(exclude={"do"})))
@@ -238,7 +238,7 @@ class Replay:
                 case cases.Expire():
                     self._expire(step.ids)
                 case _:
-                    raise BadRequest(f"the case has a step {step.do!r} where none can stand", rule="case.steps")
+                    raise BadRequest(f"the case has a step {step.do!r} where it is not allowed", rule="case.steps")
         except IcetowerError as error:
             self._failures.append({"step": step.do, "error": error.kind, "message": error.message})
 
@@ -321,7 +321,7 @@ class Replay:
 
 
 def _shown_file(file: DataFile) -> list[Any]:
-    """What an entry says of its file besides: content, rows, bytes, partition, equality ids, statistics."""
+    """The other facts of an entry's file: content, rows, bytes, partition, equality ids, statistics."""
 
     def pairs(name: str) -> dict[str, Any]:
         return {str(pair["key"]): pair["value"] for pair in file.record.get(name) or ()}
@@ -345,7 +345,7 @@ def _hex(data: bytes | None) -> str | None:
 
 
 def operation_of_case(case: Case, op: OperationOf, head: HeadState, files: Files) -> Operation:
-    """What a writer asks for that begins at `head`. Raises `BadRequest`."""
+    """The operation of a writer that begins at `head`. Raises `BadRequest`."""
     parent = branch_head(head, op.branch)
     rows = files.rows(parent) if parent is not None else ()
     seen: dict[Any, Removal] = {}
@@ -368,7 +368,7 @@ def operation_of_case(case: Case, op: OperationOf, head: HeadState, files: Files
         return Touched(cases.data_file(case, name), file.spec if file is not None else 0, number)
 
     removed_deletes = [removal(named) for named in op.remove_deletes]
-    if op.kind is Kind.OVERWRITE:  # which takes them as a set; the others take one after the other
+    if op.kind is Kind.OVERWRITE:  # it takes them as a set; the others take a list
         by_key: dict[Any, Removal] = {}
         for each in removed_deletes:
             by_key.setdefault(key_of(each.touched.file), each)
@@ -391,8 +391,8 @@ def operation_of_case(case: Case, op: OperationOf, head: HeadState, files: Files
     )
 
 
-def _filter(given: Any) -> Expression | None:
-    return None if given is None else typed(from_json(given), columns_of(cases.SCHEMA))
+def _filter(document: Any) -> Expression | None:
+    return None if document is None else typed(from_json(document), columns_of(cases.SCHEMA))
 
 
 def _layout(op: OperationOf, rows: Sequence[ManifestFile], files: Files) -> ManifestRewrite:

@@ -1,7 +1,7 @@
-"""Cases written down in few words: what figures, interleavings and tests are made of. Pure.
+"""Builds cases concisely, for figures, interleavings and tests. Pure.
 
 The table of every case has the columns ``id`` (1), ``category`` (2), ``amount`` (3), ``day`` (4) and ``price`` (5); a
-case names its files, and what each writer does when. `cases` reads what is built here.
+case lists its files, and the writers' steps in order. `cases` reads what is built here.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ def case(
     specs: Sequence[list[JSON]] = UNPARTITIONED,
     properties: Mapping[str, str] | None = None,
 ) -> JSON:
-    """A table's life.
+    """A table's history.
 
     Args:
         files: every file that a step names.
-        steps: what happens, in order.
+        steps: the steps, in order.
         format_version: of the table at its creation.
         specs: the partition specs; the first is the table's own, others come by a step ``spec``.
         properties: of the table.
@@ -44,12 +44,12 @@ def case(
 
 
 def data(*partition: Any, ids: tuple[int, int] | None = None, records: int = 10, spec: int = 0) -> JSON:
-    """A data file; with `ids`, its statistics say which ids it holds at least and at most."""
+    """A data file; `ids`: the lowest and highest id in its statistics."""
     return _file("data", partition, spec, records, ids)
 
 
 def positions(*partition: Any, of: str | None = None, records: int = 1, spec: int = 0) -> JSON:
-    """Position deletes: about one data file, or, without `of`, about whatever its partition holds."""
+    """Position deletes: for one data file, or, without `of`, for all files of the partition."""
     file = _file("position-deletes", partition, spec, records, None)
     return file if of is None else {**file, "references": of}
 
@@ -93,12 +93,12 @@ def op(kind: str, **fields: Any) -> JSON:
 
 
 def begin(writer: int, operation: JSON) -> JSON:
-    """A writer loads the table and prepares its commit, which will make the snapshot `writer`."""
+    """A writer loads the table and prepares its commit, which will create the snapshot `writer`."""
     return {"do": "begin", "id": writer, "op": operation}
 
 
 def commit(writer: int, *between: Sequence[JSON]) -> JSON:
-    """A writer commits. `between`: per attempt, what happens after it was prepared and before its swap."""
+    """A writer commits. `between`: for each attempt, the steps after its preparation and before its swap."""
     step: JSON = {"do": "commit", "id": writer}
     return {**step, "between": [list(steps) for steps in between]} if between else step
 
@@ -109,12 +109,12 @@ def write(writer: int, operation: JSON) -> JSON:
 
 
 def append(writer: int, *files: str) -> JSON:
-    """An append, at once."""
+    """A writer begins an append and commits it at once."""
     return write(writer, op("append", add=list(files)))
 
 
 FAIL: JSON = {"do": "fail"}
-"""Between an attempt and its swap: the swap is lost, though nobody moved the head."""
+"""Between an attempt and its swap: the swap is lost, though the head has not changed."""
 
 
 def use_spec(spec: int) -> JSON:

@@ -1,7 +1,7 @@
-"""Write skew: two writers each keep a rule, and together they break it. What the levels still let happen, as figures.
+"""Write skew: two writers each keep a rule, and together they break it. The skews that the levels allow, as figures.
 
-The documents have none of these. Snapshot isolation is known to allow write skew; that some of it passes at the level
-that Iceberg calls serializable is what its name would have you believe impossible.
+Neither document has these. Snapshot isolation is known to allow write skew; some of it passes even at the level that
+Iceberg calls serializable, contrary to its name.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from icetower.iceberg.validation import Level
 from icetower_client_model.interleavings import COMMITTED
 from icetower_client_model.isolation import Command
-from icetower_client_model.picture import Figure, delta, life, person, rewrite, told
+from icetower_client_model.picture import Figure, delta, life, person, rewrite, story_steps
 from icetower_client_model.sketch import append, begin, commit, eq
 
 _SI, _SERIALIZABLE = Level.SNAPSHOT, Level.SERIALIZABLE
@@ -32,7 +32,7 @@ def _recoloured(name: str, title: str, level: Level, ending: str, verdict: str, 
         name,
         title,
         "write skew; in neither document",
-        told(story),
+        story_steps(story),
         life(rows, *steps, commit(2), commit(3)),
         {1: "Setup", 2: "Writer 1", 3: "Writer 2"},
         rows,
@@ -70,7 +70,7 @@ def _skew_subquery() -> Figure:
         "skew-subquery",
         "Serializable, but the rule was read by a subquery: nobody is on call",
         "write skew; in neither document",
-        told(
+        story_steps(
             """
             - Somebody must be on call. jack signs off if a subquery counts two people on call; sarah does the
               same at the same time. Both count two.
@@ -100,7 +100,7 @@ def _skew_deletes() -> Figure:
         "skew-deletes",
         "Two serializable merge-on-read DELETEs: the filter covers everything, and still nobody is told",
         "write skew; in neither document",
-        told(
+        story_steps(
             """
             - The same rule, kept by DELETEs that write delete files. This time the filter of both is everybody
               on call.
@@ -119,4 +119,4 @@ def _skew_deletes() -> Figure:
 
 
 SKEWS = (_skew(), _skew_serializable(), _skew_subquery(), _skew_deletes())
-"""Refused or not, from what is known to be allowed to what one would not expect."""
+"""From the skew that is known to be allowed to the least expected one."""

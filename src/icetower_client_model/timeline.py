@@ -1,4 +1,4 @@
-"""A case, replayed on the model, as people look at it: who did what when, what a reader saw, and why it was refused.
+"""A replayed case as a timeline for people: each writer's steps, what a reader sees, and why a commit is refused.
 
 Pure data; the command line draws it.
 """
@@ -13,22 +13,22 @@ from typing import Any
 from icetower.iceberg.validation import Conflict
 from icetower_client_model import cases
 from icetower_client_model.cases import Begin, Write, path_of
-from icetower_client_model.explain import Explanation, Names, explain, who_removed
+from icetower_client_model.explain import Explanation, Names, explain, removers_of
 from icetower_client_model.picture import Figure
 from icetower_client_model.replay import Event, Replay
 
 JSON = Mapping[str, Any]
 
-_TOLD = {"begin": "reads", "attempt": "checks", "committed": "swaps", "lost": "loses the swap"}
+_ACTIONS = {"begin": "reads", "attempt": "checks", "committed": "swaps", "lost": "loses the swap"}
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
-    """What a reader of `main` finds.
+class ReaderView:
+    """The state that a reader of `main` finds.
 
     Attributes:
-        data, deletes: names of the live files; one that is live twice stands twice.
-        rows: the rows in them, where it is known which rows the files hold.
+        data, deletes: names of the live files; a file that is live twice is listed twice.
+        rows: the rows in them, if it is known which rows the files hold.
     """
 
     data: tuple[str, ...]
@@ -38,19 +38,19 @@ class Sight:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What one writer did without another coming in between; or a change of the table itself.
+    """The uninterrupted actions of one writer, or a change of the table itself.
 
     Attributes:
         writer: None for a change of the table itself.
-        did: in order.
+        did: the actions, in order.
         ended: ``committed``, ``refused``, ``exhausted``; empty while the writer is not done.
-        sight: what a reader finds after it, if that has changed.
+        sight: what a reader finds afterwards, if that has changed.
     """
 
     writer: int | None
     did: tuple[str, ...]
     ended: str = ""
-    sight: Sight | None = None
+    sight: ReaderView | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +58,13 @@ class Lane:
     """One writer.
 
     Attributes:
-        name: who it is.
+        name: the writer's name.
         kind: of its operation.
-        checks: what it has asked for.
+        checks: the checks that it has turned on.
         verdict: ``committed``, ``refused``, ``exhausted``; ``unfinished`` if it never committed.
         attempts: how often it validated.
         conflict: why it was refused.
-        explanation: the same in plain words.
+        explanation: the conflict in plain language.
     """
 
     writer: int
@@ -83,28 +83,28 @@ class Timeline:
 
     Attributes:
         lanes: the writers in the order in which they began.
-        failures: changes of the table that were refused, in Iceberg's words.
-        end: what a reader finds at last.
+        failures: changes of the table that were refused, with Iceberg's text.
+        end: what a reader finds in the end.
     """
 
     lanes: tuple[Lane, ...]
     moments: tuple[Moment, ...]
     failures: tuple[str, ...]
-    end: Sight
+    end: ReaderView
 
 
-def timeline(given: JSON, *, people: Mapping[int, str] | None = None, figure: Figure | None = None) -> Timeline:
-    """Replay a case and tell its course.
+def timeline(document: JSON, *, people: Mapping[int, str] | None = None, figure: Figure | None = None) -> Timeline:
+    """Replay a case and return its timeline.
 
     Args:
-        given: the case.
-        people: names of the writers; ``writer 7`` where there is none.
-        figure: whose rows can be told.
+        document: the case, as JSON.
+        people: names of the writers; a writer without one is called ``writer 7``.
+        figure: the figure of the case, which knows the rows of its files.
 
     Raises:
         BadRequest: the case is not in the format, or contradicts itself.
     """
-    case = cases.parse(given)
+    case = cases.parse(document)
     run = Replay(case)
     outcome = run.run()
     asked = {step.id: step.op for step in _all_steps(case.steps) if isinstance(step, Begin | Write)}
@@ -134,7 +134,7 @@ def timeline(given: JSON, *, people: Mapping[int, str] | None = None, figure: Fi
 
 
 def _all_steps(steps: Sequence[cases.Step]) -> Iterator[cases.Step]:
-    """Those between an attempt and its swap, too."""
+    """All steps, also those between an attempt and its swap."""
     for step in steps:
         yield step
         for inner in getattr(step, "between", ()):
@@ -142,7 +142,7 @@ def _all_steps(steps: Sequence[cases.Step]) -> Iterator[cases.Step]:
 
 
 class _View:
-    """A finished replay, looked at."""
+    """Reads a timeline from a finished replay."""
 
     def __init__(self, run: Replay, names: Names, figure: Figure | None) -> None:
         self._run = run
@@ -150,15 +150,15 @@ class _View:
         self._figure = figure
 
     def conflict(self, writer: int) -> Conflict | None:
-        """Why a writer was refused; with those who removed what it misses."""
+        """Why a writer was refused; for a missing file, with the snapshots that removed it."""
         found = self._run.conflicts.get(writer)
         if found is not None and found.rule == "C6":
             snapshots = self._run.head.snapshots.values()
-            found = replace(found, snapshots=who_removed(self._run.files, snapshots, found.paths))
+            found = replace(found, snapshots=removers_of(self._run.files, snapshots, found.paths))
         return found
 
     def moments(self) -> Iterator[Moment]:
-        """The events, those of one writer in a row taken together."""
+        """The events, with consecutive ones of one writer combined."""
         current: Moment | None = None
         for event in self._run.events:
             moment = self._moment(event)
@@ -173,32 +173,32 @@ class _View:
 
     def _moment(self, event: Event) -> Moment:
         if event.writer is None:
-            told = f"{event.what} {_detail(event.detail)}".strip()
-            return Moment(None, (told,), sight=self._after(event))
+            action = f"{event.what} {_detail(event.detail)}".strip()
+            return Moment(None, (action,), sight=self._after(event))
         if event.what == "refused" and event.conflict is not None:
-            told = f"checks: {event.conflict.rule}"
+            action = f"checks: {event.conflict.rule}"
         elif event.what == "exhausted":
-            told = "gives up"
+            action = "gives up"
         else:
-            told = _TOLD.get(event.what, event.what)
+            action = _ACTIONS.get(event.what, event.what)
         ended = event.what if event.what in ("committed", "refused", "exhausted") else ""
-        return Moment(event.writer, (told,), ended, self._after(event))
+        return Moment(event.writer, (action,), ended, self._after(event))
 
-    def _after(self, event: Event) -> Sight | None:
+    def _after(self, event: Event) -> ReaderView | None:
         if event.what == "committed":
             return self.sight(event.writer)
         if event.what == "rollback":
             return self.sight(json.loads(event.detail)["to"])
         return None
 
-    def sight(self, snapshot_id: int | None) -> Sight:
-        """What is live in a snapshot; nothing where it has expired since."""
+    def sight(self, snapshot_id: int | None) -> ReaderView:
+        """The live files of a snapshot; none if it has expired since."""
         snapshot = self._run.head.snapshots.get(snapshot_id) if snapshot_id is not None else None
         found: tuple[list[str], list[str]] = ([], [])
         for row in self._run.files.rows(snapshot) if snapshot is not None else ():
             found[row.content].extend(self._names.file(live.path) for live in self._run.files.live(row))
         data, deletes = (tuple(sorted(names)) for names in found)
-        return Sight(data, deletes, self._rows(data, deletes))
+        return ReaderView(data, deletes, self._rows(data, deletes))
 
     def _rows(self, data: Sequence[str], deletes: Sequence[str]) -> tuple[str, ...]:
         if self._figure is None:

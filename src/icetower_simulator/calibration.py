@@ -1,4 +1,4 @@
-"""Measured latencies as a provider: lognormal distributions fitted to samples, and how well they fit."""
+"""Turns measured latencies into a provider: fits lognormal distributions to samples, and shows how well they fit."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from icetower.errors import UsageError
 from icetower_simulator.latencies import MIB, PROVIDERS, Latency
 
 SAMPLES_MIN = 20
-"""Fewer tell too little of a spread."""
+"""Fewer samples show too little of the spread."""
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
 
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """A latency, and its samples' and its own percentiles side by side: (part, measured, fitted), in milliseconds."""
+    """A fitted latency, and percentiles as (fraction, measured, fitted), in milliseconds."""
 
     latency: Latency
     percentiles: tuple[tuple[float, float, float], ...]
@@ -48,7 +48,7 @@ def _at(ordered: Sequence[float], part: float) -> float:
 
 
 def _quantile(latency: Latency, part: float) -> float:
-    """By bisection: nothing of it is asked often."""
+    """By bisection, which is fast enough for the few calls."""
     low, high = -8.0, 8.0
     while high - low > 1e-9:
         z = (low + high) / 2
@@ -60,7 +60,7 @@ def _quantile(latency: Latency, part: float) -> float:
 
 
 def fitted_writes(samples_ms: Mapping[int, Sequence[float]]) -> tuple[float, float, float]:
-    """What a write takes by its size in bytes: base, milliseconds a MiB, and sigma. Raises `UsageError`."""
+    """A write's base in milliseconds, milliseconds per MiB, and sigma, from samples by size. Raises `UsageError`."""
     fits = {size: fitted(samples) for size, samples in samples_ms.items()}
     sizes = [size / MIB for size in fits]
     medians = [fit.latency.median_ms for fit in fits.values()]
@@ -73,10 +73,10 @@ def fitted_writes(samples_ms: Mapping[int, Sequence[float]]) -> tuple[float, flo
 
 
 def require_name(name: str) -> None:
-    """Raises `UsageError` where no provider can be called that."""
+    """Raises `UsageError` if a provider cannot have that name."""
     if name in PROVIDERS or not _NAME.fullmatch(name):
         raise UsageError(
-            f"a provider of one's own cannot be called {name!r}: it has letters, digits, - and _, and is none of "
+            f"a provider cannot be called {name!r}: use letters, digits, - and _, and none of the known names, "
             f"{', '.join(PROVIDERS)}"
         )
 
@@ -84,7 +84,7 @@ def require_name(name: str) -> None:
 def provider_section(
     name: str, read: Fit, writes_ms: Mapping[int, Sequence[float]], catalog_read: Fit, commit: Fit
 ) -> str:
-    """A provider for an experiment's file, as TOML. No call of it is faster than the fastest of all samples."""
+    """A provider for an experiment's file, as TOML. None of its calls is faster than the fastest of all samples."""
     base, slope, sigma = fitted_writes(writes_ms)
     fits = (read, catalog_read, commit, *(fitted(samples) for samples in writes_ms.values()))
     floor = min(fit.latency.floor_ms for fit in fits)
@@ -95,7 +95,7 @@ def provider_section(
     lines = [
         f"[providers.{name}]",
         f"get_ms = {pair(read)}            # median, sigma",
-        f"put_ms = [{base:.4g}, {slope:.4g}, {sigma:.4g}]     # base, milliseconds a MiB, sigma",
+        f"put_ms = [{base:.4g}, {slope:.4g}, {sigma:.4g}]     # base, milliseconds per MiB, sigma",
         f"catalog_read_ms = {pair(catalog_read)}",
         f"swap_ms = {pair(commit)}           # a whole commit, with the catalog's own write of the metadata",
         f"floor_ms = {floor:.4g}",

@@ -1,8 +1,8 @@
-"""Numba's door: what is compiled, and how the compiled form is kept on disk.
+"""The use of Numba: which functions are compiled, and how the compiled code is cached on disk.
 
-Numba keeps a compiled function for as long as its own file has not changed, whatever became of the functions that it
-calls. So only entry points are kept, and each holds `PROGRAM` in a closure, which Numba counts as part of the function:
-when any module of this room changes, all are compiled anew.
+Numba keeps a cached function as long as the function's own file has not changed, even if the functions that it calls
+have. So only entry points are cached, and each holds `PROGRAM` in a closure, which Numba counts as part of the
+function: when any module of this package changes, all are compiled again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def _program() -> int:
-    """A checksum over this room's sources; 0 where they are not files."""
+    """A checksum over this package's sources; 0 if they are not files."""
     checksum = 0
     for path in sorted(Path(__file__).parent.glob("*.py")):
         checksum = zlib.crc32(path.read_bytes(), checksum)
@@ -29,10 +29,10 @@ PROGRAM = _program()
 
 
 def compiled(function: F) -> F:
-    """Compile where it is called from compiled code. Arithmetic stays as IEEE has it: one seed gives one result."""
+    """Compile for calls from compiled code. Arithmetic stays IEEE 754: one seed gives one result."""
     return cast("F", numba.njit(error_model="numpy")(function))
 
 
 def kept(function: F) -> F:
-    """An entry point, kept on disk. It must close over the program's checksum (see above)."""
+    """Compile an entry point, cached on disk. It must close over the program's checksum (see above)."""
     return cast("F", numba.njit(cache=True, error_model="numpy")(function))

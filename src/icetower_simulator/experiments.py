@@ -1,6 +1,6 @@
-"""Experiments as files: a setup, what is swept, and figures that were printed elsewhere, to be held against.
+"""Experiments as files: a setup, the parameters that are swept, and published figures to compare with.
 
-The rows of an experiment are means over its seeds, one row a configuration.
+The rows of an experiment are means over its seeds, one row for each configuration.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from icetower_simulator.tallies import BEGUN, WHOLE, Figures, Outcome
 WINDOWS = {"begun": BEGUN, "whole": WHOLE}
 DRAWINGS = ("lines", "heat")
 POINTS_MAX, RUNS_MAX = 100_000, 1_000_000
-"""Configurations of an experiment, and runs of all of them."""
+"""Limits on the configurations of an experiment, and on the runs of all of them."""
 CLOSE = 0.03
-"""Two figures agree that differ by this share at most, or that round to the same text."""
+"""Two figures agree if they differ by this fraction at most, or round to the same text."""
 _SECTIONS = {"title", "model", "window", "draw", "seeds", "first_seed", "setup", "sweep", "printed", "providers"}
 
 Row = dict[str, Any]
@@ -33,7 +33,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Printed:
-    """Figures that were printed for one model. A row: values of what is swept, as numbers, and figures, as texts."""
+    """Published figures of one model. A row has the swept parameters' values, as numbers, and figures, as text."""
 
     model: str
     columns: tuple[str, ...]
@@ -42,14 +42,14 @@ class Printed:
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """What is simulated.
+    """An experiment's file.
 
     Attributes:
-        source: where it was read, for messages.
+        source: the file's name, for messages.
         window: `begun`: figures of the transactions that begin in the middle half of the run. `whole`: success over the
             whole run, latencies of the middle eight tenths.
-        providers: what may be named as storage and catalog: those of the package, and the file's own.
-        sweep: names of a setup's values, and all values of each; every combination is a configuration.
+        providers: the providers that a setup may name as storage and catalog: the package's, and the file's own.
+        sweep: parameters of the setup and their values; every combination is a configuration.
     """
 
     name: str
@@ -66,20 +66,23 @@ class Experiment:
     providers: Mapping[str, Provider] = field(default_factory=lambda: PROVIDERS)
 
     def points(self, model: str | None = None) -> list[tuple[Row, Setup]]:
-        """Every configuration: what is swept, and the setup. Raises `ConfigurationError`."""
+        """Every configuration: the swept parameters' values, and the setup. Raises `ConfigurationError`."""
         names = list(self.sweep)
         found: list[tuple[Row, Setup]] = []
         for values in itertools.product(*self.sweep.values()):
             swept = dict(zip(names, values, strict=True))
-            given = {"model": model or self.model, **self.setup, **swept}
-            found.append((swept, setup_from(given, self.source)))
+            raw = {"model": model or self.model, **self.setup, **swept}
+            found.append((swept, setup_from(raw, self.source)))
         return found
 
     def runs_each(self, seeds: int | None = None) -> int:
-        """How many runs each configuration gets. Raises `ConfigurationError`: too many in all."""
+        """The number of runs of each configuration. Raises `ConfigurationError` if all runs are too many."""
         count = seeds or self.seeds
         if count * math.prod(len(values) for values in self.sweep.values()) > RUNS_MAX:
-            raise ConfigurationError(f"{self.source}: {count:,} seeds a configuration are more than {RUNS_MAX:,} runs")
+            raise ConfigurationError(
+                f"{self.source}: {count:,} seeds for each configuration make more than {RUNS_MAX:,} runs; "
+                "ask for fewer seeds"
+            )
         return count
 
 
@@ -90,7 +93,7 @@ def names() -> list[str]:
 
 
 def load(name: str) -> Experiment:
-    """One that comes with the package, or one from a file. Raises `UsageError`, `ConfigurationError`."""
+    """An experiment of the package, or one from a file. Raises `UsageError`, `ConfigurationError`."""
     if name in names():
         text = resources.files("icetower_simulator").joinpath("experiments", f"{name}.toml").read_text()
         return parse(text, name, name)
@@ -109,7 +112,7 @@ def load(name: str) -> Experiment:
 
 
 def parse(text: str, name: str, source: str) -> Experiment:
-    """Raises `ConfigurationError`, which names the source."""
+    """An experiment from its TOML. Raises `ConfigurationError`, which names the source."""
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -117,23 +120,24 @@ def parse(text: str, name: str, source: str) -> Experiment:
     unknown = sorted(set(document) - _SECTIONS)
     if unknown:
         raise ConfigurationError(
-            f"{source}: {', '.join(unknown)} is nothing that an experiment has; it has {', '.join(sorted(_SECTIONS))}"
+            f"{source}: an experiment has no setting {', '.join(unknown)}; it has {', '.join(sorted(_SECTIONS))}"
         )
     tables = {key: document.get(key, {}) for key in ("setup", "sweep", "providers")}
     tables |= {f"providers.{key}": value for key, value in tables["providers"].items()} if _is_table(tables) else {}
     for key, value in tables.items():
         if not isinstance(value, dict):
-            raise ConfigurationError(f"{source}: [{key}] is a section of names and values, not {value!r}")
+            raise ConfigurationError(f"{source}: [{key}] must be a section of names and values, not {value!r}")
         if "model" in value:
-            raise ConfigurationError(f"{source}: model stands above all sections, so that it is that of every figure")
+            raise ConfigurationError(f"{source}: model must stand above all sections: it applies to every figure")
     sweep = document.get("sweep", {})
     if not isinstance(sweep, dict) or not all(isinstance(values, list) and values for values in sweep.values()):
-        raise ConfigurationError(f"{source}: [sweep] has a list of values for each name")
+        raise ConfigurationError(f"{source}: [sweep] must have a list of values for each name")
     try:
         printed = tuple(_printed(each, sweep) for each in document.get("printed", []))
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigurationError(
-            f"{source}: a [[printed]] has a model, columns and rows as long as these, and figures are numbers ({error})"
+            f"{source}: a [[printed]] must have a model, columns, and rows as long as these, whose figures are numbers "
+            f"({error})"
         ) from error
     if math.prod(len(values) for values in sweep.values()) > POINTS_MAX:
         raise ConfigurationError(f"{source}: [sweep] has more than {POINTS_MAX:,} combinations")
@@ -156,18 +160,20 @@ def parse(text: str, name: str, source: str) -> Experiment:
     )
     for key, allowed in (("window", tuple(WINDOWS)), ("draw", DRAWINGS), ("model", tuple(MODELS))):
         if getattr(found, key) not in allowed:
-            raise ConfigurationError(f"{source}: {key} is one of {', '.join(allowed)}, not {getattr(found, key)!r}")
-    for _, setup in found.points():  # a mistake is told before anything runs
+            raise ConfigurationError(
+                f"{source}: {key} must be one of {', '.join(allowed)}, not {getattr(found, key)!r}"
+            )
+    for _, setup in found.points():  # report a mistake before anything runs
         timing(setup, found.providers)
     for key, values in found.sweep.items():
         if len({tuple(value) if isinstance(value, list) else value for value in values}) < len(values):
-            raise ConfigurationError(f"{source}: [sweep] {key} has a value twice; each is a configuration of its own")
+            raise ConfigurationError(f"{source}: [sweep] {key} has a value twice; list each value once")
     return found
 
 
-def _printed(given: Mapping[str, Any], sweep: Mapping[str, Any]) -> Printed:
-    """Raises `KeyError`, `TypeError`, `ValueError`: it is none."""
-    found = Printed(str(given["model"]), tuple(given["columns"]), tuple(tuple(row) for row in given["rows"]))
+def _printed(raw: Mapping[str, Any], sweep: Mapping[str, Any]) -> Printed:
+    """Raises `KeyError`, `TypeError`, `ValueError` if the section is invalid."""
+    found = Printed(str(raw["model"]), tuple(raw["columns"]), tuple(tuple(row) for row in raw["rows"]))
     if found.model not in MODELS:
         raise ValueError(f"no model is called {found.model!r}")
     for row in found.rows:
@@ -184,7 +190,7 @@ def _is_table(tables: Mapping[str, Any]) -> bool:
 def _whole(document: Mapping[str, Any], name: str, default: int, source: str) -> int:
     value = document.get(name, default)
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 2**53:
-        raise ConfigurationError(f"{source}: {name} is a whole number above 0, not {value!r}")
+        raise ConfigurationError(f"{source}: {name} must be a whole number above 0, not {value!r}")
     return value
 
 
@@ -213,7 +219,7 @@ def _named(figures: Figures, prefix: str) -> Row:
 
 
 def mean_row(runs: Sequence[Row]) -> Row:
-    """The means over the seeds; `_sd` is their standard deviation. What no seed has is None."""
+    """The means over the seeds; `_sd` is the standard deviation. A figure that no seed has is None."""
     row: Row = {}
     names = dict.fromkeys(name for run in runs for name in run)
     for name in names:
@@ -223,12 +229,12 @@ def mean_row(runs: Sequence[Row]) -> Row:
     return row
 
 
-# ── Beside what was printed ──────────────────────────────────────────────────────────────────────────────────────────
+# ── Comparison with published figures ────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A figure beside the one that was printed. `sd`: by how much seeds differ."""
+    """A simulated figure beside the published one. `sd`: the standard deviation over the seeds."""
 
     where: Row
     figure: str
@@ -253,21 +259,21 @@ class Comparison:
 
 
 def compare(experiment: Experiment, model: str, rows: Sequence[Row]) -> Iterator[Comparison]:
-    """Every figure that was printed for the model, beside the row of its configuration."""
+    """Every published figure of the model, beside the row of its configuration."""
     for table in experiment.printed:
         if table.model != model:
             continue
         for values in table.rows:
-            given = dict(zip(table.columns, values, strict=True))
-            where = {name: value for name, value in given.items() if name in experiment.sweep}
+            raw = dict(zip(table.columns, values, strict=True))
+            where = {name: value for name, value in raw.items() if name in experiment.sweep}
             row = next((row for row in rows if all(row[name] == value for name, value in where.items())), None)
-            for name, value in given.items():
+            for name, value in raw.items():
                 if name not in where:
                     yield Comparison(where, name, str(value), *_figure(row, name))
 
 
 def _figure(row: Row | None, name: str) -> tuple[float | None, float | None]:
-    """A figure of a row, and its deviation; `_min` asks for minutes."""
+    """A figure of a row, and its standard deviation; a name in `_min` means minutes."""
     if row is None:
         return None, None
     if name.endswith("_min"):

@@ -1,4 +1,4 @@
-"""A binary heap of what is to happen: ties go by who was put in first, so that a run has one order of events."""
+"""A binary heap of pending events. Of two events at one time the one pushed first comes first: a run has one order."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import numpy as np
 from icetower_simulator.compiled import compiled
 
 ENTRY = np.dtype([("time", np.float64), ("order", np.int64), ("item", np.int64)])
-"""Entry 0 of a heap says in `order` how many there are; they stand from 1 on."""
+"""The `order` of entry 0 is the number of entries; they begin at 1."""
 
 
 @compiled
 def push(heap: Any, time: float, order: int, item: int) -> None:
-    """There must be room."""
+    """Add an entry; there must be room."""
     heap[0].order += 1
     place = heap[0].order
     while place > 1:
@@ -28,7 +28,7 @@ def push(heap: Any, time: float, order: int, item: int) -> None:
 
 @compiled
 def pop(heap: Any) -> None:
-    """Take the first entry out; there must be one."""
+    """Remove the first entry; there must be one."""
     length = heap[0].order
     heap[0].order = length - 1
     if length > 1:
@@ -37,13 +37,13 @@ def pop(heap: Any) -> None:
 
 @compiled
 def put_off(heap: Any, time: float, order: int) -> None:
-    """What was to happen first is to happen later."""
+    """Postpone the first entry."""
     _sink(heap, time, order, heap[1].item)
 
 
 @compiled
 def _sink(heap: Any, time: float, order: int, item: int) -> None:
-    """Put an entry in the place of the first, and set things right below it."""
+    """Replace the first entry, and restore the heap's order below it."""
     length = heap[0].order
     place = 1
     while True:

@@ -1,6 +1,6 @@
-"""How long storage and catalogs take: lognormal distributions with a floor, and the providers that were measured.
+"""Latencies of storage and catalogs: lognormal distributions with a floor, and the measured providers.
 
-A write's median grows with its size. All of it is data: what was measured elsewhere is a `Provider` like any other.
+A write's median grows with its size. All of it is data: a provider measured elsewhere is a `Provider` like any other.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from icetower_simulator.randoms import normal
 
 KIB, MIB = 1024, 1024 * 1024
 LARGEST_MS = 1e7
-"""Longer than anything that answers."""
+"""Longer than any call waits for an answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +33,14 @@ class Latency:
     def __post_init__(self) -> None:
         if not (0 < self.median_ms <= LARGEST_MS and 0 <= self.sigma <= 10 and 0 <= self.floor_ms <= LARGEST_MS):
             raise ConfigurationError(
-                f"a latency with median {self.median_ms} ms, sigma {self.sigma} and floor {self.floor_ms} ms is none: "
-                f"the median must be positive, the others not negative, sigma 10 at most, times {LARGEST_MS:g} ms"
+                f"a latency with median {self.median_ms} ms, sigma {self.sigma} and floor {self.floor_ms} ms is "
+                "invalid: the median must be positive, the others not negative, sigma at most 10, times at most "
+                f"{LARGEST_MS:g} ms"
             )
 
     @property
     def mean_ms(self) -> float:
-        """Exact, the floor included."""
+        """The exact mean, the floor included."""
         if self.sigma == 0:
             return max(self.median_ms, self.floor_ms)
         plain = self.median_ms * math.exp(self.sigma**2 / 2)
@@ -50,16 +51,16 @@ class Latency:
 
 
 def normal_below(z: float) -> float:
-    """The share of a standard normal distribution below `z`."""
+    """The fraction of a standard normal distribution below `z`."""
     return 0.5 * math.erfc(-z / math.sqrt(2))
 
 
 @dataclass(frozen=True, slots=True)
 class Provider:
-    """What a storage or a catalog takes for each of its operations.
+    """The latencies of a storage's or a catalog's operations.
 
     Attributes:
-        get: a read, whatever its size: small objects are dominated by fixed costs.
+        get: a read of any size: fixed costs dominate with small objects.
         put_base_ms, put_ms_per_mib, put_sigma: a write.
         swap: a conditional write, as a catalog's compare-and-swap.
         append: a conditional append; None where there is none.
@@ -100,42 +101,44 @@ def _measured(
     )
 
 
-def provider_from(name: str, given: Mapping[str, Any], source: str) -> Provider:
-    """A provider of one's own, from a file's section; each latency a list as `PROVIDERS` has it.
+def provider_from(name: str, section: Mapping[str, Any], source: str) -> Provider:
+    """A user's own provider, from a file's section; each latency is a list, as in `PROVIDERS`.
 
     Raises:
-        ConfigurationError: it is none; the message names the source.
+        ConfigurationError: the section is invalid; the message names the source.
     """
     lengths = {"get_ms": 2, "put_ms": 3, "swap_ms": 2, "append_ms": 2, "catalog_read_ms": 2}
-    told = f"{source}: the provider {name!r}"
+    subject = f"{source}: the provider {name!r}"
     if name in PROVIDERS:
-        raise ConfigurationError(f"{told} has the name of one that is known; give it another")
-    unknown = sorted(set(given) - {*lengths, "floor_ms"})
-    lacking = sorted({"get_ms", "put_ms", "swap_ms"} - set(given))
+        raise ConfigurationError(f"{subject}: one of the package's providers already has that name; choose another")
+    unknown = sorted(set(section) - {*lengths, "floor_ms"})
+    lacking = sorted({"get_ms", "put_ms", "swap_ms"} - set(section))
     if unknown or lacking:
         raise ConfigurationError(
-            f"{told} has get_ms, put_ms and swap_ms, and may have append_ms, catalog_read_ms and floor_ms; "
-            f"{', '.join(unknown or lacking)} is {'none of them' if unknown else 'lacking'}"
+            f"{subject} {'has no setting' if unknown else 'lacks'} {', '.join(unknown or lacking)}; it has get_ms, "
+            "put_ms and swap_ms, and may have append_ms, catalog_read_ms and floor_ms"
         )
     for key, length in lengths.items():
-        values = given.get(key, [1] * length)
+        values = section.get(key, [1] * length)
         if not isinstance(values, list) or len(values) != length or not all(_is_number(v) for v in values):
-            kinds = "median and sigma" if length == 2 else "base, milliseconds a MiB, and sigma"
-            raise ConfigurationError(f"{told}: {key} is a list of {length} numbers: {kinds}")
-    floor = given.get("floor_ms", 0)
+            kinds = "median and sigma" if length == 2 else "base, milliseconds per MiB, and sigma"
+            raise ConfigurationError(f"{subject}: {key} must be a list of {length} numbers: {kinds}")
+    floor = section.get("floor_ms", 0)
     if not _is_number(floor):
-        raise ConfigurationError(f"{told}: floor_ms is a number, not {floor!r}")
-    get, put, swap = given["get_ms"], given["put_ms"], given["swap_ms"]
+        raise ConfigurationError(f"{subject}: floor_ms must be a number, not {floor!r}")
+    get, put, swap = section["get_ms"], section["put_ms"], section["swap_ms"]
     try:
-        found = _measured(name, get, put, swap, given.get("append_ms"), floor)
-        if "catalog_read_ms" in given:
-            median, sigma = given["catalog_read_ms"]
+        found = _measured(name, get, put, swap, section.get("append_ms"), floor)
+        if "catalog_read_ms" in section:
+            median, sigma = section["catalog_read_ms"]
             found = replace(found, catalog_read=Latency(median, sigma, floor))
         found.put(0)
     except ConfigurationError as error:
-        raise ConfigurationError(f"{told}: {error.message}") from error
+        raise ConfigurationError(f"{subject}: {error.message}") from error
     if found.put_ms_per_mib < 0:
-        raise ConfigurationError(f"{told}: put_ms: milliseconds a MiB are 0 or more, not {found.put_ms_per_mib}")
+        raise ConfigurationError(
+            f"{subject}: put_ms: milliseconds per MiB must be 0 or more, not {found.put_ms_per_mib}"
+        )
     return found
 
 
@@ -178,8 +181,8 @@ def table(rows: Sequence[Latency]) -> Any:
 
 
 @compiled
-def lasting(io: Any, which: int) -> float:
-    """How long an operation takes this time, in milliseconds. `io`: a record as `sums.py` has it."""
+def duration_of(io: Any, which: int) -> float:
+    """Draw how long an operation takes, in milliseconds. `io`: a record of `sums.IO`."""
     sigma = io.latencies[which, 1]
     if sigma == 0.0:
         return io.latencies[which, 3]

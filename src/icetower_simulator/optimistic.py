@@ -1,13 +1,12 @@
-"""Plain optimistic concurrency: writers that prepare, swap, and try again where they lost. Compiled, driven by events.
+"""Plain optimistic concurrency: writers prepare, swap, and retry after a lost swap. Compiled, driven by events.
 
-A transaction in flight is a row with one event to come. Only what depends on what others do is an event: the moment
-when a catalog read takes effect, and a swap. The reads and writes in between are drawn together. Memory grows with what
-is in flight at once, and not with the simulated time.
+A transaction in flight is a row with one pending event. Only steps that depend on other writers are events: the moment
+when a catalog read takes effect, and a swap. The reads and writes in between are drawn together. Memory grows with the
+number of transactions in flight at once, not with the simulated time.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -15,6 +14,17 @@ import numpy as np
 
 from icetower_simulator.compiled import PROGRAM, compiled, kept
 from icetower_simulator.heap import ENTRY, pop, push, put_off
+from icetower_simulator.kernel import (
+    COMMON_FIELDS,
+    NEVER,
+    common_values,
+    count_transaction,
+    draw_gap,
+    draw_kind,
+    draw_runtime,
+    free_row,
+    zipf,
+)
 from icetower_simulator.latencies import (
     APPEND_LIST,
     CATALOG_READ,
@@ -25,19 +35,19 @@ from icetower_simulator.latencies import (
     PUT_MANIFEST,
     PUT_METADATA,
     Provider,
-    lasting,
+    duration_of,
 )
-from icetower_simulator.randoms import STATE, chosen, exponential, generator, normal, uniform
-from icetower_simulator.setup import FAST_APPEND, MERGE_APPEND, OVERWRITE, Setup, timing
-from icetower_simulator.sums import IO, durations, shared_by
-from icetower_simulator.tallies import TALLY, Outcome, count_end, new_tally, outcome
+from icetower_simulator.randoms import chosen, generator, uniform
+from icetower_simulator.setup import MERGE_APPEND, OVERWRITE, Setup, timing
+from icetower_simulator.sums import durations, shared_by
+from icetower_simulator.tallies import Outcome, new_tally, outcome
 
-# What happens next to a transaction.
+# A transaction's next event.
 STARTS, BEGINS, READS_HEAD, SWAPS_NOW, GIVES_UP, HOPS = range(6)
-_NEVER = 1e300
 
 RUN = np.dtype(
     [
+        *COMMON_FIELDS,
         ("effect", np.float64),
         ("refreshes_first", np.int64),
         ("metadata_files", np.int64),
@@ -46,7 +56,6 @@ RUN = np.dtype(
         ("reads_what_it_lacks", np.int64),
         ("counts_catalog_versions", np.int64),
         ("lists_appended", np.int64),
-        ("exponential", np.int64),
         ("table_scope", np.int64),
         ("retries", np.int64),
         ("backoff", np.float64),
@@ -54,35 +63,18 @@ RUN = np.dtype(
         ("backoff_jitter", np.float64),
         ("timeout", np.float64),
         ("reads_at_once", np.int64),
-        ("gap_mu", np.float64),
-        ("gap_sigma", np.float64),
-        ("runtime_mu", np.float64),
-        ("runtime_sigma", np.float64),
-        ("runtime_floor", np.float64),
-        ("fast_share", np.float64),
-        ("append_share", np.float64),
         ("conflict_probability", np.float64),
         ("merge_manifests_max", np.int64),
-        ("duration", np.float64),
-        ("window_start", np.float64),
-        ("window_end", np.float64),
         ("catalog", np.int64),
-        ("free", np.int64),
-        ("order", np.int64),
-        ("writers", np.int64),
         ("cold", np.int64),
         ("cpu", np.float64),
-        ("cpu_free", np.float64),
         ("ended", np.float64),
-        ("arrivals", STATE),
-        ("io", IO),
-        ("tally", TALLY),
     ]
 )
-"""A run: its setup in numbers (times in milliseconds), the catalog's version, how many rows are free, the number of the
-last event, when the writers' processor is free, when a writer ended last, its generators, and its tally."""
+"""A run: the common fields, the rest of its setup in numbers (times in milliseconds), the catalog's version, and when a
+writer ended last."""
 
-FLIGHT = np.dtype(
+TRANSACTION = np.dtype(
     [
         ("submitted", np.float64),
         ("started", np.float64),
@@ -101,9 +93,9 @@ FLIGHT = np.dtype(
         ("free", np.int64),
     ]
 )
-"""`rest`: of a round trip, after it has taken effect. `prepared`: its files are written, and still hold. `served`: the
-processor has done what comes before the look. `hops`: so many calls are still to be made, each as long as a `hop`.
-`free`: not its own, but the stack of free rows."""
+"""`rest`: the part of a round trip after it has taken effect. `prepared`: its files are written, and still valid.
+`served`: the processor has done the work that precedes the look at the head. `hops`: the number of calls still to be
+made, each as long as a `hop`. `free`: not the row's own value, but an element of the stack of free rows."""
 
 
 _HOPS = 4
@@ -111,8 +103,13 @@ _HOPS = 4
 
 
 class World(NamedTuple):
-    """Versions: a row for each table, the table's own first, then those of its partitions. Cumulated shares by which
-    tables and partitions are chosen, and the bins of latencies."""
+    """The state of a run besides its record.
+
+    Attributes:
+        versions: a row for each table: the table's own version, then those of its partitions.
+        table_shares, partition_shares: cumulated shares by which tables and partitions are chosen.
+        bins: the bins of latencies.
+    """
 
     versions: Any
     table_shares: Any
@@ -123,7 +120,7 @@ class World(NamedTuple):
 def simulate(setup: Setup, seed: int, providers: Mapping[str, Provider] = PROVIDERS) -> Outcome:
     """One run. The same setup and seed give the same result. Raises `ConfigurationError`."""
     run = np.zeros(1, RUN)
-    _enter(run[0], setup)
+    _fill(run[0], setup)
     times = timing(setup, providers)
     io = durations(times.in_order, generator(seed, 1), with_sums=setup.fast_append_ratio < 1)
     run[0]["io"] = io
@@ -140,54 +137,32 @@ def simulate(setup: Setup, seed: int, providers: Mapping[str, Provider] = PROVID
     return outcome(run[0]["tally"], bins, int(in_flight))
 
 
-def _enter(run: Any, setup: Setup) -> None:
+def _fill(run: Any, setup: Setup) -> None:
     """The setup in numbers."""
-    way = setup.way
-    sigma = setup.runtime_sigma
-    start, end = setup.window
-    entered = {
-        "effect": way.effect,
-        "refreshes_first": way.refreshes_first,
-        "metadata_files": way.metadata_files and not setup.metadata_inlined,
-        "manifest_each": way.manifest_each,
-        "keeps_without_overlap": way.keeps_without_overlap,
-        "reads_what_it_lacks": way.reads_what_it_lacks,
-        "counts_catalog_versions": way.counts_catalog_versions,
+    model = setup.effective_model
+    values = common_values(setup) | {
+        "effect": model.effect,
+        "refreshes_first": model.refreshes_first,
+        "metadata_files": model.metadata_files and not setup.metadata_inlined,
+        "manifest_each": model.manifest_each,
+        "keeps_without_overlap": model.keeps_without_overlap,
+        "reads_what_it_lacks": model.reads_what_it_lacks,
+        "counts_catalog_versions": model.counts_catalog_versions,
         "lists_appended": setup.lists_appended,
-        "exponential": way.arrivals == "exponential",
-        "table_scope": way.swap_scope == "table",
-        "retries": way.retries,
-        "backoff": way.backoff_ms,
-        "backoff_max": way.backoff_max_ms,
-        "backoff_jitter": way.backoff_jitter,
-        "timeout": way.commit_timeout_s * 1000,
-        "reads_at_once": way.reads_at_once,
-        "gap_mu": math.log(setup.inter_arrival_ms),
-        "gap_sigma": setup.arrival_sigma,
-        "runtime_mu": math.log(setup.runtime_s * 1000) - (sigma**2 / 2 if way.mean_runtime else 0.0),
-        "runtime_sigma": sigma,
-        "runtime_floor": setup.runtime_floor_s * 1000,
-        "fast_share": setup.fast_append_ratio,
-        "append_share": setup.fast_append_ratio + setup.merge_append_ratio,
+        "table_scope": model.swap_scope == "table",
+        "retries": model.retries,
+        "backoff": model.backoff_ms,
+        "backoff_max": model.backoff_max_ms,
+        "backoff_jitter": model.backoff_jitter,
+        "timeout": model.commit_timeout_s * 1000,
+        "reads_at_once": model.reads_at_once,
         "conflict_probability": setup.conflict_probability,
         "merge_manifests_max": setup.merge_manifests_max,
-        "duration": setup.duration_s * 1000,
-        "window_start": start * 1000,
-        "window_end": end * 1000,
-        "writers": setup.writers,
         "cold": setup.cold,
         "cpu": setup.client_cpu_ms / (1 + _HOPS),
     }
-    for name, value in entered.items():
+    for name, value in values.items():
         run[name] = value
-
-
-def zipf(count: int, skew: float) -> Any:
-    """Cumulated shares of `count` places by Zipf's law."""
-    weights = np.arange(1, count + 1, dtype=np.float64) ** -skew
-    cumulated = np.cumsum(weights / weights.sum())
-    cumulated[-1] = 1.0
-    return cumulated
 
 
 def _entry(program: int) -> Any:
@@ -195,7 +170,7 @@ def _entry(program: int) -> Any:
 
     @kept
     def run(runs: Any, world: World, touches: int) -> int:
-        return _course(runs[0], world, touches) if program >= 0 else -1
+        return _event_loop(runs[0], world, touches) if program >= 0 else -1
 
     return run
 
@@ -204,19 +179,19 @@ _run = _entry(PROGRAM)
 
 
 @compiled
-def _course(run: Any, world: World, touches: int) -> int:
-    """From the first arrival to the end of the time; returns how many are in flight then.
+def _event_loop(run: Any, world: World, touches: int) -> int:
+    """Run from the first arrival to the end of the simulated time; returns the number in flight at the end.
 
-    `touched`: the partitions of each flight, and after them the versions of these that it has seen. Flights that are
-    still at work wait in a heap of their own: they are many, and seldom looked at.
+    `touched`: the partitions of each transaction, and after them the versions of these that it has seen. Transactions
+    that still work wait in a heap of their own: they are many, and rarely looked at.
     """
     versions, bins = world.versions, world.bins
-    rows, touched, active, working = _flights(1024, touches)
+    rows, touched, active, working = _empty_rows(1024, touches)
     run.free = rows.shape[0]
-    arrival = 0.0 if run.writers > 0 else _gap(run)
+    arrival = 0.0 if run.writers > 0 else draw_gap(run)
     while True:
-        first = active[1].time if active[0].order > 0 else _NEVER
-        ready = working[1].time if working[0].order > 0 else _NEVER
+        first = active[1].time if active[0].order > 0 else NEVER
+        ready = working[1].time if working[0].order > 0 else NEVER
         now = min(arrival, first, ready)
         if now > run.duration:
             return rows.shape[0] - run.free
@@ -224,12 +199,12 @@ def _course(run: Any, world: World, touches: int) -> int:
         run.order += 1
         if now == first:
             slot = active[1].item
-            due = _happen(run, versions, bins, rows, touched, slot, now)
-            if due < _NEVER and rows[slot].next != BEGINS:
+            due = _handle(run, versions, bins, rows, touched, slot, now)
+            if due < NEVER and rows[slot].next != BEGINS:
                 put_off(active, due, run.order)
             else:
                 pop(active)
-                if due < _NEVER:
+                if due < NEVER:
                     push(working, due, run.order, slot)
                 elif run.writers > 0:  # the same writer begins anew
                     slot = _arrive(run, world, rows, touched, run.ended)
@@ -237,23 +212,23 @@ def _course(run: Any, world: World, touches: int) -> int:
         elif now == ready:
             slot = working[1].item
             pop(working)
-            push(active, _begin(run, rows, slot, now), run.order, slot)
+            push(active, _begin_commit(run, rows, slot, now), run.order, slot)
         else:
             if run.free == 0:
-                rows, touched, active, working = _larger(rows, touched, active, working)
+                rows, touched, active, working = _doubled(rows, touched, active, working)
                 run.free = rows.shape[0] // 2
             slot = _arrive(run, world, rows, touched, now)
             push(active, _ask_catalog(run, rows, slot, now, STARTS), run.order, slot)
             if run.writers == 0:
-                arrival = now + _gap(run)
+                arrival = now + draw_gap(run)
             elif run.tally.arrived >= run.writers:
-                arrival = _NEVER
+                arrival = NEVER
 
 
 @compiled
-def _flights(capacity: int, touches: int) -> Any:
-    """Room for so many flights, all of it free."""
-    rows = np.zeros(capacity, FLIGHT)
+def _empty_rows(capacity: int, touches: int) -> Any:
+    """Free rows for `capacity` transactions."""
+    rows = np.zeros(capacity, TRANSACTION)
     for slot in range(capacity):
         rows[slot].free = slot
     touched = np.zeros((capacity, 2 * touches), np.int64)
@@ -261,10 +236,10 @@ def _flights(capacity: int, touches: int) -> Any:
 
 
 @compiled
-def _larger(rows: Any, touched: Any, active: Any, working: Any) -> Any:
-    """The same with twice the room; there was none left."""
+def _doubled(rows: Any, touched: Any, active: Any, working: Any) -> Any:
+    """The same rows with twice the capacity, when all are taken."""
     capacity = rows.shape[0]
-    more_rows, more_touched, more_active, more_working = _flights(2 * capacity, touched.shape[1] // 2)
+    more_rows, more_touched, more_active, more_working = _empty_rows(2 * capacity, touched.shape[1] // 2)
     for slot in range(capacity):
         more_rows[slot] = rows[slot]
         more_rows[slot].free = capacity + slot
@@ -277,26 +252,18 @@ def _larger(rows: Any, touched: Any, active: Any, working: Any) -> Any:
 
 
 @compiled
-def _gap(run: Any) -> float:
-    if run.exponential:
-        return math.exp(run.gap_mu) * exponential(run.arrivals)
-    return math.exp(run.gap_mu + run.gap_sigma * normal(run.arrivals))
-
-
-@compiled
 def _arrive(run: Any, world: World, rows: Any, touched: Any, now: float) -> int:
-    """A transaction takes a row and decides what it is about."""
+    """A transaction takes a row; its kind, table and partitions are drawn."""
     run.free -= 1
     slot = rows[run.free].free
-    flight = rows[slot]
-    flight.submitted = now
-    flight.attempt = 0
-    flight.served = 0
-    flight.prepared = 0
-    flight.refreshing = run.refreshes_first
-    share = uniform(run.arrivals)
-    flight.kind = FAST_APPEND if share < run.fast_share else MERGE_APPEND if share < run.append_share else OVERWRITE
-    flight.table = chosen(world.table_shares, run.arrivals)
+    row = rows[slot]
+    row.submitted = now
+    row.attempt = 0
+    row.served = 0
+    row.prepared = 0
+    row.refreshing = run.refreshes_first
+    row.kind = draw_kind(run)
+    row.table = chosen(world.table_shares, run.arrivals)
     for place in range(touched.shape[1] // 2):
         again = True
         while again:
@@ -304,8 +271,8 @@ def _arrive(run: Any, world: World, rows: Any, touched: Any, now: float) -> int:
             again = False
             for earlier in range(place):
                 again = again or touched[slot, earlier] == touched[slot, place]
-    # How long it will work is drawn now, so that a workload is the same whatever becomes of it.
-    flight.started = max(math.exp(run.runtime_mu + run.runtime_sigma * normal(run.arrivals)), run.runtime_floor)
+    # Its runtime is drawn now, so that the workload is the same whatever the outcome of its commits.
+    row.started = draw_runtime(run)
     run.tally.arrived += 1
     return slot
 
@@ -313,55 +280,55 @@ def _arrive(run: Any, world: World, rows: Any, touched: Any, now: float) -> int:
 @compiled
 def _ask_catalog(run: Any, rows: Any, slot: int, now: float, then: int) -> float:
     """Read the catalog's state; returns when that takes effect."""
-    lasts = lasting(run.io, CATALOG_READ)
+    duration_ms = duration_of(run.io, CATALOG_READ)
     rows[slot].next = then
-    rows[slot].rest = (1.0 - run.effect) * lasts
+    rows[slot].rest = (1.0 - run.effect) * duration_ms
     run.tally.catalog_reads += 1
-    return now + run.effect * lasts
+    return now + run.effect * duration_ms
 
 
 @compiled
-def _happen(run: Any, versions: Any, bins: Any, rows: Any, touched: Any, slot: int, now: float) -> float:
-    """Something happens to a flight. Returns when the next thing will, or `_NEVER`."""
-    flight = rows[slot]
-    if flight.next == SWAPS_NOW:
+def _handle(run: Any, versions: Any, bins: Any, rows: Any, touched: Any, slot: int, now: float) -> float:
+    """Handle a transaction's event. Returns the time of its next one, or `NEVER`."""
+    row = rows[slot]
+    if row.next == SWAPS_NOW:
         return _swap(run, versions, bins, rows, touched, slot, now)
-    if flight.next == READS_HEAD:
+    if row.next == READS_HEAD:
         return _refresh(run, versions, rows, touched, slot, now)
-    if flight.next == HOPS:
+    if row.next == HOPS:
         return _hop(run, rows, slot, now)
-    if flight.next == STARTS:
-        _see(run, versions, rows, touched, slot)
-        flight.next = BEGINS
-        flight.started += now + flight.rest
-        return flight.started
+    if row.next == STARTS:
+        _note_versions(run, versions, rows, touched, slot)
+        row.next = BEGINS
+        row.started += now + row.rest
+        return row.started
     _end(run, bins, rows, slot, now, False)
-    return _NEVER
+    return NEVER
 
 
 @compiled
-def _see(run: Any, versions: Any, rows: Any, touched: Any, slot: int) -> None:
-    """Take the state as it is now for the flight's own."""
-    flight = rows[slot]
-    flight.catalog_seen = run.catalog
-    flight.table_seen = versions[flight.table, 0]
+def _note_versions(run: Any, versions: Any, rows: Any, touched: Any, slot: int) -> None:
+    """Note the current versions as the ones that the transaction works from."""
+    row = rows[slot]
+    row.catalog_seen = run.catalog
+    row.table_seen = versions[row.table, 0]
     touches = touched.shape[1] // 2
     for place in range(touches):
-        touched[slot, touches + place] = versions[flight.table, 1 + touched[slot, place]]
+        touched[slot, touches + place] = versions[row.table, 1 + touched[slot, place]]
 
 
 @compiled
-def _begin(run: Any, rows: Any, slot: int, now: float) -> float:
-    """Its work is done: it begins to commit."""
+def _begin_commit(run: Any, rows: Any, slot: int, now: float) -> float:
+    """The transaction's work is done: it begins to commit."""
     if run.refreshes_first:
         return _ask_catalog(run, rows, slot, now, READS_HEAD)
-    now = _computed(run, now)
+    now = _use_cpu(run, now)
     return _prepare(run, rows, slot, now, now)
 
 
 @compiled
-def _computed(run: Any, now: float) -> float:
-    """A part of an attempt's work is done by the writers' processor, one after the other; returns when it is."""
+def _use_cpu(run: Any, now: float) -> float:
+    """The writers' shared processor does one part of an attempt after the other; returns when this part is done."""
     if run.cpu == 0.0:
         return now
     run.cpu_free = max(run.cpu_free, now) + run.cpu
@@ -370,129 +337,124 @@ def _computed(run: Any, now: float) -> float:
 
 @compiled
 def _prepare(run: Any, rows: Any, slot: int, since: float, now: float) -> float:
-    """Write what is to be committed, unless that is done, and go for the swap; returns when that takes effect.
+    """Write the files of the commit, unless they are valid still, and send the swap; returns when that takes effect.
 
-    Where a processor is shared, the time from `since` on is spent in hops, and it is needed after each.
+    Where a processor is shared, the time since `since` is divided into hops, and each hop needs the processor.
     """
-    flight = rows[slot]
-    if not flight.prepared:
+    row = rows[slot]
+    if not row.prepared:
         if run.metadata_files:
             if not run.refreshes_first:  # else it was read by the refresh
-                now += lasting(run.io, GET)
+                now += duration_of(run.io, GET)
                 run.tally.reads += 1
-            now += lasting(run.io, PUT_METADATA)
+            now += duration_of(run.io, PUT_METADATA)
             run.tally.writes += 1
         if run.manifest_each:
-            now += lasting(run.io, PUT_MANIFEST)
+            now += duration_of(run.io, PUT_MANIFEST)
             run.tally.writes += 1
         if run.lists_appended:
-            now += lasting(run.io, APPEND_LIST)
+            now += duration_of(run.io, APPEND_LIST)
         else:
-            now += lasting(run.io, GET) + lasting(run.io, PUT_LIST)
+            now += duration_of(run.io, GET) + duration_of(run.io, PUT_LIST)
             run.tally.reads += 1
         run.tally.writes += 1
-        flight.prepared = 1
+        row.prepared = 1
     if run.cpu > 0.0:
-        flight.next = HOPS
-        flight.hops = _HOPS
-        flight.hop = (now - since) / _HOPS
-        return since + flight.hop
-    return _go(run, rows, slot, now)
+        row.next = HOPS
+        row.hops = _HOPS
+        row.hop = (now - since) / _HOPS
+        return since + row.hop
+    return _send_swap(run, rows, slot, now)
 
 
 @compiled
 def _hop(run: Any, rows: Any, slot: int, now: float) -> float:
-    """A call has been answered: the processor works on it, and the next one is made."""
-    flight = rows[slot]
-    flight.hops -= 1
-    now = _computed(run, now)
-    return now + flight.hop if flight.hops > 0 else _go(run, rows, slot, now)
+    """A call was answered: the processor works on the answer, then the next call is made."""
+    row = rows[slot]
+    row.hops -= 1
+    now = _use_cpu(run, now)
+    return now + row.hop if row.hops > 0 else _send_swap(run, rows, slot, now)
 
 
 @compiled
-def _go(run: Any, rows: Any, slot: int, now: float) -> float:
-    """Go for the swap; returns when it takes effect."""
-    flight = rows[slot]
-    lasts = lasting(run.io, COMMIT)
-    flight.next = SWAPS_NOW
-    flight.rest = (1.0 - run.effect) * lasts
+def _send_swap(run: Any, rows: Any, slot: int, now: float) -> float:
+    """Send the swap; returns when it takes effect."""
+    row = rows[slot]
+    duration_ms = duration_of(run.io, COMMIT)
+    row.next = SWAPS_NOW
+    row.rest = (1.0 - run.effect) * duration_ms
     run.tally.catalog_commits += 1
-    return now + run.effect * lasts
+    return now + run.effect * duration_ms
 
 
 @compiled
 def _swap(run: Any, versions: Any, bins: Any, rows: Any, touched: Any, slot: int, now: float) -> float:
     """The swap takes effect, or is lost."""
-    flight = rows[slot]
-    heard = now + flight.rest
-    if flight.table_seen == versions[flight.table, 0] if run.table_scope else flight.catalog_seen == run.catalog:
+    row = rows[slot]
+    answered = now + row.rest
+    if row.table_seen == versions[row.table, 0] if run.table_scope else row.catalog_seen == run.catalog:
         run.catalog += 1
         run.tally.swaps += 1
-        versions[flight.table, 0] += 1
+        versions[row.table, 0] += 1
         for place in range(touched.shape[1] // 2):
-            versions[flight.table, 1 + touched[slot, place]] += 1
-        _end(run, bins, rows, slot, heard, True)
-        return _NEVER
-    if run.refreshes_first and (flight.attempt >= run.retries or heard - flight.started > run.timeout):
-        flight.next = GIVES_UP
-        return heard
+            versions[row.table, 1 + touched[slot, place]] += 1
+        _end(run, bins, rows, slot, answered, True)
+        return NEVER
+    if run.refreshes_first and (row.attempt >= run.retries or answered - row.started > run.timeout):
+        row.next = GIVES_UP
+        return answered
     if run.backoff > 0.0:
-        pause = min(run.backoff * 2.0**flight.attempt, run.backoff_max)
-        heard += pause * (1.0 + run.backoff_jitter * uniform(run.io.state))
-    return _ask_catalog(run, rows, slot, heard, READS_HEAD)
+        pause = min(run.backoff * 2.0**row.attempt, run.backoff_max)
+        answered += pause * (1.0 + run.backoff_jitter * uniform(run.io.state))
+    return _ask_catalog(run, rows, slot, answered, READS_HEAD)
 
 
 @compiled
 def _refresh(run: Any, versions: Any, rows: Any, touched: Any, slot: int, now: float) -> float:
-    """It sees the head: what it missed decides what it has to read, and whether it may go on."""
-    flight = rows[slot]
-    missed = versions[flight.table, 0] - flight.table_seen
+    """The transaction sees the head. The versions that it missed decide what it reads, and whether it continues."""
+    row = rows[slot]
+    missed = versions[row.table, 0] - row.table_seen
     touches = touched.shape[1] // 2
     changed = 0
     for place in range(touches):
-        changed += versions[flight.table, 1 + touched[slot, place]] != touched[slot, touches + place]
-    if run.cpu > 0.0 and not flight.served:
-        flight.served = 1
-        return _computed(run, now)
-    flight.served = 0
+        changed += versions[row.table, 1 + touched[slot, place]] != touched[slot, touches + place]
+    if run.cpu > 0.0 and not row.served:
+        row.served = 1
+        return _use_cpu(run, now)
+    row.served = 0
     since = now
-    now += flight.rest
-    lacks = missed > 0 or not run.reads_what_it_lacks or (run.cold and flight.refreshing)
+    now += row.rest
+    lacks = missed > 0 or not run.reads_what_it_lacks or (run.cold and row.refreshing)
     if run.metadata_files and lacks:
-        now += lasting(run.io, GET)
+        now += duration_of(run.io, GET)
         run.tally.reads += 1
-    gives_up = not flight.refreshing and flight.attempt >= run.retries
-    if changed > 0 and flight.kind == OVERWRITE:
-        history = run.catalog - flight.catalog_seen if run.counts_catalog_versions else (missed - 1) * changed
+    gives_up = not row.refreshing and row.attempt >= run.retries
+    if changed > 0 and row.kind == OVERWRITE:
+        history = run.catalog - row.catalog_seen if run.counts_catalog_versions else (missed - 1) * changed
         now += shared_by(run.reads_at_once, history, run.io)
         run.tally.reads += history
         gives_up = gives_up or (run.conflict_probability > 0.0 and uniform(run.io.state) < run.conflict_probability)
-    elif changed > 0 and flight.kind == MERGE_APPEND:
+    elif changed > 0 and row.kind == MERGE_APPEND:
         manifests = min(missed, run.merge_manifests_max)
-        now += shared_by(run.reads_at_once, manifests, run.io) + lasting(run.io, PUT_MANIFEST)
+        now += shared_by(run.reads_at_once, manifests, run.io) + duration_of(run.io, PUT_MANIFEST)
         run.tally.reads += manifests
         run.tally.writes += 1
     if gives_up:
-        flight.next = GIVES_UP
+        row.next = GIVES_UP
         return now
-    if flight.refreshing:
-        flight.refreshing = 0
+    if row.refreshing:
+        row.refreshing = 0
     else:
-        flight.attempt += 1
+        row.attempt += 1
         holds = missed == 0 if run.reads_what_it_lacks else run.keeps_without_overlap and changed == 0
-        flight.prepared = 1 if holds else 0
-    _see(run, versions, rows, touched, slot)
+        row.prepared = 1 if holds else 0
+    _note_versions(run, versions, rows, touched, slot)
     return _prepare(run, rows, slot, since, now)
 
 
 @compiled
 def _end(run: Any, bins: Any, rows: Any, slot: int, now: float, committed: bool) -> None:
-    """Count it, and free its row."""
-    flight = rows[slot]
-    begun = run.window_start <= flight.submitted < run.window_end
-    whole = flight.submitted > 0.1 * run.duration and now < 0.9 * run.duration
-    latency = now - flight.started
-    count_end(run.tally, bins, flight.kind, committed, begun, whole, flight.attempt, latency, flight.submitted)
-    rows[run.free].free = slot
-    run.free += 1
+    """Count a transaction that has ended, and free its row."""
+    count_transaction(run, run.tally, bins, rows[slot], now, committed, rows[slot].attempt)
+    free_row(run, rows, slot)
     run.ended = now

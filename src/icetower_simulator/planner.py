@@ -1,8 +1,7 @@
-"""Which pattern holds a workload, today and at ten times the load, and where each breaks.
+"""Finds the patterns that sustain a workload, today and at ten times the load, and the load at which each breaks.
 
 A pattern holds a load if 95 % of the transactions commit, and 99 % of those are visible in the table within the
-freshness that is wanted. Every number comes of a simulated run; where a pattern breaks is looked for by doubling the
-load.
+required freshness. Every number comes from a simulated run; the breaking point is searched by doubling the load.
 """
 
 from __future__ import annotations
@@ -15,45 +14,45 @@ from typing import Any
 
 from icetower.errors import ConfigurationError, UsageError
 from icetower_simulator.experiments import Row
-from icetower_simulator.given import checked
 from icetower_simulator.latencies import PROVIDERS
-from icetower_simulator.pool import one
+from icetower_simulator.pool import run_one
 from icetower_simulator.setup import Setup, timing
 from icetower_simulator.tallies import BEGUN, WHOLE, Outcome
+from icetower_simulator.validation import validated
 
 SUCCESS_PCT = 95.0
-"""What must commit, for a pattern to hold."""
+"""The percentage that must commit for a pattern to hold."""
 GROWTH = 10
-"""Advice is for today's load and for so many times as much."""
+"""Advice is for today's load and for this multiple of it."""
 _MULTIPLES = tuple(2.0**power for power in range(-3, 11))
 _RATE_MAX_PER_S = 1_000.0
-"""Beyond this nothing is simulated: what holds it holds `more than` that."""
+"""Higher loads are not simulated: a pattern that holds this one is said to hold `more than` it."""
 _TRANSACTIONS = 10_000
-"""As many are in a run, or more where it would be over before the first ones have done their work."""
+"""Transactions in a run; more if it would otherwise end before the first ones have done their work."""
 _DURATION_MIN_S = 300.0
 _HOUR_S = 3600.0
 _YEAR_S = 366 * 24 * _HOUR_S
 _MANY = 1_000_000
-"""Writers, partitions, and writes under way at once, beyond which nothing is simulated."""
+"""The limit on writers, on partitions, and on writes in progress at once."""
 _SLOT_MIN_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """What writes to one table.
+    """The writers of one table.
 
     Attributes:
-        agents: how many write.
+        agents: the number of writers.
         writes_per_hour: of each agent.
         appends: share of writes that add rows and depend on nothing that they have read.
-        partitions: among how many the writes are spread evenly.
+        partitions: the number of partitions over which the writes are spread evenly.
         own_partitions: each agent writes to partitions of its own.
         work_s: mean time between an agent's reading and its commit.
         storage: a provider of the simulator; `catalog_latency_ms`: a round trip to the catalog.
-        freshness_s: within how long a write is to be visible in the table.
-        job_s: what a job of the mediator or the collector takes besides its reads and writes; `interval_s`: how often
-            it runs, and how long a slot is. None: a third of the freshness.
-        read_usd_per_1000, write_usd_per_1000: requests to the storage; as S3 Standard has it unless said otherwise.
+        freshness_s: the time within which a write must be visible in the table.
+        job_s: how long a job of the mediator or the collector takes besides its reads and writes.
+        interval_s: how often such a job runs, and how long a slot is. None: a third of the freshness.
+        read_usd_per_1000, write_usd_per_1000: price of requests to the storage; by default those of S3 Standard.
     """
 
     title: str = "workload"
@@ -90,15 +89,15 @@ class Workload:
             f"storage: one of {', '.join(PROVIDERS)}, not {self.storage!r}": self.storage in PROVIDERS,
             f"agents x writes_per_hour: {_RATE_MAX_PER_S / GROWTH:g} writes a second at most": self.rate_per_s
             <= _RATE_MAX_PER_S / GROWTH,
-            "agents x writes_per_hour: a write in a year at least": self.rate_per_s * _YEAR_S >= 1,
-            f"agents x writes_per_hour x work_s: {_MANY // GROWTH:,} writes under way at once at most": self.rate_per_s
+            "agents x writes_per_hour: one write a year at least": self.rate_per_s * _YEAR_S >= 1,
+            f"agents x writes_per_hour x work_s: {_MANY // GROWTH:,} writes at work at once at most": self.rate_per_s
             * self.work_s
             <= _MANY // GROWTH,
             f"agents x writes_per_hour x interval_s (or a third of freshness_s): {_MANY // GROWTH:,} writes between "
             "two runs of a job at most": self.rate_per_s * self.period_s <= _MANY // GROWTH,
         }.items():
             if not holds:
-                raise ConfigurationError(f"the workload is not one: {rule}")
+                raise ConfigurationError(f"the workload is invalid; {rule}")
 
     @property
     def rate_per_s(self) -> float:
@@ -106,14 +105,14 @@ class Workload:
 
     @property
     def period_s(self) -> float:
-        """How often a job runs, or how long a slot is."""
+        """The interval of a job, or the length of a slot."""
         return self.interval_s or self.freshness_s / 3
 
-    def setup(self, times: float, **changed: Any) -> Setup:
-        """At so many times the load."""
+    def setup(self, times: float, **overrides: Any) -> Setup:
+        """The setup at a multiple of today's load."""
         rate = self.rate_per_s * times
         duration = max(_TRANSACTIONS / rate, _DURATION_MIN_S, 6 * self.work_s, 8 * self.period_s)
-        given: dict[str, Any] = {
+        values: dict[str, Any] = {
             "model": "client",
             "inter_arrival_ms": 1000 / rate,
             "fast_append_ratio": self.appends,
@@ -129,8 +128,8 @@ class Workload:
             "server_cpu_ms": self.server_cpu_ms,
             "duration_s": duration,
         }
-        setup = Setup(**given | changed)
-        # With slots, everybody must have had a few turns.
+        setup = Setup(**values | overrides)
+        # With slots, every agent must have had a few turns.
         cycles_s = 4 * setup.agents * setup.interval_s if setup.pattern == "slots" else 0.0
         cycles_s = min(cycles_s, GROWTH * _MANY / rate)
         return replace(setup, duration_s=max(duration, cycles_s))
@@ -139,41 +138,44 @@ class Workload:
 def workload_from(text: str, source: str) -> Workload:
     """A workload from a TOML file. Raises `ConfigurationError`, which names the source."""
     try:
-        given = tomllib.loads(text)
+        document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigurationError(f"{source} is not TOML: {error}") from error
-    return workload_of(given, source)
+    return workload_of(document, source)
 
 
-def workload_of(given: Mapping[str, Any], source: str) -> Workload:
-    """Raises `ConfigurationError`, which names the source."""
-    values = checked(Workload, given, "a workload", source)
+def workload_of(values: Mapping[str, Any], source: str) -> Workload:
+    """A workload from settings by name. Raises `ConfigurationError`, which names the source."""
+    settings = validated(Workload, values, "a workload", source)
     try:
-        return Workload(**values)
+        return Workload(**settings)
     except ConfigurationError as error:
         raise ConfigurationError(f"{source}: {error.message}") from error
 
 
-def workload_of_log(attempts: Sequence[Mapping[str, Any]], **given: Any) -> Workload:
-    """What a tower's log of attempts tells: who writes, how often, and how much of it appends.
+def workload_of_log(attempts: Sequence[Mapping[str, Any]], **settings: Any) -> Workload:
+    """The workload seen in a tower's log of attempts: the writers, their rate, and the share of appends.
 
     Args:
         attempts: with `principal`, `operation` and `at_ms` each.
-        given: what the log can't tell, as a workload has it.
+        settings: settings of a workload that the log does not show.
 
     Raises:
-        UsageError: there is too little in the log.
+        UsageError: the log is too short.
     """
-    # The log also has reads that were refused, and changes of tables that are no commits.
+    # The log also has reads that were refused, and changes of tables that are not commits.
     attempts = [each for each in attempts if each["operation"] != "read" and each.get("outcome") != "done"]
     times = sorted(int(attempt["at_ms"]) for attempt in attempts)
     if len(times) < 2 or times[-1] - times[0] < 60_000:
-        raise UsageError("the log has too little to plan by: two attempts a minute apart at least")
+        raise UsageError(
+            "the log is too short to plan by: it needs at least two attempts that are a minute apart; name a "
+            "workload's file instead"
+        )
     agents = len({attempt["principal"] for attempt in attempts})
     hours = (times[-1] - times[0]) / 1000 / _HOUR_S
     appends = sum(attempt["operation"] == "append" for attempt in attempts) / len(attempts)
     seen = {"agents": agents, "writes_per_hour": (len(attempts) - 1) / hours / agents, "appends": round(appends, 3)}
-    return workload_of({**seen, **given}, "the log")
+    return workload_of({**seen, **settings}, "the log")
 
 
 # ── Patterns ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -181,23 +183,23 @@ def workload_of_log(attempts: Sequence[Mapping[str, Any]], **given: Any) -> Work
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A way to write, what it is, and what of a setup makes it."""
+    """A pattern, its description, and the setup's values that select it."""
 
     name: str
-    said: str
-    changed: Mapping[str, Any]
+    description: str
+    overrides: Mapping[str, Any]
 
 
 def candidates(workload: Workload) -> list[Candidate]:
-    """The ways that are open to a workload: whoever replaces rows can't do so by appends alone."""
-    # Slots as long as lets everybody have a turn within the freshness, but no shorter than a slow commit takes.
+    """The patterns that suit a workload: an agent that replaces rows cannot use appends alone."""
+    # Each agent gets a slot within the freshness, but no slot is shorter than a slow commit.
     shortest_s = max(_SLOT_MIN_S, 2 * _commit_s(workload))
     slot_s = workload.interval_s or max(shortest_s, workload.freshness_s / (2 * workload.agents))
     wait_s = max(workload.freshness_s, workload.work_s)
     found = [
         Candidate("optimistic", "Iceberg's clients, each for itself", {"partitions": 1}),
         Candidate("lock", "a lock on the table, held while one commits", {"pattern": "lock"}),
-        Candidate("group", "Icetower commits what waits as one", {"pattern": "group"}),
+        Candidate("group", "Icetower commits all waiting writes as one", {"pattern": "group"}),
         Candidate("slots", "each agent commits in its own time slot", {"pattern": "slots", "interval_s": slot_s}),
         Candidate("intents", "partitions are reserved before the work", {"pattern": "intents", "deadline_s": wait_s}),
     ]
@@ -205,7 +207,7 @@ def candidates(workload: Workload) -> list[Candidate]:
         found.insert(1, Candidate("isolated", "the same, in partitions of their own", {}))
     if workload.appends == 1:
         found.append(
-            Candidate("appends", "Icetower's fast path: named files, one snapshot a group", {"pattern": "appends"})
+            Candidate("appends", "Icetower's fast path: named files, one snapshot per group", {"pattern": "appends"})
         )
     found.append(Candidate("wal", "rows go into a log, and a mediator merges them", {"pattern": "wal"}))
     found.append(Candidate("collector", "deltas are staged, and a job merges them", {"pattern": "collector"}))
@@ -213,20 +215,21 @@ def candidates(workload: Workload) -> list[Candidate]:
 
 
 def _commit_s(workload: Workload) -> float:
-    """What a client takes for a commit on average, if nobody is in its way."""
+    """How long an undisturbed client's commit takes on average."""
     times = timing(workload.setup(1.0))
     steps = (times.catalog_read, times.get, times.get, times.put_list, times.put_metadata, times.commit)
     return sum(step.mean_ms for step in steps) / 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Assessed:
+class Assessment:
     """A pattern at one load.
 
     Attributes:
-        fresh_p99_s: until a write is visible.
-        wasted_pct: work of agents and their clients that came to nothing.
-        usd_per_1000: requests to the storage, for a thousand commits; `requests`: for one, the catalog's included.
+        fresh_p99_s: the time until a write is visible.
+        wasted_pct: the share of the agents' and their clients' work that was in vain.
+        requests: requests to storage and catalog for one commit.
+        usd_per_1000: price of the requests to the storage for a thousand commits.
     """
 
     times: float
@@ -245,24 +248,25 @@ class Assessed:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What is to be said of a pattern.
+    """The findings about a pattern.
 
     Attributes:
-        holds_to, breaks_at: the highest load, as a multiple of today's, at which it was seen to hold, and the lowest at
-            which it was seen not to; None: none was seen.
+        curve: the pattern at growing loads; `today`, `grown`: at today's load, and at `GROWTH` times as much.
+        holds_to: the highest load, as a multiple of today's, up to which it held in all runs; None: it held none.
+        breaks_at: the lowest load at which it did not hold; None: it held all.
     """
 
     candidate: Candidate
-    curve: tuple[Assessed, ...]
-    today: Assessed
-    grown: Assessed
+    curve: tuple[Assessment, ...]
+    today: Assessment
+    grown: Assessment
     holds_to: float | None
     breaks_at: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Patterns, the best first."""
+    """The patterns for a workload, the best first."""
 
     workload: Workload
     advice: tuple[Advice, ...]
@@ -286,16 +290,16 @@ class Plan:
         }
 
 
-def _figures(assessed: Assessed) -> Row:
-    found = {field.name: getattr(assessed, field.name) for field in fields(Assessed)}
+def _figures(assessed: Assessment) -> Row:
+    found = {field.name: getattr(assessed, field.name) for field in fields(Assessment)}
     return {name: None if math.isnan(value) else value for name, value in found.items()}
 
 
-def plan(workload: Workload, told: Callable[[int, int], None] | None = None, seed: int = 1) -> Plan:
+def plan(workload: Workload, on_progress: Callable[[int, int], None] | None = None, seed: int = 1) -> Plan:
     """Simulate every pattern at a range of loads, and rank them.
 
-    Those come first that hold today and grown, then those that hold today; among equals the one that is more than twice
-    as fresh, then the one that breaks later, then the one that costs less.
+    First come the patterns that hold today's load and the grown one, then those that hold today's; among equals the one
+    that is more than twice as fresh, then the one that breaks later, then the one that costs less.
     """
     options = candidates(workload)
     advice: list[Advice] = []
@@ -303,27 +307,27 @@ def plan(workload: Workload, told: Callable[[int, int], None] | None = None, see
         curve = _curve(workload, option, seed)
         broken = next((each.times for each in curve if not each.holds(workload)), None)
         today, grown = (next(each for each in curve if each.times == times) for times in (1.0, float(GROWTH)))
-        advice.append(Advice(option, curve, today, grown, _held(workload, curve), broken))
-        if told is not None:
-            told(len(options), number)
+        advice.append(Advice(option, curve, today, grown, _highest_load_held(workload, curve), broken))
+        if on_progress is not None:
+            on_progress(len(options), number)
     return Plan(workload, tuple(sorted(advice, key=lambda each: _rank(workload, each))))
 
 
-def _curve(workload: Workload, option: Candidate, seed: int) -> tuple[Assessed, ...]:
-    """A pattern at growing loads: at today's and the grown one, and as far as twice in a row it did not hold."""
-    found: list[Assessed] = []
+def _curve(workload: Workload, option: Candidate, seed: int) -> tuple[Assessment, ...]:
+    """A pattern at growing loads: today's, the grown one, and others until it did not hold twice in a row."""
+    found: list[Assessment] = []
     wanted = {1.0, float(GROWTH)}
     for times in sorted({*_MULTIPLES, *wanted}):
         over = [each for each in found[-2:] if not each.holds(workload)]
         rate = workload.rate_per_s * times
         few = rate <= _RATE_MAX_PER_S and rate * max(workload.work_s, workload.period_s) <= _MANY
         if times in wanted or (len(over) < 2 and few):
-            found.append(assess(workload, option, times, one(workload.setup(times, **option.changed), seed)))
+            found.append(assess(workload, option, times, run_one(workload.setup(times, **option.overrides), seed)))
     return tuple(found)
 
 
-def _held(workload: Workload, curve: Sequence[Assessed]) -> float | None:
-    """The highest load up to which all hold."""
+def _highest_load_held(workload: Workload, curve: Sequence[Assessment]) -> float | None:
+    """The highest load up to which the pattern held every load."""
     held: float | None = None
     for each in curve:
         if not each.holds(workload):
@@ -340,20 +344,20 @@ def _rank(workload: Workload, advice: Advice) -> tuple[Any, ...]:
     return (-holds, fresh, -(advice.holds_to or 0), advice.today.usd_per_1000)
 
 
-def assess(workload: Workload, candidate: Candidate, times: float, outcome: Outcome) -> Assessed:
-    """What a run says of a pattern at a load."""
+def assess(workload: Workload, candidate: Candidate, times: float, outcome: Outcome) -> Assessment:
+    """Assess a pattern at one load by a run's outcome."""
     figures, whole = outcome.figures[BEGUN], outcome.figures[WHOLE]
     committed = max(whole.committed, 1)
     ended = whole.committed + whole.failed
     tried = 0.0 if math.isnan(whole.mean_retries) else whole.mean_retries
     mean_s = 0.0 if math.isnan(whole.mean_s) else whole.mean_s
-    # Who waited for an intent in vain has not begun to work; whoever else fails has done all of it.
+    # An agent that waited for an intent in vain has not begun to work; any other that fails has done all its work.
     worked = 0.0 if candidate.name == "intents" else workload.work_s
     lost_s = whole.failed * worked + whole.committed * mean_s * tried / (1 + tried)
     spent_s = whole.failed * worked + whole.committed * (workload.work_s + mean_s)
     usd = outcome.reads * workload.read_usd_per_1000 + outcome.writes * workload.write_usd_per_1000
     requests = outcome.reads + outcome.writes + outcome.catalog_reads + outcome.catalog_commits
-    return Assessed(
+    return Assessment(
         times=times,
         commits_per_s=outcome.commits_per_s,
         success_pct=figures.success_pct if ended else math.nan,
@@ -375,7 +379,7 @@ _NOTES: Mapping[str, str] = {
     "group": "commits by its own client; the tower rebases and groups them",
     "appends": "rows by the fast path: Tower.append names files, a group becomes one snapshot",
     "slots": "the region moves with the clock; your scheduler gives each agent its turn",
-    "wal": "rows come through the write-ahead log alone; run `icetower mediate` every so often",
+    "wal": "rows come through the write-ahead log alone; run `icetower mediate` at regular intervals",
     "collector": "agents append deltas to a staging table; one job merges them",
     "intents": "an agent asks for its partitions before it works (request_partition)",
 }
@@ -394,8 +398,8 @@ def contracts(
     apart = workload.agents > 1 and (shares > 1 or only_appends)
     agents = min(first, shares if shares > 1 else workload.agents) if apart else 1
     names = (agent, *(f"{agent}_{number}" for number in range(2, agents + 1)))
-    whose = "another one for each agent" if apart else "all agents are principals of this one"
-    about = f"# {_NOTES[pattern]}.\n" + (f"# {whose[0].upper()}{whose[1:]}.\n" if workload.agents > 1 else "")
+    sharing = "Each agent needs a contract of its own" if apart else "All agents are principals of this contract"
+    about = f"# {_NOTES[pattern]}.\n" + (f"# {sharing}.\n" if workload.agents > 1 else "")
     texts = [about + _contract(workload, pattern, table, name, (at, shares)) for at, name in enumerate(names)]
     if pattern in _JOBS:
         texts.append(_JOBS[pattern].format(table=table, agent=agent))
@@ -404,7 +408,7 @@ def contracts(
 
 _JOBS: Mapping[str, str] = {
     "wal": """\
-# The mediator's own: it merges the log into the table, and keeps its books in `system`.
+# The mediator's contract: it merges the log into the table, and records its progress in `system`.
 version: 1
 agent: {agent}_mediator
 owner: my-team@example.com
@@ -415,7 +419,7 @@ tables:
 reads: [{table}_wal, system.*]
 """,
     "collector": """\
-# The job's own: it merges what is staged into the table, and removes it from the staging table.
+# The job's contract: it merges the staged rows into the table, and removes them from the staging table.
 version: 1
 agent: {agent}_collector
 owner: my-team@example.com
@@ -428,14 +432,14 @@ tables:
 
 
 def _shares(workload: Workload, pattern: str) -> int:
-    """Among how many owners the partitions are divided; 1: whoever writes may write anywhere."""
+    """The number of owners that share the partitions; 1: every writer may write anywhere."""
     if workload.own_partitions:
         return workload.agents
     return min(workload.partitions, workload.agents) if pattern in ("isolated", "intents") else 1
 
 
 def _contract(workload: Workload, pattern: str, table: str, agent: str, share: tuple[int, int]) -> str:
-    """One agent's. `share`: which of how many shares of the partitions is its own."""
+    """One agent's contract. `share`: the number of its share of the partitions, and how many shares there are."""
     number, shares = share
     staged = pattern == "collector"
     region: list[str] = []
@@ -465,7 +469,7 @@ def _contract(workload: Workload, pattern: str, table: str, agent: str, share: t
         lines.append("    read_scope: owned")
     if pattern == "wal":
         lines += [
-            f"  - table: {table}_wal   # PARTITIONED BY _agent: nobody writes rows in another agent's name",
+            f"  - table: {table}_wal   # PARTITIONED BY _agent: no agent writes rows in another agent's name",
             "    operations: [append]",
             "    partitions:",
             f"      - _agent: [{agent}]",

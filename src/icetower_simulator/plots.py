@@ -1,4 +1,4 @@
-"""Plots of an experiment as SVG: lines along one axis, or heat maps of two. Each says which model made it.
+"""Plots of an experiment as SVG: lines along one axis, or heat maps over two. Each names its model.
 
 In heat maps, cells are hatched where fewer than 95 % of the transactions commit, and more densely below 80 %.
 """
@@ -20,7 +20,7 @@ from icetower_simulator.experiments import Comparison, Experiment, Row
 from icetower_simulator.planner import SUCCESS_PCT, Plan
 
 INK, SOFT, GRID = "#22262b", "#6b737c", "#e4e7ea"
-# Colours that people with colour-blindness tell apart (Okabe and Ito).
+# Colours that colour-blind people can tell apart (Okabe and Ito).
 COLORS = ("#1468a8", "#c8501e", "#1a8f6a", "#e39a1c", "#b8679c", "#56b4e9", "#8a7a10", "#555555")
 STYLE: Any = {
     "font.family": "DejaVu Sans",
@@ -80,7 +80,7 @@ HATCH_BELOW = ((80.0, "xxxx"), (95.0, "////"))
 
 
 def plots(experiment: Experiment, model: str, rows: Sequence[Row], compared: Sequence[Comparison]) -> dict[str, str]:
-    """Every plot of an experiment by its file's name without ending. The same rows give the same bytes."""
+    """Every plot of an experiment, by its file's name without the suffix. The same rows give the same bytes."""
     if not experiment.sweep:
         return {}
     with mpl.rc_context(STYLE):
@@ -94,7 +94,7 @@ def label(name: str) -> str:
 
 
 def as_svg(figure: Figure) -> str:
-    """Without the time of day and other things that differ each time."""
+    """The figure as SVG, without the date and other metadata that would differ each time."""
     out = io.StringIO()
     figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
     return out.getvalue()
@@ -104,7 +104,7 @@ def as_svg(figure: Figure) -> str:
 
 
 def _curves(experiment: Experiment, model: str, rows: Sequence[Row], compared: Sequence[Comparison]) -> str:
-    """Throughput, success and latency along the axis that is swept last; a line for each value of the others."""
+    """Throughput, success and latency along the axis swept last; one line for each combination of the others."""
     *others, axis = experiment.sweep
     figure = Figure(figsize=(10.5, 3.6), layout="constrained")
     figure.suptitle(f"{experiment.name}: {experiment.title} (model {model})", x=0.01, ha="left", fontsize=11)
@@ -116,8 +116,8 @@ def _curves(experiment: Experiment, model: str, rows: Sequence[Row], compared: S
         for panel, figure_name in ((rate, "commits_per_s"), (success, "success_pct")):
             _line(panel, xs, group, figure_name, color=color, label=name)
         if len(groups) == 1:
-            for (percentile, said), shade in zip(PERCENTILES, COLORS, strict=False):
-                _line(latency, xs, group, percentile, color=shade, label=said)
+            for (percentile, name_shown), shade in zip(PERCENTILES, COLORS, strict=False):
+                _line(latency, xs, group, percentile, color=shade, label=name_shown)
         else:
             _line(latency, xs, group, "p50_s", color=color, label=f"{name}, P50")
             _line(latency, xs, group, "p99_s", color=color, linestyle=":", marker="", label=f"{name}, P99")
@@ -143,22 +143,22 @@ def _curves(experiment: Experiment, model: str, rows: Sequence[Row], compared: S
 def _grouped(rows: Sequence[Row], others: Sequence[str]) -> list[tuple[str, list[Row]]]:
     groups: dict[str, list[Row]] = {}
     for row in rows:
-        groups.setdefault(", ".join(_said(name, row[name]) for name in others), []).append(row)
+        groups.setdefault(", ".join(_series_part(name, row[name]) for name in others), []).append(row)
     return list(groups.items())
 
 
-def _said(name: str, value: Any) -> str:
+def _series_part(name: str, value: Any) -> str:
     return str(value) if isinstance(value, str) else f"{label(name)} {value}"
 
 
 def _axis(values: Sequence[Any], group: Sequence[Row], axis: str) -> tuple[list[int], list[Any]]:
-    """Places along the axis, evenly spaced, the lightest load first."""
+    """Positions along the axis, evenly spaced, the lightest load first."""
     numbers = all(isinstance(value, int | float) for value in values)
     places = sorted(values, reverse=axis == "inter_arrival_ms") if numbers else list(values)
     return [places.index(row[axis]) for row in group], places
 
 
-def _line(panel: Any, xs: Sequence[int], group: Sequence[Row], name: str, **how: Any) -> None:
+def _line(panel: Any, xs: Sequence[int], group: Sequence[Row], name: str, **style: Any) -> None:
     points = sorted(
         (x, row[name], row.get(f"{name}_sd") or 0.0)
         for x, row in zip(xs, group, strict=True)
@@ -167,14 +167,14 @@ def _line(panel: Any, xs: Sequence[int], group: Sequence[Row], name: str, **how:
     if not points:
         return
     places, values, spread = (np.array(each) for each in zip(*points, strict=True))
-    panel.plot(places, values, **{"marker": "o"} | how)
-    panel.fill_between(places, values - spread, values + spread, color=how["color"], alpha=0.15, linewidth=0)
+    panel.plot(places, values, **{"marker": "o"} | style)
+    panel.fill_between(places, values - spread, values + spread, color=style["color"], alpha=0.15, linewidth=0)
 
 
 def _crosses(
     rate: Any, success: Any, latency: Any, axis: str, experiment: Experiment, compared: Sequence[Comparison]
 ) -> None:
-    """What was printed, as crosses, where it was printed for nothing but this axis."""
+    """Published figures as crosses, if they depend on this axis alone."""
     panels = {"commits_per_s": rate, "success_pct": success, **{name: latency for name, _ in PERCENTILES}}
     _, places = _axis(experiment.sweep[axis], (), axis)
     for each in compared:
@@ -198,14 +198,16 @@ def _crosses(
 
 def _heat_maps(experiment: Experiment, model: str, rows: Sequence[Row]) -> dict[str, str]:
     """Success and latency of each kind of transaction; throughput of all."""
-    found = {"throughput": _heat_map(experiment, model, rows, "commits_per_s", "success_pct", "commits a second")}
-    for kind, said in KIND_NAMES.items():
+    drawn = {"throughput": _heat_map(experiment, model, rows, "commits_per_s", "success_pct", "commits a second")}
+    for kind, name_shown in KIND_NAMES.items():
         if any(row.get(f"{kind}_success_pct") is not None for row in rows):
             success = f"{kind}_success_pct"
-            found[f"{kind}-success"] = _heat_map(experiment, model, rows, success, success, f"{said}, committed (%)")
-            title = f"{said}, mean commit latency (s)"
-            found[f"{kind}-latency"] = _heat_map(experiment, model, rows, f"{kind}_mean_s", success, title)
-    return found
+            drawn[f"{kind}-success"] = _heat_map(
+                experiment, model, rows, success, success, f"{name_shown}, committed (%)"
+            )
+            title = f"{name_shown}, mean commit latency (s)"
+            drawn[f"{kind}-latency"] = _heat_map(experiment, model, rows, f"{kind}_mean_s", success, title)
+    return drawn
 
 
 def _heat_map(experiment: Experiment, model: str, rows: Sequence[Row], name: str, success: str, title: str) -> str:
@@ -221,9 +223,9 @@ def _heat_map(experiment: Experiment, model: str, rows: Sequence[Row], name: str
     panel = figure.subplots()
     percent = name.endswith("_pct")
     norm = Normalize(0, 100) if percent else _log_norm(values)
-    shown = panel.imshow(values, cmap="viridis" if percent else "viridis_r", norm=norm, aspect="auto", origin="lower")
+    image = panel.imshow(values, cmap="viridis" if percent else "viridis_r", norm=norm, aspect="auto", origin="lower")
     plain = FormatStrFormatter("%g")
-    bar = figure.colorbar(shown, ax=panel, pad=0.02, format=plain)
+    bar = figure.colorbar(image, ax=panel, pad=0.02, format=plain)
     bar.ax.yaxis.set_minor_formatter(plain)
     bar.ax.tick_params(which="both", labelsize=8)
     for (y, x), value in np.ndenumerate(values):
@@ -234,7 +236,7 @@ def _heat_map(experiment: Experiment, model: str, rows: Sequence[Row], name: str
         text = f"{value:.0f}" if percent or value >= 99.5 else f"{value:.2f}" if value < 1 else f"{value:.1f}"
         panel.text(
             x, y, text, ha="center", va="center", fontsize=8, color="white" if dark else INK,
-            bbox={"boxstyle": "round,pad=0.12", "facecolor": shown.cmap(norm(value)), "edgecolor": "none"},
+            bbox={"boxstyle": "round,pad=0.12", "facecolor": image.cmap(norm(value)), "edgecolor": "none"},
         )  # fmt: skip
     panel.set_xticks(range(len(xs)), [f"{value:g}" for value in xs])
     panel.set_yticks(range(len(ys)), [f"{value:g}" for value in ys])
@@ -263,7 +265,7 @@ def _cell(panel: Any, x: int, y: int, share: float) -> None:
 
 
 def plan_plot(plan: Plan) -> str:
-    """Success and freshness of every pattern by the load, with what is wanted, as SVG."""
+    """Success and freshness of every pattern by the load, with the required values, as SVG."""
     workload = plan.workload
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(10.5, 4.2), layout="constrained")
@@ -276,11 +278,11 @@ def plan_plot(plan: Plan) -> str:
         success, fresh = figure.subplots(1, 2)
         for each in plan.advice:
             color, marker = LOOKS[each.candidate.name]
-            how: Any = {"color": color, "marker": marker, "markersize": 4}
-            how |= {"linestyle": "-" if each.today.holds(workload) else (0, (3, 2)), "linewidth": 1.5}
+            style: Any = {"color": color, "marker": marker, "markersize": 4}
+            style |= {"linestyle": "-" if each.today.holds(workload) else (0, (3, 2)), "linewidth": 1.5}
             loads = [assessed.times for assessed in each.curve]
-            success.plot(loads, [assessed.success_pct for assessed in each.curve], label=each.candidate.name, **how)
-            fresh.plot(loads, [assessed.fresh_p99_s for assessed in each.curve], **how)
+            success.plot(loads, [assessed.success_pct for assessed in each.curve], label=each.candidate.name, **style)
+            fresh.plot(loads, [assessed.fresh_p99_s for assessed in each.curve], **style)
         success.axhline(SUCCESS_PCT, color=SOFT, linewidth=1, linestyle=":")
         fresh.axhline(workload.freshness_s, color=SOFT, linewidth=1, linestyle=":")
         fresh.set_yscale("log")

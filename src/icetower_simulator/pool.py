@@ -1,4 +1,4 @@
-"""Many runs in a few processes. A run depends on its setup and seed alone, so it is the same whoever does it."""
+"""Many runs in a few processes. A run depends on its setup and seed alone, so it is the same in every process."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ Job = tuple[Setup, int]
 """A setup and a seed."""
 
 
-def one(setup: Setup, seed: int, providers: Mapping[str, Provider] | None = None) -> Outcome:
-    """One run, whatever the pattern. The same setup and seed give the same result. Raises `ConfigurationError`."""
+def run_one(setup: Setup, seed: int, providers: Mapping[str, Provider] | None = None) -> Outcome:
+    """One run of any pattern. The same setup and seed give the same result. Raises `ConfigurationError`."""
     return (simulate if setup.pattern == "optimistic" else serve)(setup, seed, providers or PROVIDERS)
 
 
 def run_all(
     jobs: Sequence[Job], workers: int | None = None, providers: Mapping[str, Provider] | None = None
 ) -> Iterator[tuple[int, Outcome]]:
-    """Do all jobs; each is told with its position, as soon as it is done.
+    """Do all jobs; yields each one's position and outcome as soon as it is done.
 
     Args:
-        providers: besides what the package has; all that setups may name.
-        workers: processes; as many as there are processors if None. With one, everything happens in this process.
+        providers: all that setups may name; None: those of the package.
+        workers: processes; None: one for each processor. With one, everything happens in this process.
     """
     count = min(workers or os.cpu_count() or 1, len(jobs))
     if count <= 1:
         for position, (setup, seed) in enumerate(jobs):
-            yield position, one(setup, seed, providers)
+            yield position, run_one(setup, seed, providers)
         return
-    compile_now({setup.pattern for setup, _ in jobs})  # once, before all workers would do it
-    # The long ones first, so that none is left to one worker at the end.
+    compile_now({setup.pattern for setup, _ in jobs})  # once, before every worker would do it
+    # Long jobs first, so that none keeps a single worker busy at the end.
     order = sorted(range(len(jobs)), key=lambda position: (_gap_ms(jobs[position][0]), position))
     with ProcessPoolExecutor(count, mp_context=get_context("spawn")) as pool:
-        under_way = {pool.submit(one, *jobs[position], providers): position for position in order}
+        under_way = {pool.submit(run_one, *jobs[position], providers): position for position in order}
         for done in as_completed(under_way):
             yield under_way.pop(done), done.result()
 
@@ -50,20 +50,20 @@ def _gap_ms(setup: Setup) -> float:
 
 
 def compile_now(patterns: Collection[str]) -> None:
-    """Compile what some patterns need, or find what was compiled before."""
+    """Compile the code for some patterns, or load what was compiled before."""
     for pattern in {"optimistic" if pattern == "optimistic" else "group" for pattern in patterns}:
-        one(Setup(duration_s=1.0, inter_arrival_ms=500.0, pattern=pattern), 0)
+        run_one(Setup(duration_s=1.0, inter_arrival_ms=500.0, pattern=pattern), 0)
 
 
-def gathered(
+def outcomes_of(
     jobs: Sequence[Job],
     workers: int | None,
-    told: Callable[[], None] = lambda: None,
+    on_done: Callable[[], None] = lambda: None,
     providers: Mapping[str, Provider] | None = None,
 ) -> list[Outcome]:
-    """All outcomes in the order of their jobs. `told` is called after each."""
+    """The outcomes in the order of their jobs. `on_done` is called after each job."""
     found: dict[int, Outcome] = {}
     for position, outcome in run_all(jobs, workers, providers):
         found[position] = outcome
-        told()
+        on_done()
     return [found[position] for position in range(len(jobs))]

@@ -1,6 +1,6 @@
 """Random numbers of a run: xoshiro256++ (Blackman and Vigna), seeded by splitmix64, and normals by the ziggurat.
 
-A run owns its generator, so its numbers depend on its seed alone, whoever else runs beside it.
+A run owns its generator, so its numbers depend on its seed alone, not on runs beside it.
 """
 
 from __future__ import annotations

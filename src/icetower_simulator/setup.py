@@ -1,10 +1,10 @@
-"""What a run simulates: the workload, where the table lies, and how its writers commit.
+"""The setup of a run: the workload, the storage and catalog of the table, and how its writers commit.
 
 Three models of plain optimistic concurrency are known by name:
 
 published   reproduces the published tables: the first attempt works from the snapshot taken at the start
 corrected   the same after its author's correction: all metadata is read and written, round trips take effect half-way
-client      what Iceberg's clients do: they refresh before they commit, back off, and read several files at a time
+client      as Iceberg's clients: they refresh before they commit, back off, and read several files at a time
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from types import MappingProxyType
 from typing import Any
 
 from icetower.errors import ConfigurationError
-from icetower_simulator.given import checked
 from icetower_simulator.latencies import INSTANT, KIB, PROVIDERS, Latency, Provider, constant
+from icetower_simulator.validation import validated
 
 FAST_APPEND, MERGE_APPEND, OVERWRITE = 0, 1, 2
 KINDS = ("append", "merge_append", "overwrite")
@@ -28,15 +28,15 @@ class Model:
     """How writers commit.
 
     Attributes:
-        effect: the part of a catalog's round trip after which it takes effect.
-        refreshes_first: the first attempt works from the head, not from what was there at the start.
+        effect: the fraction of a catalog's round trip after which it takes effect.
+        refreshes_first: the first attempt works from the head, not from the snapshot at the start.
         metadata_files: table metadata is a file of its own, read and written by each attempt.
         manifest_each: each attempt writes the manifest, too.
-        keeps_without_overlap: what was prepared stays valid where a lost swap was about something else.
-        reads_what_it_lacks: nothing is read or written anew while the table has not changed.
+        keeps_without_overlap: prepared files stay valid if the swap lost to a commit to other partitions.
+        reads_what_it_lacks: nothing is read or written again while the table has not changed.
         counts_catalog_versions: an overwrite reads a list for each commit to the catalog that it missed; else for each
-            version of its table that it missed but the head, in each of its partitions that has changed.
-        mean_runtime: the runtime given is the mean; else the median.
+            version of its table that it missed, except the head, in each of its partitions that has changed.
+        mean_runtime: the runtime of the setup is the mean; else the median.
     """
 
     name: str
@@ -92,7 +92,7 @@ PATTERNS: MappingProxyType[str, str] = MappingProxyType(
     {
         "optimistic": "each writer swaps by itself, and retries",
         "lock": "each writer holds the table's lock while it commits",
-        "group": "the tower commits what waits as one",
+        "group": "the tower commits all waiting writes as one",
         "appends": "the tower folds named data files into one snapshot",
         "wal": "appends to a write-ahead log, merged by a mediator",
         "slots": "each agent commits in its own time slot",
@@ -103,17 +103,17 @@ PATTERNS: MappingProxyType[str, str] = MappingProxyType(
 ARRIVALS = ("lognormal", "exponential")
 SCOPES = ("catalog", "table")
 ARRIVALS_MAX, AT_ONCE_MAX = 100_000_000, 10_000_000
-"""Transactions in a run, and of these at once: minutes, and about a gigabyte."""
+"""Limits on the transactions in a run, and on those in flight at once: minutes of time, and about a gigabyte."""
 FROM_MODEL = (
     "arrivals", "swap_scope", "retries", "backoff_ms", "backoff_max_ms", "backoff_jitter", "commit_timeout_s",
     "reads_at_once",
 )  # fmt: skip
-"""What the model says unless the setup does."""
+"""Fields of the model that a setup may override."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """One configuration. What is None is as the model has it.
+    """One configuration. A field that is None takes the model's value.
 
     Attributes:
         inter_arrival_ms: scale of the gaps between arrivals: their median if lognormal, their mean if exponential.
@@ -123,29 +123,29 @@ class Setup:
         swap_scope: whether a swap loses to every other commit to the catalog, or to those of its table.
         table_skew, partition_skew: exponent of Zipf's law by which tables and partitions are chosen; 0 is uniform.
         partitions_per_commit: how many different partitions a transaction writes.
-        conflict_probability: that an overlap, once examined, turns out to be a true conflict.
+        conflict_probability: the probability that an overlap, once examined, is a true conflict.
         lists_appended: manifest lists are appended to, not read and written again.
         metadata_inlined: the catalog holds the table metadata. The last four are for the pattern `optimistic` alone.
         runtime_s, runtime_sigma, runtime_floor_s: how long a transaction works before it commits: lognormal.
-        manifest_bytes, list_bytes, metadata_bytes: what is written.
-        merge_manifests_max: as many manifests a merge append reads at most, one for each version that it missed.
-        window_s: transactions that begin within it make the figures; None: the second quarter and the third.
+        manifest_bytes, list_bytes, metadata_bytes: sizes of the files written.
+        merge_manifests_max: the most manifests that a merge append reads, one for each version that it missed.
+        window_s: the figures are of the transactions that begin in this window; None: the middle half of the run.
         pattern: how writers are coordinated (`PATTERNS`); `optimistic`: not at all.
-        writers: so many of them, each beginning its next transaction as soon as the last has ended; 0: transactions
-            arrive by themselves.
-        cold: whoever begins to commit knows nothing of the table and reads its metadata, as in benchmarks whose writers
-            load the table each time.
+        writers: the number of writers, each of which begins its next transaction as soon as the last has ended; 0:
+            transactions arrive on their own.
+        cold: a writer that begins to commit has nothing of the table and reads its metadata, as in benchmarks whose
+            writers load the table each time.
         client_cpu_ms: processor time of a writer for each attempt, where all writers share one processor; 0: each has
-            a machine of its own. What follows is for other patterns than `optimistic`.
-        agents: how many there are to share the slots.
-        interval_s: how often the mediator or the collector looks, or how long a slot is.
-        job_s: what a job of the mediator or collector takes besides its reads and writes.
+            a machine of its own. The fields below are for other patterns than `optimistic`.
+        agents: the number of agents that share the slots.
+        interval_s: the interval of the mediator or the collector, or the length of a slot.
+        job_s: how long a job of the mediator or collector takes besides its reads and writes.
         server_cpu_ms: processor time of the tower for each commit, before it waits for its group.
         group_cpu_ms, member_cpu_ms: the same for each group, and for each of its members, before its files are written.
         deadline_s: how long a commit or an intent waits for its turn.
         group_max, appends_max, pipeline_max, append_interval_s: the tower's limits on groups.
-        prepared: what clients write for a commit of their own was written before.
-        data_bytes: size of the data file that a fast-path append, a log or a collector's delta consists of.
+        prepared: clients have written the files of their own commits beforehand.
+        data_bytes: size of the data file of a fast-path append, a log entry or a collector's delta.
     """
 
     model: str = "published"
@@ -203,16 +203,16 @@ class Setup:
     def __post_init__(self) -> None:
         for rule, holds in _rules(self).items():
             if not holds:
-                raise ConfigurationError(f"the setup is not one: {rule}")
+                raise ConfigurationError(f"the setup is invalid; {rule}")
 
     @property
-    def way(self) -> Model:
-        """The model, with what the setup says otherwise."""
+    def effective_model(self) -> Model:
+        """The model, with the values that the setup overrides."""
         model = MODELS[self.model]
-        changed = {name: value for name in FROM_MODEL if (value := getattr(self, name)) is not None}
+        overrides = {name: value for name in FROM_MODEL if (value := getattr(self, name)) is not None}
         if self.catalog_append and self.swap_scope is None:
-            changed["swap_scope"] = "table"
-        return Model(**{field.name: getattr(model, field.name) for field in fields(Model)} | changed)
+            overrides["swap_scope"] = "table"
+        return Model(**{field.name: getattr(model, field.name) for field in fields(Model)} | overrides)
 
     @property
     def window(self) -> tuple[float, float]:
@@ -221,26 +221,26 @@ class Setup:
     @property
     def mean_gap_ms(self) -> float:
         """The mean time between two arrivals."""
-        lognormal = self.way.arrivals == "lognormal"
+        lognormal = self.effective_model.arrivals == "lognormal"
         return self.inter_arrival_ms * (math.exp(self.arrival_sigma**2 / 2) if lognormal else 1.0)
 
     @property
     def load(self) -> tuple[float, float]:
-        """How many transactions arrive in a run, and how many of them work at once, roughly."""
+        """Roughly: how many transactions arrive in a run, and how many of them work at once."""
         if self.writers > 0:
             return self.writers * max(self.duration_s, 1.0), float(self.writers)
-        mean_s = self.runtime_s * (1.0 if self.way.mean_runtime else math.exp(self.runtime_sigma**2 / 2))
+        mean_s = self.runtime_s * (1.0 if self.effective_model.mean_runtime else math.exp(self.runtime_sigma**2 / 2))
         arrivals = self.duration_s * 1000 / self.mean_gap_ms
         return arrivals, arrivals * min(max(mean_s, self.runtime_floor_s) / self.duration_s, 1.0)
 
 
 def _rules(setup: Setup) -> Mapping[str, bool]:
-    """What every setup keeps to, in words."""
+    """The rules of every setup, as text, and whether this one meets them."""
     return _values(setup) | _bounds(setup)
 
 
 def _bounds(setup: Setup) -> dict[str, bool]:
-    """What keeps a run within some memory and time."""
+    """The limits that keep a run's memory and time bounded."""
     known = setup.model in MODELS and max(setup.runtime_sigma, setup.arrival_sigma) <= 10 and setup.mean_gap_ms > 0
     arrivals, at_once = setup.load if known and setup.duration_s > 0 else (0.0, 0.0)
     return {
@@ -307,9 +307,9 @@ def _values(setup: Setup) -> dict[str, bool]:
     }
 
 
-def setup_from(given: Mapping[str, Any], source: str) -> Setup:
+def setup_from(section: Mapping[str, Any], source: str) -> Setup:
     """A setup from a file's section. Raises `ConfigurationError`, which names the source."""
-    values = checked(Setup, given, "a setup", source)
+    values = validated(Setup, section, "a setup", source)
     try:
         return Setup(**values)
     except ConfigurationError as error:
@@ -318,7 +318,7 @@ def setup_from(given: Mapping[str, Any], source: str) -> Setup:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """The latencies of a setup's operations, all of them found."""
+    """The latencies of a setup's operations."""
 
     get: Latency
     put_manifest: Latency
@@ -332,20 +332,20 @@ class Timing:
     @property
     def in_order(self) -> tuple[Latency, ...]:
         """As `latencies.py` numbers them."""
-        append = self.append_list or self.put_list  # never asked for, where nothing can be appended
+        append = self.append_list or self.put_list  # a placeholder where the storage has no appends
         return (self.get, self.put_manifest, self.put_list, self.put_metadata, append, self.catalog_read, self.commit)
 
 
 def timing(setup: Setup, providers: Mapping[str, Provider] = PROVIDERS) -> Timing:
-    """Raises `ConfigurationError` where a provider is unknown, or can't do what is asked."""
+    """The latencies of a setup. Raises `ConfigurationError` if a provider is unknown, or lacks a needed operation."""
     storage = _provider(setup.storage, providers)
     catalog = _provider(setup.catalog, providers)
     if setup.catalog == INSTANT:
         catalog = constant(INSTANT, setup.catalog_latency_ms)
     if setup.lists_appended and storage.append is None:
-        raise ConfigurationError(f"lists_appended: nothing can be appended to at the storage {storage.name!r}")
+        raise ConfigurationError(f"lists_appended: the storage {storage.name!r} has no conditional append")
     if setup.catalog_append and catalog.append is None:
-        raise ConfigurationError(f"catalog_append: nothing can be appended to at the catalog {catalog.name!r}")
+        raise ConfigurationError(f"catalog_append: the catalog {catalog.name!r} has no conditional append")
     return Timing(
         get=storage.get,
         put_manifest=storage.put(setup.manifest_bytes),

@@ -1,10 +1,10 @@
-"""The time that k reads take one after the other, or several at a time, without drawing each of them.
+"""The time that k reads take, one after the other or several at a time, without drawing each of them.
 
-An overwrite that lost reads the manifest list of every snapshot that it missed: thousands of reads, drawn alike. The
+An overwrite that lost its swap reads the manifest list of every snapshot that it missed: thousands of equal draws. The
 distribution of a sum of 8, 16, 32, … reads is computed once, by the discrete Fourier transform of the single read's,
-and kept as quantiles; a sum of k reads is one draw for each binary digit of k, and the last few reads one by one. That
-is no approximation by a normal distribution: skewness and tails are those of the sum. The tests hold it against sums
-that are drawn read by read, and against exact moments.
+and kept as quantiles; a sum of k reads is one draw for each binary digit of k, and the last few reads one by one. This
+does not approximate by a normal distribution: skewness and tails are those of the sum. The tests compare it with sums
+that are drawn read by read, and with exact moments.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from icetower_simulator.compiled import PROGRAM, compiled, kept
-from icetower_simulator.latencies import GET, LATENCIES, Latency, lasting, normal_below, table
+from icetower_simulator.latencies import GET, LATENCIES, Latency, duration_of, normal_below, table
 from icetower_simulator.randoms import STATE, normal
 
 _CELLS = 1 << 17
@@ -25,7 +25,7 @@ _FIRST, _LAST = 3, 17
 """Sums of 2^3 to 2^17 reads are tabulated; longer ones are made of several, shorter ones are drawn."""
 _SHORT = (1 << _FIRST) - 1
 _Z_MAX = 6.5
-"""Quantiles are kept for standard normal values within this; beyond, once in 10^10, they go on straight."""
+"""Quantiles are kept for standard normal values up to this; beyond, once in 10^10, they are extrapolated linearly."""
 _STEPS = 1024
 _TAIL_Z = 8.0
 """A single read is cut off here: once in 6e-16."""
@@ -41,12 +41,13 @@ IO = np.dtype(
         ("free", np.float64, _WORKERS_MAX),
     ]
 )
-"""All that durations are drawn from: latencies, a generator, the standard deviation of a read over its mean, quantiles
-of sums of reads in milliseconds (a row for each power of two, a column for each step of z), and room for workers."""
+"""The record that durations are drawn from: latencies, a generator, the standard deviation of a read over its mean,
+quantiles of sums of reads in milliseconds (a row for each power of two, a column for each step of z), and space for the
+times at which workers are free."""
 
 
 def durations(latencies: Sequence[Latency], state: Any, *, with_sums: bool) -> Any:
-    """A record that durations are drawn from. Without sums it may not be asked for them, and is made faster."""
+    """A record that durations are drawn from. Without sums it is made faster, and `sum_of` must not be used with it."""
     io = np.zeros(1, IO)[0]
     io["latencies"] = table(latencies)
     io["state"] = state
@@ -58,7 +59,7 @@ def durations(latencies: Sequence[Latency], state: Any, *, with_sums: bool) -> A
 
 @lru_cache(maxsize=32)
 def sums_of(latency: Latency) -> Any:
-    """The quantiles of sums of a latency. Takes about a second, once a process and latency."""
+    """The quantiles of sums of a latency. Takes about a second, once for each process and latency."""
     mean, deviation = latency.mean_ms, deviation_ms(latency)
     powers = range(_FIRST, _LAST + 1)
     if deviation == 0:
@@ -80,8 +81,8 @@ def deviation_ms(latency: Latency) -> float:
 def _quantiles(latency: Latency, count: int, mean: float, deviation: float) -> Any:
     """Quantiles of the sum of `count` reads at the steps of z.
 
-    The grid starts at the floor and is as wide as the sum spreads; the transform wraps around, so that the sum's place
-    is put back by its mean. The cells' width adds a little variance: the last step gives the sum its exact moments.
+    The grid starts at the floor and is as wide as the sum spreads; the transform wraps around, so the sum is shifted
+    back to its mean. The cells' width adds a little variance: the last step restores the sum's exact moments.
     """
     longest = latency.median_ms * math.exp(_TAIL_Z * latency.sigma)
     width = longest + 26 * math.sqrt(count) * deviation
@@ -115,7 +116,7 @@ def _quantiles(latency: Latency, count: int, mean: float, deviation: float) -> A
 def _entry(program: int) -> Any:
     @kept
     def normal_below(values: Any) -> Any:
-        """The shares of a standard normal distribution below each value."""
+        """The fractions of a standard normal distribution below each value."""
         shares = np.empty(values.shape[0])
         for place in range(values.shape[0]):
             shares[place] = 0.5 * math.erfc(-values[place] / math.sqrt(2.0)) if program >= 0 else 0.0
@@ -129,10 +130,10 @@ _normal_below = _entry(PROGRAM)
 
 @compiled
 def sum_of(count: int, io: Any) -> float:
-    """How long so many reads take, one after the other."""
+    """How long `count` reads take, one after the other."""
     total = 0.0
     for _ in range(count & _SHORT):
-        total += lasting(io, GET)
+        total += duration_of(io, GET)
     rest = count >> _FIRST
     row = 0
     while rest > 0 and row < _LAST - _FIRST:
@@ -154,10 +155,10 @@ def _drawn(io: Any, row: int) -> float:
 
 @compiled
 def shared_by(workers: int, count: int, io: Any) -> float:
-    """How long so many reads take where `workers` take the next one as soon as they are free.
+    """How long `count` reads take if each of `workers` takes the next one as soon as it is free.
 
-    Each worker's first reads are drawn as one sum. That changes nothing as long as each gets to so many: what it has
-    done by a time depends on its own reads alone. The margin makes sure of that but for once in 10^12.
+    Each worker's first `sure` reads are drawn as one sum. That changes nothing as long as each worker does that many:
+    its progress depends on its own reads alone. The margin fails to ensure that once in 10^12.
     """
     if workers == 1 or count == 1:
         return sum_of(count, io)
@@ -172,7 +173,7 @@ def shared_by(workers: int, count: int, io: Any) -> float:
         for worker in range(1, workers):
             if io.free[worker] < io.free[first]:
                 first = worker
-        io.free[first] += lasting(io, GET)
+        io.free[first] += duration_of(io, GET)
     last = 0.0
     for worker in range(workers):
         last = max(last, io.free[worker])

@@ -1,4 +1,4 @@
-"""What is counted during a run, in memory that does not grow with it, and the figures that come of it.
+"""The counters of a run, in memory that does not grow with it, and the figures derived from them.
 
 Latencies are kept in bins that are each 0.1 % wide, so that percentiles are exact to less than that.
 """
@@ -15,7 +15,7 @@ from icetower_simulator.compiled import compiled
 from icetower_simulator.setup import KINDS
 
 BEGUN, WHOLE = 0, 1
-"""Windows. Transactions that began between two times; and the whole run, with latencies of its middle eight tenths."""
+"""Windows: the transactions that began between two times; and the whole run, with latencies of its middle 80 %."""
 COMMITTED, FAILED, RETRIES, LATENCY_MS, TIMED = range(5)
 _FIELDS = 5
 _LEAST_MS = 0.1
@@ -36,7 +36,7 @@ TALLY = np.dtype(
         ("events", np.int64),
     ]
 )
-"""Counts by window and kind, begin of the first and of the last transaction of the window, and totals of the run."""
+"""Counts by window and kind, when the first and the last transaction of the window began, and totals of the run."""
 
 
 def new_tally() -> tuple[Any, Any]:
@@ -58,7 +58,7 @@ def count_end(
     latency: float,
     submitted: float,
 ) -> None:
-    """A transaction has ended. `begun`: it counts in that window. `whole`: its latency counts over the whole run."""
+    """Count an ended transaction. `begun`: it counts in that window. `whole`: its latency counts over the whole run."""
     field = COMMITTED if committed else FAILED
     tally.counts[WHOLE, kind, field] += 1
     if begun:
@@ -78,7 +78,7 @@ def count_end(
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What a run says about some of its transactions. Percentages of none are nan, and so are latencies."""
+    """A run's figures for some of its transactions. Without transactions, percentages and latencies are nan."""
 
     committed: int
     failed: int
@@ -92,16 +92,16 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A run that is over: one setup, one seed.
+    """A finished run: one setup, one seed.
 
     Attributes:
-        commits_per_s: committed in the window `BEGUN`, by the time between its first begin and its last.
+        commits_per_s: commits in the window `BEGUN`, divided by the time between its first start and its last.
         arrived, in_flight: over the whole run; `in_flight`: neither visible in the table nor failed when it ended.
         swaps: of the catalog's pointer that succeeded.
         reads, writes: of storage; `catalog_reads`, `catalog_commits`: requests to the catalog.
-        events: what the simulator worked through.
-        figures: by window, of all kinds; `by_kind`: by window and kind; `fresh`: by window, where latencies last until
-            the write is visible in its table, which is later than its acknowledgement where something stands between.
+        events: the number of simulated events.
+        figures: by window, of all kinds; `by_kind`: by window and kind; `fresh`: by window, with latencies until the
+            write is visible in its table, which is later than its acknowledgement if a log or a staging table is used.
     """
 
     commits_per_s: float
@@ -127,7 +127,7 @@ class Outcome:
 
 
 def outcome(tally: Any, bins: Any, in_flight: int, fresh: tuple[Figures, Figures] | None = None) -> Outcome:
-    """What a finished tally comes to. Writes are visible when they are acknowledged, unless `fresh` says otherwise."""
+    """The outcome from a finished tally. Writes are visible when acknowledged, unless `fresh` is given."""
     counts = tally["counts"]
     kinds = range(len(KINDS))
     first, last = float(tally["first"]), float(tally["last"])
@@ -168,7 +168,7 @@ def _figures(counts_by_kind: Any, bins_by_kind: Any) -> Figures:
 
 
 def percentile_ms(bins: Any, part: float) -> float:
-    """A percentile of latencies in bins, between the two that are next to it; nan of none."""
+    """A percentile of the latencies in the bins, interpolated between its two neighbours; nan if there are none."""
     total = int(bins.sum())
     if total == 0:
         return math.nan
@@ -180,7 +180,7 @@ def percentile_ms(bins: Any, part: float) -> float:
 
 
 def _value_ms(bins: Any, cumulated: Any, rank: int) -> float:
-    """The latency at a rank: those of one bin lie evenly within it."""
+    """The latency at a rank; latencies of one bin are taken as spread evenly within it."""
     place = int(np.searchsorted(cumulated, rank, side="right"))
     within = (rank - (cumulated[place] - bins[place]) + 0.5) / bins[place]
     return _LEAST_MS * math.exp((place + within) / _BINS_PER_E)

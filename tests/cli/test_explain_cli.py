@@ -127,13 +127,16 @@ def test_a_case_of_ones_own(run: Run, tmp_path: Path) -> None:
     [
         ((), "name one thing to explain: --figure 7"),
         (("--figure", "7", "--list"), "name one thing to explain"),
-        (("--figure", "13"), "there is no figure '13'; there are introduction-rebase"),
+        (("--figure", "13"), "there is no figure '13'; the figures are introduction-rebase"),
         (("--interleaving", "K"), "there is no interleaving 'K'; did you mean"),
         (("--interleaving", "zzz"), "`icetower explain --list` shows all"),
         (("--case", "nowhere.json"), "nowhere.json cannot be read: No such file"),
         (("--metadata", "m.json", "1"), "name two snapshots, the earlier one first; 1 are given"),
         (("--catalog", "http://127.0.0.1:9", "1", "2"), "--catalog and --table belong together"),
-        (("--catalog", "http://127.0.0.1:9", "--table", "t", "1", "2"), "'t' is no table: write namespace.table"),
+        (
+            ("--catalog", "http://127.0.0.1:9", "--table", "t", "1", "2"),
+            "'t' is not a table's name: write namespace.table",
+        ),
         (("--metadata", "m.json", "--storage", "x", "1", "2"), "--storage has a property without `=`"),
     ],
 )
@@ -144,7 +147,7 @@ def test_what_is_used_wrongly_is_told(run: Run, words: tuple[str, ...], message:
     assert said.out == ""
 
 
-@pytest.mark.parametrize(("content", "message"), [("[1]", "holds no case"), ("{", "is not JSON"), ("{}", "case")])
+@pytest.mark.parametrize(("content", "message"), [("[1]", "is not a case"), ("{", "is not JSON"), ("{}", "case")])
 def test_a_case_that_is_none(run: Run, tmp_path: Path, content: str, message: str) -> None:
     path = tmp_path / "case.json"
     path.write_text(content)
@@ -209,7 +212,7 @@ def test_a_change_that_builds_on_the_other(run: Run, by_java: Any) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("1", "2"), "the table has no snapshot 1 (expired, or never there)"),
+        (("1", "2"), "the table has no snapshot 1 (it has expired or never existed)"),
         (("FIRST", "FIRST"), "is one change, not two"),
         (("SECOND", "FIRST"), "swap the two"),
         (("--filter", "day = 3", "FIRST", "SECOND"), "is neither `partitions` nor JSON"),
@@ -259,7 +262,7 @@ def test_a_table_of_a_running_tower(run: Run, tmp_path: Path, monkeypatch: pytes
         assert "append: it only adds data files" in said.words
         assert "builds on it" in run("--catalog", tower.uri, "--table", "shop.sales", ids[1], ids[2]).words
         gone = run("--catalog", tower.uri, "--table", "shop.nothing", ids[0], ids[1])
-        assert (gone.status, "check the name of the table (shop.nothing)" in gone.err) == (1, True)
+        assert (gone.status, "check the table's name (shop.nothing)" in gone.err) == (1, True)
         monkeypatch.setenv("ICETOWER_TOKEN", "wrong")
         refused = run("--catalog", tower.uri, "--table", "shop.sales", ids[0], ids[1])
         assert (refused.status, "set ICETOWER_TOKEN" in refused.err) == (1, True)
@@ -348,9 +351,9 @@ def answering() -> Iterator[Callable[[Any], tuple[str, list[str]]]]:
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
-        (b"<html>", "no JSON object: is that an Iceberg REST catalog?"),
-        (b"[" * 100_000, "no JSON object: is that an Iceberg REST catalog?"),
-        ([], "no JSON object: is that an Iceberg REST catalog?"),
+        (b"<html>", "without a JSON object: is that an Iceberg REST catalog?"),
+        (b"[" * 100_000, "without a JSON object: is that an Iceberg REST catalog?"),
+        ([], "without a JSON object: is that an Iceberg REST catalog?"),
         ({"defaults": None, "overrides": []}, "Cannot parse table metadata"),
         ({"metadata": None, "config": None}, "Cannot parse table metadata"),
     ],

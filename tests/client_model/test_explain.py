@@ -17,7 +17,7 @@ from icetower.protocol.snapshots import Snapshot
 from icetower.table.head import HeadState
 from icetower_client_model import cases
 from icetower_client_model.checks import RULES, Conflict
-from icetower_client_model.coexist import DEPENDS, meeting, operation_of, opinions, touched_partitions
+from icetower_client_model.coexist import DEPENDS, comparison_of, operation_of, touched_partitions, verdicts_by_level
 from icetower_client_model.explain import DESCRIBED, Names, explain
 from icetower_client_model.figures import FIGURES, LISTED
 from icetower_client_model.isolation import Command
@@ -51,7 +51,7 @@ def test_words_are_sentences_without_blanks(rule: str) -> None:
 def test_words_name_the_file_and_who_did_it() -> None:
     conflict = Conflict("C4", "ValidationException", "", ("s3://b/t/data/a.parquet",), (7,))
     told = explain(conflict, Names({7: "the nightly compaction"}))
-    assert told.what == "The nightly compaction removed a.parquet, and the new delete files are about rows in there."
+    assert told.what == "The nightly compaction removed a.parquet, and the new delete files are for rows in it."
     assert explain(conflict, Names()).what.startswith("Snapshot 7 removed a.parquet")
 
 
@@ -144,8 +144,8 @@ class Table:
     def rules(self, earlier: int, later: int, where: Expression = TRUE) -> Rules:
         """The rule that refuses at each level; empty where both may stand."""
         change = self.change(later)
-        met = meeting(self.head, earlier, later)
-        said = opinions(self.head, self.files, change, operation_of(change), met, Names(), where)
+        comparison = comparison_of(self.head, earlier, later)
+        said = verdicts_by_level(self.head, self.files, change, operation_of(change), comparison, Names(), where)
         none, snapshot, serializable = (each.conflict.rule if each.conflict else "" for each in said)
         return none, snapshot, serializable
 
@@ -220,7 +220,9 @@ def test_two_branches_that_part_from_one_snapshot() -> None:
     table = replayed(case(files, *steps))
     assert table.rules(2, 3) == ("", "C6", "C1")
     change, names = table.change(3), Names()
-    said = opinions(table.head, table.files, change, operation_of(change), meeting(table.head, 2, 3), names)
+    said = verdicts_by_level(
+        table.head, table.files, change, operation_of(change), comparison_of(table.head, 2, 3), names
+    )
     assert said[1].conflict is not None
     assert said[1].conflict.snapshots == (2,)
 
@@ -303,7 +305,7 @@ def test_a_compaction_that_keeps_the_number_is_known_by_it() -> None:
         (2, 2, "is one change, not two"),
         (3, 2, "snapshot 2 came before 3: swap the two"),
         (2, 1, "snapshot 1 came before 2: swap the two"),
-        (2, 5, "on two branches, and more than one step away"),
+        (2, 5, "on two branches, and 5 is not the first snapshot after the fork"),
     ],
 )
 def test_snapshots_that_do_not_meet(earlier: int, later: int, words: str) -> None:
@@ -311,7 +313,7 @@ def test_snapshots_that_do_not_meet(earlier: int, later: int, words: str) -> Non
     side = [begin(n, op("append", add=[name], branch="b")) for n, name in ((4, "D"), (5, "E"))]
     steps = (append(1, "A"), side[0], commit(4), append(2, "B"), append(3, "C"), side[1], commit(5))
     with pytest.raises(BadRequest, match=words):
-        meeting(replayed(case(files, *steps)).head, earlier, later)
+        comparison_of(replayed(case(files, *steps)).head, earlier, later)
 
 
 def test_a_filter_of_the_partitions_that_are_touched() -> None:
@@ -335,12 +337,12 @@ def test_what_is_missing_is_asked_for() -> None:
     wanted: list[str] = []
     for _ in range(50):
         try:
-            said = opinions(
+            said = verdicts_by_level(
                 head,
                 Files(lists, manifests),
                 changes[3],
                 operation_of(changes[3]),
-                meeting(head, earlier, later),
+                comparison_of(head, earlier, later),
                 Names(),
             )
             break

@@ -84,7 +84,7 @@ def test_everything_known_is_answered_and_says_where_it_stands(version: int) -> 
 @pytest.mark.parametrize(
     ("engine", "command", "level", "version", "words"),
     [
-        (Engine.FLINK, Command.MERGE, SI, 2, "flink has no command merge that is known here: take one of append"),
+        (Engine.FLINK, Command.MERGE, SI, 2, "flink has no command merge, as far as is known: take one of append"),
         (Engine.SPARK, Command.MERGE, NONE, 2, "spark merge has no level none: take one of snapshot, serializable"),
         (Engine.SPARK, Command.MERGE, SI, 1, "format version 1 has no delete files"),
     ],

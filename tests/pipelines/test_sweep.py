@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from icetower.pipelines import sweep as sweeps
 from icetower.pipelines.sweep import sweep, sweep_id
-from icetower_simulator import course
+from icetower_simulator import runner
 from icetower_simulator.experiments import parse
 
 pytestmark = pytest.mark.spark
@@ -33,7 +33,7 @@ def test_a_sweep_has_the_figures_of_a_local_run_and_goes_on_where_it_was_stopped
 ) -> None:
     monkeypatch.setattr(spark.sparkContext, "pythonExec", sys.executable)
     experiment, table = parse(TEXT, "small", "small"), f"{fresh()}.results"
-    told: list[tuple[int, int]] = []
+    reports: list[tuple[int, int]] = []
     puts = sweeps._put
     left = [1]
 
@@ -47,18 +47,18 @@ def test_a_sweep_has_the_figures_of_a_local_run_and_goes_on_where_it_was_stopped
     with monkeypatch.context() as patch:
         patch.setattr(sweeps, "_put", killed)
         with pytest.raises(KeyboardInterrupt):
-            sweep(spark, experiment, table, portion=1, told=lambda total, done: told.append((total, done)))
-    assert told == [(8, 0), (8, size)]
+            sweep(spark, experiment, table, portion=1, on_progress=lambda total, done: reports.append((total, done)))
+    assert reports == [(8, 0), (8, size)]
     assert spark.table(table).count() == size
 
-    name = sweep(spark, experiment, table, told=lambda total, done: told.append((total, done)))
-    assert told[2:] == [(8, size), (8, 8)]
+    name = sweep(spark, experiment, table, on_progress=lambda total, done: reports.append((total, done)))
+    assert reports[2:] == [(8, size), (8, 8)]
     rows = spark.table(table).collect()
     assert len(rows) == 8
     assert {row["sweep"] for row in rows} == {name} == {sweep_id(experiment, "client")}
     local = {
         (run["fast_append_ratio"], run["inter_arrival_ms"], run["seed"]): run
-        for run in course.run(experiment, workers=1).each_run
+        for run in runner.run(experiment, workers=1).each_run
     }
     for row in rows:
         swept = json.loads(row["configuration"])
@@ -87,7 +87,7 @@ def test_sweeps_side_by_side_neither_lose_nor_double_a_run(
         if done == 0:
             sweep(spark, experiment, table, seeds=1)
 
-    sweep(spark, experiment, table, told=other)
+    sweep(spark, experiment, table, on_progress=other)
     assert sorted(row["seed"] for row in spark.table(table).collect()) == [1] * 4 + [2] * 4
 
     # It puts its rows into the table while this one's are under way.

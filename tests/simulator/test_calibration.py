@@ -14,7 +14,7 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
 from icetower.errors import ConfigurationError, UsageError
-from icetower_simulator import course
+from icetower_simulator import runner
 from icetower_simulator.calibration import fitted, fitted_writes, provider_section
 from icetower_simulator.experiments import parse
 from icetower_simulator.latencies import MIB, Latency, provider_from
@@ -69,37 +69,40 @@ def test_what_was_fitted_can_be_simulated() -> None:
     section = provider_section("mine", fit, WRITES_MS, fit, fit)
     given = tomllib.loads(section)["providers"]["mine"]
     assert provider_from("mine", given, "here").get.median_ms == pytest.approx(3.0, rel=0.05)
-    found = course.run(parse(EXPERIMENT + section, "own", "own"), workers=1)
+    found = runner.run(parse(EXPERIMENT + section, "own", "own"), workers=1)
     assert found.rows[0]["p50_s"] < 0.1
     assert found.rows[0]["success_pct"] > 95
-    spawned = course.run(parse(EXPERIMENT + section, "own", "own"), seeds=2, workers=2)
+    spawned = runner.run(parse(EXPERIMENT + section, "own", "own"), seeds=2, workers=2)
     assert spawned.each_run[0] == found.each_run[0]
 
 
 @pytest.mark.parametrize(
-    ("section", "told"),
+    ("section", "expected"),
     [
-        ("[providers.mine]\nget_ms = [1, 0.1]\nput_ms = [1, 1, 0.1]", "swap_ms is lacking"),
-        ("[providers.mine]\nget_ms = [1]\nput_ms = [1, 1, 0.1]\nswap_ms = [1, 1]", "get_ms is a list of 2 numbers"),
+        ("[providers.mine]\nget_ms = [1, 0.1]\nput_ms = [1, 1, 0.1]", "lacks swap_ms"),
+        (
+            "[providers.mine]\nget_ms = [1]\nput_ms = [1, 1, 0.1]\nswap_ms = [1, 1]",
+            "get_ms must be a list of 2 numbers",
+        ),
         (
             "[providers.mine]\nget_ms = [1, 1]\nput_ms = [1, 1, 0.1]\nswap_ms = [1, 1]\nspeed = 1",
-            "speed is none of them",
+            "has no setting speed",
         ),
         ("[providers.mine]\nget_ms = [0, 1]\nput_ms = [1, 1, 0.1]\nswap_ms = [1, 1]", "must be positive"),
         ("", "no provider is called 'mine'"),
-        ("[providers.s3]\nget_ms = [1, 1]\nput_ms = [1, 1, 0.1]\nswap_ms = [1, 1]", "the name of one that is known"),
+        ("[providers.s3]\nget_ms = [1, 1]\nput_ms = [1, 1, 0.1]\nswap_ms = [1, 1]", "already has that name"),
         (
             "[providers.mine]\nget_ms = [1, inf]\nput_ms = [1, 1, 0.1]\nswap_ms = [1, 1]",
-            "get_ms is a list of 2 numbers",
+            "get_ms must be a list of 2 numbers",
         ),
         (
             "[providers.mine]\nget_ms = [1, 1]\nput_ms = [1, -9, 0.1]\nswap_ms = [1, 1]\nfloor_ms = 'x'",
-            "floor_ms is a num",
+            "floor_ms must be a num",
         ),
     ],
 )
-def test_a_provider_that_is_none_says_why(section: str, told: str) -> None:
-    with pytest.raises(ConfigurationError, match=told.replace("(", "\\(")):
+def test_a_provider_that_is_none_says_why(section: str, expected: str) -> None:
+    with pytest.raises(ConfigurationError, match=expected.replace("(", "\\(")):
         parse(EXPERIMENT + section, "own", "own")
 
 

@@ -148,33 +148,33 @@ def by_the_simulator(arrivals_ms: Sequence[float], limits: Limits, *, appends: b
     )
     runs = np.zeros(1, served.RUN)
     run = runs[0]
-    served._enter(run, setup)
+    served._fill(run, setup)
     look, write, swap = (Latency(ms) for ms in (LOOK_MS, WRITE_MS, SWAP_MS))
     run["io"] = durations([write, write, write, write, write, look, swap], generator(1), with_sums=False)
     tally, bins = new_tally()
     run["tally"] = run["fresh"] = tally
-    lines = np.zeros(3, served.LINE)
+    queues = np.zeros(3, served.QUEUE)
     for name in ("head", "tail", "first", "second"):
-        lines[name] = -1
-    lines["appended"] = lines["ready"] = lines["timer"] = -1e300
+        queues[name] = -1
+    queues["appended"] = queues["ready"] = queues["timer"] = -1e300
     rows, heap = np.zeros(len(arrivals_ms), served.WRITE), np.zeros(2 * len(arrivals_ms) + 10, ENTRY)
     shares = np.ones(1)
-    world = served.World(lines, np.zeros((1, 2)), shares, shares, bins, bins.copy())
+    world = served.World(queues, np.zeros((1, 2)), shares, shares, bins, bins.copy())
     for slot, at in enumerate(arrivals_ms):
         served._due(run, heap, at, served.QUEUED, slot)
     landed: Landed = []
     while heap[0]["order"] > 0:
         now, item, before = float(heap[1]["time"]), int(heap[1]["item"]), int(run["ended"])
         pop(heap)
-        what, which = item % served._EVENTS, item // served._EVENTS
-        if what == served.LANDED:
-            served._land(run, lines, bins, world.fresh_bins, rows, heap, which, now)
+        event, subject = item % served._EVENTS, item // served._EVENTS
+        if event == served.COMMITTED:
+            served._finish_group(run, queues, bins, world.fresh_bins, rows, heap, subject, now)
             landed.append((now, int(run["ended"]) - before))
-        elif what == served.TIMER:
-            lines[which]["timer"] = -1e300
-            served._start(run, lines, bins, rows, heap, which, now)
+        elif event == served.TIMER:
+            queues[subject]["timer"] = -1e300
+            served._start(run, queues, bins, rows, heap, subject, now)
         else:
-            served._happen(run, world, lines, rows, heap, what, which, now)
+            served._handle(run, world, queues, rows, heap, event, subject, now)
     assert run["tally"]["counts"][1, :, 1].sum() == 0  # nobody was refused
     return landed
 

@@ -16,7 +16,7 @@ from icetower.errors import ConfigurationError
 from icetower_simulator.experiments import compare, load, mean_row, names, run_row
 from icetower_simulator.latencies import PROVIDERS, Latency, Provider, constant
 from icetower_simulator.optimistic import simulate
-from icetower_simulator.pool import gathered, one
+from icetower_simulator.pool import outcomes_of, run_one
 from icetower_simulator.setup import MODELS, Setup, setup_from
 from icetower_simulator.tallies import BEGUN, WHOLE, Outcome, percentile_ms
 
@@ -57,7 +57,7 @@ def test_nothing_appears_and_nothing_is_lost(setup: Setup, seed: int) -> None:
         kinds = run.by_kind[window]
         assert sum(kind.committed for kind in kinds) == run.figures[window].committed
         assert sum(kind.failed for kind in kinds) == run.figures[window].failed
-    limit = setup.way.retries
+    limit = setup.effective_model.retries
     assert run.figures[WHOLE].committed == 0 or not run.figures[WHOLE].mean_retries > limit
 
 
@@ -70,7 +70,7 @@ def test_one_seed_gives_one_result(setup: Setup, seed: int) -> None:
 
 def test_results_do_not_depend_on_the_number_of_workers() -> None:
     jobs = [(Setup(inter_arrival_ms=gap, duration_s=300.0), seed) for gap in (100.0, 1000.0) for seed in (1, 2)]
-    assert str(gathered(jobs, 1)) == str(gathered(jobs, 3))
+    assert str(outcomes_of(jobs, 1)) == str(outcomes_of(jobs, 3))
 
 
 @pytest.mark.parametrize("model", ["corrected", "client"])
@@ -177,8 +177,8 @@ def test_the_end_of_a_run_changes_nothing_before_it() -> None:
     """So what ends between two times is the difference of two runs."""
     base = Setup(model="client", writers=16, cold=True, client_cpu_ms=3.0, runtime_s=0.01, runtime_floor_s=0.0)
     for pattern in ("optimistic", "group"):
-        short, long = (one(replace(base, pattern=pattern, duration_s=time), 7) for time in (10.0, 20.0))
-        again = one(replace(base, pattern=pattern, duration_s=10.0), 7)
+        short, long = (run_one(replace(base, pattern=pattern, duration_s=time), 7) for time in (10.0, 20.0))
+        again = run_one(replace(base, pattern=pattern, duration_s=10.0), 7)
         assert str(short) == str(again)
         assert 0 < short.committed < long.committed
         assert short.failed <= long.failed
@@ -189,12 +189,12 @@ def test_memory_does_not_grow_with_the_simulated_time(pattern: str) -> None:
     """In a process of its own: a hundred times the time needs no more than a run has taken already."""
     program = f"""
 import resource
-from icetower_simulator.pool import one
+from icetower_simulator.pool import run_one
 from icetower_simulator.setup import Setup
 
 def run(hours):
     setup = Setup(model="client", pattern={pattern!r}, runtime_s=10.0, runtime_floor_s=0.0, duration_s=3600.0 * hours)
-    return one(setup, 1).arrived, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return run_one(setup, 1).arrived, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 run(1)
 print(*run(1), *run(100))
@@ -206,7 +206,7 @@ print(*run(1), *run(100))
 
 
 @pytest.mark.parametrize(
-    ("given_setup", "told"),
+    ("given_setup", "expected"),
     [
         ({"model": "endless"}, "model"),
         ({"inter_arrival_ms": 0}, "inter_arrival_ms"),
@@ -215,20 +215,20 @@ print(*run(1), *run(100))
         ({"partitions_per_commit": 2}, "partitions_per_commit"),
         ({"tables": 0}, "tables"),
         ({"window_s": [100, 50]}, "window_s"),
-        ({"speed": 3}, "speed is nothing that a setup has"),
-        ({"inter_arrival_ms": "fast"}, "wrong type"),
+        ({"speed": 3}, "a setup has no setting speed"),
+        ({"inter_arrival_ms": "fast"}, "must be"),
         ({"reads_at_once": 0}, "reads_at_once"),
         ({"arrivals": "never"}, "arrivals"),
-        ({"duration_s": math.nan}, "duration_s is a number between"),
-        ({"duration_s": math.inf}, "duration_s is a number between"),
-        ({"inter_arrival_ms": True}, "wrong type"),
+        ({"duration_s": math.nan}, "duration_s must be between -1e+15 and 1e+15"),
+        ({"duration_s": math.inf}, "duration_s must be between -1e+15 and 1e+15"),
+        ({"inter_arrival_ms": True}, "must be"),
         ({"inter_arrival_ms": 1e-12}, "100,000,000 transactions in a run at most"),
         ({"duration_s": 1e15, "writers": 8}, "100,000,000 transactions in a run at most"),
         ({"inter_arrival_ms": 0.1, "runtime_s": 1e9}, "10,000,000 transactions at work at once"),
         ({"tables": 1.5}, "a whole number, not 1.5"),
         ({"metadata_inlined": "yes"}, "true or false, not 'yes'"),
-        ({"retries": 10**30}, "retries is a number between"),
-        ({"storage": ["s3"]}, "a text, not ['s3']"),
+        ({"retries": 10**30}, "retries must be between -1e+15 and 1e+15"),
+        ({"storage": ["s3"]}, "text, not ['s3']"),
         ({"window_s": 5}, "a list of two numbers"),
         ({"window_s": [1, 2, 3]}, "a list of two numbers"),
         ({"arrival_sigma": 1e9}, "10 at most"),
@@ -236,23 +236,23 @@ print(*run(1), *run(100))
         ({"client_cpu_ms": -1.0}, "client_cpu_ms"),
     ],
 )
-def test_a_setup_that_is_none_says_why(given_setup: dict[str, Any], told: str) -> None:
+def test_a_setup_that_is_none_says_why(given_setup: dict[str, Any], expected: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         setup_from(given_setup, "here.toml")
     assert caught.value.message.startswith("here.toml: ")
-    assert told in caught.value.message
+    assert expected in caught.value.message
 
 
 @pytest.mark.parametrize(
-    ("setup", "told"),
+    ("setup", "expected"),
     [
         (Setup(storage="tape"), "tape"),
         (Setup(storage="s3", lists_appended=True), "lists_appended"),
         (Setup(catalog="gcp", catalog_append=True), "catalog_append"),
     ],
 )
-def test_a_provider_that_cannot_do_it_is_named(setup: Setup, told: str) -> None:
-    with pytest.raises(ConfigurationError, match=told):
+def test_a_provider_that_cannot_do_it_is_named(setup: Setup, expected: str) -> None:
+    with pytest.raises(ConfigurationError, match=expected):
         simulate(setup, 1)
 
 
@@ -292,7 +292,7 @@ def test_the_published_tables(model: str) -> None:
     printed = {row[0] for table in experiment.printed if table.model == model for row in table.rows}
     points = [(swept, setup) for swept, setup in experiment.points(model) if swept["inter_arrival_ms"] in printed]
     seeds = range(experiment.first_seed, experiment.first_seed + experiment.seeds)
-    outcomes = gathered([(setup, seed) for _, setup in points for seed in seeds], 1)
+    outcomes = outcomes_of([(setup, seed) for _, setup in points for seed in seeds], 1)
     rows = _rows(points, outcomes, experiment.seeds)
     found = list(compare(experiment, model, rows))
     assert len(found) == (60 if model == "published" else 30)

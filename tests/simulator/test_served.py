@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from icetower.errors import ConfigurationError
 from icetower_simulator.latencies import PROVIDERS, constant
-from icetower_simulator.pool import gathered, one
+from icetower_simulator.pool import outcomes_of, run_one
 from icetower_simulator.setup import PATTERNS, Setup
 from icetower_simulator.tallies import BEGUN, WHOLE
 
@@ -47,7 +47,7 @@ setups = st.builds(
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(setups, st.integers(0, 2**40))
 def test_nothing_appears_and_nothing_is_lost(setup: Setup, seed: int) -> None:
-    run = one(setup, seed)
+    run = run_one(setup, seed)
     assert run.arrived == run.fresh[WHOLE].committed + run.failed + run.in_flight
     assert run.committed >= run.fresh[WHOLE].committed  # nothing is visible that was not acknowledged
     assert run.fresh[WHOLE].committed == 0 or run.swaps > 0
@@ -55,24 +55,24 @@ def test_nothing_appears_and_nothing_is_lost(setup: Setup, seed: int) -> None:
         assert run.committed <= run.swaps <= run.committed + setup.tables
     if setup.writers:
         assert run.arrived - run.committed - run.failed == setup.writers
-    assert str(run) == str(one(setup, seed))
+    assert str(run) == str(run_one(setup, seed))
 
 
 def test_results_do_not_depend_on_the_number_of_workers() -> None:
     jobs = [(replace(BASE, pattern=pattern), 1) for pattern in COORDINATED]
-    assert str(gathered(jobs, 1)) == str(gathered(jobs, 2))
+    assert str(outcomes_of(jobs, 1)) == str(outcomes_of(jobs, 2))
 
 
 @pytest.mark.parametrize("pattern", COORDINATED)
 def test_at_a_light_load_everybody_commits(pattern: str) -> None:
-    run = one(replace(BASE, pattern=pattern, inter_arrival_ms=2000.0), 1)
+    run = run_one(replace(BASE, pattern=pattern, inter_arrival_ms=2000.0), 1)
     assert run.figures[BEGUN].success_pct > 99
     assert run.commits_per_s == pytest.approx(0.5, rel=0.25)
 
 
 def test_a_lock_is_bound_by_what_its_holder_does() -> None:
     """Six round trips and the one that takes the lock: 350 ms at 50 ms each."""
-    run = one(replace(BASE, pattern="lock", storage="steady", catalog="steady"), 1, STEADY)
+    run = run_one(replace(BASE, pattern="lock", storage="steady", catalog="steady"), 1, STEADY)
     assert run.swaps <= 600 / 0.350 + 1
     assert run.swaps > 0.95 * 600 / 0.350
     assert run.figures[BEGUN].success_pct < 40  # the others wait beyond their deadline
@@ -82,20 +82,20 @@ def test_a_lock_is_bound_by_what_its_holder_does() -> None:
 def test_groups_take_what_a_swap_at_a_time_could_not() -> None:
     """Each table lands a group after another; only the tower's processor bounds how many commits are in them."""
     fast = replace(BASE, pattern="group", inter_arrival_ms=8.0)
-    run = one(fast, 1)
+    run = run_one(fast, 1)
     assert run.figures[BEGUN].success_pct > 99.9
     assert run.commits_per_s == pytest.approx(125, rel=0.05)
     assert run.swaps < run.committed / 4
-    slow = one(replace(fast, server_cpu_ms=20.0), 1)  # 50 a second are what there is time for
+    slow = run_one(replace(fast, server_cpu_ms=20.0), 1)  # 50 a second are what there is time for
     assert slow.committed <= 600 / 0.020 + 1
-    alone = one(replace(fast, group_max=1, pipeline_max=1), 1)
+    alone = run_one(replace(fast, group_max=1, pipeline_max=1), 1)
     assert alone.figures[BEGUN].success_pct < 60
 
 
 def test_a_group_takes_the_towers_processor_once() -> None:
     """At 100 ms a group there are ten groups a second at most, which hold more and more."""
     busy = replace(BASE, pattern="group", inter_arrival_ms=10.0, server_cpu_ms=0.0, group_cpu_ms=100.0)
-    run, free = one(busy, 1), one(replace(busy, group_cpu_ms=0.0), 1)
+    run, free = run_one(busy, 1), run_one(replace(busy, group_cpu_ms=0.0), 1)
     assert run.swaps <= 600 * 10 + 1 < free.swaps
     assert run.figures[BEGUN].success_pct > 99.9
     assert run.figures[BEGUN].p50_s > free.figures[BEGUN].p50_s
@@ -104,21 +104,21 @@ def test_a_group_takes_the_towers_processor_once() -> None:
 def test_a_group_keeps_the_processor_for_each_of_its_members() -> None:
     """The same work, done for a group at once instead of commit by commit as they come, is waited for by all of it."""
     base = replace(BASE, pattern="group", writers=32, runtime_s=1e-5, runtime_floor_s=0.0, cold=True, prepared=True)
-    asked, grouped = (one(replace(base, server_cpu_ms=4 - part, member_cpu_ms=part), 1) for part in (0.0, 3.0))
+    asked, grouped = (run_one(replace(base, server_cpu_ms=4 - part, member_cpu_ms=part), 1) for part in (0.0, 3.0))
     assert grouped.committed < 0.9 * asked.committed
-    slow = one(replace(base, server_cpu_ms=0.0, member_cpu_ms=20.0), 1)  # 50 a second are what there is time for
+    slow = run_one(replace(base, server_cpu_ms=0.0, member_cpu_ms=20.0), 1)  # 50 a second are what there is time for
     assert 0.7 * 50 < slow.committed / 600 <= 50
 
 
 def test_appends_make_few_files() -> None:
-    run = one(replace(BASE, pattern="appends", inter_arrival_ms=8.0), 1)
+    run = run_one(replace(BASE, pattern="appends", inter_arrival_ms=8.0), 1)
     assert run.figures[BEGUN].success_pct > 99.9
     assert run.swaps <= 600 / 0.2 + 1
 
 
 @pytest.mark.parametrize("pattern", LATER)
 def test_what_a_job_merges_is_visible_later(pattern: str) -> None:
-    run = one(replace(BASE, pattern=pattern, interval_s=20.0, job_s=3.0), 1)
+    run = run_one(replace(BASE, pattern=pattern, interval_s=20.0, job_s=3.0), 1)
     acknowledged, visible = run.figures[BEGUN], run.fresh[BEGUN]
     assert acknowledged.p99_s < 1
     assert 3 + 10 - 3 < visible.p50_s < 3 + 10 + 3
@@ -127,7 +127,7 @@ def test_what_a_job_merges_is_visible_later(pattern: str) -> None:
 
 def test_with_slots_the_clock_decides() -> None:
     """Ten agents with slots of six seconds: half of nine tenths of a minute on average, and never more."""
-    run = one(replace(BASE, pattern="slots", agents=10, interval_s=6.0), 1)
+    run = run_one(replace(BASE, pattern="slots", agents=10, interval_s=6.0), 1)
     assert run.figures[BEGUN].success_pct == 100
     assert run.figures[BEGUN].p99_s < 60
     assert run.figures[BEGUN].mean_s == pytest.approx(27, rel=0.1)
@@ -137,7 +137,7 @@ def test_with_slots_the_clock_decides() -> None:
 def test_an_agent_in_its_slot_makes_one_commit_at_a_time() -> None:
     """Steps of 50 ms make a commit of 300 ms: who has all slots cannot make more of them, whatever arrives."""
     setup = replace(BASE, pattern="slots", agents=1, storage="steady", catalog="steady", inter_arrival_ms=10.0)
-    run = one(setup, 1, STEADY)
+    run = run_one(setup, 1, STEADY)
     assert run.swaps == pytest.approx(600 / 0.3, rel=0.05)
     assert run.catalog_commits == run.swaps
     assert run.reads == run.writes == 2 * run.swaps
@@ -148,7 +148,7 @@ def test_an_agent_in_its_slot_makes_one_commit_at_a_time() -> None:
 
 def test_intents_cost_where_partitions_are_few() -> None:
     """A partition is held for as long as the work lasts: ten seconds on average, and the commit."""
-    few, many = (one(replace(BASE, pattern="intents", partitions=n), 1) for n in (5, 4000))
+    few, many = (run_one(replace(BASE, pattern="intents", partitions=n), 1) for n in (5, 4000))
     assert many.figures[BEGUN].success_pct > 99
     assert few.figures[BEGUN].success_pct < 20
     assert few.committed < 5 * 600 / 4
@@ -157,16 +157,16 @@ def test_intents_cost_where_partitions_are_few() -> None:
 def test_writers_that_begin_again_wait_for_their_answers() -> None:
     base = replace(BASE, runtime_s=0.001, runtime_sigma=0.0, runtime_floor_s=0.0, duration_s=120.0)
     for pattern in ("group", "lock", "appends"):
-        few, many = (one(replace(base, pattern=pattern, writers=count), 1).figures[BEGUN] for count in (4, 64))
+        few, many = (run_one(replace(base, pattern=pattern, writers=count), 1).figures[BEGUN] for count in (4, 64))
         assert many.p50_s > few.p50_s
         assert many.success_pct == 100
-    group = one(replace(base, pattern="group", writers=64), 1)
+    group = run_one(replace(base, pattern="group", writers=64), 1)
     # Little's law: as many as there are writers are under way, each for as long as it takes.
     assert group.commits_per_s * group.figures[BEGUN].mean_s == pytest.approx(64, rel=0.03)
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("wrong", "expected"),
     [
         ({"pattern": "hope"}, "pattern"),
         ({"writers": -1}, "writers"),
@@ -175,13 +175,13 @@ def test_writers_that_begin_again_wait_for_their_answers() -> None:
         ({"interval_s": 0.0}, "interval_s"),
     ],
 )
-def test_a_setup_that_is_none_says_why(wrong: dict[str, object], told: str) -> None:
-    with pytest.raises(ConfigurationError, match=told):
+def test_a_setup_that_is_none_says_why(wrong: dict[str, object], expected: str) -> None:
+    with pytest.raises(ConfigurationError, match=expected):
         Setup(**wrong)  # type: ignore[arg-type]
 
 
 def test_a_run_without_an_end_of_anything_has_no_figures() -> None:
-    run = one(replace(BASE, pattern="group", runtime_s=5000.0, runtime_floor_s=1000.0), 1)
+    run = run_one(replace(BASE, pattern="group", runtime_s=5000.0, runtime_floor_s=1000.0), 1)
     assert run.committed == 0
     assert math.isnan(run.figures[BEGUN].p50_s)
     assert run.commits_per_s == 0

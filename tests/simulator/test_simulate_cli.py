@@ -16,7 +16,7 @@ import pytest
 from pyarrow import parquet
 
 from icetower.errors import ConfigurationError, UsageError
-from icetower_simulator import course
+from icetower_simulator import runner
 from icetower_simulator.experiments import Comparison, Experiment, compare, load, names, parse
 from icetower_simulator.plots import plots
 
@@ -54,15 +54,15 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_json_is_one_object_with_a_row_a_configuration(small: Path) -> None:
     done = icetower("run", str(small), "--json", "--model", "corrected", "--seeds", "3", "--workers", "1")
     assert done.returncode == 0, done.stderr
-    told: dict[str, Any] = json.loads(done.stdout)
-    assert list(told) == ["experiment", "model", "wall_s", "rows"]
-    assert told["experiment"] == "small"
-    assert told["model"] == "corrected"
-    assert told["wall_s"] > 0
-    assert [(row["fast_append_ratio"], row["inter_arrival_ms"]) for row in told["rows"]] == [
+    report: dict[str, Any] = json.loads(done.stdout)
+    assert list(report) == ["experiment", "model", "wall_s", "rows"]
+    assert report["experiment"] == "small"
+    assert report["model"] == "corrected"
+    assert report["wall_s"] > 0
+    assert [(row["fast_append_ratio"], row["inter_arrival_ms"]) for row in report["rows"]] == [
         (1.0, 50), (1.0, 500), (0.5, 50), (0.5, 500)
     ]  # fmt: skip
-    for row in told["rows"]:
+    for row in report["rows"]:
         assert {"commits_per_s", "success_pct", "p50_s", "p95_s", "p99_s", "mean_retries"} <= set(row)
         assert 0 < row["success_pct"] <= 100
 
@@ -91,23 +91,23 @@ def test_the_list_names_every_experiment() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expected"),
     [
-        ("speed = 3", "speed is nothing that an experiment has"),
+        ("speed = 3", "an experiment has no setting speed"),
         ("x = [", "is not TOML"),
-        ("draw = 'cake'", "draw is one of lines, heat"),
-        ("seeds = 0", "seeds is a whole number above 0"),
-        ("[setup]\nsped = 3", "sped is nothing that a setup has"),
-        ("[sweep]\ninter_arrival_ms = 5", "[sweep] has a list of values for each name"),
+        ("draw = 'cake'", "draw must be one of lines, heat"),
+        ("seeds = 0", "seeds must be a whole number above 0"),
+        ("[setup]\nsped = 3", "a setup has no setting sped"),
+        ("[sweep]\ninter_arrival_ms = 5", "[sweep] must have a list of values for each name"),
         ("[sweep]\ninter_arrival_ms = [5, -1]", "above 0"),
-        ("[[printed]]\nmodel = 'published'", "a [[printed]] has a model, columns and rows"),
-        ("setup = 3", "[setup] is a section of names and values"),
-        ("[providers]\nmine = 3", "[providers.mine] is a section of names and values"),
-        ("[setup]\nmodel = 'client'", "model stands above all sections"),
-        ("[sweep]\nmodel = ['client']", "model stands above all sections"),
-        ("seeds = true", "seeds is a whole number above 0"),
-        ("[setup]\nduration_s = nan", "duration_s is a number between"),
-        ("[sweep]\ninter_arrival_ms = [[5]]", "wrong type"),
+        ("[[printed]]\nmodel = 'published'", "a [[printed]] must have a model, columns, and rows"),
+        ("setup = 3", "[setup] must be a section of names and values"),
+        ("[providers]\nmine = 3", "[providers.mine] must be a section of names and values"),
+        ("[setup]\nmodel = 'client'", "model must stand above all sections"),
+        ("[sweep]\nmodel = ['client']", "model must stand above all sections"),
+        ("seeds = true", "seeds must be a whole number above 0"),
+        ("[setup]\nduration_s = nan", "duration_s must be between -1e+15 and 1e+15"),
+        ("[sweep]\ninter_arrival_ms = [[5]]", "must be"),
         (
             "[sweep]\n" + "\n".join(f"{name} = {list(range(1, 60))}" for name in ("agents", "tables", "writers")),
             "more than 100,000 combinations",
@@ -118,31 +118,34 @@ def test_the_list_names_every_experiment() -> None:
         ("[[printed]]\nmodel = 'published'\ncolumns = ['p50_s']\nrows = [['fast']]", "could not convert"),
         ("[[printed]]\nmodel = 'publisched'\ncolumns = ['p50_s']\nrows = [['1']]", "no model is called 'publisched'"),
         ("[providers.x]\nget_ms = [-1, 0.1]\nput_ms = [1, 1, 0.1]\nswap_ms = [1, 1]", "the provider 'x': a latency"),
-        ("[providers.x]\nget_ms = [1, 0]\nput_ms = [9, -9, 0]\nswap_ms = [1, 1]", "milliseconds a MiB are 0 or more"),
+        (
+            "[providers.x]\nget_ms = [1, 0]\nput_ms = [9, -9, 0]\nswap_ms = [1, 1]",
+            "milliseconds per MiB must be 0 or more",
+        ),
     ],
 )
-def test_an_experiment_that_is_none_says_why(text: str, told: str) -> None:
+def test_an_experiment_that_is_none_says_why(text: str, expected: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         parse(text, "wrong", "there/wrong.toml")
     assert caught.value.message.startswith("there/wrong.toml")
-    assert told in caught.value.message
+    assert expected in caught.value.message
 
 
 def test_more_runs_than_anybody_waits_for_are_none() -> None:
     text = "seeds = 1_000_000_000_000\n[setup]\nduration_s = 1"
     with pytest.raises(ConfigurationError, match="more than 1,000,000 runs"):
-        course.run(parse(text, "wrong", "wrong.toml"))
-    assert course.run(parse(text, "few", "few.toml"), seeds=2, workers=1).runs == 2
+        runner.run(parse(text, "wrong", "wrong.toml"))
+    assert runner.run(parse(text, "few", "few.toml"), seeds=2, workers=1).runs == 2
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "expected"),
     [(("run", "9z"), "no experiment is called '9z'"), (("run", "gone.toml"), "gone.toml cannot be read")],
 )
-def test_what_is_not_there_is_said(arguments: tuple[str, ...], told: str) -> None:
+def test_what_is_not_there_is_said(arguments: tuple[str, ...], expected: str) -> None:
     done = icetower(*arguments)
     assert done.returncode == 2
-    assert told in done.stderr
+    assert expected in done.stderr
 
 
 def test_what_is_no_text_is_said(tmp_path: Path) -> None:
@@ -157,7 +160,7 @@ def test_a_folder_that_cannot_be_made_is_said_before_anything_is_run(tmp_path: P
     for command in (("run", "1b"), ("reproduce",)):
         done = icetower(*command, "--seeds", "10000", "--out", str(tmp_path / "taken"))
         assert done.returncode == 2
-        assert "cannot be made a folder" in done.stderr
+        assert "the folder cannot be created" in done.stderr
 
 
 def test_nothing_is_nan_in_json_and_the_folder_may_be_there(small: Path, tmp_path: Path) -> None:
@@ -167,9 +170,9 @@ def test_nothing_is_nan_in_json_and_the_folder_may_be_there(small: Path, tmp_pat
     for _ in range(2):
         done = icetower("run", str(tmp_path / "endless.toml"), "--json", "--out", str(tmp_path), "--workers", "3")
         assert done.returncode == 0, done.stderr
-        told = json.loads(done.stdout, parse_constant=lambda name: pytest.fail(name))
-        assert {row["success_pct"] for row in told["rows"]} == {None}
-        assert {row["commits_per_s"] for row in told["rows"]} == {0.0}
+        report = json.loads(done.stdout, parse_constant=lambda name: pytest.fail(name))
+        assert {row["success_pct"] for row in report["rows"]} == {None}
+        assert {row["commits_per_s"] for row in report["rows"]} == {0.0}
 
 
 @pytest.mark.parametrize("command", [("simulate", "run", "1a"), ("simulate", "list"), ("plan", "--log", "a.b")])
@@ -205,7 +208,7 @@ def test_who_is_interrupted_leaves_nothing_behind(tmp_path: Path) -> None:
 
 def test_a_model_that_is_not_there_is_said() -> None:
     with pytest.raises(UsageError, match="no model is called 'ideal'; there are published, corrected, client"):
-        course.run(load("1a"), "ideal")
+        runner.run(load("1a"), "ideal")
 
 
 @pytest.mark.parametrize(
@@ -239,7 +242,7 @@ def test_every_printed_figure_is_compared_and_stands_for_a_configuration() -> No
 
 def test_the_same_rows_give_the_same_plots() -> None:
     experiment: Experiment = parse(SMALL, "small", "small")
-    found = course.run(experiment, workers=1)
+    found = runner.run(experiment, workers=1)
     once, again = (plots(experiment, found.model, found.rows, found.compared) for _ in range(2))
     assert once == again
     assert len(once) == 5

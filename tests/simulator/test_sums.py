@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from icetower_simulator.compiled import compiled
-from icetower_simulator.latencies import GET, PROVIDERS, Latency, lasting
+from icetower_simulator.latencies import GET, PROVIDERS, Latency, duration_of
 from icetower_simulator.randoms import generator
 from icetower_simulator.sums import IO, deviation_ms, durations, shared_by, sum_of
 
@@ -43,7 +43,7 @@ def one_by_one(io: np.ndarray, count: int, samples: int) -> np.ndarray:
     found = np.zeros(samples)
     for i in range(samples):
         for _ in range(count):
-            found[i] += lasting(io[0], GET)
+            found[i] += duration_of(io[0], GET)
     return found
 
 
@@ -67,7 +67,7 @@ def shared_one_by_one(io: np.ndarray, workers: int, count: int, samples: int) ->
             for worker in range(1, workers):
                 if free[worker] < free[first]:
                     first = worker
-            free[first] += lasting(io[0], GET)
+            free[first] += duration_of(io[0], GET)
         found[i] = free.max()
     return found
 

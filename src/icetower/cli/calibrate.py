@@ -1,4 +1,4 @@
-"""`icetower simulate calibrate`: what a real catalog and its storage take, as a provider for the simulator."""
+"""`icetower simulate calibrate`: measures a real catalog and its storage, as a provider for the simulator."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ if TYPE_CHECKING:
     from icetower_simulator.calibration import Fit
 
 SIZES = (10 * 1024, 100 * 1024, 1024 * 1024)
-"""Bytes of the files that are written; the smallest is read."""
+"""Sizes of the written files in bytes; the smallest is read."""
 
 
 def calibrate(
-    name: Annotated[str, typer.Argument(help="What the provider is to be called.")],
+    name: Annotated[str, typer.Argument(help="The provider's name.")],
     properties: Annotated[
         list[str], typer.Option("--property", "-p", help="Of PyIceberg's catalog, key=value: type, uri, warehouse, ….")
     ],
     count: Annotated[int, typer.Option(min=20, max=10_000, help="Calls of each kind.")] = 100,
-    namespace: Annotated[str, typer.Option(help="Where a table is made for it, and dropped.")] = "icetower_calibration",
+    namespace: Annotated[str, typer.Option(help="The namespace of a temporary table.")] = "icetower_calibration",
 ) -> None:
     """Measure a catalog and its storage for the simulator.
 
-    Files are written, read and deleted, and commits made, in a table of its own.
+    It writes, reads and deletes files, and commits, in a temporary table.
 
     Prints a [providers.NAME] section for an experiment's file.
 
@@ -56,7 +56,7 @@ def calibrate(
         identifier = table.name()
         looks = [_timed(clock, lambda: catalog.load_table(identifier)) for _ in range(count)]
         commits = [_timed(clock, lambda number=number: _commit(table, number)) for number in range(count)]
-    except Exception as error:  # PyIceberg and what it stands on have each their own
+    except Exception as error:  # PyIceberg and its libraries raise exceptions of their own
         raise UpstreamFailed(f"the catalog, or the storage at {table.location()}, failed: {error}") from error
     finally:
         _clean(
@@ -73,7 +73,7 @@ def calibrate(
 
 
 def _with_token(properties: dict[str, str]) -> dict[str, str]:
-    """The properties of a catalog, with the token that other commands find, where it needs one and none is given."""
+    """A catalog's properties; for a REST catalog without credentials, with the token that other commands would use."""
     if properties.get("type") != "rest" or properties.keys() & {"token", "credential", "auth", "auth.type"}:
         return properties
     token = token_for(properties.get("uri", ""))
@@ -81,17 +81,17 @@ def _with_token(properties: dict[str, str]) -> dict[str, str]:
 
 
 def _clean(catalog: Any, table: Any, namespace: str | None, paths: Sequence[str]) -> None:
-    """Take away what was made, also where some of it was never made, and say what is left where that fails.
+    """Delete the files and drop the table, also if some were never made; warn of anything that is left.
 
     Args:
-        namespace: to be dropped, too.
+        namespace: to be dropped, too; None: it existed before.
     """
     for path in paths:
         with suppress(Exception):  # the last one may not be there
             table.io.delete(path)
     try:
         catalog.drop_table(table.name())
-    except Exception as error:  # noqa: BLE001 - each catalog has its own
+    except Exception as error:  # noqa: BLE001 - each catalog raises exceptions of its own
         warn(f"the table {'.'.join(table.name())} is left: {error}")
         return
     if namespace is not None:

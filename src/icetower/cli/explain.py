@@ -1,4 +1,4 @@
-"""`icetower explain`: may two changes coexist, under which isolation level, and why not."""
+"""`icetower explain`: whether two changes may coexist, at which isolation level, and why not."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rich.text import Text
 
 from icetower.cli.printing import SafeConsole, show
 from icetower.cli.registry import Json
-from icetower.cli.snapshots import Found, held_together, place_of_metadata, with_level
+from icetower.cli.snapshots import SnapshotComparison, compare_two, place_of_metadata, with_level
 from icetower.cli.tables import Properties, pairs, place_of
 from icetower.cli.terminal import say
 from icetower.cli.timelines import AGAIN, BAD, FAINT, GOOD, draw, explained, hanging, title_of
@@ -30,7 +30,7 @@ from icetower_client_model.timeline import Timeline, timeline
 
 RULE_COLUMNS = 80
 REFUSED = 3
-"""Exit status where somebody is refused."""
+"""Exit status if a commit is refused."""
 NAME_WIDTH = 2 + max(len(name) for name in (*FIGURES, *LISTED)) + 2
 
 
@@ -41,7 +41,7 @@ def explain(
     figure: Annotated[str, typer.Option(help="Replay a figure: 7, undelete, ….")] = "",
     interleaving: Annotated[str, typer.Option(help="Replay a known interleaving: K2, K2-with, ….")] = "",
     case: Annotated[Path | None, typer.Option(help="Replay a case of your own (docs/conflicts.md).")] = None,
-    list_all: Annotated[bool, typer.Option("--list", help="The figures and interleavings that have names.")] = False,
+    list_all: Annotated[bool, typer.Option("--list", help="List the figures and interleavings by name.")] = False,
     metadata: Annotated[str, typer.Option(help="A table's metadata file: a path or URI.")] = "",
     catalog: Annotated[
         str,
@@ -53,14 +53,14 @@ def explain(
     properties: Properties = None,
     table: Annotated[str, typer.Option(help="The table in the catalog, namespace.table.")] = "",
     level: Annotated[
-        Level | None, typer.Option(help="The level that the exit status is about; else what the table sets.")
+        Level | None, typer.Option(help="The level that decides the exit status; by default the table's own.")
     ] = None,
     where: Annotated[
         str,
-        typer.Option("--filter", help="The later one's filter: Iceberg's JSON, or `partitions` for those it touches."),
+        typer.Option("--filter", help="The later change's filter: Iceberg's JSON, or `partitions`: those it touches."),
     ] = "",
     copied: Annotated[
-        bool, typer.Option("--copied", help="The metadata folder is a copy: look for manifests beside the file.")
+        bool, typer.Option("--copied", help="The metadata folder is a copy: look for manifests in it, by name.")
     ] = False,
     storage: Annotated[
         list[str] | None, typer.Option(help="Storage property, key=value (s3.endpoint=…); may be repeated.")
@@ -72,7 +72,7 @@ def explain(
     Either replay a figure, a known interleaving or a case of your own on the model of Iceberg's rules; or name two
     snapshots of a real table: the later one's change is taken as prepared before the earlier one was committed.
 
-    Exit status: 0 they may, or a figure was shown; 3 a commit is refused; 1 something failed; 2 used wrongly.
+    Exit status: 0 they may coexist, or a figure was shown; 3 a commit is refused; 1 an error; 2 wrong usage.
 
     \b
     Example:
@@ -83,7 +83,7 @@ def explain(
     if sum(asked) != 1:
         raise UsageError(
             "name one thing to explain: --figure 7, --interleaving K2, --case FILE, --metadata FILE EARLIER LATER, or "
-            "--catalog URI --table ns.t EARLIER LATER; --list shows what has a name"
+            "--catalog URI --table ns.t EARLIER LATER; --list shows all names"
         )
     if list_all:
         _list(as_json)
@@ -116,21 +116,21 @@ def _list(as_json: bool) -> None:
         console.print(Text(f"icetower explain --{wanted} …", "bold"))
         for kind, name, title, rule in rows:
             if kind == wanted:
-                told = Text.assemble(title, (f"  {rule}" if rule else "", BAD))
-                hanging(console, f"  {name}", told, width=NAME_WIDTH)
+                shown = Text.assemble(title, (f"  {rule}" if rule else "", BAD))
+                hanging(console, f"  {name}", shown, width=NAME_WIDTH)
         console.print()
 
 
 def _figure(name: str, as_json: bool) -> None:
     figure = FIGURES.get(name) or FIGURES.get(name.lower().removeprefix("fig"))
     if figure is None:
-        raise UsageError(f"there is no figure {name!r}; there are {', '.join(FIGURES)}")
-    told = timeline(figure.case, people=figure.people, figure=figure)
+        raise UsageError(f"there is no figure {name!r}; the figures are {', '.join(FIGURES)}")
+    shown = timeline(figure.case, people=figure.people, figure=figure)
     if as_json:
         facts = {"name": figure.name, "title": figure.title, "source": figure.source, "story": figure.story}
-        say(_dumped({**facts, "case": figure.case, **_course(told)}))
+        say(_dumped({**facts, "case": figure.case, **_as_json(shown)}))
     else:
-        draw(SafeConsole(), title_of(figure), figure.source, figure.story, told)
+        draw(SafeConsole(), title_of(figure), figure.source, figure.story, shown)
 
 
 def _interleavings(name: str, as_json: bool) -> None:
@@ -138,12 +138,12 @@ def _interleavings(name: str, as_json: bool) -> None:
     if not wanted:
         near = [item.name for item in LISTED.values() if name.lower() in item.name.lower()]
         raise UsageError(f"there is no interleaving {name!r}; {_suggested(near)}")
-    told = [(item, timeline(item.case)) for item in wanted]
+    shown = [(item, timeline(item.case)) for item in wanted]
     if as_json:
-        say(_dumped([{"name": item.name, "title": item.title, "case": item.case, **_course(t)} for item, t in told]))
+        say(_dumped([{"name": item.name, "title": item.title, "case": item.case, **_as_json(t)} for item, t in shown]))
         return
     console = SafeConsole()
-    for at, (item, each) in enumerate(told):
+    for at, (item, each) in enumerate(shown):
         if at:
             console.print(Text("─" * RULE_COLUMNS, FAINT))
         draw(console, f"{item.name}: {item.title}", _row(item), (), each)
@@ -159,24 +159,24 @@ def _suggested(near: list[str]) -> str:
 
 def _case(path: Path, as_json: bool) -> None:
     try:
-        given = json.loads(path.read_text())
+        document = json.loads(path.read_text())
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{path} is not JSON: {error}") from error
-    if not isinstance(given, dict):
-        raise UsageError(f"{path} holds no case: a case is a JSON object with `files` and `steps`")
-    told = timeline(given)
+    if not isinstance(document, dict):
+        raise UsageError(f"{path} is not a case: a case is a JSON object with `files` and `steps`")
+    shown = timeline(document)
     if as_json:
-        say(_dumped({"case": given, **_course(told)}))
+        say(_dumped({"case": document, **_as_json(shown)}))
     else:
-        draw(SafeConsole(), str(given.get("name") or path.name), "", (), told)
-    if any(lane.verdict in ("refused", "exhausted") for lane in told.lanes):
+        draw(SafeConsole(), str(document.get("name") or path.name), "", (), shown)
+    if any(lane.verdict in ("refused", "exhausted") for lane in shown.lanes):
         raise typer.Exit(REFUSED)
 
 
-def _course(told: Timeline) -> dict[str, Any]:
-    return asdict(told)
+def _as_json(shown: Timeline) -> dict[str, Any]:
+    return asdict(shown)
 
 
 def _dumped(value: Any) -> str:
@@ -202,7 +202,7 @@ async def _two(
     storage: list[str] | None,
     *,
     copied: bool,
-) -> Found:
+) -> SnapshotComparison:
     if len(snapshots) != 2:
         raise UsageError(f"name two snapshots, the earlier one first; {len(snapshots)} are given")
     if bool(catalog) != bool(table):
@@ -212,25 +212,25 @@ async def _two(
     else:
         place = await place_of_metadata(metadata, pairs(storage or (), "--storage"), copied=copied)
     earlier, later = snapshots
-    return await held_together(place, earlier, later, where)
+    return await compare_two(place, earlier, later, where)
 
 
-def _show(found: Found, as_json: bool) -> None:
-    decided = next(opinion for opinion in found.opinions if opinion.level is found.set_level)
+def _show(found: SnapshotComparison, as_json: bool) -> None:
+    decided = next(verdict for verdict in found.verdicts_by_level if verdict.level is found.set_level)
     if as_json:
         say(
             _dumped(
                 {
                     "earlier": found.earlier,
                     "later": found.later,
-                    "prepared_on": found.met.start,
+                    "prepared_on": found.comparison.start,
                     "held_against": found.between,
                     "command": found.guess.command,
                     "because": found.guess.because,
                     "filter": to_json(found.conflict_filter),
                     "level": found.set_level,
                     "coexist": decided.conflict is None,
-                    "levels": [asdict(opinion) for opinion in found.opinions],
+                    "levels": [asdict(verdict) for verdict in found.verdicts_by_level],
                 }
             )
         )
@@ -240,8 +240,8 @@ def _show(found: Found, as_json: bool) -> None:
         raise typer.Exit(REFUSED)
 
 
-def _draw(console: Console, found: Found) -> None:
-    on = "the empty table" if found.met.start is None else f"snapshot {found.met.start}"
+def _draw(console: Console, found: SnapshotComparison) -> None:
+    on = "the empty table" if found.comparison.start is None else f"snapshot {found.comparison.start}"
     covered = "none is known, so every file counts (--filter says more)" if found.conflict_filter == TRUE else ""
     facts = Table.grid(padding=(0, 2))
     facts.add_column(style=FAINT)
@@ -257,16 +257,16 @@ def _draw(console: Console, found: Found) -> None:
     console.print(facts)
     console.print()
     verdicts = Table("level", "verdict", "rule", "asked", box=None, header_style="bold")
-    for opinion in found.opinions:
-        verdict = Text("may coexist", GOOD) if opinion.conflict is None else Text("conflict", BAD)
-        if opinion.conflict is not None and opinion.conflict.rule == DEPENDS:
-            verdict = Text("builds on it", AGAIN)
-        mark = " ← asked" if opinion.level is found.set_level else ""
-        rule = "" if opinion.conflict is None else opinion.conflict.rule
-        verdicts.add_row(f"{opinion.level}{mark}", verdict, rule, ", ".join(opinion.asked) or "nothing")
+    for verdict in found.verdicts_by_level:
+        outcome = Text("may coexist", GOOD) if verdict.conflict is None else Text("conflict", BAD)
+        if verdict.conflict is not None and verdict.conflict.rule == DEPENDS:
+            outcome = Text("builds on it", AGAIN)
+        mark = " ← asked" if verdict.level is found.set_level else ""
+        rule = "" if verdict.conflict is None else verdict.conflict.rule
+        verdicts.add_row(f"{verdict.level}{mark}", outcome, rule, ", ".join(verdict.asked) or "nothing")
     show(verdicts)
-    told = dict.fromkeys(opinion.explanation for opinion in found.opinions if opinion.explanation is not None)
-    for explanation in told:
+    shown = dict.fromkeys(verdict.explanation for verdict in found.verdicts_by_level if verdict.explanation is not None)
+    for explanation in shown:
         console.print()
         console.print(Text(explanation.rule, BAD))
         explained(console, explanation)

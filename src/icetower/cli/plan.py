@@ -1,4 +1,4 @@
-"""`icetower plan`: which pattern holds a workload, and where each breaks, before anything is built."""
+"""`icetower plan`: the patterns that hold a workload, and where each breaks, before anything is built."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ QUESTIONS = (
     ("agents", "How many agents write to the table?"),
     ("writes_per_hour", "How often does each write, times an hour?"),
     ("appends", "What share of the writes only adds rows, from 0 to 1?"),
-    ("partitions", "Among how many partitions are the writes spread?"),
+    ("partitions", "Over how many partitions are the writes spread?"),
     ("own_partitions", "Does each agent write to partitions of its own?"),
     ("work_s", "How long does an agent work on a write, in seconds?"),
     ("freshness_s", "Within how many seconds is a write to be visible?"),
@@ -34,7 +34,7 @@ QUESTIONS = (
     ("catalog_latency_ms", "How long does a round trip to the catalog take, in milliseconds?"),
 )
 LOG_LIMIT = 10_000
-"""Attempts that are asked of a tower's log."""
+"""The most attempts that are read from a tower's log."""
 
 
 def plan(
@@ -76,12 +76,12 @@ def plan(
             raise ConfigurationError(f"{workload} is not TOML: it is not UTF-8 ({error.reason})") from error
         found = planner.workload_from(text, str(workload))
     elif at_terminal():
-        found = _asked(planner)
+        found = _ask_workload(planner)
     else:
-        raise UsageError("name a file with the workload (docs/planner.md says what is in it), or --log a table")
+        raise UsageError("name a file with the workload (docs/planner.md describes it), or give --log and a table")
     make_folder(out)
-    with progress(quiet=as_json) as told:
-        done: Plan = planner.plan(found, told)
+    with progress(quiet=as_json) as on_progress:
+        done: Plan = planner.plan(found, on_progress)
     fragments: tuple[str, ...] = planner.contracts(done, done.advice[0].candidate.name, log or table)
     if out is not None:
         _write(out, done, fragments)
@@ -94,8 +94,8 @@ def plan(
         say(fragment.rstrip())
 
 
-def _asked(planner: Any) -> Workload:
-    """What a person says; what a question proposes is taken by pressing return."""
+def _ask_workload(planner: Any) -> Workload:
+    """Ask a person for the workload; return accepts a question's proposal."""
     proposed = {field.name: field.default for field in fields(planner.Workload)}
     answers = {name: typer.prompt(question, default=proposed[name]) for name, question in QUESTIONS}
     return planner.workload_of(answers, "your answers")
@@ -145,7 +145,7 @@ def _show(done: Plan) -> None:
             )
     show(shown)
     for each in done.advice:
-        say(f"{each.candidate.name}: {each.candidate.said}")
+        say(f"{each.candidate.name}: {each.candidate.description}")
 
 
 def _breaks(advice: Advice) -> str:

@@ -24,8 +24,8 @@ from icetower.counting import counted
 from icetower.errors import ConfigurationError, UsageError
 
 if TYPE_CHECKING:
-    from icetower_simulator.course import Course
     from icetower_simulator.experiments import Comparison
+    from icetower_simulator.runner import ExperimentResult
 
 simulate = typer.Typer(help="Simulate many writers to one table, or many.", no_args_is_help=True)
 
@@ -36,7 +36,7 @@ Workers = Annotated[int | None, typer.Option(min=1, max=256, help="Processes; on
 Out = Annotated[Path | None, typer.Option(help="A folder for plots, CSV and Parquet.")]
 
 REPRODUCED = (("1a", "published"), ("1a", "corrected"), ("1b", "published"), ("2a", "published"), ("2b", "published"))
-"""What was printed: experiments and models."""
+"""The experiments and models that have published figures."""
 SHOWN = ("commits_per_s", "success_pct", "p50_s", "p95_s", "p99_s", "mean_retries")
 
 
@@ -71,18 +71,19 @@ def run(
     Example:
       icetower simulate run 1a --seeds 3
     """
-    courses = needed("course")
+    runner = needed("runner")
     make_folder(out)
-    with progress(quiet=as_json) as told:
-        course = courses.run(needed("experiments").load(experiment), model, seeds, first_seed, workers, told, _now_s)
+    with progress(quiet=as_json) as on_progress:
+        found = needed("experiments").load(experiment)
+        result = runner.run(found, model, seeds, first_seed, workers, on_progress, _now_s)
     if out is not None:
-        _write(out, course)
+        _write(out, result)
     if as_json:
-        say(json.dumps(course.as_json()))
+        say(json.dumps(result.as_json()))
         return
-    _show_rows(course)
-    if course.compared:
-        _show_compared(course.compared)
+    _show_rows(result)
+    if result.compared:
+        _show_compared(result.compared)
 
 
 @simulate.command("reproduce")
@@ -91,24 +92,24 @@ def reproduce(seeds: Seeds = None, first_seed: First = None, workers: Workers = 
 
     It runs experiments 1a, 1b, 2a and 2b.
 
-    Exit status 1: some do not agree, neither by their rounding nor within 3 %.
+    Exit status 1: some figures agree neither by their rounding nor within 3 %.
 
     \b
     Example:
       icetower simulate reproduce --seeds 3
     """
-    experiments, courses = needed("experiments"), needed("course")
+    experiments, runner = needed("experiments"), needed("runner")
     make_folder(out)
     off = total = 0
     for name, model in REPRODUCED:
-        with progress() as told:
-            course = courses.run(experiments.load(name), model, seeds, first_seed, workers, told, _now_s)
+        with progress() as on_progress:
+            result = runner.run(experiments.load(name), model, seeds, first_seed, workers, on_progress, _now_s)
         if out is not None:
-            _write(out, course)
-        say(f"{name}, model {model}: {counted(course.runs, 'run')} in {course.wall_s:.1f} s")
-        _show_compared(course.compared)
-        off += sum(not each.agrees for each in course.compared)
-        total += len(course.compared)
+            _write(out, result)
+        say(f"{name}, model {model}: {counted(result.runs, 'run')} in {result.wall_s:.1f} s")
+        _show_compared(result.compared)
+        off += sum(not each.agrees for each in result.compared)
+        total += len(result.compared)
     say(f"{total - off} of {total} published figures agree, by their rounding or within 3 %")
     if off:
         raise typer.Exit(1)
@@ -134,7 +135,7 @@ def _missing(error: ModuleNotFoundError) -> Exception:
 
 @contextmanager
 def progress(*, quiet: bool = False) -> Generator[Any]:
-    """Yields what is to be told how many runs there are, and then each time that one is done."""
+    """Yields a callback, to be called with the number of runs and the number of finished ones; None without a bar."""
     if quiet or not sys.stderr.isatty():
         yield None
         return
@@ -142,34 +143,34 @@ def progress(*, quiet: bool = False) -> Generator[Any]:
     with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
         task = bars.add_task("runs", total=None)
 
-        def told(total: int, done: int) -> None:
+        def on_progress(total: int, done: int) -> None:
             bars.update(task, total=total, completed=done)
 
-        yield told
+        yield on_progress
 
 
 def make_folder(out: Path | None) -> None:
-    """The folder for what will be written, before anything is run. Raises `ConfigurationError`."""
+    """Create the folder for results before anything is run. Raises `ConfigurationError`."""
     if out is None:
         return
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigurationError(f"--out {out} cannot be made a folder: {error.strerror or error}") from error
+        raise ConfigurationError(f"--out {out}: the folder cannot be created: {error.strerror or error}") from error
     if not os.access(out, os.W_OK):
         raise ConfigurationError(f"--out {out} cannot be written to")
 
 
-def _write(out: Path, course: Course) -> None:
-    """Rows, runs and plots into a folder. Raises `ConfigurationError`."""
+def _write(out: Path, result: ExperimentResult) -> None:
+    """Write rows, runs and plots into a folder. Raises `ConfigurationError`."""
     from icetower_simulator.plots import plots
 
-    stem = f"{course.experiment.name}-{course.model}"
+    stem = f"{result.experiment.name}-{result.model}"
     try:
-        for kind, rows in (("", course.rows), ("-runs", course.each_run)):
+        for kind, rows in (("", result.rows), ("-runs", result.each_run)):
             (out / f"{stem}{kind}.csv").write_text(_csv(rows))
             _parquet(out / f"{stem}{kind}.parquet", rows)
-        for name, svg in plots(course.experiment, course.model, course.rows, course.compared).items():
+        for name, svg in plots(result.experiment, result.model, result.rows, result.compared).items():
             (out / f"{stem}{'-' if name else ''}{name}.svg").write_text(svg)
     except OSError as error:
         raise ConfigurationError(f"--out {out} cannot be written: {error.strerror or error}") from error
@@ -195,27 +196,27 @@ def _parquet(path: Path, rows: Sequence[dict[str, Any]]) -> None:
     parquet.write_table(pa.table({name: [row.get(name) for row in rows] for name in names}), path)
 
 
-def _show_rows(course: Course) -> None:
+def _show_rows(result: ExperimentResult) -> None:
     shown = Table(
-        title=f"{course.experiment.name}: {course.experiment.title}\nmodel {course.model}, "
-        f"{counted(course.seeds, 'seed')}, "
-        f"{counted(course.runs, 'run')} in {course.wall_s:.1f} s",
+        title=f"{result.experiment.name}: {result.experiment.title}\nmodel {result.model}, "
+        f"{counted(result.seeds, 'seed')}, "
+        f"{counted(result.runs, 'run')} in {result.wall_s:.1f} s",
         title_justify="left",
         title_style="bold",
     )
-    swept = list(course.experiment.sweep)
+    swept = list(result.experiment.sweep)
     kinds = [f"{kind}_success_pct" for kind in ("append", "overwrite")]
-    kinds = kinds if all(any(row.get(kind) is not None for row in course.rows) for kind in kinds) else []
+    kinds = kinds if all(any(row.get(kind) is not None for row in result.rows) for kind in kinds) else []
     columns = [*swept, *SHOWN, *kinds]
     for name in columns:
         shown.add_column(name.replace("_", " "), justify="right")
-    for row in course.rows:
+    for row in result.rows:
         shown.add_row(*(_text(name, row.get(name)) for name in columns))
     show(shown)
 
 
 def _show_compared(compared: Sequence[Comparison]) -> None:
-    shown = Table(title="beside what was published", title_justify="left", title_style="bold")
+    shown = Table(title="compared with the published figures", title_justify="left", title_style="bold")
     shown.add_column("configuration", overflow="fold")
     shown.add_column("figure", no_wrap=True, min_width=21)
     for name, width in (("published", 9), ("found", 7), ("± seeds", 7), ("difference %", 12), ("", 6)):

@@ -1,4 +1,4 @@
-"""Two snapshots of a real table, read through storage and held against each other."""
+"""Reads two snapshots of a real table from storage, and compares their changes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,15 @@ from icetower.storage.file_io import FileIOStorage
 from icetower.storage.port import ON_OWN_ACCOUNT
 from icetower.table.client_properties import is_code
 from icetower.table.head import HeadState
-from icetower_client_model.coexist import Guess, Meeting, Opinion, meeting, operation_of, opinions, touched_partitions
+from icetower_client_model.coexist import (
+    Comparison,
+    Guess,
+    LevelVerdict,
+    comparison_of,
+    operation_of,
+    touched_partitions,
+    verdicts_by_level,
+)
 from icetower_client_model.explain import Names
 from icetower_client_model.isolation import DEFAULT_LEVEL, LEVEL_PROPERTIES, Command, level_of
 
@@ -38,25 +46,25 @@ TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """Two snapshots held against each other.
+class SnapshotComparison:
+    """The comparison of two snapshots.
 
     Attributes:
-        earlier, later: the two, in words.
-        between: the snapshots that the later one is held against, in words, oldest first.
-        guess: what the later one seems to have been.
-        conflict_filter: under which it is taken to have read.
+        earlier, later: descriptions of the two.
+        between: descriptions of the snapshots that the later one is compared with, oldest first.
+        guess: the command that seems to have made the later one.
+        conflict_filter: the filter that it is assumed to have read with.
         opinions: one a level.
         set_level: what the table's properties set for such a command.
     """
 
     earlier: str
     later: str
-    met: Meeting
+    comparison: Comparison
     between: tuple[str, ...]
     guess: Guess
     conflict_filter: Expression
-    opinions: tuple[Opinion, ...]
+    verdicts_by_level: tuple[LevelVerdict, ...]
     set_level: Level
 
 
@@ -65,13 +73,12 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a table's metadata is, and how its files are read.
+    """A table's metadata, and access to its files.
 
     Attributes:
         head: the table.
         storage: properties as for PyIceberg's FileIO.
-        folder: where manifests are looked for by name instead of at their paths; None for a table that is where it
-            says.
+        folder: a folder in which manifests are found by name; None: they are at the paths in the metadata.
     """
 
     head: HeadState
@@ -87,7 +94,7 @@ async def place_of_metadata(path: str, storage: Mapping[str, str], *, copied: bo
         copied: the file's folder was copied from elsewhere, manifests and all.
 
     Raises:
-        BadRequest: it is no metadata file.
+        BadRequest: it is not a metadata file.
         NotFound: there is no such file.
     """
     path = _absolute(path)
@@ -100,7 +107,7 @@ async def place_of_metadata(path: str, storage: Mapping[str, str], *, copied: bo
 
 
 def _absolute(path: str) -> str:
-    """A URI as it is, and a path of this machine from its root on."""
+    """A URI unchanged, or the absolute path of a local file."""
     return path if re.match(r"^[a-z0-9]+:", path) else os.path.abspath(path)
 
 
@@ -110,15 +117,15 @@ def place_in_catalog(uri: str, table: str, token: str | None, storage: Mapping[s
     Args:
         table: ``namespace.table``.
         token: bearer token; None for a catalog that is open.
-        storage: goes over what the catalog says.
+        storage: overrides the properties that the catalog returns.
 
     Raises:
-        BadRequest: the name is none, or the answer no metadata.
-        NoSuchTable, NotAuthenticated, Unavailable, UpstreamFailed: the catalog says so, or nobody answers.
+        BadRequest: the name is invalid, or the answer is not table metadata.
+        NoSuchTable, NotAuthenticated, Unavailable, UpstreamFailed: the catalog answers so, or does not answer.
     """
     *namespace, name = table.split(".")
     if not namespace or not all((*namespace, name)):
-        raise BadRequest(f"{table!r} is no table: write namespace.table", rule="explain.table")
+        raise BadRequest(f"{table!r} is not a table's name: write namespace.table", rule="explain.table")
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
     with _client(uri, headers) as http:
         config = _get(http, uri, "/v1/config", table)
@@ -127,7 +134,7 @@ def place_in_catalog(uri: str, table: str, token: str | None, storage: Mapping[s
         spaces = quote("\x1f".join(namespace), safe="")
         found = _get(http, uri, f"{root}/namespaces/{spaces}/tables/{quote(name, safe='')}", table)
     metadata = table_metadata.parse(orjson.dumps(found.get("metadata")))
-    # A catalog may say how its storage is reached, but not which Python code is to be loaded for that.
+    # A catalog may configure access to its storage, but not the Python code that is loaded for it.
     config = {key: value for key, value in _object(found, "config").items() if not is_code(key)}
     return Place(HeadState(str(found.get("metadata-location") or ""), metadata), {**config, **storage})
 
@@ -151,7 +158,7 @@ def _get(http: httpx2.Client, uri: str, path: str, table: str) -> Mapping[str, A
         response = http.get(path)
     except (httpx2.HTTPError, httpx2.InvalidURL, UnicodeError) as error:
         raise Unavailable(unreachable("catalog", uri, error)) from error
-    said = f"{uri} answers {response.status_code} to GET {path}"
+    answered = f"{uri} answers {response.status_code} to GET {path}"
     hint = "is that an Iceberg REST catalog?"
     if response.is_success:
         try:
@@ -160,52 +167,54 @@ def _get(http: httpx2.Client, uri: str, path: str, table: str) -> Mapping[str, A
             answer = None
         if isinstance(answer, dict):
             return cast("Mapping[str, Any]", answer)
-        raise UpstreamFailed(f"{said}, with no JSON object: {hint}", rule="explain.catalog")
+        raise UpstreamFailed(f"{answered}, without a JSON object: {hint}", rule="explain.catalog")
     kinds: dict[int, type[IcetowerError]] = {401: NotAuthenticated, 403: NotAuthenticated, 404: NoSuchTable}
     hints = {
         401: "set ICETOWER_TOKEN to a secret or token of the catalog",
-        403: "set ICETOWER_TOKEN to that of a principal that may read the table",
-        404: f"check the name of the table ({table}), and which catalog this is",
+        403: "set ICETOWER_TOKEN to the token of a principal that may read the table",
+        404: f"check the table's name ({table}) and the catalog's address",
     }
-    # The catalog's own words first: they say which of table, namespace and route is not there.
+    # The catalog's own text first: it names the table, namespace or route that does not exist.
     own = error_of(response.status_code, response.content)
     explained = "" if NO_EXPLANATION in own.message else f" ({own.message})"
     raise kinds.get(response.status_code, UpstreamFailed)(
-        f"{said}{explained}: {hints.get(response.status_code, hint)}", rule="explain.catalog"
+        f"{answered}{explained}: {hints.get(response.status_code, hint)}", rule="explain.catalog"
     )
 
 
-# ── The question ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Comparing ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def held_together(place: Place, earlier: int, later: int, where: str) -> Found:
-    """Hold two snapshots of a table against each other.
+async def compare_two(place: Place, earlier: int, later: int, where: str) -> SnapshotComparison:
+    """Compare two snapshots of a table.
 
     Args:
         where: the later one's filter: empty for none, ``partitions`` for those that it touches, or Iceberg's JSON.
 
     Raises:
-        BadRequest: there are no such snapshots, they do not meet, or the filter is none.
-        NotFound: a manifest is gone.
+        BadRequest: there are no such snapshots, they cannot be compared, or the filter is invalid.
+        NotFound: a manifest does not exist any more.
     """
     head = place.head
-    met = meeting(head, earlier, later)
+    comparison = comparison_of(head, earlier, later)
     storage = FileIOStorage(place.storage)
     try:
         reader = _Reader(Manifests(storage), place.folder)
-        await reader.prepare(met)
+        await reader.prepare(comparison)
         change = await reader.change(head, head.snapshots[later])
         guess = operation_of(change)
         conflict_filter = _filter(where, change, head)
-        names = Names({snapshot_id: _called(snapshot) for snapshot_id, snapshot in head.snapshots.items()})
-        answer = await reader.answer(lambda files: opinions(head, files, change, guess, met, names, conflict_filter))
+        names = Names({snapshot_id: _name_of(snapshot) for snapshot_id, snapshot in head.snapshots.items()})
+        answer = await reader.answer(
+            lambda files: verdicts_by_level(head, files, change, guess, comparison, names, conflict_filter)
+        )
     finally:
         await storage.close()
-    return Found(
+    return SnapshotComparison(
         _described(head.snapshots[earlier]),
         _described(head.snapshots[later]),
-        met,
-        tuple(_described(snapshot) for snapshot in met.between),
+        comparison,
+        tuple(_described(snapshot) for snapshot in comparison.between),
         guess,
         conflict_filter,
         answer,
@@ -214,7 +223,7 @@ async def held_together(place: Place, earlier: int, later: int, where: str) -> F
 
 
 class _Reader:
-    """Reads what a question asks for."""
+    """Reads the manifest lists and manifests that a computation needs."""
 
     def __init__(self, manifests: Manifests, folder: str | None) -> None:
         self._source = manifests
@@ -226,12 +235,12 @@ class _Reader:
     def _at(self, path: str) -> str:
         return path if self._folder is None else f"{self._folder}/{path.rpartition('/')[2]}"
 
-    async def prepare(self, met: Meeting) -> None:
-        """Read side by side what the rules look at first: what the snapshots in between wrote."""
-        lists = await asyncio.gather(*(self._rows(snapshot) for snapshot in met.between))
+    async def prepare(self, comparison: Comparison) -> None:
+        """Read concurrently what the rules look at first: the manifests that the snapshots in between wrote."""
+        lists = await asyncio.gather(*(self._rows(snapshot) for snapshot in comparison.between))
         wanted = {
             row.path
-            for snapshot, rows in zip(met.between, lists, strict=True)
+            for snapshot, rows in zip(comparison.between, lists, strict=True)
             for row in rows
             if row.added_snapshot_id == snapshot["snapshot-id"]
         }
@@ -251,7 +260,7 @@ class _Reader:
         self._manifests[path] = await self._source.manifest_at(self._at(path))
 
     async def change(self, head: HeadState, snapshot: Mapping[str, Any]) -> Change:
-        """What a snapshot did to its parent, which the table must still have."""
+        """The change that a snapshot made to its parent, which the table must still have."""
         parent_id = Snapshot(snapshot).parent_id
         assert parent_id is not None
         diff = diff_lists(await self._rows(head.snapshots[parent_id]), await self._rows(snapshot))
@@ -259,7 +268,7 @@ class _Reader:
         return change_of(snapshot, diff, self._manifests)
 
     async def answer(self, question: Callable[[Files], T]) -> T:
-        """Ask until nothing is missing any more."""
+        """Compute, and read what is missing, until nothing is missing."""
         while True:
             try:
                 return question(self._files)
@@ -273,18 +282,18 @@ def _filter(where: str, change: Change, head: HeadState) -> Expression:
     if where == "partitions":
         return touched_partitions(change, head)
     try:
-        given = orjson.loads(where)
+        expression = orjson.loads(where)
     except orjson.JSONDecodeError as error:
         raise BadRequest(
             f"--filter {where!r} is neither `partitions` nor JSON ({error}); "
             'a filter looks like {"type": "eq", "term": "id", "value": 5}',
             rule="explain.filter",
         ) from error
-    return typed(from_json(given), columns_of(head.schema))
+    return typed(from_json(expression), columns_of(head.schema))
 
 
 def _level(head: HeadState, guess: Guess) -> Level:
-    """What the table sets for such a command; the default of Iceberg for commands that have no property."""
+    """The level that the table sets for a command; Iceberg's default for commands without a property."""
     command = guess.command
     if command is Command.COPY_ON_WRITE:
         command = Command.MERGE if guess.operation.added else Command.DELETE
@@ -293,7 +302,7 @@ def _level(head: HeadState, guess: Guess) -> Level:
     return level_of(head.metadata.get("properties") or {}, command)
 
 
-def _called(snapshot: Mapping[str, Any]) -> str:
+def _name_of(snapshot: Mapping[str, Any]) -> str:
     return f"snapshot {snapshot['snapshot-id']} ({Snapshot(snapshot).operation})"
 
 
@@ -314,9 +323,9 @@ def _described(snapshot: Mapping[str, Any]) -> str:
         at = "at no known time"
     by = f", by {summary['engine-name']}" if summary.get("engine-name") else ""
     did = re.sub(r"\b1 (\w+) files", r"1 \1 file", ", ".join(counts)) or "changes no files"
-    return f"{_called(snapshot)}, {at}{by}: {did}"
+    return f"{_name_of(snapshot)}, {at}{by}: {did}"
 
 
-def with_level(found: Found, level: Level | None) -> Found:
-    """The same, asked about another level than the table's."""
+def with_level(found: SnapshotComparison, level: Level | None) -> SnapshotComparison:
+    """The same comparison with another level than the table's; None keeps the table's."""
     return found if level is None else replace(found, set_level=level)

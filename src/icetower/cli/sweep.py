@@ -17,7 +17,7 @@ from icetower.cli.spark import need_spark, spark_errors
 from icetower.cli.terminal import say
 
 SHOWN_MAX = 200
-"""Configurations that are shown at the end."""
+"""The most configurations that are shown at the end."""
 
 
 @spark_errors("interrupted; the results so far are kept, and the same command goes on from there")
@@ -25,7 +25,7 @@ def sweep(
     experiment: Annotated[str, typer.Argument(help="1a, 1b, … of `list`, or a TOML file.")],
     master: Annotated[str, typer.Option(help="Spark's master: local[2], spark://…, yarn, ….")] = "local[2]",
     table: Annotated[str, typer.Option(help="The table of results, namespace.table.")] = "simulator.sweeps",
-    uri: Annotated[str, typer.Option(help="A tower whose catalog has that table; else --warehouse.")] = "",
+    uri: Annotated[str, typer.Option(help="A tower for that table; without it, --warehouse is used.")] = "",
     warehouse: Annotated[Path, typer.Option(help="A folder for that table, without a catalog.")] = Path(
         ".icetower/sweeps"
     ),
@@ -34,7 +34,7 @@ def sweep(
 ) -> None:
     """Run an experiment on Spark, restartable at any point.
 
-    What the table of results has already is not run again.
+    Runs that are already in the table of results are not repeated.
 
     The executors need Icetower with its extra `simulator`, in the Python that PYSPARK_PYTHON names.
 
@@ -50,7 +50,7 @@ def sweep(
 
     found = needed("experiments").load(experiment)
     settings = {"spark.master": master}
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else the workers run whatever is called python3
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else the workers run the python3 on their path
     if uri:
         with connect(uri) as tower:
             token = tower.pyiceberg_properties().get("token")
@@ -59,8 +59,8 @@ def sweep(
         catalog = {"type": "hadoop", "warehouse": str(warehouse.absolute())}
         spark = spark_session("icetower-sweep", catalog=catalog, settings=settings)
     try:
-        with progress() as told:
-            name = run(spark, found, f"{CATALOG}.{table}", model=model, seeds=seeds, told=told)
+        with progress() as on_progress:
+            name = run(spark, found, f"{CATALOG}.{table}", model=model, seeds=seeds, on_progress=on_progress)
         shown = Table("configuration", "runs", "commits a s", "success %", "p50 s", "p99 s", title=f"{table}: {name}")
         results = quoted(f"{CATALOG}.{table}")
         means = spark.sql(

@@ -1,4 +1,4 @@
-"""Replayed cases, drawn in the terminal."""
+"""Draws replayed cases in the terminal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.text import Text
 from icetower_client_model.explain import Explanation
 from icetower_client_model.operations import Flag
 from icetower_client_model.picture import Figure
-from icetower_client_model.timeline import Lane, Moment, Sight, Timeline
+from icetower_client_model.timeline import Lane, Moment, ReaderView, Timeline
 
 GOOD, BAD, AGAIN, FAINT = "green", "bold red", "yellow", "dim"
 _CHECKS: Mapping[str, str] = {
@@ -27,12 +27,12 @@ _CHECKS: Mapping[str, str] = {
 _ENDINGS = {"committed": ("●", GOOD), "refused": ("✗", BAD), "exhausted": ("✗", BAD)}
 
 
-def draw(console: Console, title: str, source: str, story: tuple[str, ...], told: Timeline) -> None:
-    """A timeline with a lane for each writer, what became of them, and what is left.
+def draw(console: Console, title: str, source: str, story: tuple[str, ...], shown: Timeline) -> None:
+    """Draw a timeline with a lane for each writer, each writer's outcome, and the table at the end.
 
     Args:
-        source: where it comes from; empty where nowhere.
-        story: what there is to see, a step at a time; may be empty.
+        source: the case's source; may be empty.
+        story: the description, step by step; may be empty.
     """
     console.print(Text(title, "bold"))
     if source:
@@ -42,26 +42,26 @@ def draw(console: Console, title: str, source: str, story: tuple[str, ...], told
         hanging(console, f"{at}.", Text(step))
     if story:
         console.print()
-    console.print(_lanes(told))
-    for failure in told.failures:
+    console.print(_lanes(shown))
+    for failure in shown.failures:
         console.print(Text(f"The table itself: {failure}", BAD))
     console.print()
-    for lane in told.lanes:
+    for lane in shown.lanes:
         _ending(console, lane)
     console.print()
-    console.print(Text("In the end a reader finds", "bold"), _sight(told.end))
-    for row in told.end.rows:
-        console.print(Text(f"    {row}{_twice(row, told.end)}"))
+    console.print(Text("In the end a reader finds", "bold"), _sight(shown.end))
+    for row in shown.end.rows:
+        console.print(Text(f"    {row}{_duplicate_note(row, shown.end)}"))
 
 
-def _lanes(told: Timeline) -> Table:
+def _lanes(shown: Timeline) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, border_style=FAINT)
-    for lane in told.lanes:
+    for lane in shown.lanes:
         asks = "\n".join(_CHECKS.get(check, check) for check in lane.checks) or "asks for nothing"
         table.add_column(Text.assemble((lane.name, "bold"), "\n", lane.kind, "\n", (asks, FAINT)))
     table.add_column(Text("a reader finds", "bold"))
-    for moment in told.moments:
-        cells = [_moment(moment) if moment.writer == lane.writer else Text() for lane in told.lanes]
+    for moment in shown.moments:
+        cells = [_moment(moment) if moment.writer == lane.writer else Text() for lane in shown.lanes]
         if moment.writer is None:
             cells[0] = Text(f"table: {', '.join(moment.did)}", AGAIN)
         table.add_row(*cells, Text() if moment.sight is None else _sight(moment.sight))
@@ -79,15 +79,15 @@ def _moment(moment: Moment) -> Text:
     return text
 
 
-def _sight(sight: Sight) -> Text:
+def _sight(sight: ReaderView) -> Text:
     text = Text(", ".join(sight.data) or "nothing")
     if sight.deletes:
         text.append(f" less {', '.join(sight.deletes)}", AGAIN)
     return text
 
 
-def _twice(row: str, sight: Sight) -> str:
-    """A remark on a person who is in the table more than once."""
+def _duplicate_note(row: str, sight: ReaderView) -> str:
+    """A note on a person who is in the table more than once."""
     who = row.partition(",")[0]
     times = sum(other.partition(",")[0] == who for other in sight.rows)
     return f"   ← {who} is there {times} times" if times > 1 else ""
@@ -103,7 +103,7 @@ def _ending(console: Console, lane: Lane) -> None:
 
 
 def explained(console: Console, explanation: Explanation) -> None:
-    """A conflict in plain words, and in Iceberg's."""
+    """Print a conflict's explanation, and Iceberg's own text."""
     parts = [("what", explanation.what), ("why", explanation.why), ("next", explanation.next)]
     for label, text in [*parts, ("Iceberg", explanation.iceberg)]:
         if text:
@@ -111,7 +111,7 @@ def explained(console: Console, explanation: Explanation) -> None:
 
 
 def hanging(console: Console, label: str, text: Text, *, width: int = 4) -> None:
-    """A label, and text that keeps to the right of it."""
+    """Print a label, and text with a hanging indent to its right."""
     grid = Table.grid(padding=(0, 0))
     grid.add_column(width=width, no_wrap=True)
     grid.add_column(overflow="fold")

@@ -1,8 +1,8 @@
-"""An experiment of the simulator on Spark: runs spread over the executors, their figures in an Iceberg table.
+"""Runs an experiment of the simulator on Spark: runs spread over the executors, figures written to an Iceberg table.
 
-Runs are done in portions, each of which is one commit. Whoever is killed and started again finds what is in the table,
-and does the rest: a run is known by its sweep, its configuration and its seed. Several may do one sweep at once: what
-is in the table by then is not put into it again.
+Runs are done in portions, each of which is one commit. A job that is killed and started again finds the finished runs
+in the table and does the rest: a run is identified by its sweep, its configuration and its seed. Several jobs may do
+one sweep at once: a run that is in the table by then is not written again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from icetower.pipelines.tables import merge, private_session, quoted
 from icetower_simulator.compiled import PROGRAM
 from icetower_simulator.experiments import Experiment, run_row
 from icetower_simulator.latencies import Provider
-from icetower_simulator.pool import compile_now, one
+from icetower_simulator.pool import compile_now, run_one
 from icetower_simulator.setup import Setup
 
 FIGURES = ("commits_per_s", "success_pct", "p50_s", "p95_s", "p99_s", "mean_retries")
@@ -43,7 +43,7 @@ KEY = ("sweep", "configuration", "seed")
 PORTION = 8
 """Runs for each processor in one commit."""
 ATTEMPTS = 20
-"""To put a portion into the table, where others put theirs."""
+"""Attempts to write a portion into the table, where other jobs may write too."""
 
 Job = tuple[str, int, Setup]
 """A configuration, a seed, and the setup."""
@@ -57,38 +57,38 @@ def sweep(
     model: str | None = None,
     seeds: int | None = None,
     portion: int = PORTION,
-    told: Callable[[int, int], None] | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
 ) -> str:
     """Do all runs of an experiment that the table does not have yet. Returns the sweep's id.
 
     Args:
-        table: of the results, catalog.namespace.table; made if it isn't there.
+        table: of the results, catalog.namespace.table; created if it does not exist.
         portion: runs for each processor in one commit.
-        told: is told how many runs there are, and how many of them are in the table.
+        on_progress: called with the number of runs, and the number of those in the table.
 
     Raises:
-        ConfigurationError: a setup is none.
-        CommitConflict, CommitStateUnknown: a portion could not be put into the table, often as it was tried.
+        ConfigurationError: a setup is invalid.
+        CommitConflict, CommitStateUnknown: a portion could not be written to the table in `ATTEMPTS` attempts.
     """
     chosen = model or experiment.model
     jobs = _jobs(experiment, chosen, experiment.runs_each(seeds))
     name = sweep_id(experiment, chosen)
     _make(spark, table)
     left = _left(spark, table, name, jobs)
-    if told is not None:
-        told(len(jobs), len(jobs) - len(left))
+    if on_progress is not None:
+        on_progress(len(jobs), len(jobs) - len(left))
     if left:
         compile_now({setup.pattern for _, _, setup in left})  # once, before all executors would do it
     size = portion * max(spark.sparkContext.defaultParallelism, 1)
     for start in range(0, len(left), size):
         _put(spark, experiment, chosen, name, table, left[start : start + size])
-        if told is not None:
-            told(len(jobs), len(jobs) - len(left) + min(start + size, len(left)))
+        if on_progress is not None:
+            on_progress(len(jobs), len(jobs) - len(left) + min(start + size, len(left)))
     return name
 
 
 def sweep_id(experiment: Experiment, model: str) -> str:
-    """Stands for all that the runs depend on: the experiment, the model, and the simulator itself."""
+    """A digest of everything that the runs depend on: the experiment, the model, and the simulator itself."""
     parts = [experiment.name, experiment.window, model, PROGRAM]
     parts += [[configuration, asdict(setup)] for configuration, _, setup in _jobs(experiment, model, 1)]
     parts += [{name: asdict(provider) for name, provider in experiment.providers.items()}]
@@ -110,12 +110,12 @@ def _make(spark: SparkSession, table: str) -> None:
     try:
         spark.createDataFrame([], SCHEMA).writeTo(quoted(table)).using("iceberg").create()
     except (PySparkException, Py4JError):
-        if not spark.catalog.tableExists(quoted(table)):  # else another sweep has just made it
+        if not spark.catalog.tableExists(quoted(table)):  # else another sweep has just created it
             raise
 
 
 def _left(spark: SparkSession, table: str, name: str, jobs: Sequence[Job]) -> list[Job]:
-    """The runs of a sweep that are not in the table as it is now."""
+    """The runs of a sweep that are not in the table yet."""
     spark.catalog.refreshTable(quoted(table))
     found = spark.table(quoted(table)).where(f"sweep = '{name}'").select("configuration", "seed").collect()
     done = {(row["configuration"], row["seed"]) for row in found}
@@ -123,7 +123,7 @@ def _left(spark: SparkSession, table: str, name: str, jobs: Sequence[Job]) -> li
 
 
 def _put(spark: SparkSession, experiment: Experiment, model: str, name: str, table: str, jobs: Sequence[Job]) -> None:
-    """Do some runs, unless the table has them by now, and put them into it."""
+    """Do the runs that the table does not have by now, and write them to it."""
     window, title, providers = experiment.window, experiment.name, dict(experiment.providers)
 
     def run(portion: Iterable[Job]) -> Iterator[tuple[Any, ...]]:
@@ -139,7 +139,7 @@ def _put(spark: SparkSession, experiment: Experiment, model: str, name: str, tab
     for more in reversed(range(ATTEMPTS)):
         try:
             merge(private, table, rows, KEY, where_target=f"t.sweep = '{name}'")
-        except (CommitConflict, CommitStateUnknown):  # what has landed is not put there again
+        except (CommitConflict, CommitStateUnknown):  # the merge does not write committed rows again
             if not more:
                 raise
         else:
@@ -147,7 +147,7 @@ def _put(spark: SparkSession, experiment: Experiment, model: str, name: str, tab
 
 
 def _figures(setup: Setup, seed: int, window: str, providers: Mapping[str, Provider]) -> tuple[Any, ...]:
-    """The columns, and all there is as a map; what is not known is null, or not in the map."""
-    row = run_row(one(setup, seed, providers), window)
+    """The columns, and all figures as a map; an unknown figure is null, and is not in the map."""
+    row = run_row(run_one(setup, seed, providers), window)
     known = {key: float(value) for key, value in row.items() if not math.isnan(value)}
     return (*(known.get(figure) for figure in FIGURES), known)

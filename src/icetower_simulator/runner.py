@@ -1,4 +1,4 @@
-"""An experiment from its first run to its rows."""
+"""Runs an experiment: every configuration with every seed, summarised as rows."""
 
 from __future__ import annotations
 
@@ -9,21 +9,22 @@ from typing import Any
 
 from icetower.errors import UsageError
 from icetower_simulator.experiments import Comparison, Experiment, Row, compare, mean_row, run_row
-from icetower_simulator.pool import compile_now, gathered
+from icetower_simulator.pool import compile_now, outcomes_of
 from icetower_simulator.setup import MODELS
 
-Told = Callable[[int, int], None]
-"""Is told how many runs there are, and how many are done."""
+OnProgress = Callable[[int, int], None]
+"""Called with the number of all runs and the number of finished ones."""
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
-    """An experiment that was run.
+class ExperimentResult:
+    """The result of an experiment.
 
     Attributes:
         wall_s: how long all runs took.
-        rows: a row a configuration, means over the seeds; `each_run`: a row a run.
-        compared: figures that were printed for this model, beside those found.
+        rows: one row for each configuration, means over the seeds.
+        each_run: one row for each run.
+        compared: the published figures of this model, beside the simulated ones.
     """
 
     experiment: Experiment
@@ -39,7 +40,7 @@ class Course:
         return len(self.each_run)
 
     def as_json(self) -> dict[str, Any]:
-        """One object; what is not known is null."""
+        """One object; unknown figures are null."""
         return {
             "experiment": self.experiment.name,
             "model": self.model,
@@ -54,13 +55,19 @@ def run(
     seeds: int | None = None,
     first_seed: int | None = None,
     workers: int | None = None,
-    told: Told | None = None,
+    on_progress: OnProgress | None = None,
     now_s: Callable[[], float] = lambda: 0.0,
-) -> Course:
-    """Run an experiment. What is not given is as the experiment has it. Raises `UsageError`, `ConfigurationError`.
+) -> ExperimentResult:
+    """Run an experiment.
 
     Args:
-        now_s: the clock by which it is timed, without what is compiled before.
+        model, seeds, first_seed: instead of the experiment's own.
+        workers: processes; None: one for each processor.
+        now_s: the clock that times the runs; compilation is not included.
+
+    Raises:
+        UsageError: no model has that name.
+        ConfigurationError: a configuration is invalid, or there are too many runs.
     """
     chosen = model or experiment.model
     if chosen not in MODELS:
@@ -70,27 +77,27 @@ def run(
     points = experiment.points(chosen)
     jobs = [(setup, first + number) for _, setup in points for number in range(count)]
     compile_now({setup.pattern for setup, _ in jobs})
-    begun_s = now_s()
+    started_s = now_s()
     done = 0
 
-    def one_more() -> None:
+    def on_done() -> None:
         nonlocal done
         done += 1
-        if told is not None:
-            told(len(jobs), done)
+        if on_progress is not None:
+            on_progress(len(jobs), done)
 
-    outcomes = gathered(jobs, workers, one_more, dict(experiment.providers))
+    outcomes = outcomes_of(jobs, workers, on_done, dict(experiment.providers))
     each_run: list[Row] = []
     rows: list[Row] = []
     for place, (swept, _) in enumerate(points):
         figures = [run_row(outcome, experiment.window) for outcome in outcomes[place * count : (place + 1) * count]]
         each_run += [swept | {"seed": first + number} | _known(row) for number, row in enumerate(figures)]
         rows.append(swept | mean_row(figures))
-    return Course(
+    return ExperimentResult(
         experiment=experiment,
         model=chosen,
         seeds=count,
-        wall_s=now_s() - begun_s,
+        wall_s=now_s() - started_s,
         rows=tuple(rows),
         each_run=tuple(each_run),
         compared=tuple(compare(experiment, chosen, rows)),
