@@ -32,13 +32,13 @@ java: $(READY) ## Java 17 or later: found, or installed on Debian as root
 jdk: $(READY) ## the same with its compiler, for the differential test
 	@$(BIN)/python tools/java.py --install --jdk
 
-jars: java ## Iceberg's runtime for Spark, into Spark's jar cache
+jars: java ## Iceberg's runtime for Spark and SQLite's driver, into Spark's jar cache
 	@$(BIN)/python tools/jars.py
 
 postgres: $(READY) ## PostgreSQL for the tests: found, or installed on Debian as root
 	@$(BIN)/python tools/postgres.py --install
 
-demo: jars ## the main job on real retail data: ten agents, one tower, every cent reconciled
+demo: jars ## the main job on real retail data, without and with a tower: ten agents, every cent reconciled
 	@$(BIN)/icetower demo
 
 check: $(READY) ## formatting, lint, types, and which room may import which

@@ -14,12 +14,12 @@ import pytest
 from pyiceberg.catalog import load_catalog
 
 from bench.commits import course, curve, pages, report, sides
-from bench.commits.latency import NONE, S3, Latency
 from bench.commits.operations import Operation, Spread, figures, judge, percentile, unattributed
 from bench.commits.raw_client import Connection
 from bench.commits.shapes import FLAT, HOURLY, SPREAD, Shape, values_of
 from bench.commits.sides import Case
-from bench.commits.slow_io import SlowFileIO, properties
+from icetower.demo.latency import NONE, S3, Latency
+from icetower.demo.slow_io import SlowFileIO, properties
 
 # -- arithmetic -------------------------------------------------------------------------------------------------------
 
@@ -177,7 +177,7 @@ def test_the_same_seed_draws_the_same_latencies_and_no_profile_none() -> None:
 
 
 def test_the_slow_io_keeps_files_whole_and_never_replaces_one(tmp_path: Path) -> None:
-    io = SlowFileIO({**properties("none", 0), "bench.profile": "none"})
+    io = SlowFileIO({**properties("none", 0), "latency.profile": "none"})
     place = f"file://{tmp_path}/deep/f"
     with io.new_output(place).create() as stream:
         stream.write(b"ab")

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog import load_catalog
 
-from bench.commits import acts, claims, crashes, gate, isolation, pages, slow_io, verify
+from bench.commits import acts, claims, crashes, gate, isolation, pages, verify
 from bench.commits.claims import ALIGNED, HERD, ORPHAN, RATE, TOGETHER, TUG, Case
 from bench.commits.operations import Operation, Spread
 from bench.commits.plots import isolation_plot
@@ -18,6 +18,7 @@ from bench.commits.pyiceberg_writers import IDS_PER_WRITER
 from bench.commits.shapes import FLAT, TIMED, values_of
 from bench.commits.sides import DIRECT, TOWER
 from icetower.contracts.document import load
+from icetower.demo import slow_io
 
 
 def operation(
@@ -126,7 +127,7 @@ def test_litter_is_what_no_snapshot_names(tmp_path: Path) -> None:
 def test_metadata_counts_when_it_is_written_whatever_becomes_of_it(tmp_path: Path) -> None:
     tally = tmp_path / "tally"
     tally.touch()
-    io = slow_io.SlowFileIO({**slow_io.properties("s3", 1, tally), "bench.profile": "none"})
+    io = slow_io.SlowFileIO({**slow_io.properties("s3", 1, tally), "latency.profile": "none"})
     for name in ("m0.avro", "v1.metadata.json", "data.parquet"):
         with io.new_output(f"file://{tmp_path}/{name}").create() as stream:
             stream.write(b"x")

@@ -1,7 +1,7 @@
-"""Fetch Iceberg's runtime for Spark into Spark's own jar cache, so that no later start waits for it.
+"""Fetch Iceberg's runtime for Spark, and SQLite's driver for the demo, into Spark's own jar cache.
 
-Spark resolves it by itself (`spark.jars.packages`, through its Ivy); this only makes it do so once, and does nothing
-where the jar is there already.
+Spark resolves them by itself (`spark.jars.packages`, through its Ivy). This makes it do so once, so that no later start
+waits, and does nothing where the jars are there already.
 """
 
 from __future__ import annotations
@@ -11,26 +11,28 @@ import pwd
 import sys
 from pathlib import Path
 
+from icetower.demo.spark_agents import PACKAGES
 from icetower.pipelines.session import ICEBERG_RUNTIME
 
 
-def find() -> Path | None:
+def find(package: str = ICEBERG_RUNTIME) -> Path | None:
     """The jar in Spark's cache; None if it is not there. Java takes the home from the password database, not HOME."""
-    group, artifact, version = ICEBERG_RUNTIME.split(":")
+    group, artifact, version = package.split(":")
     homes = {Path.home(), Path(pwd.getpwuid(os.getuid()).pw_dir)}
     found = (jar for home in homes for jar in home.glob(f".ivy2*/jars/{group}_{artifact}-{version}.jar"))
     return next(found, None)
 
 
 def main() -> int:
-    if find():
+    if all(find(package) for package in PACKAGES):
         return 0
-    print(f"fetching {ICEBERG_RUNTIME}", flush=True)
+    packages = ",".join(PACKAGES)
+    print(f"fetching {packages}", flush=True)
     from pyspark.sql import SparkSession
 
     # Spark fails here, naming the package, if it cannot be had.
     builder = SparkSession.builder.master("local[1]").appName("jars")
-    builder.config("spark.jars.packages", ICEBERG_RUNTIME).config("spark.ui.enabled", "false").getOrCreate().stop()
+    builder.config("spark.jars.packages", packages).config("spark.ui.enabled", "false").getOrCreate().stop()
     return 0
 
 

@@ -22,7 +22,7 @@ from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.transforms import IdentityTransform
 
-from bench.commits import acts, pyiceberg_writers, servers, sides, slow_io, verify
+from bench.commits import acts, pyiceberg_writers, servers, sides, verify
 from bench.commits.acts import CATEGORIES, PRICES, PRODUCTS, Act
 from bench.commits.operations import Operation, judge, percentile
 from bench.commits.pyiceberg_writers import IDS_PER_WRITER, Job
@@ -30,6 +30,7 @@ from bench.commits.shapes import HOURLY, TIMED, Shape, hour_text, values_of
 from bench.commits.sides import DIRECT, REFERENCE, TOWER, Java
 from bench.commits.verify import NAMESPACE, TABLE
 from icetower.agent import Tower
+from icetower.demo import slow_io
 
 HERD, TUG, RATE, ORPHAN = "thundering herd", "partition tug of war", "retry rate", "orphaned writer"
 ALIGNED, TOGETHER = "a partition each", "not partitioned"

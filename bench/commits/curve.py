@@ -13,13 +13,14 @@ from pathlib import Path
 
 from pyiceberg.catalog import load_catalog
 
-from bench.commits import protocol_writers, pyiceberg_writers, servers, sides, slow_io, verify
+from bench.commits import protocol_writers, pyiceberg_writers, servers, sides, verify
 from bench.commits.history import lengthen
 from bench.commits.operations import Operation, Spread, figures
 from bench.commits.prepared import prepare
 from bench.commits.protocol_writers import COMMIT_PATH, Load, Request
 from bench.commits.pyiceberg_writers import Job
 from bench.commits.sides import Case
+from icetower.demo import slow_io
 from icetower.protocol.marks import RETENTION_AGE_MAX_MS
 
 WRITERS = 256

@@ -25,10 +25,10 @@ from uuid import uuid4
 
 import orjson
 
-from bench.commits.latency import Latency
 from bench.commits.operations import Operation
 from bench.commits.protocol_writers import Load
 from bench.commits.verify import NAMESPACE, TABLE
+from icetower.demo.latency import Latency
 from icetower.iceberg.manifest_writing import write_manifest_list
 from icetower.iceberg.manifests import ManifestFile, read_manifest_list
 

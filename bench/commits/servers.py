@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.commits import slow_io
+from icetower.demo import slow_io
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 OWN_PATH = os.pathsep.join((str(ROOT), str(ROOT / "src")))

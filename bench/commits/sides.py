@@ -11,8 +11,7 @@ from typing import Any
 import orjson
 from pyiceberg.catalog import Catalog, load_catalog
 
-from bench.commits import protocol_writers, pyiceberg_writers, servers, slow_io, verify
-from bench.commits.latency import PROFILES, Latency
+from bench.commits import protocol_writers, pyiceberg_writers, servers, verify
 from bench.commits.operations import figures, judge, unattributed
 from bench.commits.plain import Plain
 from bench.commits.prepared import descriptors, prepare
@@ -21,6 +20,8 @@ from bench.commits.pyiceberg_writers import Job
 from bench.commits.shapes import FLAT
 from bench.commits.verify import NAMESPACE, TABLE
 from icetower.agent import Tower, new_key
+from icetower.demo import slow_io
+from icetower.demo.latency import PROFILES, Latency
 from icetower.iceberg.manifests import read_manifest_list
 
 FIRST_ROW = 1

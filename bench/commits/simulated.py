@@ -28,10 +28,11 @@ from typing import Any
 
 from rich.console import Console
 
-from bench.commits import group_clock, pages, sides, slow_io
+from bench.commits import group_clock, pages, sides
 from bench.commits.operations import Spread
 from bench.commits.pages import Shown, spread_text
 from bench.commits.sides import OPTIMISTIC, PREPARED, WARM_S, Case
+from icetower.demo import slow_io
 from icetower_simulator.calibration import Fit, fitted, provider_section
 from icetower_simulator.latencies import MIB, Provider, provider_from
 from icetower_simulator.pool import run_one

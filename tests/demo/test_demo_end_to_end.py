@@ -1,4 +1,4 @@
-"""The main job on one day of real data: ten processes, two engines, a real tower."""
+"""The main job on one day of real data: ten processes and two engines, without a tower and with a real one."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from icetower.demo import journal, plan
+from icetower.demo.latency import S3
 
 ISSUE_KEYS = {
     "rows_expected",
@@ -25,6 +28,9 @@ ISSUE_KEYS = {
     "first_try_success",
     "baseline_commits_per_s",
     "baseline_failed",
+    "baseline_lost",
+    "baseline_duplicated",
+    "baseline_wall_s",
 }
 
 
@@ -33,15 +39,36 @@ def test_a_day_is_written_and_reconciled_to_the_cent(tmp_path: Path) -> None:
     command = [sys.executable, "-c", "from icetower.cli import main; main()", "demo", "--days", "1", "--json"]
     done = subprocess.run([*command, "--keep", str(tmp_path / "kept")], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
-    said = json.loads(done.stdout.splitlines()[-1])
-    assert set(said) >= ISSUE_KEYS
-    assert said["promises_broken"] == []
-    assert (said["rows_expected"], said["rows_found"]) == (3 * 3098, 3 * 3098)
-    assert said["quantity_found"] == said["quantity_expected"] == 3 * 114_609
-    assert said["sales_found"] == said["sales_expected"] == "26279.70"
-    assert (said["lost"], said["duplicated"], said["unexpected"], said["altered"]) == (0, 0, 0, 0)
+    report = json.loads(done.stdout.splitlines()[-1])
+    assert set(report) >= ISSUE_KEYS
+    assert report["promises_broken"] == []
+    assert (report["rows_expected"], report["rows_found"]) == (3 * 3098, 3 * 3098)
+    assert report["quantity_found"] == report["quantity_expected"] == 3 * 114_609
+    assert report["sales_found"] == report["sales_expected"] == "26279.70"
+    assert (report["lost"], report["duplicated"], report["unexpected"], report["altered"]) == (0, 0, 0, 0)
     # Ten agents, four commits each; one refused, one killed once and started again, four sent twice.
-    assert (said["commits"], said["commits_failed"], said["refused"], said["commits_repeated"]) == (40, 0, 1, 4)
-    assert said["commits_rebased"] > 0
-    assert said["first_try_success"] == 1.0
-    assert said["orphans_reported"] > 0
+    assert (report["commits"], report["commits_failed"], report["refused"], report["commits_repeated"]) == (40, 0, 1, 4)
+    assert report["commits_rebased"] > 0
+    assert report["first_try_success"] == 1.0
+    assert report["orphans_reported"] > 0
+    # The same batches without the tower, at the same storage latency. Every batch that is sent lands or has failed.
+    assert report["storage_latency"] == "s3"
+    assert (report["baseline_commits"] + report["baseline_failed"], report["baseline_unfinished"]) == (40, 0)
+    assert report["baseline_lost"] == 0
+    # One agent sends every batch twice there, too, and nothing drops the second copy.
+    assert report["baseline_duplicated"] > 0
+    for engine in plan.Engine:
+        assert _waited_for_storage(tmp_path / "kept", engine)
+
+
+def _waited_for_storage(kept: Path, engine: plan.Engine) -> bool:
+    """Every commit of an engine writes at least a data file, a manifest and a manifest list, one after the other."""
+    names = [agent.name for agent in plan.AGENTS if agent.engine is engine]
+    latencies_ms = [
+        entry["latency_ms"]
+        for folder in (kept / "plain" / "agents", kept / "agents")
+        for name in names
+        for entry in journal.entries(folder / f"{name}.jsonl")
+        if entry["event"] == journal.ACKNOWLEDGED
+    ]
+    return min(latencies_ms) >= 3 * S3.floor_ms

@@ -1,4 +1,4 @@
-"""Every row has one writer in each table, and every contract covers what its agent writes, and no more."""
+"""Every row has one writer in each table, and every contract covers the writes of its agent and no others."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from icetower.contracts.document import load
 from icetower.contracts.model import Operation
 from icetower.contracts.terms import Layout
 from icetower.demo import data, journal, plan, tables
-from icetower.demo.plan import Conduct, Engine
+from icetower.demo.plan import Behaviour, Engine
 from icetower.iceberg.partitions import PartitionField, PartitionSpec
 from icetower.protocol.names import Identifier
 
@@ -50,8 +50,8 @@ def test_at_least_eight_agents_and_two_engines() -> None:
     engines = Counter(agent.engine for agent in plan.AGENTS)
     assert engines[Engine.PYICEBERG] + engines[Engine.SPARK] >= 8
     assert engines[Engine.SPARK] >= 2
-    conducts = Counter(agent.conduct for agent in plan.AGENTS)
-    assert all(conducts[conduct] == 1 for conduct in Conduct if conduct is not Conduct.ORDINARY)
+    behaviours = Counter(agent.behaviour for agent in plan.AGENTS)
+    assert all(behaviours[behaviour] == 1 for behaviour in Behaviour if behaviour is not Behaviour.ORDINARY)
 
 
 def _touches(agent: plan.Agent, rows: pa.Table) -> list[Touch]:
@@ -117,7 +117,7 @@ def test_an_agents_contract_is_the_example_of_its_table_but_for_its_name_and_sha
 
 
 def test_stray_rows_are_anothers(source: pa.Table) -> None:
-    agent = next(agent for agent in plan.AGENTS if agent.conduct is Conduct.STRAYS)
+    agent = next(agent for agent in plan.AGENTS if agent.behaviour is Behaviour.STRAYS)
     rows = plan.stray_rows(agent, source, DAYS)
     buckets = BucketTransform(tables.BUCKETS).pyarrow_transform(LongType())(rows["product_id"].combine_chunks())
     assert rows.num_rows > 0

@@ -9,9 +9,8 @@ from __future__ import annotations
 import json
 import sys
 
-from icetower.pipelines.session import ICEBERG_RUNTIME, spark_session
-
-SQLITE_DRIVER = "org.xerial:sqlite-jdbc:3.53.0.0"
+from icetower.demo.spark_agents import PACKAGES
+from icetower.pipelines.session import spark_session
 
 
 def main() -> None:
@@ -25,7 +24,7 @@ def main() -> None:
             "jdbc.schema-version": "V1",
             "warehouse": warehouse,
         },
-        settings={"spark.jars.packages": f"{ICEBERG_RUNTIME},{SQLITE_DRIVER}", "spark.master": "local[1]"},
+        settings={"spark.jars.packages": ",".join(PACKAGES), "spark.master": "local[1]"},
     )
     try:
         for line in sys.stdin:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 from contextlib import ExitStack
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -17,15 +18,24 @@ from icetower.errors import UsageError
 LOG_COLUMNS = 140
 
 
+class StorageLatency(StrEnum):
+    S3 = "s3"
+    NONE = "none"
+
+
 def demo(
     days: Annotated[int, typer.Option(min=1, help="Days of 2017 to replay; 365 is everything.")] = 14,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object last; the rest on stderr.")] = False,
     keep: Annotated[Path | None, typer.Option(help="Keep everything in this directory, which must be empty.")] = None,
     seed: Annotated[int, typer.Option(help="Goes into the agents' idempotency keys.")] = 2017,
+    latency: Annotated[
+        StorageLatency, typer.Option("--storage-latency", help="Of every file, on both sides: S3's, or none added.")
+    ] = StorageLatency.S3,
 ) -> None:
-    """Run the main job on real data, and reconcile every row.
+    """Run the main job on real data, without and with Icetower, and reconcile every row.
 
-    Ten agents write real grocery transactions through a tower of their own; each row is compared with the source.
+    Ten agents, with PyIceberg and PySpark, write real grocery transactions: first straight to a SQL catalog, then
+    through a tower. The two runs are compared, and each row that went through the tower is compared with the source.
 
     Exit status 1 if a row is lost or doubled, or a promise was not kept.
 
@@ -44,7 +54,7 @@ def demo(
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
             raise UsageError(f"--keep {folder} is not empty; name a new directory")
-        findings = run_demo(folder.resolve(), days=days, seed=seed, console=console)
+        findings = run_demo(folder.resolve(), days=days, seed=seed, latency=latency, console=console)
         show(findings, console)
         if as_json:
             say(json.dumps(to_json(findings)))

@@ -1,4 +1,4 @@
-"""What happens when the agents are done: the log is mediated, orphans are looked for, and Spark counts everything.
+"""The steps after the agents have ended: mediate the log, look for orphans, and let Spark count everything.
 
 One process with one Spark session: `python -m icetower.demo.aftermath`, its task as JSON on standard input, its result
 as the last line of standard output.
@@ -25,13 +25,14 @@ RECONCILED = (tables.PRICES, tables.STOCK, tables.INTERACTIONS)
 
 @dataclass(frozen=True, slots=True)
 class Aftermath:
-    """What was found.
+    """The results.
 
     Attributes:
         orphans: locations of data files that no table refers to.
-        orphaned_metadata: how many manifests and manifest lists nothing refers to: what clients leave who were rebased.
+        orphaned_metadata: how many manifests and manifest lists nothing refers to. Clients whose commits were rebased
+            leave them.
         recounted: totals by table, quantities as sold.
-        merged_rows: that the mediator applied.
+        merged_rows: how many rows the mediator applied.
     """
 
     orphans: tuple[str, ...]
@@ -41,7 +42,7 @@ class Aftermath:
 
 
 def run(folder: Path, serving: Serving, secrets: Mapping[str, str], days: int) -> Aftermath:
-    """Do it all in a process of its own; its log is `aftermath.log` in `folder`. Raises `IcetowerError` if it fails."""
+    """Run the steps in a process of their own that logs to `aftermath.log` in `folder`. Raises `IcetowerError`."""
     task = {"mediator": serving.catalog(secrets[plan.MEDIATOR]), "auditor": serving.catalog(secrets[plan.AUDITOR])}
     log = folder / "aftermath.log"
     with log.open("wb") as stream:
@@ -54,10 +55,10 @@ def run(folder: Path, serving: Serving, secrets: Mapping[str, str], days: int) -
         )
     if done.returncode != 0:
         tail = log.read_text(encoding="utf-8", errors="replace")[-2000:]
-        raise IcetowerError(f"what follows the agents failed with status {done.returncode}; {log} ends with:\n{tail}")
-    said = json.loads(done.stdout.splitlines()[-1])
-    recounted = {name: Totals(**totals) for name, totals in said["recounted"].items()}
-    return Aftermath(tuple(said["orphans"]), said["orphaned_metadata"], recounted, said["merged_rows"])
+        raise IcetowerError(f"the steps after the agents ended with status {done.returncode}; {log} ends:\n{tail}")
+    result = json.loads(done.stdout.splitlines()[-1])
+    recounted = {name: Totals(**totals) for name, totals in result["recounted"].items()}
+    return Aftermath(tuple(result["orphans"]), result["orphaned_metadata"], recounted, result["merged_rows"])
 
 
 def _recount(spark: Any, catalog: str) -> dict[str, Totals]:
@@ -73,7 +74,7 @@ def _recount(spark: Any, catalog: str) -> dict[str, Totals]:
 def _orphans(spark: Any, catalog: str) -> list[str]:
     from icetower.pipelines.orphans import find_orphans
 
-    # Every agent has ended, so nothing is in flight: no age is asked for.
+    # Every agent has ended, so no commit is in flight: files of any age count.
     return sorted(
         row["path"]
         for shape in tables.SHAPES
@@ -91,7 +92,7 @@ def main() -> None:
         agent.name: plan.contract_of(agent.name, task["days"]) for agent in plan.agents_of(tables.INTERACTIONS_WAL)
     }
     job = Job(f"{CATALOG}.{tables.INTERACTIONS_WAL}", f"{CATALOG}.{tables.INTERACTIONS}", contracts)
-    # One session, two principals: who merges need not see prices, and who counts must not write.
+    # One session, two principals: the mediator need not see prices, and the auditor must not write.
     auditor = catalog_settings(_AUDITED, task["auditor"])
     spark = spark_session("icetower-demo", catalog=task["mediator"], settings=auditor)
     try:

@@ -1,7 +1,7 @@
 """One agent process that writes with PyIceberg: `python -m icetower.demo.agents`, its job as JSON on standard input.
 
-It knows the catalog by its URI and its own credential only, and notes in its own ledger what it was told. The baseline
-runs the very same code against PyIceberg's SQL catalog.
+It knows the properties of its catalog, and writes into its own journal which of its commits were acknowledged. Both
+sides of the comparison run this code.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from pyiceberg.table import Table, Transaction
 
 from icetower.agent import keyed
 from icetower.ambient import SystemAmbient
-from icetower.demo import journal, plan
+from icetower.demo import journal, plan, slow_io
 from icetower.demo.journal import Journal
-from icetower.demo.plan import Agent, Conduct
+from icetower.demo.plan import Agent, Behaviour
 
 RESENDS_MAX = 3
 _POLL_S = 0.05
@@ -34,7 +34,7 @@ _OTHERS_WAIT_S = 20.0
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What an agent process is told. `deadline_s` counts from the common start; later batches are not begun."""
+    """The input of an agent process. `catalog`: the properties of its engine's catalog, without the storage latency."""
 
     agent: str
     days: int
@@ -43,8 +43,8 @@ class Job:
     journal: str
     go: str
     catalog: Mapping[str, str] = field(default_factory=dict[str, str])
-    baseline: bool = False
-    deadline_s: float | None = None
+    latency: str = "none"
+    latency_seed: int = 0
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -56,7 +56,6 @@ class Landing:
 
     landed: str
     retries: int
-    latency_ms: float
     snapshot: int
 
 
@@ -81,9 +80,9 @@ def read_source(path: str) -> pa.Table:
         return pa.ipc.open_file(mapped).read_all()
 
 
-def await_go(job: Job, ledger: Journal) -> None:
-    """Report for duty, then wait for the common start."""
-    ledger.write(journal.READY)
+def await_go(job: Job, own: Journal) -> None:
+    """Note that this agent is ready, then wait for the common start."""
+    own.write(journal.READY)
     pause = threading.Event()
     while not Path(job.go).exists():
         pause.wait(_POLL_S)
@@ -92,11 +91,11 @@ def await_go(job: Job, ledger: Journal) -> None:
 class PyIcebergAgent:
     """Writes the batches of one agent. One instance a process."""
 
-    def __init__(self, job: Job, agent: Agent, catalog: Catalog, ledger: Journal, source: pa.Table) -> None:
-        self._job, self._agent, self._catalog, self._ledger, self._source = job, agent, catalog, ledger, source
+    def __init__(self, job: Job, agent: Agent, catalog: Catalog, own: Journal, source: pa.Table) -> None:
+        self._job, self._agent, self._catalog, self._journal, self._source = job, agent, catalog, own, source
         self._rows = plan.rows_of(agent, source, job.days)
         self._batches = agent.batches(job.days)
-        self._conduct = Conduct.ORDINARY if job.baseline else agent.conduct
+        self._behaviour = agent.behaviour
         self._clock = SystemAmbient()
         self._retries = RetryCounter()
         logger = logging.getLogger("pyiceberg.table")
@@ -104,25 +103,22 @@ class PyIcebergAgent:
         logger.propagate = False
 
     def run(self) -> None:
-        """Write what has not been acknowledged before. A batch that failed in the baseline stays out."""
+        """Write the batches that were not acknowledged before."""
         before = list(journal.entries(Path(self._job.journal)))
         acknowledged = {entry["batch"] for entry in before if entry["event"] == journal.ACKNOWLEDGED}
         died = any(entry["event"] == journal.SENT for entry in before)
-        await_go(self._job, self._ledger)
-        start_s = self._clock.monotonic_s()
-        if self._conduct is Conduct.STRAYS:
+        await_go(self._job, self._journal)
+        if self._behaviour is Behaviour.STRAYS:
             self._stray()
         for number, table in self._handles(number for number in range(self._batches) if number not in acknowledged):
-            if self._job.deadline_s is not None and self._clock.monotonic_s() - start_s > self._job.deadline_s:
-                break
-            if self._conduct is Conduct.DIES and not died and number == self._batches // 2:
+            if self._behaviour is Behaviour.DIES and not died and number == self._batches // 2:
                 self._die(number, table)
             self._write(number, table)
-        self._ledger.write(journal.DONE)
+        self._journal.write(journal.DONE)
 
     def _handles(self, numbers: Iterator[int]) -> Iterator[tuple[int, Table]]:
-        """A loaded table for each batch; a stale one, loaded before the batch before was written, where so told."""
-        if self._conduct is not Conduct.STALE:
+        """A loaded table for each batch. The agent with a stale base gets one that was loaded a batch earlier."""
+        if self._behaviour is not Behaviour.STALE:
             for number in numbers:
                 yield number, self._load()
             return
@@ -145,56 +141,72 @@ class PyIcebergAgent:
 
     def _write(self, number: int, table: Table) -> None:
         rows = plan.batch(self._rows, number, self._batches)
-        for attempt in range(1 if self._job.baseline else 1 + RESENDS_MAX):
+        start_s = self._clock.monotonic_s()
+        for attempt in range(1 + RESENDS_MAX):
             try:
                 landing = self._append(table if attempt == 0 else self._load(), number, rows)
-            except Exception as error:  # noqa: BLE001 - whatever the client made of it, the batch was not acknowledged
+            except Exception as error:  # noqa: BLE001 - whatever the error is, the batch was not acknowledged
                 self._not_acknowledged(journal.FAILED, number, rows, error)
                 continue
-            self._ledger.write(
-                journal.ACKNOWLEDGED,
-                batch=number,
-                rows=journal.runs_of(rows["row_id"].to_numpy()),
-                at_ms=self._clock.now_ms(),
-                **asdict(landing),
-            )
+            self._accepted(journal.ACKNOWLEDGED, number, rows, landing, start_s)
             break
         else:
             return
-        if self._conduct is Conduct.REPEATS:
-            again = self._append(self._load(), number, rows)
-            self._ledger.write(journal.REPEATED, batch=number, at_ms=self._clock.now_ms(), **asdict(again))
+        if self._behaviour is Behaviour.REPEATS:
+            self._repeat(number, rows)
+
+    def _repeat(self, number: int, rows: pa.Table) -> None:
+        """Send an acknowledged batch once more, with its key, as a client does that has lost the answer."""
+        start_s = self._clock.monotonic_s()
+        try:
+            landing = self._append(self._load(), number, rows)
+        except Exception as error:  # noqa: BLE001 - whatever the error is, the second sending was not acknowledged
+            self._not_acknowledged(journal.REPEAT_FAILED, number, rows, error)
+        else:
+            self._accepted(journal.REPEATED, number, rows, landing, start_s)
 
     def _append(self, table: Table, number: int, rows: pa.Table) -> Landing:
-        base, start_s, retried = table.metadata.current_snapshot_id, self._clock.monotonic_s(), self._retries.count
+        base, retried = table.metadata.current_snapshot_id, self._retries.count
         transaction = self._stage(table, number, rows)
-        mine = transaction.table_metadata.current_snapshot_id
-        assert mine is not None, "an append makes a snapshot"
-        saved = transaction.commit_transaction().metadata.snapshot_by_id(mine)
+        staged = transaction.table_metadata.current_snapshot_id
+        assert staged is not None, "an append makes a snapshot"
+        saved = transaction.commit_transaction().metadata.snapshot_by_id(staged)
         landed = "absent" if saved is None else "direct" if saved.parent_snapshot_id == base else "rebased"
-        latency_ms = round((self._clock.monotonic_s() - start_s) * 1000, 1)
-        return Landing(landed, self._retries.count - retried, latency_ms, mine)
+        return Landing(landed, self._retries.count - retried, staged)
 
     def _stage(self, table: Table, number: int, rows: pa.Table) -> Transaction:
         """Data files and manifests are written; nothing is committed."""
         transaction = table.transaction()
-        properties = {} if self._job.baseline else keyed(plan.batch_key(self._agent, number, self._job.seed))
+        properties = keyed(plan.batch_key(self._agent, number, self._job.seed))
         transaction.append(plan.table_rows(self._agent, rows), snapshot_properties=properties)
         return transaction
 
     def _stray(self) -> None:
-        """Write rows of a neighbour, once."""
+        """Write rows of a neighbour, once. The batch is sent a second time only if it failed by accident."""
         rows = plan.stray_rows(self._agent, self._source, self._job.days)
-        try:
-            # A number no batch has: the refusal must not depend on a key, nor use up one of a batch.
-            landing = self._append(self._load(), self._batches, rows)
-        except ForbiddenError as error:
-            self._not_acknowledged(journal.REFUSED, self._batches, rows, error)
-        else:
-            runs = journal.runs_of(rows["row_id"].to_numpy())
-            self._ledger.write(
-                journal.ACKNOWLEDGED, batch=self._batches, rows=runs, at_ms=self._clock.now_ms(), **asdict(landing)
-            )
+        start_s = self._clock.monotonic_s()
+        for _ in range(1 + RESENDS_MAX):
+            try:
+                # A number that no batch has: the refusal must not depend on a key, nor use up the key of a batch.
+                landing = self._append(self._load(), self._batches, rows)
+            except ForbiddenError as error:
+                self._not_acknowledged(journal.REFUSED, self._batches, rows, error)
+                return
+            except Exception as error:  # noqa: BLE001 - the refusal is what the demo is about; anything else is tried again
+                self._not_acknowledged(journal.REPEAT_FAILED, self._batches, rows, error)
+                continue
+            self._accepted(journal.STRAYED, self._batches, rows, landing, start_s)
+            return
+
+    def _accepted(self, event: str, number: int, rows: pa.Table, landing: Landing, start_s: float) -> None:
+        self._journal.write(
+            event,
+            batch=number,
+            rows=journal.runs_of(rows["row_id"].to_numpy()),
+            at_ms=self._clock.now_ms(),
+            latency_ms=round((self._clock.monotonic_s() - start_s) * 1000, 1),
+            **asdict(landing),
+        )
 
     def _die(self, number: int, table: Table) -> None:
         transaction = self._stage(table, number, plan.batch(self._rows, number, self._batches))
@@ -206,28 +218,27 @@ class PyIcebergAgent:
             if manifest.added_snapshot_id == snapshot.snapshot_id
             for entry in manifest.fetch_manifest_entry(table.io)
         )
-        self._ledger.write(journal.SENT, batch=number, files=sorted(added))
+        self._journal.write(journal.SENT, batch=number, files=sorted(added))
         os.kill(os.getpid(), signal.SIGKILL)
 
     def _not_acknowledged(self, event: str, number: int, rows: pa.Table, error: Exception) -> None:
-        self._ledger.write(
+        self._journal.write(
             event,
             batch=number,
             rows=journal.runs_of(rows["row_id"].to_numpy()),
             error=type(error).__name__,
             conflict=isinstance(error, CommitFailedException),
             message=str(error)[:500],
-            retries=self._retries.count,
             at_ms=self._clock.now_ms(),
         )
 
 
 def main() -> None:
     job = read_job()
-    ledger = Journal(Path(job.journal))
-    catalog = load_catalog("tower", **job.catalog)
-    PyIcebergAgent(job, plan.agent_named(job.agent), catalog, ledger, read_source(job.source)).run()
-    ledger.close()
+    own = Journal(Path(job.journal))
+    catalog = load_catalog("tower", **job.catalog, **slow_io.properties(job.latency, job.latency_seed))
+    PyIcebergAgent(job, plan.agent_named(job.agent), catalog, own, read_source(job.source)).run()
+    own.close()
 
 
 if __name__ == "__main__":

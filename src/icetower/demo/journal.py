@@ -1,5 +1,6 @@
-"""An agent's own ledger: JSON lines that it writes itself, before and after each commit. The reconciliation believes
-these and the source, never the server's log.
+"""An agent's journal: JSON lines that it writes itself, before and after each commit.
+
+The reconciliation believes these journals and the source, never the server's log.
 """
 
 from __future__ import annotations
@@ -17,7 +18,11 @@ ACKNOWLEDGED = "acknowledged"
 REFUSED = "refused"
 FAILED = "failed"
 REPEATED = "repeated"
+REPEAT_FAILED = "repeat_failed"
+STRAYED = "strayed"
 DONE = "done"
+"""The events. `FAILED`: one sending of a batch; the agent sends it again. `REPEATED`: a batch that had been
+acknowledged was sent once more and accepted. `STRAYED`: a batch outside the agent's contract was accepted."""
 
 
 def runs_of(row_ids: Any) -> list[list[int]]:
@@ -37,7 +42,7 @@ def ids_of(runs: list[list[int]]) -> Any:
 
 
 class Journal:
-    """Appends entries to one file; each is on disk when `write` returns, so that a killed agent finds it again."""
+    """Appends entries to one file; each is in the file when `write` returns, so that a killed agent finds it again."""
 
     def __init__(self, path: Path) -> None:
         self._stream = path.open("a", encoding="utf-8")

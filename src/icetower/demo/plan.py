@@ -35,7 +35,7 @@ class Engine(StrEnum):
     SPARK = "PySpark"
 
 
-class Conduct(StrEnum):
+class Behaviour(StrEnum):
     """How an agent behaves."""
 
     ORDINARY = "ordinary"
@@ -57,7 +57,7 @@ class Agent:
     table: str
     engine: Engine
     share: tuple[int, ...]
-    conduct: Conduct = Conduct.ORDINARY
+    behaviour: Behaviour = Behaviour.ORDINARY
 
     def batches(self, days: int) -> int:
         """How many commits the agent makes of `days` days. A Spark job is no trickle: it commits half as often."""
@@ -70,13 +70,13 @@ INTERACTION_SHARES = 3
 
 AGENTS: tuple[Agent, ...] = (
     Agent("pricing-grocery", tables.PRICES, Engine.PYICEBERG, (0, 1)),
-    Agent("pricing-produce", tables.PRICES, Engine.PYICEBERG, (2, 3), Conduct.STRAYS),
-    Agent("pricing-bakery", tables.PRICES, Engine.PYICEBERG, (4, 5), Conduct.STALE),
+    Agent("pricing-produce", tables.PRICES, Engine.PYICEBERG, (2, 3), Behaviour.STRAYS),
+    Agent("pricing-bakery", tables.PRICES, Engine.PYICEBERG, (4, 5), Behaviour.STALE),
     Agent("pricing-household", tables.PRICES, Engine.SPARK, (6, 7)),
-    Agent("inventory-early", tables.STOCK, Engine.PYICEBERG, (0,), Conduct.DIES),
+    Agent("inventory-early", tables.STOCK, Engine.PYICEBERG, (0,), Behaviour.DIES),
     Agent("inventory-middle", tables.STOCK, Engine.PYICEBERG, (1,)),
     Agent("inventory-late", tables.STOCK, Engine.SPARK, (2,)),
-    Agent("interactions-app", tables.INTERACTIONS_WAL, Engine.PYICEBERG, (0,), Conduct.REPEATS),
+    Agent("interactions-app", tables.INTERACTIONS_WAL, Engine.PYICEBERG, (0,), Behaviour.REPEATS),
     Agent("interactions-till", tables.INTERACTIONS_WAL, Engine.PYICEBERG, (1,)),
     Agent("interactions-web", tables.INTERACTIONS_WAL, Engine.PYICEBERG, (2,)),
 )

@@ -1,4 +1,4 @@
-"""What a table holds, compared row by row with the source and with what its agents' ledgers say was acknowledged."""
+"""Compares the rows of a table with the source, and with the batches that the agents' journals call acknowledged."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Verdict:
     """How one table compares. All counts are of rows.
 
     Attributes:
-        lost: rows that the source has, or that were acknowledged, and that the table has not.
+        lost: rows that are in the source, or were acknowledged, and are not in the table.
         duplicated: copies of rows beyond the first.
         unexpected: rows that are in the table but not in the source, or were never acknowledged.
         altered: rows whose quantity or sales value is not the source's.
@@ -44,7 +44,7 @@ def reconcile(table: str, found: pa.Table, source: pa.Table, acknowledged: Any, 
     """Compare `found` (columns `COLUMNS`) with the source.
 
     Args:
-        acknowledged: row ids (int64) of all batches that the agents' ledgers call acknowledged.
+        acknowledged: row ids (int64) of all batches that the agents' journals call acknowledged.
         sign: -1 where the table holds quantities that leave.
     """
     ids = found["row_id"].to_numpy()
@@ -71,6 +71,32 @@ def reconcile(table: str, found: pa.Table, source: pa.Table, acknowledged: Any, 
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """The rows of the tables that the agents wrote, counted.
+
+    Attributes:
+        lost: rows that were acknowledged and are in no table.
+        unwritten: rows that are in no table and were never acknowledged: their commits failed.
+        doubled: copies of rows beyond the first.
+    """
+
+    lost: int
+    unwritten: int
+    doubled: int
+
+    def __add__(self, other: Contents) -> Contents:
+        return Contents(self.lost + other.lost, self.unwritten + other.unwritten, self.doubled + other.doubled)
+
+
+def count_rows(found: Any, source: Any, acknowledged: Any) -> Contents:
+    """Compare the row ids (int64) of a table with those of the source and with the acknowledged ones."""
+    present = np.unique(found)
+    missing = np.setdiff1d(source, present)
+    lost = np.setdiff1d(acknowledged, present)
+    return Contents(len(lost), len(np.setdiff1d(missing, lost)), len(found) - len(present))
+
+
 def _altered(ids: Any, quantity: Any, cents: Any, source: pa.Table) -> Any:
     """Those of `ids` (sorted) whose values differ from the source's."""
     source_ids = source["row_id"].to_numpy()
@@ -82,5 +108,5 @@ def _altered(ids: Any, quantity: Any, cents: Any, source: pa.Table) -> Any:
 
 
 def read_table(catalog: Catalog, name: str) -> pa.Table:
-    """The columns that are reconciled, of every row of a table at its newest snapshot, read by PyIceberg."""
+    """The columns that are compared, of every row of a table's newest snapshot, read by PyIceberg."""
     return catalog.load_table(name).scan(selected_fields=COLUMNS).to_arrow().select(list(COLUMNS))

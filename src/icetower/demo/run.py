@@ -1,4 +1,4 @@
-"""The main job, step by step: baseline, tower, agents, mediator, orphans, reconciliation."""
+"""The main job, step by step: the plain side, the tower, its agents, mediator, orphans, reconciliation."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from icetower.agent import Tower
 from icetower.ambient import SystemAmbient
 from icetower.audit.auditor import Options, audit
-from icetower.demo import aftermath, data, journal, plan, tables
+from icetower.demo import aftermath, data, journal, plan, sides, slow_io, tables
 from icetower.demo.aftermath import Aftermath
-from icetower.demo.baseline import run_baseline
-from icetower.demo.crew import Crew, Outcome, make_jobs, outcome_of
-from icetower.demo.plan import Conduct, Engine
+from icetower.demo.plan import Behaviour
+from icetower.demo.processes import Outcome
 from icetower.demo.reconcile import Verdict, read_table, reconcile
 from icetower.demo.report import Findings, Promise, count_commits, queue_waits
-from icetower.demo.serving import Serving, hire, tower_process
+from icetower.demo.serving import register_agents, tower_process
+from icetower.demo.sides import Run, Workload, run_workload
 from icetower.iceberg.metadata import parse
 from icetower.storage.file_io import FileIOStorage
 from icetower.storage.port import ON_OWN_ACCOUNT
@@ -34,15 +34,15 @@ ATTEMPTS_MAX = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Show:
-    """Where progress is shown, and how long each step took."""
+class ProgressDisplay:
+    """Shows progress on a console, and keeps how long each step took."""
 
     console: Console
     seconds: dict[str, float] = field(default_factory=dict[str, float])
 
     @contextmanager
     def step(self, name: str, total: int | None = None) -> Generator[Callable[[int], None]]:
-        """A bar for one step; what it gives is called with how much is done."""
+        """A bar for one step. Yields a function that is called with how much of it is done."""
         clock = SystemAmbient()
         start_s = clock.monotonic_s()
         columns = (SpinnerColumn(), TextColumn("{task.description:<34}"), BarColumn(), MofNCompleteColumn())
@@ -54,7 +54,7 @@ class Show:
 
     @contextmanager
     def agents(self, name: str, days: int) -> Generator[Callable[[Mapping[str, int]], None]]:
-        """A bar for each agent; what it gives is called with the commits acknowledged, by agent."""
+        """A bar for each agent. Yields a function that is called with the acknowledged commits by agent."""
         clock = SystemAmbient()
         start_s = clock.monotonic_s()
         columns = (TextColumn("  {task.description:<32}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -73,53 +73,62 @@ class Show:
         self.seconds[name] = clock.monotonic_s() - start_s
 
 
-def run_demo(folder: Path, *, days: int, seed: int, console: Console) -> Findings:
-    """Run everything below `folder` (empty) and compare. Raises `IcetowerError` where a step cannot be done at all."""
-    show = Show(console)
-    with show.step("read the source"):
-        source, source_path = data.load_source(days), folder / "source.arrow"
-        with pa.OSFile(str(source_path), "wb") as sink, pa.ipc.new_file(sink, source.schema) as writer:
-            writer.write_table(source)
-    # The bars of the baseline would show commits by PyIceberg only: there, every agent is one.
-    with show.step("the same load without Icetower", sum(a.batches(days) for a in plan.AGENTS)) as done:
-        baseline = run_baseline(
-            folder / "baseline", source_path, days=days, seed=seed, progress=lambda counts: done(sum(counts.values()))
-        )
-    with tower_process(folder) as serving, Tower(serving.uri, serving.token) as tower:
-        with show.step("raise the tower, hire the agents"):
+def run_demo(folder: Path, *, days: int, seed: int, latency: str, console: Console) -> Findings:
+    """Run both sides below `folder` (empty) and compare. Raises `IcetowerError` where a step cannot be done at all."""
+    display = ProgressDisplay(console)
+    with display.step("read the source"):
+        workload = _workload(folder, days, seed, latency)
+    with display.agents(f"{len(plan.AGENTS)} agents write without Icetower", days) as progress:
+        plain = run_workload(folder / "plain" / "agents", workload, sides.plain(folder / "plain"), progress)
+    with (
+        tower_process(folder, slow_io.properties(latency, seed)) as serving,
+        Tower(serving.uri, serving.token) as tower,
+    ):
+        with display.step("start the tower, register the agents"):
             tables.create_tables(load_catalog("tower", **serving.catalog(serving.token)))
-            secrets = hire(tower, days)
-        outcome, by_engine, journals = _run_agents(folder / "agents", source_path, serving, secrets, days, seed, show)
-        with show.step("mediate, look for orphans, recount"):
-            after = aftermath.run(folder, serving, secrets, days)
+            secrets = register_agents(tower, days)
+        with display.agents(f"{len(plan.AGENTS)} agents write with Icetower", days) as progress:
+            run = run_workload(folder / "agents", workload, sides.through(serving, secrets), progress)
         attempts = tower.commits(limit=ATTEMPTS_MAX)
-        with show.step("reconcile"):
-            catalog = load_catalog("tower", **serving.catalog(secrets[plan.AUDITOR]))
+        with display.step("mediate, look for orphans, recount"):
+            after = aftermath.run(folder, serving, secrets, days)
+        with display.step("reconcile"):
+            verdicts = _reconciled(load_catalog("tower", **serving.catalog(secrets[plan.AUDITOR])), workload, run)
             audited = asyncio.run(_audited(load_catalog("tower", **serving.catalog(serving.token))))
-            verdicts = tuple(
-                reconcile(
-                    name,
-                    read_table(catalog, name),
-                    source,
-                    journal.acknowledged_rows([journals[agent.name] for agent in plan.agents_of(written)]),
-                    sign=-1 if name == tables.STOCK else 1,
-                )
-                for name, written in _WRITTEN.items()
-            )
     return Findings(
         days=days,
+        latency=latency,
         verdicts=verdicts,
         recounted=after.recounted,
         orphans=after.orphans,
         orphaned_metadata=after.orphaned_metadata,
-        outcome=outcome,
-        by_engine=by_engine,
-        counts=count_commits(outcome, attempts),
+        tower=run,
+        plain=plain,
+        counts=count_commits(run.outcome, attempts),
+        plain_counts=count_commits(plain.outcome),
         queue_waits_ms=queue_waits(attempts),
-        baseline=baseline,
-        baseline_counts=count_commits(baseline),
-        promises=(*_promises(outcome, journals, after, verdicts), audited),
-        seconds=show.seconds,
+        promises=(*_promises(run.outcome, run.journals, after, verdicts), audited),
+        seconds=display.seconds,
+    )
+
+
+def _workload(folder: Path, days: int, seed: int, latency: str) -> Workload:
+    source, source_path = data.load_source(days), folder / "source.arrow"
+    with pa.OSFile(str(source_path), "wb") as sink, pa.ipc.new_file(sink, source.schema) as writer:
+        writer.write_table(source)
+    return Workload(source, source_path, days, seed, latency)
+
+
+def _reconciled(catalog: Catalog, workload: Workload, run: Run) -> tuple[Verdict, ...]:
+    return tuple(
+        reconcile(
+            name,
+            read_table(catalog, name),
+            workload.source,
+            journal.acknowledged_rows([run.journals[agent.name] for agent in plan.agents_of(written)]),
+            sign=-1 if name == tables.STOCK else 1,
+        )
+        for name, written in _WRITTEN.items()
     )
 
 
@@ -131,26 +140,10 @@ _WRITTEN: Mapping[str, str] = {
 }
 
 
-def _run_agents(
-    folder: Path, source: Path, serving: Serving, secrets: Mapping[str, str], days: int, seed: int, show: Show
-) -> tuple[Outcome, Mapping[Engine, Outcome], Mapping[str, Path]]:
-    folder.mkdir()
-    catalogs = {agent.name: serving.catalog(secrets[agent.name]) for agent in plan.AGENTS}
-    jobs = make_jobs(folder, source, days=days, seed=seed, catalogs=catalogs)
-    with show.agents(f"{len(jobs)} agents write", days) as progress:
-        crew = Crew(folder, spark=True)
-        outcome = crew.run(jobs, progress)
-    by_engine = {
-        engine: outcome_of([job for job in jobs if plan.agent_named(job.agent).engine is engine], crew.go_ms)
-        for engine in Engine
-    }
-    return outcome, by_engine, {job.agent: Path(job.journal) for job in jobs}
-
-
 def _promises(
     outcome: Outcome, journals: Mapping[str, Path], after: Aftermath, verdicts: Sequence[Verdict]
 ) -> tuple[Promise, ...]:
-    """What each misbehaving agent was to show, by its own ledger."""
+    """The properties that the misbehaving agents demonstrate, by their own journals."""
     return (
         _refused(journals),
         _sent_twice(journals),
@@ -165,7 +158,7 @@ def _promises(
 
 
 async def _audited(catalog: Catalog) -> Promise:
-    """What the histories of all tables show, the mediator's logs too: each commit went through the tower."""
+    """Audit the histories of all tables, the mediator's too: every commit went through the tower."""
     storage, snapshots, wrong = FileIOStorage(), 0, list[str]()
     for name in [name for namespace in catalog.list_namespaces() for name in catalog.list_tables(namespace)]:
         location = catalog.load_table(name).metadata_location
@@ -178,28 +171,28 @@ async def _audited(catalog: Catalog) -> Promise:
     return Promise("The tables' histories hold against an audit", snapshots > 0 and not wrong, evidence)
 
 
-def _of(conduct: Conduct, journals: Mapping[str, Path], event: str) -> tuple[str, list[Mapping[str, Any]]]:
-    """The agent of that conduct, and the entries of one event in its ledger."""
-    agent = next(agent for agent in plan.AGENTS if agent.conduct is conduct)
+def _of(behaviour: Behaviour, journals: Mapping[str, Path], event: str) -> tuple[str, list[Mapping[str, Any]]]:
+    """The agent of that behaviour, and the entries of one event in its journal."""
+    agent = next(agent for agent in plan.AGENTS if agent.behaviour is behaviour)
     return agent.name, [entry for entry in journal.entries(journals[agent.name]) if entry["event"] == event]
 
 
 def _refused(journals: Mapping[str, Path]) -> Promise:
-    name, refusals = _of(Conduct.STRAYS, journals, journal.REFUSED)
+    name, refusals = _of(Behaviour.STRAYS, journals, journal.REFUSED)
     named = [entry for entry in refusals if "product_id_bucket=" in entry["message"]]
     evidence = f"{name}: {named[0]['message']}" if named else f"{name}: no refusal names a partition"
     return Promise("Nobody writes outside their contract", len(refusals) == len(named) == 1, evidence)
 
 
 def _sent_twice(journals: Mapping[str, Path]) -> Promise:
-    name, repeats = _of(Conduct.REPEATS, journals, journal.REPEATED)
+    name, repeats = _of(Behaviour.REPEATS, journals, journal.REPEATED)
     landed = [entry for entry in repeats if entry["landed"] != "absent"]
     evidence = f"{name}: {len(repeats)} commits sent again, {len(landed)} of them landed again"
     return Promise("A commit sent twice is in the table once", bool(repeats) and not landed, evidence)
 
 
 def _killed(outcome: Outcome, journals: Mapping[str, Path], after: Aftermath) -> Promise:
-    name, sent = _of(Conduct.DIES, journals, journal.SENT)
+    name, sent = _of(Behaviour.DIES, journals, journal.SENT)
     left = {file for entry in sent for file in entry["files"]}
     missing = {_path(file) for file in left} - {_path(file) for file in after.orphans}
     evidence = f"{name}: {len(left)} data files left behind, {len(missing)} of them not reported"
@@ -216,7 +209,7 @@ def _path(location: str) -> str:
 
 
 def _stale(journals: Mapping[str, Path]) -> Promise:
-    name, commits = _of(Conduct.STALE, journals, journal.ACKNOWLEDGED)
+    name, commits = _of(Behaviour.STALE, journals, journal.ACKNOWLEDGED)
     rebased = [entry for entry in commits if entry["landed"] == "rebased" and not entry["retries"]]
     evidence = f"{name}: {len(rebased)} of {len(commits)} commits rebased, {sum(e['retries'] for e in commits)} retries"
     return Promise("A commit on a stale base is rebased without a retry", bool(rebased), evidence)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -33,18 +34,21 @@ class Serving:
 
 
 @contextmanager
-def tower_process(folder: Path) -> Generator[Serving]:
-    """A tower on a free port that keeps its data under `folder`; it is told to drain at the end.
+def tower_process(folder: Path, storage: Mapping[str, str]) -> Generator[Serving]:
+    """A tower on a free port that keeps its data under `folder`; at the end it drains and stops.
 
-    Raises `IcetowerError` when it does not say that it serves within `START_TIMEOUT_S`.
+    `storage`: the FileIO properties of its `[storage]` settings.
+
+    Raises `IcetowerError` when it does not report within `START_TIMEOUT_S` that it serves.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    log = folder / "serve.log"
-    command = [sys.executable, "-c", "from icetower.cli import main; main()", "serve", "--port", "0"]
+    log, settings = folder / "serve.log", folder / "icetower.toml"
+    properties = "".join(f"{json.dumps(name)} = {json.dumps(value)}\n" for name, value in storage.items())
+    data = json.dumps(str(folder / "tower"))
+    settings.write_text(f"[server]\nport = 0\ndata = {data}\n[storage]\n{properties}", encoding="utf-8")
+    command = [sys.executable, "-c", "from icetower.cli import main; main()", "serve", "--config", str(settings)]
     with log.open("wb") as stream:
-        process = subprocess.Popen(  # noqa: S603 - our own program
-            [*command, "--data", str(folder / "tower")], stdout=stream, stderr=subprocess.STDOUT
-        )
+        process = subprocess.Popen(command, stdout=stream, stderr=subprocess.STDOUT)  # noqa: S603 - our own program
     try:
         uri = _await_line(process, log)
         yield Serving(uri, (folder / "tower" / "admin.token").read_text(encoding="utf-8").strip())
@@ -60,8 +64,7 @@ def tower_process(folder: Path) -> Generator[Serving]:
 def _await_line(process: subprocess.Popen[bytes], log: Path) -> str:
     pause = threading.Event()
     for _ in range(int(START_TIMEOUT_S / 0.1)):
-        said = log.read_text(encoding="utf-8", errors="replace")
-        if found := _SERVING.search(said):
+        if found := _SERVING.search(log.read_text(encoding="utf-8", errors="replace")):
             return found[1]
         if process.poll() is not None:
             break
@@ -71,8 +74,8 @@ def _await_line(process: subprocess.Popen[bytes], log: Path) -> str:
     )
 
 
-def hire(tower: Tower, days: int) -> Mapping[str, str]:
-    """Put every contract of the demo in force and make a principal of each; their secrets by name."""
+def register_agents(tower: Tower, days: int) -> Mapping[str, str]:
+    """Apply every contract of the demo and create a principal for each; returns their secrets by name."""
     secrets: dict[str, str] = {}
     for name in (*(agent.name for agent in plan.AGENTS), plan.MEDIATOR, plan.AUDITOR):
         tower.apply_contract(plan.contract_text(name, days))

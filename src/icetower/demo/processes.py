@@ -1,4 +1,4 @@
-"""The agent processes of one run: started together, watched through their own ledgers, started again when killed."""
+"""The agent processes of one side: started together, watched through their journals, started again when killed."""
 
 from __future__ import annotations
 
@@ -28,27 +28,31 @@ _MODULES: Mapping[Engine, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What the ledgers of a run say together.
+    """The journals of one side, summed up.
 
     Attributes:
+        planned: batches that the agents had to write.
         commits: batches acknowledged; each counts once.
-        failed: batches that were never acknowledged though they were sent.
+        errors: sendings of a batch that ended with an error, after the client's own retries.
+        failed: batches that were sent and never acknowledged.
         resent: batches that were acknowledged, but only when their agent sent them anew after an error.
         refused: commits refused by contract.
+        strayed: commits outside a contract that were accepted.
         repeated: commits that were sent again on purpose, with the key of one that had been acknowledged.
-        retries: of PyIceberg's own commit loop.
         landed: acknowledged commits by how they landed; see `Landing`, and `after retries`.
-        span_s: from the common start to the last acknowledgement.
+        span_s: from the common start to the last answer that an agent got.
         killed: agents that were killed and started again.
         unfinished: batches that were not begun.
     """
 
+    planned: int
     commits: int
+    errors: int
     failed: int
     resent: int
     refused: int
+    strayed: int
     repeated: int
-    retries: int
     landed: Mapping[str, int]
     latencies_ms: tuple[float, ...]
     span_s: float
@@ -60,17 +64,17 @@ class Outcome:
         return self.commits / self.span_s if self.span_s > 0 else 0.0
 
 
-class Crew:
-    """Runs jobs as processes of `folder`, each in its own OS process."""
+class AgentProcesses:
+    """Runs each job in an operating system process of its own; their logs go into `folder`."""
 
-    def __init__(self, folder: Path, *, spark: bool) -> None:
-        self._folder, self._spark = folder, spark
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
         self._clock = SystemAmbient()
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._go_ms = 0
 
     def run(self, jobs: Sequence[Job], progress: Callable[[Mapping[str, int]], None]) -> Outcome:
-        """Start all, let them go together when all are ready, and wait. `progress` gets acknowledged commits by agent.
+        """Start all, let them begin together when all are ready, and wait. `progress` gets the commits by agent.
 
         Raises `IcetowerError` when a process ends with an error twice.
         """
@@ -91,7 +95,7 @@ class Crew:
                     if status is None or status == 0:
                         continue
                     if restarts[job.agent] == _RESTARTS_MAX:
-                        raise IcetowerError(self._epitaph(job, status))
+                        raise IcetowerError(self._failure_text(job, status))
                     if status == -signal.SIGKILL:
                         killed.append(job.agent)
                     restarts[job.agent] += 1
@@ -106,8 +110,7 @@ class Crew:
         return self._go_ms
 
     def _start(self, job: Job) -> None:
-        agent = plan.agent_named(job.agent)
-        engine = agent.engine if self._spark else Engine.PYICEBERG
+        engine = plan.agent_named(job.agent).engine
         with self._log(job).open("ab") as log:
             process = subprocess.Popen(  # noqa: S603 - our own module
                 [sys.executable, "-m", _MODULES[engine]],
@@ -131,7 +134,7 @@ class Crew:
                 if any(entry["event"] == journal.READY for entry in journal.entries(Path(job.journal))):
                     del waiting[name]
                 elif (status := self._processes[name].poll()) is not None:
-                    raise IcetowerError(self._epitaph(job, status))
+                    raise IcetowerError(self._failure_text(job, status))
             pause.wait(_POLL_S)
 
     def _reap(self, name: str) -> int | None:
@@ -150,40 +153,41 @@ class Crew:
     def _log(self, job: Job) -> Path:
         return self._folder / f"{job.agent}.log"
 
-    def _epitaph(self, job: Job, status: int) -> str:
+    def _failure_text(self, job: Job, status: int) -> str:
         tail = self._log(job).read_text(encoding="utf-8", errors="replace")[-2000:]
         return f"agent {job.agent} ended with status {status}; the end of {self._log(job)}:\n{tail}"
 
 
 def outcome_of(jobs: Sequence[Job], go_ms: int, killed: tuple[str, ...] = ()) -> Outcome:
-    """What the ledgers of `jobs` say together."""
+    """The journals of `jobs`, summed up."""
     events: Counter[str] = Counter()
     landed: Counter[str] = Counter()
     latencies: list[float] = []
-    retries, resent, failed, planned, last_ms = 0, 0, 0, 0, go_ms
+    resent, failed, planned, last_ms = 0, 0, 0, go_ms
     for job in jobs:
         planned += plan.agent_named(job.agent).batches(job.days)
-        stumbled: set[int] = set()
+        erred: set[int] = set()
         for entry in journal.entries(Path(job.journal)):
             events[entry["event"]] += 1
+            last_ms = max(last_ms, entry.get("at_ms", go_ms))
             if entry["event"] == journal.FAILED:
-                stumbled.add(entry["batch"])
+                erred.add(entry["batch"])
             if entry["event"] != journal.ACKNOWLEDGED:
                 continue
-            resent += entry["batch"] in stumbled
-            stumbled.discard(entry["batch"])
+            resent += entry["batch"] in erred
+            erred.discard(entry["batch"])
             latencies.append(entry["latency_ms"])
-            retries += entry["retries"]
-            last_ms = max(last_ms, entry["at_ms"])
             landed["after retries" if entry["retries"] else entry["landed"]] += 1
-        failed += len(stumbled)
+        failed += len(erred)
     return Outcome(
+        planned=planned,
         commits=events[journal.ACKNOWLEDGED],
+        errors=events[journal.FAILED],
         failed=failed,
         resent=resent,
         refused=events[journal.REFUSED],
+        strayed=events[journal.STRAYED],
         repeated=events[journal.REPEATED],
-        retries=retries,
         landed=dict(landed),
         latencies_ms=tuple(latencies),
         span_s=(last_ms - go_ms) / 1000,
@@ -199,11 +203,10 @@ def make_jobs(
     days: int,
     seed: int,
     catalogs: Mapping[str, Mapping[str, str]],
-    baseline: bool = False,
-    deadline_s: float | None = None,
+    latency: str = "none",
     agents: Sequence[Agent] = plan.AGENTS,
 ) -> tuple[Job, ...]:
-    """One job an agent; `catalogs` maps an agent's name to the properties of its catalog, credential included."""
+    """One job for each agent; `catalogs` maps its name to the properties of its catalog, credential included."""
     return tuple(
         Job(
             agent=agent.name,
@@ -213,8 +216,8 @@ def make_jobs(
             journal=str(folder / f"{agent.name}.jsonl"),
             go=str(folder / "go"),
             catalog=catalogs[agent.name],
-            baseline=baseline,
-            deadline_s=deadline_s,
+            latency=latency,
+            latency_seed=seed * 1000 + number,
         )
-        for agent in agents
+        for number, agent in enumerate(agents)
     )

@@ -1,37 +1,38 @@
 """A FileIO for PyIceberg on local files, each call of which takes as long as it would on S3.
 
-Named by ``py-io-impl = bench.slow_io.SlowFileIO``: for PyIceberg's writers among their catalog's properties, for the
-tower in its `[storage]` settings. Property ``bench.profile`` chooses the profile, ``bench.seed`` the seed. Where
-``bench.tally`` names a file, it gets a byte for each file of metadata that is written, whatever becomes of it later.
+The demo and the benchmarks name it by ``py-io-impl = icetower.demo.slow_io.SlowFileIO``: PyIceberg's writers in the
+properties of their catalog, the tower in its `[storage]` settings. Property ``latency.profile`` chooses the profile,
+``latency.seed`` the seed. Where ``latency.tally`` names a file, one byte is appended to it for each metadata file that
+is written, whether or not that file is deleted later. `SlowFileIO.java` is the same for Spark.
 """
 
 from __future__ import annotations
 
 import os
-import time
+import threading
 from io import BytesIO
 from pathlib import Path
 from typing import Any, cast
 
 from pyiceberg.io import FileIO, InputFile, InputStream, OutputFile, OutputStream
 
-from bench.commits.latency import PROFILES, Latency
+from icetower.demo.latency import PROFILES, Latency
 
 _READ_BYTES = 1024 * 1024
 
-IMPLEMENTATION = "bench.commits.slow_io.SlowFileIO"
+IMPLEMENTATION = "icetower.demo.slow_io.SlowFileIO"
 
 
 def properties(profile: str, seed: int, tally: Path | None = None) -> dict[str, str]:
-    """The properties that choose this FileIO; none where there is no latency, so that everybody uses what is usual."""
+    """The properties that choose this FileIO: none without latency, so that everyone uses the usual FileIO."""
     if profile == "none":
         return {}
-    chosen = {"py-io-impl": IMPLEMENTATION, "bench.profile": profile, "bench.seed": str(seed)}
-    return chosen if tally is None else chosen | {"bench.tally": str(tally)}
+    chosen = {"py-io-impl": IMPLEMENTATION, "latency.profile": profile, "latency.seed": str(seed)}
+    return chosen if tally is None else chosen | {"latency.tally": str(tally)}
 
 
 def metadata_written(tally: Path) -> int:
-    """How many files of metadata were written by all that share a tally."""
+    """How many metadata files were written by all that share a tally."""
     return tally.stat().st_size
 
 
@@ -41,16 +42,16 @@ class _Input(InputFile):
         self._latency = latency
 
     def __len__(self) -> int:
-        time.sleep(self._latency.get_s())
+        _wait(self._latency.get_s())
         return os.stat(_place(self.location)).st_size
 
     def exists(self) -> bool:
-        time.sleep(self._latency.get_s())
+        _wait(self._latency.get_s())
         return os.path.exists(_place(self.location))
 
     def open(self, seekable: bool = True) -> InputStream:
         # One GET for the whole file, however it is read: the files of a commit are small.
-        time.sleep(self._latency.get_s())
+        _wait(self._latency.get_s())
         return cast(InputStream, BytesIO(_read(_place(self.location))))
 
 
@@ -69,7 +70,7 @@ class _Sink(BytesIO):
             return
         data = self.getvalue()
         super().close()
-        time.sleep(self._latency.put_s(len(data)))
+        _wait(self._latency.put_s(len(data)))
         _write(self._location, data, self._flags)
         if self._tally is not None and not self._location.endswith(".parquet"):
             with open(self._tally, "ab", buffering=0) as tally:
@@ -100,13 +101,13 @@ class _Output(OutputFile):
 
 
 class SlowFileIO(FileIO):
-    """Local files after a sleep."""
+    """Local files, each call of which waits first."""
 
     def __init__(self, properties: dict[str, str] | None = None) -> None:
         super().__init__(properties or {})
-        profile = PROFILES[self.properties.get("bench.profile", "none")]
-        self._latency = Latency(profile, int(self.properties.get("bench.seed", "0")))
-        self._tally = self.properties.get("bench.tally")
+        profile = PROFILES[self.properties.get("latency.profile", "none")]
+        self._latency = Latency(profile, int(self.properties.get("latency.seed", "0")))
+        self._tally = self.properties.get("latency.tally")
 
     def new_input(self, location: str) -> InputFile:
         return _Input(location, self._latency)
@@ -115,12 +116,16 @@ class SlowFileIO(FileIO):
         return _Output(location, self._latency, self._tally)
 
     def delete(self, location: str | InputFile | OutputFile) -> None:
-        time.sleep(self._latency.get_s())
+        _wait(self._latency.get_s())
         os.unlink(_place(location if isinstance(location, str) else location.location))
 
 
+def _wait(seconds: float) -> None:
+    threading.Event().wait(seconds)
+
+
 def _read(place: str) -> bytes:
-    """All of a file, in as few calls as can be: between them, a thread waits for the interpreter."""
+    """The whole file, in as few calls as possible: between two calls the thread has to wait for the interpreter."""
     descriptor = os.open(place, os.O_RDONLY)
     try:
         parts = [os.read(descriptor, _READ_BYTES)]
@@ -146,4 +151,5 @@ def _write(place: str, data: bytes, flags: int) -> None:
 
 
 def _place(location: str) -> str:
-    return location.removeprefix("file://")
+    """The path of a local location: engines write `file:/x`, `file:///x` and `/x`."""
+    return "/" + location.removeprefix("file:").lstrip("/")

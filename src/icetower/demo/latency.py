@@ -1,7 +1,7 @@
-"""The storage latency that all Python sides share: lognormal, with a floor, as measured on S3.
+"""The storage latency that the demo and the benchmarks simulate: lognormal, with a floor, as measured on S3.
 
-GET: median 27 ms, σ 0.62. PUT: median 60 ms + 20 ms a MiB, σ 0.29. No call is faster than 10 ms. Conditional writes to
-the catalog's database have none: it is a local SQLite file on every side.
+GET: median 27 ms, σ 0.62. PUT: median 60 ms + 20 ms a MiB, σ 0.29. No call is faster than 10 ms. The
+catalog's database has none: it is a local SQLite file on every side.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ class Latency:
 
     def __init__(self, profile: Profile, seed: int) -> None:
         self.profile = profile
-        self._random = random.Random(seed)
+        self._random = random.Random(seed)  # noqa: S311 - simulated latency is no secret
 
     def get_s(self) -> float:
         """A GET, HEAD or DELETE, in seconds."""
         return self._draw_s(self.profile.get_median_ms, self.profile.get_sigma)
 
     def put_s(self, size_bytes: int) -> float:
-        """A PUT of so many bytes, in seconds."""
+        """A PUT of `size_bytes`, in seconds."""
         median_ms = self.profile.put_base_ms + self.profile.put_ms_per_mib * size_bytes / MIB
         return self._draw_s(median_ms, self.profile.put_sigma)
 
