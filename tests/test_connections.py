@@ -16,6 +16,7 @@ import uvicorn
 from starlette.responses import Response
 from uvicorn.server import ServerState
 
+from icetower.gateway.connection_state import connection_state_of
 from icetower.gateway.connections import (
     DRAINED_MAX_BYTES,
     OVERHEAD_MAX_BYTES,
@@ -30,7 +31,6 @@ from icetower.gateway.connections import (
     protocol_of,
     raise_file_limit,
 )
-from icetower.gateway.standing import standing_of
 from icetower.gateway.unread import PIECE_BYTES, Unread
 
 BOUNDS = Bounds(connections_max=8, by_address_max=6, head_s=10, idle_s=60, slow_s=30)
@@ -56,12 +56,12 @@ class Served:
         path = scope["path"].removeprefix("/")
         self.asked.append(path)
         if path.startswith("known"):
-            standing_of(scope).prove()
+            connection_state_of(scope).prove()
         if path.startswith("held"):
             await self.open.wait()
         if path.startswith("wait"):
             self.waiting += 1
-            assert not await standing_of(scope).wait(asyncio.get_running_loop().create_future())
+            assert not await connection_state_of(scope).wait(asyncio.get_running_loop().create_future())
             self.waiting -= 1
             return
         if path == "pieces":

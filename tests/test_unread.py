@@ -8,7 +8,7 @@ from typing import Any
 
 from starlette.responses import Response
 
-from icetower.gateway.standing import Standing, attach
+from icetower.gateway.connection_state import ConnectionState, attach
 from icetower.gateway.unread import PIECE_BYTES, STALLED_S, SharedResponse, Unread
 
 MIB = 1024 * 1024
@@ -21,9 +21,9 @@ class Reader:
         self.closed = False
         self.got: list[Any] = []
         self._pieces = asyncio.Semaphore(1)
-        self._standing = Standing(abort=self._abort)
+        self._connection_state = ConnectionState(abort=self._abort)
         scope: dict[str, Any] = {"type": "http", "method": "GET"}
-        attach(scope, self._standing)
+        attach(scope, self._connection_state)
         self.task = asyncio.create_task(unread.send(SharedResponse(parts, {}, "x/y"), name, scope, self._send))
 
     async def _send(self, message: Any) -> None:
@@ -38,7 +38,7 @@ class Reader:
 
     def _abort(self) -> None:
         self.closed = True
-        self._standing.lose()
+        self._connection_state.lose()
         for _ in range(100):
             self._pieces.release()
 

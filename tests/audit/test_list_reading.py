@@ -10,7 +10,7 @@ import pytest
 
 from icetower.audit.list_reading import ListReader
 from icetower.errors import ValidationFailed
-from icetower.iceberg.avro_files import Met
+from icetower.iceberg.avro_files import RowCache
 from icetower.iceberg.listing import Listing, write_listing
 from icetower.iceberg.manifests import FieldSummary, ManifestFile, read_manifest_list
 from icetower.recent import Budget
@@ -66,7 +66,7 @@ def test_a_history_of_lists_is_read_as_each_alone(seed: int) -> None:
 @pytest.mark.parametrize("max_bytes", [0, 4_000, 40_000, 1_000_000])
 def test_lists_of_many_writers_in_any_order_are_read_as_each_alone(seed: int, max_bytes: int) -> None:
     chance = random.Random(seed)
-    met = Met[ManifestFile](Budget(max_bytes), "rows", 1.0, lambda _: 100)
+    cache = RowCache[ManifestFile](Budget(max_bytes), "rows", 1.0, lambda _: 100)
     rows = [row(number) for number in range(20)]
     for _ in range(60):
         at = chance.randrange(len(rows))
@@ -77,7 +77,7 @@ def test_lists_of_many_writers_in_any_order_are_read_as_each_alone(seed: int, ma
             torn = bytearray(data)
             torn[chance.randrange(len(torn))] = chance.randrange(256)
             data = bytes(torn)
-        assert outcome(read_manifest_list, data) == outcome(lambda data: read_manifest_list(data, met), data)
+        assert outcome(read_manifest_list, data) == outcome(lambda data: read_manifest_list(data, cache), data)
 
 
 def outcome(read: Callable[[bytes], tuple[ManifestFile, ...]], data: bytes) -> tuple[ManifestFile, ...] | str | None:
@@ -88,31 +88,31 @@ def outcome(read: Callable[[bytes], tuple[ManifestFile, ...]], data: bytes) -> t
 
 
 def test_what_was_met_is_not_decoded_again() -> None:
-    met = Met[ManifestFile](Budget(1_000_000), "rows", 1.0, lambda _: 100)
-    first, second = (read_manifest_list(written([row(n) for n in range(5)]), met) for _ in range(2))
+    cache = RowCache[ManifestFile](Budget(1_000_000), "rows", 1.0, lambda _: 100)
+    first, second = (read_manifest_list(written([row(n) for n in range(5)]), cache) for _ in range(2))
     assert all(one is other for one, other in zip(first, second, strict=True))
-    longer = read_manifest_list(written([row(9), *(row(n) for n in range(5))]), met)
+    longer = read_manifest_list(written([row(9), *(row(n) for n in range(5))]), cache)
     assert longer == (row(9), *first)
     assert all(one is other for one, other in zip(first, longer[1:], strict=True)), "a run that follows something new"
-    assert read_manifest_list(written([row(n) for n in range(3)]), met) == first[:3], "less than the run"
+    assert read_manifest_list(written([row(n) for n in range(3)]), cache) == first[:3], "less than the run"
     changed = [row(n) if n else replace(row(0), length_bytes=7) for n in range(5)]
-    assert read_manifest_list(written(changed), met) == tuple(changed)
+    assert read_manifest_list(written(changed), cache) == tuple(changed)
 
 
 def test_a_row_that_is_large_beside_the_limit_pushes_nothing_out() -> None:
-    met = Met[ManifestFile](Budget(10_000), "rows", 1.0, lambda _: 100)
-    (first,) = read_manifest_list(written([row(1)]), met)
+    cache = RowCache[ManifestFile](Budget(10_000), "rows", 1.0, lambda _: 100)
+    (first,) = read_manifest_list(written([row(1)]), cache)
     large = replace(row(2), key_metadata=bytes(5_000))
-    assert read_manifest_list(written([large, row(1)]), met)[0] == large
-    assert read_manifest_list(written([row(1)]), met)[0] is first
+    assert read_manifest_list(written([large, row(1)]), cache)[0] == large
+    assert read_manifest_list(written([row(1)]), cache)[0] is first
 
 
 @pytest.mark.parametrize("name", JAVA)
 def test_lists_of_iceberg_are_known_to_whoever_has_met_their_rows(name: str) -> None:
-    table, met = java_table(name), Met[ManifestFile](Budget(1_000_000), "rows", 1.0, lambda _: 100)
+    table, cache = java_table(name), RowCache[ManifestFile](Budget(1_000_000), "rows", 1.0, lambda _: 100)
     for snapshot in (*table.metadata["snapshots"], *reversed(table.metadata["snapshots"])):
         data = table.files[snapshot["manifest-list"].rpartition("/")[2]]
-        assert read_manifest_list(data, met) == table.rows(snapshot)
+        assert read_manifest_list(data, cache) == table.rows(snapshot)
 
 
 @pytest.mark.parametrize("name", JAVA)

@@ -12,7 +12,7 @@ from icetower.contracts.model import Operation, Rule
 from icetower.contracts.owning import Ownership
 from icetower.contracts.regions import Pattern, Range, Region, Values
 from icetower.contracts.terms import Layout
-from icetower.contracts.values import Standing
+from icetower.contracts.values import Membership
 from icetower.iceberg.partitions import PartitionField, PartitionSpec
 
 NOW_MS = int(dt.datetime(2020, 3, 1, 10, 30, tzinfo=dt.UTC).timestamp() * 1000)
@@ -56,7 +56,7 @@ ROWS: list[tuple[Any, ...]] = [
 def rows_of(*rules: Rule) -> set[int]:
     """The rows that some rules own, by number."""
     ownership = Ownership(rules, LAYOUT, NOW_MS)
-    return {number for number, row in enumerate(ROWS) if ownership.of(ROWS_SPEC, row) is Standing.INSIDE}
+    return {number for number, row in enumerate(ROWS) if ownership.of(ROWS_SPEC, row) is Membership.INSIDE}
 
 
 def dense(*rules: Rule, with_layout: bool) -> bool:

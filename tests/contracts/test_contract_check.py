@@ -16,7 +16,7 @@ from icetower.contracts.check import Clear, Touch, Undecided, Verdict, Violation
 from icetower.contracts.document import load
 from icetower.contracts.model import Contract, Operation
 from icetower.contracts.terms import NO_LAYOUT
-from icetower.contracts.values import NotUnderstood, Standing, compile_extent
+from icetower.contracts.values import Membership, NotUnderstood, compile_extent
 from icetower.iceberg.partitions import PartitionField, PartitionSpec
 from icetower.protocol.names import Identifier
 
@@ -163,8 +163,8 @@ def test_values_are_understood_by_transform_and_type(transform: str, source_type
     region = contract(f"{{table: a.b, operations: [read], partitions: [{{f: ['{text}']}}]}}").tables[0].partitions
     assert region is not None
     compiled = compile_extent(field("f", transform, source_type), region[0].fields[0][1], 0)
-    assert compiled.of(raw) is Standing.INSIDE
-    assert compiled.of(None) is Standing.OUTSIDE
+    assert compiled.of(raw) is Membership.INSIDE
+    assert compiled.of(None) is Membership.OUTSIDE
 
 
 MEANINGLESS = """\

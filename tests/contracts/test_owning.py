@@ -10,7 +10,7 @@ import pytest
 from icetower.contracts.document import load
 from icetower.contracts.owning import Ownership
 from icetower.contracts.terms import Layout
-from icetower.contracts.values import Standing
+from icetower.contracts.values import Membership
 from icetower.errors import BadRequest
 from icetower.iceberg.partitions import PartitionSpec, spec_of
 
@@ -51,7 +51,7 @@ def metadata(*specs: list[tuple[str, str, str]]) -> dict[str, Any]:
     }
 
 
-def standing(rule: str, spec: list[tuple[str, str, str]], partition: tuple[Any, ...]) -> Standing:
+def membership(rule: str, spec: list[tuple[str, str, str]], partition: tuple[Any, ...]) -> Membership:
     """By a rule's partitions (and what it excludes), for a partition of the first spec."""
     owner = load(f"version: 1\nagent: a\ntables: [{{table: a.b, operations: [append], {rule}}}]\n", source="test")
     table = metadata(spec, [("ts", "day", "ts_day"), ("id", "bucket[16]", "id_bucket")])
@@ -70,7 +70,7 @@ def hours(text: str) -> int:
     return days(text[:10]) * 24 + int(text[11:])
 
 
-IN, OUT, PART = Standing.INSIDE, Standing.OUTSIDE, Standing.PARTLY
+IN, OUT, PART = Membership.INSIDE, Membership.OUTSIDE, Membership.PARTLY
 RANGE = "{day(ts): {from: 2017-01-05, to: 2017-03-01}}"
 MORNING = "{identity(ts): {from: '2017-01-01T00:00:00', to: '2017-01-01T12:00:00'}}"
 TOLD = [
@@ -159,18 +159,18 @@ TOLD = [
 
 @pytest.mark.parametrize(("region", "column", "transform", "raw", "expected"), TOLD)
 def test_a_region_by_column_whatever_the_partitioning(
-    region: str, column: str, transform: str, raw: Any, expected: Standing
+    region: str, column: str, transform: str, raw: Any, expected: Membership
 ) -> None:
-    assert standing(f"partitions: [{region}]", [(column, transform, "p")], (raw,)) is expected
+    assert membership(f"partitions: [{region}]", [(column, transform, "p")], (raw,)) is expected
 
 
 def test_several_fields_of_one_column_are_heard_together() -> None:
     spec = [("ts", "month", "m"), ("ts", "bucket[4]", "b"), ("ts", "day", "d")]
     jan = months("2017-01")
-    assert standing(f"partitions: [{RANGE}]", spec, (jan, 1, days("2017-01-09"))) is IN
-    assert standing(f"partitions: [{RANGE}]", spec, (jan, 1, days("2017-01-04"))) is OUT
+    assert membership(f"partitions: [{RANGE}]", spec, (jan, 1, days("2017-01-09"))) is IN
+    assert membership(f"partitions: [{RANGE}]", spec, (jan, 1, days("2017-01-04"))) is OUT
     contradiction = (months("2016-01"), 1, days("2017-01-09"))
-    assert standing(f"partitions: [{RANGE}]", spec, contradiction) is PART
+    assert membership(f"partitions: [{RANGE}]", spec, contradiction) is PART
 
 
 HALVES = "[{day(ts): {from: 2017-01-01, to: 2017-01-16}}, {day(ts): {from: 2017-01-16, to: 2017-02-01}}]"
@@ -189,9 +189,9 @@ TOGETHER = [
 
 @pytest.mark.parametrize(("regions", "column", "transform", "raw", "expected"), TOGETHER)
 def test_regions_that_follow_each_other_own_a_coarser_partition_together(
-    regions: str, column: str, transform: str, raw: Any, expected: Standing
+    regions: str, column: str, transform: str, raw: Any, expected: Membership
 ) -> None:
-    assert standing(f"partitions: {regions}", [(column, transform, "p")], (raw,)) is expected
+    assert membership(f"partitions: {regions}", [(column, transform, "p")], (raw,)) is expected
 
 
 EXCLUDED = [
@@ -206,8 +206,8 @@ EXCLUDED = [
 
 
 @pytest.mark.parametrize(("rule", "transform", "raw", "expected"), EXCLUDED)
-def test_what_is_excluded_is_not_owned(rule: str, transform: str, raw: Any, expected: Standing) -> None:
-    assert standing(rule, [("ts", transform, "p")], (raw,)) is expected
+def test_what_is_excluded_is_not_owned(rule: str, transform: str, raw: Any, expected: Membership) -> None:
+    assert membership(rule, [("ts", transform, "p")], (raw,)) is expected
 
 
 def test_a_rule_takes_away_from_itself_alone() -> None:

@@ -26,8 +26,8 @@ from icetower.errors import (
 )
 from icetower.escalations import store
 from icetower.escalations.escalations import Escalations
-from icetower.escalations.matters import Decision, Kind, Wanted, mail_address, stop_of
-from icetower.escalations.sending import Encryption, MailServer, Ways, Webhook
+from icetower.escalations.sending import Channels, Encryption, MailServer, Webhook
+from icetower.escalations.tickets import Decision, Kind, Wanted, mail_address, stop_of
 from icetower.observe.events import Form, LineFormatter
 from icetower.protocol.names import Identifier
 from icetower.registry.registry import Registry
@@ -44,7 +44,7 @@ NOT_OWNED = ContractViolation("not owned", rule="contract.partitions", next_step
 STALE = CommitConflict("stale", rule="conflict.C1")
 SENDER = mail_address("icetower@example.com")
 assert SENDER is not None
-WAYS = Ways({"oncall": Webhook("http://127.0.0.1:9/")}, MailServer("127.0.0.1", 9, Encryption.NONE, SENDER))
+WAYS = Channels({"oncall": Webhook("http://127.0.0.1:9/")}, MailServer("127.0.0.1", 9, Encryption.NONE, SENDER))
 
 
 class Clock(SystemAmbient):
@@ -58,10 +58,10 @@ class Clock(SystemAmbient):
 class Side:
     """One tower's part in it: a registry and its escalations, on a database that others may share."""
 
-    def __init__(self, url: str, clock: Clock, ways: Ways = WAYS) -> None:
+    def __init__(self, url: str, clock: Clock, channels: Channels = WAYS) -> None:
         self.database = Database(url)
         self.registry = Registry(self.database, clock)
-        self.escalations = Escalations(self.registry, clock, ways)
+        self.escalations = Escalations(self.registry, clock, channels)
         self.secrets: dict[str, str] = {}
 
     async def principal(self, name: str, contract: str = CONTRACT) -> None:
@@ -93,11 +93,11 @@ class Side:
 
     async def open(self) -> Sequence[str]:
         found = await self.escalations.list(Kind.ESCALATION, principal=None, open_=True, limit=1000)
-        return [matter.id for matter in found]
+        return [ticket.id for ticket in found]
 
     async def close_all(self) -> None:
         for id_ in await self.open():
-            await self.escalations.close_matter(Kind.ESCALATION, id_, "ops", Decision.CLOSED, "mended")
+            await self.escalations.close_ticket(Kind.ESCALATION, id_, "ops", Decision.CLOSED, "mended")
 
 
 @pytest.fixture
@@ -122,8 +122,8 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 def sides(url: str, clock: Clock) -> Iterator[Callable[..., Side]]:
     opened: list[Side] = []
 
-    def side(ways: Ways = WAYS) -> Side:
-        opened.append(Side(url, clock, ways))
+    def side(channels: Channels = WAYS) -> Side:
+        opened.append(Side(url, clock, channels))
         return opened[-1]
 
     yield side
@@ -169,13 +169,13 @@ def test_the_stop_says_who_and_why_and_names_the_way_out(sides: Callable[..., Si
         )
         for said in ("a is stopped at a.t", "contract.partitions (2), conflict.C1", id_, "Dana"):
             assert said in stop.message
-        matter = await tower.escalations.find(Kind.ESCALATION, id_, "a")
-        assert [failure["rule"] for failure in matter.details["failures"]] == [
+        ticket = await tower.escalations.find(Kind.ESCALATION, id_, "a")
+        assert [failure["rule"] for failure in ticket.details["failures"]] == [
             "conflict.C1",
             "contract.partitions",
             "contract.partitions",
         ]
-        assert [(each.way, each.address, each.state) for each in matter.deliveries] == [
+        assert [(each.channel, each.address, each.state) for each in ticket.deliveries] == [
             ("webhook", "oncall", "waiting"),
             ("mail", "Dana <dana@example.com>", "waiting"),
         ]
@@ -191,7 +191,7 @@ def test_closing_frees_the_agent_and_its_budget_begins_anew(sides: Callable[...,
         await tower.fail(secret, 3)
         (id_,) = await tower.open()
         clock.ms += 1
-        closed = await tower.escalations.close_matter(Kind.ESCALATION, id_, "ops", Decision.CLOSED, "mended")
+        closed = await tower.escalations.close_ticket(Kind.ESCALATION, id_, "ops", Decision.CLOSED, "mended")
         assert closed.closing is not None
         assert (closed.closing.by, closed.closing.note, closed.closing.at_ms) == ("ops", "mended", clock.ms)
         assert {(each.state, each.fault) for each in closed.deliveries} == {("given up", store.CLOSED_FIRST)}
@@ -199,11 +199,11 @@ def test_closing_frees_the_agent_and_its_budget_begins_anew(sides: Callable[...,
         clock.ms += 1
         assert await tower.fail(secret, 4) == ["contract.partitions"] * 3 + ["contract.escalated"]
         with pytest.raises(Conflict, match="by ops: mended"):
-            await tower.escalations.close_matter(Kind.ESCALATION, id_, "else", Decision.CLOSED, "again")
+            await tower.escalations.close_ticket(Kind.ESCALATION, id_, "else", Decision.CLOSED, "again")
         with pytest.raises(NotFound):
-            await tower.escalations.close_matter(Kind.REQUEST, id_, "ops", Decision.GRANTED, "no request")
+            await tower.escalations.close_ticket(Kind.REQUEST, id_, "ops", Decision.GRANTED, "no request")
         with pytest.raises(BadRequest, match="closed"):
-            await tower.escalations.close_matter(Kind.ESCALATION, id_, "ops", Decision.GRANTED, "no request")
+            await tower.escalations.close_ticket(Kind.ESCALATION, id_, "ops", Decision.GRANTED, "no request")
         with pytest.raises(NotFound):
             await tower.escalations.find(Kind.ESCALATION, id_, "b")
 
@@ -494,9 +494,9 @@ def test_closed_matters_make_room_oldest_first(
             clock.ms += 1
         await tower.fail(tower.secrets["a"], 3)
         found = await tower.escalations.list(Kind.ESCALATION, principal="a", open_=None, limit=10)
-        assert [matter.table for matter in found] == ["a.t", "a.t4", "a.t3"]
+        assert [ticket.table for ticket in found] == ["a.t", "a.t4", "a.t3"]
         closed = await tower.escalations.list(Kind.ESCALATION, principal=None, open_=False, limit=1)
-        assert [matter.table for matter in closed] == ["a.t4"]
+        assert [ticket.table for ticket in closed] == ["a.t4"]
 
     asyncio.run(work())
 
@@ -518,22 +518,24 @@ def test_a_table_with_a_strange_name_is_stopped_like_any_other(sides: Callable[.
 
 
 @pytest.mark.parametrize(
-    ("ways", "webhook", "told"),
+    ("channels", "webhook", "told"),
     [
         (WAYS, True, [("webhook", "waiting"), ("mail", "waiting")]),
         (WAYS, False, [("mail", "waiting")]),
-        (Ways(WAYS.webhooks), True, [("webhook", "waiting")]),
-        (Ways(), True, [("webhook", "waiting")]),  # the settings may have it again after a restart
-        (Ways(), False, [("mail", "given up")]),
+        (Channels(WAYS.webhooks), True, [("webhook", "waiting")]),
+        (Channels(), True, [("webhook", "waiting")]),  # the settings may have it again after a restart
+        (Channels(), False, [("mail", "given up")]),
     ],
 )
-def test_who_is_told(sides: Callable[..., Side], ways: Ways, webhook: bool, told: list[tuple[str, str]]) -> None:
+def test_who_is_told(
+    sides: Callable[..., Side], channels: Channels, webhook: bool, told: list[tuple[str, str]]
+) -> None:
     async def work() -> None:
-        tower = sides(ways)
+        tower = sides(channels)
         await tower.principal("a", CONTRACT if webhook else CONTRACT.replace(", webhook: oncall", ""))
         await tower.fail(tower.secrets["a"], 3)
         (found,) = await tower.escalations.list(Kind.ESCALATION, principal=None, open_=True, limit=10)
-        assert [(each.way, each.state) for each in found.deliveries] == told
+        assert [(each.channel, each.state) for each in found.deliveries] == told
 
     asyncio.run(work())
 
@@ -549,15 +551,15 @@ def test_a_request_is_open_once_and_answered_once(sides: Callable[..., Side], cl
         wish = Wanted(TABLE, ("day=1",), (Operation.APPEND,), "early")
         first, new = await tower.escalations.ask(agent, wish)
         assert (new, first.contact, first.kind) == (True, "team@example.com", Kind.REQUEST)
-        assert [(each.way, each.address) for each in first.deliveries] == [
+        assert [(each.channel, each.address) for each in first.deliveries] == [
             ("webhook", "oncall"),
             ("mail", "team@example.com"),
         ]
         again, new = await tower.escalations.ask(agent, Wanted(TABLE, ("day=1",), (Operation.APPEND,), "please"))
         assert (again, new) == (first, False)
         with pytest.raises(BadRequest, match="denied or granted"):
-            await tower.escalations.close_matter(Kind.REQUEST, first.id, "ops", Decision.CLOSED, "?")
-        done = await tower.escalations.close_matter(Kind.REQUEST, first.id, "ops", Decision.DENIED, "not yours")
+            await tower.escalations.close_ticket(Kind.REQUEST, first.id, "ops", Decision.CLOSED, "?")
+        done = await tower.escalations.close_ticket(Kind.REQUEST, first.id, "ops", Decision.DENIED, "not yours")
         assert done.to_json()["state"] == "denied"
         assert (await tower.escalations.find(Kind.REQUEST, first.id, "a")).to_json()["note"] == "not yours"
         clock.ms += 1
@@ -589,8 +591,8 @@ def test_requests_have_a_quota_for_each_principal(
             await tower.escalations.ask(agents[0], wish(3))
         assert caught.value.rule == "request.quota"
         await tower.escalations.ask(agents[1], wish(3))
-        for matter in await tower.escalations.list(Kind.REQUEST, principal="a", open_=True, limit=10):
-            await tower.escalations.close_matter(Kind.REQUEST, matter.id, "ops", Decision.GRANTED, "yes")
+        for ticket in await tower.escalations.list(Kind.REQUEST, principal="a", open_=True, limit=10):
+            await tower.escalations.close_ticket(Kind.REQUEST, ticket.id, "ops", Decision.GRANTED, "yes")
         await tower.escalations.ask(agents[0], wish(3))
         with pytest.raises(Conflict, match="3 requests within a day"):
             await tower.escalations.ask(agents[0], wish(4))

@@ -15,10 +15,10 @@ from icetower.ambient import SystemAmbient
 from icetower.database import Database
 from icetower.escalations import notifier
 from icetower.escalations.failures import Failure
-from icetower.escalations.matters import Closing, Decision, Delivery, Kind, Matter, Way, mail_address
 from icetower.escalations.notifier import CLAIM_MS, Notifier, wait_s
-from icetower.escalations.sending import Encryption, MailServer, Sender, Ways, Webhook
+from icetower.escalations.sending import Channels, Encryption, MailServer, Sender, Webhook
 from icetower.escalations.store import CLOSED_FIRST, Store
+from icetower.escalations.tickets import Channel, Closing, Decision, Delivery, Kind, Ticket, mail_address
 from icetower.registry.registry import Registry
 from tests.wire.receivers import hook, mail_server
 
@@ -45,18 +45,18 @@ class Watched(Store):
         super().__init__(registry)
         self.settled: asyncio.Queue[Delivery] = asyncio.Queue()
 
-    async def settle(self, matter: Matter, delivery: Delivery) -> None:
-        await super().settle(matter, delivery)
+    async def settle(self, ticket: Ticket, delivery: Delivery) -> None:
+        await super().settle(ticket, delivery)
         self.settled.put_nowait(delivery)
 
 
 class Tower:
     """What sends, and the database that it sends from."""
 
-    def __init__(self, database: Database, clock: Clock, ways: Ways) -> None:
+    def __init__(self, database: Database, clock: Clock, channels: Channels) -> None:
         self.clock = clock
         self.store = Watched(Registry(database, clock))
-        self.notifier = Notifier(self.store, Sender(ways, clock), clock)
+        self.notifier = Notifier(self.store, Sender(channels, clock), clock)
 
     async def __aenter__(self) -> Tower:
         self.notifier.start()
@@ -65,10 +65,10 @@ class Tower:
     async def __aexit__(self, *_: object) -> None:
         await self.notifier.close()
 
-    async def open(self, *addresses: str, name: str = "a") -> Matter:
+    async def open(self, *addresses: str, name: str = "a") -> Ticket:
         """An escalation of which word is to be sent: to mail addresses, and to webhooks by name."""
         now_ms = self.clock.now_ms()
-        matter = Matter(
+        ticket = Ticket(
             id=self.clock.uuid7(),
             kind=Kind.ESCALATION,
             subject=name * 64,
@@ -79,20 +79,21 @@ class Tower:
             details={"after_failures": 1, "within_s": 1.0, "failures": [{"at_ms": 1, "rule": "conflict.C1"}]},
             opened_ms=now_ms,
             deliveries=tuple(
-                Delivery(Way.MAIL if "@" in address else Way.WEBHOOK, address, next_ms=now_ms) for address in addresses
+                Delivery(Channel.MAIL if "@" in address else Channel.WEBHOOK, address, next_ms=now_ms)
+                for address in addresses
             ),
         )
-        assert await self.store.escalate(matter, [Failure(now_ms, "conflict.C1")])
+        assert await self.store.escalate(ticket, [Failure(now_ms, "conflict.C1")])
         self.notifier.wake()
-        return matter
+        return ticket
 
-    async def sent(self, matter: Matter) -> list[tuple[str, int, str | None]]:
-        found = await self.store.find(Kind.ESCALATION, matter.id)
+    async def sent(self, ticket: Ticket) -> list[tuple[str, int, str | None]]:
+        found = await self.store.find(Kind.ESCALATION, ticket.id)
         return [(each.state, each.attempts, each.fault) for each in found.deliveries]
 
 
-def by_hook(url: str) -> Ways:
-    return Ways({"oncall": Webhook(url)})
+def by_hook(url: str) -> Channels:
+    return Channels({"oncall": Webhook(url)})
 
 
 @pytest.fixture
@@ -101,13 +102,13 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def tower(tmp_path: Path, clock: Clock) -> Iterator[Callable[[Ways], Tower]]:
+def tower(tmp_path: Path, clock: Clock) -> Iterator[Callable[[Channels], Tower]]:
     """Towers on one database, each with a connection of its own."""
     databases: list[Database] = []
 
-    def make(ways: Ways) -> Tower:
+    def make(channels: Channels) -> Tower:
         databases.append(Database(f"sqlite:///{tmp_path / 'control.db'}"))
-        return Tower(databases[-1], clock, ways)
+        return Tower(databases[-1], clock, channels)
 
     yield make
     for database in databases:
@@ -135,11 +136,11 @@ def test_the_budget_lasts_for_hours() -> None:
     assert 2 < hours < 4
 
 
-def test_it_is_sent_again_until_it_arrives(tower: Callable[[Ways], Tower], clock: Clock) -> None:
+def test_it_is_sent_again_until_it_arrives(tower: Callable[[Channels], Tower], clock: Clock) -> None:
     async def work() -> None:
         with hook([500, 302]) as receiver:
             async with tower(by_hook(receiver.url)) as sending:
-                matter = await sending.open("oncall")
+                ticket = await sending.open("oncall")
                 first = await sending.store.settled.get()
                 assert (first.fault, first.next_ms) == ("HTTP status 500", clock.ms + 1_000)
                 clock.ms += 1_000
@@ -155,27 +156,27 @@ def test_it_is_sent_again_until_it_arrives(tower: Callable[[Ways], Tower], clock
                 sending.notifier.wake()
                 third = await sending.store.settled.get()
                 assert (third.attempts, third.delivered_ms, third.next_ms) == (3, clock.ms, None)
-                assert await sending.sent(matter) == [("delivered", 3, None)]
-            assert [receiver.next().json["id"] for _ in range(3)] == [matter.id] * 3
+                assert await sending.sent(ticket) == [("delivered", 3, None)]
+            assert [receiver.next().json["id"] for _ in range(3)] == [ticket.id] * 3
             assert receiver.posts.empty()
 
     run(work)
 
 
 def test_it_is_given_up_at_last_and_shows_it(
-    tower: Callable[[Ways], Tower], clock: Clock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tower: Callable[[Channels], Tower], clock: Clock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(notifier, "ATTEMPTS_MAX", 3)
 
     async def work() -> None:
         with hook([500] * 9) as receiver:
             async with tower(by_hook(receiver.url)) as sending:
-                matter = await sending.open("oncall")
+                ticket = await sending.open("oncall")
                 for _ in range(3):
                     await sending.store.settled.get()
                     clock.ms += 3_600_000
                     sending.notifier.wake()
-                assert await sending.sent(matter) == [("given up", 3, "HTTP status 500")]
+                assert await sending.sent(ticket) == [("given up", 3, "HTTP status 500")]
                 assert await sending.store.claim(clock.ms, clock.ms + 1, 4) == ([], None)
             assert receiver.posts.qsize() == 3
 
@@ -186,45 +187,47 @@ def test_it_is_given_up_at_last_and_shows_it(
     assert "hook?team" not in caplog.text
 
 
-def test_a_restart_goes_on_where_the_last_one_stopped(tower: Callable[[Ways], Tower], clock: Clock) -> None:
+def test_a_restart_goes_on_where_the_last_one_stopped(tower: Callable[[Channels], Tower], clock: Clock) -> None:
     async def work() -> None:
         with socket.create_server(("127.0.0.1", 0)) as listener:
             nobody = listener.getsockname()[1]
         async with tower(by_hook(f"http://127.0.0.1:{nobody}/")) as sending:
-            matter = await sending.open("oncall")
+            ticket = await sending.open("oncall")
             assert (await sending.store.settled.get()).fault == "ConnectionRefusedError"
         clock.ms += 1_000
         with hook() as receiver:
             async with tower(by_hook(receiver.url)) as again:
                 await again.store.settled.get()
-                assert await again.sent(matter) == [("delivered", 2, None)]
+                assert await again.sent(ticket) == [("delivered", 2, None)]
 
     run(work)
 
 
 def test_a_tower_that_stops_while_it_sends_leaves_it_to_the_next(
-    tower: Callable[[Ways], Tower], monkeypatch: pytest.MonkeyPatch
+    tower: Callable[[Channels], Tower], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(notifier, "GRACE_S", 0.0)
 
     async def work() -> None:
         with hook([None]) as receiver:
             async with tower(by_hook(receiver.url)) as sending:
-                matter = await sending.open("oncall")
+                ticket = await sending.open("oncall")
                 await asyncio.to_thread(receiver.next)
-            assert await sending.sent(matter) == [("waiting", 1, notifier.STOPPED)]
+            assert await sending.sent(ticket) == [("waiting", 1, notifier.STOPPED)]
             async with tower(by_hook(receiver.url)) as again:
                 await again.store.settled.get()
-                assert await again.sent(matter) == [("delivered", 2, None)]
+                assert await again.sent(ticket) == [("delivered", 2, None)]
 
     run(work)
 
 
-def test_what_a_tower_died_over_is_taken_over_when_its_time_is_up(tower: Callable[[Ways], Tower], clock: Clock) -> None:
+def test_what_a_tower_died_over_is_taken_over_when_its_time_is_up(
+    tower: Callable[[Channels], Tower], clock: Clock
+) -> None:
     async def work() -> None:
         with hook([None]) as receiver:
-            dead = tower(Ways())
-            matter = await dead.open("oncall")
+            dead = tower(Channels())
+            ticket = await dead.open("oncall")
             ((_, delivery),), _ = await dead.store.claim(clock.ms, clock.ms + CLAIM_MS, 1)
             async with tower(by_hook(receiver.url)) as living:
                 clock.ms += CLAIM_MS - 1
@@ -233,16 +236,16 @@ def test_what_a_tower_died_over_is_taken_over_when_its_time_is_up(tower: Callabl
                 living.notifier.wake()
                 await asyncio.to_thread(receiver.next)
                 # The dead one comes back to life, and what it has to say counts no more.
-                await dead.store.settle(matter, replace(delivery, fault="late", next_ms=clock.ms))
-                assert await living.sent(matter) == [("waiting", 2, None)]
+                await dead.store.settle(ticket, replace(delivery, fault="late", next_ms=clock.ms))
+                assert await living.sent(ticket) == [("waiting", 2, None)]
                 receiver.released.set()
                 await living.store.settled.get()
-                assert await living.sent(matter) == [("delivered", 2, None)]
+                assert await living.sent(ticket) == [("delivered", 2, None)]
 
     run(work)
 
 
-def test_two_towers_send_each_message_once(tower: Callable[[Ways], Tower]) -> None:
+def test_two_towers_send_each_message_once(tower: Callable[[Channels], Tower]) -> None:
     async def work() -> None:
         with hook() as receiver:
             async with tower(by_hook(receiver.url)) as here, tower(by_hook(receiver.url)) as there:
@@ -256,69 +259,69 @@ def test_two_towers_send_each_message_once(tower: Callable[[Ways], Tower]) -> No
     run(work)
 
 
-def test_a_receiver_that_does_not_answer_holds_up_no_other(tower: Callable[[Ways], Tower]) -> None:
+def test_a_receiver_that_does_not_answer_holds_up_no_other(tower: Callable[[Channels], Tower]) -> None:
     async def work() -> None:
         with hook([None]) as receiver, mail_server(["451 later"]) as post_office:
             assert SENDER is not None
-            ways = Ways(
+            channels = Channels(
                 {"oncall": Webhook(receiver.url)},
                 MailServer("127.0.0.1", post_office.port, Encryption.NONE, SENDER),
             )
-            async with tower(ways) as sending:
-                matter = await sending.open("oncall")
+            async with tower(channels) as sending:
+                ticket = await sending.open("oncall")
                 await asyncio.to_thread(receiver.next)
                 other = await sending.open(DANA, name="b")
                 assert (await sending.store.settled.get()).fault == "SMTPDataError: SMTP status 451"
                 sending.clock.ms += 1_000
                 sending.notifier.wake()
-                assert (await sending.store.settled.get()).way is Way.MAIL
+                assert (await sending.store.settled.get()).way is Channel.MAIL
                 assert await sending.sent(other) == [("delivered", 2, None)]
                 receiver.released.set()
                 await sending.store.settled.get()
-                assert await sending.sent(matter) == [("delivered", 1, None)]
+                assert await sending.sent(ticket) == [("delivered", 1, None)]
 
     run(work)
 
 
-def test_what_is_closed_is_not_sent_any_more(tower: Callable[[Ways], Tower], clock: Clock) -> None:
+def test_what_is_closed_is_not_sent_any_more(tower: Callable[[Channels], Tower], clock: Clock) -> None:
     async def work() -> None:
         with hook([500]) as receiver:
             async with tower(by_hook(receiver.url)) as sending:
-                matter = await sending.open("oncall")
+                ticket = await sending.open("oncall")
                 await sending.store.settled.get()
                 closing = Closing(clock.ms, "ops", Decision.CLOSED, "mended")
-                await sending.store.close(Kind.ESCALATION, matter.id, closing)
+                await sending.store.close(Kind.ESCALATION, ticket.id, closing)
                 clock.ms += 3_600_000
                 assert await sending.store.claim(clock.ms, clock.ms + 1, 4) == ([], None)
-                assert await sending.sent(matter) == [("given up", 1, CLOSED_FIRST)]
+                assert await sending.sent(ticket) == [("given up", 1, CLOSED_FIRST)]
 
     run(work)
 
 
 def test_a_failure_that_is_settled_after_the_closing_revives_nothing(
-    tower: Callable[[Ways], Tower], clock: Clock
+    tower: Callable[[Channels], Tower], clock: Clock
 ) -> None:
     async def work() -> None:
         with hook([None]) as receiver:
             receiver.answers = [None]
             async with tower(by_hook(receiver.url)) as sending:
-                matter = await sending.open("oncall")
+                ticket = await sending.open("oncall")
                 await asyncio.to_thread(receiver.next)
                 closing = Closing(clock.ms, "ops", Decision.CLOSED, "mended")
-                await sending.store.close(Kind.ESCALATION, matter.id, closing)
-                failed = Delivery(Way.WEBHOOK, "oncall", 1, clock.ms, None, "HTTP status 500")
-                await sending.store.settle(matter, failed)
-                assert await sending.sent(matter) == [("given up", 1, CLOSED_FIRST)]
+                await sending.store.close(Kind.ESCALATION, ticket.id, closing)
+                failed = Delivery(Channel.WEBHOOK, "oncall", 1, clock.ms, None, "HTTP status 500")
+                await sending.store.settle(ticket, failed)
+                assert await sending.sent(ticket) == [("given up", 1, CLOSED_FIRST)]
                 receiver.released.set()
                 assert (await sending.store.settled.get()) == failed
                 await sending.store.settled.get()
-                assert await sending.sent(matter) == [("delivered", 1, None)]
+                assert await sending.sent(ticket) == [("delivered", 1, None)]
 
     run(work)
 
 
 def test_the_loop_goes_on_where_the_database_fails(
-    tower: Callable[[Ways], Tower], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tower: Callable[[Channels], Tower], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     claim = Store.claim
     failed = asyncio.Event()

@@ -21,12 +21,12 @@ from cryptography.x509.oid import NameOID
 
 from icetower.ambient import SystemAmbient
 from icetower.errors import Unavailable
-from icetower.escalations.matters import Delivery, Kind, Matter, Way, mail_address
 from icetower.escalations.messages import mail
-from icetower.escalations.sending import Encryption, MailServer, Sender, Ways, Webhook
+from icetower.escalations.sending import Channels, Encryption, MailServer, Sender, Webhook
+from icetower.escalations.tickets import Channel, Delivery, Kind, Ticket, mail_address
 from tests.wire.receivers import hook, mail_server
 
-MATTER = Matter(
+MATTER = Ticket(
     id="01a1fe03-73b8-78ac-b3d5-6bcc4d844630",
     kind=Kind.ESCALATION,
     subject="0" * 64,
@@ -42,8 +42,8 @@ REQUEST = replace(
     kind=Kind.REQUEST,
     details={"partitions": ["day=2017-02-01"], "operations": ["append"], "reason": "they came early\nand many"},
 )
-TO_HOOK = Delivery(Way.WEBHOOK, "oncall", 1, 0)
-TO_DANA = Delivery(Way.MAIL, "Dana Ito <dana.ito@example.com>", 1, 0)
+TO_HOOK = Delivery(Channel.WEBHOOK, "oncall", 1, 0)
+TO_DANA = Delivery(Channel.MAIL, "Dana Ito <dana.ito@example.com>", 1, 0)
 SENDER = mail_address("Icetower <icetower@example.com>")
 assert SENDER is not None
 
@@ -101,33 +101,33 @@ def closed() -> int:
 
 
 def send(
-    ways: Ways, delivery: Delivery, matter: Matter = MATTER, *, wait_s: float = 30, deadline_s: float = 60
+    channels: Channels, delivery: Delivery, ticket: Ticket = MATTER, *, wait_s: float = 30, deadline_s: float = 60
 ) -> None:
     async def work() -> None:
-        sender = Sender(ways, Clock(), wait_s=wait_s, deadline_s=deadline_s)
+        sender = Sender(channels, Clock(), wait_s=wait_s, deadline_s=deadline_s)
         try:
-            await sender.send(matter, delivery)
+            await sender.send(ticket, delivery)
         finally:
             sender.close()
 
     asyncio.run(work())
 
 
-def fault(ways: Ways, delivery: Delivery, *, wait_s: float = 30, deadline_s: float = 60) -> str:
+def fault(channels: Channels, delivery: Delivery, *, wait_s: float = 30, deadline_s: float = 60) -> str:
     with pytest.raises(Unavailable) as caught:
-        send(ways, delivery, wait_s=wait_s, deadline_s=deadline_s)
+        send(channels, delivery, wait_s=wait_s, deadline_s=deadline_s)
     return caught.value.message
 
 
-def by_hook(url: str, secret: str | None = "s3cret") -> Ways:
-    return Ways({"oncall": Webhook(url, secret)})
+def by_hook(url: str, secret: str | None = "s3cret") -> Channels:
+    return Channels({"oncall": Webhook(url, secret)})
 
 
 def by_mail(
     port: int, encryption: Encryption = Encryption.NONE, user: str | None = None, host: str = "127.0.0.1"
-) -> Ways:
+) -> Channels:
     assert SENDER is not None
-    return Ways(mail_server=MailServer(host, port, encryption, SENDER, user, None if user is None else "pa55word"))
+    return Channels(mail_server=MailServer(host, port, encryption, SENDER, user, None if user is None else "pa55word"))
 
 
 # -- webhooks ---------------------------------------------------------------------------------------------------------
@@ -252,7 +252,7 @@ def test_a_mail_server_that_refuses_is_told_by_its_code() -> None:
 )
 def test_no_header_is_smuggled_in(table: str, contact: str) -> None:
     with mail_server() as receiver:
-        send(by_mail(receiver.port), Delivery(Way.MAIL, contact, 1, 0), replace(MATTER, table=table))
+        send(by_mail(receiver.port), Delivery(Channel.MAIL, contact, 1, 0), replace(MATTER, table=table))
         got = receiver.next()
     assert got.recipients == ["dana@example.com"]
     assert {name.lower() for name in got.message} <= HEADERS
@@ -297,21 +297,21 @@ def test_one_that_answers_byte_by_byte_is_broken_off(delivery: Delivery) -> None
         dripping = threading.Thread(target=drip, args=(listener,))
         dripping.start()
         port = listener.getsockname()[1]
-        ways = replace(by_mail(port), webhooks=by_hook(f"http://127.0.0.1:{port}/").webhooks)
-        assert fault(ways, delivery, deadline_s=0.3) == "no end after 0.3 s"
+        channels = replace(by_mail(port), webhooks=by_hook(f"http://127.0.0.1:{port}/").webhooks)
+        assert fault(channels, delivery, deadline_s=0.3) == "no end after 0.3 s"
         dripping.join()
     assert broken.is_set()
 
 
 def test_what_the_settings_do_not_have_is_said() -> None:
-    assert fault(Ways(), TO_HOOK) == "the tower's settings have no webhook of this name"
-    assert fault(Ways(), TO_DANA) == "the tower's settings name no mail server"
-    assert fault(by_mail(1), Delivery(Way.MAIL, "#pricing", 1, 0)) == "this is no mail address"
+    assert fault(Channels(), TO_HOOK) == "the tower's settings have no webhook of this name"
+    assert fault(Channels(), TO_DANA) == "the tower's settings name no mail server"
+    assert fault(by_mail(1), Delivery(Channel.MAIL, "#pricing", 1, 0)) == "this is no mail address"
 
 
 def test_addresses_and_secrets_are_never_shown(closed: int) -> None:
-    ways = by_hook(f"http://127.0.0.1:{closed}/secret-path")
-    shown = repr((ways, by_mail(closed, user="icetower")))
+    channels = by_hook(f"http://127.0.0.1:{closed}/secret-path")
+    shown = repr((channels, by_mail(closed, user="icetower")))
     for secret in ("secret-path", "s3cret", "pa55word"):
         assert secret not in shown
-        assert secret not in fault(ways, TO_HOOK)
+        assert secret not in fault(channels, TO_HOOK)

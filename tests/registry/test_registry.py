@@ -203,17 +203,17 @@ def test_what_another_process_changes_holds_from_the_next_request_on(
     secret = run(registry.create_principal("agent-1", "pricing"))
     for _ in range(2):
         assert run(registry.authenticate(secret)).contract_version == 1
-        assert run(registry.standings(["agent-1", "nobody"])) == {"agent-1": ("pricing", 1)}
+        assert run(registry.bindings(["agent-1", "nobody"])) == {"agent-1": ("pricing", 1)}
     run(other.apply_contract(load(WIDER, source="test"), by="owner"))
     assert run(registry.authenticate(secret)).contract_version == 2
-    assert run(registry.standings(["agent-1"])) == {"agent-1": ("pricing", 2)}
+    assert run(registry.bindings(["agent-1"])) == {"agent-1": ("pricing", 2)}
     run(other.revoke_contract("pricing", by="owner"))
     assert run(registry.authenticate(secret)).contract.tables == ()
-    assert run(registry.standings(["agent-1"])) == {}
+    assert run(registry.bindings(["agent-1"])) == {}
     run(other.apply_contract(load(CONTRACT, source="test"), by="owner"))
-    assert run(registry.standings(["agent-1"])) == {"agent-1": ("pricing", 4)}
+    assert run(registry.bindings(["agent-1"])) == {"agent-1": ("pricing", 4)}
     run(other.revoke_principal("agent-1"))
-    assert run(registry.standings(["agent-1"])) == {}
+    assert run(registry.bindings(["agent-1"])) == {}
     refusal(registry.authenticate(secret))
 
 

@@ -165,12 +165,12 @@ def test_without_its_database_the_registry_lets_nobody_in(registry: Registry, da
     run(registry.apply_contracts([proposal(PRICING)], by="ann"))
     secret = run(registry.create_principal("pricing-1", "pricing"))
     run(registry.authenticate(secret))
-    run(registry.standings(["pricing-1"]))  # all that is to be known is known, and still has to be asked for
+    run(registry.bindings(["pricing-1"]))  # all that is to be known is known, and still has to be asked for
 
     database.run_now(lambda connection: connection.execute(sql("ALTER TABLE registry_changes RENAME TO away")))
     for work in (
         registry.authenticate(secret),
-        registry.standings(["pricing-1"]),
+        registry.bindings(["pricing-1"]),
         registry.revoke_contract("pricing", by="ann"),
     ):
         refused = refusal(work)

@@ -15,7 +15,7 @@ from icetower.files.footers import Claim, Footers
 from icetower.gateway.answers import answer as answer_of
 from icetower.iceberg import metadata as table_metadata
 from icetower.iceberg import puffin
-from icetower.iceberg.avro_files import LongFile, Met
+from icetower.iceberg.avro_files import LongFile, RowCache
 from icetower.iceberg.change import change_of, diff_lists
 from icetower.iceberg.manifests import DataFile, ManifestFile, read_manifest, read_manifest_list
 from icetower.iceberg.partitions import spec_of
@@ -42,7 +42,7 @@ TABLE = table_metadata.new_table(
     properties={"format-version": "2"},
     now_ms=1,
 )
-_met = Met[ManifestFile](Budget(4 << 20), "rows", 1.0, memory_of_row)
+_met = RowCache[ManifestFile](Budget(4 << 20), "rows", 1.0, memory_of_row)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from typing import Any
 from icetower.contracts.model import FILE_OPERATIONS, Operation
 from icetower.contracts.owning import Ownership
 from icetower.contracts.terms import Layout
-from icetower.contracts.values import Standing
+from icetower.contracts.values import Membership
 from icetower.iceberg.partitions import spec_of
 from verify.oracle.cases import ADDED, DATA, POSITIONS, Case, File, Partition, Row, Snapshot
 from verify.oracle.gaps import may_hold_others
@@ -180,12 +180,12 @@ def _misjudged(case: Case, grants: Grants, world: World) -> str | None:
     """Whether what the gate says of the partitions of truthful data files holds for each of their rows."""
     ownership = Ownership(contract_of(case.rules).tables, Layout(world.metadata), case.now_ms)
     for spec, partition, rows in _partitions(case):
-        standing = ownership.of(spec_of(world.metadata, spec), partition)
+        membership = ownership.of(spec_of(world.metadata, spec), partition)
         owned = [any(grants.owns(rule, row, spec) for rule in case.rules) for row in rows]
-        if standing is Standing.INSIDE and not all(owned):
+        if membership is Membership.INSIDE and not all(owned):
             row = rows[owned.index(False)]
             return f"partition {partition} of spec {spec} is said to be owned, and its row {row!r} is not"
-        if standing is Standing.OUTSIDE and any(owned):
+        if membership is Membership.OUTSIDE and any(owned):
             row = rows[owned.index(True)]
             return f"partition {partition} of spec {spec} is said to be foreign, and its row {row!r} is owned"
     return None
@@ -234,7 +234,7 @@ def _coarse(case: Case, world: World) -> bool:
         ownership = Ownership(contract_of(rules).tables, Layout(world.metadata), case.now_ms)
         for spec, partition in dict.fromkeys(places):
             known = spec < len(case.specs)
-            unsure = known and ownership.of(spec_of(world.metadata, spec), partition) is Standing.PARTLY
+            unsure = known and ownership.of(spec_of(world.metadata, spec), partition) is Membership.PARTLY
             if unsure and may_hold_others(case, spec, partition, operation):
                 return True
     return False

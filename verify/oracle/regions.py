@@ -41,7 +41,7 @@ class Grants:
         self._told: dict[tuple[int, tuple[str, int], Any], bool | None] = {}
 
     def owns(self, rule: Rule, row: Row, spec: int) -> bool:
-        """Whether a rule's regions hold a row of a file of `spec`. What cannot be told is not owned."""
+        """Whether a rule's regions hold a row of a file of `spec`. What cannot be determined is not owned."""
         if rule.regions is not None and not any(self._holds(region, row, spec) is True for region in rule.regions):
             return False
         return all(self._holds(region, row, spec) is False for region in rule.excluded)

@@ -408,7 +408,7 @@ class _Elsewhere:
     async def require_free(self, principal: Principal, table: Identifier) -> None:
         del principal, table
 
-    async def standings(self, names: Sequence[str]) -> dict[str, tuple[str, int]]:
+    async def bindings(self, names: Sequence[str]) -> dict[str, tuple[str, int]]:
         del names
         return {}
 

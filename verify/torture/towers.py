@@ -106,7 +106,7 @@ class Registry:
     async def contracts(self) -> list[ContractVersion]:
         return []
 
-    async def standings(self, names: Sequence[str]) -> dict[str, tuple[str, int]]:
+    async def bindings(self, names: Sequence[str]) -> dict[str, tuple[str, int]]:
         await asyncio.sleep(0)
         found = {name: self._world.principal(name) for name in names if name not in self._world.judge.revoked}
         return {name: (principal.contract.name, principal.contract_version) for name, principal in found.items()}
@@ -221,7 +221,7 @@ class Service:
         gatekeeper = Gatekeeper(registry, ledger, self.heads.group_keys, journal.flush)
         self.engine = Engine(door, door, self.heads, manifests, ambient, gatekeeper, limits)
         self.answers = Answers(ambient, journal)
-        escalations = Unstopped(registry, ambient, EscalationSettings().ways({}))
+        escalations = Unstopped(registry, ambient, EscalationSettings().channels({}))
         shadow = ShadowRecorder(ambient, journal.put)
         footers: Any = Footers()
         gate = Gate(

@@ -1,7 +1,7 @@
 """What a commit alters of a table that everybody goes by. Pure.
 
 Who owns some partitions of a table may be granted `alter`. What concerns the others is not theirs to change by it: the
-partition spec, by whose fields their own partitions are told; the schema; the format; how all files are laid out and
+partition spec, by whose fields their own partitions are known; the schema; the format; how all files are laid out and
 sorted; what is rebased without being checked, and what is kept. Properties that neither Iceberg nor the tower goes by,
 and statistics, concern nobody else.
 """

@@ -76,7 +76,7 @@ def check_partitions(facts: Facts) -> None:
             "contract.undecided",
             f"its delete files reach into data file {lost[0]}"
             + (f" and {len(lost) - 1} more" if len(lost) > 1 else "")
-            + ", which is not in the snapshot that it was written on, so its partition can't be told",
+            + ", which is not in the snapshot that it was written on, so its partition cannot be determined",
         )
 
 

@@ -26,7 +26,7 @@ from icetower.protocol.names import Identifier
 from icetower.registry.principals import Principal
 
 Named = Mapping[str, frozenset[str] | None]
-"""By the path of a delete file, the data files that are named in it; None: that cannot be told."""
+"""By the path of a delete file, the data files that are named in it; None: that cannot be determined."""
 
 _CLOSED = "it is no Parquet or Puffin file of a moderate size, or not as long as its manifest says; write such files"
 
@@ -65,14 +65,14 @@ def check_contents(
             raise _closed(principal, identifier, touched, _CLOSED)
         reached: dict[Place, None] = {}
         for name in sorted(_unlisted(touched, named)):
-            if name not in places:  # the commit's own word on where it is does not do
+            if name not in places:  # where the commit itself says that it is does not count
                 raise _closed(principal, identifier, touched, f"there are too many manifests to look for {name}")
             found = (*own.get(name, ()), *places[name])
             if not found:
                 raise ContractViolation(
                     f"{principal.name} may not commit to {identifier}: its delete file {touched.file.path} names the "
-                    f"data file {name}, which is not in the snapshot that it was written on, so its partition can't be "
-                    "told",
+                    f"data file {name}, which is not in the snapshot that it was written on, so its "
+                    "partition cannot be determined",
                     rule="contract.undecided",
                 )
             reached |= dict.fromkeys(found)
@@ -98,8 +98,8 @@ def _unlisted(touched: Touched, named: Named) -> frozenset[str]:
 
 def _closed(principal: Principal, identifier: Identifier, touched: Touched, why: str) -> ContractViolation:
     return ContractViolation(
-        f"{principal.name} may not commit to {identifier}: which data files {touched.file.path} deletes from can't be "
-        f"told: {why}",
+        f"{principal.name} may not commit to {identifier}: which data files {touched.file.path} deletes from "
+        f"cannot be determined: {why}",
         rule="contract.contents",
         next_step="fix_request",
     )

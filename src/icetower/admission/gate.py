@@ -158,10 +158,10 @@ class Stops(Protocol):
         ...
 
 
-class Standings(Protocol):
+class Bindings(Protocol):
     """Under which contract principals stand."""
 
-    async def standings(self, names: Sequence[str]) -> Mapping[str, tuple[str, int]]:
+    async def bindings(self, names: Sequence[str]) -> Mapping[str, tuple[str, int]]:
         """Principal → (contract, version), without those that may not act."""
         ...
 
@@ -197,7 +197,7 @@ class Gate:
         stops: Stops,
         rates: RateLimits,
         shadow: ShadowRecorder,
-        standings: Standings,
+        bindings: Bindings,
         places: TablePlaces,
         ambient: Ambient,
         client_code: Allowed = NO_CODE,
@@ -206,7 +206,7 @@ class Gate:
         self.shadow = shadow
         self._stops = stops
         self._rates = rates
-        self._standings = standings
+        self._bindings = bindings
         self._places = places
         self._ambient = ambient
         self._client_code = client_code
@@ -302,8 +302,8 @@ class Gate:
         """contract.summary: the progress of a sink is its own principal's to write."""
         tellers = progress.tellers_of(facts.principal, facts.table, facts.base, admitted.changes)
         if tellers:
-            standings = await self._standings.standings(sorted(set(tellers.values())))
-            others = {name for name, (contract, _) in standings.items() if contract != facts.contract.name}
+            bindings = await self._bindings.bindings(sorted(set(tellers.values())))
+            others = {name for name, (contract, _) in bindings.items() if contract != facts.contract.name}
             progress.check_progress(facts.principal, facts.table, tellers, others)
 
 

@@ -1,9 +1,9 @@
 """Where a principal's data files go (trap A6): a place of its own under the table's, so that a file says whose it is.
 
-The table itself doesn't know: each principal is told another `write.data.path` with the table, and Iceberg's clients
+The table itself doesn't know: each principal gets another `write.data.path` with the table, and Iceberg's clients
 write there by themselves. What they send back of it (Java repeats all properties when it replaces a table) is dropped.
-In shadow mode it is told, too: so that what enforcing the contract would refuse is counted as it will be, and that what
-runs while it is enforced writes to its own place already.
+In shadow mode it is given, too: so that what enforcing the contract would refuse is counted as it will be, and that
+what runs while it is enforced writes to its own place already.
 """
 
 from __future__ import annotations

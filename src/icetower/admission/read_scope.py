@@ -29,7 +29,7 @@ class ReadScope:
 
 
 def carried_over(filter_: Expression, written_with: Mapping[str, Any], now: Mapping[str, Any]) -> Expression:
-    """A filter by the names of one schema (JSON), told in those of another that the table has by now.
+    """A filter by the names of one schema (JSON), in the names of another that the table has by now.
 
     Columns are the same by id: one that was renamed is still meant, another that took its name is not. What was asked
     of a column that is gone can't be judged any more, and matches everything.

@@ -87,7 +87,7 @@ async def check_ages(manifests: ReadsManifests, metadata: Mapping[str, Any] | No
     Only vectors count that say themselves how old they are, as compaction's do; others are as old as their commit.
 
     Raises:
-        ValidationFailed: one is older (``contract.manifest``), or it cannot be told.
+        ValidationFailed: one is older (``contract.manifest``), or it cannot be determined.
     """
     oldest: dict[str, int] = {}
     numbers: defaultdict[str, set[int]] = defaultdict(set)
@@ -109,7 +109,7 @@ async def check_ages(manifests: ReadsManifests, metadata: Mapping[str, Any] | No
                 numbers[entry.file.path].add(inherited)
     except _TooManyError:
         raise _too_old(
-            "whether a deletion vector is older than its data file can't be told in so many manifests"
+            "whether a deletion vector is older than its data file cannot be determined in so many manifests"
         ) from None
     for target, number in oldest.items():
         if number < max(numbers[target], default=0):

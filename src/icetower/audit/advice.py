@@ -15,7 +15,7 @@ from itertools import chain, combinations, count, pairwise
 from typing import Any
 
 from icetower.audit.commits import Commit
-from icetower.audit.telling import shown
+from icetower.audit.wording import shown
 from icetower.contracts.document import dump
 from icetower.contracts.model import Contract, Operation, Rule
 from icetower.contracts.regions import Extent, Pattern, Range, Region, Values, parse_pattern
@@ -325,7 +325,7 @@ def _contract(
 
 
 def _name_agents(writers: Iterable[Writer]) -> None:
-    """Writers whose names a contract can't have are told apart by a number; in whatever case files' names are kept."""
+    """Writers whose names a contract can't have get a number; names that differ by case alone do, too."""
     taken: set[str] = set()
     for writer in writers:
         name = agent_name(writer.name)

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from icetower.audit.auditor import Source
-from icetower.audit.telling import listed
+from icetower.audit.wording import listed
 from icetower.errors import IcetowerError
 from icetower.protocol.marks import GROUP_FILE, PRINCIPAL
 from icetower.table.groups import read_group

@@ -33,12 +33,12 @@ from icetower.audit.integrity import (
 )
 from icetower.audit.items import Item, key_of
 from icetower.audit.list_reading import ListReader, ListStep
+from icetower.audit.live_files import Delta, LiveFiles
 from icetower.audit.manifest_reading import Cursor, ManifestReader
 from icetower.audit.overlaps import Case, Missed
 from icetower.audit.roots import UNNAMED, rooted
 from icetower.audit.shapes import check_shape, readable
-from icetower.audit.standing import Delta, Standing
-from icetower.audit.telling import called, name
+from icetower.audit.wording import called, name
 from icetower.counting import counted
 from icetower.errors import BadRequest, ValidationFailed
 from icetower.iceberg.entries import NeedsFile
@@ -132,7 +132,7 @@ class _Listed:
 
 
 class Walk:
-    """One audit under way. When it has run, `line` holds its commits, and `standing` what is live at the head.
+    """One audit under way. When it has run, `line` holds its commits, and `live_files` what is live at the head.
 
     Raises `ValidationFailed` where the metadata is none.
     """
@@ -143,11 +143,11 @@ class Walk:
         self.options = options
         self.line = Line()
         check_shape(head.metadata)
-        self.standing = Standing(readable("partition specs", lambda: _specs(head)))
+        self.live_files = LiveFiles(readable("partition specs", lambda: _specs(head)))
         columns = readable("schema", lambda: columns_of(head.schema))
         self._columns = {column.id: column for column in columns.values() if not column.nested}
-        self.cycles = Cycles(self.line, self.standing, self.details, columns, options.level)
-        self._contents = Contents(source, self.line, self.standing) if options.content else None
+        self.cycles = Cycles(self.line, self.live_files, self.details, columns, options.level)
+        self._contents = Contents(source, self.line, self.live_files) if options.content else None
         self._places: Mapping[int, int] = {}
         self._on_branch = 0
         self._towers: JSON | None = None
@@ -253,7 +253,7 @@ class Walk:
         self._find(check_chain(snapshot, parent, listed.step))
         delta = Delta((), (), (), (), blind=True)
         if listed.step is None:
-            said = f"What {called(snapshot)} did cannot be told. {listed.why}"
+            said = f"What {called(snapshot)} did cannot be determined. {listed.why}"
             self._find([found(Rule.MISSING_MANIFEST, Verdict.DEFINITE, (snapshot,), said)])
         elif listed.begins is not None:
             await self._begin(snapshot, listed.begins)
@@ -273,13 +273,13 @@ class Walk:
             self._towers = commit.snapshot
         elif self.options.tower or (self._towers is not None and self.options.tower is None):
             items = (*commit.delta.added, *commit.delta.removed)
-            self._find([bypass(commit.snapshot, self._towers, items, self.standing.specs)])
+            self._find([bypass(commit.snapshot, self._towers, items, self.live_files.specs)])
 
     async def _begin(self, snapshot: JSON, rows: Sequence[ManifestFile]) -> None:
         """Take the table as it stands with a snapshot."""
-        self.standing.begin(rows)
+        self.live_files.begin(rows)
         if self.options.whole:
-            await self._look(list(self.standing.unread.values()))
+            await self._look(list(self.live_files.unread.values()))
         there = await asyncio.gather(*(self.source.exists(row.path) for row in rows)) if self._judging else ()
         for row in (row for row, found_ in zip(rows, there, strict=False) if not found_):
             missing = Opened(row, None, "There is no such file.")
@@ -287,24 +287,24 @@ class Walk:
 
     async def _step(self, snapshot: JSON, step: ListStep, fetched: Mapping[str, bytes | None]) -> Delta:
         """Follow a snapshot to what it leaves."""
-        await self._look(row for row in step.left if row.path in self.standing.unread and _has_live(row))
+        await self._look(row for row in step.left if row.path in self.live_files.unread and _has_live(row))
         left = [row.path for row in step.left]
-        bodies = [self.standing.held[path] for path in left if path in self.standing.held]
+        bodies = [self.live_files.held[path] for path in left if path in self.live_files.held]
         cursors = [Cursor(body) for body in bodies]
         own = [self._open(row, fetched[row.path], cursors) for row in step.entered]
         self._find(check_rows(snapshot, step, own))
         self._find(check_altered(snapshot, step.altered))
         entered = {each.row.path: each.read for each in own}
-        delta = self.standing.delta(snapshot["snapshot-id"], entered, left, cursors)
+        delta = self.live_files.delta(snapshot["snapshot-id"], entered, left, cursors)
         if delta.deletes_added() or delta.deletes_removed() or (delta.data_removed() and is_compaction(snapshot)):
             # Is there a vector already; which deletes applied to what goes?
-            await self._look(self.standing.unread_deletes())
+            await self._look(self.live_files.unread_deletes())
         await self._look(self._beside(delta))
-        self._find(check_entries(snapshot, delta, self.standing))
-        self._find(check_vectors(snapshot, delta, self.standing))
+        self._find(check_entries(snapshot, delta, self.live_files))
+        self._find(check_vectors(snapshot, delta, self.live_files))
         commit = Commit(len(self.line.commits), snapshot, _NOTHING_READ, delta)
         self._unbalanced = await self.ask(lambda: list(overlaps.unbalanced(self._case(commit))))
-        self.standing.take(delta, left, entered)
+        self.live_files.take(delta, left, entered)
         for body in bodies:
             self._manifests.forget(body)
         return delta
@@ -312,21 +312,21 @@ class Walk:
     def _beside(self, delta: Delta) -> Iterable[ManifestFile]:
         """Data manifests from before that may hold what delete files are about that came or went."""
         deletes = [item for item in (*delta.added, *delta.removed) if not item.is_data]
-        if not deletes or not self.standing.unread:
+        if not deletes or not self.live_files.unread:
             return ()
         gone = {item.path for item in delta.removed if item.is_data}
         new = {item.path for item in delta.added if item.is_data}
         if any(item.is_equality for item in deletes if item.key not in new):
-            return self.standing.all_unread_data() if any(i.is_equality for i in delta.removed) else ()
-        known = gone | new | self.standing.files.keys()
-        return self.standing.unread_data(item for item in deletes if item.target is None or item.target not in known)
+            return self.live_files.all_unread_data() if any(i.is_equality for i in delta.removed) else ()
+        known = gone | new | self.live_files.files.keys()
+        return self.live_files.unread_data(item for item in deletes if item.target is None or item.target not in known)
 
     async def _judge(self, commit: Commit) -> None:
         """What the commit shows not to have known."""
         known = [*self._unbalanced, *await self.ask(lambda: overlaps.missed(self._case(commit)))]
         if self._contents is not None:
             known = await self._contents.look(commit, known)
-        dropped = list(check_dropped(commit.snapshot, commit.delta, self.standing))
+        dropped = list(check_dropped(commit.snapshot, commit.delta, self.live_files))
         self._find(violation for violation, _ in dropped)
         self._find(overlaps.read_skew(self._case(commit), known))
         cycle = None
@@ -341,7 +341,7 @@ class Walk:
             self._draw(() if each.edge is None else (each.edge,))
 
     def _case(self, commit: Commit) -> Case:
-        return Case(commit, self.line, self.standing, self.details, self._columns)
+        return Case(commit, self.line, self.live_files, self.details, self._columns)
 
     # -- what is asked for ------------------------------------------------------------------------------------------
 
@@ -350,7 +350,7 @@ class Walk:
         wanted = list(rows)
         for row, data in zip(wanted, await self.source.read_many([row.path for row in wanted]), strict=True):
             opened = self._open(row, data)
-            self.standing.open(row.path, None if opened.read is None else opened.read.body)
+            self.live_files.open(row.path, None if opened.read is None else opened.read.body)
             if opened.read is None:
                 self._notes[f"{name(row.path)}, from before the first snapshot: {opened.why}"] = None
 
@@ -413,8 +413,8 @@ class Walk:
                 f"{self._reads['unknown']} of the commits do not say what they have read: where such a commit missed "
                 "what others wrote beside it (write skew), or replaced what nobody had read, it cannot be seen."
             ] = None
-        if self.standing.unread:
-            unread = f"{counted(len(self.standing.unread), 'manifest')} from before the first snapshot"
+        if self.live_files.unread:
+            unread = f"{counted(len(self.live_files.unread), 'manifest')} from before the first snapshot"
             self._notes[
                 f"{unread} stayed as they were, and were not opened: that a file of theirs was added once more would "
                 "not be seen (--whole opens them)."

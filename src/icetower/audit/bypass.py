@@ -13,7 +13,7 @@ from typing import Any
 from icetower.audit.findings import Rule, Verdict, Violation
 from icetower.audit.integrity import found
 from icetower.audit.items import Item
-from icetower.audit.telling import called, listed, partition_of, shown
+from icetower.audit.wording import called, listed, partition_of, shown
 from icetower.iceberg.partitions import PartitionSpec
 from icetower.table.origins import origin_of
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from icetower.audit.items import Item
-from icetower.audit.standing import Delta
+from icetower.audit.live_files import Delta
 from icetower.errors import ValidationFailed
 from icetower.iceberg.deletes import Place
 from icetower.iceberg.expressions import Expression, from_json

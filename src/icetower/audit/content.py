@@ -22,9 +22,9 @@ from icetower.audit.commits import BEFORE, Commit, Line
 from icetower.audit.findings import Edge, Rule, Verdict
 from icetower.audit.integrity import found
 from icetower.audit.items import Item
+from icetower.audit.live_files import LiveFiles
 from icetower.audit.overlaps import Missed
-from icetower.audit.standing import Standing
-from icetower.audit.telling import called, name, rows
+from icetower.audit.wording import called, name, rows
 from icetower.errors import BadRequest, NotFound, ValidationFailed
 from icetower.iceberg import avro_files
 from icetower.iceberg.records import PATH_FIELD_ID
@@ -70,7 +70,7 @@ class Contents:
 
     storage: Reader
     line: Line
-    standing: Standing
+    live_files: LiveFiles
     notes: dict[str, None] = field(default_factory=dict[str, None])
     carriers: dict[str, Sequence[int]] = field(default_factory=dict[str, "Sequence[int]"])
     _positions: Recent[Mapping[str, BitMap64]] = field(
@@ -92,11 +92,11 @@ class Contents:
                 settled |= set() if doubled is None else {target}
                 proven += doubled or ()
         proven += await self._row_ids(commit)
-        told = {each.violation.snapshots for each in proven}
+        reported = {each.violation.snapshots for each in proven}
         left = [
             each
             for each in known
-            if not (each.target is not None and each.target in settled) and each.violation.snapshots not in told
+            if not (each.target is not None and each.target in settled) and each.violation.snapshots not in reported
         ]
         return [*proven, *left]
 
@@ -105,13 +105,13 @@ class Contents:
     async def _doubled(self, commit: Commit, target: str, ours: Sequence[Item]) -> list[Missed] | None:
         """Rows of a data file that two commits have deleted, one of which wrote them anew elsewhere.
 
-        None where that cannot be told.
+        None where that cannot be determined.
         """
-        data = self.standing.live(target)
-        if data is None or self.standing.vectors.get(target) or commit.is_compaction:
+        data = self.live_files.live(target)
+        if data is None or self.live_files.vectors.get(target) or commit.is_compaction:
             return []
-        loose = list(self.standing.loose.get(data.place, {}).values())[:LOOSE_MAX]
-        others = [i for i in (*self.standing.named.get(target, {}).values(), *loose) if i.snapshot_id != commit.id]
+        loose = list(self.live_files.loose.get(data.place, {}).values())[:LOOSE_MAX]
+        others = [i for i in (*self.live_files.named.get(target, {}).values(), *loose) if i.snapshot_id != commit.id]
         try:
             mine = await self._all_deleted(ours, target)
             if await self._taken_over(commit, target, mine, await self._all_deleted(others, target)):
@@ -141,7 +141,7 @@ class Contents:
         again = mine & theirs
         for version in sorted({self.line.at(item.snapshot_id) for item, _ in gone}, reverse=True):
             there = [i for i, until in gone if self.line.at(i.snapshot_id) <= version < until]
-            live = self.standing.named.get(target, {}).values()
+            live = self.live_files.named.get(target, {}).values()
             kept = any(i.snapshot_id != commit.id and self.line.at(i.snapshot_id) <= version for i in live)
             if there and not kept and await self._all_deleted(there, target) == again:
                 return True
@@ -273,7 +273,7 @@ class Contents:
             for at, row_id in enumerate(ids):
                 (dead if at in gone else live).add(row_id)
         for target, ours in commit.targets().items():
-            data = self.standing.live(target)
+            data = self.live_files.live(target)
             if data is None:
                 continue
             ids = await self._ids(data)
@@ -305,7 +305,7 @@ class Contents:
     async def _holders(self, strange: BitMap64) -> AsyncIterator[tuple[Item, BitMap64]]:
         """Live data files that may hold some of these ids, each with those of its rows that are live."""
         low, high = strange.min(), strange.max()
-        for kept in self.standing.data.values():
+        for kept in self.live_files.data.values():
             for item in kept.values():
                 first = item.first_row_id
                 own = first is not None and first <= high and first + item.records > low
@@ -313,7 +313,7 @@ class Contents:
                     continue
                 ids = await self._ids(item)
                 gone = BitMap64()
-                for deletes in self.standing.deletes_of(item.path):
+                for deletes in self.live_files.deletes_of(item.path):
                     gone |= await self._deleted(deletes, item.path)
                 yield item, BitMap64(row_id for at, row_id in enumerate(ids) if at not in gone)
 

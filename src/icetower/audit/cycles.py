@@ -17,9 +17,9 @@ from icetower.audit.commits import Commit, Line, siblings
 from icetower.audit.findings import Edge, Rule, Verdict, Violation
 from icetower.audit.integrity import found
 from icetower.audit.items import Item
+from icetower.audit.live_files import LiveFiles
 from icetower.audit.overlaps import Details
-from icetower.audit.standing import Standing
-from icetower.audit.telling import called, name, shown
+from icetower.audit.wording import called, name, shown
 from icetower.errors import ValidationFailed
 from icetower.iceberg.expressions import Column, Expression, text
 from icetower.iceberg.pruning import Pruner
@@ -56,7 +56,7 @@ class Cycles:
     """
 
     line: Line
-    standing: Standing
+    live_files: LiveFiles
     details: Details
     columns: Mapping[str, Column]
     level: Level = Level.SERIALIZABLE
@@ -160,9 +160,9 @@ class Cycles:
             return True
 
     def _in_partition(self, item: Item, expression: Expression) -> bool:
-        if item.spec_id not in self.standing.specs:
+        if item.spec_id not in self.live_files.specs:
             return True
-        if item.is_equality and not self.standing.specs[item.spec_id].fields:
+        if item.is_equality and not self.live_files.specs[item.spec_id].fields:
             return True
         try:
             return self._pruner(item, expression).partition_might_match(item.partition)
@@ -172,14 +172,14 @@ class Cycles:
     def _pruner(self, item: Item, expression: Expression) -> Pruner:
         key = (item.spec_id, id(expression))
         if key not in self._pruners:
-            self._pruners[key] = Pruner(expression, self.standing.specs[item.spec_id], self.columns)
+            self._pruners[key] = Pruner(expression, self.live_files.specs[item.spec_id], self.columns)
         return self._pruners[key]
 
     def data_file(self, path: str | None) -> Item | None:
         """A data file of the line, live or gone."""
         if path is None:
             return None
-        live = self.standing.live(path)
+        live = self.live_files.live(path)
         if live is not None:
             return live
         at = self.line.gone.get(path)

@@ -110,7 +110,7 @@ class Checked:
         off_branch: snapshots of the metadata that are on no line of this branch: staged, rolled back, or another's.
         manifests_read: manifests that were opened.
         content: whether data and delete files were opened as well.
-        undeterminable: what could not be told, and why, a sentence each.
+        undeterminable: what could not be determined, and why, a sentence each.
     """
 
     table: str

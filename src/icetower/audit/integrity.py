@@ -1,6 +1,6 @@
 """Hard violations: what no commit may do to a table, whatever it has read. Pure.
 
-Each rule is one function of what a snapshot did (`Delta`) and what was live before it (`Standing`). Facts about
+Each rule is one function of what a snapshot did (`Delta`) and what was live before it (`LiveFiles`). Facts about
 Iceberg's formats: specification, "Snapshots", "Manifests", "Sequence Numbers", "Row Lineage", "Deletion Vectors".
 """
 
@@ -13,9 +13,9 @@ from typing import Any
 from icetower.audit.findings import Rule, Verdict, Violation
 from icetower.audit.items import Item
 from icetower.audit.list_reading import ListStep
+from icetower.audit.live_files import Delta, LiveFiles
 from icetower.audit.manifest_reading import Body, Read
-from icetower.audit.standing import Delta, Standing
-from icetower.audit.telling import called, listed, name, names, partition_of, rows, shown
+from icetower.audit.wording import called, listed, name, names, partition_of, rows, shown
 from icetower.iceberg.deletes import is_unpartitioned
 from icetower.iceberg.records import ADDED, DELETED, EXISTING, ManifestFile
 from icetower.protocol.marks import REVERTS
@@ -206,13 +206,13 @@ def _counted(row: ManifestFile) -> str:
 
 def _count_violations(snapshot: JSON, body: Body) -> Iterator[Violation]:
     row = body.row
-    told = {
+    counts = {
         ADDED: ("added", row.added_files, row.added_rows),
         EXISTING: ("existing", row.existing_files, row.existing_rows),
         DELETED: ("deleted", row.deleted_files, row.deleted_rows),
     }
     wrong = [] if row.length_bytes == body.length_bytes else [f"{row.length_bytes} bytes; it has {body.length_bytes}"]
-    for status, (word, files, count) in told.items():
+    for status, (word, files, count) in counts.items():
         real_files, real_rows = body.totals.get(status, (0, 0))
         if files is not None and files != real_files:
             wrong.append(f"{files} {word} files; it has {real_files}")
@@ -231,9 +231,9 @@ def _count_violations(snapshot: JSON, body: Body) -> Iterator[Violation]:
 # ── Entries ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def check_entries(snapshot: JSON, delta: Delta, standing: Standing) -> Iterator[Violation]:
-    """What came, went and was carried, against what the entries say. `standing`: before this snapshot."""
-    yield from _removed(snapshot, delta, standing)
+def check_entries(snapshot: JSON, delta: Delta, live_files: LiveFiles) -> Iterator[Violation]:
+    """What came, went and was carried, against what the entries say. `live_files`: before this snapshot."""
+    yield from _removed(snapshot, delta, live_files)
     smuggled = [item for item in delta.added if item.status == EXISTING]
     if smuggled and not delta.blind:
         yield found(
@@ -249,12 +249,12 @@ def check_entries(snapshot: JSON, delta: Delta, standing: Standing) -> Iterator[
     twice: list[Item] = []
     for item in delta.added:
         # What leaves the table with this commit is no twin of what comes.
-        standing_on = len(standing.files.get(item.key, ())) - sum(each.key == item.key for each in delta.removed)
-        if item.key in seen or (item.key not in gone and item.key in standing.files) or standing_on > 0:
+        standing_on = len(live_files.files.get(item.key, ())) - sum(each.key == item.key for each in delta.removed)
+        if item.key in seen or (item.key not in gone and item.key in live_files.files) or standing_on > 0:
             twice.append(item)
         seen.add(item.key)
     if twice:
-        before = standing.live(twice[0].key)
+        before = live_files.live(twice[0].key)
         was = f"It was live already, since snapshot {before.snapshot_id}." if before else "It is named twice."
         yield found(
             Rule.FILE_TWICE,
@@ -277,14 +277,14 @@ def check_entries(snapshot: JSON, delta: Delta, standing: Standing) -> Iterator[
             )
 
 
-def _removed(snapshot: JSON, delta: Delta, standing: Standing) -> Iterator[Violation]:
-    told: dict[str, int] = {}
+def _removed(snapshot: JSON, delta: Delta, live_files: LiveFiles) -> Iterator[Violation]:
+    counts: dict[str, int] = {}
     for item in delta.tombstones:
-        told[item.key] = told.get(item.key, 0) + 1
+        counts[item.key] = counts.get(item.key, 0) + 1
     lost: list[Item] = []
     for item in delta.removed:
-        if told.get(item.key):
-            told[item.key] -= 1
+        if counts.get(item.key):
+            counts[item.key] -= 1
         else:
             lost.append(item)
     if lost and not delta.blind:
@@ -298,9 +298,9 @@ def _removed(snapshot: JSON, delta: Delta, standing: Standing) -> Iterator[Viola
             f"{'the file' if len(lost) == 1 else 'these files'} or carried {'it' if len(lost) == 1 else 'them'} over.",
             files=lost,
         )
-    strange = [item for item in delta.tombstones if told.get(item.key)]
+    strange = [item for item in delta.tombstones if counts.get(item.key)]
     if strange and not delta.blind:
-        kept = [item for item in strange if item.key in standing.files]
+        kept = [item for item in strange if item.key in live_files.files]
         what = "They are still live" if kept else "Its parent did not have them live"
         yield found(
             Rule.NOT_LIVE,
@@ -335,14 +335,14 @@ def _difference(was: Item, item: Item) -> str:
 # ── Delete files ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def check_vectors(snapshot: JSON, delta: Delta, standing: Standing) -> Iterator[Violation]:
-    """A data file has one deletion vector at most. `standing`: before this snapshot."""
+def check_vectors(snapshot: JSON, delta: Delta, live_files: LiveFiles) -> Iterator[Violation]:
+    """A data file has one deletion vector at most. `live_files`: before this snapshot."""
     gone = {item.key for item in delta.removed}
     new: dict[str, Item] = {}
     for item in delta.added:
         if not item.is_vector or item.target is None:
             continue
-        kept = [other for key, other in standing.vectors.get(item.target, {}).items() if key not in gone]
+        kept = [other for key, other in live_files.vectors.get(item.target, {}).items() if key not in gone]
         other = kept[0] if kept else new.get(item.target)
         new[item.target] = item
         if other is not None:
@@ -356,10 +356,10 @@ def check_vectors(snapshot: JSON, delta: Delta, standing: Standing) -> Iterator[
             )
 
 
-def check_dropped(snapshot: JSON, delta: Delta, standing: Standing) -> Iterator[tuple[Violation, Item]]:
+def check_dropped(snapshot: JSON, delta: Delta, live_files: LiveFiles) -> Iterator[tuple[Violation, Item]]:
     """Delete files that went while data that they apply to stayed, and nothing came in their place; each with the file.
 
-    `standing`: after this snapshot.
+    `live_files`: after this snapshot.
     """
     added = delta.deletes_added()
     taken_back = _reverts(snapshot)
@@ -367,10 +367,10 @@ def check_dropped(snapshot: JSON, delta: Delta, standing: Standing) -> Iterator[
         if str(item.snapshot_id) in taken_back:
             continue  # it says so: their rows are meant to come back
         named = item.target is not None
-        kept = _named_kept(item, added, standing) if named else _place_kept(snapshot, item, delta, standing)
+        kept = _named_kept(item, added, live_files) if named else _place_kept(snapshot, item, delta, live_files)
         if kept:
             verdict = Verdict.DEFINITE if named else Verdict.POSSIBLE
-            yield _dropped(snapshot, item, kept, added, verdict, standing), item
+            yield _dropped(snapshot, item, kept, added, verdict, live_files), item
 
 
 def _reverts(snapshot: JSON) -> frozenset[str]:
@@ -378,10 +378,10 @@ def _reverts(snapshot: JSON) -> frozenset[str]:
     return frozenset(str((snapshot.get("summary") or {}).get(REVERTS, "")).split(","))
 
 
-def _named_kept(item: Item, added: Sequence[Item], standing: Standing) -> list[Item]:
+def _named_kept(item: Item, added: Sequence[Item], live_files: LiveFiles) -> list[Item]:
     """The data file of a vector or of position deletes that name it, where their rows are back in it."""
     assert item.target is not None
-    data = standing.live(item.target)
+    data = live_files.live(item.target)
     if data is None or data.sequence_number > item.sequence_number:
         return []
     new = [each for each in added if each.target == item.target]
@@ -389,30 +389,32 @@ def _named_kept(item: Item, added: Sequence[Item], standing: Standing) -> list[I
         return [data] if max(each.records for each in new) < item.records else []
     if not item.is_vector:
         # Readers ignore position deletes beside a vector; those of a whole partition may stand for it.
-        covered = standing.vectors.get(item.target) or any(each.is_loose and each.place == data.place for each in added)
+        covered = live_files.vectors.get(item.target) or any(
+            each.is_loose and each.place == data.place for each in added
+        )
         return [] if covered else [data]
     return [data]
 
 
-def _place_kept(snapshot: JSON, item: Item, delta: Delta, standing: Standing) -> list[Item]:
+def _place_kept(snapshot: JSON, item: Item, delta: Delta, live_files: LiveFiles) -> list[Item]:
     """Data files to which deletes of a partition may still apply."""
     if any(each.place == item.place for each in delta.added if not each.is_data):
         return []
     if item.is_equality:
-        return _reached(item, standing)
+        return _reached(item, live_files)
     # Whoever takes data away, or has read the deletes, may know that they are about nothing any more.
     if is_compaction(snapshot) or any(each.place == item.place for each in delta.removed if each.is_data):
         return []
-    data = standing.data.get(item.place, {}).values()
+    data = live_files.data.get(item.place, {}).values()
     return [each for each in data if each.sequence_number <= item.sequence_number]
 
 
 def _dropped(
-    snapshot: JSON, item: Item, kept: Sequence[Item], added: Sequence[Item], verdict: Verdict, standing: Standing
+    snapshot: JSON, item: Item, kept: Sequence[Item], added: Sequence[Item], verdict: Verdict, live_files: LiveFiles
 ) -> Violation:
     new = [each for each in added if each.target is not None and each.target == item.target]
     instead = f"what it adds instead deletes {rows(max(e.records for e in new))} alone" if new else "adds none instead"
-    reach = f"of {name(kept[0].path)}" if item.target else f"in {partition_of(item, standing.specs)}"
+    reach = f"of {name(kept[0].path)}" if item.target else f"in {partition_of(item, live_files.specs)}"
     return found(
         Rule.DROPPED_DELETE,
         verdict,
@@ -424,10 +426,12 @@ def _dropped(
     )
 
 
-def _reached(item: Item, standing: Standing) -> list[Item]:
+def _reached(item: Item, live_files: LiveFiles) -> list[Item]:
     """Live data files that an equality delete file may delete from, statistics aside."""
-    spec = standing.specs.get(item.spec_id)
-    groups = standing.data.values() if spec is None or is_unpartitioned(spec) else [standing.data.get(item.place, {})]
+    spec = live_files.specs.get(item.spec_id)
+    groups = (
+        live_files.data.values() if spec is None or is_unpartitioned(spec) else [live_files.data.get(item.place, {})]
+    )
     return [data for group in groups for data in group.values() if data.sequence_number < item.sequence_number]
 
 

@@ -15,8 +15,8 @@ from icetower.audit.commits import BEFORE, Commit, Line, data_in, siblings
 from icetower.audit.findings import Edge, Rule, Verdict, Violation
 from icetower.audit.integrity import found
 from icetower.audit.items import Item
-from icetower.audit.standing import Standing
-from icetower.audit.telling import called, name, names, partition_of, rows
+from icetower.audit.live_files import LiveFiles
+from icetower.audit.wording import called, name, names, partition_of, rows
 from icetower.iceberg.deletes import is_unpartitioned
 from icetower.iceberg.expressions import Column
 from icetower.iceberg.literals import compare
@@ -54,7 +54,7 @@ class Case:
 
     commit: Commit
     line: Line
-    standing: Standing
+    live_files: LiveFiles
     details: Details
     columns: Mapping[int, Column]
 
@@ -73,7 +73,7 @@ def _edge(commit: Commit, other: Commit) -> Edge:
 
 
 def _lost_deletes(case: Case) -> Iterator[Missed]:
-    commit, line, after = case.commit, case.line, case.standing
+    commit, line, after = case.commit, case.line, case.live_files
     if commit.is_compaction or commit.delta.blind or after.dark:
         return
     about: dict[int | None, list[tuple[str, Item]]] = {}
@@ -114,10 +114,10 @@ def _lost_loose(case: Case) -> Iterator[Missed]:
     for item in case.commit.delta.added:
         if not item.is_loose:
             continue
-        data = case.standing.data.get(item.place, {}).values()
+        data = case.live_files.data.get(item.place, {}).values()
         if any(each.sequence_number <= item.sequence_number for each in data):
             continue
-        where = partition_of(item, case.standing.specs)
+        where = partition_of(item, case.live_files.specs)
         witness = (
             f"{called(case.commit.snapshot)} deletes {rows(item.records)} of {where}, with {name(item.path)}.",
             "There is no data file in it that is as old: they delete nothing.",
@@ -140,7 +140,7 @@ def _lost(
 
 def _doubled_deletes(case: Case) -> Iterator[Missed]:
     """More rows deleted of a data file than it has: some were deleted twice, by somebody who saw them live."""
-    commit, line, after = case.commit, case.line, case.standing
+    commit, line, after = case.commit, case.line, case.live_files
     if commit.is_compaction:
         return
     for target, items in commit.targets().items():
@@ -197,7 +197,7 @@ def _doubled_updates(case: Case) -> Iterator[Missed]:
             if siblings(commit, other):
                 continue
             old = [item for item in other.delta.data_removed() if item.place == place]
-            new = [i for i in other.delta.data_added() if i.place == place and case.standing.live(i.key) is not None]
+            new = [i for i in other.delta.data_added() if i.place == place and case.live_files.live(i.key) is not None]
             meeting = next(
                 ((c, x, y) for c in ours for x in old for y in new if _meet(case, c, x) and _meet(case, c, y)), None
             )
@@ -344,9 +344,9 @@ def _both_deleted(
 
 def unbalanced(case: Case) -> Iterator[Missed]:
     """A compaction writes as many rows as live in what it takes away. `case.standing`: before the commit."""
-    commit, before = case.commit, case.standing
-    told = {item.key for item in commit.delta.tombstones}  # what was lost besides is told by another rule
-    removed = [item for item in commit.delta.data_removed() if item.key in told]
+    commit, before = case.commit, case.live_files
+    stated = {item.key for item in commit.delta.tombstones}  # another rule reports what else was lost
+    removed = [item for item in commit.delta.data_removed() if item.key in stated]
     added = [item for item in commit.delta.data_added() if item.status == ADDED]
     if not commit.is_compaction or not removed or commit.delta.blind or before.dark:
         return
@@ -404,22 +404,22 @@ def _came_back(
     )
 
 
-def _position_deletes(data: Item, standing: Standing) -> list[Item]:
+def _position_deletes(data: Item, live_files: LiveFiles) -> list[Item]:
     """Those that name the data file and are not older than it."""
-    return [item for item in standing.deletes_of(data.path) if item.sequence_number >= data.sequence_number]
+    return [item for item in live_files.deletes_of(data.path) if item.sequence_number >= data.sequence_number]
 
 
-def _wide_deletes(data: Item, standing: Standing) -> bool:
+def _wide_deletes(data: Item, live_files: LiveFiles) -> bool:
     """Whether deletes of nobody knows how many rows apply to a data file."""
-    spec = standing.specs.get(data.spec_id)
+    spec = live_files.specs.get(data.spec_id)
     everywhere = [
         item
-        for place, kept in standing.equality.items()
-        if place[0] not in standing.specs or is_unpartitioned(standing.specs[place[0]])
+        for place, kept in live_files.equality.items()
+        if place[0] not in live_files.specs or is_unpartitioned(live_files.specs[place[0]])
         for item in kept.values()
     ]
-    equality = [*standing.equality.get(data.place, {}).values(), *everywhere]
-    loose = standing.loose.get(data.place, {}).values()
+    equality = [*live_files.equality.get(data.place, {}).values(), *everywhere]
+    loose = live_files.loose.get(data.place, {}).values()
     return (
         spec is None
         or any(item.sequence_number > data.sequence_number for item in equality)
@@ -461,7 +461,7 @@ def _seen(case: Case) -> tuple[int, Item] | None:
     commit, line = case.commit, case.line
     found_: list[tuple[int, Item]] = []
     for target, items in commit.targets().items():
-        data = case.standing.live(target)
+        data = case.live_files.live(target)
         if data is not None and data.snapshot_id != commit.id:
             found_.append((line.at(data.snapshot_id), items[0]))
     if commit.targets() or commit.is_compaction:

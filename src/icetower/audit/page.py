@@ -11,7 +11,7 @@ from html import escape
 from typing import Any
 
 from icetower.audit.findings import MEANINGS, Checked, Edge, Report, Verdict, Violation
-from icetower.audit.telling import shown, time_of, writer_of
+from icetower.audit.wording import shown, time_of, writer_of
 from icetower.protocol.snapshots import Snapshot
 
 JSON = Mapping[str, Any]
@@ -77,16 +77,16 @@ def page(report: Report, chain: Sequence[JSON]) -> str:
     checked = report.checked
     timeline = _timeline(report, chain)
     counts = {verdict: sum(each.verdict is verdict for each in report.violations) for verdict in Verdict}
-    told = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
-    told = f"Violations: {told}" if told else "Nothing is wrong"
+    found = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
+    headline = f"Violations: {found}" if found else "Nothing is wrong"
     violations = "\n".join(_violation(each) for each in report.violations) or "<p>Nothing was found.</p>"
     notes = "".join(f"<li>{escape(note)}</li>" for note in checked.undeterminable)
-    unknown = f"<h2>What cannot be told</h2><ul>{notes}</ul>" if notes else ""
+    unknown = f"<h2>What cannot be determined</h2><ul>{notes}</ul>" if notes else ""
     title = f"Audit of {checked.table.rpartition('/')[2]}"
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{escape(title)}</title><style>{_CSS}</style></head><body>
-<h1>{escape(told)}</h1>
+<h1>{escape(headline)}</h1>
 <p class="faint"><code>{escape(checked.table)}</code></p>
 {_facts(checked)}
 <h2>The commits</h2>

@@ -1,7 +1,7 @@
 """What the rules take for granted of a table's metadata, looked at before anything else. Pure.
 
 Metadata comes from whoever could write it. What is in its snapshots is what is audited; that they are snapshots at all
-is asked here, so that damage is told by name.
+is asked here, so that damage is reported by name.
 """
 
 from __future__ import annotations

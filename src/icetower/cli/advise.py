@@ -14,7 +14,7 @@ from rich.text import Text
 
 from icetower.audit.advice import GROUP_MS, Advice, advise, in_order
 from icetower.audit.auditor import Options, Walk
-from icetower.audit.telling import listed
+from icetower.audit.wording import listed
 from icetower.cli.declarations import print_undeclared
 from icetower.cli.printing import SafeConsole, show
 from icetower.cli.registry import Json, connect

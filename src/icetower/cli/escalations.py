@@ -149,11 +149,11 @@ def _whole(id_: str, listing: Callable[..., list[dict[str, Any]]]) -> str:
     return found[0] if len(found) == 1 else id_
 
 
-def _show(matter: dict[str, Any], as_json: bool) -> None:
+def _show(ticket: dict[str, Any], as_json: bool) -> None:
     if as_json:
-        say(json.dumps(matter))
+        say(json.dumps(ticket))
         return
-    for name, value in matter.items():
+    for name, value in ticket.items():
         if name == "failures":
             lines = [f"{time_text(failure['at_ms'])}  {failure['rule']}" for failure in value]
         elif name == "deliveries":

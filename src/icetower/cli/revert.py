@@ -15,7 +15,7 @@ from icetower.agent import Tower, new_key
 from icetower.agent.causes import cause_of, unreachable
 from icetower.agent.failures import error_of
 from icetower.ambient import SystemAmbient
-from icetower.audit.telling import listed, name
+from icetower.audit.wording import listed, name
 from icetower.cli.known import Named, named, require_agent
 from icetower.cli.lake import JSON, Lake
 from icetower.cli.printing import SafeConsole

@@ -46,19 +46,19 @@ class Gatekeeper:
         """The members that may no longer go on: position → why (trap K4)."""
         # Without authentication there is nobody to revoke.
         bound = {member.principal for member in members if member.principal != RESERVED_NAME}
-        standings = await self._registry.standings(sorted(bound))
+        bindings = await self._registry.bindings(sorted(bound))
         found: dict[int, IcetowerError] = {}
         for position, member in enumerate(members):
             if member.principal not in bound:
                 continue
-            standing = standings.get(member.principal)
-            if standing is None:
+            binding = bindings.get(member.principal)
+            if binding is None:
                 found[position] = Forbidden(
                     f"{member.principal} or its contract was revoked while the commit was under way; nothing of it was "
                     "committed",
                     rule="contract.revoked",
                 )
-            elif standing != (member.contract, member.contract_version):
+            elif binding != (member.contract, member.contract_version):
                 found[position] = CommitConflict(
                     f"contract {member.contract} changed while the commit was under way; try again under the new one",
                     rule="contract.changed",

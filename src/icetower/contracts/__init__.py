@@ -4,6 +4,6 @@ At each commit: `model` holds the contract, `document` reads and writes it as YA
 regions by a table's columns, `owning` says what is owned, `check` compares what a commit touches with that.
 
 Before it is in force: `schema` is for editors; `axes` and `boxes` make sets of rows of regions, so that `overlaps`
-between agents, `gaps` and the `differences` of two versions can be told; `review` and `references` find what doesn't
+between agents, `gaps` and the `differences` of two versions can be found; `review` and `references` find what doesn't
 do what was meant, by itself and against tables. `grants` is what it comes to in another catalog.
 """

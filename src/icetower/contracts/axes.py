@@ -2,7 +2,7 @@
 
 Terms of one column share an axis where each tells the other: years, months, days, hours and moments; two truncations of
 a number; two numbers of buckets. A table's `Layout` says which column a partition field is of, and of which type.
-Without one (contracts are checked before their tables are there) fields are told apart by name, and types guessed by
+Without one (contracts are checked before their tables are there) fields are distinguished by name, and types guessed by
 how the values are written; what that leaves open is said by `Axes.why_unsure`.
 """
 

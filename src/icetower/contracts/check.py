@@ -13,7 +13,7 @@ from typing import Any
 from icetower.contracts.model import FILE_OPERATIONS, Contract, Isolation, Operation, Orchestration, Role
 from icetower.contracts.owning import Ownership
 from icetower.contracts.terms import NO_LAYOUT, Layout
-from icetower.contracts.values import Standing
+from icetower.contracts.values import Membership
 from icetower.iceberg.partitions import PartitionSpec, partition_name
 from icetower.protocol.names import Identifier
 
@@ -129,10 +129,10 @@ def _partitions(
     outside: dict[str, Touch] = {}
     unknown: dict[str, str] = {}
     for touch in touches:
-        standing = ownership.of(touch.spec, touch.partition)
-        if standing is Standing.PARTLY:
+        membership = ownership.of(touch.spec, touch.partition)
+        if membership is Membership.PARTLY:
             unknown.setdefault(_name(touch), ownership.reason)
-        elif standing is Standing.OUTSIDE:
+        elif membership is Membership.OUTSIDE:
             outside.setdefault(_name(touch), touch)
     what = " and ".join(sorted(wanted)) or "write"
     if outside:
@@ -197,7 +197,7 @@ def owner_of(
             if not rule.whole and any(rule.grants(operation) for operation in FILE_OPERATIONS)
         ]
         ownership = Ownership(rules, layout, now_ms)
-        if rules and any(ownership.of(touch.spec, touch.partition) is Standing.INSIDE for touch in touches):
+        if rules and any(ownership.of(touch.spec, touch.partition) is Membership.INSIDE for touch in touches):
             return contract
     return None
 
@@ -217,7 +217,7 @@ def owned(
     def owns(spec_id: int, partition: tuple[Any, ...]) -> bool:
         if everything or spec_id not in specs:
             return True
-        return ownership.of(specs[spec_id], partition) is not Standing.OUTSIDE
+        return ownership.of(specs[spec_id], partition) is not Membership.OUTSIDE
 
     return owns
 

@@ -244,14 +244,14 @@ def _tables(pattern: Pattern, by_namespace: bool) -> Securable:
 
 
 def _remarks_of(contract: Contract, by_namespace: bool) -> Iterable[Remark]:
-    for words in (told(contract) for told in _OF_CONTRACTS):
+    for words in (remark(contract) for remark in _OF_CONTRACTS):
         if words:
             yield Remark(contract.name, "the contract", words)
     for rule in contract.rules:
         operations = operations_of(rule)
         if by_namespace and _tables(rule.pattern, False).table is not None:
             yield Remark(contract.name, str(rule.pattern), "the one table: it is granted on the whole namespace")
-        for words in (told(rule, operations) for told in _OF_RULES):
+        for words in (remark(rule, operations) for remark in _OF_RULES):
             if words:
                 yield Remark(contract.name, str(rule.pattern), words)
 

@@ -465,7 +465,7 @@ class Contract(Part):
     description: str = said(TEXT, "What the agent does.", default="", hint=Hint("what the agent does"))
     owner: str | None = said(
         TEXT,
-        "Who answers for the agent; others are told when they need its partitions.",
+        "Who answers for the agent; named to others who need its partitions.",
         default=None,
         hint=Hint("team@example.com", "who answers for it"),
     )

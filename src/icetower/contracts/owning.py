@@ -26,13 +26,13 @@ from typing import Any
 from icetower.contracts.model import Rule
 from icetower.contracts.regions import Extent, Region, with_joined
 from icetower.contracts.terms import Layout
-from icetower.contracts.values import Compiled, NotUnderstood, Standing, compile_extent, depends_on_now, grain_ms
+from icetower.contracts.values import Compiled, Membership, NotUnderstood, compile_extent, depends_on_now, grain_ms
 from icetower.errors import ValidationFailed
 from icetower.iceberg.partitions import PartitionField, PartitionSpec
 from icetower.iceberg.transforms import apply
 from icetower.recent import Same
 
-INSIDE, OUTSIDE, PARTLY = Standing.INSIDE, Standing.OUTSIDE, Standing.PARTLY
+INSIDE, OUTSIDE, PARTLY = Membership.INSIDE, Membership.OUTSIDE, Membership.PARTLY
 _CALENDAR = ("year", "month", "day", "hour")
 _EPOCH_DAY = dt.date(1970, 1, 1).toordinal()
 _HOURS_TWICE = 2**32 - 2**63 // 3_600_000_000 - 1
@@ -55,13 +55,13 @@ class Ownership:
     def __init__(self, rules: Sequence[Rule], layout: Layout, now_ms: int) -> None:
         self.now_ms = now_ms
         self.reason = ""
-        """Why something could not be told, the first time that it couldn't."""
+        """Why something could not be determined, the first time."""
         self._rules = rules
         self._layout = layout
         self._spec: PartitionSpec | None = None
         self._judges: list[Judge] = []
 
-    def of(self, spec: PartitionSpec, partition: tuple[Any, ...]) -> Standing:
+    def of(self, spec: PartitionSpec, partition: tuple[Any, ...]) -> Membership:
         """Where the rows of a partition lie: INSIDE where one rule owns it whole."""
         if len(partition) != len(spec.fields):
             self.note("the partition has another number of values than its spec has fields")
@@ -75,7 +75,7 @@ class Ownership:
         self.reason = self.reason or reason
 
 
-Judge = Callable[[tuple[Any, ...], Ownership], Standing]
+Judge = Callable[[tuple[Any, ...], Ownership], Membership]
 
 
 def _kept(rule: Rule, layout: Layout, spec: PartitionSpec) -> Judge:
@@ -93,7 +93,7 @@ def _compiled(rule: Rule, layout: Layout, spec: PartitionSpec) -> Judge:
     given = None if rule.partitions is None else [_region(each, layout, spec) for each in with_joined(rule.partitions)]
     excluded = [_region(region, layout, spec) for region in rule.excluded]
 
-    def judge(partition: tuple[Any, ...], asked: Ownership) -> Standing:
+    def judge(partition: tuple[Any, ...], asked: Ownership) -> Membership:
         inside = INSIDE if given is None else _any(given, partition, asked)
         if inside is OUTSIDE or not excluded:
             return inside
@@ -117,7 +117,7 @@ def _region(region: Region, layout: Layout, spec: PartitionSpec) -> Judge:
 
 
 def _unknown(reason: str) -> Judge:
-    def judge(partition: tuple[Any, ...], asked: Ownership) -> Standing:
+    def judge(partition: tuple[Any, ...], asked: Ownership) -> Membership:
         asked.note(reason)
         return PARTLY
 
@@ -147,7 +147,7 @@ def _term(wanted: PartitionField, extent: Extent, spec: PartitionSpec) -> Judge:
     def at(grains: int) -> Sequence[tuple[int, Relation]]:
         return _relations(telling, wanted, compile_extent(wanted, extent, grains * grain))
 
-    def judge(partition: tuple[Any, ...], asked: Ownership) -> Standing:
+    def judge(partition: tuple[Any, ...], asked: Ownership) -> Membership:
         try:
             relations = at(asked.now_ms // grain) if moves else always
         except NotUnderstood as problem:  # no clock that is right says so
@@ -161,7 +161,7 @@ def _term(wanted: PartitionField, extent: Extent, spec: PartitionSpec) -> Judge:
     return judge
 
 
-Relation = Callable[[Any], Standing]
+Relation = Callable[[Any], Membership]
 
 
 def _relations(
@@ -173,37 +173,37 @@ def _relations(
 # ------------------------------------------------------------------------------------------------ three-valued logic
 
 
-def _any(judges: Iterable[Judge], partition: tuple[Any, ...], asked: Ownership) -> Standing:
+def _any(judges: Iterable[Judge], partition: tuple[Any, ...], asked: Ownership) -> Membership:
     found = OUTSIDE
     for judge in judges:
-        standing = judge(partition, asked)
-        if standing is INSIDE:
+        membership = judge(partition, asked)
+        if membership is INSIDE:
             return INSIDE
-        if standing is PARTLY:
+        if membership is PARTLY:
             found = PARTLY
     return found
 
 
-def _all(judges: Iterable[Judge], partition: tuple[Any, ...], asked: Ownership) -> Standing:
+def _all(judges: Iterable[Judge], partition: tuple[Any, ...], asked: Ownership) -> Membership:
     found = INSIDE
     for judge in judges:
-        standing = judge(partition, asked)
-        if standing is OUTSIDE:
+        membership = judge(partition, asked)
+        if membership is OUTSIDE:
             return OUTSIDE
-        if standing is PARTLY:
+        if membership is PARTLY:
             found = PARTLY
     return found
 
 
-def _decided(standings: Sequence[Standing]) -> Standing:
+def _decided(memberships: Sequence[Membership]) -> Membership:
     """Several say something about one thing. Where they contradict each other no row is there, or the values lie."""
-    if len(standings) == 1:
-        return standings[0]
-    found = set(standings) - {PARTLY}
+    if len(memberships) == 1:
+        return memberships[0]
+    found = set(memberships) - {PARTLY}
     return found.pop() if len(found) == 1 else PARTLY
 
 
-def _guarded(relation: Relation, raw: Any) -> Standing:
+def _guarded(relation: Relation, raw: Any) -> Membership:
     try:
         return relation(raw)
     except _NOT_VALUES:
@@ -217,8 +217,8 @@ def _relation(have: PartitionField, want: PartitionField, extent: Compiled) -> R
     """Value of `have` → where the values of `want` lie that go with it; both are of one column."""
     if have.transform == want.transform:
         return extent.of
-    told = _bucket_relation(have, want, extent) or (lambda raw: _by_source(have, want, extent, raw))
-    return lambda raw: extent.of(None) if raw is None else told(raw)
+    relation_of = _bucket_relation(have, want, extent) or (lambda raw: _by_source(have, want, extent, raw))
+    return lambda raw: extent.of(None) if raw is None else relation_of(raw)
 
 
 def _bucket_relation(have: PartitionField, want: PartitionField, extent: Compiled) -> Relation | None:
@@ -230,7 +230,7 @@ def _bucket_relation(have: PartitionField, want: PartitionField, extent: Compile
     return lambda raw: extent.of_some(range(raw % step, wanted, step))
 
 
-def _by_source(have: PartitionField, want: PartitionField, extent: Compiled, raw: Any) -> Standing:
+def _by_source(have: PartitionField, want: PartitionField, extent: Compiled, raw: Any) -> Membership:
     kind = have.source_type
     source = source_of(have, raw)
     if source is None:
@@ -249,7 +249,7 @@ def _by_source(have: PartitionField, want: PartitionField, extent: Compiled, raw
     return extent.of_span(first, last, _count(want, first, last))
 
 
-def _of_prefix(prefix: str | bytes, want: PartitionField, extent: Compiled) -> Standing:
+def _of_prefix(prefix: str | bytes, want: PartitionField, extent: Compiled) -> Membership:
     if want.transform.startswith("truncate[") and width_of(want) <= len(prefix):
         return extent.of(prefix[: width_of(want)])
     return extent.of_prefix(prefix)

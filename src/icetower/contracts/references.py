@@ -19,7 +19,7 @@ from icetower.contracts.owning import Ownership
 from icetower.contracts.regions import Extent, Pattern, Region
 from icetower.contracts.review import of_gaps, of_overlap, owns, pairs, why_short
 from icetower.contracts.terms import Layout
-from icetower.contracts.values import NotUnderstood, Standing, compile_extent
+from icetower.contracts.values import Membership, NotUnderstood, compile_extent
 from icetower.counting import series
 from icetower.errors import ValidationFailed
 from icetower.iceberg.partitions import PartitionField, PartitionSpec, columns_of, partition_name, spec_of
@@ -148,7 +148,7 @@ def _why_untold(field: PartitionField, table: Found) -> str | None:
     has = f"{series([each.transform for each in own])} of it" if own else "no field of that column"
     return (
         f"{field.name} is {field.transform} of {field.source_name}, and {table.identifier} is partitioned by {has}: "
-        "whether a file lies there cannot be told, and what cannot be told is refused"
+        "whether a file lies there cannot be determined, and what cannot be determined is refused"
     )
 
 
@@ -224,7 +224,7 @@ def _unowned(table: Found, contracts: Sequence[Written], in_force: Sequence[Writ
     left = [
         partition_name(spec, partition)
         for spec, partition in table.partitions
-        if ownership.of(spec, partition) is Standing.OUTSIDE
+        if ownership.of(spec, partition) is Membership.OUTSIDE
     ]
     if left:
         more = f" and {len(left) - NAMED_MAX} more" if len(left) > NAMED_MAX else ""

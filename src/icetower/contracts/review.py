@@ -101,7 +101,7 @@ def _retries(it: Written) -> Iterator[Finding]:
         yield it.found(
             Severity.WARNING,
             "escalation.none",
-            "nobody is told when its commits keep failing; add 'escalation' with a named human",
+            "nobody is notified when its commits keep failing; add 'escalation' with a named human",
             "agent",
         )
     else:

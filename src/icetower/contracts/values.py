@@ -29,8 +29,8 @@ class NotUnderstood(ValueError):
     """A value of a contract means nothing for the field that it is given for; the text says why."""
 
 
-class Standing(Enum):
-    """How a set of values lies to an extent, a region or a contract: within, apart from it, or neither for certain."""
+class Membership(Enum):
+    """Whether a set of values is inside an extent, a region or a contract, outside of it, or neither for certain."""
 
     INSIDE = "inside"
     OUTSIDE = "outside"
@@ -45,53 +45,55 @@ class Compiled:
     start: Any = None
     end: Any = None
 
-    def of(self, raw: Any) -> Standing:
+    def of(self, raw: Any) -> Membership:
         """Where one value lies, which may be of any type that a manifest can hold."""
         if self.values is not None:
-            return _stands(raw in self.values)
+            return _membership(raw in self.values)
         if raw is None:
-            return Standing.OUTSIDE
+            return Membership.OUTSIDE
         try:
-            return _stands((self.start is None or raw >= self.start) and (self.end is None or raw < self.end))
+            return _membership((self.start is None or raw >= self.start) and (self.end is None or raw < self.end))
         except TypeError:
-            return Standing.OUTSIDE  # not a value of this field, whatever the manifest says
+            return Membership.OUTSIDE  # not a value of this field, whatever the manifest says
 
-    def of_span(self, low: Any, high: Any, count: int | None) -> Standing:
+    def of_span(self, low: Any, high: Any, count: int | None) -> Membership:
         """Where the values from `low` to `high` lie, of which there are `count` (None: more than can be listed)."""
         if self.values is not None:
             held = sum(value is not None and low <= value <= high for value in self.values)
-            return Standing.OUTSIDE if not held else _stands_all(held == count)
+            return Membership.OUTSIDE if not held else _membership_of_all(held == count)
         if (self.end is not None and low >= self.end) or (self.start is not None and high < self.start):
-            return Standing.OUTSIDE
-        return _stands_all((self.start is None or low >= self.start) and (self.end is None or high < self.end))
+            return Membership.OUTSIDE
+        return _membership_of_all((self.start is None or low >= self.start) and (self.end is None or high < self.end))
 
-    def of_prefix(self, prefix: Any) -> Standing:
+    def of_prefix(self, prefix: Any) -> Membership:
         """Where all texts lie that begin with `prefix` (or all byte strings)."""
         if self.values is not None:
-            return _stands_none(not any(value is not None and value.startswith(prefix) for value in self.values))
+            return _membership_unless_any(
+                not any(value is not None and value.startswith(prefix) for value in self.values)
+            )
         start, end = self.start, self.end
         if end is not None and (prefix >= end):
-            return Standing.OUTSIDE
+            return Membership.OUTSIDE
         if start is not None and start > prefix and not start.startswith(prefix):
-            return Standing.OUTSIDE
-        return _stands_all((start is None or prefix >= start) and (end is None or not end.startswith(prefix)))
+            return Membership.OUTSIDE
+        return _membership_of_all((start is None or prefix >= start) and (end is None or not end.startswith(prefix)))
 
-    def of_some(self, values: Collection[Any]) -> Standing:
+    def of_some(self, values: Collection[Any]) -> Membership:
         """Where a few values lie, one of which it is."""
         found = {self.of(value) for value in values}
-        return found.pop() if len(found) == 1 else Standing.PARTLY
+        return found.pop() if len(found) == 1 else Membership.PARTLY
 
 
-def _stands(held: bool) -> Standing:
-    return Standing.INSIDE if held else Standing.OUTSIDE
+def _membership(held: bool) -> Membership:
+    return Membership.INSIDE if held else Membership.OUTSIDE
 
 
-def _stands_all(held: bool) -> Standing:
-    return Standing.INSIDE if held else Standing.PARTLY
+def _membership_of_all(held: bool) -> Membership:
+    return Membership.INSIDE if held else Membership.PARTLY
 
 
-def _stands_none(apart: bool) -> Standing:
-    return Standing.OUTSIDE if apart else Standing.PARTLY
+def _membership_unless_any(apart: bool) -> Membership:
+    return Membership.OUTSIDE if apart else Membership.PARTLY
 
 
 def compile_extent(field: PartitionField, extent: Extent, now_ms: int) -> Compiled:

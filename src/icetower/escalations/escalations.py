@@ -17,15 +17,19 @@ from icetower.contracts.model import Contract
 from icetower.database import Together
 from icetower.errors import BadRequest, Conflict, ContractViolation, IcetowerError
 from icetower.escalations.failures import STOPPED, Failure, Streaks, counts
-from icetower.escalations.matters import (
+from icetower.escalations.notifier import Notifier
+from icetower.escalations.sending import Channels, Sender
+from icetower.escalations.stale import StaleWork, is_stale
+from icetower.escalations.store import Store
+from icetower.escalations.tickets import (
     DECISIONS,
+    Channel,
     Closing,
     Decision,
     Delivery,
     Kind,
-    Matter,
+    Ticket,
     Wanted,
-    Way,
     check_escalation,
     checked_note,
     escalation_details,
@@ -33,10 +37,6 @@ from icetower.escalations.matters import (
     stop_of,
     time_text,
 )
-from icetower.escalations.notifier import Notifier
-from icetower.escalations.sending import Sender, Ways
-from icetower.escalations.stale import StaleWork, is_stale
-from icetower.escalations.store import Store
 from icetower.observe.events import Event, Events, one_line
 from icetower.protocol.names import Identifier
 from icetower.registry.principals import Principal
@@ -51,10 +51,10 @@ log = logging.getLogger("icetower")
 class Escalations:
     """One a tower."""
 
-    def __init__(self, registry: Registry, ambient: Ambient, ways: Ways, events: Events | None = None) -> None:
+    def __init__(self, registry: Registry, ambient: Ambient, channels: Channels, events: Events | None = None) -> None:
         self._registry = registry
         self._ambient = ambient
-        self._ways = ways
+        self._channels = channels
         self._events = events or Events(ambient)
         self._store = Store(registry)
         self._streaks = Streaks()
@@ -62,9 +62,9 @@ class Escalations:
         self._watching: asyncio.Task[None] | None = None
         # The open escalations as they were at a number of the registry's changes. Each request has the number read, so
         # that what another tower opened or closed holds from the next request on.
-        self._stops: tuple[int, Mapping[str, Matter]] = (-1, {})
-        self._reading: Together[str, tuple[int, Mapping[str, Matter]]] = Together(self._read_stops)
-        self._notifier = Notifier(self._store, Sender(ways, ambient), ambient)
+        self._stops: tuple[int, Mapping[str, Ticket]] = (-1, {})
+        self._reading: Together[str, tuple[int, Mapping[str, Ticket]]] = Together(self._read_stops)
+        self._notifier = Notifier(self._store, Sender(channels, ambient), ambient)
 
     def start(self) -> None:
         """Begin to send, on the event loop that runs."""
@@ -155,7 +155,7 @@ class Escalations:
     async def _escalate(self, principal: Principal, table: Identifier, failures: Sequence[Failure]) -> None:
         contract = principal.contract
         assert contract.escalation is not None
-        matter = self._matter(
+        ticket = self._ticket(
             Kind.ESCALATION,
             stop_of(principal.name, table),
             principal,
@@ -164,39 +164,39 @@ class Escalations:
             escalation_details(contract, failures),
         )
         try:
-            opened = await self._store.escalate(matter, failures)
+            opened = await self._store.escalate(ticket, failures)
         except Conflict:
-            self._streaks.ended(principal.name, matter.subject)  # not again at each further failure
+            self._streaks.ended(principal.name, ticket.subject)  # not again at each further failure
             raise
         if opened:
             self._events.say(
                 Event.ESCALATION,
-                id=matter.id,
-                principal=matter.principal,
-                contract=matter.contract,
-                table=matter.table,
-                rules=matter.rules,
-                contact=matter.contact,
-                message=matter.title,
+                id=ticket.id,
+                principal=ticket.principal,
+                contract=ticket.contract,
+                table=ticket.table,
+                rules=ticket.rules,
+                contact=ticket.contact,
+                message=ticket.title,
             )
             self._notifier.wake()
         self._stops = await self._reading.ask(_STOPS)
-        if matter.subject in self._stops[1]:
-            self._streaks.ended(principal.name, matter.subject)
+        if ticket.subject in self._stops[1]:
+            self._streaks.ended(principal.name, ticket.subject)
 
-    async def _stop(self, principal: str, table: Identifier) -> Matter | None:
+    async def _stop(self, principal: str, table: Identifier) -> Ticket | None:
         if self._stops[0] < self._registry.number:
             self._stops = await self._reading.ask(_STOPS)
         stops = self._stops[1]
         return stops.get(stop_of(principal, table)) if stops else None
 
-    async def _read_stops(self, asked: Sequence[str]) -> Mapping[str, tuple[int, Mapping[str, Matter]]]:
+    async def _read_stops(self, asked: Sequence[str]) -> Mapping[str, tuple[int, Mapping[str, Ticket]]]:
         found = await self._store.stops()
         return dict.fromkeys(asked, found)
 
     # -- people, and agents that ask --------------------------------------------------------------------------------
 
-    async def ask(self, principal: Principal, wanted: Wanted) -> tuple[Matter, bool]:
+    async def ask(self, principal: Principal, wanted: Wanted) -> tuple[Ticket, bool]:
         """Open a request for the owner of a principal's contract; and whether it is new: of one wish one is open.
 
         Raises:
@@ -204,19 +204,19 @@ class Escalations:
         """
         clause = principal.contract.escalation
         contact = principal.contract.owner or (clause and clause.to)
-        matter = self._matter(
+        ticket = self._ticket(
             Kind.REQUEST, wanted.subject(principal.name), principal, wanted.table, contact, wanted.details
         )
-        asked, new = await self._store.ask(matter)
+        asked, new = await self._store.ask(ticket)
         if new:
             self._notifier.wake()
         return asked, new
 
-    async def close_matter(self, kind: Kind, id_: str, by: str, decision: Decision, note: str) -> Matter:
-        """Close a matter, in somebody's name and words.
+    async def close_ticket(self, kind: Kind, id_: str, by: str, decision: Decision, note: str) -> Ticket:
+        """Close a ticket, in a person's name, with a note.
 
         Raises:
-            BadRequest: a note that is none, or a decision that is none on a matter of this kind.
+            BadRequest: a note that is none, or a decision that is none on a ticket of this kind.
             NotFound, Conflict: there is none such; it was closed before.
         """
         if decision not in DECISIONS[kind]:
@@ -230,21 +230,21 @@ class Escalations:
             self._streaks.ended(closed.principal, closed.subject)
         return closed
 
-    async def find(self, kind: Kind, id_: str, principal: str | None = None) -> Matter:
-        """One matter, of a principal where one is given. Raises `NotFound`."""
+    async def find(self, kind: Kind, id_: str, principal: str | None = None) -> Ticket:
+        """One ticket, of a principal where one is given. Raises `NotFound`."""
         return await self._store.find(kind, id_, principal)
 
-    async def list(self, kind: Kind, *, principal: str | None, open_: bool | None, limit: int) -> list[Matter]:
-        """Matters of a kind, newest first; of one principal, open or closed ones only, where it is said."""
+    async def list(self, kind: Kind, *, principal: str | None, open_: bool | None, limit: int) -> list[Ticket]:
+        """Tickets of a kind, newest first; of one principal, open or closed ones only, where it is said."""
         return await self._store.list(kind, principal=principal, open_=open_, limit=limit)
 
     def check(self, contract: Contract) -> list[str]:
         """Whether this tower can do what a contract's escalation says. Warnings; raises `BadRequest`."""
-        return check_escalation(contract, list(self._ways.webhooks), mails=self._ways.mail_server is not None)
+        return check_escalation(contract, list(self._channels.webhooks), mails=self._channels.mail_server is not None)
 
     # -- small things -----------------------------------------------------------------------------------------------
 
-    def _matter(
+    def _ticket(
         self,
         kind: Kind,
         subject: str,
@@ -252,10 +252,10 @@ class Escalations:
         table: Identifier,
         contact: str | None,
         details: Mapping[str, object],
-    ) -> Matter:
+    ) -> Ticket:
         now_ms = self._ambient.now_ms()
         webhook = principal.contract.escalation and principal.contract.escalation.webhook
-        return Matter(
+        return Ticket(
             id=self._ambient.uuid7(),
             kind=kind,
             subject=subject,
@@ -270,12 +270,12 @@ class Escalations:
 
     def _deliveries(self, webhook: str | None, contact: str | None, now_ms: int) -> tuple[Delivery, ...]:
         """A webhook and a mail where both can be; that nobody hears of it is shown, too."""
-        sent = [] if webhook is None else [Delivery(Way.WEBHOOK, webhook, next_ms=now_ms)]
+        sent = [] if webhook is None else [Delivery(Channel.WEBHOOK, webhook, next_ms=now_ms)]
         if contact is not None and mail_address(contact) is not None:
-            if self._ways.mail_server is not None:
-                sent.append(Delivery(Way.MAIL, one_line(contact), next_ms=now_ms))
+            if self._channels.mail_server is not None:
+                sent.append(Delivery(Channel.MAIL, one_line(contact), next_ms=now_ms))
             elif not sent:
-                sent.append(Delivery(Way.MAIL, one_line(contact), fault=NO_MAIL))
+                sent.append(Delivery(Channel.MAIL, one_line(contact), fault=NO_MAIL))
         return tuple(sent)
 
 
@@ -283,7 +283,7 @@ def _governed(principal: Principal) -> bool:
     return not principal.administrator and not principal.contract.shadow
 
 
-def _stopped(stop: Matter) -> ContractViolation:
+def _stopped(stop: Ticket) -> ContractViolation:
     return ContractViolation(
         f"{stop.title} ({stop.rules}), since {time_text(stop.opened_ms)}. Nothing of this commit was done, and nothing "
         f"of another to this table will be until {stop.contact} has looked at it and an administrator has closed "

@@ -1,4 +1,4 @@
-"""What is said of a matter outside: the webhook's body and its signature, and the mail. Pure."""
+"""The notifications of a ticket: the webhook's body and its signature, and the mail. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from email.message import EmailMessage
 from email.utils import format_datetime
 
 from icetower.counting import counted
-from icetower.escalations.matters import Kind, Matter, time_text
+from icetower.escalations.tickets import Kind, Ticket, time_text
 from icetower.observe.events import one_line
 
 SIGNATURE = "Icetower-Signature"
@@ -21,20 +21,20 @@ SUBJECT_CHARACTERS_MAX = 200
 _UNFOLDED = policy.default.clone(max_line_length=998)  # what mail allows; short headers are read by people and rules
 
 
-def webhook_body(matter: Matter) -> bytes:
+def webhook_body(ticket: Ticket) -> bytes:
     """JSON. `text` is a line for chat rooms; `id` is the same whenever the same word is sent again."""
     return json.dumps(
         {
-            "event": f"{matter.kind.value}.opened",
-            "text": f"Icetower: {one_line(matter.title)} ({matter.id})",
-            "id": matter.id,
-            "kind": matter.kind.value,
-            "principal": matter.principal,
-            "contract": matter.contract,
-            "table": matter.table,
-            "contact": matter.contact,
-            "opened_ms": matter.opened_ms,
-            **matter.details,
+            "event": f"{ticket.kind.value}.opened",
+            "text": f"Icetower: {one_line(ticket.title)} ({ticket.id})",
+            "id": ticket.id,
+            "kind": ticket.kind.value,
+            "principal": ticket.principal,
+            "contract": ticket.contract,
+            "table": ticket.table,
+            "contact": ticket.contact,
+            "opened_ms": ticket.opened_ms,
+            **ticket.details,
         }
     ).encode()
 
@@ -50,53 +50,53 @@ def signature(secret: str, body: bytes, at_ms: int) -> str:
     return f"t={at_s},v1={digest}"
 
 
-def mail(matter: Matter, sender: Address, to: Address, at_ms: int) -> EmailMessage:
-    """The mail of a matter."""
+def mail(ticket: Ticket, sender: Address, to: Address, at_ms: int) -> EmailMessage:
+    """The mail of a ticket."""
     message = EmailMessage(_UNFOLDED)
     message["From"] = sender
     message["To"] = to
-    message["Subject"] = f"[icetower] {one_line(matter.title)}"[:SUBJECT_CHARACTERS_MAX]
+    message["Subject"] = f"[icetower] {one_line(ticket.title)}"[:SUBJECT_CHARACTERS_MAX]
     message["Date"] = format_datetime(datetime.fromtimestamp(at_ms / 1000, UTC))
     # The same for every attempt: whoever gets two can tell that they are one.
-    message["Message-ID"] = f"<{matter.id}@{sender.domain}>"
+    message["Message-ID"] = f"<{ticket.id}@{sender.domain}>"
     message["Auto-Submitted"] = "auto-generated"
-    message.set_content("\n".join(_lines(matter)) + "\n")
+    message.set_content("\n".join(_lines(ticket)) + "\n")
     return message
 
 
-def _lines(matter: Matter) -> list[str]:
-    commands = "escalations" if matter.kind is Kind.ESCALATION else "requests"
+def _lines(ticket: Ticket) -> list[str]:
+    commands = "escalations" if ticket.kind is Kind.ESCALATION else "requests"
     about = [
-        f"{one_line(matter.title)}.",
+        f"{one_line(ticket.title)}.",
         "",
-        f"principal  {matter.principal} (contract {matter.contract})",
-        f"table      {one_line(matter.table)}",
-        f"since      {time_text(matter.opened_ms)}",
-        f"id         {matter.id}",
+        f"principal  {ticket.principal} (contract {ticket.contract})",
+        f"table      {one_line(ticket.table)}",
+        f"since      {time_text(ticket.opened_ms)}",
+        f"id         {ticket.id}",
     ]
-    if matter.kind is Kind.ESCALATION:
-        failures = matter.details["failures"]
+    if ticket.kind is Kind.ESCALATION:
+        failures = ticket.details["failures"]
         return [
             *about,
-            f"because    {counted(matter.details['after_failures'], 'failure')} in a row: {one_line(matter.rules)}",
+            f"because    {counted(ticket.details['after_failures'], 'failure')} in a row: {one_line(ticket.rules)}",
             f"last       {time_text(failures[-1]['at_ms'])}",
             "",
             "Its commits to this table are refused until an administrator closes the escalation; its other tables, and",
             "other agents, go on. Look at what it tried, mend the agent or its contract, then close it:",
             "",
-            f"  icetower {commands} show {matter.id}",
-            f"  icetower {commands} close {matter.id} --note 'what was found'",
+            f"  icetower {commands} show {ticket.id}",
+            f"  icetower {commands} close {ticket.id} --note 'what was found'",
         ]
     return [
         *about,
-        f"operations {', '.join(matter.details['operations'])}",
-        f"partitions {', '.join(one_line(each) for each in matter.details['partitions']) or 'all of the table'}",
+        f"operations {', '.join(ticket.details['operations'])}",
+        f"partitions {', '.join(one_line(each) for each in ticket.details['partitions']) or 'all of the table'}",
         "",
         "The agent's reason:",
-        *(f"  {one_line(line)}" for line in matter.details["reason"].splitlines()),
+        *(f"  {one_line(line)}" for line in ticket.details["reason"].splitlines()),
         "",
         "Nothing is granted by answering: change the contract, or don't, and tell the agent which:",
         "",
-        f"  icetower {commands} close {matter.id} --granted --note '…'",
-        f"  icetower {commands} close {matter.id} --denied --note '…'",
+        f"  icetower {commands} close {ticket.id} --granted --note '…'",
+        f"  icetower {commands} close {ticket.id} --denied --note '…'",
     ]

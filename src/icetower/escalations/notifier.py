@@ -13,12 +13,12 @@ from dataclasses import replace
 
 from icetower.ambient import Ambient
 from icetower.errors import IcetowerError
-from icetower.escalations.matters import Delivery, Matter
 from icetower.escalations.sending import DEADLINE_S, SENDERS, Sender
 from icetower.escalations.store import Store
+from icetower.escalations.tickets import Delivery, Ticket
 
 ATTEMPTS_MAX = 24
-"""Attempts at one message, over about three hours; then it is given up, and its matter shows it."""
+"""Attempts at one message, over about three hours; then it is given up, and its ticket shows it."""
 
 WAIT_MAX_S = 900.0
 POLL_S = 30.0
@@ -93,8 +93,8 @@ class Notifier:
             return POLL_S  # whoever ends wakes
         now = self._ambient.now_ms()
         claimed, next_ms = await self._store.claim(now, now + CLAIM_MS, room)
-        for matter, delivery in claimed:
-            task = asyncio.create_task(self._deliver(matter, delivery))
+        for ticket, delivery in claimed:
+            task = asyncio.create_task(self._deliver(ticket, delivery))
             self._sending.add(task)
             task.add_done_callback(self._ended)
         return POLL_S if next_ms is None else min(max((next_ms - now) / 1000, _SOON_S), POLL_S)
@@ -105,24 +105,24 @@ class Notifier:
             log.warning("what became of a message could not be written: %s", error)
         self.wake()
 
-    async def _deliver(self, matter: Matter, delivery: Delivery) -> None:
+    async def _deliver(self, ticket: Ticket, delivery: Delivery) -> None:
         try:
-            await self._sender.send(matter, delivery)
+            await self._sender.send(ticket, delivery)
         except asyncio.CancelledError:
             # Nobody knows whether it has arrived. The next start may try at once.
-            await self._store.settle(matter, replace(delivery, next_ms=self._ambient.now_ms(), fault=STOPPED))
+            await self._store.settle(ticket, replace(delivery, next_ms=self._ambient.now_ms(), fault=STOPPED))
             raise
         except IcetowerError as error:
-            await self._failed(matter, delivery, error.message)
+            await self._failed(ticket, delivery, error.message)
         except Exception as error:
-            log.exception("%s %s could not be put into words", matter.kind, matter.id)
-            await self._failed(matter, delivery, type(error).__name__)
+            log.exception("%s %s could not be put into words", ticket.kind, ticket.id)
+            await self._failed(ticket, delivery, type(error).__name__)
         else:
             sent = replace(delivery, next_ms=None, delivered_ms=self._ambient.now_ms(), fault=None)
-            await self._store.settle(matter, sent)
+            await self._store.settle(ticket, sent)
 
-    async def _failed(self, matter: Matter, delivery: Delivery, fault: str) -> None:
-        about = f"{matter.kind} {matter.id}: {delivery.way} to {delivery.address}: {fault}"
+    async def _failed(self, ticket: Ticket, delivery: Delivery, fault: str) -> None:
+        about = f"{ticket.kind} {ticket.id}: {delivery.channel} to {delivery.address}: {fault}"
         next_ms = None
         if delivery.attempts < ATTEMPTS_MAX:
             pause_s = wait_s(delivery.attempts, self._ambient.uniform())
@@ -130,4 +130,4 @@ class Notifier:
             log.warning("%s; it is tried again (attempt %d of %d)", about, delivery.attempts, ATTEMPTS_MAX)
         else:
             log.error("%s; it is given up after %d attempts", about, delivery.attempts)
-        await self._store.settle(matter, replace(delivery, next_ms=next_ms, fault=fault))
+        await self._store.settle(ticket, replace(delivery, next_ms=next_ms, fault=fault))

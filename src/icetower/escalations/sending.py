@@ -1,6 +1,6 @@
-"""Sending word of a matter: one POST to a webhook, or one mail. Each attempt has an end, whatever the other side does.
+"""Sends a notification of a ticket: one POST to a webhook, or one mail. Each attempt ends, whatever the receiver does.
 
-Both run in threads. Failures are told by their kind alone (a status, the name of an exception): what the other side
+Both run in threads. Failures are reported by their kind alone (a status, the name of an exception): what the other side
 says, and the webhook's address, may be secrets, and end up in no log and no answer.
 """
 
@@ -21,8 +21,8 @@ from urllib.parse import urlsplit
 
 from icetower.ambient import Ambient
 from icetower.errors import Unavailable
-from icetower.escalations.matters import Delivery, Matter, Way, mail_address
 from icetower.escalations.messages import SIGNATURE, mail, signature, webhook_body
+from icetower.escalations.tickets import Channel, Delivery, Ticket, mail_address
 from icetower.threads import Threads
 
 SENDERS = 4
@@ -64,7 +64,7 @@ class MailServer:
 
 
 @dataclass(frozen=True, slots=True)
-class Ways:
+class Channels:
     """What a tower can send by. `webhooks` by the names that contracts use."""
 
     webhooks: Mapping[str, Webhook] = field(default_factory=dict[str, Webhook])
@@ -88,16 +88,18 @@ class Sender:
         wait_s, deadline_s: see `WAIT_S` and `DEADLINE_S`.
     """
 
-    def __init__(self, ways: Ways, ambient: Ambient, *, wait_s: float = WAIT_S, deadline_s: float = DEADLINE_S) -> None:
-        self._ways = ways
+    def __init__(
+        self, channels: Channels, ambient: Ambient, *, wait_s: float = WAIT_S, deadline_s: float = DEADLINE_S
+    ) -> None:
+        self._channels = channels
         self._ambient = ambient
         self._wait_s = wait_s
         self._deadline_s = deadline_s
         self._threads = Threads(SENDERS, "notify")
 
-    async def send(self, matter: Matter, delivery: Delivery) -> None:
+    async def send(self, ticket: Ticket, delivery: Delivery) -> None:
         """One attempt. Raises `Unavailable` where it has not arrived for certain; its message may be shown."""
-        session = self._session(matter, delivery)
+        session = self._session(ticket, delivery)
         try:
             await self._threads.run(session.send, timeout_s=self._deadline_s)
         except TimeoutError as error:
@@ -109,21 +111,21 @@ class Sender:
         """Let go of the threads; what is under way is broken off by whoever awaits it."""
         self._threads.close(wait=False)
 
-    def _session(self, matter: Matter, delivery: Delivery) -> _Session:
+    def _session(self, ticket: Ticket, delivery: Delivery) -> _Session:
         now_ms = self._ambient.now_ms()
-        if delivery.way is Way.WEBHOOK:
-            webhook = self._ways.webhooks.get(delivery.address)
+        if delivery.channel is Channel.WEBHOOK:
+            webhook = self._channels.webhooks.get(delivery.address)
             if webhook is None:
                 raise _not_sent("the tower's settings have no webhook of this name")
-            body = webhook_body(matter)
+            body = webhook_body(ticket)
             signed = {} if webhook.secret is None else {SIGNATURE: signature(webhook.secret, body, now_ms)}
             return _Post(webhook.url, signed, body, self._wait_s)
-        server, to = self._ways.mail_server, mail_address(delivery.address)
+        server, to = self._channels.mail_server, mail_address(delivery.address)
         if server is None:
             raise _not_sent("the tower's settings name no mail server")
         if to is None:
             raise _not_sent("this is no mail address")
-        return _Mail(server, to, mail(matter, server.sender, to, now_ms), self._wait_s)
+        return _Mail(server, to, mail(ticket, server.sender, to, now_ms), self._wait_s)
 
 
 def _not_sent(fault: str) -> Unavailable:

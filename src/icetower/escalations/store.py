@@ -1,4 +1,4 @@
-"""Matters and the word that is sent of them, in the registry's database: for every tower on it, and over restarts."""
+"""Tickets and their notifications, in the registry's database: for every tower on it, and over restarts."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from sqlalchemy import ColumnElement, Connection, Row, delete, func, insert, sel
 
 from icetower.errors import Conflict, NotFound
 from icetower.escalations.failures import Failure
-from icetower.escalations.matters import Closing, Decision, Delivery, Kind, Matter, Way
+from icetower.escalations.tickets import Channel, Closing, Decision, Delivery, Kind, Ticket
 from icetower.registry.registry import Registry
-from icetower.registry.schema import deliveries, matters
+from icetower.registry.schema import deliveries, tickets
 
 OPEN_MAX: Mapping[Kind, int] = {Kind.ESCALATION: 100, Kind.REQUEST: 20}
-"""Matters of a kind that one principal can have open."""
+"""Tickets of a kind that one principal can have open."""
 
 REQUESTS_A_DAY_MAX = 50
 """Requests that one principal can open in 24 hours, closed ones included."""
 
 CLOSED_MAX = 10_000
-"""Closed matters that are kept; the oldest give way."""
+"""Closed tickets that are kept; the oldest give way."""
 
 CLOSED_FIRST = "closed before it was sent"
 
 DAY_MS = 24 * 3600 * 1000
 
-_OPEN = matters.c.closed_ms.is_(None)
+_OPEN = tickets.c.closed_ms.is_(None)
 
 
 class Store:
@@ -38,13 +38,13 @@ class Store:
 
     # ---------------------------------------------------------------------------------------------------- what is open
 
-    async def stops(self) -> tuple[int, dict[str, Matter]]:
+    async def stops(self) -> tuple[int, dict[str, Ticket]]:
         """The open escalations, by subject, and a number of the registry's changes that they are not older than."""
-        query = select(matters).where(_OPEN, matters.c.kind == Kind.ESCALATION)
+        query = select(tickets).where(_OPEN, tickets.c.kind == Kind.ESCALATION)
         number, rows = await self._registry.read(lambda connection: connection.execute(query).all())
-        return number, {row.subject: _matter(row, ()) for row in rows}
+        return number, {row.subject: _ticket(row, ()) for row in rows}
 
-    async def escalate(self, matter: Matter, failures: Sequence[Failure]) -> bool:
+    async def escalate(self, ticket: Ticket, failures: Sequence[Failure]) -> bool:
         """Open an escalation, unless one is open: of several that come to it at once, one does. Whether it was opened.
 
         Failures before a person last closed one do not count again: `failures`, the whole budget, must all be later.
@@ -54,51 +54,51 @@ class Store:
         """
 
         def work(connection: Connection) -> bool:
-            same = select(func.max(matters.c.closed_ms)).where(matters.c.subject == matter.subject)
+            same = select(func.max(tickets.c.closed_ms)).where(tickets.c.subject == ticket.subject)
             closed_ms = connection.execute(same).scalar()
             if closed_ms is not None and failures[0].at_ms <= closed_ms:
                 return False
-            if _find_open(connection, matter.subject) is not None:
+            if _find_open(connection, ticket.subject) is not None:
                 return False
-            _require_room(connection, matter)
-            _insert(connection, matter)
+            _require_room(connection, ticket)
+            _insert(connection, ticket)
             return True
 
         return await self._registry.change(work)
 
-    async def ask(self, matter: Matter) -> tuple[Matter, bool]:
+    async def ask(self, ticket: Ticket) -> tuple[Ticket, bool]:
         """Open a request, or find the one that is open for the same; and whether it was opened.
 
         Raises:
             Conflict: the principal has as many open ones as it may have, or has asked too often today.
         """
 
-        def work(connection: Connection) -> tuple[Matter, bool]:
-            found = _find_open(connection, matter.subject)
+        def work(connection: Connection) -> tuple[Ticket, bool]:
+            found = _find_open(connection, ticket.subject)
             if found is not None:
                 return _with_deliveries(connection, [found])[0], False
-            _require_room(connection, matter)
-            today = _count(connection, matter, matters.c.opened_ms > matter.opened_ms - DAY_MS)
+            _require_room(connection, ticket)
+            today = _count(connection, ticket, tickets.c.opened_ms > ticket.opened_ms - DAY_MS)
             if today >= REQUESTS_A_DAY_MAX:
                 raise Conflict(
-                    f"{matter.principal} has made {today} requests within a day, which is the most; ask again later",
+                    f"{ticket.principal} has made {today} requests within a day, which is the most; ask again later",
                     rule="request.quota",
                     next_step="none",
                 )
-            _insert(connection, matter)
-            return matter, True
+            _insert(connection, ticket)
+            return ticket, True
 
         return await self._registry.change(work, quietly=True)
 
-    async def close(self, kind: Kind, id_: str, closing: Closing) -> Matter:
-        """Close a matter; what has not been sent of it is not sent any more.
+    async def close(self, kind: Kind, id_: str, closing: Closing) -> Ticket:
+        """Close a ticket; what has not been sent of it is not sent any more.
 
         Raises:
             NotFound: there is none of this kind and id.
             Conflict: it was closed before.
         """
 
-        def work(connection: Connection) -> Matter:
+        def work(connection: Connection) -> Ticket:
             row = _find(connection, kind, id_)
             if row.closed_ms is not None:
                 raise Conflict(
@@ -112,7 +112,7 @@ class Store:
                 "decision": closing.decision.value,
                 "note": closing.note,
             }
-            connection.execute(update(matters).where(matters.c.id == id_).values(**values))
+            connection.execute(update(tickets).where(tickets.c.id == id_).values(**values))
             unsent = (deliveries.c.matter == id_) & deliveries.c.next_ms.is_not(None)
             connection.execute(update(deliveries).where(unsent).values(next_ms=None, fault=CLOSED_FIRST))
             _sweep(connection)
@@ -120,10 +120,10 @@ class Store:
 
         return await self._registry.change(work, quietly=kind is Kind.REQUEST)
 
-    async def find(self, kind: Kind, id_: str, principal: str | None = None) -> Matter:
-        """One matter, of a principal where one is given. Raises `NotFound`."""
+    async def find(self, kind: Kind, id_: str, principal: str | None = None) -> Ticket:
+        """One ticket, of a principal where one is given. Raises `NotFound`."""
 
-        def work(connection: Connection) -> Matter:
+        def work(connection: Connection) -> Ticket:
             row = _find(connection, kind, id_)
             if principal is not None and row.principal != principal:
                 raise _none(kind, id_)
@@ -133,23 +133,23 @@ class Store:
 
     async def list(
         self, kind: Kind, *, principal: str | None = None, open_: bool | None = None, limit: int = 100
-    ) -> list[Matter]:
-        """Matters of a kind, newest first; of one principal, and open or closed ones only, where it is said."""
-        query = select(matters).where(matters.c.kind == kind)
+    ) -> list[Ticket]:
+        """Tickets of a kind, newest first; of one principal, and open or closed ones only, where it is said."""
+        query = select(tickets).where(tickets.c.kind == kind)
         if principal is not None:
-            query = query.where(matters.c.principal == principal)
+            query = query.where(tickets.c.principal == principal)
         if open_ is not None:
             query = query.where(_OPEN if open_ else ~_OPEN)
-        query = query.order_by(matters.c.opened_ms.desc(), matters.c.id.desc()).limit(limit)
+        query = query.order_by(tickets.c.opened_ms.desc(), tickets.c.id.desc()).limit(limit)
 
-        def work(connection: Connection) -> list[Matter]:
+        def work(connection: Connection) -> list[Ticket]:
             return _with_deliveries(connection, connection.execute(query).all())
 
         return (await self._registry.read(work))[1]
 
     # -------------------------------------------------------------------------------------------------- what is to send
 
-    async def claim(self, now_ms: int, until_ms: int, count: int) -> tuple[list[tuple[Matter, Delivery]], int | None]:
+    async def claim(self, now_ms: int, until_ms: int, count: int) -> tuple[list[tuple[Ticket, Delivery]], int | None]:
         """Take up to `count` deliveries that are due, for this tower alone until `until_ms`; and when the next is due.
 
         The attempt is counted before it is made: a tower that dies of it does not try for ever.
@@ -157,13 +157,13 @@ class Store:
         due = select(deliveries).where(deliveries.c.next_ms <= now_ms).order_by(deliveries.c.next_ms).limit(count)
         next_due = select(func.min(deliveries.c.next_ms))
 
-        def work(connection: Connection) -> tuple[list[tuple[Matter, Delivery]], int | None]:
-            claimed: list[tuple[Matter, Delivery]] = []
+        def work(connection: Connection) -> tuple[list[tuple[Ticket, Delivery]], int | None]:
+            claimed: list[tuple[Ticket, Delivery]] = []
             for row in connection.execute(due).all():
                 claim = {"attempts": row.attempts + 1, "next_ms": until_ms}
                 connection.execute(update(deliveries).where(_is(row.matter, row.way)).values(**claim))
-                found = connection.execute(select(matters).where(matters.c.id == row.matter)).one()
-                claimed.append((_matter(found, ()), _delivery(row, **claim)))
+                found = connection.execute(select(tickets).where(tickets.c.id == row.matter)).one()
+                claimed.append((_ticket(found, ()), _delivery(row, **claim)))
             return claimed, connection.execute(next_due).scalar()
 
         # Most often there is nothing to do, and nothing is to be written for that.
@@ -172,13 +172,13 @@ class Store:
             return [], next_ms
         return await self._registry.change(work, quietly=True)
 
-    async def settle(self, matter: Matter, delivery: Delivery) -> None:
+    async def settle(self, ticket: Ticket, delivery: Delivery) -> None:
         """Keep what became of an attempt, unless another tower has taken the delivery over.
 
-        Of a matter that was closed meanwhile nothing is sent again.
+        Of a ticket that was closed meanwhile nothing is sent again.
         """
         values = {"next_ms": delivery.next_ms, "delivered_ms": delivery.delivered_ms, "fault": delivery.fault}
-        mine = _is(matter.id, delivery.way) & (deliveries.c.attempts == delivery.attempts)
+        mine = _is(ticket.id, delivery.channel) & (deliveries.c.attempts == delivery.attempts)
         if delivery.delivered_ms is None:
             mine &= deliveries.c.next_ms.is_not(None)
 
@@ -191,12 +191,12 @@ class Store:
 # ------------------------------------------------------------------------------------------------------------- queries
 
 
-def _is(matter: str, way: str) -> ColumnElement[bool]:
-    return (deliveries.c.matter == matter) & (deliveries.c.way == way)
+def _is(ticket: str, way: str) -> ColumnElement[bool]:
+    return (deliveries.c.matter == ticket) & (deliveries.c.way == way)
 
 
 def _find(connection: Connection, kind: Kind, id_: str) -> Row[Any]:
-    row = connection.execute(select(matters).where(matters.c.id == id_, matters.c.kind == kind)).one_or_none()
+    row = connection.execute(select(tickets).where(tickets.c.id == id_, tickets.c.kind == kind)).one_or_none()
     if row is None:
         raise _none(kind, id_)
     return row
@@ -207,44 +207,44 @@ def _none(kind: Kind, id_: str) -> NotFound:
 
 
 def _find_open(connection: Connection, subject: str) -> Row[Any] | None:
-    return connection.execute(select(matters).where(matters.c.subject == subject, _OPEN)).one_or_none()
+    return connection.execute(select(tickets).where(tickets.c.subject == subject, _OPEN)).one_or_none()
 
 
-def _count(connection: Connection, matter: Matter, condition: ColumnElement[bool]) -> int:
-    """How many matters of this kind its principal has for which something holds."""
-    own = (matters.c.principal == matter.principal) & (matters.c.kind == matter.kind)
-    return connection.execute(select(func.count()).select_from(matters).where(own, condition)).scalar_one()
+def _count(connection: Connection, ticket: Ticket, condition: ColumnElement[bool]) -> int:
+    """How many tickets of this kind its principal has for which something holds."""
+    own = (tickets.c.principal == ticket.principal) & (tickets.c.kind == ticket.kind)
+    return connection.execute(select(func.count()).select_from(tickets).where(own, condition)).scalar_one()
 
 
-def _require_room(connection: Connection, matter: Matter) -> None:
-    most = OPEN_MAX[matter.kind]
-    if _count(connection, matter, _OPEN) >= most:
+def _require_room(connection: Connection, ticket: Ticket) -> None:
+    most = OPEN_MAX[ticket.kind]
+    if _count(connection, ticket, _OPEN) >= most:
         raise Conflict(
-            f"{matter.principal} has {most} open {matter.kind}s, and no more are opened until some of them are closed",
-            rule=f"{matter.kind}.quota",
+            f"{ticket.principal} has {most} open {ticket.kind}s, and no more are opened until some of them are closed",
+            rule=f"{ticket.kind}.quota",
             next_step="none",
         )
 
 
-def _insert(connection: Connection, matter: Matter) -> None:
+def _insert(connection: Connection, ticket: Ticket) -> None:
     connection.execute(
-        insert(matters).values(
-            id=matter.id,
-            kind=matter.kind.value,
-            subject=matter.subject,
-            principal=matter.principal,
-            contract=matter.contract,
-            target=matter.table,
-            contact=matter.contact,
-            details=json.dumps(matter.details),
-            opened_ms=matter.opened_ms,
+        insert(tickets).values(
+            id=ticket.id,
+            kind=ticket.kind.value,
+            subject=ticket.subject,
+            principal=ticket.principal,
+            contract=ticket.contract,
+            target=ticket.table,
+            contact=ticket.contact,
+            details=json.dumps(ticket.details),
+            opened_ms=ticket.opened_ms,
         )
     )
-    for delivery in matter.deliveries:
+    for delivery in ticket.deliveries:
         connection.execute(
             insert(deliveries).values(
-                matter=matter.id,
-                way=delivery.way.value,
+                matter=ticket.id,
+                way=delivery.channel.value,
                 address=delivery.address,
                 attempts=delivery.attempts,
                 next_ms=delivery.next_ms,
@@ -254,36 +254,36 @@ def _insert(connection: Connection, matter: Matter) -> None:
 
 
 def _sweep(connection: Connection) -> None:
-    """Let go of the oldest closed matters beyond `CLOSED_MAX`."""
-    closed = select(matters.c.closed_ms).where(~_OPEN).order_by(matters.c.closed_ms.desc())
+    """Let go of the oldest closed tickets beyond `CLOSED_MAX`."""
+    closed = select(tickets.c.closed_ms).where(~_OPEN).order_by(tickets.c.closed_ms.desc())
     last_ms = connection.execute(closed.offset(CLOSED_MAX).limit(1)).scalar()
     if last_ms is None:
         return
-    gone = matters.c.closed_ms <= last_ms
-    connection.execute(delete(deliveries).where(deliveries.c.matter.in_(select(matters.c.id).where(gone))))
-    connection.execute(delete(matters).where(gone))
+    gone = tickets.c.closed_ms <= last_ms
+    connection.execute(delete(deliveries).where(deliveries.c.matter.in_(select(tickets.c.id).where(gone))))
+    connection.execute(delete(tickets).where(gone))
 
 
-def _with_deliveries(connection: Connection, rows: Sequence[Row[Any]]) -> list[Matter]:
+def _with_deliveries(connection: Connection, rows: Sequence[Row[Any]]) -> list[Ticket]:
     query = (
         select(deliveries).where(deliveries.c.matter.in_([row.id for row in rows])).order_by(deliveries.c.way.desc())
     )
     found: dict[str, list[Delivery]] = {}
     for row in connection.execute(query) if rows else ():
         found.setdefault(row.matter, []).append(_delivery(row))
-    return [_matter(row, found.get(row.id, ())) for row in rows]
+    return [_ticket(row, found.get(row.id, ())) for row in rows]
 
 
 def _delivery(row: Row[Any], **changed: Any) -> Delivery:
     kept = {name: getattr(row, name) for name in ("address", "attempts", "next_ms", "delivered_ms", "fault")}
-    return Delivery(Way(row.way), **(kept | changed))
+    return Delivery(Channel(row.way), **(kept | changed))
 
 
-def _matter(row: Row[Any], sent: Iterable[Delivery]) -> Matter:
+def _ticket(row: Row[Any], sent: Iterable[Delivery]) -> Ticket:
     closing = None
     if row.closed_ms is not None:
         closing = Closing(row.closed_ms, row.closed_by, Decision(row.decision), row.note)
-    return Matter(
+    return Ticket(
         id=row.id,
         kind=Kind(row.kind),
         subject=row.subject,

@@ -10,7 +10,7 @@ from typing import Any
 from icetower.errors import CommitConflict, NotFound, ValidationFailed
 from icetower.files.parsing import ON_LOOP_BYTES, Parsing
 from icetower.iceberg import metadata as table_metadata
-from icetower.iceberg.avro_files import LongFile, Met
+from icetower.iceberg.avro_files import LongFile, RowCache
 from icetower.iceberg.change import Change, Place, change_of, diff_lists, manifests_to_read, vectors_added
 from icetower.iceberg.listing import Listing
 from icetower.iceberg.manifests import DATA, DELETED, Manifest, ManifestFile, read_manifest, read_manifest_list
@@ -65,7 +65,7 @@ class Manifests:
         self._own: Recent[tuple[ManifestFile, ...]] = budget.cache("manifest lists", share=OWN_SHARE)
         self._manifests: Recent[Manifest] = budget.cache("manifests", share=MANIFESTS_SHARE)
         self._targets: Recent[frozenset[str]] = budget.cache("vector targets", share=TARGETS_SHARE)
-        self._rows = Met[ManifestFile](budget, "rows of manifest lists", ROWS_SHARE, memory_of_row)
+        self._rows = RowCache[ManifestFile](budget, "rows of manifest lists", ROWS_SHARE, memory_of_row)
 
     @property
     def listings(self) -> Mapping[str, Listing]:
@@ -182,7 +182,7 @@ async def read_changes(
         updates: the commit's updates as sent.
         snapshots: the table's snapshots by id, where they are indexed; its history is searched otherwise.
         confined: whether manifest lists and manifests must lie under the table's own locations. A server that reads
-            any path it is told to would read for its callers what they may not read themselves.
+            any path that it is sent would read for its callers what they may not read themselves.
         place: where a table must lie that the commit creates; None: where the commit says.
 
     Raises:
@@ -269,7 +269,7 @@ class _Specs:
         self._specs: dict[int, PartitionSpec] = {}
 
     def may_hold(self, row: ManifestFile, places: Collection[Place]) -> bool:
-        """Whether a manifest may, by its bounds, hold files of one of these partitions. What cannot be told may be."""
+        """Whether a manifest may, by its bounds, hold files of one of these partitions. In doubt it may."""
         if self._metadata is None or len(places) > PRUNED_BY_MAX:
             return True
         try:

@@ -211,9 +211,9 @@ class PositionDeletes:
     async def targets(self, path: str, file: DataFile) -> frozenset[str] | None:
         """The data files of which the position delete file at `path` deletes rows.
 
-        None where that cannot be told: a file that is missing, out of reach, damaged, too large, encrypted, of a format
-        that is not read (ORC), or about too many data files. The caller then takes it for one about every file of its
-        partition.
+        None where that cannot be determined: a file that is missing, out of reach, damaged, too large, encrypted, of a
+        format that is not read (ORC), or about too many data files. The caller then takes it for one about every file
+        of its partition.
 
         Raises:
             UpstreamFailed: the storage failed.
@@ -287,7 +287,7 @@ class Contents:
     async def named(self, changes: Sequence[Change]) -> dict[str, frozenset[str] | None]:
         """By the paths of position delete files and files of vectors. In those that are encrypted nothing is named.
 
-        None where it cannot be told, as in `PositionDeletes.targets`. Raises `UpstreamFailed`.
+        None where it cannot be determined, as in `PositionDeletes.targets`. Raises `UpstreamFailed`.
         """
         added = (touched.file for change in changes for touched in change.added)
         files = {file.path: file for file in added if file.content == POSITION_DELETES}

@@ -436,7 +436,7 @@ def _statistics(
 
 
 def _check_nan_columns(found: Sequence[_Column], claim: Claim) -> None:
-    """Of floating-point columns alone NaN can be told; what is above their values is found out with their statistics.
+    """Of floating-point columns alone NaN is known; what is above their values is found out with their statistics.
 
     Within lists and maps there may be more of them than rows, and nobody uses what is said of them. Of what type a
     column was that the table has dropped is not asked: its writer began before.

@@ -1,4 +1,4 @@
-"""The application: routes, and a server that says when it is ready and drains when it is told to stop."""
+"""The application: routes, and a server that says when it is ready and drains when it has to stop."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def build(tower: Tower) -> ASGIApp:
 
     # No redirects from a path with a slash at its end: they would lead to whatever host the caller names.
     router = Router(tower.routes(), lifespan=lifespan, redirect_slashes=False)
-    strangers, origins = tower.front.intake.strangers, tower.settings.server.origins
+    unknown_callers, origins = tower.front.intake.unknown_callers, tower.settings.server.origins
 
     # A router and no Starlette application: its layers of middleware cost more than a route, and nothing here needs
     # them, since what a route raises is answered in it.
@@ -51,8 +51,8 @@ def build(tower: Tower) -> ASGIApp:
         if scope["type"] != "http":
             await router(scope, receive, send)
             return
-        known = strangers.knows(scope)
-        if not known and not await strangers.turn(scope):
+        known = unknown_callers.knows(scope)
+        if not known and not await unknown_callers.turn(scope):
             return
         refusal = browsers.refusal(scope["method"], scope["headers"], origins) or settle_path(scope)
         if refusal is None:
@@ -63,7 +63,7 @@ def build(tower: Tower) -> ASGIApp:
                 response = _no_route(scope, error)
         else:
             response = error_response(refusal)
-        if not known or await strangers.turn(scope):
+        if not known or await unknown_callers.turn(scope):
             await response(scope, receive, send)
 
     return application

@@ -24,7 +24,7 @@ import orjson
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from icetower.errors import BadRequest, HeadTooLarge, IcetowerError, RequestTooSlow, UrlTooLong
-from icetower.gateway.standing import Standing, attach
+from icetower.gateway.connection_state import ConnectionState, attach
 from icetower.protocol.catalog import error_body
 
 LOOK_S = 1.0
@@ -193,7 +193,7 @@ class Connection(HttpToolsProtocol):
         self._refusal: IcetowerError | None = None
         self.rank: Rank | None = None
         self.unseen_bytes = 0
-        self.standing = Standing(self._settle, transport.abort)
+        self.connection_state = ConnectionState(self._settle, transport.abort)
         if self.peers.admit(self):
             self._settle()
         else:
@@ -201,7 +201,7 @@ class Connection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.peers.leave(self)
-        self.standing.lose()
+        self.connection_state.lose()
         super().connection_lost(exc)
 
     # -- what comes -----------------------------------------------------------------------------------------------
@@ -230,7 +230,7 @@ class Connection(HttpToolsProtocol):
 
     def _weigh(self) -> None:
         """What came ahead counts until a credential was right."""
-        if not self.standing.known:
+        if not self.connection_state.known:
             cycle: Any = self.cycle
             self.peers.weigh(self, len(self._kept) + (len(cycle.body) if cycle and not cycle.response_complete else 0))
         elif self.unseen_bytes:
@@ -274,7 +274,7 @@ class Connection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         super().on_headers_complete()
-        attach(self.scope, self.standing)  # pyright: ignore[reportArgumentType]  # it is a dictionary
+        attach(self.scope, self.connection_state)  # pyright: ignore[reportArgumentType]  # it is a dictionary
         if self._doing is Doing.HEAD:
             self._begin(Doing.BODY)
 
@@ -328,7 +328,7 @@ class Connection(HttpToolsProtocol):
         rank: Rank | None = None
         if self._answered_s is not None:
             rank = Rank.ANSWERED
-        elif not self.standing.known and (self._doing is not Doing.WORK or self.standing.held):
+        elif not self.connection_state.known and (self._doing is not Doing.WORK or self.connection_state.held):
             rank = Rank.UNKNOWN
         elif self._doing is Doing.IDLE:
             rank = Rank.IDLE
@@ -362,7 +362,7 @@ class Connection(HttpToolsProtocol):
     def _reads_slowly(self, now_s: float) -> bool:
         """Whether an answer is hardly read any more."""
         left = self.transport.get_write_buffer_size()
-        unread_bytes = left - self.standing.sent_bytes  # long answers come into the buffer piece by piece
+        unread_bytes = left - self.connection_state.sent_bytes  # long answers come into the buffer piece by piece
         if not left or self._reading_s is None:
             self._reading_s, self._unread_bytes = (now_s, unread_bytes) if left else (None, 0)
             return False

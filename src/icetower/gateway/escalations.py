@@ -11,7 +11,7 @@ from starlette.routing import Route
 
 from icetower.errors import BadRequest
 from icetower.escalations.escalations import Escalations
-from icetower.escalations.matters import Decision, Kind, wanted
+from icetower.escalations.tickets import Decision, Kind, wanted
 from icetower.gateway.http import Call, Front, Handler, json_response, route
 from icetower.protocol.wire import Wire, read, read_object
 
@@ -67,7 +67,7 @@ class EscalationRoutes:
                 open_=None if state is None else state == OPEN,
                 limit=call.limit(LISTED_MAX),
             )
-            return json_response({f"{kind}s": [matter.to_json() for matter in found]})
+            return json_response({f"{kind}s": [ticket.to_json() for ticket in found]})
 
         return answer
 
@@ -106,5 +106,5 @@ class EscalationRoutes:
 
     async def _close(self, call: Call, kind: Kind, decision: Decision, note: str) -> Response:
         id_ = call.request.path_params["id"]
-        closed = await self._escalations.close_matter(kind, id_, call.principal.name, decision, note)
+        closed = await self._escalations.close_ticket(kind, id_, call.principal.name, decision, note)
         return json_response(closed.to_json())

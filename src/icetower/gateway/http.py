@@ -31,12 +31,12 @@ from icetower.errors import (
 from icetower.gateway.bodies import FREE_BYTES, Room
 from icetower.gateway.body_bounds import SHORT, BodyBound
 from icetower.gateway.browsers import require_json
+from icetower.gateway.connection_state import connection_state_of
 from icetower.gateway.intake import Intake
 from icetower.gateway.kept_answers import REFERENCE, KeptAnswers, endpoint_of
 from icetower.gateway.paths import NamedRoute, path_of
 from icetower.gateway.settings import LOOPBACK, Server
-from icetower.gateway.standing import standing_of
-from icetower.gateway.strangers import NO_CREDENTIAL, bearer_of
+from icetower.gateway.unknown_callers import NO_CREDENTIAL, bearer_of
 from icetower.ledger.answers import Answer
 from icetower.observe.events import one_line
 from icetower.protocol.catalog import error_body
@@ -241,7 +241,7 @@ class _Endpoint:
         started_s = front.ambient.monotonic_s()
         try:
             principal = await _authenticate(front, request)
-            standing_of(request.scope).prove()
+            connection_state_of(request.scope).prove()
             request.scope[_CALLER] = principal.name
             intake, name = front.intake, principal.name
             at_once = principal.contract.requests_at_once or front.settings.requests_at_once
@@ -317,9 +317,9 @@ async def _authenticate(front: Front, request: Request) -> Principal:
     try:
         principal = await front.registry.authenticate(token)
     except NotAuthenticated:
-        front.intake.strangers.wrong(token)
+        front.intake.unknown_callers.wrong(token)
         raise
-    front.intake.strangers.right(token)
+    front.intake.unknown_callers.right(token)
     if principal.revoked:
         raise contract_revoked(f"contract {principal.contract.name} of {principal.name}")
     return principal

@@ -191,7 +191,7 @@ class CatalogRoutes:
 
     async def list_namespaces(self, call: Call) -> Response:
         parent = namespace_of(call.query("parent") or "") if call.query("parent") else ()
-        if parent:  # before it is looked up: whether it is there is told to whom it concerns
+        if parent:  # before it is looked up: only those who may know hear whether it is there
             call.allow(permissions.require_visible, parent)
         found = await self._upstream.list_namespaces(parent)
         seen = [namespace for namespace in found if permissions.visible(call.principal, namespace)]

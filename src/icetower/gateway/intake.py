@@ -7,7 +7,7 @@ from icetower.gateway.bodies import Bodies
 from icetower.gateway.kept_answers import KeptAnswers
 from icetower.gateway.places import Places
 from icetower.gateway.settings import Server
-from icetower.gateway.strangers import Strangers
+from icetower.gateway.unknown_callers import UnknownCallers
 from icetower.gateway.unread import Unread
 
 
@@ -23,7 +23,7 @@ class Intake:
     """
 
     def __init__(self, settings: Server, ambient: Ambient, *, open_to_all: bool) -> None:
-        self.strangers = Strangers(open_to_all=open_to_all)
+        self.unknown_callers = UnknownCallers(open_to_all=open_to_all)
         self.places = Places(deadline_s=settings.queue_deadline_s)
         self.bodies = Bodies(settings.bodies_max_bytes, deadline_s=settings.queue_deadline_s)
         self.unread = Unread(settings.answers_max_bytes)

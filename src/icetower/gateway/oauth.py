@@ -12,9 +12,9 @@ from starlette.routing import Route
 
 from icetower.ambient import Ambient
 from icetower.errors import BadRequest, Forbidden, IcetowerError, NotAuthenticated, TooManyRequests, Unavailable
+from icetower.gateway.connection_state import connection_state_of
 from icetower.gateway.http import Front, json_response, read_body
 from icetower.gateway.paths import path_of
-from icetower.gateway.standing import standing_of
 from icetower.gateway.token_rates import TokenRates
 
 BODY_MAX_BYTES = 16 * 1024
@@ -36,8 +36,8 @@ class OAuthRoutes:
         try:
             form = _form(await read_body(request, BODY_MAX_BYTES))
             token, lifetime_s = await self._grant(request, form)
-            standing_of(request.scope).prove()
-            self._front.intake.strangers.right(token)
+            connection_state_of(request.scope).prove()
+            self._front.intake.unknown_callers.right(token)
         except IcetowerError as error:
             host = None if request.client is None else request.client.host
             self._front.attempts.failed(request.method, path_of(request.scope), error, address=host)

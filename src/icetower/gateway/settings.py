@@ -27,8 +27,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from icetower.contracts.model import NAME
 from icetower.errors import ConfigurationError
-from icetower.escalations.matters import mail_address
-from icetower.escalations.sending import Encryption, MailServer, Ways, Webhook
+from icetower.escalations.sending import Channels, Encryption, MailServer, Webhook
+from icetower.escalations.tickets import mail_address
 from icetower.gateway.settings_errors import settings_error
 from icetower.observe.events import Form
 from icetower.recent import CACHE_MAX_BYTES
@@ -111,10 +111,10 @@ class EscalationSettings(_Section):
     """Whether webhooks beyond loopback may be plain HTTP."""
     webhooks: dict[str, WebhookSettings] = {}
 
-    def ways(self, environment: Mapping[str, str]) -> Ways:
+    def channels(self, environment: Mapping[str, str]) -> Channels:
         """What word can be sent by. Raises `ConfigurationError` for what is wrong or missing, without showing it."""
         webhooks = {name: self._webhook(name, webhook, environment) for name, webhook in self.webhooks.items()}
-        return Ways(webhooks, None if self.smtp_host is None else self._mail_server(self.smtp_host, environment))
+        return Channels(webhooks, None if self.smtp_host is None else self._mail_server(self.smtp_host, environment))
 
     def _webhook(self, name: str, webhook: WebhookSettings, environment: Mapping[str, str]) -> Webhook:
         if not NAME.fullmatch(name):

@@ -187,7 +187,7 @@ def open_tower(settings: Settings, ambient: Ambient, *, open_to_all: bool = Fals
     registry = Registry(control, ambient, Lifetimes(server.token_ttl_s, server.token_renewal_max_s))
     ledger = Ledger(control, ambient, lifetime_s=server.key_lifetime_s)
     events, budget = Events(ambient), Budget(server.cache_max_bytes)
-    escalations = Escalations(registry, ambient, settings.escalations.ways(os.environ), events)
+    escalations = Escalations(registry, ambient, settings.escalations.channels(os.environ), events)
     manifests = Manifests(storage, budget=budget)
     bypasses = Bypasses(manifests, ambient, events)
     heads = Heads(

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from starlette.responses import Response
 from starlette.types import Scope, Send
 
-from icetower.gateway.standing import Standing, standing_of
+from icetower.gateway.connection_state import ConnectionState, connection_state_of
 
 PIECE_BYTES = 128 * 1024
 STALLED_S = 1.0
@@ -42,10 +42,10 @@ class SharedResponse(Response):
 class _Answer:
     """One under way."""
 
-    def __init__(self, name: str, parts: Sequence[bytes], standing: Standing, now_s: float) -> None:
+    def __init__(self, name: str, parts: Sequence[bytes], connection_state: ConnectionState, now_s: float) -> None:
         self.name = name
         self.parts = parts
-        self.standing = standing
+        self.connection_state = connection_state
         self.size = sum(map(len, parts))
         self.moved_s = now_s
 
@@ -74,18 +74,18 @@ class Unread:
             await send({"type": "http.response.body", "body": b"".join(parts)})
             return
         loop = asyncio.get_running_loop()
-        answer = _Answer(name, parts, standing_of(scope), loop.time())
+        answer = _Answer(name, parts, connection_state_of(scope), loop.time())
         self._begin(answer)
         try:
             await send({"type": "http.response.start", "status": response.status_code, "headers": response.raw_headers})
             for part in parts:
                 for at in range(0, len(part), PIECE_BYTES):
-                    if answer.standing.lost:
+                    if answer.connection_state.lost:
                         return
                     piece = part[at : at + PIECE_BYTES]  # a copy: what is in the connection's buffer keeps no more
                     await send({"type": "http.response.body", "body": piece, "more_body": True})
                     answer.moved_s = loop.time()
-                    answer.standing.sent_bytes += len(piece)
+                    answer.connection_state.sent_bytes += len(piece)
             await send({"type": "http.response.body", "body": b""})
         finally:
             self._end(answer)
@@ -97,7 +97,7 @@ class Unread:
             if self._users[id(part)] == 1:
                 self.held_bytes += len(part)
         while self.held_bytes > self._max_bytes and (worst := self._worst(answer)) is not None:
-            worst.standing.abort()
+            worst.connection_state.abort()
             self._end(worst)
 
     def _end(self, answer: _Answer) -> None:

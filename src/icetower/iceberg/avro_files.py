@@ -119,25 +119,25 @@ def read_each(
     rename: Rename,
     what: str,
     make: Callable[[dict[str, Any]], T],
-    met: Met[T],
+    cache: RowCache[T],
     most_new: int | None = None,
 ) -> tuple[T, ...]:
-    """What is made of each record, in the file's order; of one whose bytes were met before, what was made then.
+    """What is made of each record, in the file's order; of one with known bytes, what was made of them before.
 
     For files that repeat most of what others say, in any order (`list_reading` is for those of one history). A record
     whose bytes are those of another means the same under the same schema, whatever file it stands in.
 
     Args:
         make: what it raises is raised.
-        met: by one way to make and to rename.
-        most_new: so many records that were not met before are decoded here and now.
+        cache: of one way to make and to rename.
+        most_new: so many records that are not known yet are decoded here and now.
 
     Raises:
         ValidationFailed: as `read`.
-        LongFile: there are more of them; these have been met now.
+        LongFile: there are more of them; these are known now.
     """
-    met.decoded = 0
-    met.most = most_new
+    cache.decoded = 0
+    cache.most = most_new
     try:
         header, body = _split(data)
         raw = header["meta"]["avro.schema"]
@@ -148,28 +148,28 @@ def read_each(
         name = hashlib.blake2b(raw, digest_size=16).hexdigest()
         found: list[T] = []
         for block, count in _unpacked_blocks(codec, header["sync"], body):
-            found += _each_of_block(block, count, schema, name, make, met)
+            found += _each_of_block(block, count, schema, name, make, cache)
     except (*_UNREADABLE, *_UNREADABLE_TOO) as error:
         raise _unreadable(what, error) from error
     return tuple(found)
 
 
 def _each_of_block(
-    block: bytes, count: int, schema: AvroSchema, name: str, make: Callable[[dict[str, Any]], T], met: Met[T]
+    block: bytes, count: int, schema: AvroSchema, name: str, make: Callable[[dict[str, Any]], T], cache: RowCache[T]
 ) -> list[T]:
     found: list[T] = []
     known_from: tuple[str, int, int] | None = None  # key, position and number of the first record that was known
     rows, at = io.BytesIO(block), 0
     while len(found) < count:
         key = f"{name}{_first_text(block, at).decode('latin-1')}"
-        run = met.run(key, block, at, count - len(found))
+        run = cache.run(key, block, at, count - len(found))
         if run is None:
-            met.decoded += 1
-            if met.most is not None and met.decoded > met.most:
-                raise LongFile(f"it has more than {met.most} records that were not met before")
+            cache.decoded += 1
+            if cache.most is not None and cache.decoded > cache.most:
+                raise LongFile(f"it has more than {cache.most} records that were not known")
             rows.seek(at)
             record = cast("dict[str, Any]", fastavro.schemaless_reader(rows, schema, None))
-            run = met.keep(key, block[at : rows.tell()], (make(record),))
+            run = cache.keep(key, block[at : rows.tell()], (make(record),))
         elif known_from is None:
             known_from = key, at, len(found)
         at += len(run[0])
@@ -177,11 +177,11 @@ def _each_of_block(
     if known_from is not None:
         key, start, number = known_from
         if count - number > 1:  # the next list repeats it, most likely
-            met.keep_run(key, block[start:at], tuple(found[number:]))
+            cache.keep_run(key, block[start:at], tuple(found[number:]))
     return found
 
 
-class Met(Generic[T]):
+class RowCache(Generic[T]):
     """Records by their very bytes, and what was made of them, one by one and in runs; the most recently used.
 
     Args:

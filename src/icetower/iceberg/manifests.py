@@ -59,21 +59,21 @@ _ENTRY_NAMES = names_by_id([manifest_schema(1, _NO_PARTITION), manifest_schema(3
 
 
 def read_manifest_list(
-    data: bytes, met: avro_files.Met[ManifestFile] | None = None, *, most_new: int | None = None
+    data: bytes, cache: avro_files.RowCache[ManifestFile] | None = None, *, most_new: int | None = None
 ) -> tuple[ManifestFile, ...]:
     """The rows of a manifest list, in the file's order.
 
     Args:
-        met: rows of other lists. A list repeats nearly all of its parent's, and a client writes them as it always does.
-        most_new: so many rows that were not met before are decoded here and now.
+        cache: rows of other lists. A list repeats nearly all of its parent's, byte by byte.
+        most_new: so many rows that are not known yet are decoded here and now.
 
     Raises:
         ValidationFailed: not a readable manifest list.
         LongFile: it has more of them.
     """
-    if met is not None:
+    if cache is not None:
         what = "the manifest list"
-        return avro_files.read_each(data, rename=list_name, what=what, make=_row, met=met, most_new=most_new)
+        return avro_files.read_each(data, rename=list_name, what=what, make=_row, cache=cache, most_new=most_new)
     file = avro_files.read(data, rename=list_name, what="the manifest list")
     return tuple(map(_row, file.records))
 

@@ -164,7 +164,7 @@ def columns_of(struct_type: Mapping[str, Any], prefix: str = "") -> Iterator[tup
 
 
 def partition_key(partition: Sequence[Any]) -> tuple[Any, ...]:
-    """What to compare and hash instead of a partition tuple, so that partitions are told apart as Iceberg does.
+    """What to compare and hash instead of a partition tuple, so that partitions differ where they do for Iceberg.
 
     To Python NaN differs from NaN, and -0.0 doesn't from 0.0.
     """

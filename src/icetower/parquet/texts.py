@@ -115,18 +115,18 @@ class _Page:
         self.unpacked_bytes = whole(header, 2)
         self._packed = packed
         self._codec = codec
-        told = inner(header, {_DATA: 5, _DICTIONARY: 7, _DATA_V2: 8}.get(self.kind, 0))
-        self.values_count = whole(told, 1)
-        encoding = whole(told, 4 if self.kind == _DATA_V2 else 2)
+        header = inner(header, {_DATA: 5, _DICTIONARY: 7, _DATA_V2: 8}.get(self.kind, 0))
+        self.values_count = whole(header, 1)
+        encoding = whole(header, 4 if self.kind == _DATA_V2 else 2)
         self.is_plain = encoding == _PLAIN or self.kind == _DICTIONARY
         if encoding != _PLAIN and encoding not in _DICTIONARIES:
             raise ValueError(f"a page has the encoding {encoding}")
         self._levels_bytes = 0
         if self.kind == _DATA_V2:
-            self._levels_bytes = whole(told, 5)
-            if whole(told, 6) or not 0 <= self._levels_bytes <= min(len(packed), self.unpacked_bytes):
+            self._levels_bytes = whole(header, 5)
+            if whole(header, 6) or not 0 <= self._levels_bytes <= min(len(packed), self.unpacked_bytes):
                 raise ValueError("a page has levels of repetition, or longer levels than it is itself")
-            if told.get(7) is False:
+            if header.get(7) is False:
                 self._codec = None
         if self.unpacked_bytes < 0 or self.values_count < 0:
             raise ValueError("a page has a negative size")

@@ -40,7 +40,7 @@ def in_force(connection: Connection, names: Iterable[str]) -> dict[str, tuple[Ro
     return {person.name: (person, latest.get(person.contract)) for person in people}
 
 
-def standings(connection: Connection, names: Sequence[str]) -> dict[str, tuple[str, int] | None]:
+def bindings(connection: Connection, names: Sequence[str]) -> dict[str, tuple[str, int] | None]:
     """Principal → its contract and that contract's version; None where that is revoked."""
     found: dict[str, tuple[str, int] | None] = {}
     for name, (row, latest) in in_force(connection, names).items():

@@ -22,7 +22,7 @@ from icetower.database import Database, Together
 from icetower.errors import AlreadyExists, BadRequest, NotAuthenticated, NotFound, Unavailable
 from icetower.registry import tokens, versions
 from icetower.registry.principals import Principal, administrator
-from icetower.registry.queries import count_change, in_force, live_credentials, number_of_changes, standings
+from icetower.registry.queries import bindings, count_change, in_force, live_credentials, number_of_changes
 from icetower.registry.schema import credentials, principals
 from icetower.registry.sql import migrate, take_write_lock
 from icetower.registry.versions import Applied, ContractVersion, Proposal
@@ -48,10 +48,10 @@ class _Known:
 
     number: int = -1
     acting: dict[str, tuple[Principal, int | None]] = field(default_factory=dict[str, tuple[Principal, int | None]])
-    standings: dict[str, tuple[str, int] | None] = field(default_factory=dict[str, tuple[str, int] | None])
+    bindings: dict[str, tuple[str, int] | None] = field(default_factory=dict[str, tuple[str, int] | None])
 
     def __len__(self) -> int:
-        return len(self.acting) + len(self.standings)
+        return len(self.acting) + len(self.bindings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,19 +196,19 @@ class Registry:
 
         return await self._ask(work)
 
-    async def standings(self, names: Sequence[str]) -> dict[str, tuple[str, int]]:
+    async def bindings(self, names: Sequence[str]) -> dict[str, tuple[str, int]]:
         """Principal → its contract and that contract's version, as they stand now; the revoked ones are left out."""
 
         known = self._known
 
         def work(connection: Connection) -> _Known:
             number = number_of_changes(connection)
-            lacking = [name for name in names if number != known.number or name not in known.standings]
-            return _Known(number, standings=standings(connection, lacking))
+            lacking = [name for name in names if number != known.number or name not in known.bindings]
+            return _Known(number, bindings=bindings(connection, lacking))
 
         read = await self._ask(work)
-        standing = self._now_known(known, read).standings
-        found = ((name, standing.get(name)) for name in names)
+        binding = self._now_known(known, read).bindings
+        found = ((name, binding.get(name)) for name in names)
         return {name: each for name, each in found if each is not None}
 
     def _now_known(self, known: _Known, read: _Known) -> _Known:
@@ -216,7 +216,7 @@ class Registry:
         self.number = max(self.number, read.number)
         if read.number == known.number:
             known.acting.update(read.acting)
-            known.standings.update(read.standings)
+            known.bindings.update(read.bindings)
         else:
             self._known = read
         if len(self._known) > KNOWN_MAX:

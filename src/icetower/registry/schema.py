@@ -41,7 +41,7 @@ contracts = Table(
 changes = Table("registry_changes", metadata, Column("number", BigInteger, nullable=False))
 
 # What waits for a person: an agent that was stopped (`kind` escalation), or one that asks for partitions (request).
-matters = Table(
+tickets = Table(
     "registry_matters",
     metadata,
     Column("id", String(36), primary_key=True),

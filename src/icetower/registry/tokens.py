@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Row, delete, func, insert, select
 
 from icetower.errors import Forbidden
-from icetower.registry.queries import count_change, live_credentials, same, standings
+from icetower.registry.queries import bindings, count_change, live_credentials, same
 from icetower.registry.schema import credentials
 
 SECOND_MS = 1_000
@@ -67,7 +67,7 @@ def grantor(connection: Connection, request: Request) -> Row[Any] | None:
     is_secret = row.issued_from is None
     if request.client_id is not None and not (is_secret and same(row.principal, request.client_id)):
         return None
-    found = standings(connection, [row.principal])
+    found = bindings(connection, [row.principal])
     if found.get(row.principal) is not None:
         return row
     if is_secret and row.principal in found:

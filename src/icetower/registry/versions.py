@@ -150,7 +150,7 @@ def revoke(connection: Connection, name: str, author: Author, *, named_only: boo
         named_only: the author must be named in the contract's `revocation`.
 
     Raises:
-        Forbidden: the author is not; that there is no such contract is not told, then.
+        Forbidden: the author is not. Then it is not said whether there is such a contract.
         NotFound: there is none.
     """
     versions = history(connection, name)

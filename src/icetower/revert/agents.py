@@ -11,7 +11,7 @@ from icetower.audit.items import key_of
 from icetower.audit.list_reading import ListReader
 from icetower.audit.roots import rooted
 from icetower.audit.shapes import check_shape
-from icetower.audit.telling import called
+from icetower.audit.wording import called
 from icetower.errors import BadRequest, NotFound, ValidationFailed
 from icetower.iceberg.manifests import DataFile, Manifest, read_manifest, read_manifest_list
 from icetower.iceberg.metadata import MAIN, ancestors
@@ -95,14 +95,14 @@ class Agent:
         blind = next((c for c in walk.line.commits[max(min(own) - shift, 0) :] if c.delta.blind), None)
         if blind is not None:
             raise BadRequest(
-                f"what {called(blind.snapshot)} did cannot be told: a manifest or manifest list is gone "
+                f"what {called(blind.snapshot)} did cannot be determined: a manifest or manifest list is gone "
                 "(icetower audit names it)",
                 rule="revert.blind",
             )
         chosen = {position - shift: files for position, files in own.items()}
         before = frozenset(snapshot["snapshot-id"] for snapshot in chain[: min(own)])
         unread = Unread(self._head.metadata, before, promises)
-        known = (walk.line, walk.standing, walk.cycles, unread, chosen, self._head.format_version)
+        known = (walk.line, walk.live_files, walk.cycles, unread, chosen, self._head.format_version)
         plan = await walk.ask(lambda: Reverting(*known).plan())
         return replace(plan, reverts=tuple(chain[at]["snapshot-id"] for at in sorted(reverts)))
 
@@ -117,13 +117,14 @@ class Agent:
                 step = ListReader().step(await self._source.read(path))
             except (NotFound, ValidationFailed) as error:
                 raise BadRequest(
-                    f"what came before {called(oldest)} cannot be told: its manifest list is gone or cannot be read",
+                    f"what came before {called(oldest)} cannot be determined: its manifest list is gone or cannot be "
+                    "read",
                     rule="revert.blind",
                 ) from error
             parent = Snapshot(rooted(oldest, step, self._head.snapshots)).parent_id
         if parent is not None:
             raise BadRequest(
-                f"what {self._wanted.agent} has committed since then cannot be told: history begins with "
+                f"what {self._wanted.agent} has committed since then cannot be determined: history begins with "
                 f"{called(oldest)}, and its parent has expired. Name a time after that snapshot",
                 rule="revert.expired",
             )
@@ -179,7 +180,7 @@ class Agent:
         wanted = {item.key for item in plan.remove}
         holding = [
             path
-            for path, body in self._walk.standing.held.items()
+            for path, body in self._walk.live_files.held.items()
             if any(item.key in wanted and item.status != DELETED for item in body.items)
         ]
         manifests = {path: await self._manifest(path) for path in holding}

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from icetower.audit.commits import Commit, Line
 from icetower.audit.cycles import Cycles
 from icetower.audit.items import Item
-from icetower.audit.standing import Standing
-from icetower.audit.telling import called, listed, name, names, partition_of, place_name
+from icetower.audit.live_files import LiveFiles
+from icetower.audit.wording import called, listed, name, names, partition_of, place_name
 from icetower.iceberg.deletes import Place, is_unpartitioned
 from icetower.revert.unread import Unread
 
@@ -79,7 +79,7 @@ class Reverting:
     """
 
     line: Line
-    standing: Standing
+    live_files: LiveFiles
     cycles: Cycles
     unread: Unread
     chosen: Mapping[int, frozenset[str] | None]
@@ -143,7 +143,7 @@ class Reverting:
         """Whether deletes are about a file that is not there any more at this point of the line."""
         if item.target is None or item.target in self._extra:
             return False
-        never = item.target not in self.line.gone and self.standing.live(item.target) is None
+        never = item.target not in self.line.gone and self.live_files.live(item.target) is None
         return never or item.target in self._gone
 
     def _check_replaced(self, commit: Commit) -> None:
@@ -165,7 +165,9 @@ class Reverting:
             if back:
                 self._depend(commit, f"deleted by equality where {names(back)} lay: rows of it may be meant")
         elif any(each.is_data and each.place == item.place for each in self._extra.values()):
-            self._depend(commit, f"deleted rows in {partition_of(item, self.standing.specs)}: some may be the agent's")
+            self._depend(
+                commit, f"deleted rows in {partition_of(item, self.live_files.specs)}: some may be the agent's"
+            )
 
     def _check_reads(self, commit: Commit) -> None:
         """Whether a commit has read what is taken back, or may have: where nothing says that, it may (trap R11)."""
@@ -188,7 +190,7 @@ class Reverting:
             why = f"{called(commit.snapshot)} may have read what the agent wrote: nothing says what it has read"
             self._found[Dependency(commit.id, why, certain=False)] = None
         elif owned:
-            where = listed([place_name(*place, self.standing.specs) for place in owned])
+            where = listed([place_name(*place, self.live_files.specs) for place in owned])
             # An append may have read nothing at all; whatever replaces or deletes has read what it owns.
             certain = commit.operation != "append"
             reads = f"{'reads' if certain else 'may have read'} {where} by its contract (read_scope: owned)"
@@ -216,7 +218,7 @@ class Reverting:
         """Deletes of what will not be there are left out."""
         for item in self._missing.values():
             if not item.is_data and item.target is not None:
-                stays = self.standing.live(item.target) is not None and item.target not in self._extra
+                stays = self.live_files.live(item.target) is not None and item.target not in self._extra
                 if not stays and item.target not in self._missing:
                     continue
             yield item
@@ -228,10 +230,13 @@ class Reverting:
             self._refuse(item, "format version 3 takes no position delete files any more")
         elif item.is_data:
             live = [
-                i for kept in (self.standing.equality, self.standing.loose) for g in kept.values() for i in g.values()
+                i
+                for kept in (self.live_files.equality, self.live_files.loose)
+                for g in kept.values()
+                for i in g.values()
             ]
             left = [each for each in (*live, *self._wide) if self._applied(each, item)]
-            left += self.standing.deletes_of(item.path)
+            left += self.live_files.deletes_of(item.path)
             kept = [each for each in left if each.key not in self._extra]
             if kept:
                 self._refuse(item, f"{names(kept)} deletes rows of it, and would not reach it any more")
@@ -246,7 +251,7 @@ class Reverting:
         return deletes.sequence_number >= data.sequence_number and deletes.place == data.place
 
     def _reaches(self, deletes: Item, data: Item) -> bool:
-        spec = self.standing.specs.get(deletes.spec_id)
+        spec = self.live_files.specs.get(deletes.spec_id)
         return spec is None or is_unpartitioned(spec) or deletes.place == data.place
 
     def _refuse(self, item: Item, why: str) -> None:

@@ -43,7 +43,7 @@ log = logging.getLogger("icetower")
 
 class Lifecycle:
     """Args:
-    ledger: is told of registrations before they happen; None where there is none.
+    ledger: registrations are kept in it before they happen; None where there is none.
     client_code: values of properties by which clients may load code.
     """
 
@@ -132,7 +132,7 @@ class Lifecycle:
             return await self._created_before(admitted, error)
 
     async def _created_before(self, admitted: Admitted, error: AlreadyExists) -> HeadState:
-        """The table, where this very commit has created it: told 409, its client would delete its files (trap A3)."""
+        """The table, where this very commit has created it: upon 409, its client would delete its files (trap A3)."""
         head = await self._heads.load(admitted.identifier)
         uuids = {str(update["uuid"]).lower() for update in admitted.updates.of("assign-uuid")}
         same = uuids == {str(head.metadata.get("table-uuid")).lower()}
@@ -225,7 +225,7 @@ class Lifecycle:
             try:
                 await self._ledger.confirm_history(table, number, _last_number(head))
             except Exception:  # it is registered; keys that it has left behind are answered 422 then
-                log.exception("the ledger could not be told that %s was registered", identifier)
+                log.exception("the ledger could not keep that %s was registered", identifier)
         return head
 
     async def _check_alone(self, identifier: Identifier, head: HeadState, place: str) -> None:

@@ -1,4 +1,4 @@
-"""`Standing`: what is live on a branch, as far as the audit has had to open it. Pure.
+"""`LiveFiles`: what is live on a branch, as far as the audit has had to open it. Pure.
 
 A file is live in exactly one manifest, and it leaves the table only with that manifest. So an audit that begins in the
 middle of a history opens none of the manifests that were there before: each is opened when it leaves the list, or when
@@ -55,7 +55,7 @@ _ORDER = {DELETED: 0, EXISTING: 1, ADDED: 2}
 
 
 @dataclass
-class Standing:
+class LiveFiles:
     """The live files of a branch.
 
     Attributes:
@@ -196,18 +196,18 @@ class Standing:
         added: list[Item] = []
         carried: list[tuple[Item, Item]] = []
         tombstones: list[Item] = []
-        told: set[str] = set()
+        dropped: set[str] = set()
         # What was removed, what is carried on, what is new: in this order, so that each takes what is meant by it.
         fresh = [item for read in entered.values() if read is not None for item in read.fresh]
         for item in sorted(fresh, key=lambda item: _ORDER[item.status]):
             if item.status == DELETED:
                 if item.snapshot_id == snapshot_id:
                     tombstones.append(item)
-                    told.add(item.key)
+                    dropped.add(item.key)
                 continue
             known = before.get(item.key)
             # One that says it is new is new, where its commit also says that it removed the old one.
-            if known and not (item.status == ADDED and item.key in told):
+            if known and not (item.status == ADDED and item.key in dropped):
                 carried.append((known.pop(0), item))
             else:
                 added.append(item)

@@ -9,7 +9,8 @@ import pytest
 from icetower.contracts.document import load
 from icetower.contracts.model import Operation
 from icetower.errors import BadRequest, ConfigurationError
-from icetower.escalations.matters import (
+from icetower.escalations.sending import Encryption
+from icetower.escalations.tickets import (
     Kind,
     Wanted,
     check_escalation,
@@ -19,7 +20,6 @@ from icetower.escalations.matters import (
     subject_of,
     wanted,
 )
-from icetower.escalations.sending import Encryption
 from icetower.gateway.settings import EscalationSettings
 from icetower.observe.events import one_line
 from icetower.protocol.names import Identifier
@@ -165,7 +165,7 @@ def test_a_contract_without_the_clause_is_as_good() -> None:
 
 
 def test_settings_name_variables_and_the_ways_have_what_is_in_them() -> None:
-    ways = EscalationSettings.model_validate(
+    channels = EscalationSettings.model_validate(
         {
             "smtp_host": "mail.example.com",
             "smtp_user": "icetower",
@@ -175,13 +175,13 @@ def test_settings_name_variables_and_the_ways_have_what_is_in_them() -> None:
                 "here": {"url": "http://127.0.0.1:9/x"},
             },
         }
-    ).ways({"HOOK": "s3cret", "ICETOWER_SMTP_PASSWORD": "pa55word"})
-    assert ways.webhooks["oncall"].secret == "s3cret"
-    assert ways.webhooks["here"].secret is None
-    assert ways.mail_server is not None
-    assert (ways.mail_server.port, ways.mail_server.encryption) == (587, Encryption.STARTTLS)
-    assert (ways.mail_server.user, ways.mail_server.password) == ("icetower", "pa55word")
-    assert EscalationSettings().ways({}).mail_server is None
+    ).channels({"HOOK": "s3cret", "ICETOWER_SMTP_PASSWORD": "pa55word"})
+    assert channels.webhooks["oncall"].secret == "s3cret"
+    assert channels.webhooks["here"].secret is None
+    assert channels.mail_server is not None
+    assert (channels.mail_server.port, channels.mail_server.encryption) == (587, Encryption.STARTTLS)
+    assert (channels.mail_server.user, channels.mail_server.password) == ("icetower", "pa55word")
+    assert EscalationSettings().channels({}).mail_server is None
 
 
 HOST = {"smtp_host": "mail.example.com", "sender": "icetower@example.com"}
@@ -207,11 +207,11 @@ HOST = {"smtp_host": "mail.example.com", "sender": "icetower@example.com"}
 )
 def test_settings_that_cannot_be_are_refused_without_showing_them(settings: dict[str, Any], named: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
-        EscalationSettings.model_validate(settings).ways({})
+        EscalationSettings.model_validate(settings).channels({})
     assert named in caught.value.message
     assert "t0ken" not in caught.value.message
 
 
 def test_plain_http_may_be_allowed() -> None:
     settings = {"plain_webhooks": True, "webhooks": {"a": {"url": "http://hooks.example.com/x"}}}
-    assert EscalationSettings.model_validate(settings).ways({}).webhooks["a"].url == "http://hooks.example.com/x"
+    assert EscalationSettings.model_validate(settings).channels({}).webhooks["a"].url == "http://hooks.example.com/x"

@@ -14,7 +14,7 @@ from collections import OrderedDict, deque
 
 from starlette.types import Scope
 
-from icetower.gateway.standing import standing_of
+from icetower.gateway.connection_state import connection_state_of
 from icetower.gateway.token_rates import network_of
 from icetower.registry.registry import hash_of
 
@@ -31,7 +31,7 @@ _LOOK_S = 0.002
 _ROUTES = {"/healthz": "health", "/readyz": "health", "/v1/oauth/tokens": "token"}
 
 
-class Strangers:
+class UnknownCallers:
     """One for a tower.
 
     Args:
@@ -71,7 +71,7 @@ class Strangers:
         self._held.setdefault(name, deque()).append(turn)
         if self._look is None:
             self._look = loop.call_later(_LOOK_S, self._go_on, loop)
-        return await standing_of(scope).wait(turn)
+        return await connection_state_of(scope).wait(turn)
 
     def right(self, bearer: str) -> None:
         """A bearer was right: the requests that bring it need no turn."""

@@ -1,6 +1,6 @@
 """What waits for a person: an agent that was stopped at a table, or one that asks for partitions. Pure.
 
-A matter is open until an administrator closes it. Of one thing there is one open matter at most: `subject` names it.
+A ticket is open until an administrator closes it. There is at most one open ticket for a subject.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ FAILURES_SHOWN = 20
 
 
 class Kind(StrEnum):
-    """What a matter is."""
+    """The kinds of tickets."""
 
     ESCALATION = "escalation"
     REQUEST = "request"
 
 
 class Decision(StrEnum):
-    """How a matter was closed: an escalation is `closed`, a request granted or denied."""
+    """How a ticket was closed: an escalation is `closed`, a request granted or denied."""
 
     CLOSED = "closed"
     GRANTED = "granted"
@@ -49,8 +49,8 @@ DECISIONS: Mapping[Kind, frozenset[Decision]] = {
 }
 
 
-class Way(StrEnum):
-    """How word of a matter is sent."""
+class Channel(StrEnum):
+    """How a notification of a ticket is sent."""
 
     MAIL = "mail"
     WEBHOOK = "webhook"
@@ -58,7 +58,7 @@ class Way(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """How far word of a matter has come.
+    """One notification of a ticket, and how far it has come.
 
     Attributes:
         address: of mail; for a webhook its name in the tower's settings.
@@ -66,7 +66,7 @@ class Delivery:
         fault: what the last attempt failed with.
     """
 
-    way: Way
+    channel: Channel
     address: str
     attempts: int = 0
     next_ms: int | None = None
@@ -83,7 +83,7 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True)
 class Closing:
-    """Who closed a matter, when, how, and in which words."""
+    """Who closed a ticket, when, how, and the note."""
 
     at_ms: int
     by: str
@@ -92,8 +92,8 @@ class Closing:
 
 
 @dataclass(frozen=True, slots=True)
-class Matter:
-    """One matter.
+class Ticket:
+    """One ticket.
 
     Attributes:
         subject: what it is about, as a hash.
@@ -147,7 +147,7 @@ class Matter:
             "note": closing and closing.note,
             "deliveries": [
                 {
-                    "way": delivery.way.value,
+                    "way": delivery.channel.value,
                     "address": delivery.address,
                     "state": delivery.state,
                     "attempts": delivery.attempts,
@@ -161,7 +161,7 @@ class Matter:
 
 
 def subject_of(kind: Kind, principal: str, *parts: str) -> str:
-    """What a matter is about, as a hash (hex). The parts are kept apart, whatever characters they have."""
+    """The subject of a ticket, as a hash (hex). The parts are kept apart, whatever characters they have."""
     digest = hashlib.sha256()
     for part in (kind.value, principal, *parts):
         data = part.encode("utf-8", "surrogatepass")
@@ -203,7 +203,7 @@ class Wanted:
 
     @property
     def details(self) -> dict[str, Any]:
-        """What a matter says of it."""
+        """The details of the ticket for it."""
         operations = [operation.value for operation in self.operations]
         return {"partitions": list(self.partitions), "operations": operations, "reason": self.reason}
 
@@ -241,7 +241,7 @@ def wanted(table: str, partitions: Sequence[str], operations: Sequence[str], rea
 
 
 def checked_note(note: str) -> str:
-    """The words with which a matter is closed. Raises `BadRequest`."""
+    """The note with which a ticket is closed, in its stored form. Raises `BadRequest`."""
     if not note.strip() or len(note) > TEXT_CHARACTERS_MAX:
         raise _wrong("note", f"needs 1 to {TEXT_CHARACTERS_MAX} characters: what was found, and what was done")
     return _lines(note)
@@ -304,10 +304,10 @@ def check_escalation(contract: Contract, webhooks: Sequence[str], *, mails: bool
             rule="contract.escalation",
         )
     if clause.webhook is None and not mails:
-        untold = (
-            f"contract {contract.name}: nobody will be told of its escalations: it names no webhook, and this tower "
-            "sends no mail ([escalations] smtp_host). They stop the agent all the same, and stand in `icetower "
+        warning = (
+            f"contract {contract.name}: nobody will be notified of its escalations: it names no webhook, and this "
+            "tower sends no mail ([escalations] smtp_host). They stop the agent all the same, and stand in `icetower "
             "escalations list`"
         )
-        return [untold]
+        return [warning]
     return []

@@ -1,4 +1,4 @@
-"""What a connection and the application know of each other: it travels in the scope of each request.
+"""`ConnectionState`: what a connection and the application tell each other; it travels in the scope of each request.
 
 The application says that a credential was right, and that a request is held before anything is looked up. The
 connection goes by it where there are too many connections, and says when it has gone.
@@ -10,14 +10,14 @@ import asyncio
 from collections.abc import Callable, MutableMapping
 from typing import Any
 
-_STANDING = "icetower.standing"
+_CONNECTION_STATE = "icetower.connection"
 
 
 def _nothing() -> None:
     """Where there is no connection."""
 
 
-class Standing:
+class ConnectionState:
     """One for each connection.
 
     Args:
@@ -68,12 +68,12 @@ class Standing:
             self._turn.set_result(False)
 
 
-def attach(scope: MutableMapping[str, Any], standing: Standing) -> None:
-    """Have a request carry its connection's standing."""
-    scope[_STANDING] = standing
+def attach(scope: MutableMapping[str, Any], connection_state: ConnectionState) -> None:
+    """Let a request carry the state of its connection."""
+    scope[_CONNECTION_STATE] = connection_state
 
 
-def standing_of(scope: MutableMapping[str, Any]) -> Standing:
-    """The standing of the connection that a request came by; a new one where it came by none."""
-    found = scope.get(_STANDING)
-    return found if isinstance(found, Standing) else Standing()
+def connection_state_of(scope: MutableMapping[str, Any]) -> ConnectionState:
+    """The state of the connection that a request came by; a new one where it came by none."""
+    found = scope.get(_CONNECTION_STATE)
+    return found if isinstance(found, ConnectionState) else ConnectionState()
