@@ -60,23 +60,21 @@ class Compiled:
         """Where the values from `low` to `high` lie, of which there are `count` (None: more than can be listed)."""
         if self.values is not None:
             held = sum(value is not None and low <= value <= high for value in self.values)
-            return Membership.OUTSIDE if not held else _membership_of_all(held == count)
+            return Membership.OUTSIDE if not held else _inside_if(held == count)
         if (self.end is not None and low >= self.end) or (self.start is not None and high < self.start):
             return Membership.OUTSIDE
-        return _membership_of_all((self.start is None or low >= self.start) and (self.end is None or high < self.end))
+        return _inside_if((self.start is None or low >= self.start) and (self.end is None or high < self.end))
 
     def of_prefix(self, prefix: Any) -> Membership:
         """Where all texts lie that begin with `prefix` (or all byte strings)."""
         if self.values is not None:
-            return _membership_unless_any(
-                not any(value is not None and value.startswith(prefix) for value in self.values)
-            )
+            return _outside_if(not any(value is not None and value.startswith(prefix) for value in self.values))
         start, end = self.start, self.end
         if end is not None and (prefix >= end):
             return Membership.OUTSIDE
         if start is not None and start > prefix and not start.startswith(prefix):
             return Membership.OUTSIDE
-        return _membership_of_all((start is None or prefix >= start) and (end is None or not end.startswith(prefix)))
+        return _inside_if((start is None or prefix >= start) and (end is None or not end.startswith(prefix)))
 
     def of_some(self, values: Collection[Any]) -> Membership:
         """Where a few values lie, one of which it is."""
@@ -88,11 +86,11 @@ def _membership(held: bool) -> Membership:
     return Membership.INSIDE if held else Membership.OUTSIDE
 
 
-def _membership_of_all(held: bool) -> Membership:
+def _inside_if(held: bool) -> Membership:
     return Membership.INSIDE if held else Membership.PARTLY
 
 
-def _membership_unless_any(apart: bool) -> Membership:
+def _outside_if(apart: bool) -> Membership:
     return Membership.OUTSIDE if apart else Membership.PARTLY
 
 
