@@ -15,7 +15,7 @@ from icetower.contracts.terms import Layout
 from icetower.errors import ValidationFailed
 from icetower.iceberg.partitions import spec_of
 from icetower.protocol.names import Identifier
-from icetower.recent import Same, bounded_cache, weight_of_schemas
+from icetower.recent import IdentityKey, bounded_cache, weight_of_schemas
 
 FIELDS = [{"id": 1, "name": "ts", "type": "timestamptz"}, {"id": 2, "name": "region", "type": "string"}]
 DAY = {"name": "ts_day", "transform": "day", "source-id": 1, "field-id": 1000}
@@ -38,15 +38,21 @@ class Thing:
 
 def test_only_the_very_same_objects_in_the_same_order_are_the_same() -> None:
     one, other = Thing(), Thing()
-    assert Same(one, other) == Same(one, other)
-    assert hash(Same(one, other)) == hash(Same(one, other))
-    for different in (Same(other, one), Same(one), Same(one, other, one), Same(Thing(), other), (one, other)):
-        assert Same(one, other) != different
+    assert IdentityKey(one, other) == IdentityKey(one, other)
+    assert hash(IdentityKey(one, other)) == hash(IdentityKey(one, other))
+    for different in (
+        IdentityKey(other, one),
+        IdentityKey(one),
+        IdentityKey(one, other, one),
+        IdentityKey(Thing(), other),
+        (one, other),
+    ):
+        assert IdentityKey(one, other) != different
 
 
 def test_it_keeps_its_objects_so_that_no_others_take_their_place() -> None:
     thing = Thing()
-    seen, key = weakref.ref(thing), Same(thing)
+    seen, key = weakref.ref(thing), IdentityKey(thing)
     del thing
     gc.collect()
     assert seen() is key.parts[0]
@@ -122,7 +128,7 @@ def test_schemas_of_tables_that_are_gone_are_kept_within_a_bound_of_bytes() -> N
     gc.collect()
     left = [found for found in (each() for each in seen) if found is not None]
     assert 1 <= len(left) <= 11
-    assert sum(weight_of_schemas(Same(each)) for each in left) <= 16 * 1024 * 1024
+    assert sum(weight_of_schemas(IdentityKey(each)) for each in left) <= 16 * 1024 * 1024
 
 
 def test_the_newest_results_are_kept_within_a_bound_of_bytes() -> None:

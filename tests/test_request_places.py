@@ -54,7 +54,7 @@ def numbered(name: str, count: int) -> list[str]:
 
 def test_who_is_alone_is_held_by_nothing_and_who_is_not_has_an_equal_part() -> None:
     async def story() -> None:
-        crowd = Crowd(Places(deadline_s=3600, places_max=12))
+        crowd = Crowd(Places(deadline_s=3600, slots_max=12))
         await crowd.send(*numbered("greedy", 100))
         assert len(crowd.under_way) == 100
         await crowd.send(*numbered("ann", 3))
@@ -83,7 +83,7 @@ def test_who_is_alone_is_held_by_nothing_and_who_is_not_has_an_equal_part() -> N
 
 def test_a4_who_was_held_until_the_deadline_goes_on_and_who_hangs_up_leaves_no_trace() -> None:
     async def story() -> None:
-        places = Places(deadline_s=0.01, places_max=2)
+        places = Places(deadline_s=0.01, slots_max=2)
         crowd = Crowd(places)
         await crowd.send("ann.1", "bob.1")
         held = await crowd.send("ann.2", "ann.3")

@@ -1,5 +1,4 @@
-"""What caches are made of: the most recently used of a kind, by weight; the memory that caches share; and keys that
-need no look inside."""
+"""`Recent`, a cache of the most recently used by weight; `Budget`, the memory that caches share; and identity keys."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ ENTRY_BYTES = 420
 """What a cache takes for an entry besides the item and the characters of its key."""
 
 
-class Same:
+class IdentityKey:
     """Stands for some objects themselves: equal to what stands for the very same ones, whatever they hold.
 
     A key for what is derived from objects that are replaced and never changed. It keeps them, so that no others can
@@ -43,7 +42,9 @@ class Same:
 
     def __eq__(self, other: object) -> bool:
         return (
-            isinstance(other, Same) and len(self.parts) == len(other.parts) and all(map(is_, self.parts, other.parts))
+            isinstance(other, IdentityKey)
+            and len(self.parts) == len(other.parts)
+            and all(map(is_, self.parts, other.parts))
         )
 
 
@@ -82,7 +83,7 @@ def bounded_cache(max_bytes: int, weigh: Callable[[K], int]) -> Callable[[Callab
     return wrap
 
 
-def weight_of_schemas(schemas: Same) -> int:
+def weight_of_schemas(schemas: IdentityKey) -> int:
     """About what the schemas of a table, and the columns that are made of them, take in memory."""
     return ENTRY_BYTES + _SCHEMA_FACTOR * sum(len(to_json(schema)) for schema in schemas.parts)
 
@@ -96,7 +97,7 @@ class Budget:
         lists.put(path, listing, bytes_of(listing))
 
     Every cache states its weights in real bytes: what an entry takes in memory, not the length of its file. Work in
-    progress may hold memory of the same budget (`Held`); caches make room for it.
+    progress may hold memory of the same budget (`Reservation`); caches make room for it.
 
     Attributes:
         used_bytes: what caches and work hold now.
@@ -153,7 +154,7 @@ class Budget:
             oldest.evict()
 
 
-class Held:
+class Reservation:
     """Memory of a budget that work in progress holds: it is counted, and never evicted."""
 
     def __init__(self, budget: Budget) -> None:

@@ -17,7 +17,7 @@ from icetower.iceberg import metadata as table_metadata
 from icetower.iceberg.growing import Growing
 from icetower.iceberg.puffin import BlobAt
 from icetower.protocol.names import Identifier
-from icetower.recent import ENTRY_BYTES, Budget, Held, Recent
+from icetower.recent import ENTRY_BYTES, Budget, Recent, Reservation
 from icetower.table.keys import KeyRecord
 from verify.kit.storage import MemoryStorage
 
@@ -74,7 +74,7 @@ def test_one_large_entry_pushes_out_thousands_of_small_ones() -> None:
     large.put("a", b"", 7 * MIB)
     assert 0 < len(small) < 1_000
     assert budget.used_bytes == small.weight + large.weight <= budget.max_bytes
-    Held(budget).take(budget.max_bytes)
+    Reservation(budget).take(budget.max_bytes)
     assert (len(small), len(large)) == (0, 0)
 
 
@@ -82,7 +82,7 @@ def test_work_in_progress_takes_of_the_same_memory_and_is_not_evicted() -> None:
     budget = Budget(10_000)
     cache: Recent[int] = budget.cache("cache")
     cache.put("a", 0, 5_000)
-    held = Held(budget)
+    held = Reservation(budget)
     held.take(9_000)
     assert not cache
     assert budget.used_bytes == budget.held_bytes == 9_000

@@ -69,7 +69,7 @@ cut-off: key.gone ask_owner
     is unknown whether it was rolled back before. Look for its rows, and if they are missing, write them under a
     new key
 torn: key.gone ask_owner
-    of the commit under {name}, snapshot {id} is in the table, and what came with it was rolled back and has
+    the commit under {name} was partly rolled back: of its snapshots, {id} is in the table, and the others have
     expired. Look for its rows, and write what is missing under a new key
 gone: key.gone ask_owner
     the commit under {name} landed as snapshot {id}, which db.t does not have: it was rolled back, or removed

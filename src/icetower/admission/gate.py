@@ -300,11 +300,11 @@ class Gate:
 
     async def _check_progress(self, facts: Facts, admitted: Admitted) -> None:
         """contract.summary: the progress of a sink is its own principal's to write."""
-        tellers = progress.tellers_of(facts.principal, facts.table, facts.base, admitted.changes)
-        if tellers:
-            bindings = await self._bindings.bindings(sorted(set(tellers.values())))
+        sink_owners = progress.sink_owners(facts.principal, facts.table, facts.base, admitted.changes)
+        if sink_owners:
+            bindings = await self._bindings.bindings(sorted(set(sink_owners.values())))
             others = {name for name, (contract, _) in bindings.items() if contract != facts.contract.name}
-            progress.check_progress(facts.principal, facts.table, tellers, others)
+            progress.check_progress(facts.principal, facts.table, sink_owners, others)
 
 
 async def check_proofs(gate: Gate, facts: Facts, admitted: Admitted) -> None:

@@ -21,7 +21,7 @@ from icetower.table.sinks import Sink, sinks_of
 _APPEND = frozenset({Operation.APPEND})
 
 
-def tellers_of(
+def sink_owners(
     principal: Principal, table: Identifier, metadata: Mapping[str, Any] | None, changes: Sequence[Change]
 ) -> dict[Sink, str]:
     """Sinks with progress in a commit, each with the other principal that wrote it last.
@@ -49,15 +49,15 @@ def _named(summary: Mapping[str, Any]) -> set[Sink]:
 
 
 def check_progress(
-    principal: Principal, table: Identifier, tellers: Mapping[Sink, str], others: Collection[str]
+    principal: Principal, table: Identifier, sink_owners: Mapping[Sink, str], others: Collection[str]
 ) -> None:
     """Raises `ContractViolation` where a commit tells the progress of another's sink.
 
     Args:
-        tellers: from `tellers_of`.
+        tellers: from `sink_owners`.
         others: those of its principals that may act, under other contracts.
     """
-    for sink, other in tellers.items():
+    for sink, other in sink_owners.items():
         if other in others:
             raise ContractViolation(
                 f"{principal.name} may not commit to {table}: its summary tells the progress of the sink "

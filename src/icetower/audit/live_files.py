@@ -68,7 +68,7 @@ class LiveFiles:
 
     specs: Mapping[int, PartitionSpec]
     unread: dict[str, ManifestFile] = field(default_factory=dict[str, ManifestFile])
-    dark: set[str] = field(default_factory=set[str])
+    unreadable: set[str] = field(default_factory=set[str])
     files: dict[str, list[Item]] = field(default_factory=dict[str, list[Item]])
     data: dict[Place, Kept] = field(default_factory=dict[Place, Kept])
     loose: dict[Place, Kept] = field(default_factory=dict[Place, Kept])
@@ -83,7 +83,7 @@ class LiveFiles:
         """A manifest that was there before is known now. None: it cannot be read."""
         self.unread.pop(path, None)
         if body is None:
-            self.dark.add(path)
+            self.unreadable.add(path)
             return
         self.held[path] = body
         for item in body.items:
@@ -93,7 +93,7 @@ class LiveFiles:
     def close(self, path: str) -> None:
         """A manifest is no longer looked at, nor is what is in it."""
         self.unread.pop(path, None)
-        self.dark.discard(path)
+        self.unreadable.discard(path)
         body = self.held.pop(path, None)
         for item in body.items if body else ():
             if item.status != DELETED:
@@ -102,16 +102,16 @@ class LiveFiles:
     def begin(self, rows: Iterable[ManifestFile]) -> None:
         """Take the list as it stands; what is open of it stays open."""
         wanted = {row.path: row for row in rows}
-        for path in [path for path in (*self.held, *self.unread, *self.dark) if path not in wanted]:
+        for path in [path for path in (*self.held, *self.unread, *self.unreadable) if path not in wanted]:
             self.close(path)
-        new = {path: row for path, row in wanted.items() if path not in self.held and path not in self.dark}
+        new = {path: row for path, row in wanted.items() if path not in self.held and path not in self.unreadable}
         self.unread.update(new)
 
     def take(self, delta: Delta, left: Iterable[str], entered: Mapping[str, Read | None]) -> None:
         """Follow a snapshot. What its manifests carry over unchanged is not touched."""
         for path in left:
             self.unread.pop(path, None)
-            self.dark.discard(path)
+            self.unreadable.discard(path)
             self.held.pop(path, None)
         for item in delta.removed:
             self._drop(item)
@@ -121,7 +121,7 @@ class LiveFiles:
             self._put(item)
         for path, read in entered.items():
             if read is None:
-                self.dark.add(path)
+                self.unreadable.add(path)
             else:
                 self.held[path] = read.body
 
@@ -189,7 +189,7 @@ class LiveFiles:
             cursors: over those that have left, with which the new ones were read.
         """
         before: dict[str, list[Item]] = {}
-        blind = any(read is None for read in entered.values()) or any(path in self.dark for path in left)
+        blind = any(read is None for read in entered.values()) or any(path in self.unreadable for path in left)
         for cursor in cursors:
             for item in cursor.left_over():
                 before.setdefault(item.key, []).append(item)

@@ -1,4 +1,4 @@
-"""Reads a manifest by what it has that those whose place it takes had not. Pure.
+"""Decodes only those entries of a rewritten manifest that its predecessors did not contain. Pure.
 
 A commit that removes one file of a manifest writes the manifest anew, and so does one that merges it with others: all
 its other entries stand in the new one as the same bytes, run by run, in their order. Comparing bytes costs a thousandth

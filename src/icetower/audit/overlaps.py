@@ -74,7 +74,7 @@ def _edge(commit: Commit, other: Commit) -> Edge:
 
 def _lost_deletes(case: Case) -> Iterator[Missed]:
     commit, line, after = case.commit, case.line, case.live_files
-    if commit.is_compaction or commit.delta.blind or after.dark:
+    if commit.is_compaction or commit.delta.blind or after.unreadable:
         return
     about: dict[int | None, list[tuple[str, Item]]] = {}
     for target, items in commit.targets().items():
@@ -348,7 +348,7 @@ def unbalanced(case: Case) -> Iterator[Missed]:
     stated = {item.key for item in commit.delta.tombstones}  # another rule reports what else was lost
     removed = [item for item in commit.delta.data_removed() if item.key in stated]
     added = [item for item in commit.delta.data_added() if item.status == ADDED]
-    if not commit.is_compaction or not removed or commit.delta.blind or before.dark:
+    if not commit.is_compaction or not removed or commit.delta.blind or before.unreadable:
         return
     had, wrote = sum(item.records for item in removed), sum(item.records for item in added)
     deletes = {item.path: _position_deletes(item, before) for item in removed}

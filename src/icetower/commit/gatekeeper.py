@@ -86,7 +86,7 @@ class Gatekeeper:
         gone = [Snapshot(old.snapshots[i]) for i in snapshot_ids if i in old.snapshots]
         self._see_young(uuid, gone, new)
         branches = Branches(old, new)
-        going = _Going()
+        leaving = _Leaving()
         kept: dict[CommitKey, Commit] = {}
         torn: set[int] = set()
         parts = await self._ledger.torn(uuid, [s.id for s in gone if record_of(s) is not None])
@@ -101,15 +101,15 @@ class Gatekeeper:
                 has = found.pop() if len(found) == 1 and snapshot_id not in parts else None
                 if found:
                     torn.update(i for i in whole if i not in snapshot_ids)
-                going.take(snapshot_id, [commit], has)
+                leaving.take(snapshot_id, [commit], has)
                 highest = kept.get(owner, commit)
                 if has is not False and (highest.sequence or 0) <= (commit.sequence or 0):
                     about = application_of(snapshot.summary)
                     kept[owner] = replace(commit, snapshots=whole, application_id=about)
-        groups = await self._groups(uuid, gone, branches, going)
-        if going.lost:
-            await self._forget(old, uuid, going, frozenset(snapshot_ids))
-        left = (*going.had, *branches.cut_off(snapshot_ids))
+        groups = await self._groups(uuid, gone, branches, leaving)
+        if leaving.lost:
+            await self._forget(old, uuid, leaving, frozenset(snapshot_ids))
+        left = (*leaving.had, *branches.cut_off(snapshot_ids))
         expired = [Expired(TableName(uuid, identifier), left, tuple(torn))] if left or torn else []
         await self._ledger.write(Batch(commits=list(kept.values()), groups=groups, expired=expired))
 
@@ -157,7 +157,7 @@ class Gatekeeper:
             if len(self._young_gone_ms) > TABLES_MAX:
                 self._young_gone_ms.popitem(last=False)
 
-    async def _groups(self, uuid: str, gone: Sequence[Snapshot], branches: Branches, going: _Going) -> list[Group]:
+    async def _groups(self, uuid: str, gone: Sequence[Snapshot], branches: Branches, leaving: _Leaving) -> list[Group]:
         """Of those with a group file: what the ledger misses of them."""
         named = {snapshot.id: snapshot for snapshot in _with_group_files(gone)}
         # Which branch it was for, summaries say only since they were given the mark; its file does.
@@ -171,23 +171,23 @@ class Gatekeeper:
             group = group_of(uuid, named[snapshot_id], records)
             ref = next((record.ref for record in records), refs[snapshot_id])
             has = None if ref is None else branches.has(ref, named[snapshot_id])
-            going.take(snapshot_id, group.commits, has)
+            leaving.take(snapshot_id, group.commits, has)
             if has is not False:
                 missed.append(group)
-        going.had += sorted(spared)
+        leaving.had += sorted(spared)
         return missed
 
-    async def _forget(self, old: HeadState, uuid: str, going: _Going, gone: frozenset[int]) -> None:
-        """Let go of names whose commits are lost; of an application, the highest number that is left counts again.
+    async def _forget(self, old: HeadState, uuid: str, leaving: _Leaving, gone: frozenset[int]) -> None:
+        """Forget the keys of commits that were rolled back; an application's highest number that is left counts again.
 
-        It does where every number between was lost just now. Of others the ledger knows nothing but that there was a
-        higher one: they may have expired before, as done, and would land again. So that one stays, and who sends it or
-        them hears that it is unknown (`key.gone`).
+        That is done where every number between the two was lost just now. Of other numbers the ledger knows only that
+        there was a higher one: they may have expired before, as done, and would land again. Then the highest number
+        stays, and a commit with it or a lower one is answered `key.gone`.
         """
         await self._flush()  # what waits to be written would bring it back
-        remembered = await self._ledger.find_commits([commit.owner for commit in going.lost])
+        remembered = await self._ledger.find_commits([commit.owner for commit in leaving.lost])
         lost = {owner: commit for owner, commit in remembered.items() if gone.issuperset(commit.snapshots)}
-        lost_ids = frozenset(snapshot_id for commit in going.lost for snapshot_id in commit.snapshots)
+        lost_ids = frozenset(snapshot_id for commit in leaving.lost for snapshot_id in commit.snapshots)
         numbered = {owner: commit.sequence for owner, commit in lost.items() if commit.sequence is not None}
         left = await self._numbers_left(old, uuid, list(numbered), lost_ids) if numbered else {}
         again: list[Commit] = []
@@ -195,7 +195,7 @@ class Gatekeeper:
             below = left.get(owner)
             floor = highest if below is None or below.sequence is None else below.sequence
             numbers = {
-                commit.sequence for commit in going.lost if commit.owner == owner and (commit.sequence or 0) > floor
+                commit.sequence for commit in leaving.lost if commit.owner == owner and (commit.sequence or 0) > floor
             }
             if below is not None and len(numbers) == highest - floor > 0:
                 again.append(below)
@@ -224,7 +224,7 @@ def _with_group_files(snapshots: Iterable[Snapshot]) -> list[Snapshot]:
 
 
 @dataclass(slots=True)
-class _Going:
+class _Leaving:
     """What becomes of the keys of snapshots that go.
 
     Attributes:

@@ -326,8 +326,8 @@ def _done(found: _Found, ref: str, table: Table, ledger: _Ledger | None) -> Verd
     """Whether a commit that was not rolled back is done. None: it may be done now."""
     if ledger is not None and found.remembered is None and ledger.is_torn(found.snapshots[-1]):
         return _gone(
-            f"of the commit under {found.name}, snapshot {found.snapshots[-1]} is in the table, and what came with it "
-            "was rolled back and has expired. Look for its rows, and write what is missing under a new key",
+            f"the commit under {found.name} was partly rolled back: of its snapshots, {found.snapshots[-1]} is in the "
+            "table, and the others have expired. Look for its rows, and write what is missing under a new key",
             found.snapshots[-1],
         )
     last = found.last_in(table)

@@ -31,7 +31,7 @@ from icetower.iceberg.records import memory_of_manifest
 from icetower.paths import is_under
 from icetower.protocol.names import Identifier
 from icetower.rebase.grants import asks_for_snapshot_isolation
-from icetower.recent import Budget, Held
+from icetower.recent import Budget, Reservation
 from icetower.storage.port import Storage
 from icetower.table.head import HeadState
 from icetower.upstream.port import Swap
@@ -141,7 +141,7 @@ class PlanCache:
 
     def __init__(self, budget: Budget | None = None) -> None:
         self.unwritten: dict[str, bytes] = {}
-        self._held = Held(budget or Budget())
+        self._held = Reservation(budget or Budget())
         self._forget_all()
 
     def sources(self, manifests: Manifests, live: LivePathsOf | None = None) -> Sources:

@@ -30,7 +30,7 @@ from icetower.contracts.values import Compiled, Membership, NotUnderstood, compi
 from icetower.errors import ValidationFailed
 from icetower.iceberg.partitions import PartitionField, PartitionSpec
 from icetower.iceberg.transforms import apply
-from icetower.recent import Same
+from icetower.recent import IdentityKey
 
 INSIDE, OUTSIDE, PARTLY = Membership.INSIDE, Membership.OUTSIDE, Membership.PARTLY
 _CALENDAR = ("year", "month", "day", "hour")
@@ -79,7 +79,7 @@ Judge = Callable[[tuple[Any, ...], Ownership], Membership]
 
 
 def _kept(rule: Rule, layout: Layout, spec: PartitionSpec) -> Judge:
-    key = Same(rule, spec)
+    key = IdentityKey(rule, spec)
     found: Judge | None = layout.compiled.get(key)
     if found is None:
         if len(layout.compiled) >= COMPILED_MAX:

@@ -16,7 +16,7 @@ from typing import Any
 
 from icetower.errors import ValidationFailed
 from icetower.iceberg.partitions import PartitionField, PartitionSpec, columns_of, resolve_fields, result_of
-from icetower.recent import Same, bounded_cache, weight_of_schemas
+from icetower.recent import IdentityKey, bounded_cache, weight_of_schemas
 
 SHARED_MAX_BYTES = 16 * 1024 * 1024
 """Of layouts, with their schemas, that are kept for the versions of tables to come."""
@@ -79,14 +79,14 @@ class Layout:
         self._schemas: Sequence[Mapping[str, Any]] = metadata.get("schemas") or [metadata["schema"]]
         self._specs: Sequence[Mapping[str, Any]] = metadata.get("partition-specs") or ()
         self._current: int = metadata.get("current-schema-id", 0)
-        self.compiled: dict[Same, Any] = {}
+        self.compiled: dict[IdentityKey, Any] = {}
         """What is worked out for this layout (`owning`), to go with it."""
 
     @classmethod
     def of(cls, metadata: Mapping[str, Any]) -> Layout:
         """The one layout of all versions of a table that share their schemas and specs."""
         own = cls(metadata)
-        return _shared((own._current, Same(*own._schemas), Same(*own._specs)))
+        return _shared((own._current, IdentityKey(*own._schemas), IdentityKey(*own._specs)))
 
     def field(self, name: str, spec: PartitionSpec) -> PartitionField | None:
         """The field, or the term as if it were one, that a region's `name` means; None where the table has none.
@@ -129,7 +129,7 @@ class Layout:
         return {name: field for name, field in fields.items() if len(found[name]) == 1}
 
 
-_Shared = tuple[int, Same, Same]
+_Shared = tuple[int, IdentityKey, IdentityKey]
 """The id of the current schema, the schemas, the specs."""
 
 

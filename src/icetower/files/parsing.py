@@ -21,7 +21,7 @@ from contextvars import ContextVar
 from typing import TypeVar
 
 from icetower.errors import CommitConflict, UpstreamFailed, ValidationFailed
-from icetower.recent import Budget, Held
+from icetower.recent import Budget, Reservation
 from icetower.threads import Threads
 
 T = TypeVar("T")
@@ -55,7 +55,7 @@ class Reading:
     def __init__(self, parsing: Parsing, principal: str) -> None:
         self._parsing = parsing
         self._principal = principal
-        self._held = Held(parsing.budget)
+        self._held = Reservation(parsing.budget)
         self._entering = asyncio.Lock()
         self._entered = False
         self.entries = 0

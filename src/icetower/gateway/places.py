@@ -19,7 +19,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-PLACES_MAX = 256
+SLOTS_MAX = 256
 LOOK_S = 0.05
 LATE_S = 0.01
 """The event loop is busy where it comes so much later than it was asked to."""
@@ -38,10 +38,10 @@ class Places:
     deadline_s: who was held for so long goes on all the same: what becomes of a commit, only its table tells.
     """
 
-    def __init__(self, *, deadline_s: float, places_max: int = PLACES_MAX) -> None:
+    def __init__(self, *, deadline_s: float, slots_max: int = SLOTS_MAX) -> None:
         self._deadline_s = deadline_s
-        self._places_max = places_max
-        self._places = float(places_max)
+        self._places_max = slots_max
+        self._places = float(slots_max)
         self._look: asyncio.TimerHandle | None = None
         self._principals: dict[str, _Principal] = {}
         self._with_held: dict[str, None] = {}

@@ -16,7 +16,7 @@ from uuid import UUID
 
 from icetower.errors import ValidationFailed
 from icetower.iceberg.schemas import source_of
-from icetower.recent import Same, bounded_cache, weight_of_schemas
+from icetower.recent import IdentityKey, bounded_cache, weight_of_schemas
 
 UNPARTITIONED = "(unpartitioned)"
 FIRST_PARTITION_FIELD_ID = 1000
@@ -70,7 +70,7 @@ def spec_of(metadata: Mapping[str, Any], spec_id: int) -> PartitionSpec:
             rule="manifest.spec",
             next_step="refresh",
         )
-    return _sources(Same(*_schemas(metadata))).spec(spec_id, found["fields"])
+    return _sources(IdentityKey(*_schemas(metadata))).spec(spec_id, found["fields"])
 
 
 class _Sources:
@@ -78,11 +78,11 @@ class _Sources:
 
     def __init__(self, schemas: Iterable[Mapping[str, Any]]) -> None:
         self._columns = _first_columns(schemas)
-        self._specs: dict[tuple[int, Same], PartitionSpec] = {}
+        self._specs: dict[tuple[int, IdentityKey], PartitionSpec] = {}
 
     def spec(self, spec_id: int, fields: Sequence[Mapping[str, Any]]) -> PartitionSpec:
         """The spec with these fields; the same object for the same ones."""
-        key = spec_id, Same(fields)
+        key = spec_id, IdentityKey(fields)
         found = self._specs.get(key)
         if found is None:
             resolved = tuple(_field(position, field, self._columns) for position, field in enumerate(fields))
@@ -94,7 +94,7 @@ class _Sources:
 
 
 @bounded_cache(RESOLVED_MAX_BYTES, weight_of_schemas)
-def _sources(schemas: Same) -> _Sources:
+def _sources(schemas: IdentityKey) -> _Sources:
     return _Sources(schemas.parts)
 
 

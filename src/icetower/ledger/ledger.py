@@ -151,12 +151,12 @@ def group_id(table_uuid: str, snapshot_id: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Expired:
-    """Snapshots with keys that are about to leave a table while the branch of their keys has them.
+    """Snapshots with keys that expire while their branch has them.
 
-    Also those that stay, since another ref is at them, but are cut off from their own branch by what has gone.
+    Also snapshots that another ref keeps, but that cannot be reached any more from their own branch.
 
     Attributes:
-        torn: snapshots that stay, of commits whose other ones were rolled back, and are about to leave.
+        torn: surviving snapshots of commits with several snapshots, the others of which were rolled back and expire.
     """
 
     table: TableName
