@@ -131,8 +131,13 @@ staged, whatever became of it          | 4<1 k >       | 1 2<1[k>] main=1       
 K1: in a group file not read           | append k      | 1 main=1                     | k=1           | done 1                | new
 K2: in it, and rolled back             | append k      | 1 2<1 3<1 main=3             | k=2           | rolled-back k 2       | new
 K3: one key for two writes, long ago   | 4<1 k @s1     | 1 main=1                     | k=1@s1        | per-write k 1         | new
-H1: expired                            | append k      | 3 main=3                     | k=1 left 1    | done 1                | new
-H1: expired, sent by a commit          | 4<3 k         | 3 main=3                     | k=1 left 1    | done 1                | new
+H1: expired                            | append k      | 3<2 main=3                   | k=1 left 1    | done 1                | new
+H1: expired, sent by a commit          | 4<3 k         | 3<2 main=3                   | k=1 left 1    | done 1                | new
+H1: expired, and the branch began later | append k     | 3<2 4<3 main=4               | k=1 left 1    | done 1                | new
+K2: expired, then set back to before it | append k     | 1 3<2 main=1 t=3             | k=2 left 2    | rolled-back k 2       | new
+K2: set back, and written on since     | 6<5 k         | 1 3<2 5<1 main=5 t=3         | k=2 left 2    | rolled-back k 2       | new
+K2: set back to what has no past       | append k      | 2<1 5<2 main=5               | k=3 left 3    | rolled-back k 3       | new
+K2: expired, and its branch is gone    | append k      | 1 3<2 t=3                    | k=2 left 2    | rolled-back k 2       | new
 K2: gone, and nobody saw how           | append k      | 3 main=3                     | k=1           | gone k 1              | new
 K2: left behind by a registration      | append k      | 3 main=3                     | k=9 registered 5 | new                | new
 K2: registered anew, and uncertain     | append k      | 3 main=3                     | k=4 registered 5 | registered k 4     | new
@@ -151,7 +156,8 @@ K2: both rolled back                   | append a6     | 1 2<1[a6] 4<2[a7] 3<1 m
 what a rollback left of a number       | append a7     | 1[a7] main=1                 | torn 1        | torn a7 1             | done 1
 the ledger has a higher one            | append a7     | 1[a6] 2<1 main=2             | a8=2          | done 2                | new
 the ledger has a lower one             | append a9     | 1[a6] 2<1 main=2             | a8=2          | new                   | new
-H1: expired                            | append a7     | 3 main=3                     | a8=1 left 1   | done 1                | new
+H1: expired                            | append a7     | 3<2 main=3                   | a8=1 left 1   | done 1                | new
+K2: expired, then set back to before it | append a7    | 1 3<2 main=1 t=3             | a8=2 left 2   | rolled-back a8 2      | new
 K2: gone, and nobody saw how           | append a7     | 3 main=3                     | a8=1          | gone a8 1             | new
 K2: of lower ones a registration tells nothing | append a7 | 3 main=3                | a8=9 registered 5 | registered a8 9   | new
 

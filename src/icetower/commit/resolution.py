@@ -24,6 +24,7 @@ is known decides:
     its key stands for another write of the same running application            misused  key.per-write
     in the ledger alone (L):
         its snapshots were seen to expire                                       done
+            and the branch's history shows that it is not in it any more        misused  key.rolled-back
         the table was registered at a version from before it                    new
         the table was registered anew since                                     unknown  key.registered-anew
         otherwise                                                               unknown  key.gone
@@ -56,7 +57,7 @@ from typing import Any
 
 from icetower.admission.identity import Identity, application_of
 from icetower.errors import IcetowerError, KeyMisused, ValidationFailed
-from icetower.iceberg.lineage import reaches
+from icetower.iceberg.lineage import Lineage, reaches
 from icetower.ledger.histories import Fate
 from icetower.ledger.ledger import Commit, CommitKey
 from icetower.protocol.marks import CLIENT_LIST, PRINCIPAL
@@ -295,6 +296,23 @@ def _rolled_back(found: _Found, ref: str, table: Table) -> Misused | None:
     last = found.last_in(table)
     if last is None or not ref or table.reaches(ref, last) is not False:
         return None
+    return _no_longer_there(found, last, ref)
+
+
+def _set_back(found: _Found, ref: str, table: Table) -> Misused | None:
+    """Its snapshots expired while its branch had them, and the branch was set to before them afterwards (trap K2).
+
+    That shows where the branch's history is known down to below the commit's sequence number, without it.
+    """
+    assert found.remembered is not None
+    number = found.remembered.sequence_number or 0
+    expired = Snapshot({"snapshot-id": found.snapshots[-1], "sequence-number": number})
+    if not ref or Lineage.of(table.find, table.ref(ref)).has(expired) is not False:
+        return None
+    return _no_longer_there(found, found.snapshots[-1], ref)
+
+
+def _no_longer_there(found: _Found, last: int, ref: str) -> Misused:
     return Misused(
         KeyMisused(
             f"the commit under {found.name} landed as snapshot {last}, which is no longer in the history of {ref} "
@@ -347,7 +365,7 @@ def _done(found: _Found, ref: str, table: Table, ledger: _Ledger | None) -> Verd
     if fate is Fate.LEFT_BEHIND:
         return None
     if fate is Fate.EXPIRED:
-        return Done(found.snapshots)
+        return _set_back(found, ref, table) or Done(found.snapshots)
     anew = "a higher number, or another name of the application" if found.remembered.owner.numbered else "a new key"
     if fate is Fate.REGISTERED_ANEW:
         why, rule = "the table was registered anew since, or at two names", "key.registered-anew"
