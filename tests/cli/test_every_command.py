@@ -131,8 +131,8 @@ def test_a_tower_that_is_not_there(run: Run, tmp_path: Path, words: tuple[str, .
     ("uri", "said"),
     [
         ("http://tower.invalid:1", "the host name cannot be resolved"),
-        ("ftp://127.0.0.1", "is no address of a tower; write it like http://127.0.0.1:8181"),
-        ("http://[::1", "is no address of a tower"),
+        ("ftp://127.0.0.1", "is not an address of a tower; write it like http://127.0.0.1:8181"),
+        ("http://[::1", "is not an address of a tower"),
         ("http://me:hunter2@127.0.0.1:1", "refused"),
     ],
 )
@@ -164,7 +164,7 @@ HOSTILE = [
     (("explain", "--catalog", "nosuch", "--table", "a.b", "1", "2"), 2, ("'nosuch'", ".pyiceberg.yaml")),
     (("explain", "--case", "none.json"), 2, ("none.json", "no such file")),
     (("explain", "--case", "broken.toml"), 2, ("broken.toml", "JSON")),
-    (("explain", "--figure", "77"), 2, ("'77'", "there are")),
+    (("explain", "--figure", "77"), 2, ("'77'", "the figures are")),
     (("revert", "a.b", "--agent", "x", "--since", "soon", "--catalog", "http://127.0.0.1:1"), 2, ("'soon'", "2h")),
     (("revert", "a.b", "--agent", "x", "--since", "2h", "--catalog", "prod"), 2, ("REST catalog", "--catalog")),
     (("commits", "--since", "yesterday"), 2, ("'yesterday'", "2h")),
@@ -257,9 +257,9 @@ def test_an_answer_that_is_no_towers(run: Run) -> None:
         finally:
             server.shutdown()
     assert plain[0] == 1
-    assert f"{uri} answers, but with no JSON: it is no tower" in plain[2]
+    assert f"{uri} answers, but not with JSON, so it is not a tower" in plain[2]
     assert secure[0] == 1
-    assert "does not speak TLS" in secure[2]
+    assert "does not use TLS" in secure[2]
     assert audited[0] == 1
     assert "is that an Iceberg REST catalog?" in audited[2]
 

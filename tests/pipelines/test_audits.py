@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from icetower.audit.auditor import Options
 from icetower.pipelines import audits
-from icetower.pipelines.audits import TABLES, How, audit_tables, heads
+from icetower.pipelines.audits import TABLES, AuditSettings, audit_tables, heads
 
 pytestmark = pytest.mark.spark
 
@@ -47,7 +47,7 @@ def test_what_spark_writes_one_after_the_other_is_never_blamed(spark: SparkSessi
         written(spark, table, version, mode)
     rows = {
         row["table"]: row
-        for row in audit_tables(heads(spark, tables), How(Options(content=True)), side_by_side=2).collect()
+        for row in audit_tables(heads(spark, tables), AuditSettings(Options(content=True)), side_by_side=2).collect()
     }
     assert set(rows) == set(tables)
     for name in tables:

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from icetower.contracts.document import load
 from icetower.errors import UpstreamFailed
 from icetower.pipelines import cleanup
-from icetower.pipelines.cleanup import Clauses, Fate, Orphan, clean
+from icetower.pipelines.cleanup import Clauses, Disposition, Orphan, clean
 from icetower.pipelines.tables import iceberg_table, load_metadata
 from tests.pipelines.clocks import Later
 
@@ -113,15 +113,15 @@ def test_an_orphan_ends_as_the_contract_of_whose_place_it_lies_in_says(spark: Sp
     reported = {path.resolve() for path in reported}
 
     would = ended(spark, table, said, older_than_s=HOUR_S, dry_run=True)
-    assert {path for path, each in would.items() if each.fate is Fate.DOOMED} == doomed
-    assert {path for path, each in would.items() if each.fate is Fate.REPORTED} == reported
+    assert {path for path, each in would.items() if each.fate is Disposition.TO_DELETE} == doomed
+    assert {path for path, each in would.items() if each.fate is Disposition.REPORTED} == reported
     assert all(path.exists() for path in (*doomed, *reported, young))
 
     # Where no clause says it, the age that is asked for counts.
     done = ended(spark, table, said, older_than_s=4 * HOUR_S)
     assert {path: each.fate for path, each in done.items()} == {
-        **dict.fromkeys(doomed, Fate.DELETED),
-        place / "careful-1" / "a.parquet": Fate.REPORTED,
+        **dict.fromkeys(doomed, Disposition.DELETED),
+        place / "careful-1" / "a.parquet": Disposition.REPORTED,
     }
     assert {path for path in (*doomed, *reported, young) if not path.exists()} == doomed
     assert {each.principal for each in done.values()} == {"web-1", "careful-1"}
@@ -162,10 +162,10 @@ def test_what_a_snapshot_a_branch_a_tag_or_statistics_refer_to_stays(spark: Spar
     handle.expireSnapshots().expireOlderThan(LATER.now_ms()).cleanExpiredFiles(False).commit()
     live = {local(row.file_path) for row in spark.sql(f"SELECT file_path FROM {table}.files").collect()}
     done = ended(spark, table)
-    gone = {path for path, each in done.items() if each.fate is Fate.DELETED}
+    gone = {path for path, each in done.items() if each.fate is Disposition.DELETED}
     assert gone == files - live
     assert {path for path in files if path.exists()} == live
-    assert {each.fate for path, each in done.items() if path not in gone} <= {Fate.REPORTED}
+    assert {each.fate for path, each in done.items() if path not in gone} <= {Disposition.REPORTED}
     assert spark.table(table).count() == 5
 
 
@@ -192,11 +192,11 @@ def test_what_another_table_or_another_spelling_names_is_kept(spark: SparkSessio
     done = ended(spark, table)
     catalog, namespace, _ = table.split(".")
     assert {path: (each.fate, (each.why or "").partition(" ")[0]) for path, each in done.items()} == {
-        path: (Fate.KEPT, f"`{catalog}`.`{namespace}`.`{name}`") for path, name in whose.items()
+        path: (Disposition.KEPT, f"`{catalog}`.`{namespace}`.`{name}`") for path, name in whose.items()
     }
     assert spark.table(other).count() == 5
     spark.sql(f"DROP TABLE {other}")
-    ends = {"t": Fate.KEPT, "u": Fate.DELETED}
+    ends = {"t": Disposition.KEPT, "u": Disposition.DELETED}
     assert {path: each.fate for path, each in ended(spark, table).items()} == {
         path: ends[name] for path, name in whose.items()
     }
@@ -215,7 +215,7 @@ def test_where_a_table_cannot_be_read_nothing_is_deleted(spark: SparkSession, ta
         ended(spark, table)
     assert path.exists()
     spark.sql(f"DROP TABLE {other}")
-    assert ended(spark, table)[path].fate is Fate.DELETED
+    assert ended(spark, table)[path].fate is Disposition.DELETED
 
 
 def test_a_file_that_may_not_or_cannot_be_deleted_is_kept_and_told(
@@ -225,7 +225,7 @@ def test_a_file_that_may_not_or_cannot_be_deleted_is_kept_and_told(
     path = left(data(spark, table) / "web-1" / "a.parquet")
     spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('gc.enabled' = 'false')")
     kept = ended(spark, table)[path]
-    assert (kept.fate, path.exists()) == (Fate.KEPT, True)
+    assert (kept.fate, path.exists()) == (Disposition.KEPT, True)
     assert "gc.enabled" in (kept.why or "")
     spark.sql(f"ALTER TABLE {table} UNSET TBLPROPERTIES ('gc.enabled')")
 
@@ -235,12 +235,12 @@ def test_a_file_that_may_not_or_cannot_be_deleted_is_kept_and_told(
         return work()
 
     with monkeypatch.context() as patch:
-        patch.setattr(cleanup, "told", failing)
+        patch.setattr(cleanup, "translating_errors", failing)
         kept = ended(spark, table)[path]
-    assert (kept.fate, path.exists()) == (Fate.KEPT, True)
+    assert (kept.fate, path.exists()) == (Disposition.KEPT, True)
     assert "no room" in (kept.why or "")
     assert kept.to_json()["why"] == kept.why
-    assert ended(spark, table)[path].fate is Fate.DELETED
+    assert ended(spark, table)[path].fate is Disposition.DELETED
 
 
 def test_what_is_committed_after_the_first_proof_is_kept(
@@ -259,7 +259,7 @@ def test_what_is_committed_after_the_first_proof_is_kept(
     with monkeypatch.context() as patch:
         patch.setattr(cleanup, "find_orphans", late)
         done = ended(spark, table)
-    assert (done[path].fate, path.exists()) == (Fate.KEPT, True)
+    assert (done[path].fate, path.exists()) == (Disposition.KEPT, True)
     assert ended(spark, table) == {}
 
 
@@ -280,7 +280,7 @@ def test_what_a_table_names_that_no_list_has_had_is_kept(
 
     monkeypatch.setattr(cleanup, "tables_of", once)
     done = ended(spark, table)
-    assert (done[path].fate, path.exists(), missed) == (Fate.KEPT, True, [])
+    assert (done[path].fate, path.exists(), missed) == (Disposition.KEPT, True, [])
     spark.sql(f"DROP TABLE {other}")
 
 
@@ -292,19 +292,19 @@ def test_what_lies_behind_a_symbolic_link_or_was_written_again_is_kept(
     again, plain = left(place / "again.parquet"), left(place / "plain.parquet")
     elsewhere = left(tmp_path / "elsewhere" / "b.parquet")
     (place / "link").symlink_to(elsewhere.parent)
-    prove = cleanup._named_somewhere  # pyright: ignore[reportPrivateUsage]
+    prove = cleanup._referenced_elsewhere  # pyright: ignore[reportPrivateUsage]
 
     def late(*given: Any) -> Any:
         found = prove(*given)
         again.write_bytes(b"another one")
         return found
 
-    monkeypatch.setattr(cleanup, "_named_somewhere", late)
+    monkeypatch.setattr(cleanup, "_referenced_elsewhere", late)
     done = ended(spark, table)
     assert {path.name: (each.fate, path.exists()) for path, each in done.items()} == {
-        "again.parquet": (Fate.KEPT, True),
-        "b.parquet": (Fate.KEPT, True),
-        "plain.parquet": (Fate.DELETED, False),
+        "again.parquet": (Disposition.KEPT, True),
+        "b.parquet": (Disposition.KEPT, True),
+        "plain.parquet": (Disposition.DELETED, False),
     }
     assert "symbolic link" in (done[place / "link" / "b.parquet"].why or "")
     assert "written again" in (done[again].why or "")

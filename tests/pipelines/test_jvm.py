@@ -159,5 +159,5 @@ def test_nobody_reads_a_secret_of_a_job_and_nothing_outlives_it(start: Callable[
 
 
 def test_a_secret_among_sparks_own_settings_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match=r"spark\.hadoop\.fs\.s3a\.secret\.key would stand on"):
+    with pytest.raises(ConfigurationError, match=r"spark\.hadoop\.fs\.s3a\.secret\.key would be on"):
         spark_session("x", settings={"spark.hadoop.fs.s3a.secret.key": SECRET})

@@ -10,7 +10,15 @@ from typing import Any
 
 import pytest
 
-from icetower.pipelines.wal_line import FIRST, Logged, Standing, chained, legacy_batch_id, lineage, standing
+from icetower.pipelines.wal_line import (
+    FIRST,
+    BatchStates,
+    LoggedBatch,
+    batch_states,
+    legacy_batch_id,
+    lineage,
+    with_predecessors,
+)
 from icetower.pipelines.wal_plan import COUNTS, Counts, marked, next_batch, published
 
 TABLE, LOG = str(uuid.UUID(int=1)), str(uuid.UUID(int=2))
@@ -28,11 +36,11 @@ def table(line: Sequence[int], *, parents: Mapping[int, int] | None = None, gone
     return {"table-uuid": TABLE, "snapshots": snapshots, "current-snapshot-id": line[-1] if line else None}
 
 
-def batches(*chain: tuple[int, int | None], log: str = LOG) -> dict[int, Logged]:
-    return chained(Logged(snapshot, log, None, 0, snapshot, previous) for snapshot, previous in chain)
+def batches(*chain: tuple[int, int | None], log: str = LOG) -> dict[int, LoggedBatch]:
+    return with_predecessors(LoggedBatch(snapshot, log, None, 0, snapshot, previous) for snapshot, previous in chain)
 
 
-def of(found: Standing) -> tuple[set[int], set[int]]:
+def of(found: BatchStates) -> tuple[set[int], set[int]]:
     return set(found.applied), set(found.unknown)
 
 
@@ -54,62 +62,64 @@ FOUR = ((1, FIRST), (2, 1), (3, 2), (4, 3))
 def test_a_batch_counts_while_it_is_in_the_line_and_with_it_all_before(
     target: dict[str, Any], applied: set[int]
 ) -> None:
-    assert of(standing(target, batches(*FOUR))) == (applied, set())
+    assert of(batch_states(target, batches(*FOUR))) == (applied, set())
 
 
 def test_what_was_applied_anew_has_a_chain_of_its_own() -> None:
     """2 and 3 were rolled back, 5 applied their rows; then all but the last commit expired."""
     chain = batches((1, FIRST), (2, 1), (3, 2), (5, 1), (6, 5))
-    assert of(standing(table([6, 9], gone=[6]), chain)) == ({1, 5, 6}, set())
+    assert of(batch_states(table([6, 9], gone=[6]), chain)) == ({1, 5, 6}, set())
 
 
 def test_without_a_batch_in_the_line_rows_decide_and_the_rest_is_unknown() -> None:
     target = table([8, 9], gone=[8])
-    assert of(standing(target, batches(*FOUR))) == (set(), {1, 2, 3, 4})
-    assert of(standing(target, batches(*FOUR), seen=[2])) == ({1, 2}, {3, 4})
-    assert of(standing(target, batches(*FOUR), seen=[2, 4])) == ({1, 2, 3, 4}, set())
-    assert standing(target, batches(*FOUR), seen=[2]).tips == {LOG: 2}
-    assert standing(target, {}).tips == {}
+    assert of(batch_states(target, batches(*FOUR))) == (set(), {1, 2, 3, 4})
+    assert of(batch_states(target, batches(*FOUR), seen=[2])) == ({1, 2}, {3, 4})
+    assert of(batch_states(target, batches(*FOUR), seen=[2, 4])) == ({1, 2, 3, 4}, set())
+    assert batch_states(target, batches(*FOUR), seen=[2]).tips == {LOG: 2}
+    assert batch_states(target, {}).tips == {}
     # A batch beside the one that is seen was rolled back: one line cannot have both.
-    assert of(standing(target, batches(*FOUR, (5, 2)), seen=[5])) == ({1, 2, 5}, set())
+    assert of(batch_states(target, batches(*FOUR, (5, 2)), seen=[5])) == ({1, 2, 5}, set())
 
 
 def test_a_chain_with_a_hole_leaves_the_rest_unknown() -> None:
     chain = batches((1, FIRST), (2, 1), (4, 3))
-    assert of(standing(table([4, 9], gone=[4]), chain)) == ({3, 4}, {1, 2})
+    assert of(batch_states(table([4, 9], gone=[4]), chain)) == ({3, 4}, {1, 2})
     assert lineage(chain, 4) == ({3, 4}, False)
 
 
 def test_a_snapshot_that_only_a_tag_keeps_is_judged_by_its_number() -> None:
     target = table([7, 8], parents={4: 3}, gone=[3, 7])
     target["snapshots"].append({"snapshot-id": 10, "sequence-number": 10, "timestamp-ms": 10, "summary": {}})
-    found = standing(target, batches((4, FIRST), (10, 4)))
+    found = batch_states(target, batches((4, FIRST), (10, 4)))
     assert of(found) == (set(), {4})  # 10 is newer than all that is beyond the cut
     for snapshot in target["snapshots"]:
         snapshot["sequence-number"] = 0  # format version 1 has none
-    assert of(standing(target, batches((4, FIRST), (10, 4)))) == (set(), {4, 10})
+    assert of(batch_states(target, batches((4, FIRST), (10, 4)))) == (set(), {4, 10})
 
 
 def test_a_batch_that_was_picked_counts_by_itself() -> None:
     target = table([1, 9], parents={3: 2, 2: 1})
     target["snapshots"][-1]["summary"]["source-snapshot-id"] = "3"
-    assert of(standing(target, batches((1, FIRST), (2, 1), (3, 2)))) == ({1, 3}, set())
+    assert of(batch_states(target, batches((1, FIRST), (2, 1), (3, 2)))) == ({1, 3}, set())
 
 
 def test_each_log_has_a_chain_of_its_own() -> None:
     both = batches(*FOUR) | batches((5, FIRST), (6, 5), log="other")
-    found = standing(table([4, 5, 6, 9], gone=[4, 5]), both)
+    found = batch_states(table([4, 5, 6, 9], gone=[4, 5]), both)
     assert of(found) == ({5, 6}, {1, 2, 3, 4})
     assert found.tips == {"other": 6}
 
 
 def test_batches_of_earlier_versions_are_chained_by_where_they_began() -> None:
     old = [(1, None, 11), (2, 11, 12), (3, 11, 13), (4, 13, 14)]
-    chain = chained(Logged(snapshot, LOG, start, through, snapshot, None) for snapshot, start, through in old)
+    chain = with_predecessors(
+        LoggedBatch(snapshot, LOG, start, through, snapshot, None) for snapshot, start, through in old
+    )
     assert {snapshot: batch.previous for snapshot, batch in chain.items()} == {1: FIRST, 2: 1, 3: 1, 4: 3}
-    whole = Logged(5, LOG, None, 15, 5, None)
-    assert chained([*chain.values(), whole])[5].previous == 4
-    assert chained([replace(whole, start=99)])[5].previous is None
+    whole = LoggedBatch(5, LOG, None, 15, 5, None)
+    assert with_predecessors([*chain.values(), whole])[5].previous == 4
+    assert with_predecessors([replace(whole, start=99)])[5].previous is None
 
 
 # --------------------------------------------------------------------------------------------------- batches and ids

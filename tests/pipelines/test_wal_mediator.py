@@ -177,7 +177,7 @@ def test_upserts_take_the_last_row_of_a_batch(world: World) -> None:
     done = world.run(merge_keys=("id", "at"))
     assert (done.applied, done.superseded, done.read) == (1, 1, 2)
     assert [row.amount for row in world.spark.table(world.target).collect()] == [Decimal("5.00")]
-    with pytest.raises(BadRequest, match="at must be among them"):
+    with pytest.raises(BadRequest, match="at must be included"):
         world.run(merge_keys=("id",))
 
 
@@ -302,7 +302,7 @@ def test_a_contract_under_which_two_mediators_could_double_rows_is_refused(words
         f"version: 1\nagent: merger\ntables:\n  - {{table: shop.*, operations: [append], partitions: all, {words}}}\n"
     )
     own = load(text, source="test")
-    with pytest.raises(BadRequest, match=f"contract merger, which says {words}") as refused:
+    with pytest.raises(BadRequest, match=f"contract merger, which has {words}") as refused:
         require_serializable({"properties": {}}, "tower.shop.sales", own)
     assert refused.value.rule == "wal.isolation"
     require_serializable({"properties": {}}, "tower.other.sales", own)

@@ -1,4 +1,4 @@
-"""The Python SDK for agents and their keepers: light, over HTTP, without the server's dependencies.
+"""The Python SDK for agents and their operators: light, over HTTP, without the server's dependencies.
 
 from icetower.agent import Tower, new_key, keyed
 
@@ -8,7 +8,7 @@ catalog.load_table("sales.orders").append(rows, snapshot_properties=keyed(new_ke
 
 tower.append("sales.orders", [DataFile.of_parquet("orders.parquet")], key=new_key())
 
-`carry_out` does such work, and after a refusal what the refusal says is to be done.
+`carry_out` does such work, and after a refusal takes the refusal's next step.
 """
 
 from icetower.agent.appends import Appended, DataFile

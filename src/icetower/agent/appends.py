@@ -24,11 +24,11 @@ from icetower.protocol.names import Identifier, namespace_to_path
 
 ATTEMPTS_MAX = 12
 PATIENCE_S = 120.0
-"""For how long one append is tried, in seconds, its waits included."""
+"""The time for all attempts at one append, in seconds, including waits."""
 
 _FIRST_WAIT_S, _WAIT_MAX_S = 0.05, 5.0
-_WORTH_ANOTHER = frozenset({409, 502, 503, 504})
-"""Not now; or nobody can tell, which the key makes harmless."""
+_RETRYABLE = frozenset({409, 502, 503, 504})
+"""Statuses of a temporary failure or an unknown outcome; with its key an append may be repeated safely."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +36,14 @@ class DataFile:
     """A Parquet file that was written and is to be appended.
 
     Attributes:
-        path: as the table is to name it: ``s3://…`` or ``file:///…``, under the table's location. Taken as it is:
-            nothing in it is quoted, and ``?`` and ``#`` cannot be in it.
+        path: the path in the table's metadata: ``s3://…`` or ``file:///…``, under the table's location. It is used
+            literally: nothing in it is quoted, and it may not contain ``?`` and ``#``.
         record_count: its rows.
         size_bytes: its length.
         partition: values by the partition field's name, in Iceberg's JSON form: ``{"day": "2017-01-31", "bucket": 3}``.
         spec_id: the partition spec that it was written for; None: the table's default one.
-        nan_value_counts: how many NaN each floating-point column has, by column id. Without it such a column has no
-            bounds in the table's metadata, and no query is spared the file by it.
+        nan_value_counts: the number of NaN in each floating-point column, by column id. Without it such a column has
+            no bounds in the table's metadata, so queries cannot skip the file by it.
     """
 
     path: str
@@ -66,7 +66,7 @@ class DataFile:
 
         Args:
             file: its path, or its address as ``file:///…``, which `Tower.new_data_file` gives for a local warehouse.
-            uri: how the table is to name it, where that isn't its local path; upload it there before the append.
+            uri: the path in the table's metadata, if it isn't the local path; upload the file there before the append.
 
         Raises:
             UsageError: pyarrow is not installed.
@@ -75,15 +75,15 @@ class DataFile:
             from pyarrow import parquet
         except ImportError as error:
             raise UsageError(
-                "DataFile.of_parquet needs pyarrow; install it, or give DataFile the count of rows yourself"
+                "DataFile.of_parquet needs pyarrow; install it, or create a DataFile with the row count yourself"
             ) from error
         place = Path(re.sub("^file:(//)?(?=/)", "", os.fspath(file))).absolute()
         rows = parquet.read_metadata(place).num_rows
-        # Not `as_uri`: Iceberg's readers, and so the server, take the characters of a location as they are.
+        # Not `as_uri`: Iceberg's readers, and so the server, use the characters of a location literally.
         return cls(uri or f"file://{place}", rows, place.stat().st_size, partition or {}, spec_id)
 
     def to_json(self) -> dict[str, Any]:
-        """As the append request has it."""
+        """The file in the append request."""
         document: dict[str, Any] = {
             "file-path": self.path,
             "file-format": "PARQUET",
@@ -106,10 +106,10 @@ class Appended:
     """The files are in the table.
 
     Attributes:
-        outcome: ``appended``; ``replayed`` where they, or what was sent under this key before, were there already.
-        group_size: appends, of this and other callers, that the snapshot stands for.
-        queue_wait_ms: how long it waited for its turn in the server.
-        attempts: requests that it took.
+        outcome: ``appended``; ``replayed`` if these files, or an append with this key, were in the table already.
+        group_size: the number of appends, of this and other callers, in the snapshot.
+        queue_wait_ms: how long it waited in the server's queue.
+        attempts: the number of requests.
     """
 
     snapshot_id: int
@@ -123,11 +123,11 @@ class Appended:
 
 
 class Appender:
-    """Sends appends, again under the same key where it is worth it."""
+    """Sends appends, and repeats them with the same key after temporary failures."""
 
     def __init__(self, channel: Channel, token: str | None, ambient: Ambient | None = None) -> None:
         if token is not None and not (token.isascii() and token.isprintable()):
-            raise UsageError("the token has characters that no token has; look where it was copied from")
+            raise UsageError("the token has characters that are not allowed in a token; copy it again from its source")
         self._channel = channel
         self._headers = "Content-Type: application/json\r\n"
         self._headers += "" if token is None else f"Authorization: Bearer {token}\r\n"
@@ -168,7 +168,7 @@ class Appender:
         )
 
     def _send(self, path: str, body: bytes) -> tuple[dict[str, Any], int]:
-        until_s = self._ambient.monotonic_s() + PATIENCE_S
+        deadline_s = self._ambient.monotonic_s() + PATIENCE_S
         wait_s = _FIRST_WAIT_S
         for attempt in range(1, ATTEMPTS_MAX + 1):
             try:
@@ -179,8 +179,8 @@ class Appender:
             except IcetowerError as error:
                 failure = error
             pause_s = wait_s * (0.5 + self._ambient.uniform() / 2)
-            last = attempt == ATTEMPTS_MAX or self._ambient.monotonic_s() + pause_s > until_s
-            if last or failure.status not in _WORTH_ANOTHER or failure.next_step not in ("retry", "refresh"):
+            last = attempt == ATTEMPTS_MAX or self._ambient.monotonic_s() + pause_s > deadline_s
+            if last or failure.status not in _RETRYABLE or failure.next_step not in ("retry", "refresh"):
                 raise failure
             self._never.wait(pause_s)
             wait_s = min(wait_s * 2, _WAIT_MAX_S)

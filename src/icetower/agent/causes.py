@@ -1,4 +1,4 @@
-"""Why a server could not be reached, in words that tell the next step."""
+"""Why a server could not be reached, as a message with the next step."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ CAUSES_MAX = 10
 
 
 def without_password(uri: str) -> str:
-    """An address as it may be shown."""
+    """An address without its password, to be shown."""
     return re.sub(r"//[^/@\s]*@", "//", uri)
 
 
 def unreachable(what: str, uri: str, error: BaseException) -> str:
-    """The message about a server that gave no answer: who, where, why, and what to do."""
+    """The message about a server that did not answer: its address, the cause, and what to do."""
     return f"no {what} answers at {without_password(uri)}: {cause_of(error)}"
 
 
@@ -38,7 +38,7 @@ def _known(error: BaseException) -> str | None:
             "SSL_CERT_FILE, and check the host name in the address"
         )
     if isinstance(error, ssl.SSLError):
-        return "it does not speak TLS there, or another version of it; check https:// and the port in the address"
+        return "it does not use TLS there, or another version of it; check https:// and the port in the address"
     if isinstance(error, socket.gaierror):
         return "the host name cannot be resolved; check its spelling, and the name server"
     if isinstance(error, ConnectionRefusedError):
@@ -46,18 +46,18 @@ def _known(error: BaseException) -> str | None:
     if isinstance(error, TimeoutError | httpx2.TimeoutException):
         return "there was no answer within the time limit; check the network, and the server's load"
     if isinstance(error, httpx2.UnsupportedProtocol | httpx2.InvalidURL):
-        return "this is no address; write it like http://127.0.0.1:8181"
+        return "this is not an address; write it like http://127.0.0.1:8181"
     if isinstance(error, httpx2.LocalProtocolError | UnicodeError):
-        return "the request cannot be sent; look for characters that no token and no address has (ICETOWER_TOKEN)"
+        return "the request cannot be sent; look for invalid characters in the token (ICETOWER_TOKEN) and the address"
     if isinstance(error, httpx2.RemoteProtocolError):
-        return "its answer is no HTTP; check http:// or https:// and the port in the address"
+        return "its answer is not HTTP; check http:// or https:// and the port in the address"
     if isinstance(error, OSError) and error.strerror:
         return f"{error.strerror.lower()}; check the address and the network"
     return None
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """An error and what it came from, the root first."""
+    """An error and its causes, the root first."""
     found: list[BaseException] = []
     at: BaseException | None = error
     while at is not None and at not in found and len(found) < CAUSES_MAX:

@@ -1,7 +1,7 @@
-"""HTTP for the one call that agents make all the time: a POST over connections that stay open.
+"""HTTP for the call that agents make most: a POST over connections that stay open.
 
-A general client spends more time on a small request than the server does. This one speaks HTTP/1.1 to one host, with a
-body of known length, and nothing else: no redirects, no proxies, no compression.
+A general client spends more time on a small request than the server does. This one only supports HTTP/1.1 to one host,
+with a body of known length: no redirects, no proxies, no compression.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from icetower.agent.causes import unreachable, without_password
 from icetower.errors import BadRequest, Unavailable
 
 IDLE_MAX = 64
-"""Connections kept open for the threads that will call next."""
+"""The most idle connections that are kept open."""
 
 BODY_MAX_BYTES = 16 * 1024 * 1024
 _LINE_MAX = 65_536
@@ -25,11 +25,11 @@ _HEADERS_MAX = 200
 
 
 class Stale(Exception):
-    """A kept connection was closed by the server before it answered anything; nothing may have arrived."""
+    """The server closed a kept connection before it answered; the request may not have arrived."""
 
 
 class Channel:
-    """Keeps connections to one server. Threads may share it; each call has a connection for itself.
+    """Keeps connections to one server. Threads may share it; each call uses a connection of its own.
 
     Args:
         uri: of the server, such as ``http://127.0.0.1:8181``.
@@ -43,7 +43,9 @@ class Channel:
         except ValueError:
             parts, scheme, host, port = urlsplit(""), "", None, None
         if scheme not in ("http", "https") or not host:
-            raise BadRequest(f"{without_password(uri)!r} is no address of a tower; write it like http://127.0.0.1:8181")
+            raise BadRequest(
+                f"{without_password(uri)!r} is not an address of a tower; write it like http://127.0.0.1:8181"
+            )
         self._uri = uri
         self._address = (host, port or (443 if scheme == "https" else 80))
         self._tls = ssl.create_default_context() if parts.scheme == "https" else None
@@ -72,17 +74,17 @@ class Channel:
             try:
                 connection = kept or _Connection(self._address, self._tls, self._timeout_s)
             except OSError as error:
-                raise self._lost(error) from error
+                raise self._unavailable(error) from error
             try:
                 status, answer, keep = connection.exchange(message)
             except Stale as error:
                 connection.close()
-                if kept is not None:  # others that were kept may be as old: each is tried once
+                if kept is not None:  # other kept connections may be as old: each is tried once
                     continue
-                raise self._lost(error) from error
+                raise self._unavailable(error) from error
             except (OSError, ValueError) as error:
                 connection.close()
-                raise self._lost(error) from error
+                raise self._unavailable(error) from error
             self._give_back(connection, keep=keep)
             return status, answer
 
@@ -99,7 +101,7 @@ class Channel:
                 return
         connection.close()
 
-    def _lost(self, error: Exception) -> Unavailable:
+    def _unavailable(self, error: Exception) -> Unavailable:
         return Unavailable(unreachable("tower", self._uri, error), rule="client.connection")
 
 
@@ -116,7 +118,7 @@ class _Connection:
 
         Raises:
             Stale: it was closed before the first byte of an answer.
-            ValueError: what came is no HTTP.
+            ValueError: the answer is not HTTP.
         """
         try:
             self._socket.sendall(message)

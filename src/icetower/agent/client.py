@@ -1,4 +1,4 @@
-"""`Tower`: appends of data files, the control API of a tower, and how to point PyIceberg and Spark at it."""
+"""`Tower`: appends of data files, a tower's control API, and the settings for PyIceberg and Spark."""
 
 from __future__ import annotations
 
@@ -13,37 +13,37 @@ from icetower import errors
 from icetower.agent.appends import Appended, Appender, DataFile
 from icetower.agent.causes import unreachable, without_password
 from icetower.agent.channel import Channel
+from icetower.agent.data_folders import DataFolders
 from icetower.agent.failures import error_of
-from icetower.agent.places import Places
 
 TIMEOUT_S = 30.0
 PAGE_MAX = 1_000
 ANSWER_WITHIN_S = 60.0
-"""A server may hold an append for as long as `server.queue_deadline_s` before it answers."""
+"""A server may take up to `server.queue_deadline_s` to answer an append."""
 
 
 class Tower:
-    """A tower, for agents and their keepers. Threads may share one.
+    """A tower, for agents and their operators. Threads may share one.
 
     Args:
         uri: as `icetower serve` prints it.
-        token: a principal's secret or access token; None for a tower that is open.
+        token: a principal's secret or access token; None for an open tower.
         timeout_s: of every call, in seconds.
 
-    Every method raises the `IcetowerError` that the server answered with, and `Unavailable` where there is no answer.
+    Every method raises the `IcetowerError` that the server answered with, and `Unavailable` if there is no answer.
     """
 
     def __init__(self, uri: str, token: str | None = None, *, timeout_s: float = TIMEOUT_S) -> None:
         self.uri = uri.rstrip("/")
         self._token = token
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-        self._channel = Channel(self.uri, timeout_s=max(timeout_s, ANSWER_WITHIN_S))  # looks at the address, too
+        self._channel = Channel(self.uri, timeout_s=max(timeout_s, ANSWER_WITHIN_S))  # checks the address, too
         try:
             self._http = httpx2.Client(base_url=self.uri, headers=headers, timeout=timeout_s)
         except (httpx2.InvalidURL, UnicodeError) as error:
             raise errors.BadRequest(unreachable("tower", self.uri, error)) from error
         self._appender = Appender(self._channel, token)
-        self._places = Places(lambda route, wanted: self._request("GET", route, params=dict(wanted)))
+        self._folders = DataFolders(lambda route, params: self._request("GET", route, params=dict(params)))
 
     def __enter__(self) -> Tower:
         return self
@@ -66,36 +66,36 @@ class Tower:
         application: tuple[str, int] | None = None,
         ref: str = "main",
     ) -> Appended:
-        """Append data files that lie in the table's place already; returns when they are in the table.
+        """Append data files that are in the table's location already; returns when they are in the table.
 
-        No table is loaded and no manifest written: the server reads each file's footer, and commits what many callers
-        append at about the same time as one snapshot. What may succeed later is sent again, under the same key.
+        The caller loads no table and writes no manifest: the server reads each file's footer, and commits concurrent
+        appends of many callers as one snapshot. An append that may succeed later is sent again with the same key.
 
         Args:
             table: ``namespace.table``.
-            key: the same for every attempt at the same append, across crashes of the caller; by default a fresh one
-                for this call.
-            application: (application, sequence), for callers that number their appends instead of keeping keys: one
-                numbered no higher than the last that is in the table is done already.
+            key: the same for every attempt at the same append, across crashes of the caller; by default a new one for
+                this call.
+            application: (application, sequence), for callers that number their appends instead of keeping keys: an
+                append whose number is not above the last one in the table is already done.
             ref: the branch.
         """
         try:
             return self._appender.append(table, files, key=key, application=application, ref=ref)
         except errors.Forbidden as error:
             if error.rule == "contract.location":
-                self._places.forget(table)
+                self._folders.forget(table)
             raise
 
     def new_data_file(self, table: str) -> str:
-        """A new name for a Parquet file, where the caller's data files of a table go; for `append`. Nothing is written.
+        """A new path for a Parquet file in the folder for the caller's data files, for `append`. Nothing is written.
 
-        Under a contract that is the principal's own place, and a file elsewhere is refused. The tower is asked once for
-        each table, and anew after such a refusal.
+        Under a contract that folder is the principal's own, and a file elsewhere is refused. The folder is requested
+        once for each table, and again after such a refusal.
 
         Args:
             table: ``namespace.table``.
         """
-        return self._places.new_data_file(table)
+        return self._folders.new_data_file(table)
 
     # -- clients of the same tower --------------------------------------------------------------------------------
 
@@ -113,7 +113,7 @@ class Tower:
     # -- contracts and principals ---------------------------------------------------------------------------------
 
     def me(self) -> dict[str, Any]:
-        """Who the token belongs to, and the contract it is bound by (`text`: YAML; None for administrators)."""
+        """The token's principal, and the contract that binds it (`text`: YAML; None for administrators)."""
         return self._json("GET", "/me")
 
     def contracts(self) -> list[dict[str, Any]]:
@@ -123,12 +123,12 @@ class Tower:
     def contract(self, name: str, version: int | None = None) -> dict[str, Any]:
         """A contract in force, or an older version of it: `contract`, `version`, `text`, `applied_ms`, `applied_by`,
         `message`."""
-        wanted = {} if version is None else {"version": str(version)}
-        return self._json("GET", f"/contracts/{_in_path(name)}", params=wanted)
+        params = {} if version is None else {"version": str(version)}
+        return self._json("GET", f"/contracts/{_quoted(name)}", params=params)
 
     def contract_history(self, name: str) -> list[dict[str, Any]]:
         """Every version of a contract, oldest first; the text of a revocation is None."""
-        return self._json("GET", f"/contracts/{_in_path(name)}/history")["versions"]
+        return self._json("GET", f"/contracts/{_quoted(name)}/history")["versions"]
 
     def apply_contract(self, text: str) -> dict[str, Any]:
         """Put a contract (YAML) in force: `contract`, `version`."""
@@ -142,11 +142,11 @@ class Tower:
         Returns `contracts`, of each its `contract`, `version` and whether it `changed`, and `warnings`.
 
         Args:
-            expected: for each, the newest version that the caller has seen (0: none); None: whatever it is.
-            message: why; it is kept with the versions.
+            expected: for each, the newest version that the caller has seen (0: none); None: any version.
+            message: the reason; it is kept with the versions.
 
         Raises:
-            Conflict: somebody has put another version in force than was expected; nothing was applied.
+            Conflict: another version is in force than was expected; nothing was applied.
         """
         seen = [*expected, *[None] * (len(texts) - len(expected))]
         contracts = [{"text": text, "expected": version} for text, version in zip(texts, seen, strict=True)]
@@ -157,30 +157,30 @@ class Tower:
 
         Without a version: the last one that a revoked contract had.
         """
-        return self._json("POST", f"/contracts/{_in_path(name)}/restore", json={"version": version, "message": message})
+        return self._json("POST", f"/contracts/{_quoted(name)}/restore", json={"version": version, "message": message})
 
     def revoke_contract(self, name: str, *, message: str | None = None) -> dict[str, Any]:
-        """End a contract: its principals may do nothing from the next request on, and their tokens are gone.
+        """End a contract: its principals may do nothing from the next request on, and their tokens are revoked.
 
         For administrators, and for principals that the contract's `revocation` names.
         """
-        wanted = {} if message is None else {"message": message}
-        return self._json("DELETE", f"/contracts/{_in_path(name)}", params=wanted)
+        params = {} if message is None else {"message": message}
+        return self._json("DELETE", f"/contracts/{_quoted(name)}", params=params)
 
     def principals(self) -> list[dict[str, Any]]:
         return self._json("GET", "/principals")["principals"]
 
     def create_principal(self, name: str, contract: str) -> str:
-        """A new principal under a contract (or ``administrator``). Returns its secret, which is shown this once."""
+        """Create a principal under a contract (or ``administrator``). Returns its secret, which is shown only once."""
         return self._json("POST", "/principals", json={"name": name, "contract": contract})["secret"]
 
     def rotate_principal(self, name: str, *, grace_s: float = 0.0) -> str:
-        """A new secret for a principal; the old ones and their tokens end after `grace_s` seconds (a week at most)."""
-        return self._json("POST", f"/principals/{_in_path(name)}/rotate", json={"grace_s": grace_s})["secret"]
+        """Create a new secret; the old ones and their tokens end after `grace_s` seconds (a week at most)."""
+        return self._json("POST", f"/principals/{_quoted(name)}/rotate", json={"grace_s": grace_s})["secret"]
 
     def revoke_principal(self, name: str) -> None:
         """End a principal: it is unknown from the next request on."""
-        self._json("DELETE", f"/principals/{_in_path(name)}")
+        self._json("DELETE", f"/principals/{_quoted(name)}")
 
     def commits(
         self,
@@ -195,22 +195,22 @@ class Tower:
         """The newest attempts, newest first; an agent sees its own.
 
         Args:
-            limit: at most so many, from as many pages as it takes.
-            principal: whose attempts; for administrators.
-            refused: only those that did not land: refused, in conflict, or with an outcome that is not known.
-            since_ms: none that are older, in milliseconds since 1970.
-            request_id: how the ids of their requests begin; errors name them.
+            limit: the most attempts, read from as many pages as needed.
+            principal: only attempts of this principal; for administrators.
+            refused: only attempts that were not committed: refused, in conflict, or with an unknown outcome.
+            since_ms: only attempts from this time on, in milliseconds since 1970.
+            request_id: only attempts whose request ids begin with this; errors name the ids.
         """
-        given = {"table": table, "principal": principal, "since_ms": since_ms, "request_id": request_id}
-        wanted = {name: str(value) for name, value in given.items() if value is not None}
-        wanted |= {"refused": "true"} if refused else {}
+        filters = {"table": table, "principal": principal, "since_ms": since_ms, "request_id": request_id}
+        params = {name: str(value) for name, value in filters.items() if value is not None}
+        params |= {"refused": "true"} if refused else {}
         found: list[dict[str, Any]] = []
         while len(found) < limit:
-            page = self._json("GET", "/commits", params=wanted | {"limit": str(min(limit - len(found), PAGE_MAX))})
+            page = self._json("GET", "/commits", params=params | {"limit": str(min(limit - len(found), PAGE_MAX))})
             found += page["attempts"]
             if page.get("next_page_token") is None:
                 break
-            wanted["page_token"] = str(page["next_page_token"])
+            params["page_token"] = str(page["next_page_token"])
         return found
 
     def commits_summary(self) -> dict[str, Any]:
@@ -218,42 +218,42 @@ class Tower:
         return self._json("GET", "/commits/summary")
 
     def readiness(self) -> dict[str, Any]:
-        """Whether all that commits need is there: `ready`, and of each of the `components` its state and details."""
+        """Whether everything that commits need works: `ready`, and the state and details of each of `components`."""
         return self._json("GET", "/readiness")
 
     def bypasses(self, *, limit: int = 100) -> list[dict[str, Any]]:
-        """Commits that have come to tables around the tower since it was started, newest first. For administrators."""
+        """Commits to tables that bypassed the tower since it was started, newest first. For administrators."""
         return self._json("GET", "/bypasses", params={"limit": str(limit)})["bypasses"]
 
     def undeclared(self, *, table: str | None = None, limit: int = 1_000) -> list[dict[str, Any]]:
-        """Commits refused since the tower was started for want of a declaration, by table and principal; most first.
+        """Commits refused for lack of a declaration since the tower was started, by table and principal; most first.
 
-        Each has a `declaration`, the `refused` commits, `first_ms`, `last_ms`, and the `command` that gives the
-        declaration for the table (None where a contract gives it). An agent sees its own.
+        Each has a `declaration`, the number of `refused` commits, `first_ms`, `last_ms`, and the `command` that makes
+        the declaration for the table (None if it belongs into a contract). An agent sees its own.
         """
-        wanted = {"limit": str(limit)} | ({} if table is None else {"table": table})
-        return self._json("GET", "/undeclared", params=wanted)["undeclared"]
+        params = {"limit": str(limit)} | ({} if table is None else {"table": table})
+        return self._json("GET", "/undeclared", params=params)["undeclared"]
 
     def shadow_report(self, contract: str | None = None) -> list[dict[str, Any]]:
-        """What contracts in shadow mode would have refused, for whom and how often; and what rebasing spares them.
+        """What contracts in shadow mode would have refused, by principal, with counts; and the effect of rebasing.
 
-        Of all contracts in shadow mode, or of one, whatever its mode. For administrators.
+        Of all contracts in shadow mode, or of one in any mode. For administrators.
         """
-        wanted = {} if contract is None else {"contract": contract}
-        return self._json("GET", "/shadow", params=wanted)["contracts"]
+        params = {} if contract is None else {"contract": contract}
+        return self._json("GET", "/shadow", params=params)["contracts"]
 
     # -- what waits for a person ------------------------------------------------------------------------------------
 
     def escalations(self, *, state: str | None = None, limit: int = 100) -> list[dict[str, Any]]:
         """Escalations, newest first; an agent sees its own. `state`: ``open`` or ``closed`` ones only."""
-        return self._json("GET", "/escalations", params=_chosen(limit, state))["escalations"]
+        return self._json("GET", "/escalations", params=_listing_params(limit, state))["escalations"]
 
     def escalation(self, id_: str) -> dict[str, Any]:
-        """One escalation: who is stopped at which table, since when, for which failures, and who was told."""
+        """One escalation: the stopped principal and table, the time, the failures, and the people notified."""
         return self._json("GET", f"/escalations/{quote(id_, safe='')}")
 
     def close_escalation(self, id_: str, note: str) -> dict[str, Any]:
-        """Let a stopped agent go on. For administrators; `note` says what was found and done."""
+        """Let a stopped agent continue. For administrators; `note` records the findings and the remedy."""
         return self._json("POST", f"/escalations/{quote(id_, safe='')}/close", json={"note": note})
 
     def request_partitions(
@@ -263,26 +263,26 @@ class Tower:
 
         Args:
             table: ``namespace.table``.
-            partitions: as the refusal named them; none: all of the table.
+            partitions: as the refusal named them; none: the whole table.
             operations: as contracts name them, such as ``append``.
-            reason: a person will read it.
+            reason: for the person who decides.
 
-        Returns the request; the one that is open already where the same was asked before. `request` with its `id` says
-        later whether it was ``granted`` or ``denied`` (`state`), and why (`note`).
+        Returns the request; if the same one is open already, that one. `request` with its `id` shows later whether it
+        was ``granted`` or ``denied`` (`state`), and why (`note`).
         """
-        wanted = {"table": table, "partitions": list(partitions), "operations": list(operations), "reason": reason}
-        return self._json("POST", "/requests", json=wanted)
+        params = {"table": table, "partitions": list(partitions), "operations": list(operations), "reason": reason}
+        return self._json("POST", "/requests", json=params)
 
     def requests(self, *, state: str | None = None, limit: int = 100) -> list[dict[str, Any]]:
         """Requests for partitions, newest first; an agent sees its own. `state`: ``open`` or ``closed`` ones only."""
-        return self._json("GET", "/requests", params=_chosen(limit, state))["requests"]
+        return self._json("GET", "/requests", params=_listing_params(limit, state))["requests"]
 
     def request(self, id_: str) -> dict[str, Any]:
-        """One request for partitions, and what became of it."""
+        """One request for partitions, and its decision."""
         return self._json("GET", f"/requests/{quote(id_, safe='')}")
 
     def close_request(self, id_: str, decision: str, note: str) -> dict[str, Any]:
-        """Answer a request: ``granted`` or ``denied``. For administrators. It changes no contract."""
+        """Decide a request: ``granted`` or ``denied``. For administrators. This does not change any contract."""
         return self._json("POST", f"/requests/{quote(id_, safe='')}/close", json={"decision": decision, "note": note})
 
     def _json(self, method: str, path: str, **options: Any) -> Any:
@@ -301,15 +301,15 @@ class Tower:
             return response.json()
         except ValueError as error:
             raise errors.UpstreamFailed(
-                f"{without_password(self.uri)} answers, but with no JSON: it is no tower; check the address",
+                f"{without_password(self.uri)} answers, but not with JSON, so it is not a tower; check the address",
                 rule="client.connection",
                 next_step="none",
             ) from error
 
 
-def _in_path(name: str) -> str:
+def _quoted(name: str) -> str:
     return quote(name, safe="")
 
 
-def _chosen(limit: int, state: str | None) -> dict[str, str]:
+def _listing_params(limit: int, state: str | None) -> dict[str, str]:
     return {"limit": str(limit)} | ({} if state is None else {"state": state})

@@ -1,4 +1,4 @@
-"""What an agent does about a refusal: what its `next_step` and its fields say, whatever its words are.
+"""An agent's reaction to a refusal: the step that its `next_step` and its fields ask for, regardless of its text.
 
 def write(tower: Tower, key: str) -> None:  # one attempt, on the table as it is now
     table = load_catalog("tower", **tower.pyiceberg_properties()).load_table("sales.orders")
@@ -24,18 +24,18 @@ T = TypeVar("T")
 
 ATTEMPTS_MAX = 20
 PATIENCE_S = 600.0
-"""How long a piece of work is carried on, in seconds, its waits for people included."""
+"""How long a piece of work is tried, in seconds, including waits for people."""
 POLL_S = 5.0
-"""Between two looks whether a person has decided."""
+"""The time between two checks whether a person has decided."""
 _FIRST_WAIT_S, _WAIT_MAX_S = 0.1, 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """For how long and how often something is tried.
+    """How long and how often work is tried.
 
     Attributes:
-        pause: waits for some seconds.
+        pause: a function that waits for a number of seconds.
     """
 
     attempts_max: int = ATTEMPTS_MAX
@@ -56,28 +56,28 @@ def carry_out(
     authenticate: Callable[[], Tower] | None = None,
     patience: Patience | None = None,
 ) -> T:
-    """Do some work that ends in a commit, and go on after every refusal from which there is a way.
+    """Do some work that ends in a commit, and take the next step after every refusal that has one.
 
-    refresh, retry       once more, after a while
-    wait_until           once more, at that time
-    new_key              once more, under a new key
-    request_partition    ask for the partitions, and once more when they are granted
-    escalated_to         once more when a person has closed the escalation
-    authenticate         once more with new credentials
-    all else             stop
+    refresh, retry       try again after a pause
+    wait_until           try again at that time
+    new_key              try again with a new key
+    request_partition    request the partitions, and try again when they are granted
+    escalated_to         try again when a person has closed the escalation
+    authenticate         try again with new credentials
+    anything else        stop
 
     Args:
-        work: one attempt: loads what it writes to, and writes under the key that it is given. It raises what the SDK or
-            PyIceberg does (`refusal_of`).
+        work: one attempt: it loads the table and writes with the key that it is passed. It may raise the exceptions of
+            the SDK and of PyIceberg (`refusal_of`).
         table: the table that it writes to, ``namespace.table``.
-        operations: what it does there, as contracts name it; for a request of partitions.
-        reason: for whoever decides on such a request.
-        key: the key of the first attempt; by default a fresh one. It is kept with the work, for its next run.
-        authenticate: a tower with new credentials; None: there are none to be had.
-        patience: for how long.
+        operations: the work's operations, as contracts name them; for a request for partitions.
+        reason: for the person who decides on such a request.
+        key: the key of the first attempt; by default a new one. Keep it with the work, for its next run.
+        authenticate: returns a tower with new credentials; None: new credentials are not available.
+        patience: the limits on time and attempts.
 
     Raises:
-        IcetowerError: the refusal from which there is no way, or for which the patience was not enough.
+        IcetowerError: a refusal without a next step, or the last one when the patience is used up.
     """
     run = _Run(tower, table, operations, reason, key or new_key(), authenticate, patience or Patience())
     for _ in range(run.patience.attempts_max - 1):
@@ -87,15 +87,15 @@ def carry_out(
             refusal = refusal_of(raised)
             if refusal is None:
                 raise
-            if not run.goes_on(refusal):
+            if not run.may_retry(refusal):
                 raise refusal from raised
     return work(run.tower, run.key)
 
 
 def refusal_of(raised: BaseException) -> IcetowerError | None:
-    """The refusal behind an exception, with all its fields; None: it is something else.
+    """The refusal behind an exception, with all its fields; None if it is something else.
 
-    PyIceberg's exceptions have its message alone; the answer itself is in their cause.
+    PyIceberg's exceptions have only its message; the answer itself is in their cause.
     """
     if isinstance(raised, IcetowerError):
         return raised
@@ -132,45 +132,45 @@ class _Run:
         self._wait_s = _FIRST_WAIT_S
         self._granted: set[tuple[str, ...]] = set()
 
-    def goes_on(self, refusal: IcetowerError) -> bool:
-        """Do what the refusal says, and say whether the work may be tried once more."""
+    def may_retry(self, refusal: IcetowerError) -> bool:
+        """Take the refusal's next step; returns whether the work may be tried again."""
         match refusal.next_step:
             case "refresh" | "retry":
                 wait_s = self._wait_s * (0.5 + self.patience.ambient.uniform() / 2)
                 self._wait_s = min(self._wait_s * 2, _WAIT_MAX_S)
-                return self._waited(wait_s)
+                return self._wait(wait_s)
             case "wait_until":
-                return self._waited(((refusal.wait_until_ms or 0) - self.patience.ambient.now_ms()) / 1000)
+                return self._wait(((refusal.wait_until_ms or 0) - self.patience.ambient.now_ms()) / 1000)
             case "new_key":
                 self.key = new_key(self.patience.ambient)
                 return True
             case "request_partition":
-                return self._is_granted(refusal)
+                return self._obtain_grant(refusal)
             case "escalated_to":
-                return self._decided(lambda: not self._is_stopped())
+                return self._await_decision(lambda: not self._is_stopped())
             case "authenticate" if self._authenticate is not None:
                 self.tower = self._authenticate()
                 return True
             case _:
                 return False
 
-    def _waited(self, seconds: float) -> bool:
-        """Whether there was patience for a wait."""
+    def _wait(self, seconds: float) -> bool:
+        """Wait, if the patience allows it; returns whether it did."""
         if self.patience.ambient.monotonic_s() + seconds > self._until_s:
             return False
         if seconds > 0:
             self.patience.pause(seconds)
         return True
 
-    def _is_granted(self, refusal: IcetowerError) -> bool:
-        # Granted once and refused again: the contract says something else than its owner does.
+    def _obtain_grant(self, refusal: IcetowerError) -> bool:
+        # Granted once and refused again: the contract was not changed accordingly.
         if refusal.partitions in self._granted:
             return False
         try:
             asked = self.tower.request_partitions(
                 self._table, refusal.partitions, operations=self._operations, reason=self._reason
             )
-        except IcetowerError:  # it may not even ask
+        except IcetowerError:  # it may not request partitions
             return False
         self._granted.add(refusal.partitions)
         answers: list[str] = []
@@ -179,13 +179,13 @@ class _Run:
             answers.append(self.tower.request(asked["id"])["state"])
             return answers[-1] != "open"
 
-        return self._decided(answered) and answers[-1] == "granted"
+        return self._await_decision(answered) and answers[-1] == "granted"
 
     def _is_stopped(self) -> bool:
         return any(each["table"] == self._table for each in self.tower.escalations(state="open"))
 
-    def _decided(self, look: Callable[[], bool]) -> bool:
-        """Whether a person has decided before the patience was used up."""
+    def _await_decision(self, look: Callable[[], bool]) -> bool:
+        """Wait until a person has decided; returns False if the patience is used up before."""
         while True:
             try:
                 if look():
@@ -193,5 +193,5 @@ class _Run:
             except IcetowerError as error:
                 if error.next_step != "retry":
                     return False
-            if not self._waited(self.patience.poll_s):
+            if not self._wait(self.patience.poll_s):
                 return False

@@ -167,13 +167,13 @@ def orphans(
       icetower orphans shop.sales --dry-run
     """
     need_spark()
-    from icetower.pipelines.cleanup import Fate, clean
+    from icetower.pipelines.cleanup import Disposition, clean
     from icetower.pipelines.session import CATALOG
 
     clauses = _clauses(uri)
     spark = _session("icetower-orphans", uri)
     shown = Table("table", "file", "bytes", "modified", "agent", "what became of it")
-    counts: Counter[Fate] = Counter()
+    counts: Counter[Disposition] = Counter()
     size_bytes = 0
     try:
         names = [f"{CATALOG}.{name}" for name in tables]
@@ -197,7 +197,7 @@ def orphans(
             f"{number_of(counts.total(), 'orphaned file')}, {number_of(size_bytes, 'byte')}, "
             f"in {counted(len(tables), 'table')}{ends}"
         )
-    if counts[Fate.KEPT]:
+    if counts[Disposition.KEPT]:
         raise typer.Exit(1)
 
 

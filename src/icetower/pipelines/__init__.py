@@ -1,7 +1,6 @@
-"""PySpark jobs: the only room that imports pyspark. DataFrame in, DataFrame out; jobs own the Spark session.
+"""PySpark jobs: the only package that imports pyspark. DataFrame in, DataFrame out; jobs own the Spark session.
 
-`session` starts Spark, `wal_mediator` is pattern 1 of the isolation document, `orphans` reports files that nothing
-refers to. `tables` is what they know of Iceberg's tables; the other modules that begin with `wal_` are parts of the
-mediator. `sweep` spreads the simulator's runs over executors, `audits` the histories of
-many tables.
+`session` starts Spark; `wal_mediator` merges write-ahead logs, and the other modules that begin with `wal_` are its
+parts; `orphans` reports unreferenced files, and `cleanup` deletes some of them; `sweep` spreads the simulator's runs
+over executors, `audits` the histories of many tables. `tables` has what they share about Iceberg's tables.
 """

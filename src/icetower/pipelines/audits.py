@@ -1,8 +1,8 @@
-"""Audits of many tables side by side: each executor walks the history of the tables that it is given.
+"""Audits many tables in parallel: each executor walks the histories of its tables.
 
-An audit is bound by reading, and one table's by the order of its commits; many tables have nothing to do with each
-other. So the tables are spread, not the snapshots. Executors read manifests through PyIceberg's FileIO, as `icetower
-audit` does; what they need for that (`s3.endpoint`, …) is given to the job.
+An audit is bound by reading, and one table's audit by the order of its commits; tables are independent of each other.
+So the tables are distributed, not the snapshots. Executors read manifests through PyIceberg's FileIO, as `icetower
+audit` does; the job gets the properties for that (`s3.endpoint`, …).
 
     python -m icetower.pipelines.audits --uri http://127.0.0.1:8181 --checkpoints FOLDER shop.sales shop.prices
 """
@@ -36,22 +36,22 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 TABLES = "table STRING, metadata_location STRING, checkpoint STRING"
-"""What is to be audited: a name, the metadata file, and what an earlier audit gave as its checkpoint, or null."""
+"""The tables to audit: a name, the metadata file, and the checkpoint of an earlier audit, or null."""
 
-FOUND = (
+RESULTS = (
     "table STRING, head BIGINT, snapshots BIGINT, "
     "violations ARRAY<STRUCT<rule: STRING, verdict: STRING, snapshots: ARRAY<BIGINT>, witness: ARRAY<STRING>, "
     "files: ARRAY<STRING>>>, undeterminable ARRAY<STRING>, checkpoint STRING, error STRING"
 )
-"""One row a table. `checkpoint`: for the next audit. `error`: why it could not be audited; the others go on."""
+"""One row for each table. `checkpoint`: for the next audit. `error`: why it could not be audited; others continue."""
 
 
 @dataclass(frozen=True, slots=True)
-class How:
+class AuditSettings:
     """How the tables are audited.
 
     Attributes:
-        options: `after` is each table's own, and comes from its checkpoint.
+        options: the options for all tables; `after` is set for each from its checkpoint.
         storage: properties as for PyIceberg's FileIO.
     """
 
@@ -60,10 +60,10 @@ class How:
 
 
 def heads(spark: SparkSession, tables: Mapping[str, str | None] | Iterable[str]) -> DataFrame:
-    """The metadata files of tables (``catalog.namespace.table``) as they stand: `TABLES`.
+    """The current metadata files of tables (``catalog.namespace.table``), as `TABLES`.
 
     Args:
-        tables: each with its checkpoint, or names alone. One that is not there has no metadata file.
+        tables: each with its checkpoint, or names alone. A table that does not exist has no metadata file.
 
     Raises:
         UpstreamFailed: the catalog failed.
@@ -80,26 +80,26 @@ def _metadata_location(spark: SparkSession, table: str) -> str | None:
         return None
 
 
-def audit_tables(tables: DataFrame, how: How | None = None, *, side_by_side: int = 16) -> DataFrame:
-    """What the histories of tables show: `TABLES` in, `FOUND` out.
+def audit_tables(tables: DataFrame, settings: AuditSettings | None = None, *, side_by_side: int = 16) -> DataFrame:
+    """Audit the histories of tables: `TABLES` in, `RESULTS` out.
 
     Args:
-        side_by_side: so many parts are made of the tables.
+        side_by_side: the number of partitions into which the tables are divided.
     """
-    asked = how or How()
+    chosen = settings or AuditSettings()
 
     def audited(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return _audited(batches, asked)
+        return _audited(batches, chosen)
 
-    return tables.repartition(side_by_side).mapInArrow(audited, FOUND)
+    return tables.repartition(side_by_side).mapInArrow(audited, RESULTS)
 
 
-def _audited(batches: Iterable[pa.RecordBatch], how: How) -> Iterator[pa.RecordBatch]:
-    """In an executor."""
+def _audited(batches: Iterable[pa.RecordBatch], settings: AuditSettings) -> Iterator[pa.RecordBatch]:
+    """The part that runs in an executor."""
     import pyarrow as pa
 
     for batch in batches:
-        rows = [_row(table, how) for table in batch.to_pylist()]
+        rows = [_row(table, settings) for table in batch.to_pylist()]
         if rows:
             yield pa.RecordBatch.from_pylist(rows, schema=_schema())
 
@@ -124,23 +124,23 @@ def _schema() -> pa.Schema:
     )
 
 
-def _row(table: Mapping[str, Any], how: How) -> dict[str, Any]:
+def _row(table: Mapping[str, Any], settings: AuditSettings) -> dict[str, Any]:
     found: dict[str, Any] = {"table": table["table"], "violations": [], "undeterminable": []}
     if table["metadata_location"] is None:
         return found | {"error": "there is no such table"}
     try:
-        return found | asyncio.run(_audit(table["metadata_location"], table["checkpoint"], how))
+        return found | asyncio.run(_audit(table["metadata_location"], table["checkpoint"], settings))
     except (IcetowerError, OSError) as error:  # one table that cannot be read is no reason to stop the others
         return found | {"error": str(error)}
 
 
-async def _audit(location: str, kept: str | None, how: How) -> dict[str, Any]:
+async def _audit(location: str, kept: str | None, settings: AuditSettings) -> dict[str, Any]:
     before = None if kept is None else Checkpoint.of_text(kept, name="the checkpoint")
-    storage = FileIOStorage(how.storage)
+    storage = FileIOStorage(settings.storage)
     try:
         head = HeadState(location, parse(await storage.read(location, ON_OWN_ACCOUNT)))
-        after = None if before is None else before.resume(head, how.options.branch)
-        report = await audit(head, storage, replace(how.options, after=after))
+        after = None if before is None else before.resume(head, settings.options.branch)
+        report = await audit(head, storage, replace(settings.options, after=after))
     finally:
         await storage.close()
     checkpoint = Checkpoint.after(report, before)
@@ -155,40 +155,40 @@ async def _audit(location: str, kept: str | None, how: How) -> dict[str, Any]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print what was found in the tables named, one JSON object a line.
+    """Print the findings in the named tables, one JSON object on each line.
 
     Returns:
-        The exit status: 3 something is wrong for certain, 1 a table could not be audited, else 0.
+        The exit status: 3 a definite violation was found, 1 a table could not be audited, else 0.
     """
     parser = argparse.ArgumentParser(prog="icetower.pipelines.audits", description="Audit the history of many tables")
     parser.add_argument("--uri", required=True, help=f"of the catalog; secrets come from ${TOKEN_VARIABLE}")
     parser.add_argument("--content", action="store_true", help="open delete files and data files with row ids")
-    parser.add_argument("--checkpoints", type=Path, help="a folder that is there: each table goes on where it ended")
+    parser.add_argument("--checkpoints", type=Path, help="an existing folder: each audit continues at its last end")
     parser.add_argument("--storage", action="append", type=_pair, default=[], metavar="KEY=VALUE", help="for FileIO")
     parser.add_argument("tables", nargs="+", help="namespace.table")
-    given = parser.parse_args(arguments)
-    how = How(Options(content=given.content), dict(given.storage))
-    if given.checkpoints is not None and not given.checkpoints.is_dir():
-        parser.error(f"{given.checkpoints} is no folder: make it first")
+    options = parser.parse_args(arguments)
+    settings = AuditSettings(Options(content=options.content), dict(options.storage))
+    if options.checkpoints is not None and not options.checkpoints.is_dir():
+        parser.error(f"{options.checkpoints} is not a folder: create it first")
     spark = spark_session(
         "icetower-audits",
-        catalog_uri=given.uri,
+        catalog_uri=options.uri,
         token=os.environ.get(TOKEN_VARIABLE),
         credential=os.environ.get(CREDENTIAL_VARIABLE),
     )
     wrong = failed = False
     try:
-        files = {f"{CATALOG}.{table}": _file(given.checkpoints, table) for table in given.tables}
+        files = {f"{CATALOG}.{table}": _checkpoint_file(options.checkpoints, table) for table in options.tables}
         kept = {
             table: file.read_text() if file is not None and file.exists() else None for table, file in files.items()
         }
-        for row in audit_tables(heads(spark, kept), how).toLocalIterator():
+        for row in audit_tables(heads(spark, kept), settings).toLocalIterator():
             found = row.asDict(recursive=True)
             wrong |= any(violation["verdict"] == "definite" for violation in found["violations"])
             failed |= found["error"] is not None
             checkpoint, file = found.pop("checkpoint"), files[found["table"]]
             sys.stdout.write(json.dumps(found) + "\n")
-            sys.stdout.flush()  # before the checkpoint: what was found is told twice rather than never
+            sys.stdout.flush()  # before the checkpoint: findings are reported twice rather than never
             if checkpoint is not None and file is not None:
                 Checkpoint.of_text(checkpoint, name=str(file)).keep(file)
     except IcetowerError as error:
@@ -202,15 +202,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _pair(text: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
     if not equals:
-        raise argparse.ArgumentTypeError("write KEY=VALUE; what was given is not shown, since it may be a secret")
+        raise argparse.ArgumentTypeError("write KEY=VALUE; the argument is not shown, since it may be a secret")
     try:
         return key, from_environment(value)
     except UsageError as error:
         raise argparse.ArgumentTypeError(error.message) from error
 
 
-def _file(folder: Path | None, table: str) -> Path | None:
-    """The checkpoint of a table, as `icetower audit --checkpoint` keeps it."""
+def _checkpoint_file(folder: Path | None, table: str) -> Path | None:
+    """The file of a table's checkpoint, as `icetower audit --checkpoint` keeps it."""
     return None if folder is None else folder / f"{table}.json"
 
 

@@ -1,8 +1,8 @@
-"""The JVM that PySpark starts for us: it ends with the command that started it, however that ends.
+"""Ends the JVM that PySpark starts together with the command that started it, however that ends.
 
-PySpark leaves it running where its own process is interrupted while Spark starts, and does not say until then which
-process it is. So the process is recorded as it is started, in a group of its own. It is ended when starting fails, at
-the latest at exit, and on Linux by the kernel where this process is killed.
+PySpark leaves the JVM running if its own process is interrupted while Spark starts, and does not reveal the JVM's
+process before that. So the process is recorded when it is started, in a process group of its own. It is ended when
+starting fails, at exit at the latest, and on Linux by the kernel if this process is killed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _PR_SET_PDEATHSIG = 1
 
 @contextmanager
 def starting() -> Generator[None]:
-    """Around what may start a JVM."""
+    """Around code that may start a JVM."""
     started: list[subprocess.Popen[bytes]] = []
     gateway: Any = java_gateway
     launch = gateway.Popen
@@ -45,7 +45,7 @@ def starting() -> Generator[None]:
 
     gateway.Popen = record
     try:
-        with interrupts.kept(), _interruptible():
+        with interrupts.handler_restored(), _interruptible():
             yield
     except BaseException:
         for process in started:
@@ -62,14 +62,16 @@ def starting() -> Generator[None]:
 
 @contextmanager
 def _interruptible() -> Generator[None]:
-    """SIGTERM, too, ends what is under way by an exception, where nobody has said what else it does."""
-    ours = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-    if ours:
+    """Make SIGTERM raise an exception, too, unless a handler for it is installed."""
+    in_main_thread = (
+        threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    )
+    if in_main_thread:
         signal.signal(signal.SIGTERM, _leave)
     try:
         yield
     finally:
-        if ours:
+        if in_main_thread:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
@@ -78,8 +80,8 @@ def _leave(number: int, _frame: FrameType | None) -> None:
 
 
 def _bound_to_us(before: Callable[[], None] | None) -> Callable[[], None] | None:
-    """What runs in the new process first: the kernel ends it when the thread that started it is no more."""
-    # Of another thread than the main one nobody knows how long it lives.
+    """The function that the new process runs first: it has the kernel end the process with the starting thread."""
+    # Another thread than the main one may end before the JVM is to end.
     if not sys.platform.startswith("linux") or threading.current_thread() is not threading.main_thread():
         return before
     try:
@@ -99,7 +101,7 @@ def _bound_to_us(before: Callable[[], None] | None) -> Callable[[], None] | None
 
 
 def _end_quietly(context: Any) -> None:
-    """PySpark's server for accumulators takes the end of the JVM for an error, and prints its trace."""
+    """Silence PySpark's accumulator server, which takes the end of the JVM for an error and prints a traceback."""
     server: Any = getattr(context._active_spark_context, "_accumulatorServer", None)
     if server is None:
         return
@@ -113,16 +115,16 @@ def _end_quietly(context: Any) -> None:
 
 
 def _forget() -> None:
-    """Or PySpark would speak to the JVM that is no more, when it is asked for a session again."""
+    """Clear PySpark's state; else the next session would use the ended JVM."""
     context: Any = SparkContext
     context._gateway = context._jvm = context._active_spark_context = None
 
 
 def _end(process: subprocess.Popen[bytes], owner: int, how: int = signal.SIGTERM) -> None:
-    """End a JVM, and what was started to start it.
+    """End a JVM, and the processes that started it.
 
     Args:
-        owner: the process that it was started by; a copy of that process leaves it alone.
+        owner: the process that started it; a fork of that process leaves the JVM alone.
     """
     if os.getpid() != owner or process.poll() is not None:
         return

@@ -1,7 +1,7 @@
-"""Files under a table's location that no snapshot and no metadata refers to. Found here; `cleanup` deletes some.
+"""Finds files under a table's location that no snapshot and no metadata refers to; `cleanup` deletes some of them.
 
-The files are listed first and the references read afterwards, so that what is committed in between is known. A writer
-that is still at work has files that nothing refers to yet: the cut-off must be older than the longest write.
+The files are listed first and the references read afterwards, so a commit in between is seen. A writer that is still at
+work has files that nothing refers to yet: the cut-off must be older than the longest write.
 
 Iceberg's own procedure `remove_orphan_files` refuses a cut-off of less than 24 hours (trap L2), and its report names
 paths only; this one lists through the table's own FileIO, so it needs no other access to the storage than Iceberg has.
@@ -25,15 +25,15 @@ from icetower.ambient import Ambient, SystemAmbient
 from icetower.errors import IcetowerError
 from icetower.iceberg.metadata import data_location
 from icetower.pipelines.session import CATALOG, CREDENTIAL_VARIABLE, TOKEN_VARIABLE, spark_session
-from icetower.pipelines.tables import Metadata, iceberg_table, metadata_of, told
+from icetower.pipelines.tables import Metadata, iceberg_table, metadata_of, translating_errors
 from icetower.table.references import named_by
 
 DAY_S = 24 * 3600
 WRITER = r"/_?agent=([^/]+)/"
 OWN = r"/([A-Za-z0-9][A-Za-z0-9_.-]*)/"
-"""After the table's place for data: a directory that is no partition's is a principal's own (`write_location: own`)."""
+"""Below the table's data folder: a directory that is not a partition's is a principal's own (`write_location: own`)."""
 SCATTERED = r"[01]+"
-"""But for those into which Iceberg's layout for object storages spreads files."""
+"""Except for the directories over which Iceberg's layout for object storages spreads files."""
 _LISTED = "path STRING, size_bytes BIGINT, modified_ms BIGINT"
 
 
@@ -44,13 +44,13 @@ def find_orphans(
 
     Args:
         spark: a session with the catalog.
-        table: its location must be its own: files of a table that lies below it would be reported.
+        table: its location must be its own: files of a table below it would be reported.
         older_than_s: files modified later than this many seconds ago are left out.
         ambient: the clock.
 
     Returns:
-        ``path``, ``size_bytes``, ``modified_at`` (timestamp); ``principal``: in whose own place it lies, else null; and
-        ``agent``: the writer that the path names in a segment ``agent=NAME`` or ``_agent=NAME``, else the principal.
+        ``path``, ``size_bytes``, ``modified_at`` (timestamp); ``principal``: the owner of the folder that it is in, or
+        null; and ``agent``: the writer in a path segment ``agent=NAME`` or ``_agent=NAME``, else the principal.
 
     Raises:
         NoSuchTable: there is no such table.
@@ -58,7 +58,7 @@ def find_orphans(
     """
     before_ms = int((ambient or SystemAmbient()).now_ms() - older_than_s * 1000)
     handle = iceberg_table(spark, table)
-    listed = _listed(spark, table, handle, before_ms)
+    listed = _list_files(spark, table, handle, before_ms)
     handle.refresh()  # only now: see the top of the module
     metadata = metadata_of(spark, handle)
     referenced = referenced_by(spark, table, handle).select(_same_place(f.col("path")).alias("place")).distinct()
@@ -73,19 +73,19 @@ def find_orphans(
 
 
 def _owner(metadata: Metadata) -> Column:
-    """The principal in whose own place a file lies; an empty text where it lies elsewhere."""
+    """The principal whose own folder a file is in; empty text if it is elsewhere."""
     data = data_location(metadata["location"], metadata.get("properties") or {})
     place, root = _same_place(f.col("path")), _same_place(f.lit(data))
     below = place.substr(f.length(root) + 1, f.length(place))
     return f.when(place.startswith(root), f.regexp_extract(below, f"^(?!/{SCATTERED}/){OWN}", 1)).otherwise("")
 
 
-def _listed(spark: SparkSession, table: str, handle: Any, before_ms: int) -> DataFrame:
-    """What lies under the table's location and was last modified before `before_ms`."""
+def _list_files(spark: SparkSession, table: str, handle: Any, before_ms: int) -> DataFrame:
+    """The files under the table's location that were last modified before `before_ms`."""
 
     def walk() -> list[tuple[str, int, int]]:
         found: list[tuple[str, int, int]] = []
-        # The slash keeps a neighbour out whose name begins like ours: storages list by prefix.
+        # The slash excludes a neighbour whose name begins like the table's: storages list by prefix.
         files = handle.io().listPrefix(handle.location().rstrip("/") + "/").iterator()
         while files.hasNext():
             file = files.next()
@@ -94,15 +94,15 @@ def _listed(spark: SparkSession, table: str, handle: Any, before_ms: int) -> Dat
                 found.append((file.location(), file.size(), modified_ms))
         return found
 
-    return spark.createDataFrame(told(f"listing the files of {table}", walk), _LISTED)
+    return spark.createDataFrame(translating_errors(f"listing the files of {table}", walk), _LISTED)
 
 
 def referenced_by(spark: SparkSession, table: str, handle: Any) -> DataFrame:
-    """Every path that the table names, as a column ``path``: of all its snapshots, on whatever branch.
+    """Every path that the table refers to, as a column ``path``: of all its snapshots, on every branch.
 
     Args:
-        table: as Spark names it.
-        handle: Iceberg's own table, loaded when the references are to be known.
+        table: the table, as Spark names it.
+        handle: Iceberg's own table, freshly loaded.
     """
     metadata = metadata_of(spark, handle)
     location = metadata["location"].rstrip("/")
@@ -118,16 +118,16 @@ def referenced_by(spark: SparkSession, table: str, handle: Any) -> DataFrame:
             paths = paths.unionByName(spark.table(f"{table}.{name}").select(f.col(column).alias("path")))
         return paths
 
-    return told(f"reading what {table} refers to", rows)
+    return translating_errors(f"reading what {table} refers to", rows)
 
 
 def decoded(text: Column) -> Column:
-    """A part of a path without its percent signs, where they mean something."""
+    """A part of a path with its percent escapes decoded, if they are valid."""
     return f.coalesce(f.try_url_decode(text), text)
 
 
 def _same_place(path: Column) -> Column:
-    """One spelling for paths that differ in the scheme only; a checksum beside a file goes with it."""
+    """One spelling for paths that differ in the scheme only; a checksum file counts as its file."""
     path = f.regexp_replace(path, r"^file:/+", "/")
     path = f.regexp_replace(path, r"^s3[an]:", "s3:")
     path = f.regexp_replace(path, r"(?<!:)/{2,}", "/")
@@ -139,21 +139,21 @@ def _metadata_location(handle: Any) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the orphans of the tables named, one JSON object a line."""
+    """Print the orphans of the named tables, one JSON object on each line."""
     parser = argparse.ArgumentParser(prog="icetower.pipelines.orphans", description="Report unreferenced files")
     parser.add_argument("--uri", required=True, help=f"of the catalog; secrets come from ${TOKEN_VARIABLE}")
     parser.add_argument("--older-than-s", type=float, default=DAY_S, help="leave younger files out; default one day")
     parser.add_argument("tables", nargs="+", help="namespace.table")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     spark = spark_session(
         "icetower-orphans",
-        catalog_uri=given.uri,
+        catalog_uri=options.uri,
         token=os.environ.get(TOKEN_VARIABLE),
         credential=os.environ.get(CREDENTIAL_VARIABLE),
     )
     try:
-        for table in given.tables:
-            for row in find_orphans(spark, f"{CATALOG}.{table}", older_than_s=given.older_than_s).toLocalIterator():
+        for table in options.tables:
+            for row in find_orphans(spark, f"{CATALOG}.{table}", older_than_s=options.older_than_s).toLocalIterator():
                 sys.stdout.write(json.dumps({"table": table, **row.asDict()}, default=str) + "\n")
     except IcetowerError as error:
         sys.stderr.write(f"{error}\n")

@@ -1,7 +1,7 @@
-"""The Spark session of a job: versions that were started together, one catalog, small settings for one machine.
+"""The Spark session of a job: matching versions, one catalog, settings for one small machine.
 
-What PySpark is given before there is a JVM becomes its command line, which every user of the machine can read. So
-catalogs, with their addresses and secrets, are told to the session once it is there.
+Settings that PySpark gets before the JVM starts become its command line, which every user of the machine can read. So
+catalogs, with their addresses and secrets, are set on the running session.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from icetower.pipelines import jvm
 
 ICEBERG_RUNTIME = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"
 CATALOG = "tower"
-# Secrets come from the environment: arguments can be seen by every user of the machine.
+# Secrets come from the environment: every user of the machine can see arguments.
 TOKEN_VARIABLE = "ICETOWER_TOKEN"  # noqa: S105 - the name of a variable
 CREDENTIAL_VARIABLE = "ICETOWER_CREDENTIAL"
 _CATALOG_CLASS = "org.apache.iceberg.spark.SparkCatalog"
@@ -26,10 +26,11 @@ _EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions
 
 _CATALOGS = "spark.sql.catalog."
 _SECRETS = "(?i)secret|passw|token|credential|access[._-]?key|account[._-]?key|sas[._-]|connection[._-]?string|//[^/]*@"
-"""Settings called like this are secrets: on no command line, and shown by Spark neither in logs nor on its pages."""
+"""Settings with such names are secrets: they are on no command line, and Spark shows them neither in logs nor on its
+pages."""
 
-_HIDDEN = "told-when-started"
-"""What Spark is started with in place of a secret."""
+_HIDDEN = "set-after-start"
+"""The value in place of a secret with which Spark is started."""
 
 LOCAL_SETTINGS: Mapping[str, str] = {
     "spark.master": "local[2]",
@@ -46,7 +47,7 @@ LOCAL_SETTINGS: Mapping[str, str] = {
 def catalog_settings(catalog_name: str, properties: Mapping[str, str]) -> dict[str, str]:
     """Spark settings of an Iceberg catalog. `properties` are Iceberg's own: ``type``, ``uri``, ``token``, …"""
     prefix = f"spark.sql.catalog.{catalog_name}"
-    # A cached table is a stale base: every statement of ours looks at the head.
+    # A cached table is a stale base: every statement must read the head.
     settings = {prefix: _CATALOG_CLASS, f"{prefix}.cache-enabled": "false"}
     return settings | {f"{prefix}.{name}": value for name, value in properties.items()}
 
@@ -64,19 +65,19 @@ def spark_session(
     """A session whose catalog `catalog_name` is the REST catalog at `catalog_uri`.
 
     Args:
-        app_name: told to the catalog in every snapshot (``app-name``).
-        catalog_uri: of the tower; None where `catalog` says it all.
+        app_name: recorded in every snapshot (``app-name``).
+        catalog_uri: of the tower; None if `catalog` has all properties.
         catalog_name: the first part of table names in SQL.
-        token: a bearer token, where the catalog wants one; or
+        token: a bearer token, if the catalog needs one; or
         credential: ``id:secret`` for the token endpoint.
-        catalog: further properties of the catalog, Iceberg's names; they win.
-        settings: further settings of Spark; they win, over ``local[2]`` too.
+        catalog: further properties of the catalog, by Iceberg's names; they take precedence.
+        settings: further settings of Spark; they take precedence, also over ``local[2]``.
 
     Executors on other machines need this package in the Python that ``PYSPARK_PYTHON`` names.
 
-    Under ``spark-submit`` the session that it started is taken, with these settings on top.
+    Under ``spark-submit`` its session is used, with these settings added.
 
-    Raises `ConfigurationError` for a secret among `settings`, but for those of catalogs.
+    Raises `ConfigurationError` for a secret among `settings`, except for those of catalogs.
     """
     properties: dict[str, str] = {}
     if catalog_uri is not None:
@@ -98,7 +99,7 @@ def spark_session(
     first = {name: value for name, value in chosen.items() if name not in catalogs}
     if seen := sorted(name for name in first if re.search(_SECRETS, name) and name != "spark.redaction.regex"):
         raise ConfigurationError(
-            f"{', '.join(seen)} would stand on Spark's command line, which all users of this machine can read; put it "
+            f"{', '.join(seen)} would be on Spark's command line, which all users of this machine can read; put it "
             "into spark-defaults.conf, or set it as a property of the catalog"
         )
     # A job's log names its session's settings, and redacts those that Spark was started with.
@@ -109,6 +110,6 @@ def spark_session(
         session.conf.set(name, value)
     session.sparkContext.setLogLevel("ERROR")
     if (session.sparkContext.master or "").startswith("local") and "PYSPARK_PYTHON" not in os.environ:
-        # Workers on this machine; else they run whatever is called python3, which may not have this package.
+        # For workers on this machine; else they run the python3 on the path, which may lack this package.
         session.sparkContext.pythonExec = sys.executable
     return session

@@ -1,8 +1,8 @@
-"""What the jobs know of Iceberg tables beyond SQL: their metadata, and inserts that no race can double.
+"""Iceberg tables beyond SQL, for the jobs: their metadata, and inserts that no race can duplicate.
 
-Spark turns a MERGE that can only insert into a plain append, and Iceberg validates appends against nothing: two of
-them, started side by side, both land. A clause for matched rows, even one that never holds, makes it a row-level
-operation with serializable isolation: the later of two commits is refused if data was added since it read.
+Spark turns a MERGE that can only insert into a plain append, and Iceberg does not validate appends: of two concurrent
+ones, both are committed. A clause for matched rows, even one that never holds, makes it a row-level operation with
+serializable isolation: the later of two commits is refused if data was added since it read.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def quoted(name: str) -> str:
 
 
 def quoted_levels(levels: Iterable[str]) -> str:
-    """The same of levels that may have dots in them."""
+    """A name whose levels may contain dots, quoted for Spark SQL."""
     return ".".join(f"`{part.replace('`', '``')}`" for part in levels)
 
 
@@ -57,7 +57,7 @@ def literal(text: str) -> str:
 
 
 def identifier(name: str) -> Identifier:
-    """The table of a Spark name ``catalog.namespace.table``. Raises `BadRequest` for a name without catalog."""
+    """The table of a Spark name ``catalog.namespace.table``. Raises `BadRequest` for a name without a catalog."""
     _, _, rest = name.partition(".")
     if "." not in rest:
         raise BadRequest(f"{name!r} is not a table of a catalog: write catalog.namespace.table", rule="request.name")
@@ -65,9 +65,9 @@ def identifier(name: str) -> Identifier:
 
 
 def private_session(spark: SparkSession) -> SparkSession:
-    """A session of its own over the same context: its settings and views are seen by nobody else.
+    """A new session over the same context, whose settings and views other sessions do not see.
 
-    So a snapshot property set around one statement cannot be caught by another one (trap K3).
+    So a snapshot property set around one statement cannot apply to another one (trap K3).
     """
     session = spark.newSession()
     for name, value in spark.conf.getAll.items():
@@ -86,11 +86,11 @@ def iceberg_table(spark: SparkSession, name: str) -> Any:
         found.refresh()
         return found
 
-    return told(f"loading {name}", load)
+    return translating_errors(f"loading {name}", load)
 
 
 def tables_of(spark: SparkSession, catalog: str) -> list[str]:
-    """Every table of a catalog that whoever asks may see, each name quoted for Spark SQL."""
+    """Every table of a catalog that the session's principal may see, each name quoted for Spark SQL."""
 
     def walk() -> list[str]:
         found = _jvm(spark).org.apache.iceberg.spark.Spark3Util.loadIcebergCatalog(_java_session(spark), catalog)
@@ -103,7 +103,7 @@ def tables_of(spark: SparkSession, catalog: str) -> list[str]:
             tables += [quoted_levels((catalog, *namespace.levels(), table.name())) for table in its]
         return tables
 
-    return told(f"listing the tables of {catalog}", walk)
+    return translating_errors(f"listing the tables of {catalog}", walk)
 
 
 def load_metadata(spark: SparkSession, name: str) -> Metadata:
@@ -117,7 +117,7 @@ def metadata_of(spark: SparkSession, table: Any) -> Metadata:
 
 
 def commit_nothing(spark: SparkSession, name: str, base: Metadata, properties: Mapping[str, str]) -> None:
-    """A snapshot without changes that carries `properties`, refused if data was added since `base`.
+    """Commit a snapshot without changes that carries `properties`; it is refused if data was added since `base`.
 
     Raises:
         CommitConflict: data was added; read again.
@@ -130,7 +130,7 @@ def commit_nothing(spark: SparkSession, name: str, base: Metadata, properties: M
     overwrite = overwrite.conflictDetectionFilter(everything).validateNoConflictingData()
     for key, value in properties.items():
         overwrite = overwrite.set(key, value)
-    told(f"recording progress in {name}", overwrite.commit)
+    translating_errors(f"recording progress in {name}", overwrite.commit)
 
 
 def merge(
@@ -144,23 +144,23 @@ def merge(
     guard: str = "",
     properties: Mapping[str, str] | None = None,
 ) -> None:
-    """One MERGE of `rows` into `target`, validated against all that was committed since it read.
+    """Run one MERGE of `rows` into `target`, validated against all commits since it read.
 
     Args:
         spark: a private session.
-        target: as Spark names it.
-        rows: of the columns to write, no two alike in `on`, none null there. Not read from tables (a local checkpoint
-            is not): Spark 4.1 looks tables behind a view up anew, and cannot plan them inside a MERGE.
-        on: the columns that tell rows apart.
-        update: write over rows that are there already; else they stay as they are.
-        where_target: condition on the target `t`, which bounds what is read and what conflicts.
-        guard: condition of SQL, evaluated after the target was read, that must hold or nothing is committed. What it
-            reads is loaded after the target: Spark resolves the source of a MERGE behind its target.
+        target: the table, as Spark names it.
+        rows: the columns to write; unique and not null in `on`. They must not be read from tables (a local checkpoint
+            is not): Spark 4.1 looks up tables behind a view again, and cannot plan them inside a MERGE.
+        on: the columns that identify a row.
+        update: update existing rows; else they stay unchanged.
+        where_target: a condition on the target `t`, which limits the rows that are read and that can conflict.
+        guard: an SQL condition, evaluated after the target was read; if it does not hold, nothing is committed. The
+            tables that it reads are loaded after the target: Spark resolves the source of a MERGE after its target.
         properties: of the snapshot.
 
     Raises:
-        CommitConflict: somebody else was faster; read again.
-        CommitStateUnknown: look before you try again.
+        CommitConflict: another commit was faster; read again.
+        CommitStateUnknown: find out whether it was committed before you try again.
     """
     view = "icetower_merge_source"
     rows.createOrReplaceTempView(view)
@@ -180,7 +180,7 @@ def merge(
     for name, value in (properties or {}).items():
         spark.conf.set(SNAPSHOT_PROPERTY + name, value)
     try:
-        told(f"merging into {target}", lambda: spark.sql(statement))
+        translating_errors(f"merging into {target}", lambda: spark.sql(statement))
     finally:
         for name in properties or {}:
             spark.conf.unset(SNAPSHOT_PROPERTY + name)
@@ -188,13 +188,13 @@ def merge(
 
 
 def require_serializable(metadata: Metadata, name: str, own: Contract | None = None) -> None:
-    """Raises `BadRequest` where a MERGE into the table might not see what others inserted meanwhile.
+    """Raises `BadRequest` if a MERGE into the table might not see rows that others inserted meanwhile.
 
-    A tower validates a mediator's commit whatever is declared. Other versions and other catalogs may go by the
+    A tower validates a mediator's commit regardless of declarations. Other versions and other catalogs may rely on the
     declarations, and then two mediators would both insert one row.
 
     Args:
-        own: the contract of whoever runs the MERGE, where it is known.
+        own: the contract under which the MERGE runs, if it is known.
     """
     properties: Mapping[str, str] = metadata.get("properties", {})
     level = properties.get("write.merge.isolation-level", "serializable")
@@ -210,32 +210,41 @@ def require_serializable(metadata: Metadata, name: str, own: Contract | None = N
     declared = {"blind_appends: true" for rule in rules if rule.blind_appends}
     declared |= {"isolation: snapshot" for rule in rules if rule.isolation is Isolation.SNAPSHOT}
     if own is not None and declared:
-        said = " and ".join(sorted(declared))
-        raise _unsafe(name, f"is merged into under contract {own.name}, which says {said}", "Remove that from its rule")
+        clauses = " and ".join(sorted(declared))
+        raise _unsafe(
+            name, f"is merged into under contract {own.name}, which has {clauses}", "Remove that from its rule"
+        )
 
 
 def _unsafe(name: str, why: str, remedy: str) -> BadRequest:
     return BadRequest(f"{name} {why}, so two mediators could both insert one row. {remedy}", rule="wal.isolation")
 
 
-def told(what: str, work: Callable[[], T]) -> T:
-    """The result of `work`; its failure, Spark's or Java's, told in our own errors."""
+def translating_errors(what: str, work: Callable[[], T]) -> T:
+    """Call `work`; raise Spark's and Java's exceptions as Icetower's own.
+
+    Args:
+        what: the action, for messages.
+
+    Raises:
+        CommitStateUnknown, CommitConflict, NoSuchTable, UpstreamFailed: by the exception's causes.
+    """
     try:
         return work()
     except (PySparkException, Py4JError) as error:
-        story = _story(error)
-        reason = story.splitlines()[0][:_REASON_CHARACTERS] if story else type(error).__name__
-        if _UNKNOWN in story:
-            raise CommitStateUnknown(f"{what}: the catalog could not say whether it was committed") from error
-        if any(mark in story for mark in _STALE):
-            raise CommitConflict(f"{what}: the table moved meanwhile: {reason}") from error
-        if any(mark in story for mark in _MISSING):
+        causes = _causes_text(error)
+        reason = causes.splitlines()[0][:_REASON_CHARACTERS] if causes else type(error).__name__
+        if _UNKNOWN in causes:
+            raise CommitStateUnknown(f"{what}: the catalog does not know whether it was committed") from error
+        if any(mark in causes for mark in _STALE):
+            raise CommitConflict(f"{what}: the table has changed meanwhile: {reason}") from error
+        if any(mark in causes for mark in _MISSING):
             raise NoSuchTable(f"{what}: there is no such table; create it first") from error
         raise UpstreamFailed(f"{what}: {reason}") from error
 
 
-def _story(error: BaseException) -> str:
-    """The message and every cause, with Java's class names: Spark wraps what Iceberg threw several times."""
+def _causes_text(error: BaseException) -> str:
+    """The message and every cause, with Java's class names: Spark wraps Iceberg's exceptions several times."""
     origin: Any = getattr(error, "_origin", None)
     if isinstance(error, Py4JJavaError):
         origin = error.java_exception

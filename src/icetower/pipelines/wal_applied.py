@@ -1,7 +1,7 @@
-"""Which keys count as applied to a target: those of the batches in its history, whatever else was logged.
+"""The keys that count as applied to a target: those of the batches in its history, regardless of what was logged.
 
-`wal_line` decides by metadata. Where the target's history has expired up to no batch at all, the rows of the target
-decide: a row with a key that came with one batch only shows that the batch was applied.
+`wal_line` decides by metadata. If the target's history has expired so far that it has no batch, the target's rows
+decide: a row whose key came with one batch only shows that the batch was applied.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from pyspark.sql import functions as f
 
 from icetower.errors import BadRequest
 from icetower.pipelines.tables import literal, quoted
-from icetower.pipelines.wal_line import Logged, Metadata, Standing, chained, lineage, standing
+from icetower.pipelines.wal_line import BatchStates, LoggedBatch, Metadata, batch_states, lineage, with_predecessors
 from icetower.pipelines.wal_logs import SNAPSHOT, Logs, Mediations
-from icetower.pipelines.wal_plan import Done, marked
+from icetower.pipelines.wal_plan import AppliedBatch, marked
 from icetower.pipelines.wal_rows import KEY_COLUMN
 
 
 @dataclass(frozen=True)
-class Applied:
-    """The mediator's memory of one target, as its metadata and the logs stand.
+class AppliedKeys:
+    """The keys applied to one target, by its current metadata and the logs.
 
     Attributes:
-        name: the target's present name.
-        mediations: of this target.
+        name: the target's current name.
+        mediations: the mediations of this target.
     """
 
     logs: Logs
@@ -40,45 +40,45 @@ class Applied:
         return str(self.target["table-uuid"])
 
     @cached_property
-    def batches(self) -> dict[int, Logged]:
+    def batches(self) -> dict[int, LoggedBatch]:
         logged = {batch.snapshot: batch for batch in self.mediations.batches}
-        return chained((logged | {batch.snapshot: batch for batch in marked(self.target)}).values())
+        return with_predecessors((logged | {batch.snapshot: batch for batch in marked(self.target)}).values())
 
     @cached_property
     def legacy(self) -> dict[tuple[str, int], int]:
-        """Where the keys of batches are that earlier versions logged: the target's name then and the time."""
+        """Batches that earlier versions logged: the target's name then and the time → the snapshot."""
         names = {self.name, *(name for name, _ in self.mediations.legacy)}
         old = [batch for batch in marked(self.target) if batch.previous is None]
         return {(name, batch.committed_at_ms): batch.snapshot for name in names for batch in old} | dict(
             self.mediations.legacy
         )
 
-    def before(self, done: Done) -> DataFrame:
-        """The keys that came with the batches of the same log before one that was applied."""
+    def before(self, done: AppliedBatch) -> DataFrame:
+        """The keys of the same log's batches before an applied one."""
         known = self.batches.get(done.snapshot)
         chain, _ = lineage(self.batches, done.previous if known is None else known.previous)
         return self.logs.of_snapshots(self.logs.logged_keys(self.uuid, self.legacy, None), chain)
 
-    def keys(self, rows: DataFrame | None, since_ms: int | None) -> tuple[DataFrame, Standing]:
-        """Every key that counts as applied, and what has become of the batches.
+    def keys(self, rows: DataFrame | None, since_ms: int | None) -> tuple[DataFrame, BatchStates]:
+        """Every key that counts as applied, and the states of the batches.
 
         Args:
             rows: of the target, at its head.
-            since_ms: keys that were logged before are not looked for.
+            since_ms: keys that were logged earlier are left out.
 
         Raises:
             BadRequest: it is not known whether batches were applied or rolled back.
         """
         logged = self.logs.logged_keys(self.uuid, self.legacy, since_ms)
-        found = standing(self.target, self.batches)
+        found = batch_states(self.target, self.batches)
         if found.complete:
             return self.logs.of_snapshots(logged, found.applied), found
         there = rows.select(KEY_COLUMN) if rows is not None else logged.limit(0).select(KEY_COLUMN)
         in_question = self._in_question(logged, found, there)
         seen = [snapshot for snapshot, shown in in_question.items() if shown]
-        # Of a batch that its log of mediations lacks, the log of keys has the snapshot alone.
-        unlisted = [Logged(i, f"? {i}", None, 0, 0, None) for i in in_question if i not in self.batches]
-        found = standing(self.target, self.batches | {batch.snapshot: batch for batch in unlisted}, seen)
+        # Of a batch that is not in the log of mediations, the log of keys has only the snapshot.
+        unlisted = [LoggedBatch(i, f"? {i}", None, 0, 0, None) for i in in_question if i not in self.batches]
+        found = batch_states(self.target, self.batches | {batch.snapshot: batch for batch in unlisted}, seen)
         unknown = found.unknown & in_question.keys()
         if unknown:
             raise self._not_known(f"{len(unknown)} batches", self._logged_as(unknown))
@@ -91,12 +91,12 @@ class Applied:
             raise self._not_known("an earlier version", where)
         return known, found
 
-    def _in_question(self, logged: DataFrame, found: Standing, there: DataFrame) -> dict[int, bool]:
-        """The batches that metadata decides nothing about, and whether the target shows them."""
+    def _in_question(self, logged: DataFrame, found: BatchStates, there: DataFrame) -> dict[int, bool]:
+        """The batches that metadata does not decide, and whether the target's rows show them."""
         decided = self.batches.keys() - found.unknown
         applied = self.logs.of_snapshots(logged, found.applied)
         rows = self.logs.of_snapshots(logged, decided, others=True)
-        if rows.isEmpty():  # as a rule, and then the target need not be read for it
+        if rows.isEmpty():  # the usual case, in which the target need not be read
             return {}
         rows = rows.join(applied.select(KEY_COLUMN), KEY_COLUMN, "left_anti")
         alone = f.count(f.lit(1)).over(Window.partitionBy(KEY_COLUMN)) == 1
@@ -106,7 +106,7 @@ class Applied:
         return {row[0]: row[1] for row in rows.groupBy(SNAPSHOT).agg(shows).collect()}
 
     def _logged_as(self, snapshots: Collection[int]) -> str:
-        """The condition on the log of keys for batches, those included that an earlier version logged."""
+        """The condition on the log of keys for batches, including those that an earlier version logged."""
         ids = ", ".join(map(str, sorted(snapshots)))
         places = [f"table_uuid = {literal(self.uuid)} AND snapshot_id IN ({ids})"]
         for name in sorted({name for name, _ in self.legacy}):
@@ -123,9 +123,9 @@ class Applied:
         keep = f"UPDATE {keys} SET {kept} WHERE {where}"  # noqa: S608 - names are quoted
         forget = f"DELETE FROM {keys} WHERE {where}"  # noqa: S608
         return BadRequest(
-            f"{self.logs.keys} has keys of {what}, and it is not known whether {self.name} still has their rows: its "
-            "snapshots have expired up to there, no row shows the keys, and a rollback may have come before. If the "
-            f"table was not rolled back: {keep}. If it was rolled back, so that the rows are to be applied again: "
+            f"{self.logs.keys} has keys of {what}, and it is not known whether {self.name} still has their rows: the "
+            "snapshots of that time have expired, no row has the keys, and the table may have been rolled back before. "
+            f"If it was not rolled back: {keep}. If it was rolled back, and the rows are to be applied again: "
             f"{forget}",
             rule="wal.applied",
         )

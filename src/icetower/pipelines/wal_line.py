@@ -1,11 +1,12 @@
-"""Which batches are in the target's history: those that were applied, not those that a rollback took out. Pure.
+"""The batches in the target's history: those that are applied, without those that were rolled back. Pure.
 
-A key counts as applied while the snapshot that applied it is in the target's line of ancestors. The line ends where
-snapshots have expired, and an expired snapshot may have been an ancestor, or may have been rolled back before. So each
-batch names the batch of the same log before it: where one batch is in the line, so are all before it, and no others.
+A key counts as applied while the snapshot that applied it is an ancestor of the target's head. The line of ancestors
+ends where snapshots have expired, and an expired snapshot may have been an ancestor, or may have been rolled back
+before. So each batch names the previous batch of the same log: if one batch is in the line, so are all before it, and
+no others.
 
-Three things say where such a chain begins: a batch in the line; a batch that is the missing parent of the line; and
-rows with a batch's keys, if the line has neither. What none of them decides is unknown, and a run refuses then.
+The newest batch of such a chain is found in one of three ways: it is in the line; it is the missing parent of the line;
+or the target has rows with its keys, if neither holds. A batch that is not decided so is unknown; a run then refuses.
 """
 
 from __future__ import annotations
@@ -22,16 +23,16 @@ from icetower.protocol.snapshots import Snapshot
 
 Metadata = Mapping[str, Any]
 FIRST = -1
-"""In place of the batch before the first one of a log."""
+"""Stands for the previous batch of a log's first one."""
 
 
 @dataclass(frozen=True, slots=True)
-class Logged:
+class LoggedBatch:
     """A batch that was committed to the target, whether or not it is still in its history.
 
     Attributes:
-        snapshot: that committed it.
-        previous: the snapshot of the batch before it; `FIRST` where there was none, None where nothing says it.
+        snapshot: the snapshot that committed it.
+        previous: the snapshot of the batch before it; `FIRST` if there was none, None if it is not recorded.
     """
 
     snapshot: int
@@ -43,15 +44,15 @@ class Logged:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """What has become of logged batches.
+class BatchStates:
+    """The states of logged batches.
 
     Attributes:
         applied: snapshots of batches that are in the target's history.
-        unknown: those that have expired, and may have been rolled back before.
-        tips: of each log, the newest batch that is applied; a log without one is missing.
-        complete: the target still has its whole line, so that nothing is unknown.
-        cut_at_ms: when the oldest snapshot was committed that the line still has.
+        unknown: snapshots that have expired, and may have been rolled back before.
+        tips: the newest applied batch of each log; logs without one are left out.
+        complete: the target still has its whole line of ancestors, so nothing is unknown.
+        cut_at_ms: when the oldest snapshot that is left in the line was committed.
     """
 
     applied: frozenset[int]
@@ -62,14 +63,14 @@ class Standing:
 
 
 def legacy_batch_id(target_uuid: str, wal_uuid: str, start: int | None, through: int) -> str:
-    """The id that batches had before ids told of rollbacks. It proves for which table and log a batch was."""
+    """The id of batches in versions whose ids did not reflect rollbacks. It proves a batch's table and log."""
     return str(uuid.uuid5(uuid.UUID(wal_uuid), f"{target_uuid}/{start}/{through}"))
 
 
-def chained(batches: Iterable[Logged]) -> dict[int, Logged]:
-    """The batches by snapshot. Of those that don't name the one before, it is found by where the log was read from."""
-    oldest_first = sorted(batches, key=lambda one: one.committed_at_ms)
-    found: dict[int, Logged] = {}
+def with_predecessors(batches: Iterable[LoggedBatch]) -> dict[int, LoggedBatch]:
+    """The batches by snapshot, each with the one before it; if not recorded, that is found by the start of its read."""
+    oldest_first = sorted(batches, key=lambda each: each.committed_at_ms)
+    found: dict[int, LoggedBatch] = {}
     for batch in oldest_first:
         if batch.previous is None:
             batch = replace(batch, previous=_before(batch, found.values()))
@@ -77,15 +78,17 @@ def chained(batches: Iterable[Logged]) -> dict[int, Logged]:
     return found
 
 
-def _before(batch: Logged, earlier: Iterable[Logged]) -> int | None:
-    before = [one.snapshot for one in earlier if one.wal_uuid == batch.wal_uuid and batch.start in (None, one.through)]
+def _before(batch: LoggedBatch, earlier: Iterable[LoggedBatch]) -> int | None:
+    before = [
+        each.snapshot for each in earlier if each.wal_uuid == batch.wal_uuid and batch.start in (None, each.through)
+    ]
     if before:
         return before[-1]
     return FIRST if batch.start is None else None
 
 
-def lineage(batches: Mapping[int, Logged], snapshot: int | None) -> tuple[set[int], bool]:
-    """A batch and those before it, and whether these are all: one that nothing is known of ends the chain."""
+def lineage(batches: Mapping[int, LoggedBatch], snapshot: int | None) -> tuple[set[int], bool]:
+    """A batch and those before it, and whether the chain is complete: it ends at a batch that is not known."""
     found: set[int] = set()
     while snapshot is not None and snapshot != FIRST and snapshot not in found:
         found.add(snapshot)
@@ -94,8 +97,9 @@ def lineage(batches: Mapping[int, Logged], snapshot: int | None) -> tuple[set[in
     return found, snapshot == FIRST
 
 
-def picked(target: Metadata) -> Iterator[int]:
-    """Snapshots that were picked into the target's history (Iceberg's `cherrypick_snapshot`, `publish_changes`)."""
+def cherry_picked(target: Metadata) -> Iterator[int]:
+    """Snapshots that were cherry-picked into the target's history (Iceberg's `cherrypick_snapshot`,
+    `publish_changes`)."""
     by_id = {entry["snapshot-id"]: Snapshot(entry) for entry in target["snapshots"]}
     for snapshot_id in Lineage.of(by_id.get, current_snapshot_id(target)).ids:
         source = by_id[snapshot_id].get("summary", {}).get(SOURCE_SNAPSHOT, "")
@@ -103,12 +107,12 @@ def picked(target: Metadata) -> Iterator[int]:
             yield int(source)
 
 
-def standing(target: Metadata, batches: Mapping[int, Logged], seen: Collection[int] = ()) -> Standing:
-    """What has become of the batches.
+def batch_states(target: Metadata, batches: Mapping[int, LoggedBatch], seen: Collection[int] = ()) -> BatchStates:
+    """The states of the batches.
 
     Args:
-        batches: as `chained` gives them.
-        seen: the target has rows with keys that came with these batches, and with no other.
+        batches: as returned by `with_predecessors`.
+        seen: batches whose rows the target has, by keys that came with no other batch.
     """
     by_id: dict[int, Snapshot] = {entry["snapshot-id"]: Snapshot(entry) for entry in target["snapshots"]}
     line = Lineage.of(by_id.get, current_snapshot_id(target))
@@ -117,39 +121,43 @@ def standing(target: Metadata, batches: Mapping[int, Logged], seen: Collection[i
     cut_at_ms = by_id[path[-1]]["timestamp-ms"] if path else 0
     if path and not complete:
         path.append(by_id[path[-1]]["parent-snapshot-id"])
-    there = {snapshot_id for snapshot_id in (*path, *picked(target)) if snapshot_id in batches}
-    logs: dict[str, list[Logged]] = {}
+    in_history = {snapshot_id for snapshot_id in (*path, *cherry_picked(target)) if snapshot_id in batches}
+    logs: dict[str, list[LoggedBatch]] = {}
     for batch in batches.values():
         logs.setdefault(batch.wal_uuid, []).append(batch)
-    applied, unknown, tips = there, set[int](), dict[str, int]()
-    for wal_uuid, its in logs.items():
-        ids = {batch.snapshot for batch in its}
+    applied, unknown, tips = in_history, set[int](), dict[str, int]()
+    for wal_uuid, of_log in logs.items():
+        ids = {batch.snapshot for batch in of_log}
         tip = next((snapshot_id for snapshot_id in path if snapshot_id in ids), None)
         in_question = set[int]()
         if not complete:
-            absent = {i for i in ids - there if i in by_id and line.has(by_id[i]) is False}
-            in_question = ids - there - absent
+            absent = {i for i in ids - in_history if i in by_id and line.has(by_id[i]) is False}
+            in_question = ids - in_history - absent
         if tip is None:
-            tip = next((batch.snapshot for batch in reversed(its) if batch.snapshot in in_question & set(seen)), None)
+            tip = next(
+                (batch.snapshot for batch in reversed(of_log) if batch.snapshot in in_question & set(seen)), None
+            )
             chain, whole = lineage(batches, tip)
-            unknown |= in_question - chain - (set() if tip is None else _beside(batches, in_question - chain, tip))
+            unknown |= (
+                in_question - chain - (set() if tip is None else _on_other_lines(batches, in_question - chain, tip))
+            )
         else:
             chain, whole = lineage(batches, tip)
             unknown |= set() if whole else in_question - chain
         if tip is not None:
             tips[wal_uuid] = tip
             applied |= chain if not complete else set()
-    return Standing(frozenset(applied), frozenset(unknown - applied), tips, complete, cut_at_ms)
+    return BatchStates(frozenset(applied), frozenset(unknown - applied), tips, complete, cut_at_ms)
 
 
-def _beside(batches: Mapping[int, Logged], snapshots: Collection[int], tip: int) -> set[int]:
-    """Those of snapshots that the tip was not built on, nor they on it: one line has either them or the tip."""
+def _on_other_lines(batches: Mapping[int, LoggedBatch], snapshots: Collection[int], tip: int) -> set[int]:
+    """The snapshots that are neither before nor after the tip: a line has either them or the tip."""
     beside: dict[int, bool] = {tip: False, FIRST: True}
     for start in snapshots:
         at, path = start, list[int]()
         while at not in beside and at in batches:
             path.append(at)
-            beside[at] = False  # forged ones may go round in circles
+            beside[at] = False  # forged predecessors may form a cycle
             before = batches[at].previous
             if before is None:
                 break
@@ -159,10 +167,10 @@ def _beside(batches: Mapping[int, Logged], snapshots: Collection[int], tip: int)
 
 
 def returned_at_ms(target: Metadata) -> int:
-    """When the table last went to a snapshot that was there before: a rollback, or its undoing. 0 if it is not known.
+    """When the table last returned to an existing snapshot: a rollback, or its undoing. 0 if it is not known.
 
-    The snapshot log names each snapshot that became the current one with the time: a new one's own, or that of the
-    change to an older one.
+    The snapshot log has each snapshot that became the current one with a time: a new snapshot's own, or the time of the
+    return to an older one.
     """
     times = {entry["snapshot-id"]: entry["timestamp-ms"] for entry in target["snapshots"]}
     for entry in reversed(target.get("snapshot-log") or ()):

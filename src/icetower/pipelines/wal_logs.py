@@ -1,12 +1,12 @@
-"""What the mediator writes down: batches, rejections, and the keys it has seen. Every write can be repeated.
+"""The mediator's logs: batches, rejections, and the keys it has seen. Every write can be repeated.
 
-`wal_rejections` is written before a batch is committed, so that what was refused, and why, survives any crash; its rows
-count together with their batch in `wal_mediations`, which is written last of all and closes the batch. Whatever a
-crash left out in between is made up for by the next run.
+`wal_rejections` is written before a batch is committed, so rejected rows and their reasons survive any crash; they
+become valid with their batch in `wal_mediations`, which is written last and closes the batch. The next run writes what
+a crash left out in between.
 
-A key is logged with the target's uuid and the snapshot that applied it: a table that was renamed is the same table, one
-that was created anew is another, and a batch that was rolled back is not applied (`wal_line`). Rows that earlier
-versions logged have neither; the log of mediations says to which batch they belong.
+A key is logged with the target's uuid and the snapshot that applied it: a renamed table is the same table, a re-created
+one is another, and a batch that was rolled back is not applied (`wal_line`). Rows that earlier versions logged have
+neither; the log of mediations shows to which batch they belong.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as f
 
 from icetower.errors import BadRequest, CommitConflict, IcetowerError
-from icetower.pipelines.tables import literal, merge, quoted, told
-from icetower.pipelines.wal_line import Logged, legacy_batch_id
-from icetower.pipelines.wal_plan import Batch, Done
+from icetower.pipelines.tables import literal, merge, quoted, translating_errors
+from icetower.pipelines.wal_line import LoggedBatch, legacy_batch_id
+from icetower.pipelines.wal_plan import AppliedBatch, Batch
 from icetower.pipelines.wal_reading import FILE, ORDER, POSITION
 from icetower.pipelines.wal_rows import AGENT_COLUMN, KEY_COLUMN, OUTCOME, REASON, REJECTED, RULE
 
@@ -47,21 +47,22 @@ SNAPSHOT = "__snapshot"
 """Of a logged key: the snapshot that applied it."""
 
 LISTED_MAX = 1000
-"""More snapshots are joined, fewer are listed in a condition."""
+"""Up to this many snapshots are listed in a condition; more are joined."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mediations:
-    """What the log of mediations knows of a target.
+    """The log of mediations of one target.
 
     Attributes:
-        closed: ids of batches.
-        batches: those that were committed to this very table.
-        legacy: of batches that earlier versions logged: the target's name then, and the time in milliseconds.
+        closed: ids of the closed batches.
+        batches: the batches that were committed to this very table.
+        legacy: batches that earlier versions logged: the target's name then, and the time in milliseconds → the
+            snapshot.
     """
 
     closed: frozenset[str]
-    batches: Sequence[Logged]
+    batches: Sequence[LoggedBatch]
     legacy: Mapping[tuple[str, int], int]
 
 
@@ -111,8 +112,8 @@ class Logs:
         except IcetowerError as error:
             if self._lacking(table, columns):  # else another mediator was faster
                 raise BadRequest(
-                    f"{table} is of an earlier version and could not be upgraded: {error.message}. Run once, as "
-                    f"somebody who may alter it: {statement}",
+                    f"{table} is of an earlier version and could not be upgraded: {error.message}. Run once, as a "
+                    f"principal that may alter it: {statement}",
                     rule="wal.upgrade",
                 ) from error
 
@@ -121,7 +122,7 @@ class Logs:
         return [one for one in columns.split(", ") if (name := one.partition(" ")[0]) in _LATER and name not in there]
 
     def _run(self, what: str, statement: str) -> None:
-        told(what, lambda: self.spark.sql(statement))
+        translating_errors(what, lambda: self.spark.sql(statement))
 
     # -- rejections: before the commit
 
@@ -145,11 +146,11 @@ class Logs:
         self._replace(batch, rows)
 
     def forget_rejections(self, batch: Batch) -> None:
-        """Take back the rejections of a batch that will never be committed."""
+        """Remove the rejections of a batch that will never be committed."""
         self._replace(batch, self.spark.table(self.rejections).limit(0))
 
     def _replace(self, batch: Batch, rows: DataFrame) -> None:
-        told(
+        translating_errors(
             f"writing {self.rejections}",
             lambda: rows.writeTo(quoted(self.rejections)).overwrite(f.col("batch") == batch.id),
         )
@@ -160,10 +161,10 @@ class Logs:
     # -- keys and batches: after the commit
 
     def mediations_of(self, table_uuid: str, wal_uuid: str) -> Mediations:
-        """The batches of a table, by whichever name it went.
+        """The batches of a table, under any name it had.
 
         Args:
-            wal_uuid: of the log whose batches of earlier versions are looked for: their ids prove to which table they
+            wal_uuid: of the log whose batches of earlier versions are included: their ids prove to which table they
                 were applied.
         """
         rows = self.spark.table(self.mediations).where(f"table_uuid = {literal(table_uuid)} OR table_uuid IS NULL")
@@ -171,20 +172,20 @@ class Logs:
             "batch, target, from_snapshot, through_snapshot, committed_snapshot, unix_millis(committed_at), wal_uuid, "
             "previous_snapshot"
         )
-        closed, batches, legacy = set[str](), list[Logged](), dict[tuple[str, int], int]()
-        found = told(f"reading {self.mediations}", rows.selectExpr(*columns.split(", ")).collect)
+        closed, batches, legacy = set[str](), list[LoggedBatch](), dict[tuple[str, int], int]()
+        found = translating_errors(f"reading {self.mediations}", rows.selectExpr(*columns.split(", ")).collect)
         for batch, name, start, through, snapshot, at_ms, log, previous in found:
             if log is None:
                 if batch != legacy_batch_id(table_uuid, wal_uuid, start, through):
                     continue
                 legacy[name, at_ms] = snapshot
             closed.add(batch)
-            batches.append(Logged(snapshot, log or wal_uuid, start, through, at_ms, previous))
+            batches.append(LoggedBatch(snapshot, log or wal_uuid, start, through, at_ms, previous))
         return Mediations(frozenset(closed), batches, legacy)
 
     def logged_keys(self, table_uuid: str, legacy: Mapping[tuple[str, int], int], since_ms: int | None) -> DataFrame:
-        """Keys logged for a table: `_idempotency_key` and `__snapshot`, which is null for those that an administrator
-        has declared applied. With `since_ms`, only those committed since."""
+        """Keys logged for a table: `_idempotency_key` and `__snapshot`, which is null for keys that an administrator
+        has declared applied. With `since_ms`, only those committed since then."""
         rows = self.spark.table(self.keys)
         if since_ms is not None:
             rows = rows.where(f.col("committed_at") >= f.timestamp_millis(f.lit(since_ms)))
@@ -198,7 +199,7 @@ class Logs:
     def unplaced_keys(
         self, target: str, legacy: Mapping[tuple[str, int], int], between_ms: tuple[int, int]
     ) -> DataFrame:
-        """Keys that an earlier version logged for a table of this name between two times, of no batch that is known."""
+        """Keys that an earlier version logged for a table of this name between two times, without a known batch."""
         first, last = (f.timestamp_millis(f.lit(at_ms)) for at_ms in between_ms)
         rows = self.spark.table(self.keys).where("table_uuid IS NULL").where(f.col("table_name") == target)
         rows = rows.where(f.col("committed_at").between(first, last))
@@ -212,7 +213,7 @@ class Logs:
         return f.broadcast(self.spark.createDataFrame(places, f"table_name STRING, __at BIGINT, {SNAPSHOT} BIGINT"))
 
     def of_snapshots(self, keys: DataFrame, snapshots: Collection[int], *, others: bool = False) -> DataFrame:
-        """Those of logged keys that came with any of the snapshots, or all others that came with one."""
+        """The logged keys of some snapshots; with `others`, those of all other snapshots."""
         rows = keys.where(f.col(SNAPSHOT).isNotNull())
         if len(snapshots) <= LISTED_MAX:
             among = f.col(SNAPSHOT).isin(*snapshots)
@@ -220,13 +221,13 @@ class Logs:
         ids = self.spark.createDataFrame([(snapshot,) for snapshot in snapshots], f"{SNAPSHOT} BIGINT")
         return rows.join(f.broadcast(ids), SNAPSHOT, "left_anti" if others else "left_semi")
 
-    def write_keys(self, done: Done, target: str, table_uuid: str, rows: DataFrame, logged: DataFrame) -> None:
+    def write_keys(self, done: AppliedBatch, target: str, table_uuid: str, rows: DataFrame, logged: DataFrame) -> None:
         """Log the keys of a batch.
 
         Args:
             target: the table's name.
-            rows: of the log, those that were rejected or not.
-            logged: keys that need not be logged again: they came with earlier batches in the same line.
+            rows: of the log, rejected ones included.
+            logged: keys that need not be logged again: they came with earlier batches of the same line.
         """
         rejected = self.spark.table(self.rejections).where(f.col("batch") == done.batch)
         rejected = rejected.select(f.col("wal_file").alias(FILE), f.col("wal_position").alias(POSITION))
@@ -246,7 +247,7 @@ class Logs:
         )
         self._insert(self.keys, keys.localCheckpoint(), ("idempotency_key", "table_uuid", "snapshot_id"))
 
-    def write_mediation(self, done: Done, names: tuple[str, str], uuids: tuple[str, str]) -> None:
+    def write_mediation(self, done: AppliedBatch, names: tuple[str, str], uuids: tuple[str, str]) -> None:
         """Close a batch. `names`, `uuids`: of the target and the log."""
         counts = done.counts
         at = dt.datetime.fromtimestamp(done.committed_at_ms / 1000, dt.UTC)
@@ -259,7 +260,7 @@ class Logs:
 
 
 def patiently(work: Callable[[], None]) -> None:
-    """Do what can be done again, until nobody is in the way; at most `TRIES` times."""
+    """Do repeatable work until there is no conflict; at most `TRIES` times."""
     for attempt in range(1, TRIES + 1):
         try:
             return work()

@@ -1,14 +1,14 @@
-"""The write-ahead log mediator, pattern 1 of the isolation document: many agents append, one job merges.
+"""The write-ahead log mediator: many agents append to a log, one job merges it into the table.
 
-A run takes what the log has gained since the target's own history says it was read, judges every row by the contract of
-the agent that wrote it, drops what was applied before by its key, and commits the rest as ONE snapshot that says how
-far the log has been read. A crash at any point loses nothing and doubles nothing:
+A run reads the log's new rows since the progress in the target's own history, checks every row against the contract of
+the agent that wrote it, drops rows that were applied before, by their keys, and commits the rest as ONE snapshot that
+records how far the log has been read. A crash at any point loses nothing and duplicates nothing:
 
     planned ─▶ rejections written ─▶ COMMITTED ─▶ keys logged ─▶ batch closed
-    └──── start over: nothing was done ────┘   └─ next run makes up for it ─┘
+    └──── start over: nothing was done ────┘   └─ next run completes it ────┘
 
-Two mediators may run at once: the commit is refused if the target gained data since it was read, and if another
-snapshot told of progress of this log. The slower one plans again.
+Two mediators may run at once: the commit is refused if data was added to the target since it was read, or if another
+snapshot recorded progress of this log. The slower one plans again.
 
     python -m icetower.pipelines.wal_mediator --uri http://127.0.0.1:8181 --contracts contracts/ \\
         --wal recommendations.user_interactions_wal --target recommendations.user_interactions
@@ -48,15 +48,15 @@ from icetower.pipelines.tables import (
     quoted,
     require_serializable,
 )
-from icetower.pipelines.wal_applied import Applied
+from icetower.pipelines.wal_applied import AppliedKeys
 from icetower.pipelines.wal_line import FIRST
 from icetower.pipelines.wal_logs import Logs
 from icetower.pipelines.wal_plan import (
     SEQUENCE,
     WAL,
+    AppliedBatch,
     Batch,
     Counts,
-    Done,
     Metadata,
     history,
     latest,
@@ -71,10 +71,10 @@ from icetower.pipelines.wal_rows import (
     OUTCOME,
     UNORDERED,
     Rules,
-    agree,
     classify,
     judge,
     proven_specs,
+    require_matching_columns,
 )
 
 SNAPSHOTS_MAX = 10_000
@@ -85,8 +85,8 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """How far back keys are looked for: rows of the target whose `column` (a timestamp) is at least the batch's
-    earliest minus `length_s`, and keys logged in the last `length_s`. A row that is sent again has its old time."""
+    """How far back keys are searched: in rows of the target whose `column` (a timestamp) is at least the batch's
+    earliest minus `length_s`, and in keys logged in the last `length_s`. A row that is sent again has its old time."""
 
     column: str
     length_s: int
@@ -98,17 +98,17 @@ class Job:
 
     Attributes:
         wal: the log, ``catalog.namespace.table``.
-        target: the table that it goes to, likewise, in the same catalog.
+        target: the table that it is merged into, likewise, in the same catalog.
         contracts: those in force, by agent.
         system: namespace of the three logs of `wal_logs`; None: ``system`` in the target's catalog.
-        merge_keys: columns that tell rows apart, for upserts: the last row wins. They must hold every source of the
-            target's partitions, so that no row moves out of a partition its writer doesn't own. Empty: rows are only
-            inserted.
-        window: None looks for keys everywhere.
-        snapshots_max: of the log, that one run takes.
-        reread: take the whole log where it can't be read on from where it was left.
-        own: the contract of whoever runs the mediator, where it is known.
-        order_by: for upserts: the column of the log that orders the versions of a row where the log no longer does.
+        merge_keys: columns that identify a row, for upserts: the last row wins. They must include every source column
+            of the target's partitions, so that no row moves out of a partition that its writer doesn't own. Empty: rows
+            are only inserted.
+        window: None searches keys everywhere.
+        snapshots_max: the most snapshots of the log that one run takes.
+        reread: take the whole log if it can't be read from the end of the progress.
+        own: the contract under which the mediator runs, if it is known.
+        order_by: for upserts: the column of the log that orders the versions of a row if the log no longer does.
     """
 
     wal: str
@@ -133,10 +133,10 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Mediation:
-    """What a run did. `status`: ``applied`` (a batch was committed, even one without a sound row) or ``idle``.
+    """The result of a run. `status`: ``applied`` (a batch was committed, even one without a valid row) or ``idle``.
 
-    `settled` are batches of earlier runs whose logs this one completed. `attempts` counts commits tried, the lost ones
-    included.
+    `settled` are batches of earlier runs whose logs this one completed. `attempts` counts attempted commits, including
+    lost ones.
     """
 
     status: str
@@ -173,15 +173,15 @@ def mediate(
     """Apply the next batch of the log.
 
     Args:
-        spark: its settings and views are left alone.
-        job: what to do.
+        spark: its settings and views are not changed.
+        job: the mediation.
         ambient: the clock.
-        after: called behind each step: ``planned``, ``rejections``, ``committed``, ``keys``, ``closed``.
+        after: called after each step: ``planned``, ``rejections``, ``committed``, ``keys``, ``closed``.
 
     Raises:
-        BadRequest: the tables don't fit each other, or the log can't be read on; the message says the way out.
+        BadRequest: the tables don't match, or the log can't be read further; the message gives the way out.
         CommitConflict: others were faster `TRIES` times.
-        CommitStateUnknown: run again, it finds out.
+        CommitStateUnknown: run again, which finds out.
         UpstreamFailed: Spark or the catalog failed; run again.
     """
     run = _Run(private_session(spark), job, ambient or SystemAmbient(), after)
@@ -209,13 +209,13 @@ class _Run:
         self.settled: list[str] = []
 
     def once(self) -> Mediation:
-        """One attempt, from a fresh look at both tables. Raises `CommitConflict` if another was faster."""
+        """One attempt on both tables' current state. Raises `CommitConflict` if another commit was faster."""
         self.settled = []
         job = self.job
         target, wal = load_metadata(self.spark, job.target), load_metadata(self.spark, job.wal)
         rules = self._rules(target, wal)
         mediations = self.logs.mediations_of(target["table-uuid"], wal["table-uuid"])
-        applied = Applied(self.logs, target, job.table_name, mediations)
+        applied = AppliedKeys(self.logs, target, job.table_name, mediations)
         self._settle(target, wal, applied)
         batch = next_batch(target, wal, snapshots_max=job.snapshots_max, reread=job.reread)
         if batch is None:
@@ -227,7 +227,7 @@ class _Run:
         columns = self.spark.table(job.target).columns
         judged = judge(read_batch(self.spark, job.wal, wal, batch), rules)
         known, batch = self._known(batch, target, judged, applied)
-        # Cut off from the tables it was read from: what is counted is what is merged, whatever they become meanwhile.
+        # Detached from the tables: the counted rows are the merged ones, even if the tables change meanwhile.
         rows = classify(judged, known, job.merge_keys, order_by).localCheckpoint()
         found = {row[0]: row[1] for row in rows.groupBy(OUTCOME).count().collect()}
         if UNORDERED in found:
@@ -258,17 +258,17 @@ class _Run:
     # -- before the commit
 
     def _rules(self, target: Metadata, wal: Metadata) -> Rules:
-        """What rows are judged by. Raises `BadRequest` where the two tables don't fit or races could not be seen."""
+        """The rules for rows. Raises `BadRequest` if the two tables don't match, or races would not be detected."""
         job = self.job
         require_serializable(target, job.target, job.own)
         schema = self.spark.table(job.target).schema
-        agree(job.wal, self.spark.table(job.wal).schema, job.target, schema)
+        require_matching_columns(job.wal, self.spark.table(job.wal).schema, job.target, schema)
         spec = spec_of(target, target["default-spec-id"])
         if job.merge_keys:
             unknown = sorted(set(job.merge_keys) - set(schema.names))
-            loose = sorted({field.source_name for field in spec.fields} - set(job.merge_keys))
-            if unknown or loose:
-                wrong = f"{', '.join(unknown)} is not there" if unknown else f"{', '.join(loose)} must be among them"
+            outside = sorted({field.source_name for field in spec.fields} - set(job.merge_keys))
+            if unknown or outside:
+                wrong = f"{', '.join(unknown)} does not exist" if unknown else f"{', '.join(outside)} must be included"
                 raise BadRequest(
                     f"merge keys {', '.join(job.merge_keys)} of {job.target}: {wrong}; an upsert names existing "
                     "columns and every source of the partitions, else a row could leave a partition that its writer "
@@ -277,7 +277,7 @@ class _Run:
                 )
         if job.order_by is not None and job.order_by not in self.spark.table(job.wal).columns:
             raise BadRequest(
-                f"{job.wal} has no column {job.order_by}; --order-by (`Job.order_by`) names one of the log",
+                f"{job.wal} has no column {job.order_by}; --order-by (`Job.order_by`) must name one of the log's",
                 rule="wal.order",
             )
         current = next(s for s in target["schemas"] if s["schema-id"] == target["current-schema-id"])
@@ -295,9 +295,9 @@ class _Run:
         )
 
     def _known(
-        self, batch: Batch, target: Metadata, judged: DataFrame, applied: Applied
+        self, batch: Batch, target: Metadata, judged: DataFrame, applied: AppliedKeys
     ) -> tuple[list[DataFrame], Batch]:
-        """The keys that were applied before, and the batch at its place behind those before it."""
+        """The keys that were applied before, and the batch with its predecessor."""
         window = self._window(batch)
         since_ms = None if window is None else self.ambient.now_ms() - window.length_s * 1000
         head = current_snapshot_id(target)
@@ -315,11 +315,11 @@ class _Run:
         return known, batch
 
     def _window(self, batch: Batch) -> Window | None:
-        # A log that is taken whole holds rows of any age, and the target may have them all.
+        # A whole log has rows of any age, and the target may have them all.
         return None if batch.whole else self.job.window
 
     def _bound(self, rows: DataFrame, window: Window | None, prefix: str) -> str:
-        """The condition on the target that the window makes of the earliest time among `rows`; empty without one."""
+        """The window's condition on the target, from the earliest time among `rows`; empty without a window."""
         if window is None:
             return ""
         column = quoted(window.column)
@@ -327,12 +327,12 @@ class _Run:
         if earliest is None:
             return ""
         bound = f"timestamp_micros({earliest - window.length_s * 1_000_000})"
-        # A row without a time could be anywhere: those are looked through always.
+        # A row without a time could be of any time: such rows are always searched.
         return f"({prefix}{column} >= {bound} OR {prefix}{column} IS NULL)"
 
     # -- the commit
 
-    def _commit(self, batch: Batch, counts: Counts, target: Metadata, rows: DataFrame) -> Done:
+    def _commit(self, batch: Batch, counts: Counts, target: Metadata, rows: DataFrame) -> AppliedBatch:
         properties = batch.properties(counts)
         try:
             if counts.applied:
@@ -349,24 +349,24 @@ class _Run:
             else:
                 commit_nothing(self.spark, self.job.target, target, properties)
         except CommitConflict:
-            if self._landed(batch) is None:  # else they are, word for word, the rejections of who was faster
+            if self._committed(batch) is None:  # else the faster mediator's rejections are exactly these
                 self.logs.forget_rejections(batch)
             raise
         except IcetowerError:
-            done = self._landed(batch)
+            done = self._committed(batch)
             if done is None:
                 raise
             return done
-        done = self._landed(batch)
+        done = self._committed(batch)
         if done is None:
             raise CommitConflict(f"batch {batch.id} was committed to {self.job.target} and rolled back since")
         return done
 
     def _guard(self, batch: Batch, target: Metadata) -> str:
-        """True as long as the target's history has all that it had when planning, and no batch of this log besides.
+        """True while the target's history has everything that it had when planning, and no other batch of this log.
 
-        A rollback would leave out rows that the progress names as applied; going forward again to a batch that was
-        rolled back would put older rows over newer ones.
+        After a rollback, rows that the progress records as applied would be missing; after a return to a batch that was
+        rolled back, older rows would replace newer ones.
         """
         snapshots, log = (f"{quoted(self.job.target)}.{part}" for part in ("snapshots", "history"))
         line = f"SELECT snapshot_id FROM {log} WHERE is_current_ancestor"  # noqa: S608 - names are quoted
@@ -383,14 +383,14 @@ class _Run:
             conditions.append(f"(SELECT count(*) FROM ({line}) WHERE snapshot_id = {head}) > 0")  # noqa: S608
         return " AND ".join(conditions)
 
-    def _landed(self, batch: Batch) -> Done | None:
+    def _committed(self, batch: Batch) -> AppliedBatch | None:
         target = load_metadata(self.spark, self.job.target)
         return next((done for done in history(target, batch.wal_uuid) if done.batch == batch.id), None)
 
     # -- after the commit
 
-    def _settle(self, target: Metadata, wal: Metadata, applied: Applied) -> None:
-        """Complete the logs of batches whose mediator did not live to do it."""
+    def _settle(self, target: Metadata, wal: Metadata, applied: AppliedKeys) -> None:
+        """Complete the logs of batches whose mediator ended before doing so."""
         recent = [*published(target, wal["table-uuid"]), *islice(history(target, wal["table-uuid"]), SETTLED_LOOK_BACK)]
         for done in reversed([one for one in recent if one.batch not in applied.mediations.closed]):
             batch = Batch(
@@ -402,7 +402,7 @@ class _Run:
             self._close(done, rows, wal, applied)
             self.settled.append(done.batch)
 
-    def _close(self, done: Done, rows: DataFrame | None, wal: Metadata, applied: Applied) -> None:
+    def _close(self, done: AppliedBatch, rows: DataFrame | None, wal: Metadata, applied: AppliedKeys) -> None:
         if rows is not None and done.counts.applied:
             self.logs.write_keys(done, self.job.table_name, applied.uuid, rows, applied.before(done))
         self.after("keys")
@@ -415,7 +415,7 @@ def _order_is_lost(job: Job, rows: int, order_by: str | None) -> BadRequest:
     if order_by is not None:
         return BadRequest(
             f"{rows} rows of {job.wal} are versions of the same rows of {job.target}, and {order_by} does not order "
-            "them: it is null, or the same in two of them. Name a column that tells them apart",
+            "them: it is null, or the same in two of them. Name a column that orders them all",
             rule="wal.order",
         )
     return BadRequest(
@@ -436,7 +436,7 @@ def _columns(rows: DataFrame) -> list[str]:
 
 
 def load_contracts(folder: Path) -> dict[str, Contract]:
-    """The contracts in a folder's ``*.yaml`` files, by agent. Raises `BadRequest` for one that can't be read."""
+    """The contracts in a folder's ``*.yaml`` files, by agent. Raises `BadRequest` for an invalid one."""
     contracts: dict[str, Contract] = {}
     for path in sorted(folder.glob("*.y*ml")):
         contract = load(path.read_text(encoding="utf-8"), source=path.name)
@@ -447,7 +447,7 @@ def load_contracts(folder: Path) -> dict[str, Contract]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Apply batches until the log is read, print each as one line of JSON. Exit status 2 for a wrong call."""
+    """Apply batches until the log is read; print each as one line of JSON. Exit status 2 for wrong usage."""
     parser = argparse.ArgumentParser(prog="icetower.pipelines.wal_mediator", description="Apply a write-ahead log")
     parser.add_argument(
         "--uri",
@@ -455,33 +455,35 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help=f"of the catalog; secrets come from ${TOKEN_VARIABLE}, or as id:secret from ${CREDENTIAL_VARIABLE}",
     )
     parser.add_argument("--wal", required=True, help="the log, namespace.table")
-    parser.add_argument("--target", required=True, help="the table it goes to, namespace.table")
+    parser.add_argument("--target", required=True, help="the table it is merged into, namespace.table")
     parser.add_argument("--contracts", required=True, type=Path, help="folder of the agents' contracts, YAML")
     parser.add_argument("--system", default="system", help="namespace of the mediator's logs")
     parser.add_argument("--merge-keys", default="", help="columns, by commas: upsert instead of insert")
-    parser.add_argument("--window-column", help="timestamp column that bounds where keys are looked for")
+    parser.add_argument("--window-column", help="timestamp column that limits where keys are searched")
     parser.add_argument("--window-s", type=int, default=24 * 3600, help="how far back, in seconds")
     parser.add_argument("--snapshots-max", type=int, default=SNAPSHOTS_MAX, help="of the log, in one batch")
-    parser.add_argument("--reread", action="store_true", help="take the whole log where it can't be read on")
-    parser.add_argument("--order-by", help="column that orders the versions of a row where the log no longer does")
-    given = parser.parse_args(arguments)
+    parser.add_argument("--reread", action="store_true", help="take the whole log if it can't be read further")
+    parser.add_argument("--order-by", help="column that orders the versions of a row if the log no longer does")
+    options = parser.parse_args(arguments)
     try:
-        if not given.contracts.is_dir():
-            raise UsageError(f"--contracts {given.contracts} is no folder; name the one with the agents' YAML files")
+        if not options.contracts.is_dir():
+            raise UsageError(
+                f"--contracts {options.contracts} is not a folder; name the one with the agents' YAML files"
+            )
         job = Job(
-            wal=f"{CATALOG}.{given.wal}",
-            target=f"{CATALOG}.{given.target}",
-            contracts=load_contracts(given.contracts),
-            system=f"{CATALOG}.{given.system}",
-            merge_keys=tuple(name for name in given.merge_keys.split(",") if name),
-            window=Window(given.window_column, given.window_s) if given.window_column else None,
-            snapshots_max=given.snapshots_max,
-            reread=given.reread,
-            order_by=given.order_by,
+            wal=f"{CATALOG}.{options.wal}",
+            target=f"{CATALOG}.{options.target}",
+            contracts=load_contracts(options.contracts),
+            system=f"{CATALOG}.{options.system}",
+            merge_keys=tuple(name for name in options.merge_keys.split(",") if name),
+            window=Window(options.window_column, options.window_s) if options.window_column else None,
+            snapshots_max=options.snapshots_max,
+            reread=options.reread,
+            order_by=options.order_by,
         )
         spark = spark_session(
             "icetower-wal-mediator",
-            catalog_uri=given.uri,
+            catalog_uri=options.uri,
             token=os.environ.get(TOKEN_VARIABLE),
             credential=os.environ.get(CREDENTIAL_VARIABLE),
         )

@@ -1,8 +1,8 @@
-"""Which part of the write-ahead log comes next, and what a target's own history says has been done. Pure.
+"""The next part of the write-ahead log to apply, and the batches that a target's own history records. Pure.
 
-Progress is no table of its own: the snapshot that applies a batch says so in its summary, so both are committed or
-neither is. The newest such snapshot in the target's line of ancestors is the progress; after a rollback of the target
-the log is therefore read again from where the target stands, in batches with ids of their own.
+Progress is not a table of its own: the snapshot that applies a batch records it in its summary, so both are committed
+or neither is. The newest such snapshot among the ancestors of the target's head is the progress; after a rollback of
+the target the log is therefore read again from the target's state, in batches with new ids.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 from icetower.errors import BadRequest
 from icetower.iceberg.metadata import ancestors, current_snapshot_id
-from icetower.pipelines.wal_line import FIRST, Logged, picked, returned_at_ms
+from icetower.pipelines.wal_line import FIRST, LoggedBatch, cherry_picked, returned_at_ms
 from icetower.protocol.marks import KEY, MEDIATOR
 
 Metadata = Mapping[str, Any]
@@ -36,9 +36,9 @@ class Counts:
     """Rows of a batch. `read` is the sum of the others.
 
     Attributes:
-        applied: inserted, or written over their older versions.
-        superseded: sound, but followed by a newer row of the same merge key in the batch.
-        duplicates: their key was there before.
+        applied: inserted, or updated in the target.
+        superseded: valid, but followed by a newer row of the same merge key in the batch.
+        duplicates: their key was applied before.
         rejected: refused, with a reason in the log of rejections.
     """
 
@@ -55,8 +55,8 @@ class Batch:
 
     Attributes:
         compacted: files of the batch may have been replaced since, by a compaction of the log.
-        base: of a whole log: the snapshot that is read as it stood; the rest is read append by append.
-        previous: the target's snapshot with the batch before this one; `FIRST` where there is none.
+        base: of a whole log: the snapshot whose state is read; the rest is read append by append.
+        previous: the target's snapshot with the batch before this one; `FIRST` if there is none.
         returned_at_ms: when the target last went back to an older snapshot.
     """
 
@@ -76,18 +76,19 @@ class Batch:
 
     @property
     def id(self) -> str:
-        """The same for the same rows at the same place in the target's history, so that a batch sent again is
-        recognised. Another one after a rollback, so that rows that are applied once more are no replay (trap K2)."""
+        """The batch's idempotency key: the same for the same rows at the same place in the target's history, so a
+        repeated batch is recognised. It differs after a rollback, so rows that are applied once more are not taken for
+        a replay (trap K2)."""
         place = (self.sequence, self.previous, self.returned_at_ms)
         parts = (self.target_uuid, self.start, self.through, *place)
         return str(uuid.uuid5(uuid.UUID(self.wal_uuid), "/".join(map(str, parts))))
 
     def based_on(self, base: int) -> Batch:
-        """The same rows, read from another state of the log on."""
+        """The same rows, read from another state of the log."""
         return replace(self, base=base, compacted=base != self.through)
 
     def properties(self, counts: Counts) -> dict[str, str]:
-        """Of the snapshot that applies the batch; `Done` reads them back."""
+        """The properties of the snapshot that applies the batch; `AppliedBatch` reads them back."""
         based = {} if self.base is None else {BASE: str(self.base)}
         return {
             KEY: self.id,
@@ -103,8 +104,8 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
-    """A batch that the target's history says was applied."""
+class AppliedBatch:
+    """An applied batch, as the target's history records it."""
 
     batch: str
     sequence: int
@@ -117,7 +118,7 @@ class Done:
     previous: int | None = None
 
 
-def history(target: Metadata, wal_uuid: str) -> Iterator[Done]:
+def history(target: Metadata, wal_uuid: str) -> Iterator[AppliedBatch]:
     """The batches of a log that were applied to the target, newest first, as far as the target still has them."""
     head = current_snapshot_id(target)
     if head is None:
@@ -128,36 +129,36 @@ def history(target: Metadata, wal_uuid: str) -> Iterator[Done]:
             yield _done(snapshot, summary)
 
 
-def published(target: Metadata, wal_uuid: str) -> Iterator[Done]:
-    """The batches that are in the target's history by another snapshot, which was picked from theirs.
+def published(target: Metadata, wal_uuid: str) -> Iterator[AppliedBatch]:
+    """The batches that are in the target's history through a cherry-pick of their snapshot.
 
-    They are no progress: the batches before them may be missing.
+    They are not progress: the batches before them may be missing.
     """
-    sources = set(picked(target))
+    sources = set(cherry_picked(target))
     return (done for uuid_, done in _marks(target) if uuid_ == wal_uuid and done.snapshot in sources)
 
 
-def marked(target: Metadata) -> list[Logged]:
+def marked(target: Metadata) -> list[LoggedBatch]:
     """The batches of all logs that the target's metadata names, whether or not they are in its history."""
     return [
-        Logged(done.snapshot, wal_uuid, done.start, done.through, done.committed_at_ms, done.previous)
+        LoggedBatch(done.snapshot, wal_uuid, done.start, done.through, done.committed_at_ms, done.previous)
         for wal_uuid, done in _marks(target)
     ]
 
 
-def _marks(target: Metadata) -> Iterator[tuple[str, Done]]:
+def _marks(target: Metadata) -> Iterator[tuple[str, AppliedBatch]]:
     for snapshot in target["snapshots"]:
         summary = snapshot.get("summary", {})
         if WAL in summary:
-            # Marks that make no sense are refused where they stand for progress, in `history`.
+            # Invalid marks are refused where they count as progress, in `history`.
             with suppress(BadRequest):
                 yield str(summary[WAL]), _done(snapshot, summary)
 
 
-def _done(snapshot: Snapshot, summary: Mapping[str, str]) -> Done:
+def _done(snapshot: Snapshot, summary: Mapping[str, str]) -> AppliedBatch:
     try:
         start = summary[FROM]
-        return Done(
+        return AppliedBatch(
             batch=summary[BATCH],
             sequence=int(summary[SEQUENCE]),
             start=None if start == "none" else int(start),
@@ -170,15 +171,15 @@ def _done(snapshot: Snapshot, summary: Mapping[str, str]) -> Done:
         )
     except (KeyError, ValueError) as error:
         raise BadRequest(
-            f"snapshot {snapshot['snapshot-id']} of the target claims progress of a log but lacks or garbles {error}; "
-            "roll the target back to before it",
+            f"snapshot {snapshot['snapshot-id']} of the target claims progress of a log, but this is missing or "
+            f"invalid: {error}; roll the target back to before it",
             rule="wal.progress",
             snapshot=snapshot["snapshot-id"],
         ) from error
 
 
-def latest(target: Metadata, wal_uuid: str) -> Done | None:
-    """The progress: the batch with the highest sequence; of two (an empty one may race), the newest."""
+def latest(target: Metadata, wal_uuid: str) -> AppliedBatch | None:
+    """The progress: the batch with the highest sequence; the newest of two (an empty batch may race)."""
     return max(history(target, wal_uuid), key=lambda done: done.sequence, default=None)
 
 
@@ -189,15 +190,15 @@ def last_sequence(target: Metadata, wal_uuid: str) -> int:
 
 
 def next_batch(target: Metadata, wal: Metadata, *, snapshots_max: int, reread: bool) -> Batch | None:
-    """What to apply now; None if there is nothing new.
+    """The batch to apply now; None if there is nothing new.
 
     Args:
-        snapshots_max: of the log, that one batch takes; the rest is left for the next one.
-        reread: where the log can no longer be read from where the progress ends, take it whole. Rows that were
+        snapshots_max: the most snapshots of the log in one batch; the rest is left for the next one.
+        reread: if the log can no longer be read from the end of the progress, take the whole log. Rows that were
             applied before are dropped by their keys.
 
     Raises:
-        BadRequest: the log can't be read on: expired, rolled back, or rows were deleted from it.
+        BadRequest: the log can't be read further: it has expired, was rolled back, or rows were deleted from it.
     """
     done = latest(target, wal["table-uuid"])
     head = current_snapshot_id(wal)
@@ -225,7 +226,7 @@ def next_batch(target: Metadata, wal: Metadata, *, snapshots_max: int, reread: b
 
 
 def _fresh(wal: Metadata, start: int, head: int, *, reread: bool) -> list[Snapshot] | None:
-    """What `between` finds; None where it finds fault and the whole log is to be taken then."""
+    """The snapshots of `between`; None if it raises and `reread` asks for the whole log."""
     try:
         return between(wal, start, head)
     except BadRequest:
@@ -235,7 +236,7 @@ def _fresh(wal: Metadata, start: int, head: int, *, reread: bool) -> list[Snapsh
 
 
 def readable(wal: Metadata, batch: Batch) -> bool:
-    """Whether the log still has what the batch was read from."""
+    """Whether the log still has the snapshots that the batch was read from."""
     first = batch.base if batch.whole else batch.start
     needed = {batch.through, batch.base} if batch.whole else {batch.through}
     if not needed <= {snapshot["snapshot-id"] for snapshot in wal["snapshots"]}:
@@ -249,8 +250,8 @@ def readable(wal: Metadata, batch: Batch) -> bool:
 def between(wal: Metadata, start: int, through: int) -> list[Snapshot]:
     """The log's snapshots after `start` up to `through`, oldest first.
 
-    `start` itself may have expired, as long as its child is there. Raises `BadRequest` where a snapshot in between is
-    missing or did anything but append or compact.
+    `start` itself may have expired, as long as its child exists. Raises `BadRequest` if a snapshot in between is
+    missing, or is neither an append nor a compaction.
     """
     found: list[Snapshot] = []
     reached = False
@@ -267,7 +268,7 @@ def between(wal: Metadata, start: int, through: int) -> list[Snapshot]:
             f"the log can't be read from snapshot {start}, where the progress ends: its history no longer has the "
             "snapshots after it (expired, or rolled back). Run once with --reread (`Job.reread`) to take the whole "
             "log: rows that were applied before are dropped by their keys. And let the log keep its snapshots longer "
-            "than a mediator may rest",
+            "than the longest pause of the mediator",
             rule="wal.expired",
             snapshot=start,
         )
@@ -275,7 +276,7 @@ def between(wal: Metadata, start: int, through: int) -> list[Snapshot]:
         if _operation(snapshot) not in ("append", "replace"):
             raise BadRequest(
                 f"snapshot {snapshot['snapshot-id']} of the log is a {_operation(snapshot)}: a log is only appended to "
-                "and compacted. Run once with --reread (`Job.reread`) to take the log as it stands now",
+                "and compacted. Run once with --reread (`Job.reread`) to take the log's current state",
                 rule="wal.append-only",
                 snapshot=snapshot["snapshot-id"],
             )
@@ -293,9 +294,9 @@ def oldest_base(wal: Metadata, through: int) -> int:
 
 
 def line_ranks(wal: Metadata, through: int) -> dict[int, int | None]:
-    """The snapshots up to `through` that the log still has; of those that appended, the rank of what they appended.
+    """The snapshots up to `through` that the log still has → for appends, the rank of their rows.
 
-    A rank is the sequence number of the snapshot; those of format version 1, which have none, come before all others.
+    A rank is the sequence number of the snapshot; snapshots of format version 1, which have none, come before others.
     """
     line = [*ancestors(wal, through)]
     numbers = (snapshot.get("sequence-number") or -at for at, snapshot in enumerate(line, 1))

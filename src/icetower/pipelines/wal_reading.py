@@ -1,13 +1,13 @@
 """The rows of a batch, each with its place in the order of the log. DataFrame out.
 
-A row's place is the snapshot that appended it. The sequence number of its file does not say it: a compaction puts rows
+A row's place is the snapshot that appended it. The sequence number of its file does not show it: a compaction puts rows
 of many snapshots into one file, in any order, and gives the file one number (trap R12). So the place of a row is known
 in two cases only:
 
 - the snapshot that added its file is still in the log's metadata, and is an append;
 - the log has format version 3, and the row carries `_last_updated_sequence_number`, which compactions keep.
 
-Elsewhere `__sequence` is null, and whoever needs the order has to refuse (`wal_rows.classify`).
+Otherwise `__sequence` is null, and a job that needs the order must refuse (`wal_rows.classify`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from icetower.pipelines.wal_plan import Batch, Metadata, line_ranks, oldest_base
 
 FILE, POSITION, SEQUENCE, ROW, SPEC = "__file", "__position", "__sequence", "__row", "__spec"
 ORDER = (SEQUENCE, ROW, FILE, POSITION)
-"""The order of the log. Rows of one commit have the order of their row ids, or else of their files and positions."""
+"""The order of the log. Rows of one commit are ordered by their row ids, or else by their files and positions."""
 
 LAST_UPDATED = 2147483539
 """The id of the column `_last_updated_sequence_number` (specification: "Reserved Field IDs")."""
@@ -32,7 +32,7 @@ _RANK, _BY_ROW = "__rank", "__by_row"
 
 
 def read_batch(spark: SparkSession, name: str, wal: Metadata, batch: Batch) -> DataFrame:
-    """The rows of a batch with their place in the log. Compactions of the log add no rows."""
+    """The rows of a batch with their places in the log. Compactions of the log add no rows."""
     parts: list[DataFrame] = []
     start = batch.start
     if batch.base is not None:
@@ -44,10 +44,10 @@ def read_batch(spark: SparkSession, name: str, wal: Metadata, batch: Batch) -> D
 
 
 def with_known_order(spark: SparkSession, name: str, wal: Metadata, batch: Batch) -> tuple[Batch, bool]:
-    """The batch of a whole log, based on a state whose rows have a known order where there is one; and whether it has.
+    """The batch of a whole log, based on a state whose rows have a known order, if any; and whether there is one.
 
-    The newest state is cheapest to read. Where a compaction has mixed rows in it, the log is read from the oldest state
-    that its metadata still has, and on through the snapshots that were appended since.
+    The newest state is the cheapest to read. If a compaction has mixed its rows, the log is read from the oldest state
+    that its metadata still has, and then through the snapshots that were appended since.
     """
     for base in dict.fromkeys((batch.through, oldest_base(wal, batch.through))):
         files = _file_order(spark, name, wal, base, batch.through)
@@ -57,7 +57,7 @@ def with_known_order(spark: SparkSession, name: str, wal: Metadata, batch: Batch
 
 
 def columns_as_of(spark: SparkSession, name: str, metadata: Metadata, snapshot_id: int) -> list[Column]:
-    """The table's columns, of rows that are read as of a snapshot: Spark gives them the names of that time."""
+    """The table's current columns, for rows read as of a snapshot: Spark gives them the names of that time."""
     schemas = {schema["schema-id"]: schema for schema in metadata["schemas"]}
     now = metadata["current-schema-id"]
     snapshot = next(entry for entry in metadata["snapshots"] if entry["snapshot-id"] == snapshot_id)
@@ -72,11 +72,11 @@ def columns_as_of(spark: SparkSession, name: str, metadata: Metadata, snapshot_i
 
 
 def _as_of(spark: SparkSession, name: str, wal: Metadata, snapshot_id: int, through: int) -> DataFrame:
-    """All rows that the log had at a snapshot, as the first of a batch that goes up to `through`."""
+    """All rows that the log had at a snapshot, as the first rows of a batch up to `through`."""
     rows = _reader(spark).option("versionAsOf", snapshot_id).load(name)
     rows = rows.select(*columns_as_of(spark, name, wal, snapshot_id), *_places(wal), _last_updated(wal))
     rows = rows.join(_file_order(spark, name, wal, snapshot_id, through), FILE, "left")
-    # Rows of format version 1 have the number 0, whichever came first.
+    # Rows of format version 1 all have the number 0.
     by_row = f.when(f.col(_BY_ROW) & (f.col("__last_updated") > 0), f.col("__last_updated"))
     return rows.withColumn(SEQUENCE, f.coalesce(f.col(_RANK), by_row)).drop(_RANK, _BY_ROW, "__last_updated")
 
@@ -85,7 +85,7 @@ def _appended(spark: SparkSession, name: str, wal: Metadata, start: int | None, 
     """The rows that were appended after a snapshot."""
     rows = _reader(spark).option("start-snapshot-id", str(start)).option("end-snapshot-id", batch.through).load(name)
     rows = rows.select(*(f.col(quoted(column)) for column in rows.columns), *_places(wal))
-    # Files that a compaction has replaced since are in no list of live files; the history of all files has them.
+    # Files that a compaction has replaced since are no longer live; the history of all files has them.
     entries = _reader(spark)
     if batch.compacted:
         entries = entries.load(f"{name}.all_entries")
@@ -101,11 +101,10 @@ def _appended(spark: SparkSession, name: str, wal: Metadata, start: int | None, 
 
 
 def _file_order(spark: SparkSession, name: str, wal: Metadata, snapshot_id: int, through: int) -> DataFrame:
-    """Of each data file at a snapshot: its rank, or else whether its rows say their own.
+    """For each data file at a snapshot: its rank, or else whether its rows have ranks of their own.
 
-    A file's rows say their own where each carries its number, as a compaction writes them, and where nobody has
-    rewritten the file: then its rows have the number of the file. One whose data is older than the file itself was
-    rewritten.
+    A file's rows have their own if each carries its sequence number, as compactions write them, or if the file was
+    never rewritten: then its rows have the number of the file. A file was rewritten if its data is older than itself.
     """
     entries = _reader(spark).option("versionAsOf", snapshot_id).load(f"{name}.entries").where("status < 2")
     entries = entries.where("coalesce(data_file.content, 0) = 0")

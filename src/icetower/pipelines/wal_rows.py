@@ -1,6 +1,6 @@
-"""The rows of a batch: judged by contract, freed of duplicates, the newest of each chosen. DataFrame in, DataFrame out.
+"""The rows of a batch: checked against contracts, without duplicates, the newest version of each. DataFrame in and out.
 
-A judged row is a row of the log with `__rule` and `__reason` (null where nothing stands against it) and `__outcome`.
+A judged row is a row of the log with `__rule` and `__reason` (null if no rule refuses it) and `__outcome`.
 """
 
 from __future__ import annotations
@@ -41,43 +41,43 @@ _FUNCTIONS = {"year": "years", "month": "months", "day": "days", "hour": "hours"
 # ---------------------------------------------------------------------------------------------------------- columns
 
 
-def agree(wal: str, wal_schema: StructType, target: str, target_schema: StructType) -> None:
+def require_matching_columns(wal: str, wal_schema: StructType, target: str, target_schema: StructType) -> None:
     """Raises `BadRequest` unless the log has the target's columns, by name, and `_agent` and `_idempotency_key`."""
-    given = {field.name: field.dataType for field in wal_schema.fields}
-    wanted = {field.name: field.dataType for field in target_schema.fields}
-    if KEY_COLUMN not in wanted:
-        raise _unlike(f"{target} has no column {KEY_COLUMN}; add it, a string")
-    missing = sorted({*wanted, AGENT_COLUMN, KEY_COLUMN} - set(given))
+    actual = {field.name: field.dataType for field in wal_schema.fields}
+    required = {field.name: field.dataType for field in target_schema.fields}
+    if KEY_COLUMN not in required:
+        raise _mismatch(f"{target} has no column {KEY_COLUMN}; add it, a string")
+    missing = sorted({*required, AGENT_COLUMN, KEY_COLUMN} - set(actual))
     if missing:
-        raise _unlike(f"{wal} lacks {', '.join(missing)}, which rows for {target} need; add what is missing")
-    extra = sorted(set(given) - {*wanted, AGENT_COLUMN, WRITTEN_COLUMN})
+        raise _mismatch(f"{wal} lacks {', '.join(missing)}, which rows for {target} need; add what is missing")
+    extra = sorted(set(actual) - {*required, AGENT_COLUMN, WRITTEN_COLUMN})
     if extra:
-        raise _unlike(f"{wal} has {', '.join(extra)}, which {target} lacks; add it there or drop it here")
-    for name, kind in wanted.items():
-        if not _fits(given[name], kind):
-            raise _unlike(f"{name} is {given[name].simpleString()} in {wal} and {kind.simpleString()} in {target}")
+        raise _mismatch(f"{wal} has {', '.join(extra)}, which {target} lacks; add it there or drop it here")
+    for name, kind in required.items():
+        if not _fits(actual[name], kind):
+            raise _mismatch(f"{name} is {actual[name].simpleString()} in {wal} and {kind.simpleString()} in {target}")
     for name in (AGENT_COLUMN, KEY_COLUMN):
-        if not isinstance(given[name], StringType):
-            raise _unlike(f"{name} is {given[name].simpleString()} in {wal}; it must be a string")
+        if not isinstance(actual[name], StringType):
+            raise _mismatch(f"{name} is {actual[name].simpleString()} in {wal}; it must be a string")
 
 
-def _unlike(problem: str) -> BadRequest:
+def _mismatch(problem: str) -> BadRequest:
     return BadRequest(f"the log and its target don't fit: {problem}", rule="wal.columns")
 
 
-def _fits(given: DataType, wanted: DataType) -> bool:
-    """Whether every value of `given` is one of `wanted`: nothing is rounded, nothing can overflow."""
-    if isinstance(given, DecimalType) and isinstance(wanted, DecimalType):
-        return given.scale == wanted.scale and given.precision <= wanted.precision
-    pair = (given.simpleString(), wanted.simpleString())
+def _fits(actual: DataType, required: DataType) -> bool:
+    """Whether every value of type `actual` is one of type `required`: nothing is rounded, nothing can overflow."""
+    if isinstance(actual, DecimalType) and isinstance(required, DecimalType):
+        return actual.scale == required.scale and actual.precision <= required.precision
+    pair = (actual.simpleString(), required.simpleString())
     return pair[0] == pair[1] or pair in _WIDENS
 
 
 def proven_specs(wal: Metadata, name: str) -> list[int]:
-    """Partition specs of the log under which the partition says who wrote a row.
+    """Partition specs of the log under which the partition proves a row's writer.
 
-    The gate proves a partition by contract; the column is read from there. Raises `BadRequest` if the log's own spec
-    is none of them.
+    The tower checks the partition against the contract; the column is read from the partition. Raises `BadRequest` if
+    the log's own spec is not among them.
     """
     specs = [spec_of(wal, entry["spec-id"]) for entry in wal["partition-specs"]]
     proven = [spec.spec_id for spec in specs if _holds_agent(spec)]
@@ -99,12 +99,12 @@ def _holds_agent(spec: PartitionSpec) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What rows are judged by.
+    """The rules that rows are checked by.
 
     Attributes:
         contracts: by agent.
-        operation: what the mediator will do for them.
-        now_ms: when it does so; slots that are owned relative to the clock are judged by this time.
+        operation: the mediator's operation on the target for the agents.
+        now_ms: the time of the check, by which partitions that are owned relative to the clock are judged.
     """
 
     table: Identifier
@@ -119,7 +119,7 @@ class Rules:
 
 
 def judge(rows: DataFrame, rules: Rules) -> DataFrame:
-    """The rows with `__rule` and `__reason`, both null for those that may go on."""
+    """The rows with `__rule` and `__reason`, both null for rows that no rule refuses."""
     parts = [_PART.format(index) for index, _ in enumerate(rules.spec.fields)]
     expressions = [f.expr(partition_expression(field, rules.catalog)) for field in rules.spec.fields]
     rows = rows.select("*", *(e.alias(name) for e, name in zip(expressions, parts, strict=True)))
@@ -155,20 +155,22 @@ def judge(rows: DataFrame, rules: Rules) -> DataFrame:
 
 
 def _first(checks: Sequence[tuple[Column, Any, Any]], part: int) -> Column:
-    """What the first check that fails says."""
+    """The given part of the first check that fails."""
     values = ((check[0], check[part]) for check in checks)
     return f.coalesce(*(f.when(fails, v if isinstance(v, Column) else f.lit(v)) for fails, v in values))
 
 
 def _verdicts(places: DataFrame, rules: Rules) -> DataFrame:
-    """Of each pair of agent and partition that is refused: the rule and the reason, as `check` gives them."""
+    """For each refused pair of agent and partition: the rule and the reason, as `check` returns them."""
     found = places.limit(PARTITIONS_MAX + 1).collect()
     if len(found) > PARTITIONS_MAX:
         raise BadRequest(
             f"the batch touches more than {PARTITIONS_MAX} partitions of {rules.table}; take fewer snapshots at once",
             rule="wal.partitions",
         )
-    refused = [(*place, *said) for place in found if (said := _verdict(place[0], tuple(place)[1:], rules)) is not None]
+    refused = [
+        (*place, *verdict) for place in found if (verdict := _verdict(place[0], tuple(place)[1:], rules)) is not None
+    ]
     schema = StructType([*places.schema.fields, *(_text(f"__contract_{name}") for name in ("rule", "reason"))])
     return places.sparkSession.createDataFrame(refused, schema)
 
@@ -222,7 +224,7 @@ def partition_expression(field: PartitionField, catalog: str) -> str:
 
 
 def raw_value(field: PartitionField, value: Any) -> Any:
-    """A partition value from Spark as manifests hold it."""
+    """A partition value from Spark, as manifests store it."""
     if isinstance(value, bytearray):
         return bytes(value)
     if field.result_type == "uuid" and isinstance(value, str):
@@ -238,9 +240,9 @@ def classify(
 ) -> DataFrame:
     """The judged rows with their `__outcome`.
 
-    Of rows with one key the first in the log's order counts; none does if the key is among `known` (DataFrames of one
-    column, the keys applied before). With `merge_keys`, the last of those that would be applied to one row wins; where
-    the order of the log does not say which one that is, all of them are `UNORDERED`.
+    Of rows with the same key the first in the log's order counts; none does if the key is among `known` (DataFrames of
+    one column, the keys applied before). With `merge_keys`, the last of those that would be applied to one row wins; if
+    the order of the log does not show which one is last, all of them are `UNORDERED`.
 
     Args:
         order_by: a column that orders the rows in place of the log.
@@ -251,8 +253,8 @@ def classify(
     keys = judged.where(f.col(RULE).isNull()).select(KEY_COLUMN).distinct()
     seen: DataFrame | None = None
     for frame in known:
-        met = frame.select(KEY_COLUMN).join(keys, KEY_COLUMN, "left_semi")
-        seen = met if seen is None else seen.unionByName(met)
+        matching = frame.select(KEY_COLUMN).join(keys, KEY_COLUMN, "left_semi")
+        seen = matching if seen is None else seen.unionByName(matching)
     if seen is None:
         rows = rows.withColumn("__seen", f.lit(False))
     else:
@@ -278,7 +280,7 @@ def classify(
 
 
 def _order_lost(group: WindowSpec, order_by: str | None) -> Column:
-    """Whether one of several rows could be the last."""
+    """Whether a group has several rows, and it is not known which is the last."""
     rows = f.count(f.lit(1)).over(group)
     if order_by is None:
         return (rows > 1) & (f.count(f.col(SEQUENCE)).over(group) < rows)

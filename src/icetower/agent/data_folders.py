@@ -1,4 +1,4 @@
-"""Where a caller's new data files of a table go: the tower says so with the table, to each principal its own place."""
+"""The folders for a caller's new data files: the tower returns each principal's own folder with the table."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from icetower.protocol.names import Identifier, namespace_to_path
 DATA_PATH = "write.data.path"
 
 
-class Places:
-    """The folders for new data files, by table; each is asked for once. Threads may share them.
+class DataFolders:
+    """The folders for new data files, by table; each is requested once. Threads may share them.
 
     Args:
-        load: answers what the catalog's route of a table says.
+        load: requests a route of the catalog and returns the answer.
     """
 
     def __init__(self, load: Callable[[str, Mapping[str, str]], Any]) -> None:
@@ -36,7 +36,7 @@ class Places:
         return f"{folder}/{new_key()}.parquet"
 
     def forget(self, table: str) -> None:
-        """Ask again next time: what was known is no longer the place."""
+        """Request the folder again next time, since it has changed."""
         with self._lock:
             self._folders.pop(table, None)
 
