@@ -55,8 +55,8 @@ class Admitted(_Identified):
         requirements, updates: as sent.
         changes: one for each snapshot that the commit adds, in order.
         contract, contract_version: what was in force when the question was asked.
-        blind_appends: the contract's word that every append of this principal to this table is blind (trap R1).
-        strict: the contract's wish that nothing is rebased (trap R9).
+        blind_appends: the contract declares that every append of this principal to this table is blind (trap R1).
+        strict: the contract asks that nothing is rebased (trap R9).
         operations: what the commit does, as its manifests and updates say.
         fingerprint: stands for the commit's content: equal for a retry, different for other files (trap K3).
         table_uuid: of the table that the question was asked of; another of the same name may stand there by now.

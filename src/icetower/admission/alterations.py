@@ -30,7 +30,7 @@ ACTIONS = {
     "add-encryption-key": "its encryption keys",
     "remove-encryption-key": "its encryption keys",
 }
-"""Updates that are taken at their word: they change something, or make no sense."""
+"""Updates that always count as a change: one that changes nothing makes no sense."""
 
 PROPERTIES = (
     "commit.",

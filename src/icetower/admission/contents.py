@@ -2,7 +2,7 @@
 
 By the specification a delete file reaches the files of its own partition, or the one that it refers to, and that is
 judged by the manifests. PyIceberg deletes rows of whatever data file is named in it. So what is named there counts as
-touched, too. A data file that nobody knows yet is nobody's to name: whoever adds it, or has added it since the commit's
+touched, too. A data file that is not known yet may not be named: whoever adds it, or has added it since the commit's
 base, would lose its rows. Asked of commits that are admitted already: files are opened for it.
 """
 

@@ -29,7 +29,7 @@ def targets_of(file: DataFile) -> frozenset[str]:
 
 
 def operation_of(change: Change) -> Operation:
-    """What one snapshot does, from its files; its own word is believed only where the files bear it out."""
+    """What one snapshot does, from its files; its own summary is believed only where the files bear it out."""
     claim = change.snapshot.operation
     if claim == "replace" and preserves_rows(change):
         return Operation.REPLACE

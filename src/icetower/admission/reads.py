@@ -1,6 +1,6 @@
 """What did the writer of a commit read? Its snapshots' summaries say so, or its contract (trap R2).
 
-A declaration is the writer's word about itself. One that is too narrow costs its own writer isolation and nobody else
+A declaration is made by the writer about itself. One that is too narrow costs its own writer isolation and nobody else
 anything: the engine compares what both have written whatever is declared.
 """
 
@@ -127,10 +127,10 @@ def scope_of(
     operations: frozenset[Operation],
     now_ms: int,
 ) -> ReadScope | None:
-    """What the writer of a commit is known to have read: by its own word, else by its contract's.
+    """What the writer of a commit is known to have read: as it declares itself, else as its contract does.
 
-    A contract that holds it to serializable isolation hears no word that asks for less. One that is content with
-    snapshot isolation is a word by itself. Raises as `declared` does.
+    A contract that holds it to serializable isolation overrides a declaration of less. A contract that is content
+    with snapshot isolation is a declaration by itself. Raises as `declared` does.
     """
     level = isolation_of(contract, identifier, operations)
     said = declared(metadata, changes)

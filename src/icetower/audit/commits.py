@@ -154,7 +154,7 @@ class Line:
         return self.positions.get(snapshot_id, BEFORE)
 
     def adds_rows(self, snapshot_id: int) -> bool:
-        """Whether a commit has added rows, or nobody knows what it did."""
+        """Whether a commit has added rows, or what it did is unknown."""
         at = self.at(snapshot_id)
         return at == BEFORE or not self.commits[at].only_deletes
 

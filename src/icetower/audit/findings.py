@@ -106,7 +106,7 @@ class Checked:
         expired: the history before `first` is gone: what led to it is taken as it stands.
         resumed: an earlier audit had checked the history before `first`.
         reads: how many commits say what they have read (``declared``), read nothing (``blind``), changed no row
-            (``compaction``), or have read nobody knows what (``unknown``).
+            (``compaction``), or have read something unknown (``unknown``).
         off_branch: snapshots of the metadata that are on no line of this branch: staged, rolled back, or another's.
         manifests_read: manifests that were opened.
         content: whether data and delete files were opened as well.

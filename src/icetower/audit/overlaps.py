@@ -410,7 +410,7 @@ def _position_deletes(data: Item, live_files: LiveFiles) -> list[Item]:
 
 
 def _wide_deletes(data: Item, live_files: LiveFiles) -> bool:
-    """Whether deletes of nobody knows how many rows apply to a data file."""
+    """Whether deletes of an unknown number of rows apply to a data file."""
     spec = live_files.specs.get(data.spec_id)
     everywhere = [
         item

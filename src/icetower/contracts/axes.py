@@ -37,7 +37,7 @@ class Axis:
 
     Attributes:
         field: in whose values.
-        column: that column, or the partition field of which nobody knows the column.
+        column: that column, or the partition field whose column is unknown.
         known: whether it is a column.
         guessed: whether the order of its values is.
     """
@@ -151,7 +151,7 @@ class Axes:
                 if axis in theirs or another in mine:
                     continue
                 if not (axis.known and another.known):
-                    return f"without the table nobody can tell what {name} and {its_name} have to do with each other"
+                    return f"without the table it is unknown how {name} and {its_name} are related"
                 if axis.column == another.column:
                     return f"{name} and {its_name} are of one column, and neither tells the other"
         return None

@@ -46,7 +46,7 @@ RULES: Mapping[str, str] = {
     "reference.value": "a value or a transform means nothing for a column of a table",
     "retries.key": "retries without an idempotency key",
     "revocation.unknown": "who may revoke the contract is no principal",
-    "strict.rebase": "words about rebasing beside strict, which turns it off",
+    "strict.rebase": "clauses about rebasing beside strict, which turns it off",
 }
 """All that can be found."""
 ALIKE_MAX = 4

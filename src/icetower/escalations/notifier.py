@@ -109,7 +109,7 @@ class Notifier:
         try:
             await self._sender.send(ticket, delivery)
         except asyncio.CancelledError:
-            # Nobody knows whether it has arrived. The next start may try at once.
+            # It is unknown whether it has arrived. The next start may try at once.
             await self._store.settle(ticket, replace(delivery, next_ms=self._ambient.now_ms(), fault=STOPPED))
             raise
         except IcetowerError as error:

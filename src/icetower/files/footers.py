@@ -493,7 +493,7 @@ def _unproven(claim: Claim, sources: Mapping[int, Values]) -> tuple[str, ...]:
 
 
 def _proven(part: PartitionField, given: Any, values: Values | None, rows: int) -> Any:
-    """None: proven. A text: contradicted, and by what. `_UNDECIDED`: nobody can tell."""
+    """None: proven. A text: contradicted, and by what. `_UNDECIDED`: unknown."""
     if values is None:  # the file lacks the column: all rows read as null, unless it has a default
         return _UNDECIDED
     if given is None or values.nulls == rows:

@@ -344,7 +344,7 @@ async def read_body(request: Request, max_bytes: int, room: Room | None = None) 
             if size > max_bytes:
                 raise too_large
             chunks.append(chunk)
-            if room is not None and not room.size and size > FREE_BYTES:  # nobody knows how much it will be
+            if room is not None and not room.size and size > FREE_BYTES:  # its size is unknown
                 await room.take(max_bytes)
         return b"".join(chunks)
 

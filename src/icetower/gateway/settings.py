@@ -91,7 +91,7 @@ class UpstreamSettings(_Section):
 
 class WebhookSettings(_Section):
     url: str
-    """Where word is posted. Often a secret itself; it is never shown."""
+    """The address that notifications are posted to. Often a secret itself; it is never shown."""
     secret_env: str | None = None
     """The variable with the secret that signs each post; without it nothing is signed."""
 
@@ -112,7 +112,7 @@ class EscalationSettings(_Section):
     webhooks: dict[str, WebhookSettings] = {}
 
     def channels(self, environment: Mapping[str, str]) -> Channels:
-        """What word can be sent by. Raises `ConfigurationError` for what is wrong or missing, without showing it."""
+        """The ways to send notifications. Raises `ConfigurationError`, which shows no secret."""
         webhooks = {name: self._webhook(name, webhook, environment) for name, webhook in self.webhooks.items()}
         return Channels(webhooks, None if self.smtp_host is None else self._mail_server(self.smtp_host, environment))
 

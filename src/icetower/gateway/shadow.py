@@ -89,7 +89,7 @@ def _refusal(row: ShadowCount) -> dict[str, Any]:
 
 
 def _spared(principal: str, endings: Sequence[Ended]) -> dict[str, Any]:
-    """What rebasing has spared a principal, each a retry at least; and what it would have spared with a word."""
+    """The refusals that rebasing has spared a principal, and those that it would have spared with a declaration."""
     outcomes: Counter[str] = Counter()
     latencies: dict[str, list[float]] = {}
     for ended in endings:

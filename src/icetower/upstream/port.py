@@ -38,7 +38,7 @@ class SwapLost(Exception):
 
 
 class SwapUnknown(Exception):
-    """The swap may or may not have happened; nobody can tell from the answer. Repeat the very same swap to find out."""
+    """The swap may or may not have happened; the answer does not show it. Repeat the very same swap to find out."""
 
 
 class PropertiesUpdate(NamedTuple):
@@ -117,7 +117,7 @@ class Upstream(Protocol):
 
         Raises:
             SwapLost: the first table whose head is not the expected one; nothing was changed.
-            SwapUnknown: nobody can tell.
+            SwapUnknown: the outcome is unknown.
             BadRequest: a table named twice, or several tables where `atomic_multi_table` is false.
             UpstreamFailed: certainly nothing was changed.
         """
