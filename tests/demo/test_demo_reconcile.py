@@ -143,7 +143,7 @@ def test_commits_are_counted_once_and_by_how_they_landed(tmp_path: Path) -> None
             (journal.REPEATED, {"batch": 0, "landed": "absent", "retries": 0, "at_ms": 5_000}),
         ],
         "pricing-household": [
-            (journal.ACKNOWLEDGED, {"batch": at, "landed": "unsaid", "retries": at // 2, "at_ms": 2_000})
+            (journal.ACKNOWLEDGED, {"batch": at, "landed": "unknown", "retries": at // 2, "at_ms": 2_000})
             for at in range(3)
         ],
     }

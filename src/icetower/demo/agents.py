@@ -80,19 +80,19 @@ def read_source(path: str) -> pa.Table:
         return pa.ipc.open_file(mapped).read_all()
 
 
-def await_go(job: Job, own: Journal) -> None:
+def await_go(job: Job, own_journal: Journal) -> None:
     """Note that this agent is ready, then wait for the common start."""
-    own.write(journal.READY)
+    own_journal.write(journal.READY)
     pause = threading.Event()
     while not Path(job.go).exists():
         pause.wait(_POLL_S)
 
 
 class PyIcebergAgent:
-    """Writes the batches of one agent. One instance a process."""
+    """Writes the batches of one agent. There is one instance in each process."""
 
-    def __init__(self, job: Job, agent: Agent, catalog: Catalog, own: Journal, source: pa.Table) -> None:
-        self._job, self._agent, self._catalog, self._journal, self._source = job, agent, catalog, own, source
+    def __init__(self, job: Job, agent: Agent, catalog: Catalog, own_journal: Journal, source: pa.Table) -> None:
+        self._job, self._agent, self._catalog, self._journal, self._source = job, agent, catalog, own_journal, source
         self._rows = plan.rows_of(agent, source, job.days)
         self._batches = agent.batches(job.days)
         self._behaviour = agent.behaviour
@@ -130,7 +130,7 @@ class PyIcebergAgent:
             stale = later
 
     def _await_others(self, table: Table) -> None:
-        """Until somebody else has committed since `table` was loaded."""
+        """Wait until another agent has committed since `table` was loaded."""
         base, end_s = table.metadata.current_snapshot_id, self._clock.monotonic_s() + _OTHERS_WAIT_S
         pause = threading.Event()
         while self._load().metadata.current_snapshot_id == base and self._clock.monotonic_s() < end_s:
@@ -175,7 +175,7 @@ class PyIcebergAgent:
         return Landing(landed, self._retries.count - retried, staged)
 
     def _stage(self, table: Table, number: int, rows: pa.Table) -> Transaction:
-        """Data files and manifests are written; nothing is committed."""
+        """Write data files and manifests, without committing them."""
         transaction = table.transaction()
         properties = keyed(plan.batch_key(self._agent, number, self._job.seed))
         transaction.append(plan.table_rows(self._agent, rows), snapshot_properties=properties)
@@ -209,6 +209,7 @@ class PyIcebergAgent:
         )
 
     def _die(self, number: int, table: Table) -> None:
+        """End as if killed, with a batch staged and not committed. Notes its data files: they become orphans."""
         transaction = self._stage(table, number, plan.batch(self._rows, number, self._batches))
         snapshot = transaction.table_metadata.current_snapshot()
         assert snapshot is not None, "an append makes a snapshot"
@@ -235,10 +236,10 @@ class PyIcebergAgent:
 
 def main() -> None:
     job = read_job()
-    own = Journal(Path(job.journal))
+    own_journal = Journal(Path(job.journal))
     catalog = load_catalog("tower", **job.catalog, **slow_io.properties(job.latency, job.latency_seed))
-    PyIcebergAgent(job, plan.agent_named(job.agent), catalog, own, read_source(job.source)).run()
-    own.close()
+    PyIcebergAgent(job, plan.agent_named(job.agent), catalog, own_journal, read_source(job.source)).run()
+    own_journal.close()
 
 
 if __name__ == "__main__":

@@ -99,7 +99,7 @@ def cents_of(column: pa.ChunkedArray | pa.Array) -> Any:
 
 
 def totals(source: pa.Table) -> Totals:
-    """What the rows of the source add up to."""
+    """The sums over some rows of the source."""
     return Totals(
         source.num_rows, int(pc.sum(source["quantity"]).as_py() or 0), int(cents_of(source["sales_value"]).sum())
     )
@@ -109,7 +109,7 @@ def totals(source: pa.Table) -> Totals:
 
 
 def product_prices(source: pa.Table) -> pa.Table:
-    """What was paid for a product in a store, with the price of one piece (null where nothing was counted)."""
+    """The amount paid for a product in a store, and the price of one piece (null where no pieces were counted)."""
     quantity, cents = source["quantity"].to_numpy(), cents_of(source["sales_value"])
     pieces = np.maximum(quantity, 1)
     each = money((2 * cents + pieces) // (2 * pieces))  # rounded half up
@@ -130,7 +130,7 @@ def product_prices(source: pa.Table) -> pa.Table:
 
 
 def stock_movements(source: pa.Table) -> pa.Table:
-    """What left the shelf: the quantity sold, negative, and what it was sold for."""
+    """The stock that left the shelf: the quantity sold, negative, and its sales value."""
     return pa.table(
         {
             "row_id": source["row_id"],
@@ -144,7 +144,7 @@ def stock_movements(source: pa.Table) -> pa.Table:
 
 
 def user_interactions(source: pa.Table, agent: str) -> pa.Table:
-    """A household took a product: with the key by which the mediator drops duplicates, and the agent who saw it."""
+    """The product that a household took, the key by which the mediator drops duplicates, and the agent that saw it."""
     digits = pc.utf8_lpad(source["row_id"].cast(pa.string()), 12, "0")
     return pa.table(
         {

@@ -1,4 +1,4 @@
-"""Who writes what: ten agents, the partitions that their contracts give them, and the batches they send in time order.
+"""The workload: ten agents, the partitions that their contracts give them, and the batches they send in time order.
 
 Pricing is split by bucket of the product, stock movements by spans of time (a partition scheduler's slots),
 interactions by household, each into its own partition of the write-ahead log. Four agents misbehave, each in one way.
@@ -23,7 +23,7 @@ from icetower.contracts.regions import Extent, Range, Region, Values
 from icetower.demo import data, tables
 from icetower.demo.data import pc
 
-BATCHES_MAX = 28
+BATCHES_MAX = 20
 BATCHES_MIN = 4
 MEDIATOR = "interactions-mediator"
 AUDITOR = "auditor"
@@ -60,7 +60,7 @@ class Agent:
     behaviour: Behaviour = Behaviour.ORDINARY
 
     def batches(self, days: int) -> int:
-        """How many commits the agent makes of `days` days. A Spark job is no trickle: it commits half as often."""
+        """How many commits the agent makes of `days` days. Agents with Spark write larger batches, half as often."""
         per_day = 2 if self.engine is Engine.PYICEBERG else 1
         return max(BATCHES_MIN, min(per_day * days, BATCHES_MAX * per_day // 2))
 
@@ -87,7 +87,7 @@ EXAMPLES: Mapping[str, str] = {
     tables.STOCK: "inventory_agent",
     tables.INTERACTIONS_WAL: "recommendation_agent",
 }
-"""By the table that an agent writes to, whose contract of the guide its own is made from."""
+"""By the table that an agent writes to: the example contract that the agent's own contract narrows."""
 
 
 def agent_named(name: str) -> Agent:
@@ -149,7 +149,7 @@ def stray_rows(agent: Agent, source: pa.Table, days: int) -> pa.Table:
 def contract_of(name: str, days: int) -> Contract:
     """The contract of an agent, the mediator or the auditor.
 
-    An agent's is the one that the guide's agent of its table has (examples/contracts), narrowed to its share.
+    An agent's contract is the example contract of its table (examples/contracts), narrowed to its share.
     """
     agent = next((agent for agent in AGENTS if agent.name == name), None)
     if agent is None:
@@ -175,7 +175,7 @@ def _shipped(path: str) -> Contract:
 
 
 def _share_of(agent: Agent, days: int) -> Mapping[str, Extent]:
-    """What an agent owns, in the terms of the example contracts."""
+    """The partitions that an agent owns, in the terms of the example contracts."""
     if agent.table == tables.PRICES:
         return {f"bucket({tables.BUCKETS}, product_id)": Values(tuple(str(bucket) for bucket in agent.share))}
     if agent.table == tables.STOCK:

@@ -166,19 +166,19 @@ def outcome_of(jobs: Sequence[Job], go_ms: int, killed: tuple[str, ...] = ()) ->
     resent, failed, planned, last_ms = 0, 0, 0, go_ms
     for job in jobs:
         planned += plan.agent_named(job.agent).batches(job.days)
-        erred: set[int] = set()
+        failing: set[int] = set()
         for entry in journal.entries(Path(job.journal)):
             events[entry["event"]] += 1
             last_ms = max(last_ms, entry.get("at_ms", go_ms))
             if entry["event"] == journal.FAILED:
-                erred.add(entry["batch"])
+                failing.add(entry["batch"])
             if entry["event"] != journal.ACKNOWLEDGED:
                 continue
-            resent += entry["batch"] in erred
-            erred.discard(entry["batch"])
+            resent += entry["batch"] in failing
+            failing.discard(entry["batch"])
             latencies.append(entry["latency_ms"])
             landed["after retries" if entry["retries"] else entry["landed"]] += 1
-        failed += len(erred)
+        failed += len(failing)
     return Outcome(
         planned=planned,
         commits=events[journal.ACKNOWLEDGED],

@@ -97,10 +97,10 @@ def count_commits(outcome: Outcome, attempts: Sequence[Mapping[str, Any]] = ()) 
     rebased_for_spark = Counter(
         attempt["outcome"] for attempt in attempts if _engine(attempt["principal"]) is Engine.SPARK
     )["rebased"]
-    unsaid = outcome.landed.get("unsaid", 0)
-    rebased = min(unsaid, rebased_for_spark)
+    unknown = outcome.landed.get("unknown", 0)
+    rebased = min(unknown, rebased_for_spark)
     return CommitCounts(
-        direct=outcome.landed.get("direct", 0) + unsaid - rebased,
+        direct=outcome.landed.get("direct", 0) + unknown - rebased,
         rebased=outcome.landed.get("rebased", 0) + rebased,
         after_retries=outcome.landed.get("after retries", 0),
         refused=outcome.refused,
@@ -155,6 +155,7 @@ def to_json(findings: Findings) -> dict[str, Any]:
         "latency_p99_ms": percentile(outcome.latencies_ms, 99),
         "queue_wait_p50_ms": round(percentile(findings.queue_waits_ms, 50), 1),
         "queue_wait_p99_ms": round(percentile(findings.queue_waits_ms, 99), 1),
+        "errors": outcome.errors,
         "wall_s": round(outcome.span_s, 1),
         "storage_latency": findings.latency,
         "baseline_commits": plain.commits,
@@ -162,6 +163,7 @@ def to_json(findings: Findings) -> dict[str, Any]:
         "baseline_commits_per_s": round(plain.commits_per_s, 2),
         "baseline_first_try_success": round(first_try(plain, findings.plain_counts), 4),
         "baseline_failed": plain.failed,
+        "baseline_errors": plain.errors,
         "baseline_unfinished": plain.unfinished,
         "baseline_latency_p50_ms": percentile(plain.latencies_ms, 50),
         "baseline_latency_p99_ms": percentile(plain.latencies_ms, 99),
@@ -241,8 +243,8 @@ def comparison(findings: Findings) -> tuple[Row, ...]:
     return (
         Row(f"commits landed, of {tower.outcome.planned}", plain.outcome.commits, tower.outcome.commits, "", True),
         Row("  after retries by the client", findings.plain_counts.after_retries, findings.counts.after_retries),
-        Row("  after the agent sent them again", plain.outcome.resent, tower.outcome.resent),
-        Row(f"commits failed, sent {1 + RESENDS_MAX} times", plain.outcome.failed, tower.outcome.failed),
+        Row("commits failed, sent again by the agent", plain.outcome.errors, tower.outcome.errors),
+        Row(f"commits given up, failed {1 + RESENDS_MAX} times", plain.outcome.failed, tower.outcome.failed),
         Row("commits outside a contract that landed", plain.outcome.strayed, tower.outcome.strayed),
         *latencies,
         Row("wall time", plain.outcome.span_s, tower.outcome.span_s, "s"),

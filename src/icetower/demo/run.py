@@ -172,7 +172,7 @@ async def _audited(catalog: Catalog) -> Promise:
 
 
 def _of(behaviour: Behaviour, journals: Mapping[str, Path], event: str) -> tuple[str, list[Mapping[str, Any]]]:
-    """The agent of that behaviour, and the entries of one event in its journal."""
+    """The name of the agent with that behaviour, and the entries of one event in its journal."""
     agent = next(agent for agent in plan.AGENTS if agent.behaviour is behaviour)
     return agent.name, [entry for entry in journal.entries(journals[agent.name]) if entry["event"] == event]
 

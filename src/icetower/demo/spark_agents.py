@@ -32,8 +32,8 @@ SETTINGS = {
 class SparkAgent:
     """Writes the batches of one agent through a Spark session of its own."""
 
-    def __init__(self, job: Job, agent: Agent, spark: Any, own: Journal, source: pa.Table) -> None:
-        self._job, self._agent, self._spark, self._journal = job, agent, spark, own
+    def __init__(self, job: Job, agent: Agent, spark: Any, own_journal: Journal, source: pa.Table) -> None:
+        self._job, self._agent, self._spark, self._journal = job, agent, spark, own_journal
         self._rows = plan.rows_of(agent, source, job.days)
         self._batches = agent.batches(job.days)
         self._table = f"{CATALOG}.{agent.table}"
@@ -75,7 +75,7 @@ class SparkAgent:
                 rows=runs,
                 at_ms=self._clock.now_ms(),
                 latency_ms=latency_ms,
-                landed="unsaid",
+                landed="unknown",
                 retries=sum(java_classes.attempts_counted(attempts_file(self._job))[counted:]) - 1,
             )
             return
@@ -93,15 +93,15 @@ def attempts_file(job: Job) -> Path:
 
 def main() -> None:
     job = read_job()
-    own = Journal(Path(job.journal))
+    own_journal = Journal(Path(job.journal))
     catalog = {**job.catalog, **java_classes.properties(job.latency, attempts_file(job))}
     spark = spark_session(job.agent, catalog=catalog, settings=SETTINGS)
     try:
         java_classes.add_to(spark, Path(job.journal).with_suffix(".classes"))
-        SparkAgent(job, plan.agent_named(job.agent), spark, own, read_source(job.source)).run()
+        SparkAgent(job, plan.agent_named(job.agent), spark, own_journal, read_source(job.source)).run()
     finally:
         spark.stop()
-    own.close()
+    own_journal.close()
 
 
 if __name__ == "__main__":
