@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from icetower.demo import journal, plan
-from icetower.demo.latency import S3
+from icetower.demo import java_classes, journal, plan
 
 ISSUE_KEYS = {
     "rows_expected",
@@ -57,18 +56,9 @@ def test_a_day_is_written_and_reconciled_to_the_cent(tmp_path: Path) -> None:
     assert report["baseline_lost"] == 0
     # One agent sends every batch twice there, too, and nothing drops the second copy.
     assert report["baseline_duplicated"] > 0
-    for engine in plan.Engine:
-        assert _waited_for_storage(tmp_path / "kept", engine)
-
-
-def _waited_for_storage(kept: Path, engine: plan.Engine) -> bool:
-    """Every commit of an engine writes at least a data file, a manifest and a manifest list, one after the other."""
-    names = [agent.name for agent in plan.AGENTS if agent.engine is engine]
-    latencies_ms = [
-        entry["latency_ms"]
-        for folder in (kept / "plain" / "agents", kept / "agents")
-        for name in names
-        for entry in journal.entries(folder / f"{name}.jsonl")
-        if entry["event"] == journal.ACKNOWLEDGED
-    ]
-    return min(latencies_ms) >= 3 * S3.floor_ms
+    # Iceberg's Java client counted its attempts on both sides: it used the demo's Java classes, the slow FileIO too.
+    for agents in (tmp_path / "kept" / "plain" / "agents", tmp_path / "kept" / "agents"):
+        for agent in plan.AGENTS:
+            if agent.engine is plan.Engine.SPARK:
+                acknowledged = journal.acknowledged_batches(agents / f"{agent.name}.jsonl")
+                assert len(java_classes.attempts_counted(agents / f"{agent.name}.attempts")) == len(acknowledged)

@@ -13,6 +13,7 @@ from icetower.demo.latency import PROFILES, S3
 def test_java_reads_every_number_of_the_profile_and_no_other() -> None:
     source = resources.files("icetower.demo").joinpath("SlowFileIO.java").read_text(encoding="utf-8")
     given = java_classes.properties("s3", Path("attempts"))
+    assert given["io-impl"] == "icetower.demo.SlowFileIO"
     numbers = {name: float(value) for name, value in given.items() if name.startswith("latency.")}
     assert {f"latency.{name}" for name in re.findall(r'number\("([^"]+)"\)', source)} == set(numbers)
     assert sorted(numbers.values()) == sorted(
