@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog import load_catalog
 
-from bench.commits import course, curve, pages, report, sides
+from bench.commits import curve, pages, report, schedule, sides
 from bench.commits.operations import Operation, Spread, figures, judge, percentile, unattributed
 from bench.commits.raw_client import Connection
 from bench.commits.shapes import FLAT, HOURLY, SPREAD, Shape, values_of
@@ -84,7 +84,7 @@ def test_a_curve_is_told_by_the_medians_of_its_rounds() -> None:
         points = curve.together(points, list(zip((1_000, 2_000), rates, strict=True)))
     assert points == [[1_000, 100, 110, 120], [2_000, 90, 30, 100]]
     assert curve.medians(points) == [(1_000, 110), (2_000, 90)]
-    promised = {promise.name: promise for promise in course.promises([], {curve.WITH: points})}
+    promised = {promise.name: promise for promise in schedule.promises([], {curve.WITH: points})}
     (lowest,) = (promise for name, promise in promised.items() if name.startswith("history with retention"))
     assert lowest.found is not None
     assert round(lowest.found.median) == 82
@@ -105,12 +105,12 @@ def record(side: str, writers: int, profile: str, number: int, **figures: Any) -
 def test_promises_are_judged_by_ratios_within_a_round() -> None:
     """Each round's own ratio is 60 or 40: the machine was slower in the second, for both sides."""
     records = [
-        record(course.PREPARED, 256, "s3", 1, commits_per_s=600.0),
-        record(course.OPTIMISTIC, 256, "s3", 1, commits_per_s=10.0),
-        record(course.PREPARED, 256, "s3", 2, commits_per_s=200.0),
-        record(course.OPTIMISTIC, 256, "s3", 2, commits_per_s=5.0),
+        record(schedule.PREPARED, 256, "s3", 1, commits_per_s=600.0),
+        record(schedule.OPTIMISTIC, 256, "s3", 1, commits_per_s=10.0),
+        record(schedule.PREPARED, 256, "s3", 2, commits_per_s=200.0),
+        record(schedule.OPTIMISTIC, 256, "s3", 2, commits_per_s=5.0),
     ]
-    found = {promise.name: promise for promise in course.promises(records, {})}
+    found = {promise.name: promise for promise in schedule.promises(records, {})}
     ratio = found["… against plain OCC"]
     assert ratio.found == Spread(40.0, 50.0, 60.0)
     assert ratio.kept
@@ -125,17 +125,17 @@ def test_promises_are_judged_by_ratios_within_a_round() -> None:
     [(290.0, False, "short by 10 x"), (310.0, True, "short by 10 x"), (300.0, True, "PASS")],
 )
 def test_a_broken_promise_says_by_how_much(value: float, at_most: bool, said: str) -> None:
-    promise = course.Promise("p", 300, Spread(value, value, value), "x", at_most=at_most)
+    promise = schedule.Promise("p", 300, Spread(value, value, value), "x", at_most=at_most)
     assert report.verdict(promise) == said
 
 
 def test_a_wrong_table_breaks_a_promise() -> None:
-    records = [record(course.TOWER, 16, "none", 1), record(course.TOWER, 16, "none", 2, exact=False)]
-    assert [p.kept for p in course.promises(records, {}) if p.name.startswith("runs whose")] == [False]
+    records = [record(schedule.TOWER, 16, "none", 1), record(schedule.TOWER, 16, "none", 2, exact=False)]
+    assert [p.kept for p in schedule.promises(records, {}) if p.name.startswith("runs whose")] == [False]
 
 
 def test_tables_go_between_the_markers_and_nowhere_else() -> None:
-    records = [record(side, 256, "s3", 1) for side in (course.PREPARED, course.OPTIMISTIC)]
+    records = [record(side, 256, "s3", 1) for side in (schedule.PREPARED, schedule.OPTIMISTIC)]
     results = {"runs": {"headlines": records}, "history": {"Icetower": [[1_000, 400.0], [20_000, 300.0]]}}
     page = "before\n<!-- bench-commit: begin -->\nold\n<!-- bench-commit: end -->\nafter\n"
     tables = report.all_tables(results)
@@ -151,7 +151,7 @@ def test_tables_go_between_the_markers_and_nowhere_else() -> None:
 
 
 def test_every_round_of_the_headlines_makes_all_runs() -> None:
-    runs = list(course.headlines(2))
+    runs = list(schedule.headlines(2))
     assert [case.side for number, case in runs if number == 1] == [case.side for number, case in runs if number == 2]
     assert {case.seed for number, case in runs if number == 2} == {2}
 

@@ -185,7 +185,7 @@ def _herd(case: Case, folder: Path, java: Java | None) -> dict[str, Any]:
     starts_s = [(dice.uniform(0, HERD_WINDOW_S),) for _ in range(HERD_AGENTS)]
     with appending(case, folder, java, HERD_AGENTS) as (ready, before):
         load = pyiceberg_writers.run(jobs(ready, acts.append_in_own_hour, starts_s=starts_s))
-        record = told(case, ready, load.operations, before, exact=rows_are_right(ready.rows(), load.operations))
+        record = record_of(case, ready, load.operations, before, exact=rows_are_right(ready.rows(), load.operations))
     return record | {"herd_s": max(op.end_s for op in load.operations) - load.from_s}
 
 
@@ -193,7 +193,7 @@ def _rate(case: Case, folder: Path, java: Java | None) -> dict[str, Any]:
     starts_s = poisson(case.seed, RATE_AGENTS, case.per_s, case.seconds)
     with appending(case, folder, java, RATE_AGENTS) as (ready, before):
         load = pyiceberg_writers.run(jobs(ready, acts.append_in_own_hour, starts_s=starts_s))
-        return told(case, ready, load.operations, before, exact=rows_are_right(ready.rows(), load.operations))
+        return record_of(case, ready, load.operations, before, exact=rows_are_right(ready.rows(), load.operations))
 
 
 def poisson(seed: int, agents: int, per_s: float, seconds: float) -> list[tuple[float, ...]]:
@@ -243,7 +243,7 @@ def _tug(case: Case, folder: Path, java: Java | None) -> dict[str, Any]:
         summary = _reads if case.side == TOWER else lambda _: {}
         load = pyiceberg_writers.run(jobs(ready, acts.reprice, seconds=TUG_S, summary=summary))
         exact = prices_are_right(ready.rows().to_pylist(), load.operations)
-        record = told(case, ready, load.operations, before, exact=exact)
+        record = record_of(case, ready, load.operations, before, exact=exact)
     return record | {"worse_off": worse_off(load.operations, len(contracts))}
 
 
@@ -300,7 +300,9 @@ def written(ready: Scene) -> int:
     return own + (verify.metadata_files(verify.head_of(ready.database)) if java else 0)
 
 
-def told(case: Case, ready: Scene, operations: Sequence[Operation], before: Before, *, exact: bool) -> dict[str, Any]:
+def record_of(
+    case: Case, ready: Scene, operations: Sequence[Operation], before: Before, *, exact: bool
+) -> dict[str, Any]:
     """What all claims are measured by."""
     lying, files = verify.litter(ready.database), written(ready) - before.written
     return figures_of(operations, files) | {

@@ -23,7 +23,7 @@ from typing import Any
 
 from bench.commits import pyiceberg_writers, servers, verify
 from bench.commits.acts import append_in_own_hour
-from bench.commits.claims import FULL_NAME, Case, Scene, appending, figures_of, jobs, poisson, rows_are_right, told
+from bench.commits.claims import FULL_NAME, Case, Scene, appending, figures_of, jobs, poisson, record_of, rows_are_right
 from bench.commits.operations import Operation
 from bench.commits.pyiceberg_writers import IDS_PER_WRITER
 from bench.commits.sides import Java
@@ -56,7 +56,7 @@ def run(case: Case, folder: Path, java: Java | None = None) -> dict[str, Any]:
         found = orphans(ready.server) if ready.server is not None and tower else None
         calm = [op for op in load.operations if op.start_s < victims.first_s]
         return (
-            told(case, ready, load.operations, before, exact=exact)
+            record_of(case, ready, load.operations, before, exact=exact)
             | accounted(left, found, f"agent-{VICTIM}")
             | {
                 "killed": len(POINTS),

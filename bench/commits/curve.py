@@ -80,7 +80,7 @@ def _tower(commits: int, folder: Path, properties: dict[str, str], clock_factor:
             points += [(done + at, rate) for at, rate in rates(loads[-1].operations, loads[-1].from_s)]
         operations = [operation for load in loads for operation in load.operations]
         load = Load(operations, loads[0].from_s, sum(load.cpu_s for load in loads))
-        row = sides.told(case, sides.Work(load), server.database, 0, None)
+        row = sides.record_of(case, sides.Work(load), server.database, 0, None)
         kept = len(verify.head_of(server.database)["snapshots"])
         expired = kept < commits / 2 if properties else kept == commits + 1
         return points, row["exact"] and row["acknowledged"] == commits and expired

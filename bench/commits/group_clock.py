@@ -27,8 +27,8 @@ GROUPS = ("_work", "_fly")
 
 def share(out: Path) -> float:
     """How much of its processor time a tower spent on its groups."""
-    told = json.loads(out.read_text())
-    return told["groups_s"] / told["all_s"]
+    figures = json.loads(out.read_text())
+    return figures["groups_s"] / figures["all_s"]
 
 
 class Clock:

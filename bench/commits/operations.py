@@ -121,7 +121,7 @@ class Verdict:
 
 
 def unattributed(
-    operations: Iterable[Operation], keys: Mapping[int, str], told: Iterable[tuple[str, str | None]]
+    operations: Iterable[Operation], keys: Mapping[int, str], reported: Iterable[tuple[str, str | None]]
 ) -> tuple[int, ...]:
     """Rows of acknowledged appends that the table's group files do not name exactly once with principal and key.
 
@@ -129,7 +129,7 @@ def unattributed(
         keys: row id → the key under which it was sent.
         told: principal and key of every append in the group files.
     """
-    counted = Counter(told)
+    counted = Counter(reported)
     good = {op.row_id: (f"writer-{op.writer}", keys[op.row_id]) for op in operations if op.outcome == "ok"}
     return tuple(sorted(row_id for row_id, owner in good.items() if counted[owner] != 1))
 

@@ -126,5 +126,5 @@ def between(page: str, name: str, tables: Sequence[Shown], before_them: str = ""
     _, found_end, after = rest.partition(end)
     if not found_begin or not found_end:
         raise ValueError(f"the page has no {begin} … {end}")
-    told = "\n".join([before_them, *(markdown(table) for table in tables)])
-    return f"{before}{begin}\n{told}\n{end}{after}"
+    content = "\n".join([before_them, *(markdown(table) for table in tables)])
+    return f"{before}{begin}\n{content}\n{end}{after}"

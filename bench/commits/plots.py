@@ -13,9 +13,9 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FixedLocator, NullLocator, ScalarFormatter
 
-from bench.commits.course import Record
 from bench.commits.curve import Curves, medians
 from bench.commits.operations import Spread
+from bench.commits.schedule import Record
 from bench.commits.sides import APPENDS, DIRECT, LOCKED, OPTIMISTIC, PREPARED, REFERENCE, SIDES, TOWER
 from bench.experiments.plots import BLUE, GREEN, INK, ORANGE, PINK, RED, SKY, STYLE
 

@@ -7,10 +7,10 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bench.commits.course import Promise, Record, promises
 from bench.commits.curve import Curves, medians
 from bench.commits.operations import Spread
 from bench.commits.pages import Shown, number, spread_text
+from bench.commits.schedule import Promise, Record, promises
 from bench.commits.sides import REFERENCE, SIDES
 
 

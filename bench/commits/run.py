@@ -23,7 +23,7 @@ from typing import Any
 
 from rich.console import Console
 
-from bench.commits import course, curve, pages, report, sides
+from bench.commits import curve, pages, report, schedule, sides
 from bench.commits.pages import PAGE, PLOTS, WIDTH
 from bench.commits.plots import all_plots
 from bench.commits.servers import Trouble
@@ -62,29 +62,31 @@ def main(given: list[str] | None = None) -> int:
 def _arguments(given: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--full", action="store_true", help="all of it")
-    parser.add_argument("--only", nargs="+", choices=course.SECTIONS, help="these sections")
-    parser.add_argument("--rounds", type=int, default=course.ROUNDS, help=f"of headlines and history ({course.ROUNDS})")
+    parser.add_argument("--only", nargs="+", choices=schedule.SECTIONS, help="these sections")
+    parser.add_argument(
+        "--rounds", type=int, default=schedule.ROUNDS, help=f"of headlines and history ({schedule.ROUNDS})"
+    )
     parser.add_argument("--tables", action="store_true", help="tables and plots from the results that there are")
     parser.add_argument("--history", type=int, default=HISTORY_COMMITS, help=f"commits ({HISTORY_COMMITS})")
     return parser.parse_args(given)
 
 
 def _run(asked: argparse.Namespace, results: dict[str, Any], console: Console) -> int:
-    sections = asked.only or (course.SECTIONS if asked.full else ("headlines", "grid"))
+    sections = asked.only or (schedule.SECTIONS if asked.full else ("headlines", "grid"))
     found_java = _java()
     exact = True
     for section in sections:
         machine = pages.machine_now()
         if section == "history":
-            told: dict[str, list[list[float]]] = {}
+            histories: dict[str, list[list[float]]] = {}
             with pages.folders() as folder:
                 for name, points, good in curve.curves(asked.history, asked.rounds, folder):
-                    told[name], exact = curve.together(told.get(name, ()), points), exact and good
+                    histories[name], exact = curve.together(histories.get(name, ()), points), exact and good
                     console.print(f"history: {name}: {_course(points)}, exact: {good}")
-                    results["history"] = told
+                    results["history"] = histories
                     _keep(results)
         else:
-            plan = list(course.headlines(asked.rounds) if section == "headlines" else course.grid(full=asked.full))
+            plan = list(schedule.headlines(asked.rounds) if section == "headlines" else schedule.grid(full=asked.full))
             records = []
             for at, (number, case) in enumerate(plan, 1):
                 record = _one(case, found_java) | {"round": number}

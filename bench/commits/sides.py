@@ -119,10 +119,10 @@ def _served(case: Case, server: AbstractContextManager[servers.Server], writers:
         create(load_catalog("bench", **rest(running)), case)
         before_s, before_files = running.cpu_s(), verify.metadata_files(verify.head_of(running.database))
         work = writers(case, running)
-        return told(case, work, running.database, before_files, running.cpu_s() - before_s)
+        return record_of(case, work, running.database, before_files, running.cpu_s() - before_s)
 
 
-def told(
+def record_of(
     case: Case,
     work: Work,
     database: Path,
@@ -187,7 +187,7 @@ def _direct(case: Case, folder: Path) -> dict[str, Any]:
         Job(number, properties | slow_io.properties(case.profile, case.seed * 1000 + number), case.seconds)
         for number in range(case.writers)
     ]
-    return told(case, Work(pyiceberg_writers.run(jobs)), database, before_files, None)
+    return record_of(case, Work(pyiceberg_writers.run(jobs)), database, before_files, None)
 
 
 def _prepared(case: Case, server: servers.Server) -> Work:
@@ -230,7 +230,7 @@ def _plain(case: Case, folder: Path) -> dict[str, Any]:
             name = row.path.rpartition("/")[2]
             yield FIRST_ROW if row.path == manifest.path else int(name.partition("-")[0])
 
-    return told(case, Work(load), database, before_files, None, row_ids)
+    return record_of(case, Work(load), database, before_files, None, row_ids)
 
 
 def _listed(metadata: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -282,13 +282,13 @@ def rows_of(rounds: Sequence[Mapping[str, Any]]) -> list[Row]:
     found: list[Row] = []
     for case in rounds[0]["predicted"]:
         key = (case["side"], case["writers"])
-        told = [_of(each["predicted"], key) for each in rounds]
+        reported = [_of(each["predicted"], key) for each in rounds]
         seen = [_of(each["runs"], key) for each in rounds]
-        rates = [(one["commits_per_s"], other["commits_per_s"]) for one, other in zip(told, seen, strict=True)]
+        rates = [(one["commits_per_s"], other["commits_per_s"]) for one, other in zip(reported, seen, strict=True)]
         found.append(
             Row(
                 *key,
-                predicted=(Spread.of(rate for rate, _ in rates), Spread.of(each["success_pct"] for each in told)),
+                predicted=(Spread.of(rate for rate, _ in rates), Spread.of(each["success_pct"] for each in reported)),
                 measured=(Spread.of(rate for _, rate in rates), Spread.of(100 * each["success"] for each in seen)),
                 difference=Spread.of(100 * (rate / real - 1) if real else math.inf for rate, real in rates),
             )

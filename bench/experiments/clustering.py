@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from bench.experiments.course import Setup
 from bench.experiments.records import Point
+from bench.experiments.single_run import Setup
 from bench.experiments.work import Filter, Work
 from bench.experiments.world import Layout, Partitioning
 from icetower.iceberg.validation import Level
@@ -58,13 +58,13 @@ def points() -> Iterator[Point]:
                 for level in LEVELS:
                     yield _point(mode, level, laid_out, "keys", replace(usual, copies=copies))
             yield _point(PRECISE, Level.SNAPSHOT, laid_out, "keys", usual, precise=True)
-            for told, pushed in FILTERS.items():
+            for label, pushed in FILTERS.items():
                 if pushed != "keys" and layout.partitioning == "day":
                     for mode in ("copy-on-write", "merge-on-read"):
                         asked = replace(usual, copies=MODES[mode], filter=pushed)
-                        yield _point(mode, Level.SERIALIZABLE, laid_out, told, asked)
+                        yield _point(mode, Level.SERIALIZABLE, laid_out, label, asked)
 
 
-def _point(mode: str, level: Level, layout: str, told: str, done: Work, *, precise: bool = False) -> Point:
-    labels = {"mode": mode, "level": level.value, "layout": layout, "filter": told, "scatter": done.scatter}
+def _point(mode: str, level: Level, layout: str, label: str, done: Work, *, precise: bool = False) -> Point:
+    labels = {"mode": mode, "level": level.value, "layout": layout, "filter": label, "scatter": done.scatter}
     return Point(labels, Setup(done, level=level, precise=precise))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from bench.experiments.course import Course, Setup
+from bench.experiments.single_run import RunResult, Setup
 from bench.experiments.table import as_json
 from icetower.iceberg.validation import Conflict
 from icetower_client_model.replay import replay
@@ -19,28 +19,28 @@ from verify.differential.oracle import Oracle
 
 def disagreements(oracle: Oracle, runs: Iterable[tuple[Setup, int]]) -> Iterator[tuple[int, str | None]]:
     """For each run, in order: how many writers it had, and where Iceberg's answer differs from ours (None: nowhere)."""
-    courses: list[Course] = []
+    courses: list[RunResult] = []
 
     def played() -> Iterator[Mapping[str, Any]]:
         for setup, seed in runs:
-            course = Course(setup, seed)
-            course.run()
-            courses.append(course)
-            yield as_json(course.table.case)
+            result = RunResult(setup, seed)
+            result.run()
+            courses.append(result)
+            yield as_json(result.table.case)
 
     for number, outcome in enumerate(oracle.run_many(played())):
-        course = courses[number]
-        yield len(course.verdicts), _difference(course, outcome)
+        result = courses[number]
+        yield len(result.verdicts), _difference(result, outcome)
 
 
-def _difference(course: Course, outcome: Mapping[str, Any]) -> str | None:
+def _difference(result: RunResult, outcome: Mapping[str, Any]) -> str | None:
     if "error" in outcome:
         return f"Iceberg cannot be asked: {outcome['error']}"
-    for writer, conflict in course.verdicts.items():
+    for writer, conflict in result.verdicts.items():
         ours, theirs = _said(conflict), outcome["verdicts"][str(writer)]
         if ours != message(theirs.get("message") or theirs["verdict"]):
             return f"writer {writer}: Iceberg says {theirs}, the experiment {ours}"
-    return difference(outcome, replay(course.table.case))
+    return difference(outcome, replay(result.table.case))
 
 
 def _said(conflict: Conflict | None) -> str:

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from bench.experiments.course import Setup
 from bench.experiments.records import Point
+from bench.experiments.single_run import Setup
 from bench.experiments.work import Verb, Work
 from bench.experiments.world import Layout, Partitioning
 from icetower.iceberg.validation import Level
@@ -74,12 +74,12 @@ def points() -> Iterator[Point]:
             yield _point("files in partition", "day", variant, files, replace(usual, layout=layout))
         for rows in ROWS:
             yield _point("rows", "day", variant, rows, replace(usual, rows=rows))
-    for told, verbs in COMMANDS.items():
+    for label, verbs in COMMANDS.items():
         # Of a MERGE's ON condition only what is said of the target alone can be pushed: here, the day.
-        told_work = replace(usual, verbs=verbs, filter="nothing" if told == "MERGE" else "keys")
+        told_work = replace(usual, verbs=verbs, filter="nothing" if label == "MERGE" else "keys")
         for level in (Level.SNAPSHOT, Level.SERIALIZABLE):
             for variant in (TODAY, PRECISE, "today, vectors", "precise, vectors"):
-                yield _point(f"commands, {level}", "day", variant, told, told_work, level=level)
+                yield _point(f"commands, {level}", "day", variant, label, told_work, level=level)
 
 
 def _point(

@@ -18,9 +18,9 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FixedLocator, NullLocator
 
 from bench.experiments import clustering, path_statistics
-from bench.experiments.course import RULES
 from bench.experiments.path_statistics import PRECISE, TODAY
 from bench.experiments.records import Record, chosen, mean_percent, percent
+from bench.experiments.single_run import RULES
 from bench.experiments.tables import runs_each
 
 INK, SOFT, GRID = "#22262b", "#6b737c", "#e4e7ea"
@@ -283,8 +283,8 @@ def _filters(records: Sequence[Record]) -> str:
         "keys": {"color": BLUE, "marker": "o", "label": "each of them: IN"},
     }
     for axis, files in zip(axes, ("sorted", "unsorted"), strict=True):
-        for told, style in styles.items():
-            found = chosen(records, mode="copy-on-write", level="serializable", layout=f"by day, {files}", filter=told)
+        for label, style in styles.items():
+            found = chosen(records, mode="copy-on-write", level="serializable", layout=f"by day, {files}", filter=label)
             refused = [percent(chosen(found, scatter=x), "false") for x in clustering.SCATTER]
             _line(axis, clustering.SCATTER, refused, **style)
         _finish(axis, f"a day's files {'' if files == 'sorted' else 'not '}sorted by key", "scatter of a writer's rows")

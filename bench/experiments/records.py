@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from bench.experiments.course import RULES, Setup, Tally, run
+from bench.experiments.single_run import RULES, Setup, Tally, run
 
 COUNTS = ("writers", "committed", "true", "false", "unneeded", "overlaps", "wrong_rows", "runs", "rounds")
 BY_RULE = tuple(f"{rule}_{kind}" for rule in RULES for kind in ("true", "false"))

@@ -24,10 +24,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table as Shown
 
 from bench.experiments import clustering, path_statistics
-from bench.experiments.course import Broken
 from bench.experiments.iceberg import disagreements
 from bench.experiments.plots import all_plots
 from bench.experiments.records import Record, as_csv, from_csv, run_all
+from bench.experiments.single_run import Broken
 from bench.experiments.tables import Table, all_tables, in_page
 from verify.differential.oracle import Oracle, OracleError
 
@@ -120,10 +120,10 @@ def _shown(items: Iterable[Item], total: int, what: str, quiet: bool) -> Iterato
 
 def _report(tables: Sequence[Table], compared: dict[str, int] | None, *, as_json: bool) -> None:
     if as_json:
-        told: dict[str, Any] = {
+        results: dict[str, Any] = {
             table.name: {"title": table.title, "columns": table.columns, "rows": table.rows} for table in tables
         }
-        print(json.dumps(told | ({"iceberg": compared} if compared else {}), indent=1, ensure_ascii=False))
+        print(json.dumps(results | ({"iceberg": compared} if compared else {}), indent=1, ensure_ascii=False))
         return
     console = Console(width=None if sys.stdout.isatty() else WIDTH)
     for table in tables:

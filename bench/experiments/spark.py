@@ -14,7 +14,7 @@ from bench.experiments.table import Table, View
 from bench.experiments.work import Command
 from bench.experiments.world import JSON, Place, Row
 from icetower.iceberg.validation import Level
-from icetower_client_model.isolation import Command as Told
+from icetower_client_model.isolation import Command as CommandKind
 from icetower_client_model.isolation import Engine, flags
 
 Granularity = Literal["file", "partition"]
@@ -31,8 +31,8 @@ def prepare(
         return None
     op = _copied(table, view, command, found, writer) if command.copies else None
     op = op or _merged(table, view, command, found, writer, granularity)
-    told = Told.COPY_ON_WRITE if command.copies else Told(command.verb)
-    asked = flags(Engine.SPARK, told, level, table.format_version)
+    command_run = CommandKind.COPY_ON_WRITE if command.copies else CommandKind(command.verb)
+    asked = flags(Engine.SPARK, command_run, level, table.format_version)
     return asked.operation(
         start=view.snapshot_id, conflict_filter=command.where, references=sorted({place.file for place in found}), **op
     )

@@ -10,9 +10,9 @@ from typing import TypeVar
 
 from bench.experiments import clustering, path_statistics
 from bench.experiments.clustering import LAYOUTS, SCATTER
-from bench.experiments.course import RULES
 from bench.experiments.path_statistics import PARTITIONINGS, PRECISE, TODAY
 from bench.experiments.records import Record, chosen, mean_percent
+from bench.experiments.single_run import RULES
 from icetower.iceberg.validation import Level
 
 Records = Mapping[str, Sequence[Record]]
@@ -124,7 +124,7 @@ def _variants(records: Sequence[Record]) -> Table:
 
 def _commands(records: Sequence[Record]) -> Table:
     levels = (Level.SNAPSHOT, Level.SERIALIZABLE)
-    rows = [(f"{told}, {level.value}", (told, level)) for level in levels for told in path_statistics.COMMANDS]
+    rows = [(f"{label}, {level.value}", (label, level)) for level in levels for label in path_statistics.COMMANDS]
     columns = {"v2 today": TODAY, "v2 precise": PRECISE, "v3 today": "today, vectors", "v3 precise": "precise, vectors"}
 
     def cell(key: tuple[str, Level], variant: str) -> str:
@@ -178,7 +178,7 @@ def _checks(records: Sequence[Record]) -> Table:
 
 def _filters(records: Sequence[Record]) -> Table:
     modes = ("copy-on-write", "merge-on-read")
-    rows = [(f"{mode}, filter: {told}", (mode, told)) for mode in modes for told in clustering.FILTERS]
+    rows = [(f"{mode}, filter: {label}", (mode, label)) for mode in modes for label in clustering.FILTERS]
 
     def cell(key: tuple[str, str], layout: str) -> str:
         return _from_to(chosen(records, mode=key[0], level="serializable", layout=layout, filter=key[1]))

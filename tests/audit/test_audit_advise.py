@@ -230,7 +230,7 @@ def test_the_contracts_pass_their_check(run: Callable[..., tuple[int, str, str]]
     status, out, err = run("contracts", "check", *map(str, written))
     assert status == 0, out + err
     status, _, err = run("advise", file, "--copied", "--contracts", str(folder))
-    assert (status, "not written over" in err) == (2, True)
+    assert (status, "not overwritten" in err) == (2, True)
 
 
 def test_json(run: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:

@@ -292,7 +292,7 @@ def test_s8_a_table_does_not_choose_what_code_is_loaded(
         (("shop.sales", "--catalog", "no-such-catalog"), 2, "configure it in .pyiceberg.yaml"),
         (("shop.sales", "--catalog", "http://127.0.0.1:9"), 1, "the connection was refused; check host and port"),
         (("sales", "--catalog", "http://127.0.0.1:9"), 1, "write namespace.table"),
-        (("shop.sales", "--level", "none"), 2, "--level is snapshot or serializable"),
+        (("shop.sales", "--level", "none"), 2, "--level must be snapshot or serializable"),
     ],
 )
 def test_used_wrongly(run: Run, words: tuple[str, ...], status: int, told: str) -> None:

@@ -44,7 +44,7 @@ def test_what_was_acknowledged_before_the_backup_is_there_after_the_restore(tmp_
 
     again = type_it("restore", "kept", "--data", tower.data, "--config", config, cwd=tmp_path)
     assert again.returncode == 2
-    assert f"{tower.data}/control.db is there already" in again.stderr
+    assert f"{tower.data}/control.db exists already" in again.stderr
     done = type_it("restore", "kept", "--data", tmp_path / "new", "--config", config, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     restored = TowerProcess(tmp_path / "new", "--config", str(config))
@@ -72,11 +72,11 @@ def test_a_catalog_elsewhere_is_copied_and_put_back_where_it_was(tmp_path: Path)
     shutil.rmtree(tmp_path / "data")
     stopped = type_it("restore", "kept", cwd=tmp_path)
     assert stopped.returncode == 2
-    assert f"{theirs} is there already" in stopped.stderr
+    assert f"{theirs} exists already" in stopped.stderr
     assert not (tmp_path / "data").exists()
     theirs.rename(tmp_path / "moved.db")
     theirs.with_name("theirs.db-wal").touch()
-    assert f"{theirs}-wal is there already" in type_it("restore", "kept", cwd=tmp_path).stderr
+    assert f"{theirs}-wal exists already" in type_it("restore", "kept", cwd=tmp_path).stderr
     theirs.with_name("theirs.db-wal").unlink()
     assert type_it("restore", "kept", cwd=tmp_path).returncode == 0
     connection = sqlite3.connect(theirs)

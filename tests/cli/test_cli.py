@@ -14,7 +14,7 @@ from urllib.parse import urlparse
 
 import pytest
 
-from icetower.cli.escalations import _whole
+from icetower.cli.escalations import _full_id
 from icetower.errors import UsageError
 from verify.kit.tower_process import TowerProcess, command
 
@@ -188,9 +188,9 @@ def test_an_id_may_be_given_by_its_beginning_where_only_one_begins_so() -> None:
         assert limit > 3
         return [{"id": "41c0"}, {"id": "41d1"}, {"id": "5e"}, {"id": "5ef"}]
 
-    assert _whole("5ef", listing) == "5ef"
-    assert _whole("41c", listing) == "41c0"
-    assert _whole("5e", listing) == "5e", "a whole id is that one, also where it begins another"
-    assert _whole("9", listing) == "9", "the server says that there is none"
+    assert _full_id("5ef", listing) == "5ef"
+    assert _full_id("41c", listing) == "41c0"
+    assert _full_id("5e", listing) == "5e", "a whole id is that one, also where it begins another"
+    assert _full_id("9", listing) == "9", "the server says that there is none"
     with pytest.raises(UsageError, match="'41' is the beginning of 2 ids: 41c0, 41d1; write more"):
-        _whole("41", listing)
+        _full_id("41", listing)

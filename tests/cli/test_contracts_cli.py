@@ -115,7 +115,7 @@ def test_init_writes_a_contract_to_begin_with_and_never_over_another(run: Run, t
     (tmp_path / FILE_NAME).write_text("mine")
     again = run("contracts", "init", "pricing_agent")
     assert again.status == 2
-    assert "is there already, and stays as it is" in again.err
+    assert "exists already, and was not changed" in again.err
     assert ((tmp_path / "pricing_agent.yaml").read_text(), (tmp_path / FILE_NAME).read_text()) == (text, "mine")
 
 
@@ -216,10 +216,10 @@ def test_what_cannot_be_checked_is_said_with_status_2(run: Run, tmp_path: Path) 
     (tmp_path / "a.yaml").write_text(contract("a"))
     for words, said in (
         (("nowhere.yaml",), "nowhere.yaml cannot be read"),
-        (("empty",), "holds no contract"),
-        (("bytes.yaml",), "no UTF-8 text"),
-        (("a.yaml", "--ignore", "overlap"), "there is no such rule"),
-        (("a.yaml", "--against", "HEAD"), "this is no git repository"),
+        (("empty",), "has no contract"),
+        (("bytes.yaml",), "not UTF-8 text"),
+        (("a.yaml", "--ignore", "overlap"), "no such rule"),
+        (("a.yaml", "--against", "HEAD"), "this is not a git repository"),
     ):
         done = run("contracts", "check", *words)
         assert (done.status, said in done.err) == (2, True), done
@@ -308,7 +308,7 @@ def test_what_git_cannot_tell_is_said(run: Run, git: Callable[..., str], tmp_pat
     git("commit", "-qam", "broken")
     (tmp_path / "contracts" / "stock.yaml").write_text(contract("stock_agent", more="reads: [stock.*]\n"))
     done = run("contracts", "check", "contracts", "--against", "HEAD")
-    assert (done.status, "is no contract, and is passed over" in done.err) == (0, True)
+    assert (done.status, "is not a contract, and is skipped" in done.err) == (0, True)
     assert "stock_agent: new since HEAD" in done.out
 
 
@@ -568,7 +568,7 @@ def test_apply_and_restore_refuse_what_check_calls_an_error(at: Run, tmp_path: P
     refused = at("contracts", "apply", second)
     assert (refused.status, refused.out) == (1, "")
     assert "both own shop.sales where date(sold) is 2019-01-05" in refused.err
-    assert "nothing is put in force" in refused.err
+    assert "nothing was put in force" in refused.err
     assert "--ignore overlap.owned" in refused.err
     assert "second_agent" not in {version["name"] for version in tower.admin.contracts()}
     assert at("contracts", "apply", second, "--ignore", "overlap").status == 2  # no such rule

@@ -258,7 +258,7 @@ class TestToken:
             status, _, err = run("contracts", "list", "--uri", f"http://127.0.0.1:{server.server_port}")
             server.shutdown()
         assert status == 1
-        assert "only to the tower of this machine, which proves that it has it" in err
+        assert "only to this machine's tower, which must prove that it has the same secret" in err
         assert seen
         assert set(seen) == {None}
 

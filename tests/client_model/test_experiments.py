@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from bench.experiments import clustering, path_statistics, run, spark
-from bench.experiments.course import Broken, Course, Setup, may_undelete
 from bench.experiments.iceberg import disagreements
 from bench.experiments.path_statistics import PRECISE, TODAY
 from bench.experiments.plots import all_plots
 from bench.experiments.records import COUNTS, Point, Record, as_csv, chosen, from_csv, mean_percent, record, run_all
+from bench.experiments.single_run import Broken, RunResult, Setup, may_undelete
 from bench.experiments.table import Table
 from bench.experiments.tables import all_tables, in_page, runs_each
 from bench.experiments.work import Command, Work, draw, stream
@@ -165,7 +165,7 @@ def named(setup: Setup) -> str:
 @pytest.mark.parametrize("setup", SETUPS, ids=named)
 def test_no_commit_is_admitted_wrongly_and_precise_deletes_only_spare_false_conflicts(setup: Setup) -> None:
     """`Course.run` raises `Broken` if either does not hold at any commit of any round."""
-    tallies = [Course(replace(setup, precise=precise, drains=True), 5).run() for precise in (False, True)]
+    tallies = [RunResult(replace(setup, precise=precise, drains=True), 5).run() for precise in (False, True)]
     usual, precise = tallies
     assert [tally.wrong_rows for tally in tallies] == [0, 0]
     assert [tally.overlaps for tally in tallies] == [0, 0]
@@ -177,16 +177,16 @@ def test_no_commit_is_admitted_wrongly_and_precise_deletes_only_spare_false_conf
 
 
 def test_the_true_conflicts_are_there_to_be_found() -> None:
-    true = [Course(replace(setup, precise=True), 5).run().true for setup in SETUPS if setup.level is Level.SNAPSHOT]
+    true = [RunResult(replace(setup, precise=True), 5).run().true for setup in SETUPS if setup.level is Level.SNAPSHOT]
     assert sum(true) > 20
 
 
 def test_a_check_that_lets_true_conflicts_pass_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     setup = Setup(Work(SMALL, writers=8, rows=8, files=2), precise=True)
-    Course(setup, 5).run()
+    RunResult(setup, 5).run()
     monkeypatch.setattr(checks, "_touched_files", lambda _: frozenset())
     with pytest.raises(Broken, match="precise deletes admit a true conflict"):
-        Course(setup, 5).run()
+        RunResult(setup, 5).run()
 
 
 def test_a_precise_check_that_refuses_more_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,20 +199,20 @@ def test_a_precise_check_that_refuses_more_is_noticed(monkeypatch: pytest.Monkey
     real = checks.no_new_delete_files
     monkeypatch.setattr(checks, "no_new_delete_files", stricter)
     with pytest.raises(Broken, match="precise deletes refuse what is admitted without them"):
-        Course(Setup(path_statistics.work("category")), 1).run()
+        RunResult(Setup(path_statistics.work("category")), 1).run()
 
 
 def test_wrong_rows_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """C3a dropped: two UPDATEs of one row both commit, and the row is there twice."""
     monkeypatch.setattr(checks, "no_new_delete_files", lambda attempt, where: None)
     with pytest.raises(Broken, match="rows are not as any serial order would leave them"):
-        Course(Setup(Work(SMALL, writers=8, rows=8, files=2)), 5).run()
+        RunResult(Setup(Work(SMALL, writers=8, rows=8, files=2)), 5).run()
 
 
 def test_icebergs_own_undelete_is_counted_and_nothing_else() -> None:
     work = Work(SMALL, writers=8, rows=8, files=2, verbs=("update", "delete"))
     undelete, vectors, serializable = (
-        [Course(replace(Setup(work), level=level, format=version), seed).run() for seed in range(1, 6)]
+        [RunResult(replace(Setup(work), level=level, format=version), seed).run() for seed in range(1, 6)]
         for level, version in ((Level.SNAPSHOT, 2), (Level.SNAPSHOT, 3), (Level.SERIALIZABLE, 2))
     )
     assert sum(tally.wrong_rows for tally in undelete) > 0
@@ -226,17 +226,17 @@ def test_precise_merge_on_read_is_refused_where_copy_on_write_is() -> None:
     """At snapshot isolation both then object to the very same thing: somebody touched the data file, too."""
     for layout in clustering.LAYOUTS.values():
         work = replace(clustering.work(layout), scatter=0.7)
-        runs = [Course(Setup(replace(work, copies=copies), precise=copies == 0), 3) for copies in (0.0, 1.0)]
-        for course in runs:
-            course.run()
-        merged, copied = ([conflict is None for conflict in course.verdicts.values()] for course in runs)
+        runs = [RunResult(Setup(replace(work, copies=copies), precise=copies == 0), 3) for copies in (0.0, 1.0)]
+        for result in runs:
+            result.run()
+        merged, copied = ([conflict is None for conflict in result.verdicts.values()] for result in runs)
         assert merged == copied
 
 
 def test_today_it_does_not_matter_how_deletes_are_written() -> None:
     work = path_statistics.work("day")
     found = [
-        Course(replace(Setup(work), **path_statistics.VARIANTS[variant]), 2).run()  # type: ignore[arg-type]
+        RunResult(replace(Setup(work), **path_statistics.VARIANTS[variant]), 2).run()  # type: ignore[arg-type]
         for variant in (TODAY, "today, per partition", "today, vectors")
     ]
     assert len({(tally.committed, tally.true, tally.false) for tally in found}) == 1
@@ -263,7 +263,7 @@ def test_records_survive_being_written(tmp_path: Path) -> None:
 def test_the_data_beside_the_page_is_what_the_program_finds(point: Point, records: Mapping[str, list[Record]]) -> None:
     name = path_statistics.NAME if "sweep" in point.labels else clustering.NAME
     (kept,) = chosen(records[name], **point.labels, seed=1)
-    now = record(point.labels, 1, Course(point.setup, 1).run())
+    now = record(point.labels, 1, RunResult(point.setup, 1).run())
     assert {column: kept[column] for column in now} == now
 
 
@@ -422,7 +422,7 @@ def test_a_broken_invariant_ends_the_program(
 
 
 def test_the_counts_are_those_of_a_tally() -> None:
-    tally = Course(Setup(Work(SMALL, writers=4, rows=2, files=1)), 1).run()
+    tally = RunResult(Setup(Work(SMALL, writers=4, rows=2, files=1)), 1).run()
     assert {name: getattr(tally, name) for name in COUNTS}["writers"] == 4
 
 

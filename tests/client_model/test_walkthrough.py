@@ -22,9 +22,9 @@ from icetower_client_model.replay import replay
 from icetower_client_model.sketch import rollback
 from verify.differential.oracle import Oracle
 from verify.walkthrough import run
-from verify.walkthrough.course import APPENDS, Course, Did, Disagreement, observe
 from verify.walkthrough.draw import ASKED, WIDTH, draw, legend
 from verify.walkthrough.levels import CHANGES, METHODS, Line, stopped_by, tried
+from verify.walkthrough.observation import APPENDS, Did, Disagreement, Observation, observe
 from verify.walkthrough.page import page
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
@@ -45,12 +45,12 @@ class Liar(Model):
         return super().run(case) | {"main": None}
 
 
-def course(name: str) -> Course:
+def observation(name: str) -> Observation:
     return observe(FIGURES[name], Model(), until=run.MOMENTS.get(name))
 
 
 def drawn(name: str) -> ElementTree.Element:
-    return ElementTree.fromstring(draw(course(name)))
+    return ElementTree.fromstring(draw(observation(name)))
 
 
 def classed(root: ElementTree.Element, word: str) -> list[ElementTree.Element]:
@@ -137,7 +137,7 @@ def test_the_program_writes_and_tidies(monkeypatch: pytest.MonkeyPatch, tmp_path
 
 
 def test_a_course_in_order() -> None:
-    assert [(mark.column, mark.writer, mark.did, mark.blamed) for mark in course("5").marks] == [
+    assert [(mark.column, mark.writer, mark.did, mark.blamed) for mark in observation("5").marks] == [
         (0, 1, Did.WON, ()),
         (1, 2, Did.READS, ()),
         (1, 3, Did.READS, ()),
@@ -153,14 +153,14 @@ def test_a_course_in_order() -> None:
 
 
 def test_what_nobody_asked_for_is_no_check() -> None:
-    unchecked = [mark.writer for mark in course("12").marks if mark.did is Did.UNCHECKED]
+    unchecked = [mark.writer for mark in observation("12").marks if mark.did is Did.UNCHECKED]
     assert unchecked == [3]
-    assert {mark.did for mark in course("8").marks} >= {Did.UNCHECKED}
-    assert Did.CHECKS not in {mark.did for mark in course("8").marks}
+    assert {mark.did for mark in observation("8").marks} >= {Did.UNCHECKED}
+    assert Did.CHECKS not in {mark.did for mark in observation("8").marks}
 
 
 def test_a_moment_leaves_out_what_comes_later() -> None:
-    frozen, whole = course("7"), observe(FIGURES["7"], Model())
+    frozen, whole = observation("7"), observe(FIGURES["7"], Model())
     assert [writer.done for writer in frozen.writers] == [True, True, False]
     assert [row.text for row in frozen.found] == ["jack, pink", "sarah, blue"]
     assert len(whole.found) == 4
@@ -168,22 +168,22 @@ def test_a_moment_leaves_out_what_comes_later() -> None:
 
 
 def test_a_snapshot_shows_what_came_and_what_went() -> None:
-    last = course("12").snapshots[-1]
+    last = observation("12").snapshots[-1]
     assert [(file.name, file.deletes, file.state) for file in last.files] == [
         ("data-2", False, "live"),
         ("data-3", False, "added"),
         ("delete-1", True, "added"),
     ]
-    removed = course("9").snapshots[-1].files[-1]
+    removed = observation("9").snapshots[-1].files[-1]
     assert (removed.name, removed.state) == ("data-2", "removed")
 
 
 def test_rows_that_are_struck_twice_or_stand_twice() -> None:
-    undelete, twice = course("undelete"), course("8")
+    undelete, twice = observation("undelete"), observation("8")
     assert undelete.held[0].rows[0].struck_by == ("delete-1", "delete-2")
     assert [row.text for row in undelete.found] == ["sarah, cherry", "jack, banana"]
     assert all(row.twice for row in twice.found)
-    assert course("12").held[-1].dangling
+    assert observation("12").held[-1].dangling
     assert not any(held.dangling for held in undelete.held)
 
 
@@ -205,7 +205,7 @@ def test_a_change_without_a_writer_cannot_be_drawn() -> None:
 
 @pytest.mark.parametrize("name", FIGURES)
 def test_every_writer_has_a_lane_with_all_that_it_did(name: str) -> None:
-    root, told = drawn(name), course(name)
+    root, told = drawn(name), observation(name)
     lanes = classed(root, "lane")
     assert [lane.get("id") for lane in lanes] == [f"writer-{writer.id}" for writer in told.writers]
     assert [writer.id for writer in told.writers] == sorted(FIGURES[name].people)
@@ -218,7 +218,7 @@ def test_every_writer_has_a_lane_with_all_that_it_did(name: str) -> None:
 
 @pytest.mark.parametrize("name", FIGURES)
 def test_every_refusal_and_every_lost_swap_is_drawn_with_its_cause(name: str) -> None:
-    root, told = drawn(name), course(name)
+    root, told = drawn(name), observation(name)
     refused = [writer for writer in told.writers if writer.message]
     assert bool(refused) == bool(FIGURES[name].rule)
     assert len(classed(root, "refused")) == 2 * len(refused)
@@ -231,7 +231,7 @@ def test_every_refusal_and_every_lost_swap_is_drawn_with_its_cause(name: str) ->
 
 @pytest.mark.parametrize("name", FIGURES)
 def test_every_snapshot_is_drawn_with_its_files(name: str) -> None:
-    root, told = drawn(name), course(name)
+    root, told = drawn(name), observation(name)
     shown = classed(root, "snapshot")
     assert [each.get("id") for each in shown] == [f"snapshot-{snapshot.id}" for snapshot in told.snapshots]
     for each, snapshot in zip(shown, told.snapshots, strict=True):
@@ -240,7 +240,7 @@ def test_every_snapshot_is_drawn_with_its_files(name: str) -> None:
 
 @pytest.mark.parametrize("name", FIGURES)
 def test_the_end_is_drawn_row_by_row(name: str) -> None:
-    root, told = drawn(name), course(name)
+    root, told = drawn(name), observation(name)
     rows = [row for held in told.held if not held.of for row in held.rows]
     for row, held in zip(classed(root, "row"), rows, strict=True):
         assert words(row).startswith(held.text)
@@ -250,7 +250,7 @@ def test_the_end_is_drawn_row_by_row(name: str) -> None:
         assert (FIGURES[name].wrong in words(root)) == (not told.frozen)
 
 
-@pytest.mark.parametrize("svg", [*(draw(course(name)) for name in FIGURES), legend()], ids=[*FIGURES, "legend"])
+@pytest.mark.parametrize("svg", [*(draw(observation(name)) for name in FIGURES), legend()], ids=[*FIGURES, "legend"])
 def test_a_drawing_stands_alone(svg: str) -> None:
     """Told in words for those who cannot see it, on a background of its own, nothing fetched, nothing outside."""
     root = ElementTree.fromstring(svg)
@@ -282,14 +282,14 @@ def test_labels_in_a_lane_keep_apart(name: str) -> None:
 
 def test_every_check_that_a_figure_asks_for_has_a_name() -> None:
     assert set(ASKED) == {*Flag, "data-files-exist"}
-    asked = {(writer.kind, check) for name in FIGURES for writer in course(name).writers for check in writer.asks}
+    asked = {(writer.kind, check) for name in FIGURES for writer in observation(name).writers for check in writer.asks}
     assert asked
     assert all(check in METHODS[kind] for kind, check in asked)
-    assert all(writer.asks == () for name in FIGURES for writer in course(name).writers if writer.kind in APPENDS)
+    assert all(writer.asks == () for name in FIGURES for writer in observation(name).writers if writer.kind in APPENDS)
 
 
 def test_a_drawing_is_the_same_every_time() -> None:
-    assert draw(course("6")) == draw(course("6"))
+    assert draw(observation("6")) == draw(observation("6"))
 
 
 # ── The page ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -324,7 +324,7 @@ def test_serializable_adds_one_rule(lines: tuple[Line, ...]) -> None:
 
 
 def test_a_page_wants_every_figure_and_knows_its_places(lines: tuple[Line, ...]) -> None:
-    told = MappingProxyType({name: course(name) for name in ("5", "8")})
+    told = MappingProxyType({name: observation(name) for name in ("5", "8")})
     assert "### Figure 5" in page("{figure 5}\n\n{figure 8}", told, lines, "1.12.0")
     with pytest.raises(ValueError, match="no place for 8"):
         page("{figure 5}", told, lines, "1.12.0")

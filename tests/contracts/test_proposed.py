@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from icetower.cli.app import app
-from icetower.cli.contract_template import Wishes, template
+from icetower.cli.contract_template import TemplateFields, template
 from icetower.contracts import review
 from icetower.contracts.findings import Finding, Severity, Written
 from icetower.contracts.model import Operation, Orchestration, Role
@@ -93,8 +93,10 @@ def test_the_contracts_of_the_demo_pass_together() -> None:
 
 
 def test_a_contract_to_begin_with_asks_for_its_partitions_and_nothing_else() -> None:
-    wishes = Wishes("pricer", ("shop.prices",), ("append", "overwrite"), "team@example.com", "Dana <dana@example.com>")
-    text = template(wishes)
+    fields = TemplateFields(
+        "pricer", ("shop.prices",), ("append", "overwrite"), "team@example.com", "Dana <dana@example.com>"
+    )
+    text = template(fields)
     assert [each.rule for each in serious([Written.read(text, "x")])] == ["partitions.none"]
     for owned in ("partitions: all", "partitions:\n      - day(ts): {from: 2026-01-01, to: 2027-01-01}"):
         filled = text.replace("    # partitions: all\n", f"    {owned}\n")

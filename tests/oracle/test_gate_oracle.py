@@ -20,7 +20,7 @@ from verify.oracle.cases import Case, Extent, Region
 from verify.oracle.judge import Reason, judge
 from verify.oracle.mutations import CASES_MAX, CAUGHT, MUTATIONS, Caught, hunt, hunt_again
 from verify.oracle.run import Report, main, smallest, verdicts
-from verify.oracle.telling import told
+from verify.oracle.wording import described
 from verify.oracle.world import Gate, contract_of
 
 COUNT = 1_500
@@ -37,7 +37,9 @@ def report() -> Report:
 
 def test_no_commit_passes_that_touches_a_row_which_is_not_its_to_touch(report: Report) -> None:
     assert report.cases == COUNT
-    assert not report.wrong, "\n".join(f"{told(each.case)}\n  {each.wrong}" for each in map(smallest, report.wrong[:1]))
+    assert not report.wrong, "\n".join(
+        f"{described(each.case)}\n  {each.wrong}" for each in map(smallest, report.wrong[:1])
+    )
 
 
 def test_the_gate_passes_and_refuses_commits_of_every_kind(report: Report) -> None:
@@ -106,7 +108,7 @@ def test_what_is_wrong_is_shrunk_and_told() -> None:
         verdict = judge(gate, generate.case(caught.case))
         least = smallest(verdict)
     assert (least.wrong or "").startswith("a false pass")
-    assert len(told(least.case)) < len(told(verdict.case))
+    assert len(described(least.case)) < len(described(verdict.case))
 
 
 def test_one_case_is_told_with_both_verdicts(capsys: pytest.CaptureFixture[str]) -> None:

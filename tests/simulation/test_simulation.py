@@ -43,7 +43,7 @@ STARTS = [
 def test_no_seed_breaks_an_invariant(start: int, chunks: dict[int, Future[Summary]]) -> None:
     summary = chunks[start].result()
     assert summary.seeds == CHUNK
-    assert not summary.failures, summary.told()
+    assert not summary.failures, summary.as_text()
 
 
 @pytest.mark.parametrize(

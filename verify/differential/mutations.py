@@ -136,7 +136,7 @@ def all_cases(seed: int, count: int) -> Iterator[tuple[str, Mapping[str, Any]]]:
     yield from run.random_cases(seed, 0, count)
 
 
-def told(caught: Sequence[Caught]) -> str:
+def described(caught: Sequence[Caught]) -> str:
     """The report for people: by rule, which case caught each mutation, after how many."""
     lines = [f"{'rule or effect':24} {'mutation':72} {'cases':>5}  caught by"]
     for each in caught:
@@ -173,7 +173,7 @@ def main(given: list[str] | None = None) -> int:
         }
         print(json.dumps(report, indent=1))
     else:
-        print(told(caught))
+        print(described(caught))
         print(f"\n{len(caught)} mutations in {took_s:.0f} s, seed {arguments.seed}, {len(survivors)} not caught.")
     return 1 if survivors or not caught else 0
 

@@ -169,7 +169,7 @@ def save(answer: Answer, folder: Path) -> Path:
     return path
 
 
-def told(answer: Answer) -> str:
+def described(answer: Answer) -> str:
     """A divergence for people: the case, what Iceberg says, what differs."""
     if "error" in answer.outcome:
         return f"{answer.name}: {answer.problem}\n{json.dumps(answer.case)}"
@@ -247,7 +247,7 @@ def main(given: list[str] | None = None) -> int:
             found[number] = least = smallest(oracle, answer)
             saved = save(least, arguments.save)
             if not arguments.json:
-                print(f"{told(least)}\nsaved as {saved}\n", flush=True)
+                print(f"{described(least)}\nsaved as {saved}\n", flush=True)
     unreached = coverage.unreached() if count >= COUNT and not found else []
     _report(arguments, coverage, found, unreached, done, time.monotonic() - began_s)
     if not done:

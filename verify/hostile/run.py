@@ -106,9 +106,9 @@ def main() -> int:
                 attack.stop()
         failures += found
     if given.json:
-        told = {kind: dict(found) for kind, found in outcomes.items()}
+        reported = {kind: dict(found) for kind, found in outcomes.items()}
         failed = [{"kind": f.kind, "seed": f.seed, "why": f.why} for f in failures]
-        print(json.dumps({"inside": told, "wire": wire, "failures": failed}, indent=2))
+        print(json.dumps({"inside": reported, "wire": wire, "failures": failed}, indent=2))
     else:
         report(outcomes, wire, failures)
     return 1 if failures else 0

@@ -213,8 +213,8 @@ class Forger:
         plain(path).parent.mkdir(parents=True, exist_ok=True)
         plain(path).write_bytes(data)
         where = {"content_offset": blob.offset, "content_size_in_bytes": blob.length_bytes}
-        told = {"content": 1, "referenced_data_file": target, "rows": len(deleted), "size_bytes": len(data)}
-        return added(path, partition, **{**told, **where, **lies})
+        properties = {"content": 1, "referenced_data_file": target, "rows": len(deleted), "size_bytes": len(data)}
+        return added(path, partition, **{**properties, **where, **lies})
 
     def position_deletes(
         self, base: JSON, name: str, rows: Iterable[tuple[str, int]], partition: tuple[Any, ...] = (), **lies: Any

@@ -32,8 +32,8 @@ from verify.oracle.commits import KINDS
 from verify.oracle.forgeries import FORGERIES
 from verify.oracle.judge import Verdict, judge
 from verify.oracle.shrink import shrink
-from verify.oracle.telling import told
 from verify.oracle.values import KINDS as TYPES
+from verify.oracle.wording import described
 from verify.oracle.world import Gate
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -200,7 +200,7 @@ def one(number: int) -> int:
     """One case with both verdicts."""
     with Gate() as gate:
         verdict = judge(gate, generate.case(number))
-    print(told(verdict.case))
+    print(described(verdict.case))
     print(f"  oracle: {verdict.foreign or 'it touches nothing that is not granted'}")
     refused = verdict.refused
     print(f"  gate: {'it may go on' if refused is None else f'{refused.rule}: {refused.message}'}")
@@ -230,7 +230,7 @@ def main(given: list[str] | None = None) -> int:
     else:
         for verdict in report.wrong:
             least = smallest(verdict)
-            print(f"\n{told(least.case)}\n  {least.wrong}")
+            print(f"\n{described(least.case)}\n  {least.wrong}")
         print(in_words(report))
         print(f"\n{report.cases:,} cases from {arguments.seed} on in {took_s:.0f} s: {len(report.wrong)} wrong.")
         if unmet:

@@ -34,7 +34,7 @@ class Summary:
         self.counts.update(other.counts)
         self.checked.update(other.checked)
 
-    def told(self) -> str:
+    def as_text(self) -> str:
         """The failing seeds, and how to see them again."""
         lines = [
             f"seed {seed} (replay: python -m verify.torture.run --seed {seed})\n  " + "\n  ".join(found)

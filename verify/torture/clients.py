@@ -203,7 +203,7 @@ class Client:
 
         self.world.tell(self.name, f"sends {label} to {tower.actor}")
         try:
-            told = await tower.call(work, patience_s=self._patience_s, hang_up=hang_up)
+            outcome = await tower.call(work, patience_s=self._patience_s, hang_up=hang_up)
         except Down:
             for attempt in attempts:
                 attempt.intent.in_flight -= 1
@@ -217,8 +217,8 @@ class Client:
             self.world.counts[f"{error.status} {error.rule}"] += 1
             self.world.tell(self.name, f"{label}: {error.status} {error.rule}")
         else:
-            self.world.counts[f"committed {told.split()[0]}"] += 1
-            self.world.tell(self.name, f"{label}: {told}")
+            self.world.counts[f"committed {outcome.split()[0]}"] += 1
+            self.world.tell(self.name, f"{label}: {outcome}")
             return "acked"
         if outcome == "unknown":
             for attempt in attempts:

@@ -327,9 +327,9 @@ class Judge:
         table.steps[step.snapshot_id] = step
         table.sent_by[step.snapshot_id] = tuple(attempt.intent for attempt in attempts)
         group = read_group(self.files[(snapshot.get("summary") or {})[GROUP_FILE]])
-        told = {(a.principal, a.key, a.application, a.files) for a in group.appends}
+        reported = {(a.principal, a.key, a.application, a.files) for a in group.appends}
         right = {(a.intent.who, a.intent.key, a.intent.application, tuple(a.files)) for a in attempts}
-        self._hold("group.tells", told == right, lambda: f"the group file tells {told}, and {right} is so")
+        self._hold("group.tells", reported == right, lambda: f"the group file tells {reported}, and {right} is so")
         self._content(table, snapshot, step, attempts[0].intent, parent, seen, own)
         self._totals(snapshot, step, parent, seen)
 
@@ -495,13 +495,13 @@ class Judge:
     # -- refs -----------------------------------------------------------------------------------------------------
 
     def _refs(self, table: TableSeen, identifier: Identifier, old: JSON, new: JSON, fresh: set[int]) -> None:
-        told = [(ref, target) for attempt in self._open(identifier) for ref, target in attempt.moves.items()]
+        reported = [(ref, target) for attempt in self._open(identifier) for ref, target in attempt.moves.items()]
         reached: set[int] = set()
         for name in sorted(old["refs"].keys() | new["refs"].keys()):
             was, now = (m["refs"].get(name, {}).get("snapshot-id") for m in (old, new))
             chain = list(self._chain(table, now))
             reached.update(chain)
-            back = [target for ref, target in told if ref == name]
+            back = [target for ref, target in reported if ref == name]
             forward = now is not None and (was is None or was in chain)
             self._hold(
                 "parent.chain", forward or bool(set(back) & set(chain)), lambda n=name, w=was, o=now: f"{n}: {w} → {o}"
@@ -510,7 +510,7 @@ class Judge:
                 refs = {intent.ref for intent in table.sent_by.get(snapshot_id, ())}
                 right = refs == {name} or not refs & old["refs"].keys()
                 self._hold("parent.chain", right, lambda n=name, s=snapshot_id: f"snapshot {s} is on {n}")
-        told_back = {ref for ref, _ in told}
+        told_back = {ref for ref, _ in reported}
         for snapshot_id in fresh - reached:
             dropped = {intent.ref for intent in table.sent_by.get(snapshot_id, ())} <= told_back
             self._hold("parent.chain", dropped, lambda s=snapshot_id: f"snapshot {s} is on no branch")

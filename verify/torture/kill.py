@@ -34,7 +34,7 @@ from icetower.protocol.marks import BLIND, BLIND_APPENDS, KEY
 from icetower.protocol.names import Identifier
 from verify.torture.judge import ISOLATION
 from verify.torture.ledger import Attempt, Intent
-from verify.torture.writing import Gone, Pen, Wish
+from verify.torture.writing import Gone, Pen, SnapshotPlan
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 NAMESPACE = "db"
@@ -345,13 +345,15 @@ class _Client(threading.Thread):
         job.removes = job.removes or mine[:1]
         made = self._pen.data_files(metadata, [str(n) for n in job.adds], self._number, 1)
         marks = {"spark.merge-into.test": "rows"} if job.kind == "overwrite" else {}
-        wish = Wish(job.kind, made, frozenset(job.removes), summary=self._marks(job, marks))
-        return [self._commit(job, job.table, metadata, wish)]
+        plan = SnapshotPlan(job.kind, made, frozenset(job.removes), summary=self._marks(job, marks))
+        return [self._commit(job, job.table, metadata, plan)]
 
     def _append(self, job: Job, table: str, *numbers: int) -> Attempt:
         metadata = self._load(table)
         made = self._pen.data_files(metadata, [str(number) for number in numbers], self._number, 1)
-        return self._commit(job, table, metadata, Wish("append", made, summary=self._marks(job, {BLIND: "true"})))
+        return self._commit(
+            job, table, metadata, SnapshotPlan("append", made, summary=self._marks(job, {BLIND: "true"}))
+        )
 
     def _marks(self, job: Job, marks: Mapping[str, str]) -> dict[str, str]:
         return {**marks, **({KEY: job.key} if len(job.adds) % 2 else {})}
@@ -359,9 +361,9 @@ class _Client(threading.Thread):
     def _intent(self, job: Job, table: str) -> Intent:
         return Intent(0, self.name, job.kind, Identifier((NAMESPACE,), table), key=job.key)
 
-    def _commit(self, job: Job, table: str, metadata: Mapping[str, Any], wish: Wish) -> Attempt:
+    def _commit(self, job: Job, table: str, metadata: Mapping[str, Any], plan: SnapshotPlan) -> Attempt:
         snapshot_id = uuid.uuid4().int >> 66
-        return self._pen.commit(self._intent(job, table), metadata, [wish], [snapshot_id], int(time.time() * 1000))
+        return self._pen.commit(self._intent(job, table), metadata, [plan], [snapshot_id], int(time.time() * 1000))
 
     def _descriptors(self, job: Job) -> list[dict[str, Any]]:
         del job

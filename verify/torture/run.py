@@ -148,7 +148,7 @@ def main() -> int:
         else:
             print(f"{name}: {value}")
     if summary.failures:
-        print(summary.told())
+        print(summary.as_text())
     return 1 if summary.failures or kills.broken else 0
 
 

@@ -25,10 +25,10 @@ from icetower.upstream.port import Swap, SwapLost, SwapUnknown
 from verify.torture import clock, memory
 from verify.torture.clients import Client
 from verify.torture.clock import Chance
+from verify.torture.commit_kinds import CommitKinds, Prepare, reachable
 from verify.torture.judge import ISOLATION, Judge, Violation
 from verify.torture.ledger import Bundle, Intent
 from verify.torture.towers import SimAmbient, Tower, task_factory
-from verify.torture.wishes import Prepare, Wishes, reachable
 from verify.torture.world import Door, Faults, World, contract_of
 from verify.torture.writing import PARTITIONS
 
@@ -174,37 +174,37 @@ class _Run:
         stream = self.chance.stream("client", at)
         name = f"agent{at}"
         client = Client(self.world, towers, name, stream, patience_s=stream.choice((3.0, 60.0)))
-        wishes = Wishes(client.pen, stream, self.world.now_ms, self.judge, at % self.partitions)
+        maker = CommitKinds(client.pen, stream, self.world.now_ms, self.judge, at % self.partitions)
         kinds, weights = zip(*WEIGHTS, strict=True)
         await client.pause(0.2)
         for turn in range(stream.randint(2, 5)):
             key = f"key-{name}-{turn}" if stream.random() < 0.7 else None
             blind = stream.random() < 0.5
             if stream.random() < 0.1:
-                await self._transaction(client, wishes, key, blind=blind)
+                await self._transaction(client, maker, key, blind=blind)
                 continue
             kind: str = stream.choices(kinds, weights)[0]
             ref = "audit" if stream.random() < 0.15 and self._has_branch() else "main"
             intent = self._intent(name, kind, TABLES[0], ref=ref, key=key, blind=blind and "append" in kind)
             if kind == "fast" and (key is None or stream.random() < 0.3):
                 intent.application = (f"app-{name}", turn + 1)
-            prepare: Prepare = getattr(wishes, kind)
+            prepare: Prepare = getattr(maker, kind)
             await client.perform([intent], prepare)
             await client.pause(0.5)
 
     def _has_branch(self) -> bool:
         return "audit" in self.judge.tables[TABLES[0]].metadata["refs"]
 
-    async def _transaction(self, client: Client, wishes: Wishes, key: str | None, *, blind: bool) -> None:
+    async def _transaction(self, client: Client, maker: CommitKinds, key: str | None, *, blind: bool) -> None:
         bundle = Bundle()
         for table in TABLES:
             bundle.intents.append(self._intent(client.name, "append", table, key=key, blind=blind, bundle=bundle))
-        await client.perform(bundle.intents, wishes.append)
+        await client.perform(bundle.intents, maker.append)
 
     async def _administrator(self, towers: Sequence[Tower]) -> None:
         stream = self.chance.stream("administrator")
         client = Client(self.world, towers, "admin", stream, patience_s=60.0)
-        wishes = Wishes(client.pen, stream, self.world.now_ms, self.judge, 0)
+        maker = CommitKinds(client.pen, stream, self.world.now_ms, self.judge, 0)
         for _ in range(stream.randint(1, 4)):
             await client.pause(1.5)
             kind = stream.choice(("column", "property", "branch", "rollback", "expire", "expire", "upgrade"))
@@ -212,7 +212,7 @@ class _Run:
                 kind = "expire"
             intent = self._intent("admin", kind, TABLES[0])
             before = self.judge.tables[TABLES[0]].metadata
-            prepare: Prepare = getattr(wishes, kind)
+            prepare: Prepare = getattr(maker, kind)
             await client.perform([intent], prepare)
             if kind == "expire" and intent.state == "acked":
                 self._clean_up(intent, reachable(self.judge, before, intent))
@@ -230,14 +230,14 @@ class _Run:
         stream = self.chance.stream("outsider")
         door = Door(self.world, "outsider")
         client = Client(self.world, (_Nobody(),), "outsider", stream, patience_s=1)  # type: ignore[arg-type]
-        wishes = Wishes(client.pen, stream, self.world.now_ms, self.judge, 1)
+        maker = CommitKinds(client.pen, stream, self.world.now_ms, self.judge, 1)
         ambient = SimAmbient(self.world, stream, 0)
         for _ in range(stream.randint(1, 3)):
             await client.pause(1.2)
             kind = stream.choice(("append", "append", "delete", "overwrite", "merge_append"))
             intent = self._intent("outsider", kind, TABLES[0], outside=True)
             self.judge.wanted(intent)
-            intent.state = await self._commit_outside(intent, getattr(wishes, kind), door, ambient)
+            intent.state = await self._commit_outside(intent, getattr(maker, kind), door, ambient)
             self.world.tell("outsider", f"{intent} ends {intent.state}")
 
     async def _commit_outside(self, intent: Intent, prepare: Prepare, door: Door, ambient: SimAmbient) -> str:
@@ -286,9 +286,9 @@ class _Run:
         for at, tower in enumerate(towers):
             stream = self.chance.stream("probe", at)
             client = Client(self.world, [tower], f"probe{at}", stream, patience_s=300)
-            wishes = Wishes(client.pen, stream, self.world.now_ms, self.judge, at)
+            maker = CommitKinds(client.pen, stream, self.world.now_ms, self.judge, at)
             intent = self._intent(client.name, "append", TABLES[0], key=f"probe-{at}", blind=True)
-            await client.perform([intent], wishes.append)
+            await client.perform([intent], maker.append)
             if intent.state != "acked":
                 self.judge.found("engine.sound", f"{tower.actor} takes no commits any more: {intent.state}")
         for tower in towers:

@@ -31,7 +31,7 @@ PARTITIONS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class SnapshotPlan:
     """What one snapshot of a commit is to do.
 
     Attributes:
@@ -103,7 +103,7 @@ class Pen:
         return self.files[path]
 
     def commit(
-        self, intent: Intent, metadata: JSON, wishes: Sequence[Wish], snapshot_ids: Sequence[int], now_ms: int
+        self, intent: Intent, metadata: JSON, plans: Sequence[SnapshotPlan], snapshot_ids: Sequence[int], now_ms: int
     ) -> Attempt:
         """One commit of one or several snapshots to the intent's branch. Raises `Gone`."""
         head_id = table_metadata.ref_head(metadata, intent.ref)
@@ -118,8 +118,8 @@ class Pen:
         updates: list[dict[str, Any]] = []
         steps: list[Step] = []
         own: list[str] = []
-        for wish, snapshot_id in zip(wishes, snapshot_ids, strict=True):
-            snapshot, step, base = self._snapshot(intent, metadata, wish, base, snapshot_id, now_ms, own)
+        for plan, snapshot_id in zip(plans, snapshot_ids, strict=True):
+            snapshot, step, base = self._snapshot(intent, metadata, plan, base, snapshot_id, now_ms, own)
             updates.append({"action": "add-snapshot", "snapshot": snapshot})
             steps.append(step)
         updates.append(
@@ -138,7 +138,14 @@ class Pen:
         return Attempt(intent, requirements, updates, tuple(steps), tuple(own))
 
     def _snapshot(
-        self, intent: Intent, metadata: JSON, wish: Wish, base: _Base, snapshot_id: int, now_ms: int, own: list[str]
+        self,
+        intent: Intent,
+        metadata: JSON,
+        plan: SnapshotPlan,
+        base: _Base,
+        snapshot_id: int,
+        now_ms: int,
+        own: list[str],
     ) -> tuple[dict[str, Any], Step, _Base]:
         version: int = metadata["format-version"]
         gone: list[Entry] = []
@@ -146,18 +153,18 @@ class Pen:
         by_spec: dict[int, list[Entry]] = {}
         for row in base.rows:
             live = _inherited(row, manifest_of(self._read(row.path)).entries)
-            removed = [entry for entry in live if entry.file.path in wish.remove]
+            removed = [entry for entry in live if entry.file.path in plan.remove]
             gone += removed
-            if not removed and not wish.merge:
+            if not removed and not plan.merge:
                 kept.append(row)
                 continue
             by_spec.setdefault(row.spec_id, []).extend(
                 replace(entry, status=DELETED if entry in removed else EXISTING) for entry in live
             )
-        number = min((entry.sequence_number or 0 for entry in gone), default=0) if wish.keeps_number else None
+        number = min((entry.sequence_number or 0 for entry in gone), default=0) if plan.keeps_number else None
         spec_id: int = metadata["default-spec-id"]
         spec = next(spec for spec in metadata["partition-specs"] if spec["spec-id"] == spec_id)
-        for path, (partition, rows) in wish.add.items():
+        for path, (partition, rows) in plan.add.items():
             file = data_file(path, (partition,) if spec["fields"] else (), rows, len(self.files[path]))
             by_spec.setdefault(spec_id, []).append(Entry(ADDED, None, number, None, file))
         new = [
@@ -181,24 +188,24 @@ class Pen:
             sequence_number=base.number,
             first_row_id=extra.get("first-row-id"),
         )
-        totals = _totals(base.totals, wish.add.values(), [e.file for e in gone], self._sizes(wish))
+        totals = _totals(base.totals, plan.add.values(), [e.file for e in gone], self._sizes(plan))
         snapshot: dict[str, Any] = {
             "snapshot-id": snapshot_id,
             "sequence-number": base.number,
             "timestamp-ms": now_ms,
             "manifest-list": path,
-            "summary": {"operation": wish.operation, **totals, **(wish.summary or {})},
+            "summary": {"operation": plan.operation, **totals, **(plan.summary or {})},
             "schema-id": metadata["current-schema-id"],
             **extra,
         }
         if base.snapshot_id is not None:
             snapshot["parent-snapshot-id"] = base.snapshot_id
-        adds = {path: rows for path, (_, rows) in wish.add.items()}
-        step = Step(snapshot_id, base.snapshot_id, adds, frozenset(e.file.path for e in gone), number, path, wish.scope)
+        adds = {path: rows for path, (_, rows) in plan.add.items()}
+        step = Step(snapshot_id, base.snapshot_id, adds, frozenset(e.file.path for e in gone), number, path, plan.scope)
         return snapshot, step, _Base(snapshot_id, rows, totals, base.number + 1, next_row_id)
 
-    def _sizes(self, wish: Wish) -> int:
-        return sum(len(self.files[path]) for path in wish.add)
+    def _sizes(self, plan: SnapshotPlan) -> int:
+        return sum(len(self.files[path]) for path in plan.add)
 
     def _manifest(
         self,

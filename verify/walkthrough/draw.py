@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from xml.sax.saxutils import escape
 
-from verify.walkthrough.course import Course, Did, Held, Mark, Row, Writer
+from verify.walkthrough.observation import Did, Held, Mark, Observation, Row, Writer
 from verify.walkthrough.shapes import (
     BACK,
     BLUE,
@@ -80,24 +80,24 @@ ASKED: Mapping[str, str] = MappingProxyType(
 """The checks in a word or three."""
 
 
-def draw(course: Course) -> str:
+def draw(observation: Observation) -> str:
     """The drawing, as an SVG document that is the same whenever the course is."""
-    lanes = _Lanes(course)
+    lanes = _Lanes(observation)
     table_top = lanes.bottom
-    depth = max((len(snapshot.files) for snapshot in course.snapshots), default=0)
+    depth = max((len(snapshot.files) for snapshot in observation.snapshots), default=0)
     end_top = table_top + max(28 + 18 + CHIP_LEAD * depth + 8, 70)
-    end, bottom = _end(course, end_top)
+    end, bottom = _end(observation, end_top)
     parts = [
         tag("rect", x=0.5, y=0.5, width=WIDTH - 1, height=bottom - 1, rx=10, fill=BACK, stroke=LINE),
-        text(EDGE, 32, heading(course.figure.name, course.figure.title), size=15, bold=True),
-        text(EDGE, 51, course.figure.source, size=11, fill=MUTED),
+        text(EDGE, 32, heading(observation.figure.name, observation.figure.title), size=15, bold=True),
+        text(EDGE, 51, observation.figure.source, size=11, fill=MUTED),
         *_time(),
         *lanes.drawn(),
-        *_table(course, lanes, table_top),
+        *_table(observation, lanes, table_top),
         *lanes.arrows(),
         *end,
     ]
-    return document(bottom, course.figure.title, described(course), parts)
+    return document(bottom, observation.figure.title, described(observation), parts)
 
 
 def heading(name: str, title: str) -> str:
@@ -115,12 +115,12 @@ def document(height: float, title: str, desc: str, parts: Sequence[str]) -> str:
     return "\n".join([head, *named, tag("defs", arrowheads()), *(part for part in parts if part), "</svg>"]) + "\n"
 
 
-def described(course: Course) -> str:
+def described(observation: Observation) -> str:
     """The drawing in words, for those who cannot see it."""
-    said = list(course.figure.story)
-    said += [f"Iceberg refuses {writer.name}: {writer.message}." for writer in course.writers if writer.message]
-    rows = "; ".join(row.text + (" (there twice)" if row.twice else "") for row in course.found)
-    wrong = f" Wrong: {course.figure.wrong}." if course.figure.wrong and not course.frozen else ""
+    said = list(observation.figure.story)
+    said += [f"Iceberg refuses {writer.name}: {writer.message}." for writer in observation.writers if writer.message]
+    rows = "; ".join(row.text + (" (there twice)" if row.twice else "") for row in observation.found)
+    wrong = f" Wrong: {observation.figure.wrong}." if observation.figure.wrong and not observation.frozen else ""
     return " ".join([*said, f"A reader finds {rows or 'no row'}.{wrong}"])
 
 
@@ -177,16 +177,16 @@ def legend() -> str:
 class _Lanes:
     """Where everything is."""
 
-    def __init__(self, course: Course) -> None:
-        self._course = course
-        self._step = min(COLUMN_MAX, (LAST_X - FIRST_X) / max(course.columns - 1, 1))
+    def __init__(self, observation: Observation) -> None:
+        self._course = observation
+        self._step = min(COLUMN_MAX, (LAST_X - FIRST_X) / max(observation.columns - 1, 1))
         self._tops: dict[int, float] = {}
         y: float = LANES_TOP
-        for writer in course.writers:
+        for writer in observation.writers:
             self._tops[writer.id] = y
             y += AT_ONCE_HEIGHT if writer.at_once else LANE_HEIGHT
         self.bottom = y
-        self._at_once = {writer.id for writer in course.writers if writer.at_once}
+        self._at_once = {writer.id for writer in observation.writers if writer.at_once}
 
     def x(self, column: int) -> float:
         return FIRST_X + column * self._step
@@ -274,7 +274,7 @@ def _names(writer: Writer, top: float) -> Iterator[str]:
 # ── The table ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _table(course: Course, lanes: _Lanes, top: float) -> Iterator[str]:
+def _table(observation: Observation, lanes: _Lanes, top: float) -> Iterator[str]:
     """The snapshots on main with the files in them, and the lines that lead to them."""
     y = top + 28
     yield line(1, top, WIDTH - 1, top, LINE)
@@ -282,9 +282,9 @@ def _table(course: Course, lanes: _Lanes, top: float) -> Iterator[str]:
     yield text(EDGE, top + 40, "snapshots of main, and", size=10.5, fill=MUTED)
     yield text(EDGE, top + 53, "the files live in each", size=10.5, fill=MUTED)
     yield line(lanes.x(0), y, LAST_X + 22, y, BLUE, 3)
-    for snapshot in course.snapshots:
+    for snapshot in observation.snapshots:
         x = lanes.x(snapshot.column)
-        at_once = any(writer.id == snapshot.id and writer.at_once for writer in course.writers)
+        at_once = any(writer.id == snapshot.id and writer.at_once for writer in observation.writers)
         start = lanes.y(snapshot.id) + (RADIUS + 1 if at_once else 42)
         drawn = [
             line(x, start, x, y - 12, BLUE, 1.4),
@@ -299,23 +299,23 @@ def _table(course: Course, lanes: _Lanes, top: float) -> Iterator[str]:
 # ── The end ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _end(course: Course, top: float) -> tuple[list[str], float]:
+def _end(observation: Observation, top: float) -> tuple[list[str], float]:
     """What a reader finds, file by file; and where the drawing ends."""
-    count = len(course.found)
-    when = f"After snapshot {course.after} a reader finds" if course.frozen else "In the end a reader finds"
+    count = len(observation.found)
+    when = f"After snapshot {observation.after} a reader finds" if observation.frozen else "In the end a reader finds"
     found = f"{count or 'no'} row{'' if count == 1 else 's'}"
     title = tag("tspan", escape(f"{when} {found}"))
-    if course.figure.wrong and not course.frozen:
-        title += tag("tspan", escape(course.figure.wrong), dx=14, font_size=11, fill=INKS[RED])
+    if observation.figure.wrong and not observation.frozen:
+        title += tag("tspan", escape(observation.figure.wrong), dx=14, font_size=11, fill=INKS[RED])
     parts = [
         line(1, top, WIDTH - 1, top, LINE),
         tag("text", title, x=EDGE, y=top + 24, font_size=12.5, font_weight="600", fill=INK),
     ]
     gap = 12
-    width = min(CARD_WIDTH_MAX, (WIDTH - 2 * EDGE + gap) / max(len(course.held), 1) - gap)
-    lines = max((2 if held.of else len(held.rows) for held in course.held), default=0)
+    width = min(CARD_WIDTH_MAX, (WIDTH - 2 * EDGE + gap) / max(len(observation.held), 1) - gap)
+    lines = max((2 if held.of else len(held.rows) for held in observation.held), default=0)
     height = 30 + 20 * lines + 4
-    for at, held in enumerate(course.held):
+    for at, held in enumerate(observation.held):
         parts.append(_card(held, EDGE + at * (width + gap), top + 36, width, height))
     return parts, top + 36 + height + 18
 

@@ -32,8 +32,8 @@ from icetower_client_model.sketch import (
     write,
 )
 from verify.differential.compare import difference
-from verify.walkthrough.course import Asked, Disagreement
 from verify.walkthrough.draw import API
+from verify.walkthrough.observation import Asked, Disagreement
 
 FORMATS = (2, 3)
 _RED, _ONE = eq("category", "red"), eq("id", 1)

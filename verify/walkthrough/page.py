@@ -8,9 +8,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from icetower.iceberg.validation import Level
 from icetower_client_model.operations import Kind
-from verify.walkthrough.course import APPENDS, Course, Writer
 from verify.walkthrough.draw import heading
 from verify.walkthrough.levels import CHANGES, FORMATS, METHODS, Line, stopped_by
+from verify.walkthrough.observation import APPENDS, Observation, Writer
 
 WIDTH = 120
 HEADER = "<!-- Written by `make walkthrough`: change verify/walkthrough/page.md, or the figures, and run it again. -->"
@@ -22,7 +22,7 @@ _STATUS = ("EXISTING", "ADDED", "DELETED")
 _PLACE = re.compile(r"^\{(\w+)(?: ([\w-]+))?\}$", re.MULTILINE)
 
 
-def page(template: str, courses: Mapping[str, Course], lines: Sequence[Line], version: str) -> str:
+def page(template: str, observations: Mapping[str, Observation], lines: Sequence[Line], version: str) -> str:
     """The page.
 
     Args:
@@ -36,14 +36,14 @@ def page(template: str, courses: Mapping[str, Course], lines: Sequence[Line], ve
         KeyError: a place names a figure that was not run.
         ValueError: a place is unknown, or a figure that was run has none.
     """
-    told: list[Course] = []
+    shown: list[Observation] = []
 
     def filled(place: re.Match[str]) -> str:
         match place[1], place[2]:
             case "figure", str(name):
-                before = {rule for course in told for rule in _rules(course)}
-                told.append(courses[name])
-                return "\n".join(_figure(courses[name], lines, before))
+                before = {rule for observation in shown for rule in _rules(observation)}
+                shown.append(observations[name])
+                return "\n".join(_figure(observations[name], lines, before))
             case "legend", None:
                 return "![How to read the drawings](figures/legend.svg)"
             case "asks", None:
@@ -54,24 +54,24 @@ def page(template: str, courses: Mapping[str, Course], lines: Sequence[Line], ve
                 raise ValueError(f"the page has a place {place[0]} that nothing fills")
 
     filled_in = _PLACE.sub(filled, template).replace("{version}", version)
-    if untold := courses.keys() - {course.figure.name for course in told}:
-        raise ValueError(f"the page has no place for {', '.join(sorted(untold))}")
+    if not_shown := observations.keys() - {observation.figure.name for observation in shown}:
+        raise ValueError(f"the page has no place for {', '.join(sorted(not_shown))}")
     return f"{HEADER}\n\n{filled_in}"
 
 
 # ── A figure ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _rules(course: Course) -> Iterator[str]:
-    for writer in course.writers:
-        explanation = course.lanes[writer.id].explanation
+def _rules(observation: Observation) -> Iterator[str]:
+    for writer in observation.writers:
+        explanation = observation.lanes[writer.id].explanation
         if writer.message and explanation is not None:
             yield explanation.rule
 
 
-def _figure(course: Course, lines: Sequence[Line], rules_told: Collection[str]) -> Iterator[str]:
+def _figure(observation: Observation, lines: Sequence[Line], rules_told: Collection[str]) -> Iterator[str]:
     """A section. Whom a rule stops is told where the rule comes up first."""
-    figure = course.figure
+    figure = observation.figure
     yield f"### {heading(figure.name, figure.title)}"
     yield ""
     for at, step in enumerate(figure.story, 1):
@@ -79,19 +79,19 @@ def _figure(course: Course, lines: Sequence[Line], rules_told: Collection[str]) 
     yield ""
     yield f"![{figure.title}](figures/{figure.name}.svg)"
     yield ""
-    for writer in course.writers:
+    for writer in observation.writers:
         if writer.message:
             yield f"Iceberg to *{writer.name}*, `{writer.error}`:"
             yield ""
             yield f"    {writer.message}"
             yield ""
     if figure.name in MANIFESTS_SHOWN:
-        yield from _manifests(course)
-    yield _item("- ", f"**Asked for:** {_asked(course.writers)}.")
-    for writer in course.writers:
+        yield from _manifests(observation)
+    yield _item("- ", f"**Asked for:** {_asked(observation.writers)}.")
+    for writer in observation.writers:
         if writer.message:
-            yield from _refusal(course, writer, lines, rules_told)
-    yield _item("- ", f"**A reader finds** {_found(course)}.")
+            yield from _refusal(observation, writer, lines, rules_told)
+    yield _item("- ", f"**A reader finds** {_found(observation)}.")
     yield f"- **Replay it:** `icetower explain --figure {figure.name}`"
 
 
@@ -106,8 +106,10 @@ def _asked(writers: Sequence[Writer]) -> str:
     return "; ".join(f"by {_and(names)} {asked}" for asked, names in groups.items())
 
 
-def _refusal(course: Course, writer: Writer, lines: Sequence[Line], rules_told: Collection[str]) -> Iterator[str]:
-    explanation = course.lanes[writer.id].explanation
+def _refusal(
+    observation: Observation, writer: Writer, lines: Sequence[Line], rules_told: Collection[str]
+) -> Iterator[str]:
+    explanation = observation.lanes[writer.id].explanation
     if explanation is None:
         return
     rule = explanation.rule
@@ -124,17 +126,17 @@ def _levels(levels: Sequence[Level]) -> str:
     return _and([f"{level} only" for level in levels])
 
 
-def _found(course: Course) -> str:
-    said = "; ".join(row.text + (" (**twice**)" if row.twice else "") for row in course.found) or "no row"
-    if course.frozen:
+def _found(observation: Observation) -> str:
+    said = "; ".join(row.text + (" (**twice**)" if row.twice else "") for row in observation.found) or "no row"
+    if observation.frozen:
         return f"{said}, at the moment of the figure"
-    return said + (f". **Wrong:** {course.figure.wrong}" if course.figure.wrong else "")
+    return said + (f". **Wrong:** {observation.figure.wrong}" if observation.figure.wrong else "")
 
 
-def _manifests(course: Course) -> Iterator[str]:
+def _manifests(observation: Observation) -> Iterator[str]:
     """Every entry of the last snapshot's manifests."""
-    snapshot = next(each for each in course.outcome["snapshots"] if each["id"] == course.after)
-    yield f"The manifests of snapshot {course.after}, as Iceberg wrote them:"
+    snapshot = next(each for each in observation.outcome["snapshots"] if each["id"] == observation.after)
+    yield f"The manifests of snapshot {observation.after}, as Iceberg wrote them:"
     yield ""
     yield "| manifest | entry | status | since snapshot |"
     yield "|---|---|---|---|"

@@ -17,9 +17,9 @@ from pathlib import Path
 from icetower.pipelines.session import ICEBERG_RUNTIME
 from icetower_client_model.figures import FIGURES
 from verify.differential.oracle import Oracle, OracleError
-from verify.walkthrough.course import Asked, Disagreement, observe
 from verify.walkthrough.draw import draw, legend
 from verify.walkthrough.levels import tried
+from verify.walkthrough.observation import Asked, Disagreement, observe
 from verify.walkthrough.page import page
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -35,10 +35,10 @@ def written(iceberg: Asked) -> Mapping[str, str]:
     Raises:
         Disagreement: the model and Iceberg do not say the same.
     """
-    courses = {name: observe(figure, iceberg, until=MOMENTS.get(name)) for name, figure in FIGURES.items()}
+    observations = {name: observe(figure, iceberg, until=MOMENTS.get(name)) for name, figure in FIGURES.items()}
     version = re.search(r"(\d+\.\d+\.\d+)$", ICEBERG_RUNTIME)
-    text = page(TEMPLATE.read_text(), courses, tried(iceberg), version[1] if version else ICEBERG_RUNTIME)
-    drawings = {f"figures/{name}.svg": draw(course) for name, course in courses.items()}
+    text = page(TEMPLATE.read_text(), observations, tried(iceberg), version[1] if version else ICEBERG_RUNTIME)
+    drawings = {f"figures/{name}.svg": draw(observation) for name, observation in observations.items()}
     return {"isolation.md": text, "figures/legend.svg": legend(), **drawings}
 
 

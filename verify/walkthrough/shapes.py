@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from xml.sax.saxutils import escape, quoteattr
 
-from verify.walkthrough.course import Did
+from verify.walkthrough.observation import Did
 
 BLUE, GREEN, ORANGE, RED, PURPLE = "#0072b2", "#009e73", "#e69f00", "#d55e00", "#cc79a7"
 INK, MUTED, FAINT, LINE, CARD, BACK = "#1f2328", "#57606a", "#8c959f", "#d0d7de", "#f6f8fa", "#ffffff"

@@ -138,9 +138,9 @@ def _totals(snapshot: Outcome, found: list[Entry]) -> Iterator[str]:
         "total-records": sum(entry.records for entry in data),
     }
     for key, value in counted.items():
-        told = snapshot["summary"].get(key)
-        if told is not None and int(told) != value:
-            yield f"{key} is told as {told}, and is {value}"
+        reported = snapshot["summary"].get(key)
+        if reported is not None and int(reported) != value:
+            yield f"{key} is told as {reported}, and is {value}"
 
 
 def _incremental(snapshot: Outcome, found: list[Entry]) -> Iterator[str]:
@@ -149,9 +149,9 @@ def _incremental(snapshot: Outcome, found: list[Entry]) -> Iterator[str]:
     data = sorted(entry.path for entry in added if not entry.deletes)
     if "appended" in snapshot and sorted(file[0] for file in snapshot["appended"]) != data:
         yield f"an incremental scan finds {sorted(file[0] for file in snapshot['appended'])}, and it added {data}"
-    told = int(snapshot["summary"].get("added-data-files", 0))
-    if told != len(data):
-        yield f"added-data-files is told as {told}, and is {len(data)}"
+    reported = int(snapshot["summary"].get("added-data-files", 0))
+    if reported != len(data):
+        yield f"added-data-files is told as {reported}, and is {len(data)}"
     own = {
         manifest["added_snapshot_id"]
         for manifest in snapshot["manifests"]

@@ -127,7 +127,7 @@ def bench(tower: TowerProcess, driver: Driver, directory: Path, namespace: str =
     return Bench(driver, tower, namespace, directory)
 
 
-def told(notes: Counter[str]) -> str:
+def described(notes: Counter[str]) -> str:
     """The counts, a line each."""
     return "\n".join(f"{number:7,} {note}" for note, number in sorted(notes.items()))
 
@@ -159,7 +159,7 @@ def main() -> int:
                             save(table.smaller(job, judgement.problems[0]), judgement)
         finally:
             tower.stop()
-    print(told(notes))
+    print(described(notes))
     print(f"{len(given):,} jobs, {found:,} divergences")
     return int(bool(found))
 

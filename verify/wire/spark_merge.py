@@ -73,7 +73,7 @@ class Result:
     """Where the contents are not what they must be."""
     seconds: float = 0.0
 
-    def told(self) -> str:
+    def as_text(self) -> str:
         """One line."""
         sent = ", ".join(f"{count} x {status}" for status, count in sorted(self.statuses.items()))
         return (
@@ -284,7 +284,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                                 rounds=asked.rounds, same_partitions=same,
                             )  # fmt: skip
                             where = "the same partitions" if same else "other partitions"
-                            print(f"{shape}, compaction of {where}, {side}: {result.told()}", flush=True)
+                            print(f"{shape}, compaction of {where}, {side}: {result.as_text()}", flush=True)
                             _tell(result)
                             if side == "icetower":
                                 print(f"    the tower: {dict(Counter(tower.outcomes(name)))}")

@@ -1,4 +1,4 @@
-"""The command line: one file a group of commands."""
+"""The command line: one module for each group of commands."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 
 
 def main() -> None:
-    """The program `icetower`. The bare install is the SDK alone; its commands come with the extra `server`."""
+    """The program `icetower`. The bare install has only the SDK; the commands need the extra `server`."""
     try:
         from icetower.cli.app import main as run
     except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""`icetower advise`: what a table's history says of its writers, before any of them has a contract."""
+"""`icetower advise`: a table's writers as its history shows them, before any of them has a contract."""
 
 from __future__ import annotations
 
@@ -30,36 +30,36 @@ from icetower.protocol.names import Identifier
 PARTITIONS_SHOWN = 12
 WRITER_CHARACTERS = 24
 OF_A_FILE = Identifier(("namespace",), "table")
-"""What contracts call a table that was named by its metadata file."""
+"""The table's name in contracts if the command was given a metadata file."""
 
 
 def advise_table(
     table: Annotated[str | None, typer.Argument(help="namespace.table, or a metadata file: its path or URI.")] = None,
     catalog: CatalogName = DEFAULT_CATALOG,
     properties: Properties = None,
-    branch: Annotated[str, typer.Option(help="The branch whose history is looked at.")] = MAIN,
+    branch: Annotated[str, typer.Option(help="The branch whose history is read.")] = MAIN,
     writer_key: Annotated[
-        str, typer.Option(help="A summary property that says who wrote; else principals, applications or engines do.")
+        str, typer.Option(help="The summary property that names the writer; by default principal, application, engine.")
     ] = "",
     contracts: Annotated[
-        Path | None, typer.Option(help="A folder for a first contract of each writer, one file each.")
+        Path | None, typer.Option(help="A folder for first contracts, one file for each writer.")
     ] = None,
     storage: StorageOptions = None,
     copied: Copied = False,
     tower: Annotated[
         bool,
-        typer.Option("--tower", help="What declarations would have spared since the running tower was started."),
+        typer.Option("--tower", help="Show refusals that declarations would have avoided since the tower was started."),
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Show who writes where in a table, and draft contracts.
+    """Show a table's writers and their partitions, and draft contracts.
 
-    It shows what the writers lost to each other, and writes a first contract for each.
+    It shows the swaps that the writers lost to each other, and writes a first contract for each writer.
 
-    It reads an existing history of any Iceberg table, whoever wrote it, and writes nothing to the table.
+    It reads the existing history of any Iceberg table, whichever engine wrote it, and writes nothing to the table.
 
-    With --tower it asks a running tower which commits were refused for want of a declaration, of one table or of
-    all, and names the command that gives it.
+    With --tower it shows the commits that a running tower refused for lack of a declaration, to one table or to
+    all, and the command that makes the declaration.
 
     \b
     Example:
@@ -72,11 +72,14 @@ def advise_table(
     if table is None:
         raise UsageError("name a table, namespace.table; or ask a running tower about all of its tables: --tower")
     if contracts is not None and contracts.exists() and any(contracts.glob("*.y*ml")):
-        raise UsageError(f"{contracts} has contracts already, and they are not written over: name an empty folder")
+        raise UsageError(f"{contracts} has contracts already, which are not overwritten: name an empty folder")
     found = asyncio.run(_look(table, catalog, properties, storage, copied, branch, writer_key or None))
     if contracts is not None:
         if found.writers and not found.contracts:
-            raise UsageError(f"no contract can name {found.table} alone: '*' and '.' in names have a meaning there")
+            raise UsageError(
+                f"no contract can name {found.table} alone, since '*' and '.' have a meaning in contracts: rename it, "
+                "or leave out --contracts"
+            )
         with writing(contracts):
             contracts.mkdir(parents=True, exist_ok=True)
             for writer in found.writers:
@@ -89,9 +92,9 @@ def advise_table(
 
 def _advise_of_tower(table: str | None, uri: str, *, as_json: bool) -> None:
     if not re.match(r"https?://", uri):
-        raise UsageError(f"--tower asks a running tower, and {uri!r} is no address of one: --catalog http://host:port")
-    with connect(uri) as asked:
-        rows = asked.undeclared(table=table)
+        raise UsageError(f"--tower needs a running tower, and {uri!r} is not an address: --catalog http://host:port")
+    with connect(uri) as client:
+        rows = client.undeclared(table=table)
     if as_json:
         say(json.dumps({"undeclared": rows}))
     else:
@@ -150,7 +153,7 @@ def _show(found: Advice, contracts: Path | None) -> None:
             console.print(Text(f"and {counted(len(contested) - PARTITIONS_SHOWN, 'more partition')} (--json)", FAINT))
         console.print()
     if not found.commits:
-        console.print("The branch has no commits: there is nothing to go by")
+        console.print("The branch has no commits, so there is no advice")
         return
     if writer_key_hint := found.hint:
         console.print(writer_key_hint)
@@ -158,17 +161,15 @@ def _show(found: Advice, contracts: Path | None) -> None:
     if saved.counted:
         console.print(
             f"{counted(saved.lost_swaps, 'lost swap')} of {counted(saved.counted, 'commit')} whose clients count their "
-            "attempts: a tower rebases such commits itself"
+            "attempts: a tower rebases such commits"
         )
     if saved.counted < saved.swaps:
-        console.print(
-            f"Of {counted(saved.swaps - saved.counted, 'commit')} it is not known how often their clients had to try"
-        )
+        console.print(f"The attempts of {counted(saved.swaps - saved.counted, 'commit')} are not known")
     together = f"were commits within {GROUP_MS / 1000:g} s of each other one"
     console.print(f"{counted(saved.swaps, 'swap')} would have been {saved.grouped}, {together}")
     if saved.missing:
         console.print(
-            f"{counted(saved.missing, 'sequence number')} of no commit here: staged, rolled back, or another branch's"
+            f"{counted(saved.missing, 'sequence number')} without a commit here: staged, rolled back, or another branch"
         )
     if contracts is None:
         console.print(Text("--contracts FOLDER writes a first contract for each writer", FAINT))

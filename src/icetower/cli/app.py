@@ -43,15 +43,15 @@ COMMANDS = {
     "escalations": "escalations:escalations",
     "requests": "escalations:requests",
 }
-"""By its name, a module in this folder and what in it is the command, or a group of commands."""
+"""Name → the module in this package, and its function or group of commands."""
 
 
 TRACEBACK = "ICETOWER_TRACEBACK"
-"""The variable with which what nobody expected is shown whole."""
+"""The variable that makes unexpected errors print their traceback."""
 
 
 class _Commands(UserDict[str, Any]):
-    """Commands of a group by name. Each is imported when it's asked for: all of them together take a second."""
+    """Commands of a group by name. Each is imported when it is used: importing all takes a second."""
 
     def __getitem__(self, key: str) -> Any:
         found = self.data[key]
@@ -59,14 +59,14 @@ class _Commands(UserDict[str, Any]):
 
 
 class _Group(TyperGroup):
-    """The program itself: the commands whose names are one word."""
+    """The program itself: the commands with one-word names."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
         self.commands = _Commands({name: name for name in COMMANDS if " " not in name})
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """The names, without importing a command: a shell asks at every press of the tab key."""
+        """The names, without importing a command: a shell asks for them at every press of the tab key."""
         del ctx
         return list(self.commands.keys())
 
@@ -76,7 +76,7 @@ def _command(name: str) -> Any:
     found = getattr(import_module(f"icetower.cli.{module}"), called)
     word = name.rpartition(" ")[2]
     holder = typer.Typer(add_completion=False, rich_markup_mode=None)
-    holder.callback()(_nothing)  # with it, even a single command is one of a group
+    holder.callback()(_nothing)  # makes a group even of a single command
     if not isinstance(found, typer.Typer):
         holder.command(word)(found)
         return _group(holder).commands[word]
@@ -116,14 +116,14 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Say the version.")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     del version
 
 
 def main() -> None:
-    """Exit status: 0 done; 1 failed or refused; 2 used wrongly; 3, of some commands: something was found."""
+    """Exit status: 0 done; 1 failed or refused; 2 wrong usage; 3, of some commands: something was found."""
     try:
         app()
     except NotAuthenticated as error:
@@ -132,16 +132,16 @@ def main() -> None:
     except IcetowerError as error:
         fail(error.message)
         sys.exit(2 if isinstance(error, ConfigurationError | UsageError) else 1)
-    except BrokenPipeError:  # whoever read the output has gone, as `head` does
+    except BrokenPipeError:  # the reader of the output has ended, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except OSError as error:
         about = "" if error.filename is None else f"{error.filename}: "
-        fail(f"{about}{(error.strerror or str(error)).lower()}; check that it is there and may be read and written")
+        fail(f"{about}{(error.strerror or str(error)).lower()}; check that it exists and may be read and written")
         sys.exit(1)
     except Exception as error:
         if os.environ.get(TRACEBACK):
             raise
         first = (str(error).strip().splitlines() or [""])[0]
-        fail(f"an error of Icetower's own: {type(error).__name__}: {first}; {TRACEBACK}=1 shows where it comes from")
+        fail(f"an error of Icetower's own: {type(error).__name__}: {first}; {TRACEBACK}=1 shows its traceback")
         sys.exit(1)

@@ -1,4 +1,4 @@
-"""`icetower audit`: what the history of a table proves."""
+"""`icetower audit`: violations that the history of a table proves."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from icetower.iceberg.metadata import MAIN, ancestors
 from icetower.iceberg.validation import Level
 
 FOUND = 3
-"""Exit status where something is wrong."""
+"""Exit status if a violation was found."""
 
 _STYLES = {Verdict.DEFINITE: BAD, Verdict.POSSIBLE: AGAIN, Verdict.UNDETERMINABLE: FAINT}
 
@@ -47,25 +47,25 @@ def audit_table(
     table: Annotated[str, typer.Argument(help="namespace.table, or a metadata file: its path or URI.")],
     catalog: CatalogName = DEFAULT_CATALOG,
     properties: Properties = None,
-    branch: Annotated[str, typer.Option(help="The branch whose history is looked at.")] = MAIN,
+    branch: Annotated[str, typer.Option(help="The branch whose history is read.")] = MAIN,
     level: Annotated[
         Level, typer.Option(help="What it is held against: `snapshot` lets write skew pass.")
     ] = Level.SERIALIZABLE,
     checkpoint: Annotated[
-        Path | None, typer.Option(help="Go on where the last audit with this file ended, and keep where this one ends.")
+        Path | None, typer.Option(help="Continue where the last audit with this file ended, and record this one's end.")
     ] = None,
     whole: Annotated[
-        bool, typer.Option("--whole", help="Open all that was in the table before the first snapshot, too.")
+        bool, typer.Option("--whole", help="Also open everything that was in the table before the first snapshot.")
     ] = False,
     tower: Annotated[
         bool | None,
         typer.Option(
             "--tower/--no-tower",
-            help="Every commit must have come through a tower, or need not; else those after the first that has.",
+            help="Require every commit to come through a tower, or none; by default those after the first that did.",
         ),
     ] = None,
     content: Annotated[
-        bool, typer.Option("--content", help="Open delete files, and data files that carry row ids, for proof.")
+        bool, typer.Option("--content", help="Open delete files, and data files with row ids, for proof.")
     ] = False,
     html: Annotated[Path | None, typer.Option(help="Write a page with a timeline of the commits.")] = None,
     fail_on: Annotated[FailOn, typer.Option(help="What makes the exit status 3.")] = FailOn.DEFINITE,
@@ -78,8 +78,8 @@ def audit_table(
     It finds lost updates, rows that came back, files that are in the table twice, dropped deletes, and commits that
     no order explains.
 
-    Any Iceberg table, of whatever catalog; nothing is written to it. Exit status: 0 nothing is wrong; 3 something is
-    (--fail-on); 1 something failed; 2 used wrongly.
+    It reads any Iceberg table, of any catalog, and writes nothing to it. Exit status: 0 no violation; 3 a violation
+    (--fail-on); 1 an error; 2 wrong usage.
 
     \b
     Example:
@@ -87,7 +87,7 @@ def audit_table(
       icetower audit s3://bucket/t/metadata/v7.metadata.json --json
     """
     if level is Level.NONE:
-        raise UsageError("--level is snapshot or serializable: there is nothing to hold a history against otherwise")
+        raise UsageError("--level must be snapshot or serializable: without a level there is nothing to check")
     before = None if checkpoint is None else Checkpoint.kept(checkpoint)
     report, chain = asyncio.run(
         _audit(
@@ -109,7 +109,7 @@ def audit_table(
         _show(report, before if report.checked.resumed else None)
     after = Checkpoint.after(report, before)
     if checkpoint is not None and after is not None:
-        # At the end: what was found is told twice rather than never.
+        # At the end: findings are reported twice rather than never.
         with writing(checkpoint):
             after.keep(checkpoint)
     counted = {FailOn.DEFINITE: (Verdict.DEFINITE,), FailOn.POSSIBLE: (Verdict.DEFINITE, Verdict.POSSIBLE)}
@@ -126,7 +126,7 @@ async def _audit(
     options: Options,
     before: Checkpoint | None,
 ) -> tuple[Report, list[Mapping[str, Any]]]:
-    """What is found, and the branch's snapshots, oldest first, with those who wrote them."""
+    """The findings, and the branch's snapshots with their writers, oldest first."""
     place = await place_of(table, catalog, properties, storage, copied=copied)
     files = PlacedFiles(place)
     try:
@@ -140,7 +140,7 @@ async def _audit(
 
 
 def _resumable(place: Place, branch: str, before: Checkpoint) -> int | None:
-    """The snapshot to go on from; None where that is not possible any more."""
+    """The snapshot to continue from; None if that is no longer possible."""
     after = before.resume(place.head, branch)
     if after is None:
         warn(before.lost)

@@ -1,4 +1,4 @@
-"""`icetower commits` and `icetower bypasses`: what was tried at a running tower, and what went around it."""
+"""`icetower commits` and `icetower bypasses`: attempts to commit at a running tower, and commits that bypassed it."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ LIMIT_MAX = 1_000_000
 COLUMNS = ("at_ms", "principal", "table", "operation", "outcome", "rule", "partitions", "snapshots", "ms", "request_id")
 BYPASS_COLUMNS = ("noticed_ms", "committed_ms", "table", "snapshot-id", "operation", "written_by", "partitions")
 
-Limit = Annotated[int, typer.Option("--limit", "-n", min=1, max=LIMIT_MAX, help="At most so many, the newest.")]
+Limit = Annotated[int, typer.Option("--limit", "-n", min=1, max=LIMIT_MAX, help="The number of newest rows to show.")]
 
 
 def commits(
     refused: Annotated[
-        bool, typer.Option("--refused", help="Only what did not land: refused, in conflict, or not known.")
+        bool, typer.Option("--refused", help="Only attempts that were refused, in conflict, or of unknown outcome.")
     ] = False,
     agent: Annotated[
-        str | None, typer.Option(help="Only this principal's, or those of all principals of this contract.")
+        str | None, typer.Option(help="Only attempts of this principal, or of all principals of this contract.")
     ] = None,
-    table: Annotated[str | None, typer.Option(help="Only those to this table, namespace.table.")] = None,
+    table: Annotated[str | None, typer.Option(help="Only attempts on this table, namespace.table.")] = None,
     since: Annotated[
-        str | None, typer.Option(help="From when on: 2026-11-21T08:00Z, or how long ago: 90m, 2h, 1d.")
+        str | None, typer.Option(help="The earliest time: 2026-11-21T08:00Z, or how long ago: 90m, 2h, 1d.")
     ] = None,
     request: Annotated[
-        str | None, typer.Option(help="The id that an error or a log line names, or its beginning.")
+        str | None, typer.Option(help="The request id in an error or a log line, or its beginning.")
     ] = None,
     limit: Limit = 50,
     uri: Uri = DEFAULT_URI,
     as_json: Json = False,
 ) -> None:
-    """Show the newest attempts to commit, and reads and changes of tables that were refused.
+    """Show the newest attempts to commit, and refused reads and changes of tables.
 
-    Administrators see all attempts, agents their own. With --request the answer that its client got is shown, too.
+    Administrators see all attempts, agents their own. With --request it also shows the answer that the client got.
 
     \b
     Example:
@@ -75,7 +75,7 @@ def commits(
 
 
 def bypasses(limit: Limit = 50, uri: Uri = DEFAULT_URI, as_json: Json = False) -> None:
-    """Show commits that came to tables around the tower since it was started. For administrators.
+    """Show commits to tables that bypassed the tower since it was started. For administrators.
 
     `icetower audit` finds them in a table's history at any time.
 

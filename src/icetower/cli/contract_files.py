@@ -1,4 +1,4 @@
-"""Contracts in files: those that are there, and those that were there at a commit of git."""
+"""Contracts in files: the current ones, and those of a git commit."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ GIT_TIMEOUT_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file with a contract. `shown`: its path as it was given, which messages name."""
+    """A file with a contract. `shown`: its path in messages, as the user wrote it."""
 
     shown: str
     text: str
 
 
 def read_files(paths: Iterable[Path], *, may_be_gone: bool = False) -> list[File]:
-    """The files, and those of folders that end like YAML, hidden ones left out.
+    """The files, and the YAML files in folders, without hidden ones.
 
     Args:
-        may_be_gone: what is not there is passed over.
+        may_be_gone: skip paths that do not exist.
 
-    Raises `UsageError` for what cannot be read.
+    Raises `UsageError` for a file that cannot be read.
     """
     found: dict[str, File] = {}
     for path in paths:
@@ -37,7 +37,7 @@ def read_files(paths: Iterable[Path], *, may_be_gone: bool = False) -> list[File
             continue
         inner = _inside(path) if path.is_dir() else [path]
         if not inner and not may_be_gone:
-            raise UsageError(f"{path} holds no contract: no file that ends with {' or '.join(SUFFIXES)}")
+            raise UsageError(f"{path} has no contract: no file name in it ends with {' or '.join(SUFFIXES)}")
         for file in inner:
             found.setdefault(str(file), File(str(file), _read(file)))
     return list(found.values())
@@ -57,12 +57,12 @@ def _read(file: Path) -> str:
     try:
         return file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise UsageError(f"{file} cannot be read: {reason}") from error
 
 
 def written(files: Iterable[File]) -> tuple[list[Written], list[Finding]]:
-    """The contracts in files, and what is wrong with those that are none."""
+    """The contracts in files, and the findings about files that are not contracts."""
     contracts: list[Written] = []
     findings: list[Finding] = []
     for file in files:
@@ -77,14 +77,14 @@ def written(files: Iterable[File]) -> tuple[list[Written], list[Finding]]:
 
 
 def files_at(reference: str, paths: Sequence[Path]) -> list[File]:
-    """As `read_files`, as they were at a commit: those that have gone since are among them.
+    """Like `read_files`, at a git commit: files that were deleted since are included.
 
-    Raises `UsageError` where there is no git, no repository or no such commit, or a path lies outside of it.
+    Raises `UsageError` if there is no git, no repository or no such commit, or a path is outside the repository.
     """
-    top = Path(_git(["rev-parse", "--show-toplevel"], "this is no git repository").rstrip("\n"))
+    top = Path(_git(["rev-parse", "--show-toplevel"], "this is not a git repository").rstrip("\n"))
     commit = _git(
         ["rev-parse", "--verify", "--quiet", "--end-of-options", f"{reference}^{{commit}}"],
-        f"git knows no commit {reference!r}; in a clone that is shallow, fetch it first",
+        f"git knows no commit {reference!r}; in a shallow clone, fetch it first",
     ).strip()
     found: dict[str, File] = {}
     for path in paths:
@@ -100,19 +100,19 @@ def files_at(reference: str, paths: Sequence[Path]) -> list[File]:
 
 
 def _within(path: Path, top: Path) -> str:
-    """A path as git names it; the file itself need not be there."""
+    """A path relative to the repository; the file itself need not exist."""
     inner = os.path.relpath(os.path.realpath(path.parent) + f"/{path.name}", os.path.realpath(top))
     if inner == ".." or inner.startswith("../"):
-        raise UsageError(f"{path} lies outside the git repository {top}")
+        raise UsageError(f"{path} is outside the git repository {top}")
     return inner
 
 
 def _git(words: Sequence[str], problem: str) -> str:
-    """What git says, without a shell. Raises `UsageError` with the problem where it fails."""
+    """Git's output, without a shell. Raises `UsageError` with the problem if git fails."""
     environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
     try:
         done = subprocess.run(  # noqa: S603
-            ["git", *words],  # noqa: S607 - whichever git its user has
+            ["git", *words],  # noqa: S607 - the git on the user's path
             capture_output=True,
             check=False,
             env=environment,
@@ -125,6 +125,6 @@ def _git(words: Sequence[str], problem: str) -> str:
     except subprocess.TimeoutExpired as error:
         raise UsageError(f"git took longer than {GIT_TIMEOUT_S:g} s for `git {words[0]}`") from error
     except UnicodeDecodeError as error:
-        raise UsageError(f"{problem}: it is no UTF-8 text") from error
+        raise UsageError(f"{problem}: it is not UTF-8 text") from error
     said = done.stderr.decode(errors="replace").strip()
     raise UsageError(f"{problem}{f' ({said})' if said else ''}")

@@ -1,4 +1,4 @@
-"""What a running tower knows that contracts are held against: tables, their partitions, principals and contracts."""
+"""A running tower's state that contracts are checked against: tables, their partitions, principals and contracts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from icetower.storage.file_io import FileIOStorage
 
 TIMEOUT_S = 30.0
 MANIFESTS_MAX = 2_000
-"""Manifests of one table that are read to see which partitions hold rows."""
+"""The most manifests of one table that are read to find the partitions with rows."""
 SIDE_BY_SIDE = 16
 
 Partitions = list[tuple[PartitionSpec, tuple[Any, ...]]]
@@ -48,14 +48,14 @@ class Routes:
         self._http.close()
 
     def get(self, where: str, **parameters: str) -> JSON:
-        """The object at a path. Raises the `IcetowerError` of its status, `Unavailable` where there is no answer."""
+        """The object at a path. Raises the `IcetowerError` of its status, `Unavailable` if there is no answer."""
         response = self._answer("GET", where, params=parameters)
         try:
             answer: object = response.json()
         except ValueError:
             answer = None
         if not isinstance(answer, dict):
-            raise UpstreamFailed(f"{self.uri} answers GET {where} with no JSON object: is that a tower?")
+            raise UpstreamFailed(f"{self.uri} answers GET {where} without a JSON object: is that a tower?")
         return cast("JSON", answer)
 
     def post(self, where: str, body: JSON) -> None:
@@ -73,14 +73,16 @@ class Routes:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
-    """What is there.
+class TowerState:
+    """A tower's state.
 
     Attributes:
-        unread: why partitions of a table could not be read, by table.
-        nearby: tables that none of the contracts names, where one of them names a table that is not there.
-        principals: by contract, those that are bound to it and not revoked.
+        tables: the tables that the contracts name.
+        in_force: other agents' contracts that are in force.
+        principals: the principals that a contract binds and that are not revoked, by contract.
         names: all principals that are not revoked.
+        unread: why partitions of a table could not be read, by table.
+        nearby: tables that may have been meant if a contract names a table that does not exist.
     """
 
     tables: tuple[Found, ...]
@@ -91,11 +93,11 @@ class Known:
     nearby: frozenset[Identifier] = frozenset()
 
 
-def look(tower: Tower, token: str | None, contracts: Sequence[Written], *, partitions: bool) -> Known:
-    """Everything that some contracts are held against. Only administrators may see it all.
+def read_state(tower: Tower, token: str | None, contracts: Sequence[Written], *, partitions: bool) -> TowerState:
+    """The tower's state that some contracts are checked against. Only administrators may see all of it.
 
     Args:
-        partitions: also read the manifests of the tables, to see which partitions hold rows.
+        partitions: also read the manifests of the tables, to find the partitions with rows.
     """
     mine = {it.contract.name for it in contracts}
     in_force = tuple(
@@ -123,11 +125,11 @@ def look(tower: Tower, token: str | None, contracts: Sequence[Written], *, parti
             except (IcetowerError, OSError) as error:
                 unread[identifier] = str(error)
         tables.append(Found(identifier, part(answer, "metadata"), there))
-    return Known(tuple(tables), in_force, bound, frozenset(person["name"] for person in people), unread, nearby)
+    return TowerState(tuple(tables), in_force, bound, frozenset(person["name"] for person in people), unread, nearby)
 
 
 def _near(lake: Lake, pattern: Pattern) -> Iterator[Identifier]:
-    """Tables that may have been meant by a pattern that names none: its namespace's, and without a catalog's name."""
+    """Tables that a pattern without matches may have meant: its namespace's, also without a catalog's name."""
     shorter = without_catalog(pattern)
     for namespace in filter(None, (pattern.namespace, () if shorter is None else shorter.namespace)):
         yield from lake.matching(Pattern(namespace, "*"))
@@ -147,13 +149,13 @@ def _load(lake: Lake, patterns: Iterable[Pattern]) -> Mapping[Identifier, JSON]:
 
 
 async def _partitions(answer: JSON) -> Partitions:
-    """The partitions with live data files, of the table as it is."""
+    """The partitions with live data files in the table's current snapshot."""
     metadata = part(answer, "metadata")
     current = metadata.get("current-snapshot-id")
     snapshot = next((each for each in metadata.get("snapshots") or () if each["snapshot-id"] == current), None)
     if snapshot is None or "manifest-list" not in snapshot:
         return []
-    # A catalog may say how its storage is reached, but not which Python code is to be loaded for that.
+    # A catalog may configure access to its storage, but not the Python code that is loaded for it.
     config = {name: str(value) for name, value in part(answer, "config").items() if name != PY_IO_IMPL}
     storage = FileIOStorage(config)
     try:
@@ -179,7 +181,7 @@ async def _partitions(answer: JSON) -> Partitions:
 
 
 def _spec(metadata: JSON, spec_id: int) -> PartitionSpec | None:
-    """None where a column of it is gone altogether."""
+    """A partition spec; None if one of its columns no longer exists."""
     try:
         return spec_of(metadata, spec_id)
     except ValidationFailed:

@@ -1,4 +1,4 @@
-"""A contract to begin with: what is known is filled in, and the rest stands beside it as comments."""
+"""A first contract: the known fields are filled in, and the others are included as comments."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from icetower.errors import BadRequest, UsageError
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
-    """What its author knows already; empty where nothing was said."""
+class TemplateFields:
+    """The fields that the author has given; empty if not given."""
 
     agent: str
     tables: Sequence[str] = ()
@@ -25,47 +25,47 @@ class Wishes:
     escalation: str = ""
 
 
-def template(wishes: Wishes) -> str:
-    """The text of the contract. Raises `UsageError` where a wish is none that a contract can hold."""
-    given = {
-        "agent": wishes.agent,
-        "owner": _scalar(wishes.owner),
-        "tables": "\n" + "".join(_entry(table, wishes.operations) for table in wishes.tables or ("namespace.table",)),
-        "escalation": f"{{after_failures: 5, within: 10m, to: {_scalar(wishes.escalation)}}}",
+def template(author: TemplateFields) -> str:
+    """The text of the contract. Raises `UsageError` if a given field is invalid in a contract."""
+    values = {
+        "agent": author.agent,
+        "owner": _scalar(author.owner),
+        "tables": "\n" + "".join(_entry(table, author.operations) for table in author.tables or ("namespace.table",)),
+        "escalation": f"{{after_failures: 5, within: 10m, to: {_scalar(author.escalation)}}}",
     }
-    known = {"agent", "tables", *(name for name in ("owner", "escalation") if getattr(wishes, name))}
+    known = {"agent", "tables", *(name for name in ("owner", "escalation") if getattr(author, name))}
     text = f"""\
 # yaml-language-server: $schema={FILE_NAME}
-# The isolation contract of {wishes.agent}. It lies beside the agent's code, and is reviewed in the same pull request.
+# The isolation contract of {author.agent}. It lies beside the agent's code, and is reviewed in the same pull request.
 # `icetower contracts check` looks it through, and `icetower contracts apply` puts it in force. What is not granted here
 # is refused.
 version: {VERSION}
-{_lines(Contract, {name: given[name] for name in known})}"""
+{_lines(Contract, {name: values[name] for name in known})}"""
     try:
-        load(text, source=wishes.agent)
+        load(text, source=author.agent)
     except BadRequest as error:
-        raise UsageError(f"that makes no contract: {error.message}") from error
+        raise UsageError(f"this does not make a valid contract: {error.message}") from error
     return text
 
 
 def _entry(table: str, operations: Sequence[str]) -> str:
-    given = {"table": _scalar(table)}
+    values = {"table": _scalar(table)}
     if operations:
-        given["operations"] = f"[{', '.join(_scalar(operation) for operation in operations)}]"
-    first, *others = _lines(Rule, given).splitlines()
+        values["operations"] = f"[{', '.join(_scalar(operation) for operation in operations)}]"
+    first, *others = _lines(Rule, values).splitlines()
     return "".join([f"  - {first}\n", *(f"    {line}\n" for line in others)])
 
 
-def _lines(part: type[Part], given: Mapping[str, str]) -> str:
-    """The fields of a part: those that are given or go with every contract, and others as comments."""
+def _lines(part: type[Part], values: Mapping[str, str]) -> str:
+    """The fields of a part: those that are given or belong in every contract, and the others as comments."""
     text = ""
     for field in fields_of(part).values():
-        hint = field.hint or Hint(given.get(field.name, ""))
-        value = given.get(field.name, hint.value)
+        hint = field.hint or Hint(values.get(field.name, ""))
+        value = values.get(field.name, hint.value)
         if value:
             space, note = "" if value.startswith("\n") else " ", f" # {hint.note}" if hint.note else ""
             lines = f"{field.name}:{space}{value}{note}".rstrip("\n")
-            is_on = hint.on or field.name in given
+            is_on = hint.on or field.name in values
             text += hint.above + (lines if is_on else "# " + lines.replace("\n", "\n# ")) + "\n"
     return text
 

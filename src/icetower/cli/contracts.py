@@ -1,4 +1,4 @@
-"""`icetower contracts …`: from the first draft to what is in force, and back."""
+"""`icetower contracts …`: drafts, checks, applies, revokes and restores contracts."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import typer
 
 from icetower.agent import Tower
 from icetower.ambient import SystemAmbient
-from icetower.cli import contract_words as words
+from icetower.cli import contract_output as output
 from icetower.cli.contract_files import files_at, read_files, written
-from icetower.cli.contract_tables import Known, look
-from icetower.cli.contract_template import Wishes, template
-from icetower.cli.contract_words import Difference
+from icetower.cli.contract_output import Difference
+from icetower.cli.contract_tables import TowerState, read_state
+from icetower.cli.contract_template import TemplateFields, template
 from icetower.cli.registry import DEFAULT_URI, Json, Uri, connect, print_rows, token_for
 from icetower.cli.terminal import at_terminal, fail, say, warn
 from icetower.cli.times import time_text
@@ -33,7 +33,7 @@ Files = Annotated[list[Path], typer.Argument(help="Contracts in YAML, or folders
 Ignore = Annotated[
     list[str] | None, typer.Option(metavar="RULE", help="Leave findings of a rule out; may be repeated.")
 ]
-Message = Annotated[str | None, typer.Option("--message", "-m", help="Why; it is kept with the version.")]
+Message = Annotated[str | None, typer.Option("--message", "-m", help="The reason; it is kept with the version.")]
 
 
 # ── Before they are in force ─────────────────────────────────────────────────────────────────────────────────────────
@@ -43,16 +43,18 @@ Message = Annotated[str | None, typer.Option("--message", "-m", help="Why; it is
 def init(
     name: Annotated[str, typer.Argument(help="The agent.")],
     table: Annotated[list[str] | None, typer.Option(help="A table that it writes to; may be repeated.")] = None,
-    operations: Annotated[str, typer.Option(help="What it may do to them, by commas.")] = "append",
-    owner: Annotated[str | None, typer.Option(help="Who answers for it.")] = None,
-    escalation: Annotated[str | None, typer.Option(help="Whom to call: an address, or `Name <address>`.")] = None,
-    file: Annotated[Path | None, typer.Option(help="Where to write it.  [default: NAME.yaml]")] = None,
+    operations: Annotated[str, typer.Option(help="The operations that it may do, by commas.")] = "append",
+    owner: Annotated[str | None, typer.Option(help="The person or team responsible for it.")] = None,
+    escalation: Annotated[
+        str | None, typer.Option(help="Contact for failures: an address, or `Name <address>`.")
+    ] = None,
+    file: Annotated[Path | None, typer.Option(help="The file to write.  [default: NAME.yaml]")] = None,
 ) -> None:
     """Write a first contract for an agent.
 
-    The JSON Schema by which editors complete it is written beside it. Nothing is overwritten.
+    It also writes the JSON Schema with which editors complete contracts. Nothing is overwritten.
 
-    At a terminal it asks for what is not given.
+    At a terminal it asks for missing values.
 
     \b
     Example:
@@ -64,11 +66,13 @@ def init(
     if table is None and asks:
         table = [typer.prompt("Table that it writes to, with its namespace", default="namespace.table")]
     if owner is None and asks:
-        owner = typer.prompt("Who answers for it (address)", default="", show_default=False)
+        owner = typer.prompt("Who is responsible for it (address)", default="", show_default=False)
     if escalation is None and asks:
-        escalation = typer.prompt("Whom to call when it keeps failing (Name <address>)", default="", show_default=False)
+        escalation = typer.prompt(
+            "Who is notified when it keeps failing (Name <address>)", default="", show_default=False
+        )
     granted = tuple(operation for operation in operations.split(",") if operation)
-    text = template(Wishes(name, tuple(table or ()), granted, owner or "", escalation or ""))
+    text = template(TemplateFields(name, tuple(table or ()), granted, owner or "", escalation or ""))
     path = file or Path(f"{name}.yaml")
     try:
         with path.open("x", encoding="utf-8") as out:
@@ -77,10 +81,10 @@ def init(
         if not schema.exists():
             schema.write_text(schema_text(), encoding="utf-8")
     except FileExistsError as error:
-        raise UsageError(f"{path} is there already, and stays as it is; choose another with --file") from error
+        raise UsageError(f"{path} exists already, and was not changed; choose another with --file") from error
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {error.strerror}") from error
-    say(f"{path} is written; `icetower contracts check {path}` says what it lacks")
+    say(f"{path} is written; `icetower contracts check {path}` shows what it lacks")
 
 
 @contracts.command("schema")
@@ -98,13 +102,13 @@ def schema() -> None:
 def check(
     files: Files,
     uri: Annotated[
-        str | None, typer.Option(envvar="ICETOWER_URI", help="Hold them also against the tables of this tower.")
+        str | None, typer.Option(envvar="ICETOWER_URI", help="Also check them against the tables of this tower.")
     ] = None,
     against: Annotated[
-        str | None, typer.Option(metavar="REF", help="Say what has changed since this commit of git.")
+        str | None, typer.Option(metavar="REF", help="Show what has changed since this git commit.")
     ] = None,
     partitions: Annotated[
-        bool, typer.Option(help="With --uri: read the tables' manifests, to see which partitions hold rows.")
+        bool, typer.Option(help="With --uri: read the tables' manifests, to find the partitions with rows.")
     ] = True,
     annotations: Annotated[
         str | None, typer.Option(metavar="github", help="Also print findings as GitHub shows them in a pull request.")
@@ -115,12 +119,12 @@ def check(
 ) -> None:
     """Check contracts before they are applied.
 
-    It finds clauses that do not do what was meant, partitions that two agents own, and partitions that nobody owns.
+    It finds clauses that do not do what was meant, partitions that two agents own, and partitions without an owner.
 
-    Without --uri nothing but the files is looked at. With it (as an administrator, by ICETOWER_TOKEN) also whether
-    tables, columns and partitions are there, and the contracts in force of other agents.
+    Without --uri it only reads the files. With it (as an administrator, by ICETOWER_TOKEN) it also checks that tables,
+    columns and partitions exist, and compares with other agents' contracts in force.
 
-    Exit status: 0 no errors; 1 errors; 2 used wrongly.
+    Exit status: 0 no errors; 1 errors; 2 wrong usage.
 
     \b
     Example:
@@ -129,44 +133,46 @@ def check(
     """
     if annotations not in (None, "github"):
         raise UsageError(f"--annotations {annotations}: only github is known")
-    _known_rules(ignore)
+    _require_known_rules(ignore)
     given = read_files(files, may_be_gone=against is not None)
     differences: list[Difference] = []
     it, findings = written(given)
     if against is not None:
         differences = _since(against, files, it)
-    findings += _found(it, uri, partitions)
+    findings += _findings(it, uri, partitions)
     kept = [finding for finding in condensed(findings) if finding.rule not in (ignore or ())]
     if strict:
         kept = [_stricter(finding) for finding in kept]
     errors = sum(finding.severity is Severity.ERROR for finding in kept)
     if as_json:
-        found = [words.finding_json(finding) for finding in kept]
-        say(json.dumps({"findings": found, "changes": [words.difference_json(each) for each in differences]}, indent=2))
+        found = [output.finding_json(finding) for finding in kept]
+        say(
+            json.dumps({"findings": found, "changes": [output.difference_json(each) for each in differences]}, indent=2)
+        )
     else:
         if against is not None:
-            words.say_differences(differences, nothing=f"nothing has changed since {against}")
-        words.say_findings(kept)
+            output.say_differences(differences, nothing=f"nothing has changed since {against}")
+        output.say_findings(kept)
         if annotations is not None:
-            for command in words.github_commands(kept, differences, {file.shown for file in given}):
+            for command in output.github_commands(kept, differences, {file.shown for file in given}):
                 say(command)
     if errors:
         raise typer.Exit(1)
 
 
-def _known_rules(ignore: Sequence[str] | None) -> None:
+def _require_known_rules(ignore: Sequence[str] | None) -> None:
     if unknown := set(ignore or ()) - RULES.keys():
-        raise UsageError(f"--ignore {', '.join(sorted(unknown))}: there is no such rule; those are {', '.join(RULES)}")
+        raise UsageError(f"--ignore {', '.join(sorted(unknown))}: no such rule; the rules are {', '.join(RULES)}")
 
 
-def _require_sound(contracts: Sequence[Written], uri: str, ignore: Sequence[str] | None) -> None:
-    """Print what the review finds on standard error. Exits with 1 where that includes errors."""
-    found = condensed(_found(contracts, uri, partitions=False))
+def _require_valid(contracts: Sequence[Written], uri: str, ignore: Sequence[str] | None) -> None:
+    """Print the review's findings on standard error. Exits with 1 if there are errors."""
+    found = condensed(_findings(contracts, uri, partitions=False))
     kept = [each for each in found if each.rule not in (ignore or ()) and each.severity is not Severity.NOTE]
     for finding in kept:
         fail(f"{finding.place}: {finding.severity}: {finding.message} [{finding.rule}]")
     if errors := sorted({each.rule for each in kept if each.severity is Severity.ERROR}):
-        fail(f"nothing is put in force: mend the errors, or go over them with --ignore {' --ignore '.join(errors)}")
+        fail(f"nothing was put in force: correct the errors, or ignore them with --ignore {' --ignore '.join(errors)}")
         raise typer.Exit(1)
 
 
@@ -176,8 +182,8 @@ def _stricter(finding: Finding) -> Finding:
     return replace(finding, severity=Severity.ERROR)
 
 
-def _found(contracts: Sequence[Written], uri: str | None, partitions: bool) -> Iterator[Finding]:
-    """All that is to be said of some contracts, without a tower or with one."""
+def _findings(contracts: Sequence[Written], uri: str | None, partitions: bool) -> Iterator[Finding]:
+    """All findings about some contracts, with or without a tower."""
     now_ms = SystemAmbient().now_ms()
     if not uri:
         yield from review.alone(contracts, now_ms=now_ms)
@@ -185,7 +191,7 @@ def _found(contracts: Sequence[Written], uri: str | None, partitions: bool) -> I
     for it in contracts:
         yield from review.one(it, now_ms=now_ms)
     with connect(uri) as tower:
-        known = look(tower, token_for(uri), contracts, partitions=partitions)
+        known = read_state(tower, token_for(uri), contracts, partitions=partitions)
     there = [table.identifier for table in known.tables]
     yield from review.together(contracts, known.in_force, now_ms=now_ms, tables=there)
     for it in contracts:
@@ -194,20 +200,20 @@ def _found(contracts: Sequence[Written], uri: str | None, partitions: bool) -> I
     yield from _of_tables(contracts, known, now_ms)
 
 
-def _of_tables(contracts: Sequence[Written], known: Known, now_ms: int) -> Iterator[Finding]:
+def _of_tables(contracts: Sequence[Written], known: TowerState, now_ms: int) -> Iterator[Finding]:
     for table in known.tables:
         yield from references.of_table(table, contracts, known.in_force, now_ms=now_ms)
         if (why := known.unread.get(table.identifier)) is not None:
             it = next(it for it in contracts if it.contract.rules_for(table.identifier))
-            message = f"which partitions of {table.identifier} hold rows could not be read: {why}"
+            message = f"the partitions of {table.identifier} that have rows could not be read: {why}"
             yield it.found(Severity.NOTE, "gap.unread", message, "tables")
 
 
 def _since(reference: str, files: Sequence[Path], now: Sequence[Written]) -> list[Difference]:
-    """What has changed since a commit, contract by contract, whichever files they stand in."""
+    """The changes since a git commit, contract by contract, even if a contract has moved to another file."""
     before, unreadable = written(files_at(reference, files))
     for finding in unreadable:
-        warn(f"{finding.place} at {reference} is no contract, and is passed over: {finding.message}")
+        warn(f"{finding.place} at {reference} is not a contract, and is skipped: {finding.message}")
     old = {it.contract.name: it.contract for it in before}
     new = {it.contract.name: it for it in now}
     return [Difference.between(old.get(name), new.get(name), since=reference) for name in dict.fromkeys((*new, *old))]
@@ -227,9 +233,9 @@ def diff(files: Files, uri: Uri = DEFAULT_URI, as_json: Json = False) -> None:
     with connect(uri) as tower:
         differences = _against_force(tower, _read(files))
     if as_json:
-        say(json.dumps([words.difference_json(each) for each in differences], indent=2))
+        say(json.dumps([output.difference_json(each) for each in differences], indent=2))
     else:
-        words.say_differences(differences, nothing="nothing changes: all of it is in force")
+        output.say_differences(differences, nothing="nothing changes: all of it is in force")
 
 
 @contracts.command("apply")
@@ -241,7 +247,7 @@ def apply(
         list[str] | None,
         typer.Option(
             metavar="[NAME=]VERSION",
-            help="Only if this version is in force, 0 for none; may be repeated. By default: what was shown.",
+            help="Only if this version is in force, 0 for none; may be repeated. By default: the version shown.",
         ),
     ] = None,
     ignore: Ignore = None,
@@ -250,40 +256,40 @@ def apply(
 ) -> None:
     """Put contracts in force, all of them or none.
 
-    It shows what changes first; a contract that is unchanged keeps its version.
+    It shows the changes first; an unchanged contract keeps its version.
 
-    First they are checked against the tower, as by `contracts check`. Errors are refused: mend them, or name their rule
-    with --ignore. At a terminal it asks before it acts. What somebody else has changed since it was shown is not
-    overwritten.
+    First they are checked against the tower, as by `contracts check`. Contracts with errors are refused: correct them,
+    or name their rule with --ignore. At a terminal it asks before it acts. Changes that somebody else has made since
+    are not overwritten.
 
-    Exit status: 0 in force; 1 errors, or not agreed to; 2 used wrongly.
+    Exit status: 0 in force; 1 errors, or not confirmed; 2 wrong usage.
 
     \b
     Example:
       icetower contracts apply contracts/*.yaml --message 'new agent'
     """
-    _known_rules(ignore)
-    contracts_given = _read(files)
+    _require_known_rules(ignore)
+    proposed = _read(files)
     with connect(uri) as tower:
         newest = {version["name"]: version["version"] for version in tower.contracts()}
-        expected = {it.contract.name: newest.get(it.contract.name, 0) for it in contracts_given}
-        expected |= _expected(expect_version or (), [it.contract.name for it in contracts_given])
-        differences = _against_force(tower, contracts_given)
-        _require_sound(contracts_given, uri, ignore)
+        expected = {it.contract.name: newest.get(it.contract.name, 0) for it in proposed}
+        expected |= _expected(expect_version or (), [it.contract.name for it in proposed])
+        differences = _against_force(tower, proposed)
+        _require_valid(proposed, uri, ignore)
         if not as_json:
-            words.say_differences(differences, nothing="nothing changes: all of it is in force")
+            output.say_differences(differences, nothing="nothing changes: all of it is in force")
             if any(each.changes for each in differences) and not (yes or _agrees()):
                 fail("nothing was applied")
                 raise typer.Exit(1)
         done = tower.apply_contracts(
-            [it.text for it in contracts_given],
-            expected=[expected[it.contract.name] for it in contracts_given],
+            [it.text for it in proposed],
+            expected=[expected[it.contract.name] for it in proposed],
             message=message,
         )
     for warning in done["warnings"]:
         warn(warning)
     if as_json:
-        say(json.dumps(done | {"changes": [words.difference_json(each) for each in differences]}, indent=2))
+        say(json.dumps(done | {"changes": [output.difference_json(each) for each in differences]}, indent=2))
         return
     for applied in done["contracts"]:
         say(f"{applied['contract']}: version {applied['version']} is in force")
@@ -306,7 +312,7 @@ def _expected(given: Iterable[str], names: Sequence[str]) -> dict[str, int]:
 
 
 def _read(files: Sequence[Path]) -> list[Written]:
-    """Contracts that must all be some. Raises `UsageError` naming those that aren't."""
+    """Contracts that must all be valid. Raises `UsageError` naming those that aren't."""
     found, findings = written(read_files(files))
     if findings:
         raise UsageError("; ".join(f"{finding.place}: {finding.message}" for finding in findings))
@@ -396,17 +402,17 @@ def history(name: str, uri: Uri = DEFAULT_URI, as_json: Json = False) -> None:
     for version in versions:
         old, new = (None if each is None or each["text"] is None else _written(each) for each in (before, version))
         difference = Difference.between(None if old is None else old.contract, new)
-        rows.append(version | {"changes": [words.change_json(change) for change in difference.changes]})
+        rows.append(version | {"changes": [output.change_json(change) for change in difference.changes]})
         before = version
         if as_json:
             continue
         what = "revoked" if version["text"] is None else "applied"
         why = f": {version['message']}" if version["message"] else ""
-        words.line(
+        output.line(
             f"version {version['version']}, {what} {time_text(version['applied_ms'])} by {version['applied_by']}{why}"
         )
         for change in difference.changes:
-            words.line(f"  {words.sign(change)} {name} {change.words}")
+            output.line(f"  {output.sign(change)} {name} {change.words}")
     if as_json:
         say(json.dumps(rows, indent=2))
 
@@ -419,7 +425,7 @@ def _written(version: Any) -> Written:
 def revoke(name: str, uri: Uri = DEFAULT_URI, message: Message = None, as_json: Json = False) -> None:
     """End a contract, for all of its principals at once.
 
-    From their next request on they may do nothing, and their tokens are gone.
+    From their next request on they may do nothing, and their tokens are revoked.
 
     For administrators, and for principals that the contract's `revocation` names.
 
@@ -435,7 +441,9 @@ def revoke(name: str, uri: Uri = DEFAULT_URI, message: Message = None, as_json: 
 @contracts.command("restore")
 def restore(
     name: str,
-    version: Annotated[int | None, typer.Option(help="Which.  [default: the last one of a revoked contract]")] = None,
+    version: Annotated[
+        int | None, typer.Option(help="The version.  [default: the last one of a revoked contract]")
+    ] = None,
     uri: Uri = DEFAULT_URI,
     message: Message = None,
     ignore: Ignore = None,
@@ -451,11 +459,11 @@ def restore(
     Example:
       icetower contracts restore pricing_agent
     """
-    _known_rules(ignore)
+    _require_known_rules(ignore)
     with connect(uri) as tower:
         text = _to_restore(tower, name, version)
         if text is not None:
-            _require_sound([Written.read(text, f"{name}, the version to restore")], uri, ignore)
+            _require_valid([Written.read(text, f"{name}, the version to restore")], uri, ignore)
         done = tower.restore_contract(name, version, message=message)
     for warning in done["warnings"]:
         warn(warning)
@@ -463,7 +471,7 @@ def restore(
 
 
 def _to_restore(tower: Tower, name: str, version: int | None) -> str | None:
-    """The text that a restoration puts in force; None where there is none or it may not be read: the tower says why."""
+    """The text to be restored; None if there is none or it may not be read: then the tower's answer says why."""
     try:
         if version is not None:
             return tower.contract(name, version)["text"]

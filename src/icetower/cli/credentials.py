@@ -1,8 +1,8 @@
-"""Credentials of new principals: each in a file that only its owner can read, and never anywhere else.
+"""Credentials of new principals: each in a file that only its owner can read, and nowhere else.
 
-A catalog says a principal's secret once, in its answer to the request that creates it. So before the request goes out
-there is a file that shows that the answer is awaited; it names the attempt, which the principal's properties name, too.
-An answer that never came is known by it, and that principal alone may be given new credentials.
+A catalog returns a principal's secret once, in its answer to the request that creates it. So a file is written before
+the request is sent; it has the id of the attempt, which is also in the principal's properties. If the answer is lost,
+the file shows it, and only that principal may be given new credentials.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _AWAITED = ".awaited"
 
 
 class Credentials:
-    """A folder of them. Every method raises `ConfigurationError` where it cannot be read or written."""
+    """A folder of credentials. Every method raises `ConfigurationError` if the folder cannot be read or written."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -27,7 +27,7 @@ class Credentials:
         return self._folder / f"{principal}.json"
 
     def unanswered(self) -> Mapping[str, str]:
-        """Principal → the attempt whose answer never came."""
+        """Principal → the attempt whose answer was lost."""
         try:
             attempts = {
                 file.name.removesuffix(_AWAITED): file.read_text().strip() for file in self._folder.glob(f"*{_AWAITED}")
@@ -37,16 +37,16 @@ class Credentials:
             raise self._broken(error) from error
 
     def require_room(self, principal: str) -> None:
-        """Raises `AlreadyExists` where there are credentials for such a principal; they may be another catalog's."""
+        """Raises `AlreadyExists` if there are credentials for such a principal; they may be another catalog's."""
         if self.place(principal).exists():
             raise AlreadyExists(
-                f"{self.place(principal)} is there, but no principal {principal}; move the file away, or choose "
+                f"{self.place(principal)} exists, but there is no principal {principal}; move the file away, or choose "
                 "another folder with --credentials",
                 rule="grants.credentials",
             )
 
     def expect(self, principal: str, attempt: str) -> None:
-        """An answer with credentials may come from now on."""
+        """Record that an answer with credentials is awaited."""
         self.require_room(principal)
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -55,13 +55,13 @@ class Credentials:
             raise self._broken(error) from error
 
     def keep(self, principal: str, client_id: str, client_secret: str) -> Path:
-        """The answer came."""
+        """Store the credentials of the answer."""
         text = json.dumps({"principal": principal, "client_id": client_id, "client_secret": client_secret})
         place = self.place(principal)
         unfinished = place.with_suffix(".new")
         try:
             _write(unfinished, text + "\n")
-            os.link(unfinished, place)  # unlike a renaming, it replaces nothing
+            os.link(unfinished, place)  # unlike a rename, it replaces nothing
             unfinished.unlink()
         except OSError as error:
             raise self._broken(error) from error
@@ -69,7 +69,7 @@ class Credentials:
         return place
 
     def forget(self, principal: str) -> None:
-        """No answer will come."""
+        """Record that no answer is awaited any more."""
         self._awaited(principal).unlink(missing_ok=True)
 
     def _awaited(self, principal: str) -> Path:
@@ -84,7 +84,7 @@ class Credentials:
 
 
 def _write(path: Path, text: str) -> None:
-    """A new file in the place of any that is left from before, whoever may read that one."""
+    """Write a new file that only its owner can read; an old one at the path is deleted first."""
     path.unlink(missing_ok=True)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w") as file:

@@ -1,4 +1,4 @@
-"""`icetower tables …`: what the owner of a table declares about its writers, and which declarations are missed."""
+"""`icetower tables …`: a table owner's declarations about its writers, and the declarations that are missing."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ MERGES = (
     "inserts is an append, too, and two of them would then insert the same row twice"
 )
 MEANINGS: Mapping[str, str] = {
-    BLIND_APPENDS: f"stale appends go in, with nothing checked. {MERGES}",
+    BLIND_APPENDS: f"stale appends are rebased without a check. {MERGES}",
     LEVELS[0]: (
-        "stale row-level changes go in unless they touch what was written meanwhile: snapshot isolation. Two MERGEs "
-        "may then insert the same row twice"
+        "stale row-level changes are rebased unless they touch files that were written meanwhile: snapshot isolation. "
+        "Two MERGEs may then insert the same row twice"
     ),
-    STRICT: "no stale commit is rebased, whoever allows it",
+    STRICT: "no stale commit is rebased, regardless of other declarations",
 }
-"""What a property means that is set."""
+"""The meaning of each property once it is set."""
 
 tables = typer.Typer(help="Tables: what their owners declare about their writers.", no_args_is_help=True)
 
@@ -58,20 +58,20 @@ def set_declarations(
     ] = None,
     isolation: Annotated[
         Isolation | None,
-        typer.Option(help="What MERGE, UPDATE and DELETE are held to. Iceberg's own default is serializable."),
+        typer.Option(help="The isolation level of MERGE, UPDATE and DELETE. Iceberg's own default is serializable."),
     ] = None,
     strict: Annotated[
-        bool | None, typer.Option("--strict/--no-strict", help="Rebase nothing, whatever else is declared.")
+        bool | None, typer.Option("--strict/--no-strict", help="Rebase nothing, regardless of other declarations.")
     ] = None,
     uri: Uri = DEFAULT_URI,
     as_json: Json = False,
 ) -> None:
     """Declare what the server may rely on when a commit to a table is stale.
 
-    It sets properties of the table, and so it takes a principal that may alter all of it. A contract declares the same
-    for one agent alone: blind_appends, read_scope, isolation.
+    It sets properties of the table, so the principal must be allowed to alter all of it. A contract makes the same
+    declarations for one agent alone: blind_appends, read_scope, isolation.
 
-    An insert-only MERGE or upsert is an append, too: declare blind appends only where no writer runs these.
+    An insert-only MERGE or upsert is an append, too: declare blind appends only if no writer runs these.
 
     \b
     Example:
@@ -88,7 +88,7 @@ def set_declarations(
         wanted[STRICT] = "true" if strict else None
     if not wanted:
         raise UsageError(
-            "nothing to set: name --blind-appends, --isolation or --strict; `icetower tables show` has them"
+            "nothing to set: name --blind-appends, --isolation or --strict; `icetower tables show` shows their values"
         )
     identifier = Identifier.parse(table)
     with Routes(uri, token_for(uri)) as routes:
@@ -108,12 +108,12 @@ def set_declarations(
         if changed.get(name) is not None:
             say(f"From now on {meaning}.")
     if not changed:
-        say(f"{table} says so already")
+        say(f"{table} has these declarations already")
 
 
 @tables.command("show")
 def show_declarations(table: Table, uri: Uri = DEFAULT_URI, as_json: Json = False) -> None:
-    """Show what is declared for a table, and the commits that were refused for want of more.
+    """Show a table's declarations, and the commits that were refused for lack of others.
 
     \b
     Example:
@@ -137,9 +137,9 @@ def show_declarations(table: Table, uri: Uri = DEFAULT_URI, as_json: Json = Fals
 
 
 def print_undeclared(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Commits that were refused for want of a declaration, and how it is given."""
+    """Print the commits that were refused for lack of a declaration, and how it is made."""
     if not rows:
-        say("No commit was refused for want of a declaration since the tower was started")
+        say("No commit was refused for lack of a declaration since the tower was started")
         return
     print_rows([dict(row) for row in rows], UNDECLARED_COLUMNS, as_json=False)
     for declaration in Declaration:
@@ -158,12 +158,12 @@ _SPARED = {
         f"contract. {MERGES}."
     ),
     Declaration.SNAPSHOT_ISOLATION: (
-        "would have been compared with what was written meanwhile, and rebased if nothing touched the same files: "
-        "under snapshot isolation, which the table asks for (below), or read_scope: owned in the contract."
+        "would have been compared with the commits in between, and rebased if none touched the same files, under "
+        "snapshot isolation, which the table declares (below), or with read_scope: owned in the contract."
     ),
     Declaration.READ_SCOPE: (
-        "would have been compared with what was written meanwhile if it were known what they read: by read_scope: "
-        'owned in the contract, or the writer\'s own declaration (docs/protocol.md, "Saying what was read").'
+        "would have been compared with the commits in between if their reads were known: by read_scope: owned in the "
+        'contract, or the writer\'s own declaration (docs/protocol.md, "Saying what was read").'
     ),
 }
 
@@ -173,7 +173,7 @@ def _of(declaration: Declaration) -> dict[str, str | None]:
 
 
 def _commit(table: Identifier, metadata: Mapping[str, Any], changed: Mapping[str, str | None]) -> dict[str, Any]:
-    """The commit that sets and removes properties, of this very table and no other of its name."""
+    """The commit that sets and removes properties of this very table, not of a re-created one with its name."""
     kept = {name: value for name, value in changed.items() if value is not None}
     removed = [name for name, value in changed.items() if value is None]
     return {

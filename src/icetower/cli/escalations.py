@@ -1,4 +1,4 @@
-"""`icetower escalations …` and `icetower requests …`: what waits for a person, over a running tower's control API."""
+"""`icetower escalations …` and `icetower requests …`: decisions that people make, over a tower's control API."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from icetower.errors import UsageError
 escalations = typer.Typer(help="Escalations: agents that were stopped until a person looks.", no_args_is_help=True)
 requests = typer.Typer(help="Requests: agents that ask for partitions.", no_args_is_help=True)
 
-Id = Annotated[str, typer.Argument(help="As the list, the mail or the refusal has it, or how it begins.")]
-Closed = Annotated[bool, typer.Option("--all", help="Those that were closed, too.")]
-Note = Annotated[str, typer.Option("--note", help="What was found, and what was done.")]
+Id = Annotated[str, typer.Argument(help="The id from the list, the mail or the refusal, or its beginning.")]
+Closed = Annotated[bool, typer.Option("--all", help="Also show closed ones.")]
+Note = Annotated[str, typer.Option("--note", help="The findings and the remedy.")]
 
 LISTED_MAX = 1_000
 
@@ -34,37 +34,41 @@ def list_escalations(closed: Closed = False, uri: Uri = DEFAULT_URI, as_json: Js
     """
     with connect(uri) as tower:
         rows = tower.escalations(state=None if closed else "open")
-    rows = rows if as_json else [row | {"told": [_sent(delivery) for delivery in row["deliveries"]]} for row in rows]
-    print_rows(rows, ("id", "state", "principal", "table", "opened_ms", "contact", "told"), as_json)
+    rows = (
+        rows
+        if as_json
+        else [row | {"notified": [_delivery_text(delivery) for delivery in row["deliveries"]]} for row in rows]
+    )
+    print_rows(rows, ("id", "state", "principal", "table", "opened_ms", "contact", "notified"), as_json)
 
 
 @escalations.command("show")
 def show_escalation(id_: Id, uri: Uri = DEFAULT_URI, as_json: Json = False) -> None:
-    """Show who is stopped, where, since when and why.
+    """Show which agent is stopped on which table, since when and why.
 
-    And which people were notified.
+    It also shows the people notified.
 
     \b
     Example:
       icetower escalations show 7f3a
     """
     with connect(uri) as tower:
-        found = tower.escalation(_whole(id_, tower.escalations))
+        found = tower.escalation(_full_id(id_, tower.escalations))
     _show(found, as_json)
 
 
 @escalations.command("close")
 def close_escalation(id_: Id, note: Note, uri: Uri = DEFAULT_URI, as_json: Json = False) -> None:
-    """Let a stopped agent go on, from its next attempt on.
+    """Let a stopped agent continue, from its next attempt on.
 
     \b
     Example:
       icetower escalations close 7f3a --note 'fixed the filter'
     """
     with connect(uri) as tower:
-        done = tower.close_escalation(_whole(id_, tower.escalations), note)
-    said = f"{done['principal']} may commit to {done['table']} again"
-    say(json.dumps(done) if as_json else said)
+        done = tower.close_escalation(_full_id(id_, tower.escalations), note)
+    text = f"{done['principal']} may commit to {done['table']} again"
+    say(json.dumps(done) if as_json else text)
 
 
 @requests.command("list")
@@ -84,14 +88,14 @@ def list_requests(closed: Closed = False, uri: Uri = DEFAULT_URI, as_json: Json 
 
 @requests.command("show")
 def show_request(id_: Id, uri: Uri = DEFAULT_URI, as_json: Json = False) -> None:
-    """Show what is asked for, why, and the answer.
+    """Show a request, its reason, and the decision.
 
     \b
     Example:
       icetower requests show 41c0
     """
     with connect(uri) as tower:
-        found = tower.request(_whole(id_, tower.requests))
+        found = tower.request(_full_id(id_, tower.requests))
     _show(found, as_json)
 
 
@@ -99,14 +103,14 @@ def show_request(id_: Id, uri: Uri = DEFAULT_URI, as_json: Json = False) -> None
 def make_request(
     table: Annotated[str, typer.Argument(help="The table, with its namespace.")],
     operation: Annotated[list[str], typer.Option(help="Such as append; may be given several times.")],
-    reason: Annotated[str, typer.Option(help="A person will read it.")],
+    reason: Annotated[str, typer.Option(help="For the person who decides.")],
     partition: Annotated[
-        list[str] | None, typer.Option(help="As the refusal named it; may be given several times. None: all.")
+        list[str] | None, typer.Option(help="As the refusal names it; may be given several times. None: all.")
     ] = None,
     uri: Uri = DEFAULT_URI,
     as_json: Json = False,
 ) -> None:
-    """Ask the owner of your contract for partitions.
+    """Request partitions from the owner of your contract.
 
     \b
     Example:
@@ -122,13 +126,13 @@ def close_request(
     id_: Id,
     note: Note,
     granted: Annotated[bool, typer.Option("--granted", help="The contract was changed.")] = False,
-    denied: Annotated[bool, typer.Option("--denied", help="It stays as it is.")] = False,
+    denied: Annotated[bool, typer.Option("--denied", help="The contract was not changed.")] = False,
     uri: Uri = DEFAULT_URI,
     as_json: Json = False,
 ) -> None:
-    """Answer a request for partitions.
+    """Decide a request for partitions.
 
-    This changes no contract: apply the new one first.
+    This does not change the contract: apply the new one first.
 
     \b
     Example:
@@ -137,12 +141,12 @@ def close_request(
     if granted == denied:
         raise UsageError("write --granted or --denied, one of them")
     with connect(uri) as tower:
-        done = tower.close_request(_whole(id_, tower.requests), "granted" if granted else "denied", note)
+        done = tower.close_request(_full_id(id_, tower.requests), "granted" if granted else "denied", note)
     say(json.dumps(done) if as_json else f"request {done['id']} is {done['state']}")
 
 
-def _whole(id_: str, listing: Callable[..., list[dict[str, Any]]]) -> str:
-    """The id that begins like this. Raises `UsageError` where several do; an unknown one is told by the server."""
+def _full_id(id_: str, listing: Callable[..., list[dict[str, Any]]]) -> str:
+    """The id with this beginning. Raises `UsageError` if there are several; the server refuses an unknown one."""
     found = sorted({str(row["id"]) for row in listing(limit=LISTED_MAX) if str(row["id"]).startswith(id_)})
     if len(found) > 1 and id_ not in found:
         raise UsageError(f"{id_!r} is the beginning of {counted(len(found), 'id')}: {', '.join(found[:5])}; write more")
@@ -157,7 +161,7 @@ def _show(ticket: dict[str, Any], as_json: bool) -> None:
         if name == "failures":
             lines = [f"{time_text(failure['at_ms'])}  {failure['rule']}" for failure in value]
         elif name == "deliveries":
-            lines = [_sent(delivery) for delivery in value] or ["nobody was told"]
+            lines = [_delivery_text(delivery) for delivery in value] or ["nobody was notified"]
         elif isinstance(value, list):
             lines = [str(item) for item in value]
         else:
@@ -166,8 +170,8 @@ def _show(ticket: dict[str, Any], as_json: bool) -> None:
             say(f"{'' if position else name.removesuffix('_ms'):<15} {line}")
 
 
-def _sent(delivery: dict[str, Any]) -> str:
-    said = f"{delivery['way']} to {delivery['address']}: {delivery['state']}"
+def _delivery_text(delivery: dict[str, Any]) -> str:
+    text = f"{delivery['way']} to {delivery['address']}: {delivery['state']}"
     if delivery["fault"] is not None:
-        said += f" ({delivery['fault']}; {counted(delivery['attempts'], 'attempt')})"
-    return said
+        text += f" ({delivery['fault']}; {counted(delivery['attempts'], 'attempt')})"
+    return text

@@ -1,4 +1,4 @@
-"""Catalogs that `icetower init` can put a tower in front of: those that PyIceberg knows, and what is in them."""
+"""The catalogs that `icetower init` can put a tower in front of: those that PyIceberg knows, and their tables."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ POSTGRES = "postgresql+psycopg"
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A catalog that is configured.
+    """A configured catalog.
 
     Attributes:
         name: its name in PyIceberg's configuration, which is its name in the shared tables too.
         uri: as a SQLAlchemy URL.
-        storage: properties by which its files are reached.
+        storage: properties for access to its files.
     """
 
     name: str
@@ -54,7 +54,7 @@ def configured() -> tuple[list[Candidate], list[str]]:
 
 
 def normal_uri(uri: str) -> str:
-    """A SQLAlchemy URL by the drivers that a tower has, with an absolute path. Raises `ConfigurationError`."""
+    """A SQLAlchemy URL with a driver that a tower has, and an absolute path. Raises `ConfigurationError`."""
     try:
         url = make_url(uri)
     except ArgumentError as error:
@@ -70,7 +70,7 @@ def normal_uri(uri: str) -> str:
         url = url.set(drivername=POSTGRES)
     else:
         raise ConfigurationError(
-            f"{url.get_backend_name()} is no database for a catalog here; SQLite and PostgreSQL are",
+            f"a catalog in {url.get_backend_name()} is not supported; use SQLite or PostgreSQL",
             rule="configuration.database",
         )
     return url.render_as_string(hide_password=False)
@@ -87,14 +87,20 @@ def has_password(uri: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What is in a catalog's database: by catalog its number of tables, some names, and where one has its metadata."""
+    """The contents of a catalog's database.
+
+    Attributes:
+        counts: the number of tables, by catalog.
+        names: some tables' names, by catalog.
+        locations: the metadata location of one table, by catalog.
+    """
 
     counts: Mapping[str, int]
     names: Mapping[str, list[str]]
     locations: Mapping[str, str]
 
     def warehouse(self, catalog: str) -> str | None:
-        """Where the tables of a catalog lie, as far as the place of one of them tells."""
+        """The warehouse of a catalog, if the location of one of its tables shows it."""
         location, name = self.locations.get(catalog), self.names.get(catalog)
         if location is None or not name:
             return None
@@ -107,16 +113,16 @@ class Contents:
 
 
 def catalog_missing(uri: str, name: str, found: Contents) -> str | None:
-    """A warning where the database has tables of other catalogs alone; None where it has none, or some of this one."""
+    """A warning if the database only has tables of other catalogs; None if it has none, or some of this one."""
     if not found.counts or name in found.counts:
         return None
     return f"{shown(uri)} has no table of a catalog {name!r}; it has {', '.join(found.counts)}"
 
 
 def contents_for_serving(uri: str) -> Contents:
-    """What is in the database that `[upstream] uri` names; a SQLite file may be missing, since the server makes it.
+    """The contents of the database in `[upstream] uri`; a SQLite file may be missing, since the server creates it.
 
-    Raises `ConfigurationError` where it cannot be read.
+    Raises `ConfigurationError` if it cannot be read.
     """
     try:
         url = make_url(uri)
@@ -126,7 +132,7 @@ def contents_for_serving(uri: str) -> Contents:
         folder = Path(url.database or "").parent
         if url.database and not folder.is_dir():
             raise ConfigurationError(
-                f"the catalog's database {shown(uri)} cannot be opened: there is no folder {folder}; mend "
+                f"the catalog's database {shown(uri)} cannot be opened: there is no folder {folder}; correct "
                 "[upstream] uri",
                 rule="configuration.database",
             )
@@ -135,15 +141,15 @@ def contents_for_serving(uri: str) -> Contents:
 
 
 def contents(uri: str, *, setting: str = "--uri") -> Contents:
-    """What is in the database, which is only read. Raises `ConfigurationError` where it cannot be.
+    """The contents of the database, which is only read. Raises `ConfigurationError` if it cannot be.
 
     Args:
-        setting: where the address was given.
+        setting: the option or setting with the address, for messages.
     """
     url = make_url(uri)
     if url.get_backend_name() == "sqlite" and not Path(url.database or "").is_file():
         raise ConfigurationError(
-            f"there is no file {url.database}; check the path, or make a catalog of Icetower's own with --new",
+            f"there is no file {url.database}; check the path, or create a catalog of Icetower's own with --new",
             rule="configuration.database",
         )
     database = Database(uri)

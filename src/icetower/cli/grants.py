@@ -1,4 +1,4 @@
-"""`icetower contracts grants`: contracts as grants of a catalog that is there already (docs/grants.md)."""
+"""`icetower contracts grants`: puts contracts in force as grants of an existing catalog (docs/grants.md)."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from icetower.errors import IcetowerError, UsageError
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is to be done.
+    """The changes to make.
 
     Attributes:
-        settings: of tables.
-        missing: tables that contracts name and that are not there.
-        others: managed roles of contracts that are not given → their contract.
+        settings: properties of tables.
+        missing: tables that contracts name and that do not exist.
+        others: managed roles of contracts that were not given → their contract.
     """
 
     grants: Grants
@@ -47,14 +47,14 @@ def grants(
     files: Annotated[list[Path], typer.Argument(help="Contracts in YAML: all that share the catalog.")],
     catalog: Annotated[str, typer.Option(help="The catalog's name in Polaris.")],
     polaris: Annotated[
-        str, typer.Option(help="Where Polaris serves; with --dry-run it may be left out: the plan for an empty one.")
+        str, typer.Option(help="Polaris's address; with --dry-run it may be left out: the plan for an empty one.")
     ] = "",
     principal: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME=CONTRACT",
-            help="A principal and its contract; may be repeated. Without any, a contract's principal is called as its "
-            "agent is.",
+            help="A principal and its contract; may be repeated. Without any, each contract's principal has its "
+            "agent's name.",
         ),
     ] = None,
     by_namespace: Annotated[
@@ -65,7 +65,7 @@ def grants(
     ] = False,
     tables: Annotated[bool, typer.Option(help="Set the write settings on the tables, too.")] = True,
     catalog_uri: Annotated[
-        str, typer.Option(help="The catalog's Iceberg REST routes; POLARIS/api/catalog without it.")
+        str, typer.Option(help="The catalog's Iceberg REST routes; by default POLARIS/api/catalog.")
     ] = "",
     credentials: Annotated[Path, typer.Option(help="The folder for the credentials of new principals.")] = Path(
         ".icetower/polaris"
@@ -77,10 +77,10 @@ def grants(
 
     They become roles, principals, privileges and table properties.
 
-    What is there already stays; what managed roles have beyond the contracts is taken from them. ICETOWER_POLARIS_TOKEN
-    (a bearer token) or ICETOWER_POLARIS_CREDENTIAL (client-id:client-secret) says who asks.
+    Existing objects stay; privileges of managed roles beyond the contracts are revoked. The caller's credentials are in
+    ICETOWER_POLARIS_TOKEN (a bearer token) or ICETOWER_POLARIS_CREDENTIAL (client-id:client-secret).
 
-    Exit status: 0 all is in force, or a plan was shown; 1 something failed or waits; 2 used wrongly.
+    Exit status: 0 all is in force, or a plan was shown; 1 something failed or waits; 2 wrong usage.
 
     \b
     Example:
@@ -90,7 +90,7 @@ def grants(
     wanted = compile_grants(contracts, map(_binding, principal or ()), catalog=catalog, by_namespace=by_namespace)
     if not polaris:
         if not dry_run:
-            raise UsageError("say where Polaris serves with --polaris, or ask for a plan with --dry-run")
+            raise UsageError("give Polaris's address with --polaris, or ask for a plan with --dry-run")
         _show(Plan(wanted, requests_for(wanted, Found())), Outcome(), as_json)
         return
     kept, attempt = Credentials(credentials), SystemAmbient().uuid4()
@@ -118,7 +118,7 @@ def _read(file: Path) -> Contract:
     try:
         return load(file.read_text(), source=str(file))
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
         raise UsageError(f"{file} cannot be read: {reason}") from error
 
 
@@ -139,11 +139,11 @@ def _set(lake: Tables, settings: Iterable[Setting], outcome: Outcome) -> None:
         outcome.done += 1
 
 
-# ── What is said ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Output ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _finish(plan: Plan, outcome: Outcome, *, dry_run: bool, as_json: bool) -> None:
-    """Say how it ended. Raises what ended it early."""
+    """Print the outcome. Raises the error that ended it early."""
     total = len(plan.requests) + len(plan.settings)
     if as_json:
         _show(plan, outcome, as_json)
@@ -155,7 +155,7 @@ def _finish(plan: Plan, outcome: Outcome, *, dry_run: bool, as_json: bool) -> No
         say(f"{outcome.done} of {total} done")
     if outcome.error is not None:
         raise type(outcome.error)(
-            f"{outcome.error.message} ({outcome.done} of {total} done; the command, run again, goes on from there)",
+            f"{outcome.error.message} ({outcome.done} of {total} done; run the command again to continue from there)",
             rule=outcome.error.rule,
         )
     if not dry_run and (outcome.waiting or plan.missing):
@@ -171,9 +171,9 @@ def _show(plan: Plan, outcome: Outcome, as_json: bool) -> None:
         _table("To do", ("what", "request"), _rows(plan)) if _rows(plan) else "Nothing to do: all is in force."
     )
     for name, contract in plan.others.items():
-        console.print(f"{name} stays as it is: its contract {contract} is not given (--prune takes it away)")
+        console.print(f"{name} is not changed: its contract {contract} was not given (--prune deletes it)")
     for table in plan.missing:
-        console.print(f"{table} is not there yet: its properties wait")
+        console.print(f"{table} does not exist yet: its properties wait")
     remarks = [(remark.contract, remark.about, remark.words) for remark in plan.grants.remarks]
     console.print(_table("Not enforced there", ("contract", "about", "what"), remarks))
 

@@ -1,4 +1,4 @@
-"""`icetower init`: from an existing catalog to the configuration of a tower in front of it."""
+"""`icetower init`: writes the configuration of a tower in front of an existing catalog."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 
 @dataclass(frozen=True, slots=True)
 class _Chosen:
-    """The catalog that the tower will stand in front of; `None` as its place: one of Icetower's own."""
+    """The catalog that the tower will stand in front of; without a `candidate`, one of Icetower's own."""
 
     candidate: Candidate | None
     contents: Contents | None = None
@@ -48,19 +48,21 @@ def init(
             help="Database of the catalog: sqlite:////path/catalog.db or postgresql+psycopg://user@host/name."
         ),
     ] = None,
-    warehouse: Annotated[str | None, typer.Option(help="Where new tables go, such as s3://bucket/warehouse.")] = None,
+    warehouse: Annotated[
+        str | None, typer.Option(help="The location for new tables, such as s3://bucket/warehouse.")
+    ] = None,
     storage: Annotated[
         list[str] | None, typer.Option(help="Storage property, key=value (s3.endpoint=…); may be repeated.")
     ] = None,
     new: Annotated[
-        bool, typer.Option("--new", help="No existing catalog: an empty one in the data directory.")
+        bool, typer.Option("--new", help="Instead of an existing catalog: an empty one in the data directory.")
     ] = False,
     data: Annotated[Path, typer.Option(help="Data directory of the tower.")] = Path(".icetower"),
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on.", min=1, max=65535)] = 8181,
     config: Annotated[Path, typer.Option(help="File to write.")] = Path(CONFIG_FILE),
 ) -> None:
-    """Write the configuration of a tower in front of a catalog that is there. Nothing is overwritten.
+    """Write the configuration of a tower in front of an existing catalog. Nothing is overwritten.
 
     Without --uri it looks for a SQL catalog in PyIceberg's configuration (.pyiceberg.yaml, PYICEBERG_CATALOG__…). At a
     terminal it asks for what it cannot find.
@@ -71,14 +73,14 @@ def init(
       icetower init --uri sqlite:////data/catalog.db
     """
     if new and (uri or catalog):
-        raise UsageError("--new makes an empty catalog; leave out --uri and --catalog, or --new")
+        raise UsageError("--new creates an empty catalog; leave out --uri and --catalog, or --new")
     if config.exists():
-        raise UsageError(f"{config} is there already, and stays as it is; choose another file with --config")
+        raise UsageError(f"{config} exists already, and was not changed; choose another file with --config")
     chosen = _Chosen(None) if new else _choose(catalog, uri)
     given = pairs(storage or (), "--storage")
     text, secret = _written(chosen, warehouse, given, data.absolute(), host, port)
     _write(config, text)
-    _tell(chosen, config, data.absolute(), address(host, port), secret=secret)
+    _report(chosen, config, data.absolute(), address(host, port), secret=secret)
 
 
 def _choose(name: str | None, uri: str | None) -> _Chosen:
@@ -101,7 +103,7 @@ def _named(name: str | None, uri: str) -> Candidate:
 
 
 def _configured(name: str | None) -> Candidate | None:
-    """The catalog of PyIceberg's configuration, or what the person at the terminal says; None: one of our own."""
+    """The catalog of PyIceberg's configuration, or the one chosen at the terminal; None: one of Icetower's own."""
     found, others = configured()
     if name is not None:
         chosen = [each for each in found if each.name == name]
@@ -117,10 +119,10 @@ def _configured(name: str | None) -> Candidate | None:
             if found
             else "PyIceberg's configuration has no SQL catalog: give --uri and --catalog, or --new for an empty one"
         )
-    return _asked(found)
+    return _ask_catalog(found)
 
 
-def _asked(found: list[Candidate]) -> Candidate | None:
+def _ask_catalog(found: list[Candidate]) -> Candidate | None:
     for number, each in enumerate(found, 1):
         say(f"  {number}  {each.name}: {shown(each.uri)}")
     say("  or the database of another catalog (sqlite:////path/catalog.db, postgresql+psycopg://user@host/name)")
@@ -136,8 +138,8 @@ def _asked(found: list[Candidate]) -> Candidate | None:
 def _not_there(name: str, found: list[Candidate], others: list[str]) -> str:
     if name in others:
         return (
-            f"the catalog {name!r} of PyIceberg's configuration is no SQL catalog: a tower stands in front of SQLite "
-            "and PostgreSQL catalogs. Give the address of such a database with --uri"
+            f"the catalog {name!r} of PyIceberg's configuration is not a SQL catalog: a tower stands in front of "
+            "SQLite and PostgreSQL catalogs. Give the address of such a database with --uri"
         )
     known = ", ".join(each.name for each in found) or "none"
     return (
@@ -158,7 +160,7 @@ def _written(
     candidate = chosen.candidate
     reached = {**({} if candidate is None else candidate.storage), **storage}
     if candidate is not None:
-        place = warehouse or candidate.warehouse or _told_warehouse(chosen)
+        place = warehouse or candidate.warehouse or _warehouse_or_ask(chosen)
         lines += _section(
             "upstream", {"uri": candidate.uri, "catalog": candidate.name, "warehouse": _as_location(place)}
         )
@@ -170,18 +172,20 @@ def _written(
     return "\n".join(lines) + "\n", secret
 
 
-def _told_warehouse(chosen: _Chosen) -> str:
+def _warehouse_or_ask(chosen: _Chosen) -> str:
     assert chosen.candidate is not None
     known = None if chosen.contents is None else chosen.contents.warehouse(chosen.candidate.name)
     if known is not None:
         return known
     if not at_terminal():
-        raise UsageError("--warehouse is needed: where new tables go, such as s3://bucket/warehouse or /data/warehouse")
-    return typer.prompt("Where new tables go (s3://bucket/warehouse, or a folder)")
+        raise UsageError(
+            "--warehouse is needed: the location for new tables, such as s3://bucket/warehouse or /data/warehouse"
+        )
+    return typer.prompt("Location for new tables (s3://bucket/warehouse, or a folder)")
 
 
 def _as_location(place: str) -> str:
-    """A folder as a URI; not quoted, since Iceberg's readers take the characters of a location as they are."""
+    """A folder as a URI; not quoted, since Iceberg's readers use the characters of a location literally."""
     return place.rstrip("/") if _SCHEME.match(place) else f"file://{Path(place).absolute()}"
 
 
@@ -194,13 +198,13 @@ def _key(name: str) -> str:
 
 
 def _value(value: str | int) -> str:
-    # JSON's strings are TOML's, but for this one character.
+    # JSON's strings are TOML's, except for this one character.
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _write(path: Path, text: str) -> None:
     try:
-        # It may hold a password: readable by its owner only.
+        # It may have a password: readable by its owner only.
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(text)
@@ -208,7 +212,7 @@ def _write(path: Path, text: str) -> None:
         raise UsageError(f"{path} cannot be written: {error.strerror}") from error
 
 
-def _tell(chosen: _Chosen, config: Path, data: Path, uri: str, *, secret: bool) -> None:
+def _report(chosen: _Chosen, config: Path, data: Path, uri: str, *, secret: bool) -> None:
     if chosen.candidate is None:
         say(f"{config} is written: a new, empty catalog in {data}")
     else:

@@ -1,7 +1,7 @@
-"""Names that are typed: the principals that an agent's name stands for, and whether a tower knows a table.
+"""Resolves names that users type: the principals of an agent's name, and whether a tower has a table.
 
-An agent's name is a principal's, as logs and snapshots have it, or a contract's (`agent:` in its file), which binds
-one principal or several. A name that nobody knows must not read as "nothing happened".
+An agent's name is a principal's, as in logs and snapshots, or a contract's (`agent:` in its file), which binds one or
+more principals. An unknown name must not be reported as "nothing happened".
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from icetower.protocol.names import Identifier
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """What an agent's name stands for.
+    """The principals of an agent's name.
 
     Attributes:
-        principals: the names under which its commits are known; empty where the caller may see none of them.
-        doubt: why nobody knows the name; None for one that is known.
+        principals: the principals that its commits are recorded under; empty if the caller may see none of them.
+        doubt: why the name is unknown; None for a known one.
     """
 
     principals: tuple[str, ...]
@@ -33,7 +33,7 @@ class Named:
 
 
 def named(tower: Tower, name: str) -> Named:
-    """The principals that a name stands for. Raises the `IcetowerError` of a catalog that cannot be asked."""
+    """The principals of a name. Raises the `IcetowerError` of a catalog that cannot be queried."""
     try:
         records = tower.principals()
     except Forbidden:
@@ -42,7 +42,7 @@ def named(tower: Tower, name: str) -> Named:
     bound = tuple(sorted(each for each, contract in principals.items() if contract == name))
     if name in principals:
         if others := [each for each in bound if each != name]:
-            warn(f"{name} is a principal, and a contract that binds {series(others)}, too: this is about the principal")
+            warn(f"{name} is a principal, and also a contract that binds {series(others)}: the principal is used")
         return Named((name,))
     if bound:
         return Named(bound)
@@ -57,7 +57,7 @@ def _named_to_agents(tower: Tower, name: str) -> Named:
     own = str(me["principal"])
     if name in (own, me["contract"]):
         return Named((own,))
-    return Named((), f"only administrators see the principals and attempts of others, and this is {own}'s token")
+    return Named((), f"only administrators see the principals and attempts of others, and the token is {own}'s")
 
 
 def _near(name: str, known: Collection[str]) -> str:
@@ -66,7 +66,7 @@ def _near(name: str, known: Collection[str]) -> str:
 
 
 def require_agent(name: str, who: Named) -> None:
-    """Raises `NotFound` for a name that nobody knows; the caller has found nothing under it."""
+    """Raises `NotFound` for an unknown name; the caller has found nothing under it."""
     if who.doubt is not None:
         raise NotFound(f"nothing of {name} was found: {who.doubt}", rule="principal.exists")
 
@@ -75,7 +75,7 @@ def require_table(tower: Tower, uri: str, table: str) -> None:
     """Raises `NoSuchTable` for a table that neither the log nor the catalog has.
 
     Args:
-        table: as it was typed; the caller has found nothing of it.
+        table: the name as typed; the caller has found nothing about it.
     """
     if tower.commits(limit=1, table=table):
         return
@@ -90,4 +90,4 @@ def require_table(tower: Tower, uri: str, table: str) -> None:
             f"there is no table {table}, and the log has no attempt to write to one; name it as namespace.table"
         ) from error
     except IcetowerError:
-        return  # such as a table that the caller may not read: whether it is there is not the caller's to know
+        return  # such as a table that the caller may not read, and whose existence it may not learn

@@ -1,7 +1,7 @@
-"""The tables of a catalog through its Iceberg REST routes: which there are, and what they are.
+"""Lists and loads the tables of a catalog through its Iceberg REST routes.
 
-A plain client, and not PyIceberg's, whose calls have no time limit, and which asks for credentials to the storage of
-each table that it loads: who looks at metadata needs none.
+It does not use PyIceberg's client, whose calls have no time limit, and which requests storage credentials for each
+table that it loads: reading metadata needs none.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from icetower.errors import NotFound, UpstreamFailed
 from icetower.protocol.names import Identifier, Namespace, namespace_to_path
 
 LISTED_MAX = 100_000
-"""Tables, namespaces and pages that a catalog may list; more is an answer that does not end."""
+"""The most tables, namespaces and pages that a catalog may list; more is taken for an endless answer."""
 
 JSON = Mapping[str, Any]
 
@@ -34,7 +34,7 @@ class Lake:
     """The tables of one catalog.
 
     Args:
-        warehouse: the catalog's name, where the server has several.
+        warehouse: the catalog's name, if the server has several.
     """
 
     def __init__(self, http: Rest, warehouse: str | None = None) -> None:
@@ -49,11 +49,11 @@ class Lake:
         return f"{self._root}/namespaces/{namespace_to_path(table.namespace)}/tables/{quote(table.name, safe='')}"
 
     def load(self, table: Identifier) -> JSON:
-        """What the catalog says of a table: `metadata`, `config`, …. Raises `NotFound`."""
+        """The catalog's answer about a table: `metadata`, `config`, …. Raises `NotFound`."""
         return self._http.get(self.path(table))
 
     def matching(self, pattern: Pattern) -> Iterator[Identifier]:
-        """The tables that a pattern names; one that it names outright need not be there."""
+        """The tables that a pattern matches; a table that it names literally need not exist."""
         if pattern.last not in ("*", "**"):
             yield Identifier(pattern.namespace, pattern.last)
             return
@@ -63,7 +63,7 @@ class Lake:
                 yield Identifier(space, str(item["name"]))
 
     def _under(self, namespace: Namespace) -> Iterator[Namespace]:
-        """A namespace, and all under it."""
+        """A namespace, and all below it."""
         if namespace:
             yield namespace
         parent = {"parent": "\x1f".join(namespace)} if namespace else {}
@@ -71,7 +71,7 @@ class Lake:
             yield from self._under(tuple(map(str, levels)))
 
     def _listed(self, where: str, name: str, **parameters: str) -> Iterator[Any]:
-        """The items of a list that may come in pages; none where the namespace is not there."""
+        """The items of a list, which may have pages; none if the namespace does not exist."""
         page = parameters
         while True:
             try:
@@ -82,7 +82,10 @@ class Lake:
             items = cast("list[Any]", items) if isinstance(items, list) else []
             self._listed_count += len(items) + 1
             if self._listed_count > LISTED_MAX:
-                raise UpstreamFailed(f"{self._http.uri} lists no end of {name} at {where}", rule="catalog.tables")
+                raise UpstreamFailed(
+                    f"{self._http.uri} lists more than {LISTED_MAX:,} {name} at {where}: the list seems endless",
+                    rule="catalog.tables",
+                )
             yield from items
             token = answer.get("next-page-token")
             if not isinstance(token, str) or not token:

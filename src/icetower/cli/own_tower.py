@@ -1,7 +1,7 @@
-"""The tower of this machine, for commands without an address or a credential: where it serves, and its token.
+"""The address and token of this machine's tower, for commands without an address or a credential.
 
-The configuration says both: the file that ICETOWER_CONFIG names, or ./icetower.toml. Without one the tower is the one
-that `icetower serve` starts in this folder without any option.
+Both come from the configuration: the file in ICETOWER_CONFIG, or ./icetower.toml. Without a configuration, they are
+those of the tower that `icetower serve` starts in this folder without options.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - nothing is b
 
 @dataclass(frozen=True, slots=True)
 class OwnTower:
-    """Where the tower of this machine serves, and where its administrator's secret is."""
+    """The address of this machine's tower, and the file with its administrator's secret."""
 
     uri: str
     secret_file: Path
 
 
 def config_file() -> Path | None:
-    """The configuration of this machine's tower; None: there is none, and the defaults hold."""
+    """The configuration of this machine's tower; None: there is none, and the defaults apply."""
     named = os.environ.get(CONFIG_VARIABLE)
     if named:
         return Path(named)
@@ -47,7 +47,7 @@ def config_file() -> Path | None:
 
 
 def own_tower() -> OwnTower:
-    """Raises `ConfigurationError` where the configuration cannot be read."""
+    """This machine's tower. Raises `ConfigurationError` if the configuration cannot be read."""
     path = config_file()
     if path is None:
         return OwnTower(DEFAULT_URI, DEFAULT_DATA.absolute() / SECRET_NAME)
@@ -58,7 +58,7 @@ def own_tower() -> OwnTower:
 
 
 def address(host: str, port: int) -> str:
-    """The URI by which this machine reaches a server that listens there."""
+    """The URI at which this machine reaches a server that listens there."""
     host = _EVERYWHERE.get(host, host)
     return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
@@ -66,11 +66,11 @@ def address(host: str, port: int) -> str:
 def token_for(uri: str) -> str | None:
     """ICETOWER_TOKEN; without it, and only for a tower on this machine, the secret in its data directory.
 
-    Any address can be typed, and none but the tower itself may see its administrator's secret: it must prove first that
-    it has it (`registry.proof`).
+    A user can type any address, but only the tower itself may see its administrator's secret: so it must first prove
+    that it already has the secret (`registry.proof`).
     """
     token = os.environ.get(TOKEN_VARIABLE)
-    if token:  # one that is empty is not set, as in a pipeline without its secret
+    if token:  # an empty one counts as not set, as in a pipeline without its secret
         return token
     own = own_tower()
     if not _LOOPBACK.match(uri) and uri.rstrip("/") != own.uri:
@@ -83,7 +83,7 @@ def token_for(uri: str) -> str | None:
 
 
 def _proves_itself(uri: str, secret: str) -> bool:
-    """Whether what answers there has the secret already."""
+    """Whether the server at an address already has the secret."""
     there = urlsplit(uri)
     if there.scheme != "http" or there.hostname is None:
         return False
@@ -102,13 +102,13 @@ def _proves_itself(uri: str, secret: str) -> bool:
 
 
 def where_tokens_come_from() -> str:
-    """For somebody who was refused for want of a credential: which were looked for, and what was found."""
+    """The explanation for a caller without a valid credential: where tokens are searched, and what was found."""
     if os.environ.get(TOKEN_VARIABLE):
         return f"the token was taken from {TOKEN_VARIABLE}"
     file = own_tower().secret_file
     try:
         with file.open("rb"):
-            found = "was read, and is sent only to the tower of this machine, which proves that it has it"
+            found = "was read, and is sent only to this machine's tower, which must prove that it has the same secret"
     except FileNotFoundError:
         found = "does not exist"
     except OSError as error:

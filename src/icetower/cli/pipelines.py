@@ -1,4 +1,4 @@
-"""`icetower mediate` and `icetower orphans`: the PySpark jobs, run from a terminal or from cron."""
+"""`icetower mediate` and `icetower orphans`: PySpark jobs, run from a terminal or from cron."""
 
 from __future__ import annotations
 
@@ -28,38 +28,38 @@ if TYPE_CHECKING:
     from icetower.pipelines.wal_mediator import Mediation
 
 COLUMNS = ("batch", "read", "applied", "superseded", "duplicates", "rejected", "snapshot")
-"""Of the table that `mediate` prints."""
+"""The columns of the table that `mediate` prints."""
 
 
-@spark_errors("interrupted; what was committed stays, and the next run goes on from there")
+@spark_errors("interrupted; committed batches stay, and the next run continues from there")
 def mediate(
     wal: Annotated[str, typer.Option(help="The write-ahead log, namespace.table.")],
-    target: Annotated[str, typer.Option(help="The table that it goes to, namespace.table.")],
+    target: Annotated[str, typer.Option(help="The table that it is merged into, namespace.table.")],
     uri: Uri = DEFAULT_URI,
     contracts: Annotated[
         Path | None,
-        typer.Option(help="Folder of the agents' contracts; without it, an administrator's run takes those in force."),
+        typer.Option(help="Folder of the agents' contracts; without it, an administrator's run uses those in force."),
     ] = None,
     system: Annotated[str, typer.Option(help="Namespace of the mediator's logs.")] = "system",
     merge_keys: Annotated[str, typer.Option(help="Columns, by commas: upsert by them instead of inserting.")] = "",
     window_column: Annotated[
         str | None,
-        typer.Option(help="Timestamp column that bounds where duplicates are looked for."),
+        typer.Option(help="Timestamp column that limits where duplicates are searched."),
     ] = None,
     window_s: Annotated[int, typer.Option(help="With --window-column: how far back, in seconds.")] = 86400,
     reread: Annotated[
-        bool, typer.Option("--reread", help="Take the whole log where it cannot be read on from where it was left.")
+        bool, typer.Option("--reread", help="Take the whole log if it cannot be read from the end of the progress.")
     ] = False,
     order_by: Annotated[
         str | None,
-        typer.Option(help="With --merge-keys: column that orders versions of a row where the log lost their order."),
+        typer.Option(help="With --merge-keys: column that orders versions of a row if the log has lost their order."),
     ] = None,
     as_json: Json = False,
 ) -> None:
     """Apply a write-ahead log to its table, batch by batch.
 
-    Every row is judged by the contract of the agent that wrote it; duplicates are dropped by key. It may be killed at
-    any point and run again, and two at once are safe.
+    Every row is checked against the contract of the agent that wrote it; duplicates are dropped by key. It may be
+    killed at any point and run again, and two runs at once are safe.
 
     \b
     Example:
@@ -100,13 +100,13 @@ def mediate(
 
 
 def cells(done: Mediation) -> list[str]:
-    """A batch in the table that is printed: every row that was read is in one of the columns after `read`."""
+    """A batch's row in the printed table: every row that was read is counted in one of the columns after `read`."""
     counts = (done.read, done.applied, done.superseded, done.duplicates, done.rejected, done.committed_snapshot)
     return [str(each) for each in (done.batch, *counts)]
 
 
 def _contracts_of_the_tower(uri: str) -> dict[str, Contract]:
-    """Raises `Forbidden` for anybody but an administrator."""
+    """The contracts in force. Raises `Forbidden` unless the caller is an administrator."""
     try:
         return _contracts_in_force(uri)
     except Forbidden as error:
@@ -150,17 +150,18 @@ def orphans(
     tables: Annotated[list[str], typer.Argument(help="Tables, namespace.table.")],
     uri: Uri = DEFAULT_URI,
     older_than_s: Annotated[
-        float, typer.Option(help="Leave younger files out, where no contract says it: a writer may still be at work.")
+        float,
+        typer.Option(help="Leave out younger files, unless a contract sets the age: a writer may still be at work."),
     ] = 86400,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Delete nothing; say what would be deleted.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Delete nothing; show what would be deleted.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Find the files of tables that no metadata names.
+    """Find the files of tables that no metadata refers to.
 
-    It says who wrote them, as far as that is known.
+    It shows their writers, as far as they are known.
 
-    For an administrator they are deleted where the contract of whoever wrote them says `action: delete`, and reported
-    otherwise; for anybody else they are only reported. Exit status 1: one that should be deleted was kept.
+    For an administrator it deletes a file if its writer's contract has `action: delete`, and reports it otherwise; for
+    other callers it only reports. Exit status 1: a file that should be deleted was kept.
 
     \b
     Example:
@@ -172,7 +173,7 @@ def orphans(
 
     clauses = _clauses(uri)
     spark = _session("icetower-orphans", uri)
-    shown = Table("table", "file", "bytes", "modified", "agent", "what became of it")
+    shown = Table("table", "file", "bytes", "modified", "agent", "outcome")
     counts: Counter[Disposition] = Counter()
     size_bytes = 0
     try:
@@ -202,7 +203,7 @@ def orphans(
 
 
 def _clauses(uri: str) -> Clauses:
-    """What contracts in force say of orphans; nothing where the caller is no administrator."""
+    """The clauses about orphans of the contracts in force; none if the caller is not an administrator."""
     from icetower.pipelines.cleanup import NO_CLAUSES, Clauses
 
     with connect(uri) as tower:

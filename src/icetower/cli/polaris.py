@@ -1,4 +1,4 @@
-"""Apache Polaris over HTTP: what is there, and requests sent to it one by one."""
+"""Apache Polaris over HTTP: reads its roles and principals, and sends requests one by one."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ class Polaris:
     """JSON over HTTP to one server, as one caller.
 
     Args:
-        uri: without a path below, such as ``http://127.0.0.1:8181``.
-        token: bearer token; never said in errors.
+        uri: without a path, such as ``http://127.0.0.1:8181``.
+        token: bearer token; never in errors.
 
-    Every call raises the `IcetowerError` of its status; `Unavailable` where there is no answer, and `UpstreamFailed`
-    where it is not what was asked for: then the request may have been carried out.
+    Every call raises the `IcetowerError` of its status; `Unavailable` if there is no answer, and `UpstreamFailed` for
+    an unexpected answer: then the request may have been carried out.
     """
 
     def __init__(self, uri: str, token: str | None = None) -> None:
@@ -117,7 +117,7 @@ class Polaris:
                 rule="grants.polaris",
             ) from error
         if not response.is_success:
-            words, nothing_to_revoke = _said(response.content)
+            words, nothing_to_revoke = _explanation(response.content)
             kind = NotFound if nothing_to_revoke else _KINDS.get(response.status_code, UpstreamFailed)
             raise kind(
                 f"{self.uri} answers {response.status_code} to {method} {where}{words}"
@@ -136,14 +136,14 @@ class Polaris:
 
     def _strange(self, method: str, where: str) -> UpstreamFailed:
         return UpstreamFailed(
-            f"{self.uri} answers {method} {where} with something else than was asked for; is that Apache Polaris?",
+            f"{self.uri} gives an unexpected answer to {method} {where}; is that Apache Polaris?",
             rule="grants.polaris",
         )
 
     # -- lists ----------------------------------------------------------------------------------------------------
 
     def marks(self, where: str, name: str) -> Mapping[str, Mark]:
-        """A list of roles or principals: names → what their properties say."""
+        """A list of roles or principals: names → the marks in their properties."""
         return {item["name"]: Mark.of(item.get("properties") or {}) for item in self.objects(where, name, "name")}
 
     def objects(self, where: str, name: str, required: str) -> Sequence[JSON]:
@@ -158,23 +158,23 @@ class Polaris:
 
 
 def connect(uri: str) -> Polaris:
-    """Polaris as the caller whom the environment names. Raises `UsageError` where it names none."""
+    """A client of Polaris with the credentials in the environment. Raises `UsageError` if there are none."""
     token, credential = os.environ.get(TOKEN_VARIABLE), os.environ.get(CREDENTIAL_VARIABLE)
     if not token:
         if not credential or ":" not in credential:
             raise UsageError(
-                f"set {TOKEN_VARIABLE} to a bearer token, or {CREDENTIAL_VARIABLE} to client-id:client-secret, of "
-                "somebody who may manage roles in Polaris"
+                f"set {TOKEN_VARIABLE} to a bearer token, or {CREDENTIAL_VARIABLE} to client-id:client-secret, of a "
+                "principal that may manage roles in Polaris"
             )
         with Polaris(uri) as anonymous:
             token = anonymous.exchange(credential)
     return Polaris(uri, token)
 
 
-def _said(body: bytes) -> tuple[str, bool]:
-    """The explanation in an error's body, if there is one; and whether it is that there was nothing to revoke.
+def _explanation(body: bytes) -> tuple[str, bool]:
+    """The explanation in an error's body, if any; and whether it says that there was no grant to revoke.
 
-    Polaris answers 400 to that, and 404 where the role or what it is on is not there.
+    Polaris answers 400 in that case, and 404 if the role or the granted object does not exist.
     """
     try:
         error = json.loads(body)["error"]
@@ -184,11 +184,11 @@ def _said(body: bytes) -> tuple[str, bool]:
     return ": " + "".join(filter(str.isprintable, message))[:_SAID_CHARACTERS_MAX], kind == "GRANT_NOT_FOUND"
 
 
-# ── What is there ────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Reading ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def look(polaris: Polaris, grants: Grants) -> Found:
-    """What is in Polaris of the roles and principals in `grants`. Only asks."""
+    """The state in Polaris of the roles and principals in `grants`. Only reads."""
     catalog = grants.catalog
     catalog_roles = polaris.marks(path("catalogs", catalog, "catalog-roles"), "roles")
     principal_roles = polaris.marks(path("principal-roles"), "roles")
@@ -218,17 +218,18 @@ def look(polaris: Polaris, grants: Grants) -> Found:
     )
 
 
-# ── What is done ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Changing ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(slots=True)
 class Outcome:
-    """How far requests came.
+    """The outcome of requests.
 
     Attributes:
-        waiting: what could not be granted, since it is not there.
-        credentials: principal → the file that has its credentials.
-        error: what ended it early.
+        done: the number of requests carried out.
+        waiting: grants that could not be made, since their object does not exist.
+        credentials: principal → the file with its credentials.
+        error: the error that ended it early.
     """
 
     done: int = 0
@@ -241,10 +242,10 @@ def carry_out(polaris: Polaris, requests: Sequence[Request], credentials: Creden
     """Send `requests`, one after the other, until one fails.
 
     Args:
-        attempt: the one that the requests were made for.
+        attempt: the id of the attempt that the requests were built for.
 
     Raises:
-        AlreadyExists: new credentials would have no place; nothing was sent.
+        AlreadyExists: the file for new credentials exists already; nothing was sent.
     """
     for request in requests:
         if request.creates_principal:

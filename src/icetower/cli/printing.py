@@ -1,7 +1,7 @@
-"""Tables and texts for people. What may have to be copied, such as an id, a path or a rule, is never cut.
+"""Tables and texts for people. Text that may have to be copied, such as an id, a path or a rule, is never cut.
 
-At a terminal prose is wrapped to its width, and what is no prose goes beyond it if it must. Where the output is piped
-there is no width, so that each row and each paragraph is one line.
+At a terminal prose is wrapped to its width, and other text may exceed it. Piped output has no width: each row and each
+paragraph is one line.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from rich.table import Table
 from icetower.cli.terminal import harmless
 
 PIPED_COLUMNS = 100_000
-PROSE = frozenset({"message", "reason", "told", "what became of it", "title"})
+PROSE = frozenset({"message", "reason", "notified", "outcome", "title"})
 """Columns, by their titles, whose text may be wrapped."""
 _PROSE_COLUMNS_MIN = 24
 
 
 class SafeConsole(Console):
-    """A console for text that comes from tables and cases: what would command the terminal is left out.
+    """A console for text from tables and cases: characters that control the terminal are left out.
 
-    (It has no width, so that nothing moves.)
+    (They have no width, so the layout does not change.)
     """
 
     def __init__(self, **options: Any) -> None:

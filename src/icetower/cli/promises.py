@@ -1,4 +1,4 @@
-"""The contracts of those who write to a table, as its tower keeps them: what they declare about reads."""
+"""The declarations about reads in the contracts of a table's writers, from its tower."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from icetower.table.head import HeadState
 
 
 def promises_of(catalog: str, table: str, head: HeadState) -> Promises | None:
-    """Every version of the contracts of the table's writers; None where the catalog does not show them.
+    """Every version of the contracts of the table's writers; None if the catalog does not show them.
 
     Only a tower has contracts, and it shows other principals' contracts to administrators.
     """
@@ -32,7 +32,7 @@ def promises_of(catalog: str, table: str, head: HeadState) -> Promises | None:
 def _versions(tower: Tower, name: str) -> Sequence[Version]:
     try:
         history = tower.contract_history(name)
-    except IcetowerError:  # such as the administrators', which is no contract
+    except IcetowerError:  # such as the administrators', which is not a contract
         return ()
     history.sort(key=lambda each: each["version"])
     return [_version(each["applied_ms"], each["text"], name) for each in history]
@@ -41,5 +41,5 @@ def _versions(tower: Tower, name: str) -> Sequence[Version]:
 def _version(since_ms: int, text: str | None, name: str) -> Version:
     try:
         return Version(since_ms, None if text is None else load(text, source=f"contract {name}"))
-    except BadRequest:  # of an older edition of the language: it says nothing
+    except BadRequest:  # in an older version of the language: it declares nothing
         return Version(since_ms, None)

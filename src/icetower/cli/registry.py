@@ -1,4 +1,4 @@
-"""`icetower principals …`, thin, over the control API of a running tower; and what all such commands share."""
+"""`icetower principals …`, over the control API of a running tower; and the parts that all such commands share."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from icetower.cli.times import duration_s, time_text
 
 __all__ = ["DEFAULT_URI", "Json", "Uri", "connect", "own_uri", "principals", "print_rows", "time_text", "token_for"]
 
-principals = typer.Typer(help="Principals: who acts, and under which contract.", no_args_is_help=True)
+principals = typer.Typer(help="Principals: the identities of callers, and their contracts.", no_args_is_help=True)
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
 
 
 def own_uri(context: typer.Context, parameter: typer.CallbackParam, value: str) -> str:
-    """An address that nobody has given is that of this machine's tower."""
+    """Without an address from the user, that of this machine's tower."""
     source = context.get_parameter_source(parameter.name or "")
     if context.resilient_parsing or source is None or source.name != "DEFAULT":
         return value
@@ -33,13 +33,13 @@ def own_uri(context: typer.Context, parameter: typer.CallbackParam, value: str) 
 Uri = Annotated[
     str,
     typer.Option(
-        envvar="ICETOWER_URI", callback=own_uri, help=f"Where the tower serves; by default as ./{CONFIG_FILE} says."
+        envvar="ICETOWER_URI", callback=own_uri, help=f"The tower's address; by default the one in ./{CONFIG_FILE}."
     ),
 ]
 
 
 def connect(uri: str) -> Tower:
-    """A tower, as whoever `token_for` finds the token of."""
+    """A client of a tower, with the token that `token_for` finds."""
     return Tower(uri, token_for(uri))
 
 
@@ -50,9 +50,9 @@ def create_principal(
     uri: Uri = DEFAULT_URI,
     as_json: Json = False,
 ) -> None:
-    """Create a principal, and print its secret this once.
+    """Create a principal, and print its secret, which is shown only once.
 
-    The server keeps a hash of the secret only.
+    The server keeps only a hash of the secret.
 
     \b
     Example:
@@ -65,7 +65,7 @@ def create_principal(
 
 @principals.command("list")
 def list_principals(uri: Uri = DEFAULT_URI, as_json: Json = False) -> None:
-    """List all principals, the revoked ones included.
+    """List all principals, including revoked ones.
 
     \b
     Example:
@@ -80,14 +80,14 @@ def list_principals(uri: Uri = DEFAULT_URI, as_json: Json = False) -> None:
 def rotate_principal(
     name: str,
     grace: Annotated[
-        str, typer.Option(help="How long the old secret and its tokens stay good beside it, such as 2h or 7d.")
+        str, typer.Option(help="How long the old secret and its tokens stay valid, such as 2h or 7d.")
     ] = "0s",
     uri: Uri = DEFAULT_URI,
     as_json: Json = False,
 ) -> None:
-    """Give a principal a new secret, printed this once.
+    """Give a principal a new secret, which is printed only once.
 
-    The old one ends at once, or after --grace, so that running clients can be given the new one first.
+    The old one ends at once, or after --grace, so that running clients can get the new one first.
 
     \b
     Example:
@@ -113,13 +113,13 @@ def revoke_principal(name: str, uri: Uri = DEFAULT_URI) -> None:
 
 
 def print_rows(rows: list[dict[str, Any]], columns: tuple[str, ...], as_json: bool) -> None:
-    """A table on the terminal, or JSON."""
+    """Print rows as a table, or as JSON."""
     if as_json:
         say(json.dumps(rows))
         return
     table = Table(*(column.removesuffix("_ms").replace("_", " ") for column in columns))
     for row in rows:
-        # As text: what agents have written is no markup.
+        # As text: agents' texts must not be read as markup.
         table.add_row(*(Text(_cell(column, row[column])) for column in columns))
     show(table)
 

@@ -1,4 +1,4 @@
-"""`icetower revert`: takes back what one agent wrote, in one new commit, or says who has built on it."""
+"""`icetower revert`: takes back one agent's writes in one new commit, or names the commits that build on them."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ from icetower.revert.taking_back import Draft
 from icetower.storage.file_io import FileIOStorage
 
 REFUSED = 3
-"""Exit status where others have built on what the agent wrote."""
+"""Exit status if other commits build on the agent's writes."""
 ATTEMPTS_MAX = 5
 SHOWN_MAX = 20
-"""Commits that stand against it, on the terminal."""
+"""The most blocking commits that are shown on the terminal."""
 
 WAY_OUT = (
     "Commits that may have read it do not declare their reads. If you know that none of them used these rows, run the "
     "command again with --assume-unread. A writer declares its reads in the snapshot's summary (icetower.agent: "
-    "keyed(key, blind=True) or having_read), a contract by blind_appends or read_scope: owned. Contracts count where "
-    "an administrator runs this command."
+    "keyed(key, blind=True) or having_read), a contract by blind_appends or read_scope: owned. Contracts count if an "
+    "administrator runs this command."
 )
 COMMIT_TIMEOUT_S = 90.0
 
@@ -56,12 +56,12 @@ def revert(
     agent: Annotated[
         str, typer.Option(help="The principal, or the contract of the principals, whose commits are taken back.")
     ],
-    since: Annotated[str, typer.Option(help="From when on: 2026-11-21T08:00Z, or how long ago: 90m, 2h, 1d.")],
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")] = False,
+    since: Annotated[str, typer.Option(help="The earliest time: 2026-11-21T08:00Z, or how long ago: 90m, 2h, 1d.")],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and do nothing.")] = False,
     assume_unread: Annotated[
         bool,
         typer.Option(
-            "--assume-unread", help="Commits that don't say what they have read have not read what the agent wrote."
+            "--assume-unread", help="Assume that commits without declared reads have not read what the agent wrote."
         ),
     ] = False,
     catalog: CatalogName = DEFAULT_CATALOG,
@@ -72,27 +72,27 @@ def revert(
 ) -> None:
     """Take back what one agent wrote to a table.
 
-    What remains is what the others' commits have done, without it.
+    The result is the table with the other agents' commits alone.
 
-    One new commit; history stays as it is. Where another commit stands on what the agent wrote (replaced it, deleted
-    rows of it, or has read it), nothing is done, and the commit is named.
+    It makes one new commit; history is not changed. If another commit depends on the agent's writes (has replaced them,
+    deleted rows of them, or read them), nothing is done, and the commit is named.
 
-    At a terminal it shows what it would do and asks; elsewhere it does it at once.
+    At a terminal it shows what it would do and asks; otherwise it acts at once.
 
-    Exit status: 0 done, or nothing to do; 3 others have built on it; 1 something failed; 2 used wrongly.
+    Exit status: 0 done, or nothing to do; 3 other commits depend on it; 1 an error; 2 wrong usage.
 
     \b
     Example:
       icetower revert shop.sales --agent pricing-1 --since 2h --dry-run
     """
     if not re.match(r"https?://", catalog):
-        raise UsageError("a revert is committed through a REST catalog, such as a tower: name it by --catalog URI")
+        raise UsageError("a revert is committed through a REST catalog, such as a tower: name it with --catalog URI")
     asks = at_terminal() and not yes and not as_json
     since_when_ms = since_ms(since, SystemAmbient().now_ms())
     who = _named(catalog, agent)
     wanted = Wanted(agent, since_when_ms, branch, who.principals)
     done = asyncio.run(_Reverting(table, catalog, storage or [], wanted, assume_unread, dry_run, asks).run())
-    if done.nobody:
+    if done.no_commits:
         require_agent(agent, who)
     if as_json:
         say(json.dumps(done.to_json()))
@@ -103,30 +103,30 @@ def revert(
 
 
 def _named(catalog: str, agent: str) -> Named:
-    """The principals that the name stands for; a doubt where the catalog does not say which there are."""
+    """The principals of the name; with a doubt if the catalog does not list principals."""
     try:
         with Tower(catalog, token_for(catalog)) as tower:
             return named(tower, agent)
     except IcetowerError:
-        return Named((agent,), f"whether there is such a principal is not known, since {catalog} lists none")
+        return Named((agent,), f"it is not known whether there is such a principal, since {catalog} lists none")
 
 
-class _Done:
-    """What came of it."""
+class _Result:
+    """The result of a revert."""
 
     def __init__(self, wanted: Wanted, plan: Plan, assumed: bool, snapshot_id: int | None, dry_run: bool) -> None:
         self._wanted = wanted
         self._plan = plan
         self._snapshot_id = snapshot_id
         self._dry_run = dry_run
-        self._against = [each for each in plan.dependencies if each.certain or not assumed]
+        self._blocking = [each for each in plan.dependencies if each.certain or not assumed]
 
     @property
     def refused(self) -> bool:
-        return bool(self._against)
+        return bool(self._blocking)
 
     @property
-    def nobody(self) -> bool:
+    def no_commits(self) -> bool:
         """Whether the table has no commit of the agent since then."""
         return not self._plan.snapshots
 
@@ -155,7 +155,7 @@ class _Done:
     def show(self, *, planned: bool = False) -> None:
         console, plan = SafeConsole(), self._plan
         if not plan.snapshots:
-            console.print(f"{self._who} has committed nothing since then")
+            console.print(f"{self._who} has not committed since then")
             return
         console.print(f"{counted(len(plan.written), 'commit')} of {self._who}: {listed([*map(str, plan.written)])}")
         if plan.reverts:
@@ -172,24 +172,24 @@ class _Done:
                 )
         if self.refused:
             console.print(Text("Nothing is taken back:", BAD))
-            for each in self._against[:SHOWN_MAX]:
+            for each in self._blocking[:SHOWN_MAX]:
                 hanging(console, "  ·", Text(each.why))
-            if len(self._against) > SHOWN_MAX:
-                console.print(f"  · and {len(self._against) - SHOWN_MAX} more (--json lists them all)")
-            if not all(each.certain for each in self._against):
+            if len(self._blocking) > SHOWN_MAX:
+                console.print(f"  · and {len(self._blocking) - SHOWN_MAX} more (--json lists them all)")
+            if not all(each.certain for each in self._blocking):
                 console.print(WAY_OUT)
         elif plan.nothing:
             console.print("Nothing of it is left: there is nothing to take back")
         elif planned:
             return
         elif self._dry_run:
-            console.print(Text("Nothing stands against it. It was not committed (--dry-run)", FAINT))
+            console.print(Text("Nothing blocks it. It was not committed (--dry-run)", FAINT))
         else:
             console.print(Text(f"Taken back by snapshot {self._snapshot_id}", GOOD))
 
 
 class _Reverting:
-    """Plans on the head, and plans again where somebody else was faster."""
+    """Plans on the head, and plans again if another commit was faster."""
 
     def __init__(
         self, table: str, catalog: str, storage: list[str], wanted: Wanted, assumed: bool, dry_run: bool, asks: bool
@@ -202,30 +202,30 @@ class _Reverting:
         self._dry_run = dry_run
         self._asks = asks
 
-    async def run(self) -> _Done:
-        """Raises `IcetowerError`."""
+    async def run(self) -> _Result:
+        """Plan and commit. Raises `IcetowerError`."""
         for _ in range(ATTEMPTS_MAX):
             place = place_in_catalog(self._catalog, self._table, token_for(self._catalog), self._storage)
             try:
                 return await self._attempt(place)
-            except CommitConflict as lost:
-                warn(f"somebody else has committed meanwhile ({lost.rule}): planning again")
+            except CommitConflict as conflict:
+                warn(f"somebody else has committed meanwhile ({conflict.rule}): planning again")
         raise CommitConflict(
-            f"{self._table} is committed to faster than a revert can be planned: nothing was done; try again when its "
-            "writers are quieter",
+            f"{self._table} is committed to faster than a revert can be planned: nothing was done; try again when "
+            "there are fewer commits",
             rule="revert.attempts",
         )
 
-    async def _attempt(self, place: Place) -> _Done:
+    async def _attempt(self, place: Place) -> _Result:
         files = PlacedFiles(place)
         try:
             agent = Agent(place.head, files, self._wanted)
             plan = await agent.plan(promises_of(self._catalog, self._table, place.head))
-            stands = [each for each in plan.dependencies if each.certain or not self._assumed]
-            if stands or plan.nothing or self._dry_run:
-                return _Done(self._wanted, plan, self._assumed, None, self._dry_run)
+            blocking = [each for each in plan.dependencies if each.certain or not self._assumed]
+            if blocking or plan.nothing or self._dry_run:
+                return _Result(self._wanted, plan, self._assumed, None, self._dry_run)
             if self._asks:
-                _Done(self._wanted, plan, self._assumed, None, dry_run=False).show(planned=True)
+                _Result(self._wanted, plan, self._assumed, None, dry_run=False).show(planned=True)
                 if not typer.confirm("Take this back?"):
                     raise UsageError("nothing was taken back: the answer was no")
             ambient = SystemAmbient()
@@ -233,7 +233,7 @@ class _Reverting:
             naming = Naming(ambient.snapshot_id(), ambient.now_ms(), words, ambient.uuid4)
             draft = await agent.draft(plan, naming)
             await self._commit(place, draft)
-            return _Done(self._wanted, plan, self._assumed, draft.snapshot["snapshot-id"], self._dry_run)
+            return _Result(self._wanted, plan, self._assumed, draft.snapshot["snapshot-id"], self._dry_run)
         finally:
             await files.close()
 
@@ -245,7 +245,7 @@ class _Reverting:
                 with _Routes(self._catalog, token_for(self._catalog)) as routes:
                     routes.commit(self._table, draft)
             except (CommitStateUnknown, Unavailable, UpstreamFailed):
-                raise  # it may have landed, and then the table needs its files
+                raise  # it may be committed, and then the table needs its files
             except IcetowerError:
                 await storage.delete_many(draft.files)
                 raise
@@ -268,7 +268,7 @@ class _Routes:
         self._http.close()
 
     def get(self, where: str, **parameters: str) -> JSON:
-        """The object at a path. Raises the `IcetowerError` of its status, `Unavailable` where there is no answer."""
+        """The object at a path. Raises the `IcetowerError` of its status, `Unavailable` if there is no answer."""
         try:
             response = self._http.get(where, params=parameters)
         except httpx2.HTTPError as error:
@@ -278,7 +278,7 @@ class _Routes:
         return cast("JSON", response.json())
 
     def commit(self, table: str, draft: Draft) -> None:
-        """Send a commit. Raises the `IcetowerError` of its status; `CommitStateUnknown` where there is no answer."""
+        """Send a commit. Raises the `IcetowerError` of its status; `CommitStateUnknown` if there is no answer."""
         identifier = Identifier.parse(table)
         body = {
             "identifier": {"namespace": list(identifier.namespace), "name": identifier.name},
@@ -290,7 +290,7 @@ class _Routes:
             response = self._http.post(where, json=body, timeout=COMMIT_TIMEOUT_S)
         except httpx2.HTTPError as error:
             raise CommitStateUnknown(
-                f"{self.uri} gave no answer to the commit ({cause_of(error)}): look whether snapshot "
+                f"{self.uri} gave no answer to the commit ({cause_of(error)}): check whether snapshot "
                 f"{draft.snapshot['snapshot-id']} is in the table before trying again"
             ) from error
         if not response.is_success:

@@ -22,23 +22,23 @@ def serve(
     config: Annotated[
         Path | None,
         typer.Option(
-            help=f"Settings in TOML; the options here go before it.  [default: {CONFIG_VARIABLE}, or ./{CONFIG_FILE}]"
+            help=f"Settings in TOML; options override them.  [default: {CONFIG_VARIABLE}, or ./{CONFIG_FILE}]"
         ),
     ] = None,
     open_: Annotated[
-        bool, typer.Option("--open", help="Let callers without credentials in, as administrators. Loopback only.")
+        bool, typer.Option("--open", help="Admit callers without credentials as administrators. Loopback only.")
     ] = False,
     log_format: Annotated[
-        str | None, typer.Option(help="How log lines are written: logfmt or json.  [default: logfmt]")
+        str | None, typer.Option(help="Format of log lines: logfmt or json.  [default: logfmt]")
     ] = None,
     log_level: Annotated[
-        str | None, typer.Option(help="The least that is logged: info, warning or error.  [default: warning]")
+        str | None, typer.Option(help="The lowest level that is logged: info, warning or error.  [default: warning]")
     ] = None,
 ) -> None:
     """Serve the Iceberg REST catalog.
 
-    Without a configuration: an embedded catalog under ./.icetower, on port 8181. `icetower init` writes a configuration
-    for a catalog that is there. The first start writes the secret of the administrator to admin.token in the data
+    Without a configuration it serves an embedded catalog in ./.icetower, on port 8181. `icetower init` writes a
+    configuration for an existing catalog. The first start writes the administrator's secret to admin.token in the data
     directory.
 
     \b
@@ -60,7 +60,7 @@ def serve(
         log_level=log_level,
     )
     configure_logging(settings.server.log_format, settings.server.log_level)
-    if (uri := settings.upstream.uri) is not None:  # looked into before the data directory is made
+    if (uri := settings.upstream.uri) is not None:  # checked before the data directory is created
         warning = catalog_missing(uri, settings.upstream.catalog, contents_for_serving(uri))
         if warning is not None:
             warn(f"{warning} (see [upstream] catalog)")

@@ -1,4 +1,4 @@
-"""`icetower contracts shadow-report`: may a contract be enforced? What it would have refused, and what it can spare."""
+"""`icetower contracts shadow-report`: what a contract in shadow mode would have refused, and the retries it avoids."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ COLUMNS = ("principal", "about", "operation", "rule", "count", "first_ms", "last
 
 
 def shadow_report(
-    name: Annotated[str | None, typer.Argument(help="A contract, whatever its mode; else all in shadow mode.")] = None,
+    name: Annotated[str | None, typer.Argument(help="A contract in any mode; by default all in shadow mode.")] = None,
     earlier: Annotated[
-        bool, typer.Option("--all", help="What earlier versions of the contract would have refused, too.")
+        bool, typer.Option("--all", help="Also show what earlier versions of the contract would have refused.")
     ] = False,
     uri: Uri = DEFAULT_URI,
     as_json: Json = False,
 ) -> None:
     """Report what contracts in shadow mode would refuse.
 
-    For whom, how often and since when; and which retries rebasing has spared their agents, or would with one more
-    clause.
+    It shows principals, counts and times; and the retries that rebasing has saved the agents, or would save with one
+    more clause.
 
     \b
     Example:
@@ -58,7 +58,7 @@ def _say(report: Mapping[str, Any], *, earlier: bool) -> None:
     elif report["mode"] == "shadow":
         attempts = sum(sum(each["outcomes"].values()) for each in report["principals"])
         said = f"of {counted(attempts, 'attempt')} nothing would have been refused"
-        say(f"  {said if attempts else 'nothing was committed under it yet, so that nothing can be said'}")
+        say(f"  {said if attempts else 'nothing was committed under it yet, so there is nothing to report'}")
     hidden = sum(row["count"] for row in refusals) - sum(row["count"] for row in shown)
     if hidden:
         say(f"  earlier versions would have refused {hidden} more (--all)")

@@ -1,4 +1,4 @@
-"""What commands that run on Spark share: what they need, and Spark's errors in one line."""
+"""Shared by the commands that run on Spark: checks of their requirements, and Spark's errors in one line."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MESSAGE_CHARACTERS_MAX = 500
 
 
 def need_spark() -> None:
-    """Raises `ConfigurationError` where Spark or Java is missing, before Spark says so in fifty lines."""
+    """Raises `ConfigurationError` if Spark or Java is missing, before Spark reports it in fifty lines."""
     if importlib.util.find_spec("pyspark") is None:
         raise ConfigurationError("this command needs Spark: install icetower[spark]", rule="configuration.spark")
     home = os.environ.get("JAVA_HOME")
@@ -37,10 +37,10 @@ def need_spark() -> None:
 
 @contextmanager
 def spark_errors(interrupted: str) -> Generator[None]:
-    """What Spark or its JVM raises within is raised as `UpstreamFailed`, by its first line.
+    """Raise exceptions of Spark or its JVM as `UpstreamFailed`, with their first line.
 
     Args:
-        interrupted: what is said where Ctrl-C ends the command.
+        interrupted: the message if Ctrl-C ends the command.
     """
     with ended_by_interrupts(interrupted), _in_one_line():
         yield

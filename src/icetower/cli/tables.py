@@ -1,4 +1,4 @@
-"""Where a table is that a command names: a metadata file, a REST catalog, or any catalog that PyIceberg knows."""
+"""Finds the table that a command names: by a metadata file, in a REST catalog, or in any catalog of PyIceberg's."""
 
 from __future__ import annotations
 
@@ -41,18 +41,18 @@ StorageOptions = Annotated[
     list[str] | None, typer.Option("--storage", help="Storage property, key=value (s3.endpoint=…); may be repeated.")
 ]
 Copied = Annotated[
-    bool, typer.Option("--copied", help="The metadata folder is a copy: look for manifests beside the file.")
+    bool, typer.Option("--copied", help="The metadata folder is a copy: look for manifests in it, by name.")
 ]
 _METADATA_FILE = re.compile(r"\.metadata\.json(\.gz)?$|\.json$|\.gz\.metadata\.json$")
 
 
-def pairs(given: Iterable[str], option: str) -> dict[str, str]:
-    """``key=value``, several; ``key=env:NAME`` takes the value from the environment, where no other user sees it.
+def pairs(texts: Iterable[str], option: str) -> dict[str, str]:
+    """Several ``key=value``; ``key=env:NAME`` takes the value from the environment, where no other user sees it.
 
     Raises `UsageError`, which doesn't show the value: it may be a secret.
     """
     found: dict[str, str] = {}
-    for each in given:
+    for each in texts:
         key, equals, value = each.partition("=")
         if not key or not equals:
             raise UsageError(f"{option} has a property without `=` (it may be a secret, and is not shown): key=value")
@@ -63,23 +63,23 @@ def pairs(given: Iterable[str], option: str) -> dict[str, str]:
 async def place_of(
     table: str, catalog: str, properties: Sequence[str] | None, storage: Sequence[str] | None, *, copied: bool = False
 ) -> Place:
-    """Where a table is.
+    """A table's metadata, and access to its files.
 
     Args:
         table: ``namespace.table`` of a catalog, or the path or URI of a metadata file.
 
     Raises:
-        UsageError: what was typed contradicts itself.
-        NoSuchTable, NotAuthenticated, Unavailable, UpstreamFailed, BadRequest: the catalog or the file says so.
+        UsageError: the arguments contradict each other.
+        NoSuchTable, NotAuthenticated, Unavailable, UpstreamFailed, BadRequest: by the catalog or the file.
     """
     reached = pairs(storage or (), "--storage")
-    asked = pairs(properties or (), "--property")
+    given_properties = pairs(properties or (), "--property")
     if _METADATA_FILE.search(table):
         return await place_of_metadata(table, reached, copied=copied)
     if copied:
-        raise UsageError("--copied is for a metadata file, and a table of a catalog is where it says")
-    if asked or not re.match(r"https?://", catalog):
-        location, known = _in_pyiceberg(table, DEFAULT_NAME if _is_uri(catalog) else catalog, asked)
+        raise UsageError("--copied is for a metadata file; leave it out for a table of a catalog")
+    if given_properties or not re.match(r"https?://", catalog):
+        location, known = _in_pyiceberg(table, DEFAULT_NAME if _is_uri(catalog) else catalog, given_properties)
         return await place_of_metadata(location, {**known, **reached}, copied=False)
     return place_in_catalog(catalog, table, token_for(catalog), reached)
 
@@ -93,13 +93,13 @@ def _is_uri(catalog: str) -> bool:
 
 
 def _in_pyiceberg(table: str, catalog: str, properties: Mapping[str, str]) -> tuple[str, dict[str, str]]:
-    """The metadata file of a table of a PyIceberg catalog, and how the catalog reaches its storage."""
+    """The metadata file of a table of a PyIceberg catalog, and the catalog's storage properties."""
     _require_files(catalog, properties)
     try:
-        # A catalog is read here: its tables are not made where they are missing.
+        # The catalog is only read: its own tables are not created if they are missing.
         opened = load_catalog(catalog, **{"init_catalog_tables": "false", **properties})
     except Exception as error:
-        # Every catalog has an error tree of its own, and their texts may quote credentials.
+        # Every catalog has exceptions of its own, and their texts may quote credentials.
         raise ConfigurationError(
             f"PyIceberg cannot open the catalog {catalog!r} ({_cause(error)}): give its URI, or its properties "
             "(--property type=… --property uri=…), or configure it in .pyiceberg.yaml"
@@ -109,7 +109,7 @@ def _in_pyiceberg(table: str, catalog: str, properties: Mapping[str, str]) -> tu
         loaded = opened.load_table(table)
     except (NoSuchTableError, NoSuchNamespaceError, NoSuchIdentifierError) as error:
         raise NoSuchTable(
-            f"the catalog {catalog!r} has no table {table}; write namespace.table as the catalog has it",
+            f"the catalog {catalog!r} has no table {table}; write namespace.table as in the catalog",
             rule="table.exists",
         ) from error
     except IcetowerError:
@@ -122,12 +122,12 @@ def _in_pyiceberg(table: str, catalog: str, properties: Mapping[str, str]) -> tu
         ) from error
     io: dict[str, Any] = dict(loaded.io.properties)
     known = {key: str(value) for key, value in {**opened.properties, **io}.items()}
-    # A catalog may say how its storage is reached, but not which Python code is to be loaded for that.
+    # A catalog may configure access to its storage, but not the Python code that is loaded for it.
     return loaded.metadata_location, {key: value for key, value in known.items() if not is_code(key)}
 
 
 def _choose_no_code(opened: Catalog) -> None:
-    """Neither a table's properties nor a REST catalog's answer name the code that is loaded here (trap S8)."""
+    """Ignore code names in a table's properties and in a REST catalog's answers when files are opened (trap S8)."""
     load = opened._load_file_io  # pyright: ignore[reportPrivateUsage]  # every catalog's only way to a table's files
 
     def harmless(properties: Mapping[str, Any] | None = None, location: str | None = None) -> FileIO:
@@ -137,10 +137,10 @@ def _choose_no_code(opened: Catalog) -> None:
 
 
 def _require_files(catalog: str, properties: Mapping[str, str]) -> None:
-    """Raises `ConfigurationError` for a SQLite database that is not there: opening it would make an empty one."""
+    """Raises `ConfigurationError` for a SQLite database that does not exist: opening it would create an empty one."""
     try:
         configured = Config().get_catalog_config(catalog)
-    except Exception:  # noqa: BLE001 - a configuration that makes no sense is told when the catalog is opened
+    except Exception:  # noqa: BLE001 - an invalid configuration is reported when the catalog is opened
         configured = None
     uri = str({**(configured or {}), **properties}.get("uri", ""))
     if not uri.startswith("sqlite:"):
@@ -156,7 +156,7 @@ def _require_files(catalog: str, properties: Mapping[str, str]) -> None:
 
 
 def _cause(error: BaseException) -> str:
-    """Why a catalog failed, without a text of its own, which may quote credentials."""
+    """Why a catalog failed, without the exception's text, which may quote credentials."""
     if type(error).__module__.startswith(("requests", "urllib3", "socket", "ssl")) or isinstance(error, OSError):
         return cause_of(error)
     if isinstance(error, DBAPIError):
@@ -165,7 +165,7 @@ def _cause(error: BaseException) -> str:
 
 
 class PlacedFiles:
-    """The files of a table through its storage; in a copied folder by their names alone."""
+    """The files of a table, read through its storage; in a copied folder by their names alone."""
 
     def __init__(self, place: Place) -> None:
         self._files = FileIOStorage(place.storage)

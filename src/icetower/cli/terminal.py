@@ -1,4 +1,4 @@
-"""What commands say to people: results on standard output, everything else on standard error."""
+"""Output of commands: results on standard output, everything else on standard error."""
 
 from __future__ import annotations
 
@@ -15,28 +15,26 @@ _COMMANDS = dict.fromkeys((*_CONTROLS, *_DIRECTIONS))
 
 
 def at_terminal() -> bool:
-    """Whether there is somebody who can be asked."""
+    """Whether a person can be asked."""
     return sys.stdin.isatty() and sys.stdout.isatty()
 
 
 @contextmanager
 def writing(path: Path) -> Generator[None]:
-    """While a file that somebody asked for is written. Raises `UsageError` where that is not possible."""
+    """Around writing a file that the user asked for. Raises `UsageError` if that is not possible."""
     try:
         yield
     except OSError as error:
-        raise UsageError(
-            f"{path} cannot be written: {error.strerror}; name a place in a folder that is there"
-        ) from error
+        raise UsageError(f"{path} cannot be written: {error.strerror}; name a file in an existing folder") from error
 
 
 def harmless(text: str) -> str:
-    """Text without what would command a terminal, or turn the order of what is read. (It has no width.)"""
+    """Text without characters that control a terminal or change the reading direction. (They have no width.)"""
     return text.translate(_COMMANDS)
 
 
 def say(text: str) -> None:
-    """A line of the result; flushed, since others may be waiting for it."""
+    """Print a line of the result; flushed, since another process may be waiting for it."""
     sys.stdout.write(harmless(text) + "\n")
     sys.stdout.flush()
 

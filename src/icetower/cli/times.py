@@ -20,7 +20,7 @@ def since_ms(text: str, now_ms: int) -> int:
         at = datetime.fromisoformat(text)
     except (ValueError, OverflowError) as error:
         raise UsageError(
-            f"--since {text!r} is no time: write 2026-11-21T08:00Z, or how long ago: 90m, 2h, 1d"
+            f"--since {text!r} is not a time: write 2026-11-21T08:00Z, or how long ago: 90m, 2h, 1d"
         ) from error
     return int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1_000)
 
@@ -29,7 +29,7 @@ def duration_s(text: str, option: str) -> float:
     """A length of time such as 90m, 2h or 1d, in seconds. Raises `UsageError`, which names the option."""
     found = _AGO.fullmatch(text)
     if found is None:
-        raise UsageError(f"{option} {text!r} is no length of time: write it like 90m, 2h or 1d")
+        raise UsageError(f"{option} {text!r} is not a length of time: write it like 90m, 2h or 1d")
     return timedelta(**{_UNITS[found[2]]: int(found[1])}).total_seconds()
 
 

@@ -1,4 +1,4 @@
-"""The write settings of contracts, on the tables of a catalog: what is to be set, and commits that set it."""
+"""The write settings of contracts on the tables of a catalog: finds the differences, and commits the settings."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from icetower.protocol.names import Identifier
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Properties of one table that are to be changed.
+    """Properties of one table that must change.
 
     Attributes:
-        uuid: the table's; a table that was made anew under the name is left alone.
-        now: their values today, None where there are none.
+        uuid: the table's; a re-created table with the same name is not changed.
+        wanted: the new values.
+        now: the current values, None if unset.
     """
 
     table: Identifier
@@ -32,7 +33,7 @@ class Tables:
     """The tables of one catalog.
 
     Args:
-        http: whose `uri` is that of the catalog's routes, without ``/v1``.
+        http: its `uri` is that of the catalog's routes, without ``/v1``.
         warehouse: the catalog's name.
     """
 
@@ -41,7 +42,7 @@ class Tables:
         self._lake = Lake(http, warehouse)
 
     def settings(self, contracts: Sequence[Contract]) -> tuple[tuple[Setting, ...], tuple[str, ...]]:
-        """What is to be set on which tables; and the tables that contracts name but that are not there."""
+        """The settings to change, by table; and the tables that contracts name but that do not exist."""
         found: dict[Identifier, JSON] = {}
         missing: list[str] = []
         for pattern in written_patterns(contracts):
@@ -56,7 +57,7 @@ class Tables:
         return tuple(setting for setting in settings if setting.wanted), tuple(missing)
 
     def commit(self, setting: Setting) -> None:
-        """Set what differs, if the table is still the same one."""
+        """Set the properties that differ, if the table is still the same one."""
         body = {
             "requirements": [{"type": "assert-table-uuid", "uuid": setting.uuid}],
             "updates": [{"action": "set-properties", "updates": dict(setting.wanted)}],

@@ -14,14 +14,14 @@ from icetower.protocol.marks import BLIND, FILTER, ISOLATION, KEY
 from icetower.table.head import HeadState
 from verify.torture.judge import Judge
 from verify.torture.ledger import Attempt, Intent
-from verify.torture.writing import PARTITIONS, Pen, Wish
+from verify.torture.writing import PARTITIONS, Pen, SnapshotPlan
 
 JSON = Mapping[str, Any]
 Prepare = Callable[[Intent, HeadState], Attempt | None]
 KEPT_BY_EXPIRY = 3
 
 
-class Wishes:
+class CommitKinds:
     """Makes the commits of one client.
 
     Args:
@@ -35,12 +35,12 @@ class Wishes:
         self._judge = judge
         self._own = own
 
-    def _commit(self, intent: Intent, head: HeadState, *wishes: Wish) -> Attempt:
+    def _commit(self, intent: Intent, head: HeadState, *plans: SnapshotPlan) -> Attempt:
         marks = {KEY: intent.key} if intent.key is not None and intent.number % 2 else {}
         marks |= {BLIND: "true"} if intent.blind else {}
-        told = [replace(wish, summary={**(wish.summary or {}), **marks}) for wish in wishes]
-        ids = [self._stream.getrandbits(62) + 1 for _ in told]
-        return self._pen.commit(intent, head.metadata, told, ids, self._now_ms())
+        marked = [replace(plan, summary={**(plan.summary or {}), **marks}) for plan in plans]
+        ids = [self._stream.getrandbits(62) + 1 for _ in marked]
+        return self._pen.commit(intent, head.metadata, marked, ids, self._now_ms())
 
     def _new_files(self, intent: Intent, head: HeadState, count: int) -> dict[str, tuple[int, int]]:
         # The same names on every attempt: a client writes its data once, and its manifests as often as it must. Only a
@@ -58,7 +58,7 @@ class Wishes:
 
     def append(self, intent: Intent, head: HeadState) -> Attempt:
         """One to three files."""
-        return self._commit(intent, head, Wish("append", self._new_files(intent, head, 1 + intent.number % 3)))
+        return self._commit(intent, head, SnapshotPlan("append", self._new_files(intent, head, 1 + intent.number % 3)))
 
     def fast(self, intent: Intent, head: HeadState) -> Attempt:
         """An append by the fast path: only data files."""
@@ -68,7 +68,7 @@ class Wishes:
 
     def merge_append(self, intent: Intent, head: HeadState) -> Attempt:
         """An append that folds all older manifests into its own."""
-        return self._commit(intent, head, Wish("append", self._new_files(intent, head, 1), merge=True))
+        return self._commit(intent, head, SnapshotPlan("append", self._new_files(intent, head, 1), merge=True))
 
     def overwrite(self, intent: Intent, head: HeadState) -> Attempt | None:
         """Files of its own partition replaced by a new one: a copy-on-write MERGE."""
@@ -78,21 +78,21 @@ class Wishes:
         # Spark's marks: it found the files row by row, so that a list of files says all.
         marks = {"spark.merge-into.test": "1"} if intent.number % 4 else {}
         return self._commit(
-            intent, head, self._scoped(Wish("overwrite", self._new_files(intent, head, 1), gone, summary=marks))
+            intent, head, self._scoped(SnapshotPlan("overwrite", self._new_files(intent, head, 1), gone, summary=marks))
         )
 
-    def _scoped(self, wish: Wish) -> Wish:
+    def _scoped(self, plan: SnapshotPlan) -> SnapshotPlan:
         """Some say what they have read: their own partition."""
         own = self._own % PARTITIONS
-        if self._stream.random() < 0.5 or not all(f"/p={own}/" in path for path in wish.remove):
-            return wish
-        told = {FILTER: orjson.dumps({"type": "eq", "term": "p", "value": own}).decode(), ISOLATION: "serializable"}
-        return replace(wish, summary={**(wish.summary or {}), **told}, scope=own)
+        if self._stream.random() < 0.5 or not all(f"/p={own}/" in path for path in plan.remove):
+            return plan
+        marked = {FILTER: orjson.dumps({"type": "eq", "term": "p", "value": own}).decode(), ISOLATION: "serializable"}
+        return replace(plan, summary={**(plan.summary or {}), **marked}, scope=own)
 
     def delete(self, intent: Intent, head: HeadState) -> Attempt | None:
         """One or two files removed."""
         gone = self._mine(head, intent, 2, anyones=self._stream.random() < 0.3)
-        return self._commit(intent, head, self._scoped(Wish("delete", {}, gone))) if gone else None
+        return self._commit(intent, head, self._scoped(SnapshotPlan("delete", {}, gone))) if gone else None
 
     def compact(self, intent: Intent, head: HeadState) -> Attempt | None:
         """Files of a partition rewritten as one, rows and sequence number kept."""
@@ -103,14 +103,16 @@ class Wishes:
         rows = sum(live[path][0].file.record_count for path in gone)
         name = f"{intent.number}c{len(intent.attempts)}"
         made = self._pen.data_files(head.metadata, [name], self._own % PARTITIONS, rows)
-        return self._commit(intent, head, Wish("replace", made, gone, keeps_number=True))
+        return self._commit(intent, head, SnapshotPlan("replace", made, gone, keeps_number=True))
 
     def two_steps(self, intent: Intent, head: HeadState) -> Attempt | None:
         """Two snapshots in one commit, as PyIceberg's overwrite sends them: a delete, then an append."""
         gone = self._mine(head, intent, 1, anyones=False)
         if not gone:
             return None
-        return self._commit(intent, head, Wish("delete", {}, gone), Wish("append", self._new_files(intent, head, 1)))
+        return self._commit(
+            intent, head, SnapshotPlan("delete", {}, gone), SnapshotPlan("append", self._new_files(intent, head, 1))
+        )
 
     # -- all but content ------------------------------------------------------------------------------------------
 
@@ -195,4 +197,4 @@ def _uuid(metadata: JSON) -> dict[str, Any]:
     return {"type": "assert-table-uuid", "uuid": metadata["table-uuid"]}
 
 
-__all__ = ["Prepare", "Wishes", "reachable"]
+__all__ = ["CommitKinds", "Prepare", "reachable"]

@@ -10,7 +10,7 @@ _STATUSES = ("EXISTING", "ADDED", "DELETED")
 _CONTENTS = ("data", "positions", "equality")
 
 
-def told(case: Case) -> str:
+def described(case: Case) -> str:
     """The table, the contract and the commit."""
     return "\n".join(_lines(case))
 

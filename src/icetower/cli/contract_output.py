@@ -1,4 +1,4 @@
-"""What the commands for contracts say: findings and changes, for people, for machines, and for GitHub."""
+"""The output of the commands for contracts: findings and changes, for people, for machines, and for GitHub."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What becomes of one contract.
+    """The changes of one contract.
 
     Attributes:
-        version: that is in force; None: there is none.
-        since: the commit that it is compared with, instead of what is in force.
-        new: it was not there.
-        written: the new text; None: it is gone.
-        principals: who is bound to it.
+        version: the version in force; None: there is none.
+        since: the git commit that it is compared with, instead of the version in force.
+        new: the contract did not exist before.
+        written: the new text; None: it was removed.
+        principals: the principals that it binds.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Difference:
 
     @classmethod
     def between(cls, old: Contract | None, written: Written | None, **about: Any) -> Difference:
-        """Of a contract as it was and as it is written now, either of which may be missing."""
+        """The difference between an old contract and its new text, either of which may be missing."""
         now = None if written is None else written.contract
         name = now.name if now is not None else old.name if old is not None else ""
         return cls(name, changes(old, now), new=old is None, written=written, **about)
@@ -60,10 +60,10 @@ def say_findings(findings: Sequence[Finding]) -> None:
 
 
 def say_differences(differences: Sequence[Difference], *, nothing: str) -> None:
-    """Each change on a line of its own; those in which nothing changes are left out.
+    """Print each change on a line of its own; unchanged contracts are left out.
 
     Args:
-        nothing: what is said where nothing changes at all.
+        nothing: the text if nothing changes at all.
     """
     changed = [difference for difference in differences if difference.changes]
     for difference in changed:
@@ -75,7 +75,7 @@ def say_differences(differences: Sequence[Difference], *, nothing: str) -> None:
 
 
 def sign(change: Change) -> str:
-    """``+`` for what is gained, ``-`` for what is lost, ``~`` for what is another."""
+    """``+`` for a gained permission, ``-`` for a lost one, ``~`` for a change."""
     return _SIGNS[change.kind]
 
 
@@ -91,7 +91,7 @@ def _head(difference: Difference) -> str:
 
 
 def line(text: str) -> None:
-    """Words that come from files and tables: what would command the terminal is left out."""
+    """Print text from files and tables, without control characters."""
     say(_CONTROLS.sub("", text))
 
 

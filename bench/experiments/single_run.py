@@ -90,7 +90,7 @@ class _Writer:
     changed: frozenset[int]
 
 
-class Course:
+class RunResult:
     """A run of a setup.
 
     Attributes:
@@ -227,7 +227,7 @@ def may_undelete(setup: Setup) -> bool:
 
 def run(setup: Setup, seed: int) -> Tally:
     """What comes of a setup. Raises `Broken`."""
-    return Course(setup, seed).run()
+    return RunResult(setup, seed).run()
 
 
 @lru_cache(maxsize=_KEPT)

@@ -143,7 +143,7 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
+class Observation:
     """What happened.
 
     Attributes:
@@ -174,7 +174,7 @@ class Course:
         return tuple(row for held in self.held if not held.of for row in held.rows if not row.struck_by)
 
 
-def observe(figure: Figure, iceberg: Asked, *, until: int | None = None) -> Course:
+def observe(figure: Figure, iceberg: Asked, *, until: int | None = None) -> Observation:
     """Run a figure on Iceberg and on the model.
 
     Args:
@@ -191,12 +191,12 @@ def observe(figure: Figure, iceberg: Asked, *, until: int | None = None) -> Cour
     problem = outcome["error"] if "error" in outcome else difference(outcome, ours)
     if problem is not None:
         raise Disagreement(f"figure {figure.name}: {problem}")
-    told = timeline(figure.case, people=figure.people, figure=figure)
-    lanes = {lane.writer: lane for lane in told.lanes}
+    timeline_shown = timeline(figure.case, people=figure.people, figure=figure)
+    lanes = {lane.writer: lane for lane in timeline_shown.lanes}
     events = tuple(_up_to(run.events, until))
     marks = tuple(_marks(events, lanes, _at_once(case)))
     after = outcome["main"] if until is None else until
-    return Course(
+    return Observation(
         figure=figure,
         after=after,
         frozen=until is not None,
