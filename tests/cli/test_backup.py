@@ -88,7 +88,7 @@ def test_a_catalog_elsewhere_is_copied_and_put_back_where_it_was(tmp_path: Path)
     ("words", "said"),
     [
         (("backup", "kept", "--data", "nowhere"), "there is no tower in"),
-        (("restore", "nowhere"), "nowhere holds no backup"),
+        (("restore", "nowhere"), "nowhere is not a backup"),
         (("restore", "damaged"), "damaged/control.db is damaged"),
     ],
 )

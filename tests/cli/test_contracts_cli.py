@@ -138,17 +138,17 @@ def test_init_without_anything_is_a_contract_too_and_says_what_is_wrong(run: Run
 
 
 def test_init_asks_at_a_terminal_for_what_was_not_given(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    answers = {"Table": "a.b", "Who": "me@example.com", "Whom": ""}
+    answers = {"Table": "a.b", "Who is responsible": "me@example.com", "Who is notified": ""}
     asked: list[str] = []
 
     def prompt(question: str, **_: object) -> str:
-        asked.append(question.split(" ", maxsplit=1)[0])
+        asked.append(next(start for start in answers if question.startswith(start)))
         return answers[asked[-1]]
 
     monkeypatch.setattr(commands, "at_terminal", lambda: True)
     monkeypatch.setattr(commands.typer, "prompt", prompt)
     assert run("contracts", "init", "asked").status == 0
-    assert asked == ["Table", "Who", "Whom"]
+    assert asked == [*answers]
     found = load(Path("asked.yaml").read_text(), source="asked")
     assert (str(found.tables[0].pattern), found.owner, found.escalation) == ("a.b", "me@example.com", None)
 
@@ -618,7 +618,7 @@ def test_partitions_that_cannot_be_read_are_no_reason_to_stop(at: Run, tmp_path:
     file = put(tmp_path / "torn.yaml", contract("torn_agent", owns("{sold_day: 2017-01-01}", "shop.torn")))
     done = at("contracts", "check", file, "--ignore", "principal.none")
     assert done.status == 0
-    assert "note: which partitions of shop.torn hold rows could not be read: " in done.out
+    assert "note: the partitions of shop.torn that have rows could not be read: " in done.out
     catalog.drop_table("shop.torn")
 
 

@@ -117,7 +117,7 @@ class TestInit:
         Path("icetower.toml").write_text("mine")
         status, _, err = run("init")
         assert status == 2
-        assert "icetower.toml is there already" in err
+        assert "icetower.toml exists already" in err
         assert Path("icetower.toml").read_text() == "mine"
 
     @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ class TestInit:
             ((), "no SQL catalog: give --uri and --catalog, or --new"),
             (("--catalog", "stage"), "no catalog 'stage' (SQL catalogs there: none)"),
             (("--uri", "sqlite:////nowhere/at/all.db"), "there is no file /nowhere/at/all.db"),
-            (("--uri", "mysql://host/name"), "mysql is no database for a catalog here"),
+            (("--uri", "mysql://host/name"), "a catalog in mysql is not supported"),
             (("--uri", "what?"), "write sqlite:////absolute/path.db or postgresql+psycopg://"),
             (("--new", "--catalog", "prod"), "leave out --uri and --catalog, or --new"),
         ],
@@ -143,7 +143,7 @@ class TestInit:
         )
         status, _, err = run("init", "--catalog", "lake")
         assert status == 2
-        assert "'lake' of PyIceberg's configuration is no SQL catalog" in err
+        assert "the catalog 'lake' of PyIceberg's configuration is not a SQL catalog" in err
 
     def test_a_password_is_not_shown(self, run: Run, tmp_path: Path) -> None:
         status, out, err = run("init", "--catalog", "x", "--uri", "postgresql://me:hush@127.0.0.1:1/lake")
