@@ -103,7 +103,9 @@ def test_what_was_declared_is_taken_back(tower: TowerProcess, icetower: Run) -> 
     assert set(json.loads(done.stdout)["changed"].values()) == {None}
     properties = tower.catalog().load_table("shop.stock").properties
     assert not [name for name in properties if "isolation" in name or "icetower" in name]
-    assert icetower("tables", "set", "shop.stock", "--no-strict").stdout == "shop.stock has these declarations already\n"
+    assert (
+        icetower("tables", "set", "shop.stock", "--no-strict").stdout == "shop.stock has these declarations already\n"
+    )
 
 
 def test_what_makes_no_sense_is_said(icetower: Run) -> None:
