@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from icetower.commit.head import Heads
+from icetower.errors import CommitConflict
 from icetower.files.changes import Manifests, read_changes
 from icetower.iceberg import metadata as table_metadata
 from icetower.iceberg import puffin
@@ -113,7 +114,9 @@ def test_r2_what_the_table_asked_for_when_it_was_read_counts() -> None:
         alter.requirements, alter.updates = [], [{"action": "set-properties", "updates": SNAPSHOT}]
         assert await outcomes(one) == ["direct"]
         assert await outcomes(alter) == ["direct"]
-        assert await outcomes(other) == ["409 rebase.reads"]
+        with pytest.raises(CommitConflict, match="may be older than that declaration") as refused:
+            await other.send()
+        assert (refused.value.rule, refused.value.missing) == ("rebase.reads", None), "not told to declare it again"
 
     run(story())
 
@@ -329,6 +332,9 @@ def test_r4_removals_are_done_again_where_their_manifest_has_moved(version: int)
         ]
         expected = ["direct", *["rebased"] * 3] if version > 1 else ["direct", *["409 rebase.reads"] * 3]
         assert await outcomes(*requests) == expected
+        if version == 1:
+            with pytest.raises(CommitConflict, match="covers no commit in format version 1"):
+                await requests[-1].send()
         assert await sound(world) == (["a2", "b2", "c2", "d2"] if version > 1 else ["a2", "b1", "c1", "d1"])
 
     run(story())

@@ -384,6 +384,13 @@ def test_the_route_as_others_may_call_it(tower: TowerProcess, table: Table, name
         assert (again.json()["outcome"], again.json()["snapshot-id"]) == ("replayed", answer.json()["snapshot-id"])
         both = http.post(url, json={"files": [file.to_json()], "key": "other"}, headers={"Idempotency-Key": key})
         assert error_of(both)["rule"] == "key"
+        # K1: numbers by headers, as for commits.
+        numbered = {"Icetower-Application": "headers", "Icetower-Sequence": "5"}
+        files = [{"files": [write(table, f"{name}.parquet", [1]).to_json()]} for name in "bcd"]
+        first, second = (http.post(url, json=body, headers=numbered).json() for body in files[:2])
+        assert (first["outcome"], second["outcome"]) == ("appended", "replayed")
+        named = {**files[2], "application": {"id": "body", "sequence": 5}}
+        assert error_of(http.post(url, json=named, headers=numbered))["rule"] == "key.sequence"
         assert error_of(http.post(url, json={"files": []}))["rule"] == "shape"
         assert (
             error_of(http.post(f"/v1/namespaces/{namespace}/tables/none/append", json={"files": [file.to_json()]}))[
@@ -394,7 +401,7 @@ def test_the_route_as_others_may_call_it(tower: TowerProcess, table: Table, name
         assert not any("append" in endpoint for endpoint in http.get("/v1/config").json()["endpoints"])
     with tower.client("wrong") as http:
         assert error_of(http.post(url, json={"files": [file.to_json()]}))["code"] == 401
-    assert ids(table) == [1]
+    assert ids(table) == [1, 1]
 
 
 @pytest.mark.parametrize("damage", ["missing", "torn"])

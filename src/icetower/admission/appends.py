@@ -80,6 +80,16 @@ def key_of(request: AppendRequest, key: str | None) -> str | None:
     return request.key if key is None else key
 
 
+def application_of(request: AppendRequest, application: tuple[str, int] | None) -> tuple[str, int] | None:
+    """(application, sequence) of an append: of its headers, else of its body. Raises `KeyMisused` where they differ."""
+    if application is not None and request.application is not None and application != request.application:
+        raise KeyMisused(
+            "Icetower-Application or Icetower-Sequence differs from the body's application; send one of them",
+            rule="key.sequence",
+        )
+    return request.application if application is None else application
+
+
 def admitted(facts: AppendFacts, files: Sequence[Verified]) -> AdmittedAppend:
     """The append with its files as they were found."""
     uuid = facts.head.metadata.get("table-uuid")

@@ -28,7 +28,8 @@ MEANINGS: Mapping[str, str] = {
     BLIND_APPENDS: f"stale appends are rebased without a check. {MERGES}",
     LEVELS[0]: (
         "stale row-level changes are rebased unless they touch files that were written meanwhile: snapshot isolation. "
-        "Two MERGEs may then insert the same row twice"
+        "Two MERGEs may then insert the same row twice. It covers commits that were written on snapshots from after "
+        "this, in format versions 2 and 3"
     ),
     STRICT: "no stale commit is rebased, regardless of other declarations",
 }

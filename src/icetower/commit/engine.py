@@ -429,7 +429,7 @@ class Engine:
         head = await self._heads.load(table.identifier)
         if table.version is not None and table.version[0] == head.location:
             return Version(head, table.version[1])
-        version = Version.found(head)
+        version = Version.found(head, table.version)
         table.saw(version)
         return version
 

@@ -56,12 +56,19 @@ class Version:
     isolation_since: int | None
 
     @classmethod
-    def found(cls, head: HeadState) -> Version:
-        """A version whose predecessor was not seen here."""
+    def found(cls, head: HeadState, known: tuple[str, int | None] | None = None) -> Version:
+        """A version that another writer has committed.
+
+        Args:
+            known: the location of the version that was seen last, and since when it had asked. Where that is the one
+                before this version, there was none between the two.
+        """
         if not asks_for_snapshot_isolation(head.metadata.get("properties") or {}):
             return cls(head, None)
         metadata = head.metadata
         snapshots, log = metadata.get("snapshots") or (), metadata.get("metadata-log") or ()
+        if known is not None and known[1] is not None and log and log[-1]["metadata-file"] == known[0]:
+            return cls(head, known[1])
         newest_ms = max((snapshot["timestamp-ms"] for snapshot in snapshots), default=-1)
         # A newest snapshot that came before this version may have been read under other properties.
         came_before = bool(log) and newest_ms <= log[-1]["timestamp-ms"]

@@ -389,7 +389,8 @@ class CatalogRoutes:
     async def append_files(self, call: Call) -> Response:
         """The fast path: data files into a table, without its metadata in the answer."""
         request = await parsed(self._parsing, parse_append, call.body)
-        done = await self._commits.append(call.principal, call.table, request, idempotency_key(call.request))
+        key, application = idempotency_key(call.request), numbered(call.request)
+        done = await self._commits.append(call.principal, call.table, request, key, application)
         snapshot = done.head.snapshots.get(done.snapshots[-1]) or {}
         return json_response(
             append_answer(

@@ -20,7 +20,8 @@ class Answer:
         """Itself, as the answer to a request. Raises `KeyMisused` where it answered another one."""
         if (self.endpoint, self.fingerprint) != (endpoint, fingerprint):
             raise KeyMisused(
-                f"the idempotency key was used for another request, {self.endpoint}; take a new key for each request",
+                f"the idempotency key was used for another request, {self.endpoint}. If a table was renamed since, it "
+                "may be this very request: look for its rows before writing them again. Else take a new key",
                 rule="key.endpoint",
                 next_step="fix_request",  # a table may have been renamed since: under a new key it would land twice
             )

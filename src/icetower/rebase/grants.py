@@ -187,12 +187,7 @@ def grant_for(member: Admitted, staged: StagedTable, *, isolation_since: int | N
         )
         missing = _missing(member, Declaration.BLIND_APPENDS) if blind else None
         raise _refused("rebase.not-blind", _why_not_blind(member, summaries), missing)
-    raise _refused(
-        "rebase.reads",
-        "nothing says what it has read. Where snapshot isolation is enough for the table: "
-        f"{_set_isolation(member)}; or read_scope: owned in the contract",
-        _missing_isolation(member, properties),
-    )
+    raise _refused("rebase.reads", _why_not_covered(member, staged, properties), _missing_isolation(member, properties))
 
 
 def _missing(member: Admitted, declaration: Declaration) -> MissingDeclaration:
@@ -205,6 +200,24 @@ def _missing_isolation(member: Admitted, properties: Mapping[str, str]) -> Missi
         return _missing(member, Declaration.READ_SCOPE)
     asked = asks_for_snapshot_isolation(properties)
     return None if asked else _missing(member, Declaration.SNAPSHOT_ISOLATION)
+
+
+def _why_not_covered(member: Admitted, staged: StagedTable, properties: Mapping[str, str]) -> str:
+    if member.serializable or not asks_for_snapshot_isolation(properties):
+        return (
+            "nothing says what it has read. Where snapshot isolation is enough for the table: "
+            f"{_set_isolation(member)}; or read_scope: owned in the contract"
+        )
+    if staged.format_version == 1:
+        return (
+            "the table declares snapshot isolation, which covers no commit in format version 1, whose snapshots have "
+            "no sequence numbers. Upgrade the table to version 2, or set read_scope: owned in the contract"
+        )
+    return (
+        "the table declares snapshot isolation, and this commit was written on a snapshot that may be older than that "
+        "declaration: this server has seen no version with it before. Commits that are written on later snapshots are "
+        "covered"
+    )
 
 
 def _set_isolation(member: Admitted) -> str:

@@ -12,7 +12,7 @@ from itertools import chain
 
 from icetower.admission import permissions
 from icetower.admission.admitted import Admitted
-from icetower.admission.appends import key_of
+from icetower.admission.appends import application_of, key_of
 from icetower.admission.gate import Gate
 from icetower.admission.identity import Identity
 from icetower.admission.operations import claimed_by
@@ -151,24 +151,31 @@ class Commits:
                 self._outcomes.landed(attempt, request.identifier, done, key=identity.key)
 
     async def append(
-        self, principal: Principal, table: Identifier, request: AppendRequest, key: str | None
+        self,
+        principal: Principal,
+        table: Identifier,
+        request: AppendRequest,
+        key: str | None,
+        application: tuple[str, int] | None = None,
     ) -> Committed:
         """Data files into a table, by the fast path. Errors as of `commit`.
 
         Args:
-            key: as the request's header has it.
+            key, application: as the request's headers have them.
         """
         sent_key = key or request.key
         attempt = Attempt(principal, [table], "append", self._ambient.monotonic_s(), sent_key, work=sent_key)
         # Two without a key, of one content, may be two appends.
-        keyed = key is not None or request.key is not None or request.application is not None
-        name = (principal.name, table, request.ref, key, request.key, request.application) if keyed else None
+        names = (key, request.key, application, request.application)
+        name = (principal.name, table, request.ref, *names) if any(names) else None
 
         async def work() -> tuple[Committed]:
             head = await self._heads.load(table)
             # Before the contract is asked, and its files are looked at: a slot may have passed since they were
             # appended, and compaction may have replaced them.
-            identity = Identity.of_append(principal.name, request.ref, key_of(request, key), request.application)
+            identity = Identity.of_append(
+                principal.name, request.ref, key_of(request, key), application_of(request, application)
+            )
             landed = await self._replays.find(table, head, identity)
             if landed is not None:
                 return (landed,)
