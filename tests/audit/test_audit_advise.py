@@ -250,7 +250,7 @@ def test_what_is_not_known_is_not_called_nothing(run: Callable[..., tuple[int, s
     world.commit("append", [world.data()], summary={CLIENT_LIST: "snap-1-0-as-pyiceberg-names-it.avro"})
     file = str(world.table().spill(tmp_path / "one"))
     said = run("advise", file, "--copied")[1]
-    assert "Of 1 commit it is not known how often their clients had to try" in said
+    assert "The attempts of 1 commit are not known" in said
     assert "lost by" not in said
     said = run("advise", str(World(1).table().spill(tmp_path / "none")), "--copied")
     assert (said[0], "has no commits" in said[1]) == (0, True)
