@@ -274,7 +274,7 @@ def test_a_receiver_that_does_not_answer_holds_up_no_other(tower: Callable[[Chan
                 assert (await sending.store.settled.get()).fault == "SMTPDataError: SMTP status 451"
                 sending.clock.ms += 1_000
                 sending.notifier.wake()
-                assert (await sending.store.settled.get()).way is Channel.MAIL
+                assert (await sending.store.settled.get()).channel is Channel.MAIL
                 assert await sending.sent(other) == [("delivered", 2, None)]
                 receiver.released.set()
                 await sending.store.settled.get()

@@ -179,7 +179,7 @@ def test_a_contract_that_is_gone_ends_with_prune(at: Workplace) -> None:
     at.run({"pricing_agent": PRICING, "inventory_agent": INVENTORY})
     at.server.state.catalog_roles["prod", "catalog_admin"] = {"properties": {}, "grants": []}
     left = at.run({"pricing_agent": PRICING})
-    assert "inventory_writer stays as it is: its contract inventory_agent is not given" in left.output
+    assert "inventory_writer is not changed: its contract inventory_agent was not given" in left.output
     assert at.run({"pricing_agent": PRICING}, "--prune").status == 0
     assert {name for _, name in at.server.state.catalog_roles} == {"pricing_writer", "catalog_admin"}
     assert all(key[1] == "pricing_writer" for _, key in at.server.state.assigned)

@@ -185,6 +185,6 @@ def test_lists_may_come_in_pages_but_must_end(monkeypatch: pytest.MonkeyPatch) -
     assert asked[0] == "GET /v1/config?warehouse=prod"
     monkeypatch.setattr(lake, "LISTED_MAX", 10)
     pages = 1_000_000
-    with Polaris(server.uri, "token") as http, pytest.raises(UpstreamFailed, match="lists no end of identifiers"):
+    with Polaris(server.uri, "token") as http, pytest.raises(UpstreamFailed, match="the list seems endless"):
         Tables(http, "prod").settings([contract])
     server.close()

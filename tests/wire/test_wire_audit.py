@@ -275,8 +275,8 @@ def test_an_agent_is_a_principal_or_a_contract_and_a_name_that_nobody_knows_is_s
 @pytest.mark.parametrize(
     ("words", "status", "told"),
     [
-        (("--agent", "ann", "--since", "soon"), 2, "is no time"),
-        (("--agent", "ann", "--since", "2026-13-01"), 2, "is no time"),
+        (("--agent", "ann", "--since", "soon"), 2, "is not a time"),
+        (("--agent", "ann", "--since", "2026-13-01"), 2, "is not a time"),
         (("--agent", "ann", "--since", "1h", "--catalog", "prod"), 2, "through a REST catalog"),
         (("--agent", "ann", "--since", "1h"), 1, "shop.nothing"),
     ],

@@ -315,7 +315,7 @@ def test_a_tower_that_can_tell_nobody_says_so(start_tower: Callable[..., TowerPr
     furnish(tower)
     text = "version: 1\nagent: wild\n" + CONTRACT.format(region="north", webhook="")
     (warning,) = tower.admin.apply_contract(text)["warnings"]
-    assert "nobody will be told" in warning
+    assert "nobody will be notified" in warning
     secret = tower.admin.create_principal("wild", "wild")
     fail(tower.catalog(secret).load_table("shop.prices"), 5)
     (escalation,) = tower.admin.escalations()
