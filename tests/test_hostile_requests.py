@@ -13,6 +13,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import httpx2
 import orjson
@@ -368,6 +369,105 @@ def test_names_with_slashes_are_found_and_dropped(tmp_path: Path) -> None:
         assert (await http.delete(at + "a%00b")).status_code == 400
         refused = await http.post("/v1/namespaces/db/tables", json={**CREATE, "name": ".."})
         assert (refused.status_code, refused.json()["error"]["rule"]) == (400, "shape")
+
+    told(tmp_path, story)
+
+
+PLAIN = {"type": "struct", "fields": FIELDS[:2]}
+
+
+def test_long_names_are_refused_at_every_route_and_kept_nowhere(tmp_path: Path) -> None:
+    long = "n" * 100_000
+    creation: dict[str, Any] = {"name": long, "schema": PLAIN}
+    named = {"namespace": ["db"], "name": long}
+    other = {"namespace": ["db"], "name": "t"}
+    sent: list[tuple[str, dict[str, Any]]] = [
+        ("/v1/transactions/commit", {"table-changes": [{"identifier": named}]}),
+        ("/v1/namespaces/db/tables", creation),
+        ("/v1/namespaces/db/tables", {**creation, "stage-create": True}),
+        ("/v1/namespaces/db/register", {"name": long, "metadata-location": "file:///none/m.json"}),
+        ("/v1/namespaces", {"namespace": ["db", long]}),
+        ("/v1/tables/rename", {"source": named, "destination": other}),
+        ("/v1/tables/rename", {"source": other, "destination": named}),
+        ("/v1/namespaces/db/tables/t", {"identifier": named}),
+        (f"/v1/namespaces/db/tables/{long[:300]}", {}),
+        (f"/v1/namespaces/{long[:300]}/tables", {**creation, "name": "t"}),
+    ]
+
+    async def story(http: httpx2.AsyncClient) -> None:
+        for path, body in sent:
+            refused = await http.post(path, json=body)
+            error = refused.json()["error"]
+            assert (refused.status_code, error["rule"], len(refused.content) < 1_000) == (400, "request.length", True)
+        kept = await http.get("/icetower/v1/commits")
+        assert len(kept.json()["attempts"]) >= len(sent)
+        assert len(kept.content) < 20_000
+
+    told(tmp_path, story)
+
+
+def test_a_refused_transaction_leaves_a_few_attempts(tmp_path: Path) -> None:
+    def changes(count: int) -> dict[str, Any]:
+        return {"table-changes": [{"identifier": {"namespace": ["db"], "name": f"t{at}"}} for at in range(count)]}
+
+    async def story(http: httpx2.AsyncClient) -> None:
+        for at in range(40):
+            created = await http.post("/v1/namespaces/db/tables", json={"name": f"t{at}", "schema": PLAIN})
+            created.raise_for_status()
+        refused = await http.post("/v1/transactions/commit", json=changes(60))
+        assert (refused.status_code, refused.json()["error"]["rule"]) == (404, "table.exists")
+        attempts = (await http.get("/icetower/v1/commits?refused=true")).json()["attempts"]
+        assert [row["table"] for row in attempts] == ["db.t3", "db.t2", "db.t1", "db.t0", "db.t40"]
+        assert {row["message"].split(" (")[-1] for row in attempts} == {"and for 55 more tables)"}
+        refused = await http.post("/v1/transactions/commit", json=changes(101))
+        assert (refused.status_code, refused.json()["error"]["rule"]) == (400, "limit.tables")
+        [newest, *_] = (await http.get("/icetower/v1/commits?refused=true")).json()["attempts"]
+        assert newest["rule"] == "limit.tables"
+
+    told(tmp_path, story)
+
+
+def test_the_longest_name_is_created_loaded_and_dropped(tmp_path: Path) -> None:
+    async def story(http: httpx2.AsyncClient) -> None:
+        for name in ("n" * 255, "\N{PILE OF POO}" * 255):
+            tables = "/v1/namespaces/db/tables"
+            created = await http.post(tables, json={"name": name, "schema": PLAIN})
+            assert created.status_code == 200, created.text
+            staged = await http.post(tables, json={"name": name[1:], "schema": PLAIN, "stage-create": True})
+            assert staged.status_code == 200
+            assert (await http.get(f"{tables}/{quote(name)}")).status_code == 200
+            assert (await http.delete(f"{tables}/{quote(name)}?purgeRequested=true")).status_code == 204
+
+    told(tmp_path, story)
+
+
+def test_a_new_name_has_no_control_characters_and_an_old_one_can_be_renamed(tmp_path: Path) -> None:
+    tables, rename = "/v1/namespaces/db/tables", "/v1/tables/rename"
+    bad = "a\nicetower contracts revoke prod\u202e"
+
+    def named(name: str) -> dict[str, Any]:
+        return {"namespace": ["db"], "name": name}
+
+    async def story(http: httpx2.AsyncClient) -> None:
+        (await http.post(tables, json={"name": "t", "schema": PLAIN})).raise_for_status()
+        creation = {"requirements": [{"type": "assert-create"}], "updates": []}
+        sent: list[tuple[str, dict[str, Any]]] = [
+            (tables, {"name": bad, "schema": PLAIN}),
+            (tables, {"name": bad, "schema": PLAIN, "stage-create": True}),
+            (f"{tables}/{quote(bad)}", creation),
+            ("/v1/namespaces/db/register", {"name": bad, "metadata-location": "file:///none/m.json"}),
+            ("/v1/namespaces", {"namespace": ["db", bad]}),
+            (rename, {"source": named("t"), "destination": named(bad)}),
+        ]
+        for path, body in sent:
+            refused = await http.post(path, json=body)
+            assert (refused.status_code, refused.json()["error"]["rule"]) == (400, "request.name"), path
+        with sqlite3.connect(tmp_path / "catalog.db") as connection:
+            connection.execute("UPDATE iceberg_tables SET table_name = ?", [bad])
+        assert (await http.get(f"{tables}/{quote(bad)}")).status_code == 200
+        done = await http.post(rename, json={"source": named(bad), "destination": named("u")})
+        assert done.status_code == 204
+        assert (await http.get(f"{tables}/u")).status_code == 200
 
     told(tmp_path, story)
 

@@ -41,6 +41,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from icetower.texts import clipped, without_middle
+
+MESSAGE_CHARACTERS_MAX = 10_000
+"""Of a longer message the middle is left out: it repeats what a client sent."""
+
+PARTITION_CHARACTERS_MAX = 1_000
+PATH_CHARACTERS_MAX = 5_000
+
 
 class IcetowerError(Exception):
     """Root of the tree.
@@ -79,12 +87,13 @@ class IcetowerError(Exception):
         wait_until_ms: int | None = None,
         escalated_to: str | None = None,
     ) -> None:
+        message = without_middle(message, MESSAGE_CHARACTERS_MAX)
         super().__init__(message)
         self.message = message
         self.rule = rule or self.default_rule
-        self.partitions = tuple(partitions)
+        self.partitions = tuple(clipped(name, PARTITION_CHARACTERS_MAX) for name in partitions)
         self.snapshot = snapshot
-        self.files = tuple(files)
+        self.files = tuple(clipped(path, PATH_CHARACTERS_MAX) for path in files)
         self.next_step = next_step or self.default_next_step
         self.owner = owner
         self.wait_until_ms = wait_until_ms

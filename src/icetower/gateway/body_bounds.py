@@ -16,7 +16,7 @@ from icetower.admission import permissions
 from icetower.contracts.model import Operation
 from icetower.errors import BodyTooLarge, ContractViolation
 from icetower.files.parsing import Parsing
-from icetower.protocol.names import NAMESPACE_SEPARATOR, Identifier
+from icetower.protocol.names import NAMESPACE_SEPARATOR, check_bounds, checked_identifier
 from icetower.registry.principals import Principal
 
 SHORT_MAX_BYTES = 1024 * 1024
@@ -40,7 +40,7 @@ MayCommit = Callable[[Principal, Request], None]
 def to_table(principal: Principal, request: Request) -> None:
     """A commit needs one of the rights on the table that its path names."""
     path = request.path_params
-    table = Identifier(tuple(str(path["namespace"]).split(NAMESPACE_SEPARATOR)), str(path["table"]))
+    table = checked_identifier(tuple(str(path["namespace"]).split(NAMESPACE_SEPARATOR)), str(path["table"]))
     if principal.contract.shadow or any(principal.contract.grants(operation, table) for operation in _CHANGING):
         return
     permissions.require(principal, Operation.READ, table)
@@ -51,6 +51,7 @@ def into_namespace(principal: Principal, request: Request) -> None:
     """A creation needs the right to create some table in the namespace."""
     contract = principal.contract
     namespace = tuple(str(request.path_params["namespace"]).split(NAMESPACE_SEPARATOR))
+    check_bounds(namespace)
     if contract.shadow or contract.administrator:
         return
     permissions.require_visible(principal, namespace)
@@ -105,6 +106,7 @@ class BodyBound:
 
         Raises:
             BodyTooLarge: it is longer than the route takes.
+            BadRequest: the path has too long a name of a table or a namespace.
             ContractViolation: it is long, and its sender may not do here what it is for.
         """
         bound = most if self._most_bytes is None else min(most, self._most_bytes)

@@ -40,11 +40,11 @@ from icetower.gateway.unknown_callers import NO_CREDENTIAL, bearer_of
 from icetower.ledger.answers import Answer
 from icetower.observe.events import one_line
 from icetower.protocol.catalog import error_body
-from icetower.protocol.names import NAMESPACE_SEPARATOR, Identifier, Namespace
+from icetower.protocol.names import NAMESPACE_SEPARATOR, Identifier, Namespace, check_bounds, checked_identifier
 from icetower.registry.principals import Principal, administrator
 from icetower.registry.registry import RESERVED_NAME, Registry
 from icetower.registry.tokens import contract_revoked
-from icetower.service.attempts import READ, STAGED, Attempts
+from icetower.service.attempts import READ, REFUSED_TABLES_MAX, STAGED, Attempts
 from icetower.service.journal import Journal
 from icetower.service.single_flight import Turns
 from icetower.table.keys import application_sequence
@@ -59,9 +59,6 @@ _CALLER = "icetower.caller"
 
 _REPLAYED = "icetower.replayed"
 """In the scope of a request that got the answer of an earlier one."""
-
-ABOUT_CHARACTERS_MAX = 1_000
-"""Of a table's name in the log of attempts."""
 
 _GZIP = b"\x1f\x8b"
 """JSON never begins so."""
@@ -106,7 +103,7 @@ class Call:
 
     @property
     def table(self) -> Identifier:
-        return Identifier(self.namespace, self.request.path_params["table"])
+        return checked_identifier(self.namespace, self.request.path_params["table"])
 
     def concerns(self, *about: Identifier | Namespace, operation: str | None = None) -> None:
         """Say what the log of attempts calls this request, where its path does not tell.
@@ -159,6 +156,7 @@ Handler = Callable[[Call], Awaitable[Response]]
 
 def namespace_of(text: str) -> Namespace:
     levels = tuple(text.split(NAMESPACE_SEPARATOR))
+    check_bounds(levels)
     if not all(levels):
         raise BadRequest(f"namespace {text!r} has an empty level", rule="request.name")
     return levels
@@ -287,9 +285,10 @@ class _Endpoint:
         names, operation = request.scope.get(_CONCERNS, (_named(request), None))
         if error is None and operation == STAGED:
             return
-        for name in names:
-            about = one_line(name)[:ABOUT_CHARACTERS_MAX]
-            attempts.ended(principal.name, about, operation or self.operation, started_s, error)
+        left_out = len(names) - REFUSED_TABLES_MAX
+        for name in names[:REFUSED_TABLES_MAX]:
+            about = one_line(name)
+            attempts.ended(principal.name, about, operation or self.operation, started_s, error, left_out=left_out)
 
 
 def _named(request: Request) -> tuple[str]:

@@ -46,7 +46,7 @@ from icetower.protocol import catalog as wire
 from icetower.protocol.appends import append_answer, parse_append
 from icetower.protocol.commits import parse_commit, parse_transaction
 from icetower.protocol.marks import GROUP_SIZE
-from icetower.protocol.names import NAMESPACE_SEPARATOR, Identifier, Namespace
+from icetower.protocol.names import NAMESPACE_SEPARATOR, Identifier, Namespace, check_new, checked_identifier
 from icetower.protocol.wire import read_object
 from icetower.service.attempts import READ, STAGED
 from icetower.service.commits import Commits
@@ -202,6 +202,7 @@ class CatalogRoutes:
         wanted = wire.parse_request(wire.CreateNamespace, call.body)
         namespace = wanted.levels()
         call.concerns(namespace)
+        check_new(*namespace)
         call.allow(permissions.require_namespace_change, namespace)
         check_code(wanted.properties, self._settings.client_code, of="namespace")
         _require_no_location(call, [*filter(locations.steers_clients, wanted.properties)], ".".join(namespace))
@@ -259,8 +260,9 @@ class CatalogRoutes:
     async def create_table(self, call: Call) -> Response:
         parse = partial(wire.parse_request, wire.CreateTable)
         wanted = await parsed(self._parsing, parse, call.body)
-        identifier = Identifier(call.namespace, wanted.name)
+        identifier = checked_identifier(call.namespace, wanted.name)
         call.concerns(identifier, operation=STAGED if wanted.stage_create else None)
+        check_new(identifier.name)
         call.allow(permissions.require, Operation.CREATE, identifier)
         check_code(wanted.properties, self._settings.client_code)
         chosen = [name for name in wanted.properties if name in PATHS or locations.steers_clients(name)]
@@ -291,7 +293,7 @@ class CatalogRoutes:
         return await self._load_again(call, wire.parse_request(wire.RegisterTable, call.body).name)
 
     async def _load_again(self, call: Call, name: str) -> Response:
-        identifier = Identifier(call.namespace, name)
+        identifier = checked_identifier(call.namespace, name)
         call.allow(permissions.require, Operation.READ, identifier)
         return self._table_response(call, identifier, await self._heads.load(identifier))
 
@@ -313,8 +315,9 @@ class CatalogRoutes:
 
     async def register_table(self, call: Call) -> Response:
         wanted = wire.parse_request(wire.RegisterTable, call.body)
-        identifier = Identifier(call.namespace, wanted.name)
+        identifier = checked_identifier(call.namespace, wanted.name)
         call.concerns(identifier)
+        check_new(identifier.name)
         call.allow(permissions.require, Operation.REGISTER, identifier)
         await self._stops.require_free(call.principal, identifier)
         confined = not call.principal.administrator
@@ -345,6 +348,7 @@ class CatalogRoutes:
     async def rename_table(self, call: Call) -> Response:
         source, target = wire.parse_request(wire.RenameTable, call.body).identifiers()
         call.concerns(source, target)
+        check_new(target.name)
         # It needs `rename` on the old name and `create` on the new one.
         call.allow(permissions.require, Operation.RENAME, source)
         call.allow(permissions.require, Operation.CREATE, target)

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from icetower.errors import BadRequest
-from icetower.protocol.names import Identifier, checked_namespace
+from icetower.protocol.names import Identifier, checked_identifier, checked_namespace
 from icetower.protocol.sizes import check_commit
 from icetower.protocol.stretches import check_stretches
 from icetower.protocol.updates import Updates
@@ -217,6 +217,9 @@ UPDATES: Mapping[str, type[Wire]] = {
 PARTS_MAX = 10_000
 """Requirements, or updates, of one commit: reading more would keep everybody else waiting."""
 
+TABLES_MAX = 100
+"""Of one transaction: their heads are all held until the last of them is ready, and each is a row in the log."""
+
 VIEW_UPDATES = frozenset({"add-view-version", "set-current-view-version"})
 
 
@@ -249,9 +252,15 @@ def parse_transaction(data: bytes) -> tuple[CommitRequest, ...]:
     """Read a `CommitTransactionRequest`: one commit a table, each with its identifier.
 
     Raises:
-        BadRequest: as `parse_commit`; also without an identifier, or if a table is named twice.
+        BadRequest: as `parse_commit`; also for too many tables, without an identifier, or if a table is named twice.
     """
     body = read(_Transaction, read_object(data, "transaction"), "transaction")
+    if len(body.table_changes) > TABLES_MAX:
+        raise BadRequest(
+            f"the transaction names {len(body.table_changes)} tables; at most {TABLES_MAX} are committed together. "
+            "Send several transactions",
+            rule="limit.tables",
+        )
     commits = tuple(_commit(change, f"table-changes[{i}]") for i, change in enumerate(body.table_changes))
     seen: set[Identifier] = set()
     for i, commit in enumerate(commits):
@@ -290,10 +299,10 @@ def table_identifier(value: Mapping[str, Any], what: str) -> Identifier:
     """A `TableIdentifier` of the specification.
 
     Raises:
-        BadRequest: a bad shape, or an empty namespace.
+        BadRequest: a bad shape, an empty namespace, or too long a name.
     """
     name = read(_TableName, value, what)
-    return Identifier(checked_namespace(tuple(name.namespace)), name.name)
+    return checked_identifier(checked_namespace(tuple(name.namespace)), name.name)
 
 
 def _checked(value: JSON, tag: str, noun: str, known: Mapping[str, type[Wire]], where: str) -> str:

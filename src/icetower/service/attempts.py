@@ -24,9 +24,22 @@ from icetower.errors import (
 )
 from icetower.iceberg.change import Touched
 from icetower.iceberg.partitions import partition_key, partition_name
-from icetower.ledger.attempts import PARTITIONS_MAX, Attempt, Outcome
+from icetower.ledger.attempts import (
+    MESSAGE_CHARACTERS_MAX,
+    PARTITION_CHARACTERS_MAX,
+    PARTITIONS_MAX,
+    Attempt,
+    Outcome,
+)
 from icetower.observe.events import Event, Events, one_line
 from icetower.table.head import HeadState
+from icetower.texts import clipped
+
+ABOUT_CHARACTERS_MAX = 1_000
+"""Of the name of a table or a namespace."""
+
+REFUSED_TABLES_MAX = 5
+"""Tables of one refused transaction that are logged: one agent must not push others out of the log."""
 
 FILES_LOOKED_AT_MAX = 2_000
 """Files of one commit whose partitions are looked at for the log."""
@@ -68,18 +81,25 @@ class Attempts:
         *,
         key_hash: str | None = None,
         partitions: tuple[str, ...] = (),
+        left_out: int = 0,
     ) -> None:
         """One attempt. `result` None: a change that is no commit was made.
 
-        An error gets the id of the request here, before it is answered.
+        This is where texts of clients are cut, for all logs. An error gets the id of the request here, before it is
+        answered.
+
+        Args:
+            left_out: tables of the same refused request that are not logged.
         """
         error = result if isinstance(result, IcetowerError) else None
+        about = clipped(about, ABOUT_CHARACTERS_MAX)
         request_id = self.named(error)
         if error is not None:
             error.logged = True
         if error is not None and operation == READ and self._said_lately(principal, about, error.rule):
             return
         committed = result if isinstance(result, Committed) else None
+        touched = partitions if error is None else tuple(map(one_line, error.partitions[:PARTITIONS_MAX]))
         attempt = Attempt(
             principal=principal,
             table=about,
@@ -92,8 +112,8 @@ class Attempts:
             key_hash=key_hash,
             at_ms=self._ambient.now_ms(),
             request_id=request_id,
-            partitions=partitions if error is None else tuple(map(one_line, error.partitions)),
-            message=None if error is None else error.message,
+            partitions=tuple(clipped(name, PARTITION_CHARACTERS_MAX) for name in touched[:PARTITIONS_MAX]),
+            message=None if error is None else _kept_message(error, left_out),
         )
         self._keep(attempt)
         if error is not None:
@@ -180,8 +200,13 @@ class Attempts:
             partitions=attempt.partitions,
             snapshot=error.snapshot,
             latency_ms=attempt.latency_ms,
-            message=error.message,
+            message=attempt.message,
         )
+
+
+def _kept_message(error: IcetowerError, left_out: int) -> str:
+    tail = f" (and for {left_out} more tables)" if left_out > 0 else ""
+    return clipped(error.message, MESSAGE_CHARACTERS_MAX - len(tail)) + tail
 
 
 def partitions_of(head: HeadState, touched: Iterable[Touched]) -> tuple[str, ...]:

@@ -28,7 +28,7 @@ from icetower.files.parsing import Reading
 from icetower.iceberg.change import Touched
 from icetower.protocol.appends import AppendRequest
 from icetower.protocol.commits import CommitRequest
-from icetower.protocol.names import Identifier
+from icetower.protocol.names import Identifier, check_new
 from icetower.protocol.updates import creates
 from icetower.registry.principals import Principal
 from icetower.service.attempts import partitions_of
@@ -128,7 +128,7 @@ class Commits:
         async def work() -> tuple[Committed, ...]:
             try:
                 async with self._gate.reading(principal) as reading:
-                    return await self._together(principal, requests, identities, reading, since_s=attempt.started_s)
+                    return await self._together(attempt, requests, identities, reading)
             except KeyMisused as error:
                 if error.rule != "key.rolled-back":
                     raise
@@ -142,6 +142,7 @@ class Commits:
         async with self._outcomes.watched(attempt):
             identities = [Identity.of_commit(principal.name, each.updates, key, application) for each in requests]
             for request in requests:
+                attempt.looking_at = request.identifier
                 if creates(request.requirements):
                     raise NotSupported(f"a transaction cannot create a table ({request.identifier}); create it first")
                 _require_any(principal, request)
@@ -223,12 +224,10 @@ class Commits:
 
     async def _together(
         self,
-        principal: Principal,
+        attempt: Attempt,
         requests: Sequence[CommitRequest],
         identities: Sequence[Identity],
         reading: Reading,
-        *,
-        since_s: float,
     ) -> tuple[Committed, ...]:
         # Members without snapshots leave no trace: they are done when those with snapshots are.
         marked = [position for position, identity in enumerate(identities) if identity.snapshots]
@@ -237,7 +236,10 @@ class Commits:
         for position in (*marked, *(position for position in range(len(requests)) if position not in marked)):
             if marked and len(known) == len(marked):
                 return await self._known_together(requests, known)
-            member = await self._admit(principal, requests[position], identities[position], since_s=since_s)
+            attempt.looking_at = requests[position].identifier
+            member = await self._admit(
+                attempt.principal, requests[position], identities[position], since_s=attempt.started_s
+            )
             if isinstance(member, Committed):
                 known[position] = member
             else:
@@ -248,6 +250,7 @@ class Commits:
             raise half_known()
         members = [admitted[position] for position in range(len(requests))]
         reading.leave()
+        attempt.looking_at = None
         try:
             committed = await self._engine.submit_together(members)
         except KeyMisused as error:
@@ -289,7 +292,10 @@ def _require(principal: Principal, operation: Operation, table: Identifier) -> N
 def _require_any(principal: Principal, request: CommitRequest) -> None:
     """A principal that commits to a table may see it, and one that makes it may create it."""
     assert request.identifier is not None
-    operation = Operation.CREATE if creates(request.requirements) else Operation.READ
+    creating = creates(request.requirements)
+    if creating:
+        check_new(request.identifier.name)
+    operation = Operation.CREATE if creating else Operation.READ
     _require(principal, operation, request.identifier)
 
 

@@ -29,7 +29,7 @@ from icetower.iceberg.metadata import Metadata
 from icetower.ledger.histories import TableName
 from icetower.ledger.ledger import Ledger
 from icetower.paths import is_under, plain_path
-from icetower.protocol.names import Identifier, Namespace
+from icetower.protocol.names import Identifier, Namespace, folder_of
 from icetower.storage.port import Storage
 from icetower.table.client_properties import NO_CODE, Allowed, check_code
 from icetower.table.head import HeadState
@@ -153,7 +153,7 @@ class Lifecycle:
         its metadata location, in whichever catalog or under whichever name it is now.
         """
         uuid, location = metadata.get("table-uuid"), metadata["location"].rstrip("/")
-        if uuid is None or not location.endswith(f"/{identifier.name}-{uuid}"):
+        if uuid is None or not location.endswith(f"/{folder_of(identifier.name, uuid)}"):
             return []
         return await self._upstream.tables_at(f"-{uuid}/")
 
@@ -347,7 +347,7 @@ class Lifecycle:
                     f"{level!r} cannot be a part of a table's name whose location is made from it; choose another",
                     rule="request.name",
                 )
-        return f"{await self._namespace_location(identifier.namespace)}/{identifier.name}-{uuid}"
+        return f"{await self._namespace_location(identifier.namespace)}/{folder_of(identifier.name, uuid)}"
 
     async def _own_place(self, identifier: Identifier, path: str) -> str:
         """The directory of a table of this name that `path` lies in. Raises `BadRequest` where it lies in none."""

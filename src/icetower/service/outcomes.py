@@ -13,7 +13,7 @@ from icetower.ledger.ledger import key_hash
 from icetower.observe.undeclared import Undeclared
 from icetower.protocol.names import Identifier
 from icetower.registry.principals import Principal
-from icetower.service.attempts import Attempts
+from icetower.service.attempts import REFUSED_TABLES_MAX, Attempts
 from icetower.service.owners import Owners
 
 
@@ -27,6 +27,7 @@ class Attempt:
         started_s: when it came, monotonic.
         key: its idempotency key, as far as it is known.
         work: what identifies it from one try of its client to the next.
+        looking_at: the one of its tables that is being judged, if one is.
     """
 
     principal: Principal
@@ -36,6 +37,7 @@ class Attempt:
     key: str | None = None
     work: Hashable = None
     partitions: tuple[str, ...] = ()
+    looking_at: Identifier | None = None
 
 
 class Outcomes:
@@ -49,7 +51,7 @@ class Outcomes:
 
     @asynccontextmanager
     async def watched(self, attempt: Attempt) -> AsyncGenerator[None]:
-        """What refuses the attempt within is explained, counted and logged, for each of its tables.
+        """What refuses the attempt within is explained, counted for each of its tables, and logged for a few of them.
 
         Raises:
             IcetowerError: the refusal, or that its principal is stopped by now.
@@ -60,9 +62,12 @@ class Outcomes:
             if isinstance(refusal, CommitConflict) and refusal.missing is not None:
                 self._undeclared.refused(attempt.principal.name, refusal.missing)
             error = answer = await self._owners.explained(attempt.principal, refusal)
-            for table in attempt.tables:
+            # The one that is being judged comes first: it is what refuses the rest.
+            tables = sorted(attempt.tables, key=lambda table: table != attempt.looking_at)
+            for position, table in enumerate(tables):
                 failure = await self._escalations.failed(attempt.principal, table, error, work=attempt.work)
-                self._log(attempt, table, failure, attempt.key)
+                if position < REFUSED_TABLES_MAX:
+                    self._log(attempt, table, failure, attempt.key, left_out=len(tables) - REFUSED_TABLES_MAX)
                 answer = failure if answer is error else answer
             if answer is not error:
                 raise answer from error
@@ -74,7 +79,15 @@ class Outcomes:
             self._escalations.succeeded(attempt.principal.name, table)
         self._log(attempt, table, done, key or attempt.key)
 
-    def _log(self, attempt: Attempt, table: Identifier, result: Committed | IcetowerError, key: str | None) -> None:
+    def _log(
+        self,
+        attempt: Attempt,
+        table: Identifier,
+        result: Committed | IcetowerError,
+        key: str | None,
+        *,
+        left_out: int = 0,
+    ) -> None:
         self._attempts.ended(
             attempt.principal.name,
             str(table),
@@ -83,4 +96,5 @@ class Outcomes:
             result,
             key_hash=key_hash(key),
             partitions=attempt.partitions if isinstance(result, Committed) else (),
+            left_out=left_out,
         )
