@@ -119,6 +119,46 @@ def test_what_is_kept_is_bounded_by_principal_and_over_all(monkeypatch: pytest.M
     assert kept.kept("ann", b"x" * 90) == b"x" * 90
 
 
+def test_what_has_changed_nothing_is_kept_a_number_of_times_and_then_judged_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept_answers, "UNCHANGED_MAX", 5)
+
+    async def story(http: httpx2.AsyncClient) -> None:
+        for number in range(20):
+            gone = await http.delete("/v1/namespaces/none", headers=keyed(number))
+            assert gone.status_code == 404
+        for number in range(20, 40):
+            staged = await http.post(TABLES, json=creation("s", **{"stage-create": True}), headers=keyed(number))
+            assert staged.status_code == 200
+        (await http.post("/v1/namespaces", json={"namespace": ["none"]}, headers=keyed(50))).raise_for_status()
+        again = [(await http.delete("/v1/namespaces/none", headers=keyed(number))).status_code for number in (4, 19)]
+        assert again == [404, 204]
+        replayed = await http.post("/v1/namespaces", json={"namespace": ["none"]}, headers=keyed(50))
+        assert replayed.status_code == 200  # a success is
+
+    told(tmp_path, story)
+    assert len(kept_bodies(tmp_path)) == 5 + 2
+
+
+def test_very_many_changes_are_kept_long_enough_to_be_sent_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept_answers, "CHANGES_MAX", 3)
+
+    async def story(http: httpx2.AsyncClient) -> None:
+        for number in range(5):
+            wanted = {"namespace": [f"n{number}"]}
+            for _ in range(2):
+                (await http.post("/v1/namespaces", json=wanted, headers=keyed(number))).raise_for_status()
+
+    told(tmp_path, story)
+    with sqlite3.connect(tmp_path / "control.db") as connection:
+        ends = sorted(ms // 1000 for (ms,) in connection.execute("SELECT expires_ms FROM ledger_answers"))
+    lifetime_s = load_settings(None, data=str(tmp_path)).server.key_lifetime_s
+    assert [ends[-1] - end > (lifetime_s - kept_answers.BRIEF_S) // 2 for end in ends] == [True] * 2 + [False] * 3
+
+
 def test_a_long_path_is_kept_by_its_hash() -> None:
     one, other = (kept_answers.endpoint_of("POST", "/v1/" + "x" * 10_000 + end) for end in "ab")
     assert one != other

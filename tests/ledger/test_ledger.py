@@ -214,6 +214,21 @@ def test_of_several_answers_in_one_batch_the_first_stays(ledger: Ledger) -> None
     assert run(ledger.find("p", "k2", "POST /b")) == other
 
 
+def test_an_answer_may_be_kept_briefly_and_makes_room_for_another(ledger: Ledger, clock: Clock) -> None:
+    first, second = (Answer(f"DELETE /v1/{name}", 204, b"", None, 10) for name in "ab")
+    run(ledger.remember("p", "k", first))
+    clock.ms += 9_999
+    assert run(ledger.find("p", "k", first.endpoint)) is not None
+    clock.ms += 1
+    assert run(ledger.find("p", "k", first.endpoint)) is None
+    run(ledger.remember("p", "k", second))
+    assert run(ledger.find("p", "k", second.endpoint)) is not None
+    long = Answer("DELETE /v1/c", 204, b"", None, 1_000_000)
+    run(ledger.remember("p", "long", long))
+    clock.ms += 100_000
+    assert run(ledger.find("p", "long", long.endpoint)) is None
+
+
 def test_a_server_error_is_never_replayed(ledger: Ledger) -> None:
     run(ledger.remember("agent-1", "k", Answer("DELETE /v1/namespaces/a", 503, b"")))
     assert run(ledger.find("agent-1", "k", "DELETE /v1/namespaces/a")) is None

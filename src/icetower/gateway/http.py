@@ -403,10 +403,15 @@ async def once(
             if error.status in (401, 403) or error.status >= 500 or isinstance(error, CommitConflict | KeyMisused):
                 raise
             front.attempts.named(error)
+            if not kept.keeps_unchanged(name):
+                raise
             body = kept.kept(name, orjson.dumps(error_body(error)))
             await front.journal.keep_answer(name, key, Answer(endpoint, error.status, body, fingerprint))
             raise
-        await front.journal.keep_answer(name, key, Answer(endpoint, status, body, fingerprint))
+        staged = call.request.scope.get(_CONCERNS, (None, None))[1] == STAGED
+        if not staged or kept.keeps_unchanged(name):
+            brief_s = None if staged else kept.brief_s(name)
+            await front.journal.keep_answer(name, key, Answer(endpoint, status, body, fingerprint, brief_s))
         return response
 
 

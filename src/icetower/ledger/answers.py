@@ -9,12 +9,19 @@ from icetower.errors import KeyMisused
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A final answer of a mutating endpoint. `endpoint`: method and path; `fingerprint`: of the request's body."""
+    """A final answer of a mutating endpoint.
+
+    Attributes:
+        endpoint: method and path.
+        fingerprint: of the request's body.
+        brief_s: how long it is kept at most; None: for the lifetime of a key.
+    """
 
     endpoint: str
     status: int
     body: bytes
     fingerprint: str | None = None
+    brief_s: int | None = None
 
     def to(self, endpoint: str, fingerprint: str | None) -> Answer:
         """Itself, as the answer to a request. Raises `KeyMisused` where it answered another one."""

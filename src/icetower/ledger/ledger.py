@@ -223,12 +223,15 @@ class Ledger:
             (groups, [{"id": group.id, "expires_ms": now + self._window_ms(numbered=True)} for group in batch.groups]),
             (answers, [self._answer_row(name, answer, now) for name, answer in answered.items()]),
         ]
+        brief = [name for name, answer in answered.items() if answer.brief_s is not None]
         logged = batch.attempts
 
         def work(connection: Connection) -> None:
             numbers = histories.numbers_of(connection, {commit.owner.table_uuid for commit in commits})
             for row, commit in zip(rows[0][1], commits, strict=True):
                 row["registration"] = numbers.get(commit.owner.table_uuid, 0)
+            for some in _pieces(sorted(brief)):  # `_upsert` takes a row's age from its expiry
+                connection.execute(delete(answers).where(answers.c.id.in_(some), answers.c.expires_ms <= now))
             gone = self._expired_rows(connection, batch.expired, now)
             for table, some in (*rows, (expired, gone)):
                 if some:
@@ -272,8 +275,12 @@ class Ledger:
             "fingerprint": answer.fingerprint,
             "status": answer.status,
             "body": answer.body,
-            "expires_ms": now_ms + self._lifetime_ms,
+            "expires_ms": now_ms + self._answer_ms(answer),
         }
+
+    def _answer_ms(self, answer: Answer) -> int:
+        brief_ms = self._lifetime_ms if answer.brief_s is None else answer.brief_s * 1000
+        return min(brief_ms, self._lifetime_ms)
 
     def _upsert(self, connection: Connection, table: Table, rows: Sequence[dict[str, Any]]) -> None:
         """Insert rows; what is live already stays, but for a longer life; of an application, the higher number wins.
