@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import copy
 import functools
+import gc
 import json
 import random
 import sqlite3
+import tracemalloc
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -402,6 +404,38 @@ def test_long_names_are_refused_at_every_route_and_kept_nowhere(tmp_path: Path) 
         kept = await http.get("/icetower/v1/commits")
         assert len(kept.json()["attempts"]) >= len(sent)
         assert len(kept.content) < 20_000
+
+    told(tmp_path, story)
+
+
+def test_nothing_of_a_refused_request_stays_in_memory(tmp_path: Path) -> None:
+    filler = {"action": "set-properties", "updates": {"a": "b" * 1_000_000}}
+
+    def changed(name: str) -> dict[str, Any]:
+        return {"identifier": {"namespace": ["db"], "name": name}, "updates": [filler]}
+
+    sent = [
+        ("/v1/transactions/commit", {"table-changes": [changed("n" * 300)]}),
+        ("/v1/transactions/commit", {"table-changes": [changed("none"), changed("neither")]}),
+        ("/v1/namespaces/db/tables/none", changed("none")),
+        ("/v1/namespaces/db/tables", {"name": "n" * 300, "schema": PLAIN, "properties": {"a": "b" * 1_000_000}}),
+    ]
+
+    async def story(http: httpx2.AsyncClient) -> None:
+        for path, body in sent:
+            await http.post(path, json=body)
+        gc.collect()
+        gc.disable()
+        tracemalloc.start()
+        try:
+            for path, body in sent * 5:
+                assert (await http.post(path, json=body)).status_code in (400, 404)
+            await asyncio.to_thread(tuple)  # the loop turns once more
+            held_bytes, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+            gc.enable()
+        assert held_bytes < 4_000_000
 
     told(tmp_path, story)
 

@@ -102,6 +102,20 @@ class IcetowerError(Exception):
         self.logged = False
 
 
+def without_frames(error: BaseException) -> None:
+    """Let go of the frames that an answered error has passed through.
+
+    A frame that names the error and the error's traceback hold each other, with the request's body, until the garbage
+    collector comes by. It counts objects, and no bytes: by then such bodies may take gigabytes.
+    """
+    waiting: list[BaseException | None] = [error]
+    while waiting:
+        each = waiting.pop()
+        if each is not None and each.__traceback__ is not None:
+            each.__traceback__ = None
+            waiting += [each.__cause__, each.__context__]
+
+
 class BadRequest(IcetowerError):
     status = 400
     kind = "BadRequestException"

@@ -27,6 +27,7 @@ from icetower.errors import (
     IcetowerError,
     KeyMisused,
     NotAuthenticated,
+    without_frames,
 )
 from icetower.gateway.bodies import FREE_BYTES, Room
 from icetower.gateway.body_bounds import SHORT, BodyBound
@@ -256,7 +257,9 @@ class _Endpoint:
             return response
         except IcetowerError as error:
             self._log(request, principal, started_s, error)
-            return error_response(error)
+            response = error_response(error)
+            without_frames(error)
+            return response
         except ClientDisconnect:
             return Response(status_code=400)
         except Exception:
