@@ -30,12 +30,17 @@ def acting_character(text: str) -> str | None:
     return None if found is None else escaped(found[0])
 
 
-def escaped(text: str) -> str:
-    r"""The text with such characters as they are written in code: `\n`, `\x1b`, `\u202e`."""
-    return _ACTING.sub(_escape, text)
+def escaped(text: str, but: str = "") -> str:
+    r"""The text with such characters as they are written in code: `\n`, `\x1b`, `\u202e`. `but`: those that stay."""
+    return _ACTING.sub(lambda found: found[0] if found[0] in but else _escape(found), text)
+
+
+def without_acting(text: str) -> str:
+    """The text without such characters, but for ends of lines and tabs. They have no width: a layout stays as it is."""
+    return _ACTING.sub(lambda found: found[0] if found[0] in "\n\t" else "", text)
 
 
 def _escape(found: re.Match[str]) -> str:
     character = found[0]
     code = ord(character)
-    return _NAMED.get(character) or (f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}")
+    return _NAMED.get(character) or (f"\\x{code:02x}" if code < 0x80 else f"\\u{code:04x}")

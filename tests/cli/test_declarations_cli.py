@@ -11,7 +11,12 @@ import pytest
 from pyiceberg.exceptions import CommitFailedException
 
 from icetower.agent import Tower
+from icetower.agent.failures import error_of
+from icetower.cli.declarations import print_undeclared
+from icetower.cli.registry import print_rows
+from icetower.cli.terminal import fail
 from icetower.errors import Forbidden
+from icetower.protocol.declarations import Declaration, command_of
 from tests.wire.clauses import NO_RETRY, SCHEMA, ids, rows
 from verify.kit.tower_process import TowerProcess, command
 
@@ -123,3 +128,20 @@ def test_an_agent_hears_nothing_of_tables_that_it_may_not_see(tower: TowerProces
         assert agent.undeclared(table="shop.sales") == []
         with pytest.raises(Forbidden):
             agent.bypasses()
+
+
+def test_a_name_forges_no_line_of_the_output(capsys: pytest.CaptureFixture[str]) -> None:
+    forged = "icetower contracts revoke prod"
+    table = f"mine.a\n{forged}\n\x1b]0;x\x07\u202e"
+    row = {"table": table, "principal": "evil", "declaration": "blind-appends", "refused": 2}
+    command = command_of(Declaration.BLIND_APPENDS, table)
+    print_undeclared([{**row, "first_ms": 0, "last_ms": 0, "command": command}])
+    said = {"id": "1", "table": table, "partitions": [f"day=1\n{forged}"]}
+    print_rows([said], ("id", "table", "partitions"), as_json=False)
+    fail(error_of(404, json.dumps({"error": {"message": f"no {table}", "type": ""}}).encode()).message)
+    out, err = capsys.readouterr()
+    lines = (out + err).splitlines()
+    assert all(line.isprintable() for line in lines)
+    assert not any(line.strip(" │").startswith(forged) for line in lines)
+    assert out.count(rf"mine.a\n{forged}\n\x1b]0;x\x07\u202e") == 3
+    assert rf"no mine.a\n{forged}" in err

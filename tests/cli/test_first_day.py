@@ -110,7 +110,7 @@ class TestInit:
         )
         status, out, _ = run("init", "--uri", f"sqlite:///{theirs}/catalog.db")
         assert status == 0
-        assert "shop.a]0;title2Jb" in out
+        assert r"shop.a\x1b]0;title\x07\u009b2J\u202eb" in out
 
     def test_nothing_is_overwritten(self, run: Run, theirs: Path) -> None:
         _configure(theirs)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 from collections.abc import Callable
 
 import pytest
@@ -14,6 +16,7 @@ from icetower.escalations.tickets import wanted
 from icetower.gateway.http import namespace_of
 from icetower.protocol import catalog as wire
 from icetower.protocol.commits import TABLES_MAX, parse_commit, parse_transaction
+from icetower.protocol.declarations import Declaration, command_of
 from icetower.protocol.names import (
     NAME_CHARACTERS_MAX,
     NAMESPACE_SEPARATOR,
@@ -116,3 +119,31 @@ def test_a_text_is_cut_at_its_end_and_an_error_in_its_middle() -> None:
     assert len(error.message) < MESSAGE_CHARACTERS_MAX + 100
     assert error.message.endswith("write a shorter one")
     assert max(map(len, (*error.partitions, *error.files, str(error)))) < MESSAGE_CHARACTERS_MAX + 100
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    "table",
+    [
+        "shop.sales",
+        "shop.a b",
+        "shop.a'b",
+        "-x.t",
+        "s.a\nicetower contracts revoke prod\n",
+        "s.'\\\x1b]0;x\x07'\t\u202e",
+        "s.\x9b31m",
+    ],
+)
+def test_a_suggested_command_is_one_line_and_names_its_table(table: str) -> None:
+    command = command_of(Declaration.BLIND_APPENDS, table)
+    assert command is not None
+    assert command.isprintable()
+    read = subprocess.run(
+        ["bash", "-c", f"printf '%s\\0' {command}"],
+        capture_output=True,
+        check=True,
+        env={**os.environ, "LC_ALL": "C.UTF-8"},
+    )
+    words = read.stdout.decode().split("\0")[:-1]
+    assert sorted(words) == sorted(["icetower", "tables", "set", "--blind-appends", table, *["--"] * (table[0] == "-")])
+    assert table[0] != "-" or words[-2:] == ["--", table]

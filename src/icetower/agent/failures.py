@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 from icetower.errors import IcetowerError
+from icetower.texts import escaped
 
 NO_EXPLANATION = "without an explanation"
 
@@ -17,7 +18,7 @@ def error_of(status: int, body: bytes) -> IcetowerError:
     """The error of an answer with this status and body."""
     try:
         answered = json.loads(body)["error"]
-        message, kind = str(answered["message"]), str(answered["type"])
+        message, kind = escaped(str(answered["message"])), str(answered["type"])
     except (ValueError, KeyError, TypeError):
         answered, message, kind = {}, f"HTTP status {status} {NO_EXPLANATION}", ""
     matching = [leaf for leaf in _tree(IcetowerError) if leaf.status == status]

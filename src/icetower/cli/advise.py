@@ -26,6 +26,7 @@ from icetower.errors import BadRequest, UsageError
 from icetower.iceberg.metadata import MAIN
 from icetower.iceberg.partitions import spec_of
 from icetower.protocol.names import Identifier
+from icetower.texts import escaped
 
 PARTITIONS_SHOWN = 12
 WRITER_CHARACTERS = 24
@@ -135,7 +136,7 @@ def _show(found: Advice, contracts: Path | None) -> None:
     for writer in found.writers:
         did = ", ".join(f"{count} {operation}" for operation, count in writer.commits.most_common())
         cells = (writer.files, writer.rows, writer.retried, writer.retries, len(writer.places), len(writer.shared))
-        writers.add_row(Text(writer.name), Text(did), *map(str, cells))
+        writers.add_row(Text(escaped(writer.name)), Text(escaped(did)), *map(str, cells))
     show(writers)
     console.print()
     if found.fields:
@@ -144,9 +145,9 @@ def _show(found: Advice, contracts: Path | None) -> None:
         contested = sorted(found.owners, key=lambda place: (-len(others[place]), in_order(place)))
         for place in contested[:PARTITIONS_SHOWN]:
             owners.add_row(
-                *(Text("null" if value is None else value) for value in place),
-                Text(found.owners[place]),
-                Text(listed(others[place])),
+                *(Text("null" if value is None else escaped(value)) for value in place),
+                Text(escaped(found.owners[place])),
+                Text(escaped(listed(others[place]))),
             )
         show(owners)
         if len(contested) > PARTITIONS_SHOWN:

@@ -28,6 +28,7 @@ from icetower.counting import counted
 from icetower.errors import UsageError
 from icetower.iceberg.metadata import MAIN, ancestors
 from icetower.iceberg.validation import Level
+from icetower.texts import escaped
 
 FOUND = 3
 """Exit status if a violation was found."""
@@ -156,12 +157,12 @@ def _show(report: Report, before: Checkpoint | None) -> None:
         style = _STYLES[each.verdict]
         console.print(Text.assemble((each.rule.value, style), (f"  {each.verdict}: {MEANINGS[each.rule]}", FAINT)))
         for at, step in enumerate(each.witness, 1):
-            hanging(console, f"  {at}.", Text(step), width=6)
+            hanging(console, f"  {at}.", Text(escaped(step)), width=6)
         for path in each.files:
-            console.print(Text(f"      {path}", FAINT), soft_wrap=True)  # a path is copied whole
+            console.print(Text(f"      {escaped(path)}", FAINT), soft_wrap=True)  # a path is copied whole
         console.print()
     for note in checked.undeterminable:
-        hanging(console, "?", Text(note, FAINT), width=6)
+        hanging(console, "?", Text(escaped(note), FAINT), width=6)
     counts = _counts(report)
     earlier = "" if before is None else f" ({before.snapshots} before, with {counted(before.violations, 'violation')})"
     looked = f"{counted(checked.snapshots, 'snapshot')} of {checked.branch} checked{earlier}"

@@ -12,6 +12,7 @@ from icetower.cli.known import named, require_agent, require_table
 from icetower.cli.registry import DEFAULT_URI, Json, Uri, connect, print_rows
 from icetower.cli.terminal import say
 from icetower.cli.times import since_ms
+from icetower.texts import escaped
 
 LIMIT_MAX = 1_000_000
 COLUMNS = ("at_ms", "principal", "table", "operation", "outcome", "rule", "partitions", "snapshots", "ms", "request_id")
@@ -71,7 +72,7 @@ def commits(
     if request is not None:
         for row in rows:
             if row["message"]:
-                say(f"{row['request_id']}: {row['message']}")
+                say(escaped(f"{row['request_id']}: {row['message']}"))
 
 
 def bypasses(limit: Limit = 50, uri: Uri = DEFAULT_URI, as_json: Json = False) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,10 +10,10 @@ from icetower.cli.terminal import say
 from icetower.contracts.differences import Change, Kind, changes
 from icetower.contracts.findings import Finding, Place, Severity, Written
 from icetower.contracts.model import Contract
+from icetower.texts import escaped
 
 _SIGNS = {Kind.GAINS: "+", Kind.LOSES: "-", Kind.CHANGES: "~"}
 _COMMANDS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.NOTE: "notice"}
-_CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +91,7 @@ def _head(difference: Difference) -> str:
 
 def line(text: str) -> None:
     """Print text from files and tables, without control characters."""
-    say(_CONTROLS.sub("", text))
+    say(escaped(text))
 
 
 # ── For machines ─────────────────────────────────────────────────────────────────────────────────────────────────────

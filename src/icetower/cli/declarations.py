@@ -18,6 +18,7 @@ from icetower.errors import UsageError
 from icetower.protocol.declarations import LEVELS, Declaration, properties_of
 from icetower.protocol.marks import BLIND_APPENDS, STRICT
 from icetower.protocol.names import Identifier
+from icetower.texts import escaped
 
 UNDECLARED_COLUMNS = ("table", "principal", "declaration", "refused", "first_ms", "last_ms")
 MERGES = (
@@ -104,12 +105,12 @@ def set_declarations(
         return
     for name, value in changed.items():
         was = "" if now.get(name) is None else f" (it was {now[name]})"
-        say(f"{table}: {name} is removed{was}" if value is None else f"{table}: {name}={value}{was}")
+        say(escaped(f"{table}: {name} is removed{was}" if value is None else f"{table}: {name}={value}{was}"))
     for name, meaning in MEANINGS.items():
         if changed.get(name) is not None:
             say(f"From now on {meaning}.")
     if not changed:
-        say(f"{table} has these declarations already")
+        say(escaped(f"{table} has these declarations already"))
 
 
 @tables.command("show")
@@ -130,9 +131,9 @@ def show_declarations(table: Table, uri: Uri = DEFAULT_URI, as_json: Json = Fals
         say(json.dumps({"table": table, "declared": declared, "undeclared": missed}))
         return
     for name, value in declared.items():
-        say(f"{table}: {name}={value}")
+        say(escaped(f"{table}: {name}={value}"))
     if not declared:
-        say(f"{table}: nothing is declared")
+        say(escaped(f"{table}: nothing is declared"))
     say("")
     print_undeclared(missed)
 
@@ -150,7 +151,7 @@ def print_undeclared(rows: Sequence[Mapping[str, Any]]) -> None:
         say("")
         say(f"{declaration.value}: {counted(sum(row['refused'] for row in of_it), 'commit')} {_SPARED[declaration]}")
         for command in dict.fromkeys(row["command"] for row in of_it if row["command"]):
-            say(f"  {command}")
+            say(escaped(f"  {command}"))
 
 
 _SPARED = {

@@ -13,6 +13,7 @@ from icetower.cli.terminal import say
 from icetower.cli.times import time_text
 from icetower.counting import counted
 from icetower.errors import UsageError
+from icetower.texts import escaped
 
 escalations = typer.Typer(help="Escalations: agents that were stopped until a person looks.", no_args_is_help=True)
 requests = typer.Typer(help="Requests: agents that ask for partitions.", no_args_is_help=True)
@@ -167,7 +168,7 @@ def _show(ticket: dict[str, Any], as_json: bool) -> None:
         else:
             lines = [] if value is None else [time_text(value) if name.endswith("_ms") else str(value)]
         for position, line in enumerate(lines):
-            say(f"{'' if position else name.removesuffix('_ms'):<15} {line}")
+            say(escaped(f"{'' if position else name.removesuffix('_ms'):<15} {line}"))
 
 
 def _delivery_text(delivery: dict[str, Any]) -> str:

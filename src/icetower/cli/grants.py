@@ -24,6 +24,7 @@ from icetower.contracts.grants import Grants, compile_grants
 from icetower.contracts.model import Contract
 from icetower.contracts.polaris import Found, Request, left_alone, requests_for
 from icetower.errors import IcetowerError, UsageError
+from icetower.texts import escaped
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +174,7 @@ def _show(plan: Plan, outcome: Outcome, as_json: bool) -> None:
     for name, contract in plan.others.items():
         console.print(f"{name} is not changed: its contract {contract} was not given (--prune deletes it)")
     for table in plan.missing:
-        console.print(f"{table} does not exist yet: its properties wait")
+        console.print(f"{escaped(table)} does not exist yet: its properties wait")
     remarks = [(remark.contract, remark.about, remark.words) for remark in plan.grants.remarks]
     console.print(_table("Not enforced there", ("contract", "about", "what"), remarks))
 
@@ -189,7 +190,7 @@ def _rows(plan: Plan) -> list[tuple[str, ...]]:
 def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
     table = Table(*columns, title=title, title_justify="left")
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(escaped, row))
     return table
 
 

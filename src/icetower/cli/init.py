@@ -26,6 +26,7 @@ from icetower.cli.own_tower import CONFIG_FILE, CONFIG_VARIABLE, SECRET_NAME, ad
 from icetower.cli.tables import pairs
 from icetower.cli.terminal import at_terminal, say, warn
 from icetower.errors import UsageError
+from icetower.texts import escaped
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 
@@ -219,7 +220,7 @@ def _report(chosen: _Chosen, config: Path, data: Path, uri: str, *, secret: bool
         found = chosen.contents
         count = 0 if found is None else found.counts.get(chosen.candidate.name, 0)
         names = [] if found is None else found.names.get(chosen.candidate.name, [])
-        some = f": {', '.join(names)}{', …' if count > len(names) else ''}" if names else ""
+        some = f": {escaped(', '.join(names))}{', …' if count > len(names) else ''}" if names else ""
         say(f"{config} is written: catalog {chosen.candidate.name} in {shown(chosen.candidate.uri)}")
         say(f"  tables    {count}{some}")
     if secret:

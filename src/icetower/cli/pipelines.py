@@ -20,6 +20,7 @@ from icetower.contracts.document import load
 from icetower.contracts.model import Contract
 from icetower.counting import counted, number_of
 from icetower.errors import Forbidden
+from icetower.texts import escaped
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -187,7 +188,14 @@ def orphans(
                 if as_json:
                     say(json.dumps({"table": table, **each.to_json()}))
                 modified = f"{each.modified_at:%Y-%m-%d %H:%M:%S}"
-                shown.add_row(table, each.path, f"{each.size_bytes:,}", modified, each.agent or "", fate)
+                shown.add_row(
+                    escaped(table),
+                    escaped(each.path),
+                    f"{each.size_bytes:,}",
+                    modified,
+                    escaped(each.agent or ""),
+                    escaped(fate),
+                )
     finally:
         spark.stop()
     if not as_json:

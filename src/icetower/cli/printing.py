@@ -15,7 +15,7 @@ from rich.measure import Measurement
 from rich.segment import Segment
 from rich.table import Table
 
-from icetower.cli.terminal import harmless
+from icetower.texts import without_acting
 
 PIPED_COLUMNS = 100_000
 PROSE = frozenset({"message", "reason", "notified", "outcome", "title"})
@@ -26,7 +26,7 @@ _PROSE_COLUMNS_MIN = 24
 class SafeConsole(Console):
     """A console for text from tables and cases: characters that control the terminal are left out.
 
-    (They have no width, so the layout does not change.)
+    (They have no width, so the layout does not change.) Where they may matter, they are escaped before.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -36,7 +36,7 @@ class SafeConsole(Console):
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for text, style, control in super().render(renderable, options):
-            yield Segment(text if control else harmless(text), style, control)
+            yield Segment(text if control else without_acting(text), style, control)
 
 
 def show(table: Table, prose: Collection[str] = PROSE) -> None:

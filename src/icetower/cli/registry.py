@@ -14,6 +14,7 @@ from icetower.cli.own_tower import CONFIG_FILE, DEFAULT_URI, own_tower, token_fo
 from icetower.cli.printing import show
 from icetower.cli.terminal import say
 from icetower.cli.times import duration_s, time_text
+from icetower.texts import escaped
 
 __all__ = ["DEFAULT_URI", "Json", "Uri", "connect", "own_uri", "principals", "print_rows", "time_text", "token_for"]
 
@@ -120,7 +121,7 @@ def print_rows(rows: list[dict[str, Any]], columns: tuple[str, ...], as_json: bo
     table = Table(*(column.removesuffix("_ms").replace("_", " ") for column in columns))
     for row in rows:
         # As text: agents' texts must not be read as markup.
-        table.add_row(*(Text(_cell(column, row[column])) for column in columns))
+        table.add_row(*(Text(escaped(_cell(column, row[column]))) for column in columns))
     show(table)
 
 

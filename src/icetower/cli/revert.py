@@ -35,6 +35,7 @@ from icetower.revert.agents import Agent, Naming, Wanted
 from icetower.revert.reverting import Plan
 from icetower.revert.taking_back import Draft
 from icetower.storage.file_io import FileIOStorage
+from icetower.texts import escaped
 
 REFUSED = 3
 """Exit status if other commits build on the agent's writes."""
@@ -167,13 +168,13 @@ class _Result:
                 hanging(
                     console,
                     f"  {verb}",
-                    Text(f"{item.what} {name(item.path)}, {counted(item.records, 'row')}"),
+                    Text(escaped(f"{item.what} {name(item.path)}, {counted(item.records, 'row')}")),
                     width=18,
                 )
         if self.refused:
             console.print(Text("Nothing is taken back:", BAD))
             for each in self._blocking[:SHOWN_MAX]:
-                hanging(console, "  ·", Text(each.why))
+                hanging(console, "  ·", Text(escaped(each.why)))
             if len(self._blocking) > SHOWN_MAX:
                 console.print(f"  · and {len(self._blocking) - SHOWN_MAX} more (--json lists them all)")
             if not all(each.certain for each in self._blocking):

@@ -8,10 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from icetower.errors import UsageError
-
-_CONTROLS = (*range(0x09), *range(0x0B, 0x20), *range(0x7F, 0xA0))
-_DIRECTIONS = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
-_COMMANDS = dict.fromkeys((*_CONTROLS, *_DIRECTIONS))
+from icetower.texts import escaped
 
 
 def at_terminal() -> bool:
@@ -29,8 +26,11 @@ def writing(path: Path) -> Generator[None]:
 
 
 def harmless(text: str) -> str:
-    """Text without characters that control a terminal or change the reading direction. (They have no width.)"""
-    return text.translate(_COMMANDS)
+    r"""Text whose characters that control a terminal, or change the reading direction, are shown as `\x1b`.
+
+    Ends of lines stay: in a name, or whatever else others wrote, `texts.escaped` shows them before.
+    """
+    return escaped(text, but="\n\t")
 
 
 def say(text: str) -> None:

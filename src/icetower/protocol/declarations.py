@@ -6,6 +6,7 @@ import shlex
 from enum import StrEnum
 
 from icetower.protocol.marks import BLIND_APPENDS
+from icetower.texts import acting_character, escaped
 
 LEVELS = tuple(f"write.{command}.isolation-level" for command in ("merge", "update", "delete"))
 """The table properties by which Spark chooses how much a command validates."""
@@ -32,7 +33,19 @@ _OPTIONS = {
 def command_of(declaration: Declaration, table: str) -> str | None:
     """The command that gives a declaration for a table, to be pasted into a shell; None where a contract gives it."""
     options = _OPTIONS.get(declaration)
-    return None if options is None else shlex.join(["icetower", "tables", "set", table, *options])
+    if options is None:
+        return None
+    # A name that begins like an option would be taken for one.
+    words = [*options, "--", table] if table.startswith("-") else [table, *options]
+    return " ".join(("icetower tables set", *map(_quoted, words)))
+
+
+def _quoted(word: str) -> str:
+    """A word for bash or zsh, on one line whatever it holds."""
+    if acting_character(word) is None:
+        return shlex.quote(word)
+    plain = word.replace("\\", "\\\\").replace("'", "\\'")
+    return f"$'{escaped(plain)}'"
 
 
 def properties_of(declaration: Declaration) -> dict[str, str]:
