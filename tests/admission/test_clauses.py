@@ -13,7 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from icetower.admission import locations
-from icetower.admission.identity import ways_of
+from icetower.admission.clauses import check_any_file_operation
+from icetower.admission.facts import Facts
+from icetower.admission.identity import Identity, ways_of
 from icetower.admission.quotas import MINUTE_S, RateLimits, Rates, check_quota
 from icetower.admission.reads import scope_of
 from icetower.admission.refusals import Misplaced
@@ -553,3 +555,15 @@ def test_a_contract_that_is_created_with_its_table_is_judged_by_what_it_creates(
         with pytest.raises(ContractViolation) as caught:
             make(*files, by=creating)
         assert caught.value.rule == rule
+
+
+@pytest.mark.parametrize(
+    ("claim", "words"), [("replace", "rewrite files of"), ("delete", "delete from"), ("append", "append to")]
+)
+def test_a_refusal_names_the_operation_that_was_meant(claim: str, words: str) -> None:
+    """Whoever reads `append` grants a compaction job that, and it is refused again."""
+    reader, written = agent("operations: [read]"), Updates(updates_of(change([A], claim=claim)))
+    identity = Identity.of_commit(reader.name, written, None, None)
+    facts = Facts(reader, TABLE, METADATA, [], written, identity, now_ms=0)
+    with pytest.raises(ContractViolation, match=f"may not {words} {TABLE}: contract .* doesn't grant {claim} on it"):
+        check_any_file_operation(facts.unread())

@@ -18,7 +18,7 @@ from icetower.cli import main
 from icetower.contracts import review
 from icetower.contracts.document import load
 from icetower.contracts.findings import Severity, Written
-from icetower.contracts.model import Operation
+from icetower.contracts.model import Operation, Role
 from icetower.contracts.regions import Range, Values
 from icetower.iceberg.partitions import PartitionSpec, spec_of
 from icetower.protocol.marks import CLIENT_LIST
@@ -96,7 +96,10 @@ def test_operations_of_a_contract() -> None:
     world.commit("replace", [world.data(range(2), (0, ("red",)))], [world.of(0)[0]])
     found = advice(world)
     assert load(found.contracts["ann"], source="ann").tables[0].operations == frozenset({Operation.OVERWRITE})
-    assert load(found.contracts["maintenance"], source="m").tables == ()  # ann owns what it compacts
+    maintenance = load(found.contracts["maintenance"], source="m")  # ann owns what it compacts
+    assert maintenance.role is Role.MAINTENANCE
+    assert maintenance.grants_everywhere(frozenset({Operation.REPLACE}), Identifier(("shop",), "sales"))
+    assert not maintenance.grants(Operation.APPEND, Identifier(("shop",), "sales"))
 
 
 def test_one_writer_owns_all() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -62,3 +63,23 @@ def test_under_the_declaration_it_goes_in_and_the_message_has_the_command(
     assert conflict.missing is not None
     assert f"`icetower tables set {conflict.missing.table} " in conflict.message
     assert run(refused({**properties, **properties_of(lacking)}, commit)) is None
+
+
+def test_an_append_of_who_may_change_rows_is_not_sent_to_declare_itself_blind() -> None:
+    """It may be an upsert that has found no row: declared blind, two of them would insert one row twice."""
+
+    async def story() -> CommitConflict:
+        world = World()
+        await world.create()
+        ann, bob = await world.writer("ann").refresh(), await world.writer("bob").refresh()
+        stale = await (await bob.append("b")).admitted()
+        await (await ann.append("a")).send()
+        with pytest.raises(CommitConflict) as caught:
+            await world.engine.submit(replace(stale, may_change_rows=True))
+        return caught.value
+
+    conflict = run(story())
+    assert (conflict.rule, "tables set" in conflict.message) == ("rebase.not-blind", False)
+    assert "read_scope: owned in the contract" in conflict.message
+    assert conflict.missing is not None
+    assert conflict.missing.declaration == Declaration.READ_SCOPE

@@ -111,6 +111,10 @@ ALONE = [
         [("note", 7, "blind.upsert", "may change rows of p.t")],
     ),
     (
+        CLAUSES + "tables:\n- {table: p.t, operations: [append, drop], partitions: [{d: [1]}]}\n",
+        [("warning", 7, "operation.table", "drop on p.t comes to nothing")],
+    ),
+    (
         CLAUSES + "tables:\n- {table: p.t, operations: [append], partitions: all, pattern: mediator}\n",
         [("warning", 7, "pattern.mediator", "no other table")],
     ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,7 +63,10 @@ class Admitted(_Identified):
         application_id: the running application, as the snapshot summary names it.
         read_scope: what its writer is known to have read (trap R2); None where nobody says.
         serializable: the contract holds it to serializable isolation, whatever the table is content with.
+        may_change_rows: the contract lets it, so that an append of its may be an upsert that has found no row.
         shadowed: what its contract, which is in shadow mode, would have refused.
+        judge_again: to be called with the metadata of the version that the commit goes on; raises `CommitConflict`
+            where it would be refused by now. None: what it may do does not depend on the version.
     """
 
     identity: Identity
@@ -81,7 +84,9 @@ class Admitted(_Identified):
     table_uuid: str | None = None
     read_scope: ReadScope | None = None
     serializable: bool = False
+    may_change_rows: bool = False
     shadowed: tuple[ContractViolation, ...] = ()
+    judge_again: Callable[[JSON], None] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,13 +59,19 @@ def check_summaries(facts: Facts) -> None:
 def check_any_file_operation(facts: Facts) -> None:
     """contract.table, contract.operation: who is granted no operation on files commits no snapshot."""
     if not any(facts.contract.grants(operation, facts.table) for operation in FILE_OPERATIONS):
-        require(facts.principal, Operation.APPEND, facts.table)
+        asked = sorted(facts.operations & FILE_OPERATIONS)
+        require(facts.principal, asked[0] if asked else Operation.APPEND, facts.table)
+
+
+def check_operations(facts: Facts) -> None:
+    """contract.table, contract.operation, contract.pattern: each operation is granted on some part of the table."""
+    _require_clear(facts, (), NO_LAYOUT)
 
 
 def check_partitions(facts: Facts) -> None:
     """contract.table, contract.operation, contract.partitions, contract.undecided, contract.pattern."""
     # First without files: a commit that isn't granted at all shall not depend on its own metadata making sense.
-    _require_clear(facts, (), NO_LAYOUT)
+    check_operations(facts)
     if not facts.changes:
         return
     touches, lost = facts.touches

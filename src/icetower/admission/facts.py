@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from icetower.admission.identity import Identity
-from icetower.admission.operations import operations_of, targets_of
+from icetower.admission.operations import RETENTION, operations_of, targets_of
 from icetower.admission.targets import Places, known_places
 from icetower.contracts.check import Touch
 from icetower.contracts.model import Contract, Operation
@@ -90,6 +90,26 @@ class Facts:
         if "after" in self.__dict__:
             found.__dict__["after"] = self.after
         return found
+
+    def on(self, base: JSON) -> Facts:
+        """The same commit, on another version of the table."""
+        return replace(self, base=base)
+
+    @property
+    def depends_on_head(self) -> bool:
+        """Whether it does anything to the table but to move branches from where it asserts that they stand."""
+        if self.base is None:
+            return False
+        asserted = {each.get("ref") for each in self.requirements if each["type"] == "assert-ref-snapshot-id"}
+        return not all(
+            update["action"] == "add-snapshot"
+            or (
+                update["action"] == "set-snapshot-ref"
+                and update["ref-name"] in asserted
+                and all(update.get(setting) is None for setting in RETENTION)
+            )
+            for update in self.updates
+        )
 
     @cached_property
     def after(self) -> JSON:

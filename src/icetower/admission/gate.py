@@ -13,6 +13,9 @@ The order is a security property: what a caller hears first, and what is read be
 An append by the fast path passes `APPEND_CHECKS`, which open no file, then the stop and the quota, and then its files
 are verified by their footers.
 
+What is asked of the table as it stands is asked again of the version that the commit goes on (`HEAD_CHECKS`): what
+changes nothing when it is sent may undo by then what somebody else has changed.
+
 In shadow mode, what the contract refuses is recorded, and goes on (`admission.shadow`).
 """
 
@@ -35,8 +38,8 @@ from icetower.admission.shadow import Held, ShadowRecorder
 from icetower.admission.targets import check_ages, locate
 from icetower.ambient import Ambient
 from icetower.contracts.check import appends_blindly, isolation_of
-from icetower.contracts.model import Isolation
-from icetower.errors import ContractViolation
+from icetower.contracts.model import Isolation, Operation
+from icetower.errors import CommitConflict, ContractViolation, ValidationFailed
 from icetower.files.changes import Manifests, read_changes
 from icetower.files.deletes import Contents, Vectors
 from icetower.files.footers import Footers
@@ -90,6 +93,17 @@ COMMIT_CHECKS: tuple[Check[Facts], ...] = (
     Check(clauses.check_shared),
     Check(clauses.check_idempotency),
 )
+
+HEAD_CHECKS: tuple[Check[Facts], ...] = (
+    Check(honesty.check_properties_of_ours, everybody=True),
+    Check(honesty.check_client_code, everybody=True),
+    Check(clauses.check_operations),
+    Check(clauses.check_refs),
+    Check(clauses.check_history),
+    Check(clauses.check_locations),
+    Check(clauses.check_shared),
+)
+"""The commit checks with a verdict that depends on what the table has already."""
 
 APPEND_CHECKS: tuple[Check[AppendFacts], ...] = (
     Check(appends.check_table, everybody=True),
@@ -147,7 +161,28 @@ def judge(facts: Facts) -> Admitted:
         read_scope=scope,
         shadowed=shadowed,
         serializable=enforced and isolation_of(facts.contract, table, operations) is Isolation.SERIALIZABLE,
+        may_change_rows=not principal.administrator
+        and any(facts.contract.grants(operation, table) for operation in (Operation.OVERWRITE, Operation.DELETE)),
+        judge_again=partial(judge_again, facts) if facts.depends_on_head else None,
     )
+
+
+def judge_again(facts: Facts, head: JSON) -> None:
+    """Ask a commit that was admitted on one version of a table the same of the version that it goes on. Pure.
+
+    Raises:
+        CommitConflict: ``commit.permission``, where it would be refused by now.
+    """
+    if head is facts.base:
+        return
+    try:
+        ask(HEAD_CHECKS, facts.on(head))
+    except (ContractViolation, ValidationFailed) as error:
+        raise CommitConflict(
+            f"{facts.table} has changed since this commit was let in, and it would undo that now: {error.message}. "
+            "Load the table again",
+            rule="commit.permission",
+        ) from error
 
 
 class Stops(Protocol):

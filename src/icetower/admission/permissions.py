@@ -7,6 +7,15 @@ from icetower.errors import ContractViolation
 from icetower.protocol.names import Identifier, Namespace
 from icetower.registry.principals import Principal
 
+_ACTS = {
+    Operation.APPEND: "append to",
+    Operation.DELETE: "delete from",
+    Operation.OVERWRITE: "overwrite rows of",
+    Operation.REPLACE: "rewrite files of",
+    Operation.REFS: "move branches or tags of",
+}
+"""How the operations are said that are no verbs for a table."""
+
 
 def may(principal: Principal, operation: Operation, table: Identifier) -> bool:
     """Whether a principal may do something to a table, some partition of it included."""
@@ -17,10 +26,13 @@ def require(principal: Principal, operation: Operation, table: Identifier) -> No
     """Raises `ContractViolation` unless the contract grants it; who asks in shadow mode lets it by, and notes it."""
     if principal.contract.grants(operation, table):
         return
-    named = bool(principal.contract.rules_for(table))
+    rules = principal.contract.rules_for(table)
+    named = bool(rules)
+    why = f"doesn't grant {operation} on it" if named else "doesn't name the table"
+    if any(operation in rule.operations for rule in rules):
+        why = f"grants {operation} where it owns some partitions only, and that concerns the whole table"
     raise ContractViolation(
-        f"{principal.name} may not {operation} {table}: contract {principal.contract.name} "
-        + (f"doesn't grant {operation} on it" if named else "doesn't name the table"),
+        f"{principal.name} may not {_ACTS.get(operation, operation)} {table}: contract {principal.contract.name} {why}",
         rule="contract.operation" if named else "contract.table",
     )
 

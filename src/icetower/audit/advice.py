@@ -17,7 +17,7 @@ from typing import Any
 from icetower.audit.commits import Commit
 from icetower.audit.wording import shown
 from icetower.contracts.document import dump
-from icetower.contracts.model import Contract, Operation, Rule
+from icetower.contracts.model import Contract, Operation, Role, Rule
 from icetower.contracts.regions import Extent, Pattern, Range, Region, Values, parse_pattern
 from icetower.counting import counted
 from icetower.iceberg.partitions import PartitionField, PartitionSpec, human_value
@@ -308,8 +308,9 @@ def _contract(
     """A first contract: in shadow mode, so that nothing is refused before somebody has looked at it."""
     owned = [place for place in writer.places if owners[place] == writer.name]
     operations = _operations(writer)
-    rules: tuple[Rule, ...] = ()
-    if owned:
+    rewrites = operations == frozenset({Operation.REPLACE})
+    rules: tuple[Rule, ...] = (Rule(pattern, operations, None),) if rewrites else ()  # the partitions of all others
+    if owned and not rewrites:
         partitions = None if telling is None else _regions(owned, fields, telling)
         only_appends = operations == frozenset({Operation.APPEND})
         blind = only_appends and writer.blind == writer.total
@@ -319,6 +320,7 @@ def _contract(
         tables=rules,
         reads=() if rules else (pattern,),
         description=f"what {writer.name} was seen to write: {_did(writer)}",
+        role=Role.MAINTENANCE if rewrites else Role.AGENT,
         shadow=True,
     )
     return dump(contract)

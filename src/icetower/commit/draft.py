@@ -99,6 +99,8 @@ class _Finisher:
         ref = member.updates.target_ref
         if not creates(member.requirements):
             _check_refs_kept(staged.refs, member)
+            if member.judge_again is not None:
+                member.judge_again(staged.view)
             if not self._rebase and ref is not None:
                 _check_base(staged, member, ref)
         parent_id = staged.ref_head(ref) if self._rebase and ref is not None else None

@@ -27,6 +27,7 @@ RULES: Mapping[str, str] = {
     "mode.shadow": "the contract admits everything",
     "orphans.age": "files are deleted that may belong to a commit under way",
     "idempotency.clients": "every commit needs a key, which unchanged clients do not send",
+    "operation.table": "an operation on the whole table, in an entry that owns a part of it",
     "overlap.owned": "two agents own the same partitions, and one changes rows there",
     "overlap.possible": "two agents may own the same partitions, which cannot be determined",
     "overlap.role": "a maintenance job or a pipeline works on partitions that another owns",

@@ -70,7 +70,7 @@ class Operation(StrEnum):
 
 FILE_OPERATIONS = frozenset({Operation.APPEND, Operation.OVERWRITE, Operation.DELETE, Operation.REPLACE})
 """Operations that are granted partition by partition; the others concern the whole table."""
-
+TABLE_OPERATIONS = frozenset({Operation.DROP, Operation.RENAME})  # not granted by an entry that owns some partitions
 _READ = frozenset({Operation.READ})
 # Who may overwrite a partition can append to it, empty it and rewrite it by overwriting, so refusing the weaker
 # operation would protect nothing. A writer must load the table that it writes to; creating one needs no look inside.
@@ -297,6 +297,8 @@ class Rule(Part):
         return self.partitions is None and not self.excluded
 
     def grants(self, operation: Operation) -> bool:
+        if operation in TABLE_OPERATIONS:
+            return operation in self.operations and not (self.partitions or self.excluded)
         return operation in self.operations or any(operation in IMPLIED.get(held, ()) for held in self.operations)
 
 

@@ -17,6 +17,7 @@ from icetower.contracts.gaps import gaps
 from icetower.contracts.grants import role_name
 from icetower.contracts.model import (
     FILE_OPERATIONS,
+    TABLE_OPERATIONS,
     Contract,
     Isolation,
     KeyWay,
@@ -162,6 +163,15 @@ def _entry(it: Written, rule: Rule, place: str) -> Iterator[Finding]:
             "partitions.unused",
             f"the partitions of {rule.pattern} come to nothing: no file operation is granted on them",
             f"{place}.partitions",
+        )
+    unable = rule.operations & TABLE_OPERATIONS if rule.partitions or rule.excluded else frozenset[Operation]()
+    if unable:
+        yield it.found(
+            Severity.WARNING,
+            "operation.table",
+            f"{operations_text(unable)} on {rule.pattern} comes to nothing: it concerns the whole table, and this "
+            "entry owns a part of it; grant it in an entry without 'partitions', or with 'partitions: all'",
+            f"{place}.operations",
         )
     if rule.strict and (rule.blind_appends or rule.reads_owned):
         said = "blind_appends" if rule.blind_appends else "read_scope"

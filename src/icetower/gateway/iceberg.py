@@ -229,6 +229,14 @@ class CatalogRoutes:
 
     async def drop_namespace(self, call: Call) -> Response:
         call.allow(permissions.require_namespace_change, call.namespace)
+        if not call.principal.administrator:
+            given = sorted(filter(locations.steers_clients, await self._upstream.namespace_properties(call.namespace)))
+            if given:  # made anew without them, its tables would lie elsewhere
+                raise ContractViolation(
+                    f"{call.principal.name} may not drop {'.'.join(call.namespace)}: an administrator has set "
+                    f"{', '.join(given)} for the tables in it; ask an administrator to drop it",
+                    rule="contract.location",
+                )
         await self._upstream.drop_namespace(call.namespace)
         return no_content()
 
@@ -319,6 +327,8 @@ class CatalogRoutes:
         call.concerns(identifier)
         check_new(identifier.name)
         call.allow(permissions.require, Operation.REGISTER, identifier)
+        if wanted.overwrite:  # the table that is there goes, with its history
+            call.allow(permissions.require, Operation.DROP, identifier)
         await self._stops.require_free(call.principal, identifier)
         confined = not call.principal.administrator
         head = await self._lifecycle.register(

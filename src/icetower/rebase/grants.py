@@ -185,7 +185,8 @@ def grant_for(member: Admitted, staged: StagedTable, *, isolation_since: int | N
         blind = not member.serializable and all(
             kind_of(change, declared_blind=True) is Kind.BLIND for change in member.changes
         )
-        missing = _missing(member, Declaration.BLIND_APPENDS) if blind else None
+        lacking = Declaration.READ_SCOPE if member.may_change_rows else Declaration.BLIND_APPENDS
+        missing = _missing(member, lacking) if blind else None
         raise _refused("rebase.not-blind", _why_not_blind(member, summaries), missing)
     raise _refused("rebase.reads", _why_not_covered(member, staged, properties), _missing_isolation(member, properties))
 
@@ -235,10 +236,17 @@ def _why_not_blind(member: Admitted, summaries: Sequence[JSON]) -> str:
             "nothing says that this append is blind, and a contract with isolation: serializable takes only the "
             "writer's own declaration. Where it is, set icetower.blind=true in its summary"
         )
+    if member.may_change_rows:
+        return (
+            "nothing says what this append depends on, and its contract lets it change rows: an upsert that finds no "
+            "row to change is an append, too, and two of them would insert one row twice. Declare what it has read: "
+            "read_scope: owned in the contract, or snapshot_properties=icetower.agent.reads(table, filter) in "
+            "PyIceberg; icetower.blind=true in its summary only if it has read nothing"
+        )
     return (
-        "nothing says that this append is blind. Where all appends to the table are: "
+        "nothing says that this append is blind. Where no writer of the table upserts or merges: "
         f"`{command_of(Declaration.BLIND_APPENDS, str(member.identifier))}` (it sets {BLIND_APPENDS}=true); else "
-        "blind_appends in the contract, or icetower.blind=true in its summary"
+        "blind_appends in the contract of an agent that does neither, or icetower.blind=true in the commit's summary"
     )
 
 

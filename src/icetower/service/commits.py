@@ -96,7 +96,7 @@ class Commits:
                 if isinstance(admitted, Committed):
                     return (admitted,)
                 attempt.operation = "+".join(sorted(admitted.operations)) or "none"
-                done = await self._land(admitted)
+                done = await self._land(admitted, reads=permissions.may(principal, Operation.READ, table))
                 attempt.partitions = partitions_of(done.head, _touched(admitted))
                 return (done,)
 
@@ -211,11 +211,11 @@ class Commits:
                 return before
         return await self._gate.admit(principal, request, identity, head, since_s=since_s)
 
-    async def _land(self, admitted: Admitted) -> Committed:
+    async def _land(self, admitted: Admitted, *, reads: bool) -> Committed:
         if creates(admitted.requirements):
             for error in (await self._gatekeeper.still_admits([admitted])).values():
                 raise error
-            head = await self._lifecycle.create_by_commit(admitted)
+            head = await self._lifecycle.create_by_commit(admitted, reads=reads)
             done = Committed("direct", head, (), 0.0, 1)
         else:
             done = await self._engine.submit(admitted)

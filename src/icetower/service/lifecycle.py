@@ -110,17 +110,20 @@ class Lifecycle:
         self._heads.remember(head)
         return head
 
-    async def create_by_commit(self, admitted: Admitted) -> HeadState:
-        """The second half of a staged creation: a commit that asserts that there is no table yet."""
+    async def create_by_commit(self, admitted: Admitted, *, reads: bool) -> HeadState:
+        """The second half of a staged creation: a commit that asserts that there is no table yet.
+
+        `reads`: whether its principal may read the table, so that it may be shown one that is there already.
+        """
         try:
             await self._check_free(admitted.identifier)
         except AlreadyExists as error:
-            return await self._created_before(admitted, error)
+            return await self._created_before(admitted, error, reads=reads)
         metadata, files = plan_creation(admitted, now_ms=self._ambient.now_ms(), new_name=self._ambient.uuid4)
         # Asked after the name was found free: a table that is renamed away in between is found at its place.
         taken = await self._tables_at_place_of(admitted.identifier, metadata)
         if admitted.identifier in taken:
-            return await self._created_before(admitted, _created_meanwhile(admitted.identifier))
+            return await self._created_before(admitted, _created_meanwhile(admitted.identifier), reads=reads)
         for other in taken:
             await self._refuse_place(admitted, other)
         for path, data in files.items():
@@ -129,10 +132,15 @@ class Lifecycle:
             return await self.create(admitted.identifier, metadata)
         except AlreadyExists as error:
             await self._storage.delete_many(list(files))
-            return await self._created_before(admitted, error)
+            return await self._created_before(admitted, error, reads=reads)
 
-    async def _created_before(self, admitted: Admitted, error: AlreadyExists) -> HeadState:
-        """The table, where this very commit has created it: upon 409, its client would delete its files (trap A3)."""
+    async def _created_before(self, admitted: Admitted, error: AlreadyExists, *, reads: bool) -> HeadState:
+        """The table, where this very commit has created it: upon 409, its client would delete its files (trap A3).
+
+        Who may not read it can have added no files, and the table may be full of others' by now.
+        """
+        if not reads:
+            raise _created_meanwhile(admitted.identifier) from error
         head = await self._heads.load(admitted.identifier)
         uuids = {str(update["uuid"]).lower() for update in admitted.updates.of("assign-uuid")}
         same = uuids == {str(head.metadata.get("table-uuid")).lower()}
