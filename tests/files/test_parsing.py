@@ -88,6 +88,30 @@ def test_principals_take_turns() -> None:
     assert asyncio.run(story()).index("polite") == 1
 
 
+def test_the_thread_goes_from_principal_to_principal_whatever_it_does() -> None:
+    """Bodies of one that has many connections, and a commit of another that comes after them."""
+
+    async def story() -> list[str]:
+        parsing, order = Parsing(Budget(MIB)), list[str]()
+        first = asyncio.ensure_future(parsing.away(lambda: order.append("greedy"), "greedy"))
+        await asyncio.sleep(0)
+        bodies = [asyncio.ensure_future(parsing.away(lambda: order.append("greedy"), "greedy")) for _ in range(32)]
+        for _ in range(3):
+            await asyncio.sleep(0)
+
+        async def commit() -> None:
+            async with parsing.commit("polite"):
+                for _ in range(3):
+                    await parsing.away(lambda: order.append("polite"))
+
+        await asyncio.gather(first, *bodies, commit())
+        return order
+
+    order = asyncio.run(story())
+    assert order.count("greedy") == 33
+    assert max(at for at, name in enumerate(order) if name == "polite") < 12
+
+
 def test_nobody_waits_for_ever_or_in_any_number_and_memory_is_waited_for() -> None:
     async def story() -> None:
         free = False

@@ -16,7 +16,7 @@ from icetower.contracts.document import load
 from icetower.errors import BadRequest, BodyTooLarge, ContractViolation, IcetowerError
 from icetower.files.parsing import Parsing
 from icetower.gateway import body_bounds as bodies
-from icetower.gateway.body_bounds import APPEND, COMMIT, CREATION, MIDDLE, SHORT, TRANSACTION, BodyBound, parsed
+from icetower.gateway.body_bounds import APPEND, COMMIT, CREATION, MIDDLE, REPORT, SHORT, TRANSACTION, BodyBound, parsed
 from icetower.gateway.settings import load_settings
 from icetower.gateway.tower import open_tower
 from icetower.protocol import wire
@@ -75,6 +75,7 @@ def test_each_route_takes_what_its_requests_need(tmp_path: Path) -> None:
         ("POST", table + "/{table}"): COMMIT,
         ("POST", table + "/{table}/append"): APPEND,
         ("POST", table): CREATION,
+        ("POST", table + "/{table}/metrics"): REPORT,
         ("POST", "/v1/transactions/commit"): TRANSACTION,
         ("POST", "/icetower/v1/contracts"): MIDDLE,
         ("POST", "/icetower/v1/contracts/apply"): MIDDLE,
@@ -107,9 +108,7 @@ def test_who_may_not_do_it_is_refused_before_a_long_body_is_read(
 
 
 def test_a_short_route_says_what_it_takes() -> None:
-    assert (
-        "longer than 1048576 bytes, which is all that this route takes" in too_long(SHORT, administrator("a")).message
-    )
+    assert "longer than 131072 bytes, which is all that this route takes" in too_long(SHORT, administrator("a")).message
     assert bound_of(SHORT, administrator("a")) == bodies.SHORT_MAX_BYTES
 
 
@@ -123,11 +122,11 @@ def test_a_long_body_is_parsed_away_from_the_event_loop(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(Threads, "run", counted)
     for size, times in ((bodies.ON_LOOP_BYTES, 0), (bodies.ON_LOOP_BYTES + 1, 1)):
-        assert asyncio.run(parsed(Parsing(Budget()), len, b"x" * size)) == size
+        assert asyncio.run(parsed(Parsing(Budget()), administrator("a"), len, b"x" * size)) == size
         assert len(away) == times
     read = partial(wire.read_object, what="commit")
     with pytest.raises(BadRequest):  # what it raises, it raises here
-        asyncio.run(parsed(Parsing(Budget()), read, b"x" * (bodies.ON_LOOP_BYTES + 1)))
+        asyncio.run(parsed(Parsing(Budget()), administrator("a"), read, b"x" * (bodies.ON_LOOP_BYTES + 1)))
 
 
 @pytest.mark.parametrize("value", [b"1", b'""', b"1.5", b"null", b'"a"'])

@@ -8,6 +8,9 @@ one takes as long as parsing them here.
 A commit that has long manifests waits for its turn before the first of them. Principals take turns, so that one with a
 thousand such commits delays another by one of them. The commit holds the memory of its manifests (`recent.Held`) until
 it is answered; while commits hold half of the budget, nobody gets a turn (trap A8).
+
+The thread itself goes from principal to principal, too, one piece of work at a time: the bodies of requests that one
+has sent with many connections delay another's commit by one of them each time that it needs the thread.
 """
 
 from __future__ import annotations
@@ -48,13 +51,14 @@ class Reading:
     """What one commit has read.
 
     Attributes:
+        principal: by its name.
         entries: of the manifests that it has read.
         over: it reads no more.
     """
 
     def __init__(self, parsing: Parsing, principal: str) -> None:
         self._parsing = parsing
-        self._principal = principal
+        self.principal = principal
         self._held = Reservation(parsing.budget)
         self._entering = asyncio.Lock()
         self._entered = False
@@ -65,7 +69,7 @@ class Reading:
         """Wait for the turn, once. Raises `CommitConflict` where too many wait, or for too long."""
         async with self._entering:
             if not self._entered:
-                await self._parsing.turns.enter(self._principal)
+                await self._parsing.turns.enter(self.principal)
                 self._entered = True
 
     def hold(self, size_bytes: int, entries: int) -> None:
@@ -100,18 +104,20 @@ class Turns:
     Args:
         free: whether there is memory for another one.
         wait_s: how long a commit waits.
+        waiting_max: how many of one principal wait; None: any number, which something else bounds.
     """
 
-    def __init__(self, free: Callable[[], bool], wait_s: float) -> None:
+    def __init__(self, free: Callable[[], bool], wait_s: float, waiting_max: int | None = WAITING_MAX) -> None:
         self._free = free
         self._wait_s = wait_s
+        self._waiting_max = waiting_max
         self._busy = False
         self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
 
     async def enter(self, principal: str) -> None:
         """Raises `CommitConflict`."""
         waiting = self._waiting.setdefault(principal, deque())
-        if len(waiting) >= WAITING_MAX:
+        if self._waiting_max is not None and len(waiting) >= self._waiting_max:
             raise CommitConflict(
                 f"{len(waiting)} commits of {principal} with long manifests wait to be read; try again, with fewer at "
                 "a time",
@@ -127,8 +133,7 @@ class Turns:
             self._give_up(principal, turn)
             if isinstance(error, TimeoutError):
                 raise CommitConflict(
-                    f"the commit's manifests were not read within {self._wait_s:g} s, since others are before it; try "
-                    "again",
+                    f"the commit was not read within {self._wait_s:g} s, since others are before it; try again",
                     rule="queue.deadline",
                     next_step="retry",
                 ) from error
@@ -178,6 +183,7 @@ class Parsing:
         self.budget = budget
         self.turns = Turns(lambda: budget.held_bytes < budget.max_bytes * HELD_SHARE, wait_s)
         self._threads = Threads(1, "parsing")
+        self._pieces = Turns(lambda: True, TIMEOUT_S, waiting_max=None)  # requests under way are bounded
 
     @asynccontextmanager
     async def commit(self, principal: str) -> AsyncGenerator[Reading]:
@@ -190,8 +196,11 @@ class Parsing:
             _current.reset(token)
             reading.end()
 
-    async def away(self, work: Callable[[], T]) -> T:
-        """Do something long in the thread; a commit waits for its turn first.
+    async def away(self, work: Callable[[], T], principal: str = "") -> T:
+        """Do something long in the thread, after the pieces of work that it owes to others.
+
+        Args:
+            principal: for whom, where no commit is being read; a commit waits for its turn first.
 
         Raises:
             CommitConflict: too many wait, or for too long.
@@ -200,8 +209,10 @@ class Parsing:
         reading = _reading()
         if reading is not None:
             await reading.enter()
+            principal = reading.principal
         if sys.getswitchinterval() > SWITCH_S:
             sys.setswitchinterval(SWITCH_S)
+        await self._pieces.enter(principal)
         try:
             return await self._threads.run(work, TIMEOUT_S)
         except TimeoutError as error:
@@ -209,6 +220,8 @@ class Parsing:
                 f"manifests were not read within {TIMEOUT_S:g} s: send smaller ones, or try again later",
                 rule="upstream.storage",
             ) from error
+        finally:
+            self._pieces.leave()
 
     async def judge(self, work: Callable[[], T]) -> T:
         """Do something that takes long for a commit with many entries: in the thread, if it has many."""

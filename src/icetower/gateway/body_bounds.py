@@ -19,8 +19,11 @@ from icetower.files.parsing import Parsing
 from icetower.protocol.names import NAMESPACE_SEPARATOR, check_bounds, checked_identifier
 from icetower.registry.principals import Principal
 
-SHORT_MAX_BYTES = 1024 * 1024
-"""For all requests but commits, transactions, creations, appends and contracts."""
+SHORT_MAX_BYTES = 128 * 1024
+"""For all requests that are not named below. They are parsed on the event loop, while everybody waits."""
+
+REPORT_MAX_BYTES = 1024 * 1024
+"""For reports of metrics, which carry the filter of their scan."""
 
 MIDDLE_MAX_BYTES = 4 * 1024 * 1024
 """For appends, as they say themselves, and for contracts."""
@@ -29,7 +32,7 @@ STRANGER_MAX_BYTES = 1024 * 1024
 """For a commit or a creation by somebody who may not do it: enough for most of what clients send to be answered in
 full, and to be counted and explained."""
 
-ON_LOOP_BYTES = 128 * 1024
+ON_LOOP_BYTES = SHORT_MAX_BYTES
 """So long a body is parsed on the event loop."""
 
 T = TypeVar("T")
@@ -75,9 +78,9 @@ def anywhere(principal: Principal, request: Request) -> None:
         )
 
 
-async def parsed(parsing: Parsing, parse: Callable[[bytes], T], body: bytes) -> T:
-    """What `parse` makes of a body, and raises; a long one is parsed away from the event loop."""
-    return parse(body) if len(body) <= ON_LOOP_BYTES else await parsing.away(partial(parse, body))
+async def parsed(parsing: Parsing, principal: Principal, parse: Callable[[bytes], T], body: bytes) -> T:
+    """What `parse` makes of a principal's body, and raises; a long one is parsed away from the event loop, in turn."""
+    return parse(body) if len(body) <= ON_LOOP_BYTES else await parsing.away(partial(parse, body), principal.name)
 
 
 _CHANGING = tuple(operation for operation in Operation if operation is not Operation.READ)
@@ -127,6 +130,7 @@ class BodyBound:
 
 
 SHORT = BodyBound(SHORT_MAX_BYTES)
+REPORT = BodyBound(REPORT_MAX_BYTES)
 MIDDLE = BodyBound(MIDDLE_MAX_BYTES)
 COMMIT = BodyBound(None, to_table)
 APPEND = BodyBound(MIDDLE_MAX_BYTES, to_table)

@@ -23,7 +23,7 @@ from icetower.contracts.model import Operation
 from icetower.errors import BadRequest, ContractViolation, NoSuchNamespace, NoSuchTable
 from icetower.files.parsing import Parsing
 from icetower.gateway.answers import answer_parts, etag, overlaid
-from icetower.gateway.body_bounds import APPEND, COMMIT, CREATION, TRANSACTION, parsed
+from icetower.gateway.body_bounds import APPEND, COMMIT, CREATION, REPORT, TRANSACTION, parsed
 from icetower.gateway.http import (
     Call,
     Front,
@@ -162,7 +162,7 @@ class CatalogRoutes:
             on("HEAD", tables + "/{table}", self.table_exists, operation=READ),
             on("GET", tables + "/{table}", self.load_table, operation=READ),
             on("DELETE", tables + "/{table}", self.drop_table, mutates=True, operation="drop"),
-            on("POST", tables + "/{table}/metrics", self.report_metrics, operation=READ),
+            on("POST", tables + "/{table}/metrics", self.report_metrics, operation=READ, body=REPORT),
             on("POST", "/v1/tables/rename", self.rename_table, mutates=True, operation="rename"),
             on(
                 "POST",
@@ -267,7 +267,7 @@ class CatalogRoutes:
 
     async def create_table(self, call: Call) -> Response:
         parse = partial(wire.parse_request, wire.CreateTable)
-        wanted = await parsed(self._parsing, parse, call.body)
+        wanted = await parsed(self._parsing, call.principal, parse, call.body)
         identifier = checked_identifier(call.namespace, wanted.name)
         call.concerns(identifier, operation=STAGED if wanted.stage_create else None)
         check_new(identifier.name)
@@ -368,13 +368,13 @@ class CatalogRoutes:
 
     async def report_metrics(self, call: Call) -> Response:
         call.allow(permissions.require, Operation.READ, call.table)
-        read_object(call.body, "metrics report")
+        await parsed(self._parsing, call.principal, partial(read_object, what="metrics report"), call.body)
         return no_content()
 
     # -- commits ------------------------------------------------------------------------------------------------------
 
     async def commit_table(self, call: Call) -> Response:
-        request = await parsed(self._parsing, parse_commit, call.body)
+        request = await parsed(self._parsing, call.principal, parse_commit, call.body)
         if request.identifier is not None and request.identifier != call.table:
             raise BadRequest(f"the commit names table {request.identifier}, its path {call.table}", rule="request.name")
         request = replace(request, identifier=call.table)
@@ -402,7 +402,7 @@ class CatalogRoutes:
 
     async def append_files(self, call: Call) -> Response:
         """The fast path: data files into a table, without its metadata in the answer."""
-        request = await parsed(self._parsing, parse_append, call.body)
+        request = await parsed(self._parsing, call.principal, parse_append, call.body)
         key, application = idempotency_key(call.request), numbered(call.request)
         done = await self._commits.append(call.principal, call.table, request, key, application)
         snapshot = done.head.snapshots.get(done.snapshots[-1]) or {}
@@ -418,7 +418,7 @@ class CatalogRoutes:
         )
 
     async def commit_transaction(self, call: Call) -> Response:
-        requests = await parsed(self._parsing, parse_transaction, call.body)
+        requests = await parsed(self._parsing, call.principal, parse_transaction, call.body)
         call.concerns(*(request.identifier for request in requests if request.identifier is not None))
         key, application = idempotency_key(call.request), numbered(call.request)
 
