@@ -200,6 +200,26 @@ def test_who_creates_a_table_hears_nothing_of_files_elsewhere(forge: Forge, tmp_
     assert told == ["400 manifest.location"] * 2
 
 
+def test_a_link_to_anothers_manifest_list_tells_nothing_of_it(forge: Forge) -> None:
+    admin = forge()
+    own = admin.create()["location"]
+    theirs = Forger(admin.http, admin.namespace, "theirs")
+    place = theirs.create()["location"]
+    file = added(f"{place}/data/secret.parquet", (1, 2))
+    theirs.send(theirs.snapshot([(DATA, [file])])).raise_for_status()
+    [listed] = theirs.load()["snapshots"]
+    agent = forge(PART)
+    path = plain(listed["manifest-list"])
+    link = f"{own}/metadata/linked/{path.name}"
+    plain(link).parent.symlink_to(path.parent)
+    summary = {"operation": "append"}
+    snapshot = {**listed, "snapshot-id": 5, "manifest-list": link, "sequence-number": 1, "summary": summary}
+    answer = agent.commit([], [{"action": "add-snapshot", "snapshot": snapshot}])
+    assert (answer.status_code, error_of(answer)["rule"]) == (400, "manifest.location")
+    assert f"manifest 1 of the manifest list {link}" in error_of(answer)["message"]
+    assert place not in answer.text
+
+
 # ------------------------------------------------------------------------------------------------- words of contracts
 
 BLIND_IN_PART = """tables:

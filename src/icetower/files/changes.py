@@ -215,8 +215,10 @@ async def read_changes(
             )
         added_paths = {row.path for row in diff.added}
         for row in wanted if roots is not None else ():
-            if row.path in added_paths:
-                _check_confined(row.path, roots or (), "manifest")
+            if row.path in added_paths and not _is_confined(row.path, roots or ()):
+                # Not by its own path: by a link, the list that the client names may be another table's.
+                at = f"{rows.index(row) + 1} of the manifest list {snapshot.get('manifest-list')}"
+                raise _outside(f"manifest {at}", roots or ())
         try:
             read = await manifests.manifests_at(wanted)
             vectors = vectors_added(diff, read)
@@ -290,8 +292,8 @@ async def _own_list(
             "metadata (format version 1, before 2019) cannot be committed here",
             rule="snapshot.manifest-list",
         )
-    if roots is not None:
-        _check_confined(path, roots, "manifest list")
+    if roots is not None and not _is_confined(path, roots):
+        raise _outside(f"manifest list {path}", roots)
     try:
         return await manifests.list_at(path)
     except NotFound as error:
@@ -343,10 +345,13 @@ def _roots(metadata: Mapping[str, Any] | None, updates: Updates) -> tuple[str, .
     return tuple(roots)
 
 
-def _check_confined(path: str, roots: Sequence[str], what: str) -> None:
-    if not any(is_under(path, root) for root in roots):
-        raise ValidationFailed(
-            f"the {what} {path} does not lie under the table's location {roots[0] if roots else '(none)'}; "
-            "write metadata under the table's location or its write.metadata.path",
-            rule="manifest.location",
-        )
+def _is_confined(path: str, roots: Sequence[str]) -> bool:
+    return any(is_under(path, root) for root in roots)
+
+
+def _outside(what: str, roots: Sequence[str]) -> ValidationFailed:
+    return ValidationFailed(
+        f"the {what} does not lie under the table's location {roots[0] if roots else '(none)'}; write metadata under "
+        "the table's location or its write.metadata.path",
+        rule="manifest.location",
+    )
