@@ -69,3 +69,15 @@ def test_every_target_that_the_readme_names_is_in_the_makefile() -> None:
     makefile = (ROOT / "Makefile").read_text()
     for target in set(re.findall(r"^make (\w+)", README, re.MULTILINE)):
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+
+
+def test_the_page_on_conflicts_names_modules_where_they_are() -> None:
+    page = (ROOT / "docs" / "conflicts.md").read_text()
+    section = page.split("## Where it stands\n")[1].split("\n## ")[0]
+    folders = re.split(r"`(src/\w+(?:/\w+)?)/`", section)
+    named = dict(zip(folders[1::2], folders[2::2], strict=True))
+    assert len(named) == 3
+    for folder, text in named.items():
+        modules = re.findall(r"`(\w+\.py)`", text)
+        assert modules
+        assert [name for name in modules if not (ROOT / folder / name).is_file()] == [], folder

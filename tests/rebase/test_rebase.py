@@ -141,7 +141,9 @@ def test_a_conflict_names_snapshot_partition_file_rule_and_next_step() -> None:
         one = await ann.merge(add=[data("a2", "a")], remove=["a1"])
         other = await bob.merge(add=[data("a3", "a")], remove=["a1"])
         assert await outcomes(one) == ["direct"]
-        with pytest.raises(Exception, match="conflicts with snapshot") as caught:
+        with pytest.raises(
+            Exception, match=r"conflicts with snapshot \d+ \(overwrite by ann\) in .* \(W1\); "
+        ) as caught:
             await other.send()
         error: Any = caught.value
         assert (error.rule, error.snapshot, error.next_step) == ("conflict.C6", one.snapshot_id, "refresh")

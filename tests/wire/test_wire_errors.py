@@ -407,6 +407,13 @@ def test_config_lists_endpoints_that_are_there(http: httpx2.Client, namespace: s
         assert "is not offered" not in response.text, endpoint
 
 
+@pytest.mark.parametrize("path", ["/v1/v1/config", "/v1/icetower/v1/contracts"])
+def test_a_uri_that_ends_in_v1_is_said_to_be_too_long(http: httpx2.Client, path: str) -> None:
+    response = http.get(path)
+    assert response.status_code == 404
+    assert "leave /v1 out of the URI" in response.text
+
+
 def test_health_needs_no_credential(tower: TowerProcess) -> None:
     response = httpx2.get(f"{tower.uri}/healthz")
     assert (response.status_code, response.json()) == (200, {"status": "ok"})

@@ -71,7 +71,10 @@ def build(tower: Tower) -> ASGIApp:
 
 def _no_route(scope: Scope, error: HTTPException) -> Response:
     if error.status_code == 404:
-        return error_response(NotFound(f"there is no route {path_of(scope)}; GET /v1/config lists them"))
+        path = path_of(scope)
+        twice = path.startswith(("/v1/v1/", "/v1/icetower/"))
+        way_out = "leave /v1 out of the URI: clients add it" if twice else "docs/protocol.md lists them"
+        return error_response(NotFound(f"there is no route {path}; {way_out}"))
     refusal = error_response(MethodNotAllowed(f"{scope['method']} is not offered on {path_of(scope)}"))
     if error.headers and "Allow" in error.headers:
         refusal.headers["Allow"] = error.headers["Allow"]

@@ -28,7 +28,7 @@ from icetower.iceberg.partitions import partition_name
 from icetower.iceberg.records import DATA, POSITION_DELETES, referenced_file
 from icetower.iceberg.validation import Conflict, Level
 from icetower.protocol.declarations import LEVELS, Declaration, command_of
-from icetower.protocol.marks import BLIND_APPENDS, READ_SNAPSHOT, STRICT
+from icetower.protocol.marks import BLIND_APPENDS, PRINCIPAL, READ_SNAPSHOT, STRICT
 from icetower.protocol.snapshots import Snapshot
 from icetower.rebase.blindness import known_blind
 from icetower.rebase.declared import unseen
@@ -39,7 +39,7 @@ from icetower.rebase.revalidation import (
     says_what_it_read,
     shared_sinks,
 )
-from icetower.rebase.written import Table, Targets, Written, objections
+from icetower.rebase.written import Objection, Table, Targets, Written, objections
 from icetower.table.sinks import sinks_of
 from icetower.table.staged import StagedTable
 
@@ -402,19 +402,30 @@ def refusal(change: Change, conflict: Conflict, staged: StagedTable) -> CommitCo
     """The error for a conflict."""
     partitions = tuple(dict.fromkeys(_partition_of(change, conflict, staged)))
     # Another agent chose these values, and clients print the message on their terminals.
-    shown = "".join(c if c.isprintable() else " " for c in ", ".join(partitions))
-    where = f" in {shown}" if partitions else ""
+    where = f" in {_printable(', '.join(partitions))}" if partitions else ""
+    by = f" ({conflict.by})" if isinstance(conflict, Objection) else ""
     said = change.snapshot.summary.get(READ_SNAPSHOT)
     read = "" if said is None else f" (its writer has read snapshot {said}; declare what the statement reads anew)"
     return CommitConflict(
-        f"the commit conflicts with snapshot {conflict.snapshots[0]}{where}: {conflict.message}; refresh and run the "
-        f"statement again{read}",
+        f"the commit conflicts with snapshot {conflict.snapshots[0]}{_made_by(staged, conflict.snapshots[0])}{where}: "
+        f"{conflict.message}{by}; refresh and run the statement again{read}",
         rule=f"conflict.{conflict.rule}",
         partitions=partitions,
         snapshot=conflict.snapshots[0],
         files=conflict.paths,
         next_step="refresh",
     )
+
+
+def _made_by(staged: StagedTable, snapshot_id: int) -> str:
+    """Who has made a snapshot, and by which operation, where the table says so."""
+    snapshot = staged.snapshot(snapshot_id)
+    name = None if snapshot is None else snapshot.summary.get(PRINCIPAL)
+    return "" if snapshot is None or name is None else _printable(f" ({snapshot.operation} by {name})")
+
+
+def _printable(text: str) -> str:
+    return "".join(c if c.isprintable() else " " for c in text)
 
 
 def _partition_of(change: Change, conflict: Conflict, staged: StagedTable) -> Iterator[str]:

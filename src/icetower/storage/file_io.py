@@ -354,7 +354,8 @@ def _failed(verb: str, path: str, error: Exception) -> UpstreamFailed:
             "send this again"
         )
     return UpstreamFailed(
-        f"the storage failed to {verb} {_shown(path)} ({kind}): check that it can be reached and that Icetower may",
+        f"the storage failed to {verb} {_shown(path)} ({kind}): check that it can be reached, and that "
+        f"Icetower may {verb} there",
         rule="upstream.storage",
     )
 
