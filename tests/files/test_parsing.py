@@ -27,6 +27,7 @@ from icetower.registry.principals import Principal
 from tests.files.test_manifest_cache import SHAPE, Memory, entries
 
 MIB = 1024 * 1024
+WHAT = ("commits", "the commit was")
 
 
 def test_long_manifests_are_parsed_in_a_thread_and_short_ones_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,7 +71,7 @@ def test_a_commits_manifests_are_held_until_it_is_answered_and_are_bounded() -> 
 
 def test_principals_take_turns() -> None:
     async def story() -> list[str]:
-        turns, order = Turns(lambda: True, 30), list[str]()
+        turns, order = Turns(WHAT, lambda: True, 30), list[str]()
 
         async def commit(name: str) -> None:
             await turns.enter(name)
@@ -93,9 +94,9 @@ def test_the_thread_goes_from_principal_to_principal_whatever_it_does() -> None:
 
     async def story() -> list[str]:
         parsing, order = Parsing(Budget(MIB)), list[str]()
-        first = asyncio.ensure_future(parsing.away(lambda: order.append("greedy"), "greedy"))
+        first = asyncio.ensure_future(parsing.body(lambda: order.append("greedy"), "greedy"))
         await asyncio.sleep(0)
-        bodies = [asyncio.ensure_future(parsing.away(lambda: order.append("greedy"), "greedy")) for _ in range(32)]
+        bodies = [asyncio.ensure_future(parsing.body(lambda: order.append("greedy"), "greedy")) for _ in range(32)]
         for _ in range(3):
             await asyncio.sleep(0)
 
@@ -115,12 +116,12 @@ def test_the_thread_goes_from_principal_to_principal_whatever_it_does() -> None:
 def test_nobody_waits_for_ever_or_in_any_number_and_memory_is_waited_for() -> None:
     async def story() -> None:
         free = False
-        turns = Turns(lambda: free, 0.01)
+        turns = Turns(WHAT, lambda: free, 0.01)
         with pytest.raises(CommitConflict, match="within"):
             await turns.enter("a")
         free = True
         await turns.enter("a")
-        patient = Turns(lambda: False, 30)
+        patient = Turns(WHAT, lambda: False, 30)
         waiting = [asyncio.ensure_future(patient.enter("a")) for _ in range(WAITING_MAX)]
         await asyncio.sleep(0)
         with pytest.raises(CommitConflict) as refused:

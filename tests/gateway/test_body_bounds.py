@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -13,10 +14,21 @@ from starlette.requests import Request
 
 from icetower.ambient import SystemAmbient
 from icetower.contracts.document import load
-from icetower.errors import BadRequest, BodyTooLarge, ContractViolation, IcetowerError
-from icetower.files.parsing import Parsing
+from icetower.errors import BadRequest, BodyTooLarge, CommitConflict, ContractViolation, IcetowerError, Unavailable
+from icetower.files.parsing import WAITING_MAX, Parsing
 from icetower.gateway import body_bounds as bodies
-from icetower.gateway.body_bounds import APPEND, COMMIT, CREATION, MIDDLE, REPORT, SHORT, TRANSACTION, BodyBound, parsed
+from icetower.gateway.body_bounds import (
+    APPEND,
+    COMMIT,
+    CREATION,
+    MIDDLE,
+    NAMESPACE,
+    REPORT,
+    SHORT,
+    TRANSACTION,
+    BodyBound,
+    parsed,
+)
 from icetower.gateway.settings import load_settings
 from icetower.gateway.tower import open_tower
 from icetower.protocol import wire
@@ -28,11 +40,15 @@ MOST = 32 * 1024 * 1024
 READER = "reads: [h.t]"
 WRITER = 'tables: [{table: "h.t", operations: [append]}]'
 MAKER = 'tables: [{table: "h.*", operations: [create]}]'
+LONG = b"x" * (bodies.ON_LOOP_BYTES + 1)
 ELSEWHERE = 'tables: [{table: "z.z", operations: [append, create]}]'
 
 
 def agent(text: str) -> Principal:
     return Principal("ann", load(f"version: 1\nagent: ann\n{text}\n", source="test"), 1)
+
+
+ANN = agent(READER)
 
 
 def request(**path: str) -> Request:
@@ -76,6 +92,8 @@ def test_each_route_takes_what_its_requests_need(tmp_path: Path) -> None:
         ("POST", table + "/{table}/append"): APPEND,
         ("POST", table): CREATION,
         ("POST", table + "/{table}/metrics"): REPORT,
+        ("POST", "/v1/namespaces"): NAMESPACE,
+        ("POST", "/v1/namespaces/{namespace}/properties"): NAMESPACE,
         ("POST", "/v1/transactions/commit"): TRANSACTION,
         ("POST", "/icetower/v1/contracts"): MIDDLE,
         ("POST", "/icetower/v1/contracts/apply"): MIDDLE,
@@ -127,6 +145,87 @@ def test_a_long_body_is_parsed_away_from_the_event_loop(monkeypatch: pytest.Monk
     read = partial(wire.read_object, what="commit")
     with pytest.raises(BadRequest):  # what it raises, it raises here
         asyncio.run(parsed(Parsing(Budget()), administrator("a"), read, b"x" * (bodies.ON_LOOP_BYTES + 1)))
+
+
+def test_one_principals_bodies_take_turns_with_the_work_of_others() -> None:
+    """A herd of long bodies: another's body, and each piece of another's commit, waits for one of them."""
+
+    async def story() -> list[str]:
+        parsing, order, go_on = Parsing(Budget()), list[str](), threading.Event()
+
+        def piece(name: str) -> None:
+            order.append(name)
+
+        async def body(principal: Principal) -> None:
+            await parsed(parsing, principal, lambda _: piece(principal.name), LONG)
+
+        async def commit(principal: str) -> None:
+            async with parsing.commit(principal):
+                for _ in range(3):
+                    await parsing.away(lambda: piece("commit"))
+
+        first = asyncio.ensure_future(parsed(parsing, ANN, lambda _: go_on.wait(), LONG))
+        await asyncio.sleep(0)
+        herd = [asyncio.ensure_future(body(ANN)) for _ in range(32)]
+        await asyncio.sleep(0)
+        others = [asyncio.ensure_future(commit("bob")), asyncio.ensure_future(body(administrator("carl")))]
+        await asyncio.sleep(0)
+        go_on.set()
+        await asyncio.gather(first, *herd, *others)
+        return order
+
+    order = asyncio.run(story())
+    assert order[:2] == ["commit", "carl"]  # they came while one of the herd was parsed, and go before its next one
+    last = max(at for at, name in enumerate(order) if name == "commit")
+    assert len(order) == 36
+    assert order[:last].count("ann") <= 4
+
+
+def test_a_principals_commit_goes_before_its_own_bodies() -> None:
+    """Others wait for a commit that reads manifests: its bodies don't stand before it."""
+
+    async def story() -> list[str]:
+        parsing, order, go_on = Parsing(Budget()), list[str](), threading.Event()
+
+        async def commit(principal: str) -> None:
+            async with parsing.commit(principal):
+                for _ in range(3):
+                    await parsing.away(lambda: order.append(principal))
+
+        first = asyncio.ensure_future(parsed(parsing, ANN, lambda _: go_on.wait(), LONG))
+        await asyncio.sleep(0)
+        herd = [asyncio.ensure_future(parsed(parsing, ANN, lambda _: order.append("body"), LONG)) for _ in range(32)]
+        await asyncio.sleep(0)
+        commits = [asyncio.ensure_future(commit("ann")), asyncio.ensure_future(commit("bob"))]
+        await asyncio.sleep(0)
+        go_on.set()
+        await asyncio.gather(first, *herd, *commits)
+        return order
+
+    order = asyncio.run(story())
+    last = max(at for at, name in enumerate(order) if name == "bob")
+    assert order[:last].count("body") <= 8
+
+
+def test_a_principals_waiting_bodies_are_bounded() -> None:
+    async def story() -> None:
+        parsing, go_on = Parsing(Budget()), threading.Event()
+        under_way = [asyncio.ensure_future(parsed(parsing, ANN, lambda _: go_on.wait(), LONG))]
+        await asyncio.sleep(0)
+        under_way += [asyncio.ensure_future(parsed(parsing, ANN, len, LONG)) for _ in range(WAITING_MAX)]
+        await asyncio.sleep(0)
+        with pytest.raises(CommitConflict, match="64 long bodies of ann wait") as refused:
+            await parsed(parsing, ANN, len, LONG, commits=True)
+        assert (refused.value.rule, refused.value.next_step) == ("queue.full", "retry")
+        with pytest.raises(Unavailable, match="64 long bodies of ann wait") as busy:
+            await parsed(parsing, ANN, len, LONG)
+        assert (busy.value.status, busy.value.next_step) == (503, "retry")
+        other = asyncio.ensure_future(parsed(parsing, administrator("carl"), len, LONG))
+        go_on.set()
+        assert await other == len(LONG)
+        await asyncio.gather(*under_way)
+
+    asyncio.run(story())
 
 
 @pytest.mark.parametrize("value", [b"1", b'""', b"1.5", b"null", b'"a"'])

@@ -9,8 +9,10 @@ A commit that has long manifests waits for its turn before the first of them. Pr
 thousand such commits delays another by one of them. The commit holds the memory of its manifests (`recent.Held`) until
 it is answered; while commits hold half of the budget, nobody gets a turn (trap A8).
 
-The thread itself goes from principal to principal, too, one piece of work at a time: the bodies of requests that one
-has sent with many connections delay another's commit by one of them each time that it needs the thread.
+Each piece of work for the thread (a manifest, a manifest list, the judging of many entries, the body of a request)
+waits for the thread in turn, too: it waits for the piece under way and for one of each other principal, however many
+bodies one of them sends. Within one principal, the pieces of its commit go before its bodies, since other commits wait
+for that one. What the server reads for itself waits for the piece under way alone.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ commit takes the loop about twenty times."""
 
 TIMEOUT_S = 60.0
 WAITING_MAX = 64
-"""Commits of one principal that wait for their turn."""
+"""Commits of one principal that wait for their turn, and long bodies of one principal."""
 
 HELD_SHARE = 0.5
 """The part of the budget that the manifests of commits under way may take; one commit never takes more either."""
@@ -51,7 +53,7 @@ class Reading:
     """What one commit has read.
 
     Attributes:
-        principal: by its name.
+        principal: the name of the one that commits.
         entries: of the manifests that it has read.
         over: it reads no more.
     """
@@ -99,33 +101,48 @@ class Reading:
 
 
 class Turns:
-    """Who may read long manifests now: one commit, of one principal after the other.
+    """Who goes next: one at a time, of one principal after the other.
+
+    Whose turn has just ended stands behind all others, those included that came meanwhile.
 
     Args:
-        free: whether there is memory for another one.
-        wait_s: how long a commit waits.
-        waiting_max: how many of one principal wait; None: any number, which something else bounds.
+        what: that waits, for errors: what there are too many of, and what was not read in time.
+        free: whether another one may go.
+        wait_s: how long one waits.
     """
 
-    def __init__(self, free: Callable[[], bool], wait_s: float, waiting_max: int | None = WAITING_MAX) -> None:
+    def __init__(self, what: tuple[str, str], free: Callable[[], bool], wait_s: float) -> None:
+        self._many, self._one = what
         self._free = free
         self._wait_s = wait_s
-        self._waiting_max = waiting_max
         self._busy = False
+        self._served = ""
         self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
 
-    async def enter(self, principal: str) -> None:
-        """Raises `CommitConflict`."""
-        waiting = self._waiting.setdefault(principal, deque())
-        if self._waiting_max is not None and len(waiting) >= self._waiting_max:
+    async def enter(self, principal: str, *, most: int | None = WAITING_MAX, first: bool = False) -> None:
+        """Wait for a turn.
+
+        Args:
+            most: of one principal may wait; None: any number.
+            first: before the others of the same principal.
+
+        Raises:
+            CommitConflict: too many wait, or for too long.
+        """
+        if not self._busy and not self._waiting and self._free():
+            self._busy, self._served = True, principal
+            return
+        waiting = self._waiting.get(principal)
+        if waiting is None:
+            waiting = self._waiting[principal] = deque()
+        if most is not None and len(waiting) >= most:
             raise CommitConflict(
-                f"{len(waiting)} commits of {principal} with long manifests wait to be read; try again, with fewer at "
-                "a time",
+                f"{len(waiting)} {self._many} of {principal} wait to be read; try again, with fewer at a time",
                 rule="queue.full",
                 next_step="retry",
             )
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        waiting.append(turn)
+        waiting.insert(0 if first else len(waiting), turn)
         self.next()
         try:
             await asyncio.wait_for(asyncio.shield(turn), self._wait_s)
@@ -133,7 +150,7 @@ class Turns:
             self._give_up(principal, turn)
             if isinstance(error, TimeoutError):
                 raise CommitConflict(
-                    f"the commit was not read within {self._wait_s:g} s, since others are before it; try again",
+                    f"{self._one} not read within {self._wait_s:g} s, since others are before it; try again",
                     rule="queue.deadline",
                     next_step="retry",
                 ) from error
@@ -142,17 +159,19 @@ class Turns:
     def leave(self) -> None:
         """Whoever has the turn gives it up."""
         self._busy = False
+        if self._served in self._waiting:
+            self._waiting.move_to_end(self._served)
         self.next()
 
     def next(self) -> None:
         """Give the turn to the next principal's first commit, where it is free."""
         while self._waiting and not self._busy and self._free():
-            principal, waiting = self._waiting.popitem(last=False)
-            turn = waiting.popleft() if waiting else None
-            if waiting:
-                self._waiting[principal] = waiting  # behind the others
-            if turn is not None and not turn.done():
-                self._busy = True
+            principal, waiting = next(iter(self._waiting.items()))
+            turn = waiting.popleft()
+            if not waiting:
+                del self._waiting[principal]
+            if not turn.done():
+                self._busy, self._served = True, principal
                 turn.set_result(None)
 
     def _give_up(self, principal: str, turn: asyncio.Future[None]) -> None:
@@ -181,9 +200,13 @@ class Parsing:
 
     def __init__(self, budget: Budget, *, wait_s: float = 30.0) -> None:
         self.budget = budget
-        self.turns = Turns(lambda: budget.held_bytes < budget.max_bytes * HELD_SHARE, wait_s)
+        self.turns = Turns(
+            ("commits with long manifests", "the commit's manifests were"),
+            lambda: budget.held_bytes < budget.max_bytes * HELD_SHARE,
+            wait_s,
+        )
+        self.pieces = Turns(("long bodies", "the request was"), lambda: True, wait_s)
         self._threads = Threads(1, "parsing")
-        self._pieces = Turns(lambda: True, TIMEOUT_S, waiting_max=None)  # requests under way are bounded
 
     @asynccontextmanager
     async def commit(self, principal: str) -> AsyncGenerator[Reading]:
@@ -196,23 +219,33 @@ class Parsing:
             _current.reset(token)
             reading.end()
 
-    async def away(self, work: Callable[[], T], principal: str = "") -> T:
-        """Do something long in the thread, after the pieces of work that it owes to others.
-
-        Args:
-            principal: for whom, where no commit is being read; a commit waits for its turn first.
+    async def away(self, work: Callable[[], T]) -> T:
+        """Do something long in the thread; a commit waits for its turn first.
 
         Raises:
             CommitConflict: too many wait, or for too long.
             UpstreamFailed: it took more than a minute.
         """
         reading = _reading()
-        if reading is not None:
-            await reading.enter()
-            principal = reading.principal
+        if reading is None:
+            return await self._run(work)
+        await reading.enter()
+        return await self._piece(work, reading.principal, most=None, first=True)
+
+    async def body(self, work: Callable[[], T], principal: str) -> T:
+        """Parse a long body of a principal in the thread. Raises as `away`."""
+        return await self._piece(work, principal, most=WAITING_MAX, first=False)
+
+    async def _piece(self, work: Callable[[], T], principal: str, *, most: int | None, first: bool) -> T:
+        await self.pieces.enter(principal, most=most, first=first)
+        try:
+            return await self._run(work)
+        finally:
+            self.pieces.leave()
+
+    async def _run(self, work: Callable[[], T]) -> T:
         if sys.getswitchinterval() > SWITCH_S:
             sys.setswitchinterval(SWITCH_S)
-        await self._pieces.enter(principal)
         try:
             return await self._threads.run(work, TIMEOUT_S)
         except TimeoutError as error:
@@ -220,8 +253,6 @@ class Parsing:
                 f"manifests were not read within {TIMEOUT_S:g} s: send smaller ones, or try again later",
                 rule="upstream.storage",
             ) from error
-        finally:
-            self._pieces.leave()
 
     async def judge(self, work: Callable[[], T]) -> T:
         """Do something that takes long for a commit with many entries: in the thread, if it has many."""

@@ -14,7 +14,7 @@ from starlette.requests import Request
 
 from icetower.admission import permissions
 from icetower.contracts.model import Operation
-from icetower.errors import BodyTooLarge, ContractViolation
+from icetower.errors import BodyTooLarge, CommitConflict, ContractViolation, Unavailable
 from icetower.files.parsing import Parsing
 from icetower.protocol.names import NAMESPACE_SEPARATOR, check_bounds, checked_identifier
 from icetower.registry.principals import Principal
@@ -24,6 +24,9 @@ SHORT_MAX_BYTES = 128 * 1024
 
 REPORT_MAX_BYTES = 1024 * 1024
 """For reports of metrics, which carry the filter of their scan."""
+
+NAMESPACE_MAX_BYTES = 512 * 1024
+"""For namespaces: the properties that one request sets may take 256 KiB, and JSON escapes them."""
 
 MIDDLE_MAX_BYTES = 4 * 1024 * 1024
 """For appends, as they say themselves, and for contracts."""
@@ -78,9 +81,23 @@ def anywhere(principal: Principal, request: Request) -> None:
         )
 
 
-async def parsed(parsing: Parsing, principal: Principal, parse: Callable[[bytes], T], body: bytes) -> T:
-    """What `parse` makes of a principal's body, and raises; a long one is parsed away from the event loop, in turn."""
-    return parse(body) if len(body) <= ON_LOOP_BYTES else await parsing.away(partial(parse, body), principal.name)
+async def parsed(
+    parsing: Parsing, principal: Principal, parse: Callable[[bytes], T], body: bytes, *, commits: bool = False
+) -> T:
+    """What `parse` makes of a principal's body, and raises; a long one is parsed away from the event loop, in turn.
+
+    Raises:
+        CommitConflict: of a commit, where too many bodies of its sender wait, or it has waited for too long.
+        Unavailable: of another request, for the same reason; on a 409 clients would say that it is there already.
+    """
+    if len(body) <= ON_LOOP_BYTES:
+        return parse(body)
+    try:
+        return await parsing.body(partial(parse, body), principal.name)
+    except CommitConflict as error:
+        if commits:
+            raise
+        raise Unavailable(error.message) from error
 
 
 _CHANGING = tuple(operation for operation in Operation if operation is not Operation.READ)
@@ -131,6 +148,7 @@ class BodyBound:
 
 SHORT = BodyBound(SHORT_MAX_BYTES)
 REPORT = BodyBound(REPORT_MAX_BYTES)
+NAMESPACE = BodyBound(NAMESPACE_MAX_BYTES)
 MIDDLE = BodyBound(MIDDLE_MAX_BYTES)
 COMMIT = BodyBound(None, to_table)
 APPEND = BodyBound(MIDDLE_MAX_BYTES, to_table)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
@@ -23,7 +23,7 @@ from icetower.contracts.model import Operation
 from icetower.errors import BadRequest, ContractViolation, NoSuchNamespace, NoSuchTable
 from icetower.files.parsing import Parsing
 from icetower.gateway.answers import answer_parts, etag, overlaid
-from icetower.gateway.body_bounds import APPEND, COMMIT, CREATION, REPORT, TRANSACTION, parsed
+from icetower.gateway.body_bounds import APPEND, COMMIT, CREATION, NAMESPACE, REPORT, TRANSACTION, parsed
 from icetower.gateway.http import (
     Call,
     Front,
@@ -57,6 +57,7 @@ from icetower.table.head import HeadState
 from icetower.upstream.port import Upstream
 
 Item = TypeVar("Item", Identifier, Namespace)
+T = TypeVar("T")
 
 TOLD_TO_CLIENTS = {"rck.requires-namespace-create": "true", "token-exchange-enabled": "false"}
 """Iceberg's compatibility kit asks the catalog itself whether tables need their namespace first; here they do, as the
@@ -129,6 +130,7 @@ class CatalogRoutes:
                 mutates=True,
                 operation="create-namespace",
                 again=self.namespace_again,
+                body=NAMESPACE,
             ),
             on("HEAD", namespaces + "/{namespace}", self.namespace_exists, operation=READ),
             on("GET", namespaces + "/{namespace}", self.load_namespace, operation=READ),
@@ -140,6 +142,7 @@ class CatalogRoutes:
                 mutates=True,
                 operation="alter-namespace",
                 again=self.update_again,
+                body=NAMESPACE,
             ),
             on(
                 "POST",
@@ -174,6 +177,10 @@ class CatalogRoutes:
             ),
         ]
 
+    async def _parsed(self, call: Call, parse: Callable[[bytes], T], *, commits: bool = False) -> T:
+        """What `parse` makes of the body of a request that may be long. Raises as `body_bounds.parsed`."""
+        return await parsed(self._parsing, call.principal, parse, call.body, commits=commits)
+
     # -- configuration ------------------------------------------------------------------------------------------------
 
     async def config(self, call: Call) -> Response:
@@ -199,7 +206,7 @@ class CatalogRoutes:
         return json_response({"namespaces": page, "next-page-token": token})
 
     async def create_namespace(self, call: Call) -> Response:
-        wanted = wire.parse_request(wire.CreateNamespace, call.body)
+        wanted = await self._parsed(call, partial(wire.parse_request, wire.CreateNamespace))
         namespace = wanted.levels()
         call.concerns(namespace)
         check_new(*namespace)
@@ -211,7 +218,8 @@ class CatalogRoutes:
 
     async def namespace_again(self, call: Call) -> Response:
         """A namespace that was created before, as it is by now."""
-        namespace = wire.parse_request(wire.CreateNamespace, call.body).levels()
+        wanted = await self._parsed(call, partial(wire.parse_request, wire.CreateNamespace))
+        namespace = wanted.levels()
         call.allow(permissions.require_visible, namespace)
         properties = await self._upstream.namespace_properties(namespace)
         return json_response({"namespace": namespace, "properties": properties})
@@ -241,7 +249,7 @@ class CatalogRoutes:
         return no_content()
 
     async def update_namespace(self, call: Call) -> Response:
-        wanted = wire.parse_request(wire.UpdateProperties, call.body)
+        wanted = await self._parsed(call, partial(wire.parse_request, wire.UpdateProperties))
         call.allow(permissions.require_namespace_change, call.namespace)
         changed = filter(locations.steers_clients, {*wanted.removals, *wanted.updates})
         check_code(wanted.updates, self._settings.client_code, of="namespace")
@@ -251,7 +259,7 @@ class CatalogRoutes:
 
     async def update_again(self, call: Call) -> Response:
         """What a change of properties was, that was made before."""
-        wanted = wire.parse_request(wire.UpdateProperties, call.body)
+        wanted = await self._parsed(call, partial(wire.parse_request, wire.UpdateProperties))
         call.allow(permissions.require_visible, call.namespace)
         return json_response({"updated": [*wanted.updates], "removed": [*wanted.removals], "missing": []})
 
@@ -266,8 +274,7 @@ class CatalogRoutes:
         return json_response({"identifiers": rows, "next-page-token": token})
 
     async def create_table(self, call: Call) -> Response:
-        parse = partial(wire.parse_request, wire.CreateTable)
-        wanted = await parsed(self._parsing, call.principal, parse, call.body)
+        wanted = await self._parsed(call, partial(wire.parse_request, wire.CreateTable))
         identifier = checked_identifier(call.namespace, wanted.name)
         call.concerns(identifier, operation=STAGED if wanted.stage_create else None)
         check_new(identifier.name)
@@ -293,7 +300,7 @@ class CatalogRoutes:
 
     async def create_again(self, call: Call) -> Response:
         """A table that was created before, as it is by now; a staged one has changed nothing, and is made anew."""
-        wanted = wire.parse_request(wire.CreateTable, call.body)
+        wanted = await self._parsed(call, partial(wire.parse_request, wire.CreateTable))
         return await self.create_table(call) if wanted.stage_create else await self._load_again(call, wanted.name)
 
     async def register_again(self, call: Call) -> Response:
@@ -368,13 +375,13 @@ class CatalogRoutes:
 
     async def report_metrics(self, call: Call) -> Response:
         call.allow(permissions.require, Operation.READ, call.table)
-        await parsed(self._parsing, call.principal, partial(read_object, what="metrics report"), call.body)
+        await self._parsed(call, partial(read_object, what="metrics report"))
         return no_content()
 
     # -- commits ------------------------------------------------------------------------------------------------------
 
     async def commit_table(self, call: Call) -> Response:
-        request = await parsed(self._parsing, call.principal, parse_commit, call.body)
+        request = await self._parsed(call, parse_commit, commits=True)
         if request.identifier is not None and request.identifier != call.table:
             raise BadRequest(f"the commit names table {request.identifier}, its path {call.table}", rule="request.name")
         request = replace(request, identifier=call.table)
@@ -402,7 +409,7 @@ class CatalogRoutes:
 
     async def append_files(self, call: Call) -> Response:
         """The fast path: data files into a table, without its metadata in the answer."""
-        request = await parsed(self._parsing, call.principal, parse_append, call.body)
+        request = await self._parsed(call, parse_append, commits=True)
         key, application = idempotency_key(call.request), numbered(call.request)
         done = await self._commits.append(call.principal, call.table, request, key, application)
         snapshot = done.head.snapshots.get(done.snapshots[-1]) or {}
@@ -418,7 +425,7 @@ class CatalogRoutes:
         )
 
     async def commit_transaction(self, call: Call) -> Response:
-        requests = await parsed(self._parsing, call.principal, parse_transaction, call.body)
+        requests = await self._parsed(call, parse_transaction, commits=True)
         call.concerns(*(request.identifier for request in requests if request.identifier is not None))
         key, application = idempotency_key(call.request), numbered(call.request)
 
