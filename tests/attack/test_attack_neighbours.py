@@ -17,9 +17,10 @@ from verify.kit.tower_process import TowerProcess, error_of
 Forge = Callable[..., Forger]
 PART = """tables:
   - table: NS.t
-    operations: [read, append, overwrite, alter, refs, create, register, drop]
+    operations: [read, append, overwrite, alter, refs, create, register]
     write_location: table
     partitions: [{region: 1, product: 2}]
+  - {table: NS.t, operations: [drop]}
 """
 OTHER_PART = "tables: [{table: NS.t, operations: [append], write_location: table, partitions: [{region: 2}]}]\n"
 WHOLE = "tables: [{table: NS.t, operations: [append], write_location: table, partitions: all}]\n"

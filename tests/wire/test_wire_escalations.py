@@ -34,9 +34,10 @@ CONTRACT = """\
 owner: Pricing Team <team@example.com>
 tables:
   - table: shop.prices
-    operations: [append, drop, rename]
+    operations: [append]
     partitions: [{{region: [{region}]}}]
     blind_appends: true
+  - {{table: shop.prices, operations: [drop, rename]}}
   - table: shop.other
     operations: [append, create]
     partitions: all
