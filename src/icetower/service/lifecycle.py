@@ -37,6 +37,8 @@ from icetower.table.references import named_by
 from icetower.upstream.port import Swap, SwapLost, SwapUnknown, Upstream
 
 _UUID_LENGTH = 36
+PURGED_AT_ONCE = 1_000
+"""Files of a purge that are looked at, and deleted, before others' requests go on."""
 
 log = logging.getLogger("icetower")
 
@@ -293,13 +295,14 @@ class Lifecycle:
         roots = (head.metadata["location"], *places_of(head.metadata))
 
         async def delete(paths: set[str]) -> None:
-            left = set(paths)
-            for root in roots:
-                mine = {path for path in left if is_under(path, root)}
-                left -= mine
-                await self._storage.delete_many(sorted(mine), below=root)
-            if not confined:
-                await self._storage.delete_many(sorted(left))
+            every = sorted(paths)
+            for start in range(0, len(every), PURGED_AT_ONCE):
+                left = every[start : start + PURGED_AT_ONCE]
+                for root in roots:
+                    await self._storage.delete_many([path for path in left if is_under(path, root)], below=root)
+                    left = [path for path in left if not is_under(path, root)]
+                if not confined:
+                    await self._storage.delete_many(left)
 
         listed: set[str] = set()
         manifests: set[str] = set()
