@@ -429,7 +429,7 @@ def test_tables_that_are_not_there() -> None:
     assert [f.message.split(";")[0] for f in found] == [
         "there is no table p.gone",
         "there is no table new.t yet",
-        "there is no table x.**",
+        "no table that x.** names is there",
     ]
 
 

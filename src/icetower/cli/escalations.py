@@ -119,7 +119,9 @@ def make_request(
     """
     with connect(uri) as tower:
         done = tower.request_partitions(table, partition or [], operations=operation, reason=reason)
-    say(json.dumps(done) if as_json else f"request {done['id']} is open, for {done['contact'] or 'any administrator'}")
+    decides = f"{done['contact'] or 'any administrator'} decides"
+    shown = f"`icetower requests show {done['id']}` says whether they were notified"
+    say(json.dumps(done) if as_json else f"request {done['id']} is open; {decides}, and {shown}")
 
 
 @requests.command("close")

@@ -277,7 +277,12 @@ def missing(it: Written, there: Iterable[Identifier], nearby: Collection[Identif
         yield it.found(
             Severity.NOTE if creates else Severity.WARNING,
             "reference.table",
-            f"there is no table {rule.pattern}"
+            _absent(rule.pattern)
             + (" yet" if creates else f"; did you mean {near[0]}?" if near else "; create it first, or mend the name"),
             place,
         )
+
+
+def _absent(pattern: Pattern) -> str:
+    many = pattern.last in ("*", "**")
+    return f"no table that {pattern} names is there" if many else f"there is no table {pattern}"

@@ -229,7 +229,7 @@ class PyIcebergAgent:
             rows=journal.runs_of(rows["row_id"].to_numpy()),
             error=type(error).__name__,
             conflict=isinstance(error, CommitFailedException),
-            message=str(error)[:500],
+            message=str(error)[:4000],
             at_ms=self._clock.now_ms(),
         )
 

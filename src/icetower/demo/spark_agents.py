@@ -64,7 +64,7 @@ class SparkAgent:
             try:
                 self._append(number, rows)
             except Exception as error:  # noqa: BLE001 - whatever the error is, the batch was not acknowledged
-                described = {"error": type(error).__name__, "message": str(error)[:500]}
+                described = {"error": type(error).__name__, "message": str(error)[:4000]}
                 self._journal.write(journal.FAILED, batch=number, rows=runs, at_ms=self._clock.now_ms(), **described)
                 continue
             latency_ms = round((self._clock.monotonic_s() - start_s) * 1000, 1)
