@@ -25,7 +25,7 @@ settings.register_profile("house", derandomize=True, deadline=None)
 settings.load_profile("house")
 
 # Java compiles in its first stage only: a test's JVM is too short-lived for the second, which takes 40 % of its time.
-os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1")
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # So a shell starts what it starts in the background, and all that tests start would inherit it.

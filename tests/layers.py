@@ -2,7 +2,8 @@
 
     quick   pure and in memory: starts no process (but git), opens no connection: `make quick`, after `make setup` alone
     full    real servers, clients, engines and databases, and all that takes long: `make test`, after the quick ones
-    sharp   whether the tests are sharp: mutation hunts and long random runs: `make verify`
+    sharp   whether the tests are sharp (mutation hunts), and what takes long and repeats what others test: random runs,
+            kills at every point, the whole demo, the blocks of code of the documents: `make verify`
 
 A folder has a layer, and so has each module that stands in no folder; `MODULES` names those that differ. A test that
 carries a layer's marker has that one. A test that asks for a server by its fixture, or that runs Java or Spark, is full

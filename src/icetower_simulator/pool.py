@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+import signal
+import threading
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from multiprocessing import get_context
+from contextlib import contextmanager
+from multiprocessing import active_children, get_context
 
 from icetower_simulator.latencies import PROVIDERS, Provider
 from icetower_simulator.optimistic import simulate
@@ -39,10 +42,42 @@ def run_all(
     compile_now({setup.pattern for setup, _ in jobs})  # once, before every worker would do it
     # Long jobs first, so that none keeps a single worker busy at the end.
     order = sorted(range(len(jobs)), key=lambda position: (_gap_ms(jobs[position][0]), position))
+    others = active_children()
     with ProcessPoolExecutor(count, mp_context=get_context("spawn")) as pool:
-        under_way = {pool.submit(run_one, *jobs[position], providers): position for position in order}
-        for done in as_completed(under_way):
-            yield under_way.pop(done), done.result()
+        try:
+            with _without_interrupts():  # these start the workers
+                under_way = {pool.submit(run_one, *jobs[position], providers): position for position in order[:count]}
+            under_way |= {pool.submit(run_one, *jobs[position], providers): position for position in order[count:]}
+            for done in as_completed(under_way):
+                yield under_way.pop(done), done.result()
+        except BaseException:
+            for worker in active_children():  # nobody waits for what they are doing
+                if worker not in others:
+                    worker.terminate()
+            raise
+
+
+@contextmanager
+def _without_interrupts() -> Generator[None]:
+    """What is started within does not hear Ctrl-C, which a terminal sends to all processes: who has started it ends it.
+
+    A process that hears it while Python is being set up in it prints a fatal error, and so does one whose parent goes
+    while it starts. So this one hears it afterwards.
+    """
+    if not hasattr(signal, "pthread_sigmask") or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    heard: list[int] = []
+    # Some thread of a library takes the signal where this one blocks it, and has the handler called all the same.
+    handler = signal.signal(signal.SIGINT, lambda number, _: heard.append(number))
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        signal.signal(signal.SIGINT, handler)
+    if heard:
+        signal.raise_signal(signal.SIGINT)
 
 
 def _gap_ms(setup: Setup) -> float:

@@ -125,6 +125,7 @@ def _python(block: str, tower: TowerProcess, secrets: Mapping[str, str]) -> None
 
 
 @pytest.mark.spark
+@pytest.mark.sharp
 def test_the_pipelines_run_from_the_terminal(
     run: Run, tower: TowerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -33,6 +33,7 @@ ISSUE_KEYS = {
 }
 
 
+@pytest.mark.sharp
 @pytest.mark.spark
 def test_a_day_is_written_and_reconciled_to_the_cent(tmp_path: Path) -> None:
     command = [sys.executable, "-c", "from icetower.cli import main; main()", "demo", "--days", "1", "--json"]

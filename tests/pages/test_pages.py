@@ -62,6 +62,7 @@ def test_each_block_is_run_or_says_why_not(page: str) -> None:
                 pass
 
 
+@pytest.mark.sharp
 @pytest.mark.parametrize("page", RUN)
 def test_a_page_runs(page: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     blocks = [block for block in blocks_of(page) if _is_run(block)]

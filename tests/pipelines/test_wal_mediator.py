@@ -122,7 +122,13 @@ def test_the_verdict_is_the_one_of_the_contract_check(spark: SparkSession, fresh
     assert done.rejected == 30 - len(expected)
 
 
-@pytest.mark.parametrize("step", ["planned", "rejections", "committed", "keys", "closed"])
+@pytest.mark.parametrize(
+    "step",
+    [
+        "committed",
+        *(pytest.param(step, marks=pytest.mark.sharp) for step in ("planned", "rejections", "keys", "closed")),
+    ],
+)
 def test_a_crash_at_any_step_loses_and_doubles_nothing(world: World, step: str) -> None:
     world.append((1, 1, "k1", "web"), (2, 1, "k2", "till"), (3, 1, "k1", "web"))
     with pytest.raises(Crash):

@@ -120,7 +120,7 @@ def test_batches_whose_snapshots_have_expired_are_still_applied_or_refused(world
     assert (done.applied, done.duplicates, world.amounts()) == (0, 4, [9, 9, 9])
 
 
-@pytest.mark.parametrize("expired", [False, True])
+@pytest.mark.parametrize("expired", [pytest.param(False, marks=pytest.mark.sharp), True])
 def test_the_logs_of_an_earlier_version_are_taken_over(
     world: World, monkeypatch: pytest.MonkeyPatch, expired: bool
 ) -> None:

@@ -18,7 +18,7 @@ from verify.torture.chunks import Summary, pool, run_seeds
 from verify.torture.judge import INVARIANTS
 from verify.torture.simulate import simulate
 
-SEEDS, SHORT = 2_000, 400
+SEEDS, SHORT = 2_000, 200
 """`make verify` runs all of them, `make test` the first ones."""
 CHUNK = 100
 ROOT = Path(__file__).parent.parent.parent

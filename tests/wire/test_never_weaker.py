@@ -30,6 +30,7 @@ def test_a_divergence_of_the_past_is_mended(bench: run.Bench, path: object) -> N
     assert [judgement.problems for _, judgement in bench.judged([job] * 3)] == [[]] * 3
 
 
+@pytest.mark.sharp
 def test_random_jobs_are_judged_as_iceberg_judges_them_or_more_strictly(bench: run.Bench) -> None:
     """Verdicts, contents, totals, row ids and incremental reads; and the tower rebased, or it would prove nothing."""
     given = [jobs.job(seed) for seed in range(run.SEED, run.SEED + run.COUNT)]

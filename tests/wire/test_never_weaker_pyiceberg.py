@@ -22,6 +22,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Catalog:
     return catalog
 
 
+@pytest.mark.sharp
 def test_random_jobs_end_as_they_do_on_pyicebergs_own_catalog(
     plain: Catalog, catalog: Catalog, tower: TowerProcess, namespace: str
 ) -> None:
