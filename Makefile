@@ -54,7 +54,7 @@ test: check jdk jars postgres ## the checks, then all tests of behaviour: real s
 	@$(MAKE) --no-print-directory quick
 	$(BIN)/pytest -m full --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-verify: jdk jars ## are the tests sharp? Mutations of the engine, the gate and the model; random runs, the demo, the documents
+verify: jdk jars postgres ## are the tests sharp? Mutations of the engine, the gate and the model; random runs, the demo, the documents
 	$(BIN)/pytest -m sharp --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 verify-docs: jars jdk ## every command and block of code of the README and docs/, those that take longer than 20 s too
