@@ -81,7 +81,7 @@ PURE = (
 SPARK = frozenset({"test_cli", "test_demo_end_to_end", "test_interrupts", "test_jvm"})
 """Modules with Spark jobs in processes of their own, which carry no marker."""
 
-STARTERS = frozenset({"pages", "pipelines", "wire", "cli", "demo", "crash", "attack", "simulation"})
+STARTERS = frozenset({"pages", "pipelines", "wire", "cli", "demo", "crash", "attack", "simulation", "simulator"})
 """Where files take longest. Shared out file by file, the longest must not come last."""
 
 FULL_FIXTURES = frozenset({"postgres_server", "postgres_url", "s3_properties", "spark"})
