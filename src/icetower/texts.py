@@ -24,6 +24,11 @@ def without_middle(text: str, characters_max: int) -> str:
     return f"{text[: characters_max - end]}… ({left_out} characters left out) …{text[-end:]}"
 
 
+def printable(text: str) -> str:
+    """The text on one line, with a space for each character that is not printed."""
+    return "".join(character if character.isprintable() else " " for character in text)
+
+
 def acting_character(text: str) -> str | None:
     """The first character that a reader does not see, and that moves what they see: as it is written in code."""
     found = _ACTING.search(text)

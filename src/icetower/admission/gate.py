@@ -61,10 +61,12 @@ class Check(Generic[F]):
 
     Attributes:
         everybody: asked of administrators, too, and never let by in shadow mode.
+        of_head: its verdict depends on what the table has already.
     """
 
     ask: Callable[[F], object]
     everybody: bool = False
+    of_head: bool = False
 
 
 REQUEST_CHECKS: tuple[Check[Facts], ...] = (
@@ -81,29 +83,23 @@ COMMIT_CHECKS: tuple[Check[Facts], ...] = (
     Check(honesty.check_manifests, everybody=True),
     Check(honesty.check_headers, everybody=True),
     Check(honesty.check_summary_names, everybody=True),
-    Check(honesty.check_properties_of_ours, everybody=True),
-    Check(honesty.check_client_code, everybody=True),
+    Check(honesty.check_properties_of_ours, everybody=True, of_head=True),
+    Check(honesty.check_client_code, everybody=True, of_head=True),
     Check(honesty.check_vectors, everybody=True),
     Check(clauses.check_summaries),
     Check(clauses.check_partitions),
     Check(clauses.check_quotas),
-    Check(clauses.check_refs),
-    Check(clauses.check_history),
-    Check(clauses.check_locations),
-    Check(clauses.check_shared),
+    Check(clauses.check_refs, of_head=True),
+    Check(clauses.check_history, of_head=True),
+    Check(clauses.check_locations, of_head=True),
+    Check(clauses.check_shared, of_head=True),
     Check(clauses.check_idempotency),
 )
 
 HEAD_CHECKS: tuple[Check[Facts], ...] = (
-    Check(honesty.check_properties_of_ours, everybody=True),
-    Check(honesty.check_client_code, everybody=True),
-    Check(clauses.check_operations),
-    Check(clauses.check_refs),
-    Check(clauses.check_history),
-    Check(clauses.check_locations),
-    Check(clauses.check_shared),
+    Check(clauses.check_operations),  # of `check_partitions`, what needs no files
+    *(check for check in COMMIT_CHECKS if check.of_head),
 )
-"""The commit checks with a verdict that depends on what the table has already."""
 
 APPEND_CHECKS: tuple[Check[AppendFacts], ...] = (
     Check(appends.check_table, everybody=True),
@@ -173,8 +169,6 @@ def judge_again(facts: Facts, head: JSON) -> None:
     Raises:
         CommitConflict: ``commit.permission``, where it would be refused by now.
     """
-    if head is facts.base:
-        return
     try:
         ask(HEAD_CHECKS, facts.on(head))
     except (ContractViolation, ValidationFailed) as error:

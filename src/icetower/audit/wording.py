@@ -12,6 +12,7 @@ from icetower.iceberg.partitions import PartitionSpec, partition_name
 from icetower.protocol.marks import PRINCIPAL
 from icetower.protocol.snapshots import Snapshot
 from icetower.table.origins import application_of
+from icetower.texts import printable
 
 JSON = Mapping[str, Any]
 FILES_SHOWN = 3
@@ -45,7 +46,7 @@ def time_of(snapshot: JSON) -> str | None:
 
 def shown(word: object) -> str:
     """What others have written, in one line and not too long."""
-    text = "".join(character if character.isprintable() else " " for character in str(word))
+    text = printable(str(word))
     return text if len(text) <= TEXT_SHOWN else text[:TEXT_SHOWN] + "…"
 
 

@@ -17,7 +17,6 @@ from icetower.contracts.gaps import gaps
 from icetower.contracts.grants import role_name
 from icetower.contracts.model import (
     FILE_OPERATIONS,
-    TABLE_OPERATIONS,
     Contract,
     Isolation,
     KeyWay,
@@ -164,7 +163,7 @@ def _entry(it: Written, rule: Rule, place: str) -> Iterator[Finding]:
             f"the partitions of {rule.pattern} come to nothing: no file operation is granted on them",
             f"{place}.partitions",
         )
-    unable = rule.operations & TABLE_OPERATIONS if rule.partitions or rule.excluded else frozenset[Operation]()
+    unable = frozenset(operation for operation in rule.operations if not rule.grants(operation))
     if unable:
         yield it.found(
             Severity.WARNING,

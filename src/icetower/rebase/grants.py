@@ -42,6 +42,7 @@ from icetower.rebase.revalidation import (
 from icetower.rebase.written import Objection, Table, Targets, Written, objections
 from icetower.table.sinks import sinks_of
 from icetower.table.staged import StagedTable
+from icetower.texts import printable
 
 JSON = Mapping[str, Any]
 
@@ -402,7 +403,7 @@ def refusal(change: Change, conflict: Conflict, staged: StagedTable) -> CommitCo
     """The error for a conflict."""
     partitions = tuple(dict.fromkeys(_partition_of(change, conflict, staged)))
     # Another agent chose these values, and clients print the message on their terminals.
-    where = f" in {_printable(', '.join(partitions))}" if partitions else ""
+    where = f" in {printable(', '.join(partitions))}" if partitions else ""
     by = f" ({conflict.by})" if isinstance(conflict, Objection) else ""
     said = change.snapshot.summary.get(READ_SNAPSHOT)
     read = "" if said is None else f" (its writer has read snapshot {said}; declare what the statement reads anew)"
@@ -421,11 +422,7 @@ def _made_by(staged: StagedTable, snapshot_id: int) -> str:
     """Who has made a snapshot, and by which operation, where the table says so."""
     snapshot = staged.snapshot(snapshot_id)
     name = None if snapshot is None else snapshot.summary.get(PRINCIPAL)
-    return "" if snapshot is None or name is None else _printable(f" ({snapshot.operation} by {name})")
-
-
-def _printable(text: str) -> str:
-    return "".join(c if c.isprintable() else " " for c in text)
+    return "" if snapshot is None or name is None else printable(f" ({snapshot.operation} by {name})")
 
 
 def _partition_of(change: Change, conflict: Conflict, staged: StagedTable) -> Iterator[str]:

@@ -297,12 +297,13 @@ class Lifecycle:
         async def delete(paths: set[str]) -> None:
             every = sorted(paths)
             for start in range(0, len(every), PURGED_AT_ONCE):
-                left = every[start : start + PURGED_AT_ONCE]
+                left = set(every[start : start + PURGED_AT_ONCE])
                 for root in roots:
-                    await self._storage.delete_many([path for path in left if is_under(path, root)], below=root)
-                    left = [path for path in left if not is_under(path, root)]
+                    mine = {path for path in left if is_under(path, root)}
+                    left -= mine
+                    await self._storage.delete_many(sorted(mine), below=root)
                 if not confined:
-                    await self._storage.delete_many(left)
+                    await self._storage.delete_many(sorted(left))
 
         listed: set[str] = set()
         manifests: set[str] = set()
