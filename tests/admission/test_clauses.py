@@ -19,7 +19,7 @@ from icetower.admission.identity import Identity, ways_of
 from icetower.admission.quotas import MINUTE_S, RateLimits, Rates, check_quota
 from icetower.admission.reads import scope_of
 from icetower.admission.refusals import Misplaced
-from icetower.admission.shadow import Held, ShadowRecorder
+from icetower.admission.shadow import ShadowRecorder
 from icetower.ambient import SystemAmbient
 from icetower.contracts.check import isolation_of
 from icetower.contracts.document import load
@@ -406,12 +406,13 @@ def raised(rule: str) -> ContractViolation:
     return ContractViolation("no", rule=rule)
 
 
-def test_shadow_mode_holds_what_the_contract_refuses_and_nothing_else() -> None:
-    held = Held(shadow(WRITER))
+def test_shadow_mode_lets_by_what_the_contract_refuses_and_nothing_else() -> None:
+    recorded: list[Shadowed] = []
+    recorder, by = ShadowRecorder(Clock(), recorded.append), shadow(WRITER)
     for error in (raised("contract.table"), raised("contract.quota"), Misplaced("no", rule="contract.location")):
-        with held:
+        with recorder.recording(by, TABLE, "append"):
             raise error
-    assert [refusal.rule for refusal in held.refusals] == ["contract.table", "contract.quota", "contract.location"]
+    assert [each.rule for each in recorded] == ["contract.table", "contract.quota", "contract.location"]
     strangers: list[Exception] = [
         raised("contract.summary"),
         raised("contract.location"),
@@ -421,16 +422,16 @@ def test_shadow_mode_holds_what_the_contract_refuses_and_nothing_else() -> None:
         ValueError("no"),
     ]
     for error in strangers:
-        with pytest.raises(type(error)), held:
+        with pytest.raises(type(error)), recorder.recording(by, TABLE, "append"):
             raise error
-    assert len(held.refusals) == 3
+    assert len(recorded) == 3
 
 
 def test_shadow_mode_off_everything_is_raised() -> None:
-    held = Held(WRITER)
-    with pytest.raises(ContractViolation), held:
+    recorded: list[Shadowed] = []
+    with pytest.raises(ContractViolation), ShadowRecorder(Clock(), recorded.append).recording(WRITER, TABLE, "append"):
         raise raised("contract.table")
-    assert held.refusals == []
+    assert recorded == []
 
 
 def test_shadow_mode_counts_every_clause_that_a_commit_breaks() -> None:

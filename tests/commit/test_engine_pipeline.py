@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from icetower.commit import steps
+from icetower.commit import draft, steps
+from icetower.commit import plan as commit_plan
 from icetower.commit.engine import Committed, Limits
 from icetower.commit.plan import Needs, Plan, plan
 from icetower.commit.steps import Version
@@ -434,6 +435,33 @@ def test_what_a_group_has_not_written_yet_is_known_to_the_next() -> None:
         written.set()
         assert await ends(tasks) == ["direct", "rebased", "rebased"]
         assert await world.live() == ["a", "b", "c"]
+
+    run(story())
+
+
+def test_s4_manifests_that_must_be_read_to_be_merged_are_asked_for_before_a_group_is_planned_in_vain(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def story() -> None:
+        world = World()
+        await world.create(**{"commit.manifest.min-count-to-merge": "10"})
+        for number in range(10):
+            await (await (await world.writer().refresh()).append(f"old{number}", summary=BLIND)).send()
+        requests = await blind(world, "ann", "bob", "cid", "dan")
+        world.restart()
+        finished: list[str] = []
+
+        def counted(member: Any, *arguments: Any, **named: Any) -> Any:
+            finished.append(member.principal)
+            return draft.finish(member, *arguments, **named)
+
+        monkeypatch.setattr(commit_plan, "finish", counted)
+        assert await ends(await send(world, *requests)) == ["direct", "rebased", "rebased", "rebased"]
+        # The first one goes in as it was written. The second one's list is the tower's own, and small manifests merge.
+        assert finished == ["ann", "bob", "ann", "bob", "cid", "dan"]
+        head = await world.head()
+        rows = await world.rows(head.snapshots[head.metadata["refs"]["main"]["snapshot-id"]])
+        assert sorted(row.existing_files or 0 for row in rows) == [0, 0, 0, 0, 10]
 
     run(story())
 

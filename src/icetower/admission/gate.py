@@ -34,7 +34,7 @@ from icetower.admission.facts import Facts
 from icetower.admission.identity import Identity, application_of
 from icetower.admission.quotas import RateLimits
 from icetower.admission.reads import believed, scope_of
-from icetower.admission.shadow import Held, ShadowRecorder
+from icetower.admission.shadow import ShadowRecorder, lets_by
 from icetower.admission.targets import check_ages, locate
 from icetower.ambient import Ambient
 from icetower.contracts.check import appends_blindly, isolation_of
@@ -115,14 +115,18 @@ APPEND_CHECKS: tuple[Check[AppendFacts], ...] = (
 
 def ask(checks: Iterable[Check[F]], facts: F) -> tuple[ContractViolation, ...]:
     """Ask one check after the other. What shadow mode lets by, in the order in which it was met; all else is raised."""
-    held, bound = Held(facts.principal), not facts.principal.administrator
+    principal, let_by = facts.principal, list[ContractViolation]()
     for check in checks:
         if check.everybody:
             check.ask(facts)
-        elif bound:
-            with held:
+        elif not principal.administrator:
+            try:
                 check.ask(facts)
-    return tuple(held.refusals)
+            except ContractViolation as refusal:
+                if not lets_by(principal, refusal):
+                    raise
+                let_by.append(refusal)
+    return tuple(let_by)
 
 
 def judge(facts: Facts) -> Admitted:

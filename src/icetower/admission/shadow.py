@@ -20,33 +20,11 @@ from icetower.protocol.names import Identifier
 from icetower.registry.principals import Principal
 
 
-def lets_by(principal: Principal, error: BaseException | None) -> bool:
+def lets_by(principal: Principal, refusal: ContractViolation) -> bool:
     """Whether shadow mode lets a refusal by."""
-    if not principal.contract.shadow or not isinstance(error, ContractViolation) or isinstance(error, OrdersTower):
+    if not principal.contract.shadow or isinstance(refusal, OrdersTower):
         return False
-    return error.rule not in ALWAYS or isinstance(error, Misplaced)
-
-
-class Held:
-    """Collects what a contract in shadow mode would refuse within it; for all others, what is refused is raised.
-
-    Attributes:
-        refusals: in the order in which they were met.
-    """
-
-    def __init__(self, principal: Principal) -> None:
-        self._principal = principal
-        self.refusals: list[ContractViolation] = []
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, at: object) -> bool:
-        if not lets_by(self._principal, error):
-            return False
-        assert isinstance(error, ContractViolation)
-        self.refusals.append(error)
-        return True
+    return refusal.rule not in ALWAYS or isinstance(refusal, Misplaced)
 
 
 class ShadowRecorder:
@@ -71,10 +49,12 @@ class ShadowRecorder:
     @contextmanager
     def recording(self, principal: Principal, about: Identifier | str, operation: str) -> Generator[None]:
         """What a contract in shadow mode refuses in here is recorded, and raised for all others."""
-        held = Held(principal)
-        with held:
+        try:
             yield
-        self.record(principal, about, operation, held.refusals)
+        except ContractViolation as refusal:
+            if not lets_by(principal, refusal):
+                raise
+            self.record(principal, about, operation, [refusal])
 
     @contextmanager
     def recording_all(self, principal: Principal, about: Identifier | str, operation: str) -> Generator[None]:

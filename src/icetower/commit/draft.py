@@ -372,7 +372,7 @@ def merged_parent(
     again in it.
 
     Raises:
-        NeedsFiles: manifests must be read first.
+        NeedsToMerge: manifests must be read first.
     """
     through = staged.merges_through
     if through is None:

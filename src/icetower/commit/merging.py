@@ -63,6 +63,10 @@ class Merge:
     replaced: frozenset[str]
 
 
+class NeedsToMerge(NeedsFiles):
+    """Manifests that are to be merged must be read first. Nothing that is planned before they are can be kept."""
+
+
 def merge_small(
     listing: Listing,
     files: Files,
@@ -87,7 +91,7 @@ def merge_small(
         through: the highest sequence number that every base in flight has; nothing newer is touched.
 
     Raises:
-        NeedsFiles: manifests must be read first; at most `MANIFESTS_MAX`.
+        NeedsToMerge: manifests must be read first; at most `MANIFESTS_MAX`.
     """
     properties = metadata.get("properties") or {}
     if metadata["format-version"] < 2 or str(properties.get(_ENABLED, "true")).lower() == "false":
@@ -110,7 +114,7 @@ def merge_small(
     if chosen is None:
         return None
     if missing := files.missing(row for row in chosen if _live(row)):
-        raise NeedsFiles(missing)
+        raise NeedsToMerge(missing)
     return _merged(listing, chosen, files, metadata, snapshot_id, sequence_number, new_path)
 
 

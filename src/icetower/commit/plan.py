@@ -25,6 +25,7 @@ from icetower.admission.admitted import Admitted, AdmittedAppend
 from icetower.commit.appends import Folded, another_table, fold, once_each, why_not
 from icetower.commit.draft import Replacement, data_path, finish, merged_parent
 from icetower.commit.live_files import LivePathsOf, NeedsPaths, check, named_by
+from icetower.commit.merging import NeedsToMerge
 from icetower.commit.resolution import Table, in_the_plan, snapshots_of
 from icetower.commit.retention import expirable
 from icetower.commit.vectors import NeedsBlobs, among, collisions_of, unite
@@ -177,6 +178,8 @@ def plan(
             step()
         except _LACKING as need:
             lacking.append(need)
+            if isinstance(need, NeedsToMerge):  # every member after it would need it, and is planned again anyway
+                break
     if lacking:
         return Plan(head.metadata, needs=_needs(lacking))
     return planner.result(keep)

@@ -381,15 +381,15 @@ class CatalogRoutes:
     # -- commits ------------------------------------------------------------------------------------------------------
 
     async def commit_table(self, call: Call) -> Response:
-        request = await self._parsed(call, parse_commit, commits=True)
-        if request.identifier is not None and request.identifier != call.table:
-            raise BadRequest(f"the commit names table {request.identifier}, its path {call.table}", rule="request.name")
-        request = replace(request, identifier=call.table)
+        request, table = await self._parsed(call, parse_commit, commits=True), call.table
+        if request.identifier is not None and request.identifier != table:
+            raise BadRequest(f"the commit names table {request.identifier}, its path {table}", rule="request.name")
+        request = replace(request, identifier=table)
         key, application = idempotency_key(call.request), numbered(call.request)
 
         async def commit(call: Call) -> Response:
             return self._table_response(
-                call, call.table, await self._commits.commit(call.principal, request, key, application)
+                call, table, await self._commits.commit(call.principal, request, key, application)
             )
 
         if key is None:

@@ -43,6 +43,7 @@ _HEADER_SCHEMA = fastavro.parse_schema(
     }
 )
 _put_header = encoder(_HEADER_SCHEMA)
+Block = tuple[bytes, int]  # unpacked, and how many records it has
 _LONG = fastavro.parse_schema({"type": "long"})
 _BYTES = fastavro.parse_schema({"type": "bytes"})
 _MARKER_BYTES = 16
@@ -102,11 +103,12 @@ def read(data: bytes, *, rename: Rename, what: str, most_bytes: int | None = Non
     """
     try:
         header, body = _split(data)
-        if most_bytes is not None:
-            _check_short(header, len(data) - len(body), body, most_bytes)
+        if most_bytes is None:
+            blocks = _unpacked_blocks(_codec(header), header["sync"], body)
+        else:
+            blocks = _short_blocks(header, len(data) - len(body), body, most_bytes)
         schema = _ready(header["meta"]["avro.schema"], rename)
-        codec = _codec(header)
-        records, unpacked_bytes = _records(schema.readable, codec, header["sync"], body)
+        records, unpacked_bytes = _records(schema.readable, blocks)
         values = {key: value.decode() for key, value in header["meta"].items() if key != "avro.schema"}
     except (*_UNREADABLE, *_UNREADABLE_TOO) as error:
         raise _unreadable(what, error) from error
@@ -144,7 +146,7 @@ def read_each(
         schema = _ready(raw, rename).readable
         codec = _codec(header)
         if not _begins_with_text(schema):
-            return tuple(make(record) for record in _records(schema, codec, header["sync"], body)[0])
+            return tuple(make(record) for record in _records(schema, _unpacked_blocks(codec, header["sync"], body))[0])
         name = hashlib.blake2b(raw, digest_size=16).hexdigest()
         found: list[T] = []
         for block, count in _unpacked_blocks(codec, header["sync"], body):
@@ -338,10 +340,10 @@ def _ready_once(key: tuple[bytes, Rename]) -> _Schema:
     return _made_ready(*key)
 
 
-def _records(schema: AvroSchema, codec: str, marker: bytes, body: bytes) -> tuple[list[dict[str, Any]], int]:
+def _records(schema: AvroSchema, blocks: Iterable[Block]) -> tuple[list[dict[str, Any]], int]:
     """The records of all blocks, and how many bytes they are unpacked. Raises `ValueError`."""
     unpacked_bytes, records, left = 0, cast("list[dict[str, Any]]", []), MEMORY_MAX_BYTES
-    for block, count in _unpacked_blocks(codec, marker, body):
+    for block, count in blocks:
         unpacked_bytes += len(block)
         if len(block) <= RECORD_MAX_BYTES:
             rows = io.BytesIO(block)
@@ -390,25 +392,25 @@ def _memory_of(record: Mapping[str, Any]) -> int:
     return size
 
 
-def _check_short(header: Mapping[str, Any], header_bytes: int, body: bytes, most_bytes: int) -> None:
-    """Raises `LongFile`. Unpacks as much as fits, and decodes nothing."""
-    left = most_bytes - header_bytes
+def _short_blocks(header: Mapping[str, Any], header_bytes: int, body: bytes, most_bytes: int) -> list[Block]:
+    """`_unpacked_blocks` of a short file. Raises `LongFile`; unpacks as much as fits."""
+    blocks, left = list[Block](), most_bytes - header_bytes
     if left > 0:
-        for block, _ in _unpacked_blocks(_codec(header), header["sync"], body, left):
+        for block, count in _unpacked_blocks(_codec(header), header["sync"], body, left):
             left -= len(block)
             if left < 0:
                 break
+            blocks.append((block, count))
     if left <= 0:
         raise LongFile(f"it has more than {most_bytes} bytes, unpacked")
+    return blocks
 
 
 def _codec(header: Mapping[str, Any]) -> str:
     return header["meta"].get("avro.codec", b"null").decode()
 
 
-def _unpacked_blocks(
-    codec: str, marker: bytes, body: bytes, most_bytes: int = UNPACKED_MAX_BYTES
-) -> Iterator[tuple[bytes, int]]:
+def _unpacked_blocks(codec: str, marker: bytes, body: bytes, most_bytes: int = UNPACKED_MAX_BYTES) -> Iterator[Block]:
     """The blocks, unpacked, and how many records each has. The one that goes beyond `most_bytes` is cut.
 
     Bounds are checked before anything is made of a block: a few bytes may claim anything. Raises `ValueError`.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from icetower.protocol.snapshots import Snapshot
@@ -11,9 +12,10 @@ JSON = Mapping[str, Any]
 
 
 class Updates(tuple[JSON, ...]):
-    """The updates of a commit as they were sent, in order, as the REST specification has them (JSON)."""
+    """The updates of a commit as they were sent, in order, as the REST specification has them (JSON).
 
-    __slots__ = ()
+    What a commit is asked several times is found once.
+    """
 
     def of(self, *actions: str) -> Iterator[JSON]:
         """Those with one of some actions."""
@@ -23,17 +25,17 @@ class Updates(tuple[JSON, ...]):
     def actions(self) -> frozenset[str]:
         return frozenset(update["action"] for update in self)
 
-    @property
+    @cached_property
     def snapshots(self) -> tuple[Snapshot, ...]:
         """The snapshots that they add, in order."""
         return tuple(Snapshot(update["snapshot"]) for update in self.of("add-snapshot"))
 
-    @property
+    @cached_property
     def moves(self) -> tuple[tuple[str, int], ...]:
         """The refs that they set, each with the snapshot that it is set to, in order."""
         return tuple((update["ref-name"], update["snapshot-id"]) for update in self.of("set-snapshot-ref"))
 
-    @property
+    @cached_property
     def target_ref(self) -> str | None:
         """The first ref that they set: the branch that the commit writes to. None where they set none."""
         return next((ref for ref, _ in self.moves), None)
@@ -43,7 +45,7 @@ class Updates(tuple[JSON, ...]):
         """The refs that they remove."""
         return frozenset(update["ref-name"] for update in self.of("remove-snapshot-ref"))
 
-    @property
+    @cached_property
     def removed_snapshots(self) -> tuple[int, ...]:
         """The ids of the snapshots that they remove."""
         return tuple(i for update in self.of("remove-snapshots") for i in update["snapshot-ids"])
