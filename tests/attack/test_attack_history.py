@@ -6,6 +6,8 @@ import sqlite3
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from icetower.agent import new_key
 from tests.commit.engine_world import creation
 from verify.kit.forger import SCHEMA, Forger, plain
@@ -46,6 +48,28 @@ def test_a_snapshot_sent_again_after_a_rollback_is_not_called_done(forge: Forge)
     assert admin.commit([], [point_main_at(head_of(first))]).status_code == 200
     assert error_of(admin.send(second))["rule"] == "snapshot.rolled-back"
     assert admin.live() == ["a.parquet"]
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+@pytest.mark.parametrize("is_blind", [False, True])
+def test_a3_what_has_landed_and_expired_without_a_key_is_not_answered_409_while_its_manifest_is_live(
+    forge: Forge, version: int, is_blind: bool
+) -> None:
+    """Its client would delete the manifest, and the whole branch could not be read any more."""
+    admin = forge()
+    admin.create(version)
+    admin.send(admin.append("first.parquet")).raise_for_status()
+    request = admin.append("a.parquet", summary={"icetower.blind": "true"} if is_blind else {})
+    admin.send(request).raise_for_status()
+    admin.send(admin.append("b.parquet")).raise_for_status()
+    head_id = admin.load()["refs"]["main"]["snapshot-id"]
+    expired = [snapshot["snapshot-id"] for snapshot in admin.load()["snapshots"] if snapshot["snapshot-id"] != head_id]
+    admin.commit([], [{"action": "remove-snapshots", "snapshot-ids": expired}]).raise_for_status()
+
+    refused = admin.send(request)
+
+    assert (refused.status_code, error_of(refused)["rule"]) == (422, "manifest.reused")
+    assert admin.live() == ["a.parquet", "b.parquet", "first.parquet"]
 
 
 def test_h1_expiry_that_has_not_seen_a_rollback_or_a_tag_removes_neither(forge: Forge) -> None:
@@ -113,5 +137,9 @@ def test_a3_a_creation_sent_again_is_answered_as_the_first_and_not_by_409(forge:
     assert admin.commit(create, updates, **key).status_code == 200
     assert admin.commit(create, updates).status_code == 200
     assert admin.live() == ["a.parquet"]
-    other = [{**updates[0], "uuid": "12345678-0000-4000-8000-000000000000"}, *updates[1:]]
-    assert error_of(admin.commit(create, other))["rule"] == "requirement.assert-create"
+    uuid = {**updates[0], "uuid": "12345678-0000-4000-8000-000000000000"}
+    assert error_of(admin.commit(create, [uuid, *updates[1:]]))["rule"] == "manifest.reused"
+    _, another = admin.append("b.parquet", base=staged, partition=())
+    assert (
+        error_of(admin.commit(create, [uuid, *creation(staged)[1:], *another]))["rule"] == "requirement.assert-create"
+    )

@@ -439,7 +439,7 @@ def test_what_a_group_has_not_written_yet_is_known_to_the_next() -> None:
     run(story())
 
 
-def test_s4_manifests_that_must_be_read_to_be_merged_are_asked_for_before_a_group_is_planned_in_vain(
+def test_manifests_that_must_be_read_to_be_merged_are_asked_for_before_a_group_is_planned_in_vain(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def story() -> None:

@@ -17,6 +17,7 @@ from icetower.admission.quotas import RateLimits
 from icetower.ambient import SystemAmbient
 from icetower.commit.engine import Committed, Limits
 from icetower.commit.replays import Replays
+from icetower.commit.safe_refusals import SafeRefusals
 from icetower.errors import CommitConflict, CommitStateUnknown, NotFound
 from icetower.files.deletes import Contents, Vectors
 from icetower.files.footers import Claim, Verified
@@ -286,11 +287,12 @@ def service_over(world: World, data: Path) -> tuple[Tower, Commits]:
         world.engine,
         world.heads,
         replays,
+        SafeRefusals(world.upstream.inner, world.heads, replays, records.ledger, world.manifests),
         world.tables,
-        world.gate,
+        world.gate,  # type: ignore[arg-type]
         outcomes,
         records.journal,
-        front.ambient,  # type: ignore[arg-type]
+        front.ambient,
     )
     return tower, commits
 

@@ -88,7 +88,8 @@ class Place:
         self.snapshot(snapshot_id, {GROUP_FILE: path, **({REF: ref} if marked else {})})
 
     def snapshot(self, snapshot_id: int, summary: dict[str, str]) -> None:
-        made = {"snapshot-id": snapshot_id, "timestamp-ms": self.clock.now_ms(), "summary": summary}
+        totals = {"added-records": "1", "total-records": "1", "added-data-files": "1", "total-data-files": "1"}
+        made = {"snapshot-id": snapshot_id, "timestamp-ms": self.clock.now_ms(), "summary": {**totals, **summary}}
         self.snapshots.append(made)
 
     @property

@@ -202,6 +202,9 @@ LIES: dict[str, tuple[Callable[[], Change], str]] = {
     "forged length of a vector": (
         lambda: committed(KEPT[0], entry(EXISTING, "old-2", file={"record": {"content_size_in_bytes": 1}})),
         "is marked EXISTING with content size 1, but had None"),
+    "a row id from before row ids": (
+        lambda: committed(KEPT[0], entry(EXISTING, "old-2", file={"first_row_id": 0})),
+        "is marked EXISTING with first row id 0, but had None"),
     "number of its own": (
         lambda: committed(*KEPT, entry(ADDED, "new", sequence_number=1), min_sequence_number=1),
         "file new is marked ADDED with sequence number 1 of its own"),

@@ -403,6 +403,50 @@ def test_an_existing_sql_catalog_is_opened_and_written_side_by_side(
     old.close()
 
 
+def test_k1_an_expiry_past_the_tower_that_takes_the_parents_names_away_brings_no_row_twice(
+    start_tower: Callable[..., TowerProcess], tmp_path: Path
+) -> None:
+    """PyIceberg does so, where it writes the metadata itself: the rest looks like a whole history."""
+    uri = f"sqlite:///{tmp_path / 'existing.db'}"
+    past = SqlCatalog("legacy", uri=uri, warehouse=(tmp_path / "lake").as_uri())
+    past.create_namespace("sales")
+    config = tmp_path / "tower.toml"
+    config.write_text(f'[upstream]\nuri = "{uri}"\ncatalog = "legacy"\nwarehouse = "{(tmp_path / "lake").as_uri()}"\n')
+    catalog = start_tower("--config", str(config)).catalog()
+
+    def begun(name: str, key: str) -> tuple[Table, list[int]]:
+        """Three appends, the first of them under a key; their snapshots."""
+        table = catalog.create_table(name, schema=SCHEMA, properties=BLIND)
+        table.append(rows(1), snapshot_properties=keyed(key))
+        for number in (2, 3):
+            table.append(rows(number))
+        return table, [snapshot.snapshot_id for snapshot in table.metadata.snapshots]
+
+    def expire(by: Catalog, table: Table, snapshot_id: int) -> None:
+        by.load_table(table.name()).maintenance.expire_snapshots().by_ids([snapshot_id]).commit()
+
+    key = new_key()
+    done, [first, second, _] = begun("sales.done", key)
+    expire(catalog, done, first)
+    expire(past, done, second)
+    assert [snapshot.parent_snapshot_id for snapshot in done.refresh().metadata.snapshots] == [None]
+    done.append(rows(1), snapshot_properties=keyed(key))  # as after a lost answer
+    assert ids(done) == [1, 2, 3]
+
+    key = new_key()
+    tagged, [first, second, _] = begun("sales.tagged", key)
+    tagged.manage_snapshots().create_tag(first, "keep").commit()
+    expire(past, tagged, second)
+    with pytest.raises(RESTError, match="unknown whether it was rolled back"):
+        tagged.refresh().append(rows(1), snapshot_properties=keyed(key))
+    tagged.manage_snapshots().remove_tag("keep").commit()
+    expire(catalog, tagged, first)
+    with pytest.raises(RESTError, match="Whether its rows are in the table is unknown"):
+        tagged.refresh().append(rows(1), snapshot_properties=keyed(key))
+    assert ids(tagged) == [1, 2, 3]
+    past.close()
+
+
 def test_a_namespace_with_a_slash_is_made_found_and_dropped(catalog: Catalog) -> None:
     name = ("a/b, of test_wire_pyiceberg",)
     catalog.create_namespace(name, {"owner": "x"})

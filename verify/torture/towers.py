@@ -18,6 +18,7 @@ from icetower.commit.engine import Committed, Engine, Limits
 from icetower.commit.gatekeeper import Gatekeeper
 from icetower.commit.head import Heads
 from icetower.commit.replays import Replays
+from icetower.commit.safe_refusals import SafeRefusals
 from icetower.errors import IcetowerError, NotAuthenticated
 from icetower.escalations.escalations import Escalations
 from icetower.files.changes import Manifests
@@ -235,8 +236,9 @@ class Service:
         )
         outcomes = Outcomes(escalations, Owners(registry, ambient), self.answers, Undeclared(ambient, Events(ambient)))
         replays = Replays(self.heads, ledger)
+        refusals = SafeRefusals(door, self.heads, replays, ledger, manifests)
         self.commits = Commits(
-            gate, self.engine, self.heads, replays, lifecycle, gatekeeper, outcomes, journal, ambient
+            gate, self.engine, self.heads, replays, refusals, lifecycle, gatekeeper, outcomes, journal, ambient
         )
 
 

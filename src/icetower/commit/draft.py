@@ -201,12 +201,7 @@ class _Finisher:
         """
         again = [row.path for row in change.diff.added if row.path in parent]
         if again:  # not 409: its client would clean up what the table lives on (trap A3)
-            raise KeyMisused(
-                f"manifest {min(again)} is in the table already, by another snapshot; a manifest belongs to one "
-                "snapshot: look whether the commit landed, and write new manifests",
-                rule="manifest.reused",
-                next_step="refresh",
-            )
+            raise reused(min(again))
         apart = change.names_sibling or self._known_otherwise(change, number)
         if merged is None and not apart and all(_stands(row, parent) for row in change.diff.removed):
             own = tuple(_renumbered(row, number) for row in change.diff.added)
@@ -562,3 +557,12 @@ def _check_fits(staged: StagedTable, change: Change) -> None:
                 "the table was upgraded; refresh and write again",
                 rule="commit.delete-format",
             )
+
+
+def reused(path: str) -> KeyMisused:
+    return KeyMisused(
+        f"manifest {path} is in the table already, by another snapshot; a manifest belongs to one snapshot: look "
+        "whether the commit landed, and write new manifests",
+        rule="manifest.reused",
+        next_step="refresh",
+    )

@@ -240,6 +240,8 @@ class _Endpoint:
         started_s = front.ambient.monotonic_s()
         try:
             principal = await _authenticate(front, request)
+            if principal.revoked and not self.commits:  # of a commit it is asked first whether it has landed
+                raise contract_revoked(f"contract {principal.contract.name} of {principal.name}")
             connection_state_of(request.scope).prove()
             request.scope[_CALLER] = principal.name
             intake, name = front.intake, principal.name
@@ -322,8 +324,6 @@ async def _authenticate(front: Front, request: Request) -> Principal:
         front.intake.unknown_callers.wrong(token)
         raise
     front.intake.unknown_callers.right(token)
-    if principal.revoked:
-        raise contract_revoked(f"contract {principal.contract.name} of {principal.name}")
     return principal
 
 

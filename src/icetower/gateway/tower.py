@@ -17,6 +17,7 @@ from icetower.commit.engine import Engine, Limits
 from icetower.commit.gatekeeper import Gatekeeper
 from icetower.commit.head import Heads
 from icetower.commit.replays import Replays
+from icetower.commit.safe_refusals import SafeRefusals
 from icetower.contracts.model import ADMINISTRATOR_NAME
 from icetower.database import Database, sqlite_url
 from icetower.escalations.escalations import Escalations
@@ -233,7 +234,8 @@ def open_tower(settings: Settings, ambient: Ambient, *, open_to_all: bool = Fals
     )
     outcomes = Outcomes(escalations, Owners(registry, ambient), attempts, undeclared)
     replays = Replays(heads, ledger)
-    commits = Commits(gate, engine, heads, replays, lifecycle, gatekeeper, outcomes, journal, ambient)
+    refusals = SafeRefusals(upstream, heads, replays, ledger, manifests)
+    commits = Commits(gate, engine, heads, replays, refusals, lifecycle, gatekeeper, outcomes, journal, ambient)
     intake = Intake(server, ambient, open_to_all=open_to_all)
     front = Front(registry, intake, attempts, journal, shadow, ambient, server, open_to_all)
     return Tower(settings, data, lake, records, watch, engine, lifecycle, commits, front, TokenRates(ambient))

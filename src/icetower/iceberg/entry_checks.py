@@ -347,9 +347,9 @@ def _existing(live: LiveEntry, was: LiveEntry | None) -> Iterator[str]:
         "partition": (repr(live.entry.file.partition), repr(was.entry.file.partition)),
         "equality ids": (live.entry.file.record.get("equality_ids"), was.entry.file.record.get("equality_ids")),
         "key metadata": (live.entry.file.record.get("key_metadata"), was.entry.file.record.get("key_metadata")),
+        # None before version 3: the new list gives one.
+        "first row id": (live.entry.file.first_row_id, was.first_row_id),
     }
-    if was.first_row_id is not None:  # before version 3 there was none, and the new list gives one
-        claims["first row id"] = (live.entry.file.first_row_id, was.first_row_id)
     for name, (claimed, real) in claims.items():
         if claimed != real:
             yield f"is marked EXISTING with {name} {claimed}, but had {real}"

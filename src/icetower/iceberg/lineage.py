@@ -12,7 +12,7 @@ format version 1 have none, which is 0 here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,13 +42,28 @@ def ancestors(
         wanted = snapshot.parent_id
 
 
+def cut_at(head_id: int | None, oldest: Snapshot | None, walked: Container[int]) -> int | None:
+    """Where a walk ended before the first snapshot: the sequence number of the last one it saw; None: it saw the first.
+
+    Args:
+        oldest: the last one that was walked; None where not even the head is known.
+        walked: ids of those before it. A walk that comes back to one of them has seen all.
+    """
+    if oldest is None:
+        return None if head_id is None or head_id in walked else 0
+    if oldest.parent_id is None:
+        return None if oldest.may_be_first else oldest.sequence_number
+    return None if oldest.parent_id in walked else oldest.sequence_number
+
+
 @dataclass(frozen=True, slots=True)
 class Lineage:
     """A snapshot and its ancestors, as far as they are known.
 
     Attributes:
         ids: of the snapshots, from the head on.
-        cut_at: where an ancestor is missing, the sequence number of the last one before it; None where none is.
+        cut_at: where an ancestor is missing, or its name is, the sequence number of the last one before it; None where
+            none is.
     """
 
     ids: Mapping[int, None]
@@ -69,10 +84,7 @@ class Lineage:
             ids[oldest.id] = None
             if oldest.id == to or 0 < oldest.sequence_number < lowest:
                 return cls(ids, None)
-        beyond = head_id if oldest is None else oldest.parent_id
-        if beyond is None or beyond in ids:
-            return cls(ids, None)
-        return cls(ids, 0 if oldest is None else oldest.sequence_number)
+        return cls(ids, cut_at(head_id, oldest, ids))
 
     def has(self, snapshot: Snapshot) -> bool | None:
         """Whether it has a snapshot; None where it is cut, and the snapshot may be beyond."""

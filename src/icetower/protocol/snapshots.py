@@ -8,6 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+_TOTAL_OF = {"added-records": "total-records", "added-data-files": "total-data-files"}
+_REMOVED = ("deleted-records", "deleted-data-files")
+
+
+def _number(text: object) -> int | None:
+    """A number of a summary; None where there is none."""
+    return int(text) if isinstance(text, str) and text.isascii() and text.isdecimal() else None
+
 
 class Snapshot(Mapping[str, Any]):
     """A view of one snapshot (JSON), which keeps the fields that this class does not know.
@@ -49,6 +57,19 @@ class Snapshot(Mapping[str, Any]):
     def operation(self) -> str | None:
         """What it was recorded as: ``append``, ``overwrite``, ``replace`` or ``delete``."""
         return self.summary.get("operation")
+
+    @property
+    def may_be_first(self) -> bool:
+        """Whether its branch may have begun with it, by its totals: the table has what it added, and nothing else.
+
+        A snapshot that names no parent need not be the first. PyIceberg takes the ids of what it expires out of their
+        children, where the catalog leaves it to its clients to write the metadata.
+        """
+        if self.parent_id is not None:
+            return False
+        counted = {name: _number(self.summary.get(name)) for name in (*_TOTAL_OF, *_TOTAL_OF.values(), *_REMOVED)}
+        whole = all(counted[total] == (counted[added] or 0) for added, total in _TOTAL_OF.items())
+        return whole and not any(counted[name] for name in _REMOVED)
 
     @property
     def manifest_list(self) -> str | None:

@@ -6,7 +6,8 @@ the engine lands it, and the journal keeps its keys. Equal requests at once are 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from itertools import chain
 
@@ -22,8 +23,9 @@ from icetower.commit.gatekeeper import Gatekeeper
 from icetower.commit.head import Heads
 from icetower.commit.replays import Replays
 from icetower.commit.resolution import half_known
+from icetower.commit.safe_refusals import SafeRefusals
 from icetower.contracts.model import Operation
-from icetower.errors import KeyMisused, NotSupported
+from icetower.errors import IcetowerError, KeyMisused, NotSupported
 from icetower.files.parsing import Reading
 from icetower.iceberg.change import Touched
 from icetower.protocol.appends import AppendRequest
@@ -31,6 +33,7 @@ from icetower.protocol.commits import CommitRequest
 from icetower.protocol.names import Identifier, check_new
 from icetower.protocol.updates import creates
 from icetower.registry.principals import Principal
+from icetower.registry.tokens import contract_revoked
 from icetower.service.attempts import partitions_of
 from icetower.service.journal import Journal
 from icetower.service.lifecycle import Lifecycle
@@ -50,6 +53,7 @@ class Commits:
         engine: Engine,
         heads: Heads,
         replays: Replays,
+        refusals: SafeRefusals,
         lifecycle: Lifecycle,
         gatekeeper: Gatekeeper,
         outcomes: Outcomes,
@@ -60,6 +64,7 @@ class Commits:
         self._engine = engine
         self._heads = heads
         self._replays = replays
+        self._refusals = refusals
         self._lifecycle = lifecycle
         self._gatekeeper = gatekeeper
         self._outcomes = outcomes
@@ -104,8 +109,9 @@ class Commits:
             identity = Identity.of_commit(principal.name, request.updates, key, application)
             attempt.key, attempt.work = identity.key, identity.work
             attempt.operation = "+".join(sorted(claimed_by(request.requirements, request.updates))) or "none"
-            _require_any(principal, request)
-            [done] = await self._once(_flight_name([identity]), request, work)
+            async with self._refused_safely(principal, [(request, identity)]):
+                _require_any(principal, request)
+                [done] = await self._once(_flight_name([identity]), request, work)
         self._outcomes.landed(attempt, table, done)
         return done.head
 
@@ -141,12 +147,15 @@ class Commits:
 
         async with self._outcomes.watched(attempt):
             identities = [Identity.of_commit(principal.name, each.updates, key, application) for each in requests]
-            for request in requests:
-                attempt.looking_at = request.identifier
-                if creates(request.requirements):
-                    raise NotSupported(f"a transaction cannot create a table ({request.identifier}); create it first")
-                _require_any(principal, request)
-            committed = await self._once(_flight_name(identities), tuple(requests), work)
+            async with self._refused_safely(principal, list(zip(requests, identities, strict=True))):
+                for request in requests:
+                    attempt.looking_at = request.identifier
+                    if creates(request.requirements):
+                        raise NotSupported(
+                            f"a transaction cannot create a table ({request.identifier}); create it first"
+                        )
+                    _require_any(principal, request)
+                committed = await self._once(_flight_name(identities), tuple(requests), work)
         for request, identity, done in zip(requests, identities, committed, strict=True):
             if request.identifier is not None:
                 self._outcomes.landed(attempt, request.identifier, done, key=identity.key)
@@ -187,11 +196,27 @@ class Commits:
             attempt.partitions = partitions_of(done.head, admitted.files)
             return (done,)
 
-        async with self._outcomes.watched(attempt):
+        async with self._outcomes.watched(attempt), self._refused_safely(principal, []):  # clients delete nothing
             _require(principal, Operation.APPEND, table)
             [done] = await self._once(name, request, work)
         self._outcomes.landed(attempt, table, done)
         return done
+
+    @asynccontextmanager
+    async def _refused_safely(
+        self, principal: Principal, commits: Sequence[tuple[CommitRequest, Identity]]
+    ) -> AsyncGenerator[None]:
+        """What refuses commits within; but nothing upon which files are deleted that a table lives on (trap A3)."""
+        try:
+            if principal.revoked:
+                raise contract_revoked(f"contract {principal.contract.name} of {principal.name}")
+            yield
+        except IcetowerError as refusal:
+            for request, identity in commits:
+                error = await self._refusals.of(refusal, request, identity)
+                if error is not refusal:
+                    raise error from refusal
+            raise
 
     async def _once(self, name: Hashable, request: object, work: Work) -> tuple[Committed, ...]:
         committed, another = await self._flights.run(name, request, work)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from functools import cached_property
 
-from icetower.iceberg.lineage import Lineage, ancestors
+from icetower.iceberg.lineage import Lineage, ancestors, cut_at
 from icetower.protocol.marks import REF, SOURCE_SNAPSHOT
 from icetower.protocol.snapshots import Snapshot
 from icetower.table.head import HeadState
@@ -80,14 +80,12 @@ class Branches:
 
     def _past_of(self, heads: Iterable[int]) -> tuple[Collection[int], int | None]:
         seen: set[int] = set()
-        cut_at: int | None = None
+        cuts: list[int] = []
         for head_id in heads:
             walked = list(ancestors(self._find, head_id, seen=seen))
-            last = walked[-1] if walked else None
-            beyond = head_id if last is None else last.parent_id
-            if beyond is not None and beyond not in seen:
-                cut_at = max(cut_at or 0, 0 if last is None else last.sequence_number)
-        return seen, cut_at
+            cut = cut_at(head_id, walked[-1] if walked else None, seen)
+            cuts += [] if cut is None else [cut]
+        return seen, max(cuts, default=None)
 
     def _line(self, ref: str, *, after: bool) -> Lineage | None:
         if (after, ref) not in self._lines:

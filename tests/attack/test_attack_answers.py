@@ -1,0 +1,81 @@
+"""A commit has landed, and its answer was lost: what its sender hears who may not commit any more, or not there.
+
+Iceberg's Java client sends it again by itself, and deletes its files upon 400, 401, 403, 404 and 409 (trap A3).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from icetower.agent import new_key
+from verify.kit.forger import Forger
+from verify.kit.tower_process import TowerProcess, error_of
+
+Forge = Callable[..., Forger]
+Happens = Callable[[TowerProcess, Forger, Forger], None]
+
+CONTRACT = "tables:\n  - {table: NS.t, operations: [read, append], write_location: table, partitions: all}\n"
+
+
+def name_of(agent: Forger) -> str:
+    return f"{agent.namespace}-1"
+
+
+def revoked(tower: TowerProcess, admin: Forger, agent: Forger) -> None:
+    tower.admin.revoke_contract(name_of(agent))
+
+
+def without_the_table(tower: TowerProcess, admin: Forger, agent: Forger) -> None:
+    contract = CONTRACT.replace("NS.t", f"{agent.namespace}.other")
+    tower.admin.apply_contract(f"version: 1\nagent: {name_of(agent)}\n{contract}")
+
+
+def renamed(tower: TowerProcess, admin: Forger, agent: Forger) -> None:
+    names = [{"namespace": [admin.namespace], "name": name} for name in ("t", "u")]
+    admin.http.post("/v1/tables/rename", json={"source": names[0], "destination": names[1]}).raise_for_status()
+
+
+def renamed_and_made_anew(tower: TowerProcess, admin: Forger, agent: Forger) -> None:
+    renamed(tower, admin, agent)
+    admin.create()
+
+
+def dropped(tower: TowerProcess, admin: Forger, agent: Forger) -> None:
+    admin.http.delete(admin.url).raise_for_status()
+
+
+HAPPENS = (revoked, without_the_table, renamed, renamed_and_made_anew)
+
+
+@pytest.mark.parametrize(
+    ("happens", "has_key"),
+    [*itertools.product(HAPPENS, (True, False)), (dropped, True)],  # of a table that is gone only keys are known
+)
+def test_a3_a_landed_commit_is_not_refused_in_a_way_upon_which_its_files_are_deleted(
+    tower: TowerProcess, forge: Forge, happens: Happens, has_key: bool
+) -> None:
+    admin, agent = forge(), forge(CONTRACT)
+    admin.create()
+    key: Any = {"Idempotency-Key": new_key()} if has_key else {}
+    sent, other = agent.append("a.parquet"), agent.append("b.parquet")
+    assert agent.send(sent, **key).status_code == 200
+
+    happens(tower, admin, agent)
+
+    refused = agent.send(sent, **key)
+    assert (refused.status_code, error_of(refused)["rule"]) == (504, "commit.unknown")
+    assert "it has landed" in error_of(refused)["message"]
+    assert agent.send(other).status_code in (400, 403, 404, 409), "what has not landed is refused as ever"
+
+
+def test_a_commit_of_another_is_none_of_ones_own(tower: TowerProcess, forge: Forge) -> None:
+    """Who may not see the table hears nothing of what landed there."""
+    admin, agent, stranger = forge(), forge(CONTRACT), forge(CONTRACT.replace("NS.t", "NS.other"))
+    admin.create()
+    sent, key = agent.append("a.parquet"), {"Idempotency-Key": new_key()}
+    assert agent.send(sent, **key).status_code == 200
+    assert stranger.send(sent, **key).status_code == 403
