@@ -137,9 +137,5 @@ def test_a3_a_creation_sent_again_is_answered_as_the_first_and_not_by_409(forge:
     assert admin.commit(create, updates, **key).status_code == 200
     assert admin.commit(create, updates).status_code == 200
     assert admin.live() == ["a.parquet"]
-    uuid = {**updates[0], "uuid": "12345678-0000-4000-8000-000000000000"}
-    assert error_of(admin.commit(create, [uuid, *updates[1:]]))["rule"] == "manifest.reused"
-    _, another = admin.append("b.parquet", base=staged, partition=())
-    assert (
-        error_of(admin.commit(create, [uuid, *creation(staged)[1:], *another]))["rule"] == "requirement.assert-create"
-    )
+    other = [{**updates[0], "uuid": "12345678-0000-4000-8000-000000000000"}, *updates[1:]]
+    assert error_of(admin.commit(create, other))["rule"] == "requirement.assert-create"

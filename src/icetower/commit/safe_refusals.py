@@ -15,7 +15,7 @@ from icetower.commit.draft import reused
 from icetower.commit.head import Heads
 from icetower.commit.replays import Replays
 from icetower.errors import CommitStateUnknown, IcetowerError, KeyMisused, NotFound
-from icetower.files.changes import Manifests, own_list
+from icetower.files.changes import Manifests
 from icetower.iceberg.listing import Listing
 from icetower.ledger.ledger import CommitKey, Ledger
 from icetower.protocol.commits import CommitRequest
@@ -107,19 +107,24 @@ class SafeRefusals:
         """Raises `KeyMisused` where its branch has a manifest of it.
 
         Ids and keys tell of nearly every commit that has landed. Of one without a key whose snapshot has expired since,
-        only its manifests tell, which the lists of later snapshots still name.
+        only its manifests tell, which the lists of later snapshots still name. A list that was not read before the
+        refusal is not read for it: the order of the checks says what is read for whom.
         """
+        own = {
+            row.path
+            for snapshot in request.updates.snapshots
+            for row in self._manifests.listings.get(str(snapshot.manifest_list), ())
+            if row.added_snapshot_id == snapshot.id
+        }
         ref = (head.metadata.get("refs") or {}).get(request.updates.target_ref or "main")
         newest = None if ref is None else head.snapshots.get(ref["snapshot-id"])
         path = None if newest is None else newest.get("manifest-list")
-        if path is None:
+        if path is None or not own:
             return
         live = self._manifests.listings.get(path) or Listing.of(await self._manifests.list_at(path))
-        for snapshot in request.updates.snapshots:
-            rows = await own_list(self._manifests, head.metadata, snapshot)
-            again = [row.path for row in rows if row.added_snapshot_id == snapshot.id and row.path in live]
-            if again:
-                raise reused(min(again))
+        again = [path for path in own if path in live]
+        if again:
+            raise reused(min(again))
 
 
 def _unknown(why: str, cause: IcetowerError | None = None) -> CommitStateUnknown:

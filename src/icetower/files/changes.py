@@ -282,13 +282,6 @@ class _Specs:
             return True
 
 
-async def own_list(
-    manifests: Manifests, metadata: Mapping[str, Any], snapshot: Mapping[str, Any]
-) -> tuple[ManifestFile, ...]:
-    """The manifest list that a commit sends with a snapshot for a table. Raises `ValidationFailed`."""
-    return await _own_list(manifests, snapshot, _roots(metadata, Updates()))
-
-
 async def _own_list(
     manifests: Manifests, snapshot: Mapping[str, Any], roots: Sequence[str] | None
 ) -> tuple[ManifestFile, ...]:
