@@ -123,19 +123,82 @@ def test_k2_a_key_whose_snapshot_was_rolled_back_and_expired_is_not_called_done(
     assert admin.live() == ["a.parquet", "b2.parquet"]
 
 
+CREATE = [{"type": "assert-create"}]
+
+
+def created_with_rows(forger: Forger) -> list[dict[str, Any]]:
+    """The updates that create a table with one file, as CREATE TABLE AS SELECT sends them."""
+    body = {"name": "t", "schema": SCHEMA, "stage-create": True}
+    staged = forger.http.post(f"/v1/namespaces/{forger.namespace}/tables", json=body).json()["metadata"]
+    plain(staged["location"]).joinpath("metadata").mkdir(parents=True)
+    _, snapshot = forger.append("a.parquet", base=staged, partition=())
+    return [*creation(staged), *snapshot]
+
+
 def test_a3_a_creation_sent_again_is_answered_as_the_first_and_not_by_409(forge: Forge) -> None:
     """A client that hears 409 deletes the manifests of a table that stands."""
     admin = forge()
-    body = {"name": "t", "schema": SCHEMA, "stage-create": True}
-    staged = admin.http.post(f"/v1/namespaces/{admin.namespace}/tables", json=body).json()["metadata"]
-    plain(staged["location"]).joinpath("metadata").mkdir(parents=True)
-    _, snapshot = admin.append("a.parquet", base=staged, partition=())
-    updates = [*creation(staged), *snapshot]
-    create = [{"type": "assert-create"}]
+    updates = created_with_rows(admin)
     key = {"Idempotency-Key": new_key()}
-    assert admin.commit(create, updates, **key).status_code == 200
-    assert admin.commit(create, updates, **key).status_code == 200
-    assert admin.commit(create, updates).status_code == 200
+    assert admin.commit(CREATE, updates, **key).status_code == 200
+    assert admin.commit(CREATE, updates, **key).status_code == 200
+    assert admin.commit(CREATE, updates).status_code == 200
     assert admin.live() == ["a.parquet"]
     other = [{**updates[0], "uuid": "12345678-0000-4000-8000-000000000000"}, *updates[1:]]
-    assert error_of(admin.commit(create, other))["rule"] == "requirement.assert-create"
+    assert error_of(admin.commit(CREATE, other))["rule"] == "requirement.assert-create"
+
+
+def test_k2_a_creation_whose_snapshot_left_its_branch_is_not_called_done(forge: Forge) -> None:
+    admin = forge()
+    updates, key = created_with_rows(admin), {"Idempotency-Key": new_key()}
+    assert admin.commit(CREATE, updates, **key).status_code == 200
+    admin.commit([], [{"action": "remove-snapshot-ref", "ref-name": "main"}]).raise_for_status()
+    for _ in range(2):
+        answer = admin.commit(CREATE, updates, **key)
+        assert (answer.status_code, error_of(answer)["rule"]) == (422, "key.rolled-back")
+        answer = admin.commit(CREATE, updates)
+        assert (answer.status_code, error_of(answer)["rule"]) == (422, "snapshot.rolled-back")
+        admin.send(admin.append("later.parquet", partition=())).raise_for_status()
+    assert admin.live() == ["later.parquet", "later.parquet"]
+
+
+@pytest.mark.parametrize("how", ["dropped", "created again", "renamed"])
+@pytest.mark.parametrize("name", [{"Idempotency-Key": ""}, {"Icetower-Application": "a", "Icetower-Sequence": "7"}])
+def test_k2_a_creation_is_not_done_again_under_its_key_once_its_table_is_gone(
+    forge: Forge, how: str, name: dict[str, str]
+) -> None:
+    admin = forge()
+    updates, key = created_with_rows(admin), {each: text or new_key() for each, text in name.items()}
+    assert admin.commit(CREATE, updates, **key).status_code == 200
+    if how == "renamed":
+        names = [{"namespace": [admin.namespace], "name": each} for each in ("t", "u")]
+        rename = {"source": names[0], "destination": names[1]}
+        admin.http.post("/v1/tables/rename", json=rename).raise_for_status()
+    else:
+        admin.http.delete(admin.url).raise_for_status()
+    if how == "created again":
+        admin.create()
+    answer = admin.commit(CREATE, updates, **key)
+    assert (answer.status_code, error_of(answer)["rule"]) == (422, "key.gone")
+    assert error_of(answer)["next_step"] == "ask_owner"
+    assert admin.http.get(admin.url).status_code == (200 if how == "created again" else 404)
+
+
+def test_k2_the_same_key_creates_a_table_that_is_staged_anew(forge: Forge) -> None:
+    """Another UUID is another table: the key starts afresh."""
+    admin, key = forge(), {"Idempotency-Key": new_key()}
+    assert admin.commit(CREATE, created_with_rows(admin), **key).status_code == 200
+    admin.http.delete(admin.url).raise_for_status()
+    assert admin.commit(CREATE, created_with_rows(admin), **key).status_code == 200
+    assert admin.live() == ["a.parquet"]
+
+
+def test_k1_a_creation_whose_snapshot_has_expired_is_done(forge: Forge) -> None:
+    admin = forge()
+    updates, key = created_with_rows(admin), {"Idempotency-Key": new_key()}
+    assert admin.commit(CREATE, updates, **key).status_code == 200
+    admin.send(admin.append("b.parquet", partition=())).raise_for_status()
+    gone = updates[-2]["snapshot"]["snapshot-id"]
+    admin.commit([], [{"action": "remove-snapshots", "snapshot-ids": [gone]}]).raise_for_status()
+    assert admin.commit(CREATE, updates, **key).status_code == 200
+    assert admin.live() == ["a.parquet", "b.parquet"]

@@ -20,10 +20,11 @@ from icetower.commit.resolution import (
     Table,
     UnderName,
     at_the_gate,
+    dropped,
     snapshots_of,
 )
 from icetower.ledger.histories import TableName
-from icetower.ledger.ledger import Ledger
+from icetower.ledger.ledger import CommitKey, Ledger
 from icetower.protocol.names import Identifier
 from icetower.table.head import HeadState
 
@@ -62,6 +63,20 @@ class Replays:
             answers[verdict.question] = await self._answer(TableName(uuid, identifier), verdict.question)
         snapshots = snapshots_of(verdict)
         return None if snapshots is None else Committed("replayed", head, snapshots, 0.0, 1)
+
+    async def refuse_dropped(self, identifier: Identifier, table_uuid: str, identity: Identity) -> None:
+        """Refuse the creation of a table that is not at its name any more (trap K2).
+
+        Raises:
+            KeyMisused: the ledger knows the creation's key, or its number, for this UUID.
+        """
+        key, application = CommitKey.of(table_uuid, identity)
+        commit = None if key is None else await self._ledger.find_commit(key)
+        if commit is None and application is not None:
+            commit = await self._ledger.find_commit(application)
+        error = None if commit is None else dropped(identifier, identity, commit)
+        if error is not None:
+            raise error
 
     async def _answer(self, table: TableName, question: Question) -> object:
         match question:

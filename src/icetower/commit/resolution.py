@@ -28,6 +28,7 @@ is known decides:
         the table was registered at a version from before it                    new
         the table was registered anew since                                     unknown  key.registered-anew
         otherwise                                                               unknown  key.gone
+    a creation, in the ledger alone; its table is not at its name (L)           unknown  key.gone
 
     known by its ids in the plan                                                answer
     --------------------------------------------------------------------------  ----------------------------------
@@ -46,7 +47,8 @@ uuid, once; whether its rows are in this one, `ledger.histories` tells. Of a com
 all: they came together, and are ancestors of each other. A number is known where it is no higher than the last one; at
 the gate, where the last one is not on its branch, the very number that was sent is looked for.
 
-`tests/commit/test_has_it_landed.py` has a case for each line, with the exact message.
+`tests/commit/test_has_it_landed.py` has a case for each line, with the exact message (that of creations is in
+`test_creation.py`).
 """
 
 from __future__ import annotations
@@ -209,6 +211,27 @@ def half_known() -> KeyMisused:
         "transaction. Look, table by table, what has landed, and write what is missing under new keys",
         rule="key.transaction",
         next_step="ask_owner",  # under a new key, what landed would land twice
+    )
+
+
+def dropped(identifier: Identifier, identity: Identity, commit: Commit) -> KeyMisused | None:
+    """The refusal of a creation whose table was dropped, or renamed, since it landed; None where it is new.
+
+    Args:
+        commit: what the ledger has under its key, or last of its application, for the UUID that it assigns.
+    """
+    if not commit.owner.numbered:
+        name = f"idempotency key {identity.key}"
+    elif identity.application is None or (commit.sequence or 0) < identity.application[1]:
+        return None
+    else:
+        name = f"number {commit.sequence} of application {commit.owner.key}"
+    return KeyMisused(
+        f"the commit under {name} landed as snapshot {commit.snapshots[-1]} in a table {identifier} that is not there "
+        "any more: it was dropped, or has another name. To create it again, stage the creation anew and use a new key",
+        rule="key.gone",
+        snapshot=commit.snapshots[-1],
+        next_step="ask_owner",  # under a new key, a table that was dropped on purpose would come back
     )
 
 

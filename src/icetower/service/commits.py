@@ -7,7 +7,7 @@ the engine lands it, and the journal keeps its keys. Equal requests at once are 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from itertools import chain
 
@@ -25,7 +25,7 @@ from icetower.commit.replays import Replays
 from icetower.commit.resolution import half_known
 from icetower.commit.safe_refusals import SafeRefusals
 from icetower.contracts.model import Operation
-from icetower.errors import IcetowerError, KeyMisused, NotSupported
+from icetower.errors import IcetowerError, KeyMisused, NoSuchTable, NotSupported
 from icetower.files.parsing import Reading
 from icetower.iceberg.change import Touched
 from icetower.protocol.appends import AppendRequest
@@ -101,7 +101,7 @@ class Commits:
                 if isinstance(admitted, Committed):
                     return (admitted,)
                 attempt.operation = "+".join(sorted(admitted.operations)) or "none"
-                done = await self._land(admitted, reads=permissions.may(principal, Operation.READ, table))
+                done = await self._land(admitted, reads=_may_read(principal, table))
                 attempt.partitions = partitions_of(done.head, _touched(admitted))
                 return (done,)
 
@@ -228,22 +228,48 @@ class Commits:
         """The commit as the gate admits it; or its answer, where it has landed before."""
         table = request.identifier
         assert table is not None
-        head = None if creates(request.requirements) else await self._heads.load(table)
-        if head is not None and identity.snapshots:
+        creating = creates(request.requirements)
+        head = None if creating else await self._heads.load(table)
+        if identity.snapshots:
             # Before its files are read: some of them may be gone, since a client cleans up after its commit.
-            before = await self._replays.find(table, head, identity)
+            if head is not None:
+                before = await self._replays.find(table, head, identity)
+            else:
+                before = await self._created_before(principal, request, identity)
             if before is not None:
                 return before
         return await self._gate.admit(principal, request, identity, head, since_s=since_s)
+
+    async def _created_before(
+        self, principal: Principal, request: CommitRequest, identity: Identity
+    ) -> Committed | None:
+        """The answer that a creation has got before, if any. Raises `KeyMisused` where what it made is not there."""
+        table = request.identifier
+        assert table is not None
+        uuid = request.updates.assigned_uuid
+        if not uuid or not _may_read(principal, table):  # who may not read a table can have added no files to it
+            return None
+        try:
+            head = await self._heads.load(table)
+        except NoSuchTable:
+            head = None
+        if head is not None and str(head.metadata.get("table-uuid")).lower() == uuid.lower():
+            return await self._replays.find(table, head, identity)
+        await self._replays.refuse_dropped(table, uuid, identity)
+        return None
 
     async def _land(self, admitted: Admitted, *, reads: bool) -> Committed:
         if creates(admitted.requirements):
             for error in (await self._gatekeeper.still_admits([admitted])).values():
                 raise error
-            head = await self._lifecycle.create_by_commit(admitted, reads=reads)
-            done = Committed("direct", head, (), 0.0, 1)
-        else:
-            done = await self._engine.submit(admitted)
+            done = await self._lifecycle.create_by_commit(admitted, reads=reads)
+            self._journal.remember_commit(admitted, done)
+            if admitted.identity.key is not None or admitted.identity.application is not None:
+                # Before the answer: once the table is dropped, only the ledger has its key.
+                with suppress(IcetowerError):
+                    await self._journal.flush()
+            return done
+        done = await self._engine.submit(admitted)
         self._journal.remember_commit(admitted, done)
         return done
 
@@ -303,6 +329,10 @@ class Commits:
             member = known.get(position)
             found.append(member or Committed("replayed", await self._heads.load(request.identifier), (), 0.0, 1))
         return tuple(found)
+
+
+def _may_read(principal: Principal, table: Identifier) -> bool:
+    return permissions.may(principal, Operation.READ, table)
 
 
 def _require(principal: Principal, operation: Operation, table: Identifier) -> None:

@@ -11,7 +11,8 @@ from icetower.admission.admitted import Admitted
 from icetower.admission.locations import PATHS, steers_clients
 from icetower.ambient import Ambient
 from icetower.commit.head import Heads
-from icetower.commit.plan import plan_creation
+from icetower.commit.plan import landed, plan_creation
+from icetower.commit.queue import Committed
 from icetower.errors import (
     AlreadyExists,
     BadRequest,
@@ -112,10 +113,14 @@ class Lifecycle:
         self._heads.remember(head)
         return head
 
-    async def create_by_commit(self, admitted: Admitted, *, reads: bool) -> HeadState:
+    async def create_by_commit(self, admitted: Admitted, *, reads: bool) -> Committed:
         """The second half of a staged creation: a commit that asserts that there is no table yet.
 
-        `reads`: whether its principal may read the table, so that it may be shown one that is there already.
+        Args:
+            reads: whether its principal may read the table, so that it may be shown one that is there already.
+
+        Raises:
+            KeyMisused: it landed before, and its snapshots are not on its branch.
         """
         try:
             await self._check_free(admitted.identifier)
@@ -131,12 +136,13 @@ class Lifecycle:
         for path, data in files.items():
             await self._storage.write(path, data)
         try:
-            return await self.create(admitted.identifier, metadata)
+            head = await self.create(admitted.identifier, metadata)
         except AlreadyExists as error:
             await self._storage.delete_many(list(files))
             return await self._created_before(admitted, error, reads=reads)
+        return Committed("direct", head, admitted.identity.snapshot_ids, 0.0, 1)
 
-    async def _created_before(self, admitted: Admitted, error: AlreadyExists, *, reads: bool) -> HeadState:
+    async def _created_before(self, admitted: Admitted, error: AlreadyExists, *, reads: bool) -> Committed:
         """The table, where this very commit has created it: upon 409, its client would delete its files (trap A3).
 
         Who may not read it can have added no files, and the table may be full of others' by now.
@@ -146,8 +152,10 @@ class Lifecycle:
         head = await self._heads.load(admitted.identifier)
         uuids = {str(update["uuid"]).lower() for update in admitted.updates.of("assign-uuid")}
         same = uuids == {str(head.metadata.get("table-uuid")).lower()}
-        if same and all(change.snapshot.id in head.snapshots for change in admitted.changes):
-            return head
+        if same:
+            snapshots = landed(head, admitted) if admitted.changes else ()
+            if snapshots is not None:
+                return Committed("replayed", head, snapshots, 0.0, 1)
         parents = {snapshot.get("parent-snapshot-id") for snapshot in head.snapshots.values()}
         if same and not parents <= {None, *head.snapshots}:
             raise CommitStateUnknown(
