@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -115,6 +115,12 @@ class Manifests:
         found = self.known_vector_targets(path)
         assert found is not None, "the manifest that was put last is kept"
         return found
+
+    def forget(self, paths: Iterable[str]) -> None:
+        """Let go of lists and manifests that were deleted."""
+        for path in paths:
+            for cache in (self._lists, self._own, self._manifests, self._targets):
+                cache.forget(path)
 
     def remember_own(self, path: str, rows: tuple[ManifestFile, ...]) -> None:
         """Keep what a snapshot added itself, which is what others are held against."""

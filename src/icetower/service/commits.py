@@ -38,6 +38,7 @@ from icetower.service.attempts import partitions_of
 from icetower.service.journal import Journal
 from icetower.service.lifecycle import Lifecycle
 from icetower.service.outcomes import Attempt, Outcomes
+from icetower.service.purges import Watch
 from icetower.service.single_flight import SingleFlight
 from icetower.table.head import HeadState
 
@@ -95,15 +96,16 @@ class Commits:
         attempt = Attempt(principal, [table], "?", self._ambient.monotonic_s(), key)
 
         async def work() -> tuple[Committed]:
-            async with self._gate.reading(principal) as reading:
-                admitted = await self._admit(principal, request, identity, since_s=attempt.started_s)
-                reading.leave()
-                if isinstance(admitted, Committed):
-                    return (admitted,)
-                attempt.operation = "+".join(sorted(admitted.operations)) or "none"
-                done = await self._land(admitted, reads=_may_read(principal, table))
-                attempt.partitions = partitions_of(done.head, _touched(admitted))
-                return (done,)
+            with self._lifecycle.purges.watched() as watch:
+                async with self._gate.reading(principal) as reading:
+                    admitted = await self._admit(principal, request, identity, since_s=attempt.started_s)
+                    reading.leave()
+                    if isinstance(admitted, Committed):
+                        return (admitted,)
+                    attempt.operation = "+".join(sorted(admitted.operations)) or "none"
+                    done = await self._land(admitted, watch, reads=_may_read(principal, table))
+                    attempt.partitions = partitions_of(done.head, _touched(admitted))
+                    return (done,)
 
         async with self._outcomes.watched(attempt):
             identity = Identity.of_commit(principal.name, request.updates, key, application)
@@ -258,11 +260,11 @@ class Commits:
         await self._replays.refuse_dropped(table, uuid, identity)
         return None
 
-    async def _land(self, admitted: Admitted, *, reads: bool) -> Committed:
+    async def _land(self, admitted: Admitted, watch: Watch, *, reads: bool) -> Committed:
         if creates(admitted.requirements):
             for error in (await self._gatekeeper.still_admits([admitted])).values():
                 raise error
-            done = await self._lifecycle.create_by_commit(admitted, reads=reads)
+            done = await self._lifecycle.create_by_commit(admitted, watch, reads=reads)
             self._journal.remember_commit(admitted, done)
             if admitted.identity.key is not None or admitted.identity.application is not None:
                 # Before the answer: once the table is dropped, only the ledger has its key.

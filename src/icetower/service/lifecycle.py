@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -31,6 +31,7 @@ from icetower.ledger.histories import TableName
 from icetower.ledger.ledger import Ledger
 from icetower.paths import is_under, plain_path
 from icetower.protocol.names import Identifier, Namespace, folder_of
+from icetower.service.purges import Purges, Watch
 from icetower.storage.port import Storage
 from icetower.table.client_properties import NO_CODE, Allowed, check_code
 from icetower.table.head import HeadState
@@ -70,6 +71,7 @@ class Lifecycle:
         self._warehouse = warehouse.rstrip("/")
         self._ledger = ledger
         self._client_code = client_code
+        self.purges = Purges()
 
     async def new_metadata(
         self,
@@ -97,8 +99,14 @@ class Lifecycle:
     async def create(self, identifier: Identifier, metadata: Metadata) -> HeadState:
         """Write a new table's first metadata file and point the catalog at it.
 
-        Raises `AlreadyExists`, `NoSuchNamespace`; `CommitStateUnknown` where the catalog did not say.
+        Raises `AlreadyExists`, `NoSuchNamespace`; `CommitConflict` where its place is being purged;
+        `CommitStateUnknown` where the catalog did not say.
         """
+        with self.purges.watched() as watch:
+            watch.require_apart(identifier, _paths_of(metadata))
+        return await self._create(identifier, metadata)
+
+    async def _create(self, identifier: Identifier, metadata: Metadata) -> HeadState:
         location = table_metadata.metadata_path(metadata, 0, self._ambient.uuid4())
         head = HeadState(location, metadata)
         await self._storage.write(location, head.file_bytes)
@@ -113,10 +121,11 @@ class Lifecycle:
         self._heads.remember(head)
         return head
 
-    async def create_by_commit(self, admitted: Admitted, *, reads: bool) -> Committed:
+    async def create_by_commit(self, admitted: Admitted, watch: Watch, *, reads: bool) -> Committed:
         """The second half of a staged creation: a commit that asserts that there is no table yet.
 
         Args:
+            watch: begun before the commit's files were read.
             reads: whether its principal may read the table, so that it may be shown one that is there already.
 
         Raises:
@@ -133,10 +142,11 @@ class Lifecycle:
             return await self._created_before(admitted, _created_meanwhile(admitted.identifier), reads=reads)
         for other in taken:
             await self._refuse_place(admitted, other)
+        watch.require_apart(admitted.identifier, _paths_of(metadata))
         for path, data in files.items():
             await self._storage.write(path, data)
         try:
-            head = await self.create(admitted.identifier, metadata)
+            head = await self._create(admitted.identifier, metadata)
         except AlreadyExists as error:
             await self._storage.delete_many(list(files))
             return await self._created_before(admitted, error, reads=reads)
@@ -200,6 +210,12 @@ class Lifecycle:
         `confined`: the file, what it says of where the table lies, and the files that it names, must be where a table
         of this name would be: they are read for whoever may read the table, and deleted when it is purged.
         """
+        with self.purges.watched() as watch:
+            return await self._register(identifier, location, watch, overwrite=overwrite, confined=confined)
+
+    async def _register(
+        self, identifier: Identifier, location: str, watch: Watch, *, overwrite: bool, confined: bool
+    ) -> HeadState:
         place = await self._own_place(identifier, location) if confined else None
         try:
             head = await self._heads.at(location, anew=True)
@@ -226,6 +242,7 @@ class Lifecycle:
             await self._check_alone(identifier, head, place)
         if current is None:
             await self._check_free(identifier)  # a mistake costs no keys
+        watch.require_apart(identifier, {location, *_paths_of(head.metadata)})
         # Between these two reads and the swap: a commit that meets the new history in the ledger, and the old one in
         # the catalog, loses its swap to this one, or this one to it.
         table = TableName(str(head.metadata.get("table-uuid")), identifier)
@@ -295,13 +312,13 @@ class Lifecycle:
                     "purging, or ask an administrator",
                     rule="purge.shared",
                 )
-        # The pointer goes first: a crash half-way leaves files without a table, never a table without files.
-        await self._upstream.drop_table(identifier, head.location)
-        await self._purge(head, confined=confined)
-
-    async def _purge(self, head: HeadState, *, confined: bool) -> None:
         roots = (head.metadata["location"], *places_of(head.metadata))
+        with self.purges.running(roots):
+            # The pointer goes first: a crash half-way leaves files without a table, never a table without files.
+            await self._upstream.drop_table(identifier, head.location)
+            await self._purge(head, roots, confined=confined)
 
+    async def _purge(self, head: HeadState, roots: Sequence[str], *, confined: bool) -> None:
         async def delete(paths: set[str]) -> None:
             every = sorted(paths)
             for start in range(0, len(every), PURGED_AT_ONCE):
@@ -325,14 +342,17 @@ class Lifecycle:
             except NotFound:
                 continue
         deleted: set[str] = set()
-        for path in manifests:
-            try:
-                files = {entry.file.path for entry in (await self._manifests.manifest_at(path)).entries}
-            except NotFound:
-                continue
-            await delete(files - deleted)
-            deleted |= files
-        await delete(manifests | listed | named_by(head.metadata) | {head.location})
+        try:
+            for path in manifests:
+                try:
+                    files = {entry.file.path for entry in (await self._manifests.manifest_at(path)).entries}
+                except NotFound:
+                    continue
+                await delete(files - deleted)
+                deleted |= files
+            await delete(manifests | listed | named_by(head.metadata) | {head.location})
+        finally:
+            self._manifests.forget(manifests | listed)  # a creation that names them must find that they are gone
 
     async def _check_free(self, identifier: Identifier) -> None:
         if not await self._upstream.namespace_exists(identifier.namespace):
@@ -398,6 +418,11 @@ def places_of(metadata: Metadata) -> tuple[str, ...]:
     """Directories beside a table's location where its properties have files written."""
     properties = metadata.get("properties", {})
     return tuple(properties[name] for name in PATHS if properties.get(name))
+
+
+def _paths_of(metadata: Metadata) -> set[str]:
+    """Where a table lies, and the files that its metadata names."""
+    return {metadata["location"], *places_of(metadata), *named_by(metadata)}
 
 
 def _outside(what: str, identifier: Identifier) -> BadRequest:
