@@ -8,6 +8,7 @@ Java client sends a commit again by itself when its connection drops.
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from typing import Protocol
 
 from icetower.admission.identity import Identity
@@ -80,17 +81,22 @@ class SafeRefusals:
         self, refusal: IcetowerError, request: CommitRequest, uuid: str
     ) -> tuple[Identifier, HeadState] | None:
         """The table that the commit is for, under the name that it has by now; None where there is none."""
-        identifiers = [request.identifier]
+        assert request.identifier is not None
+        head = await self._head(request.identifier, uuid)
+        if head is not None:
+            return request.identifier, head
         if refusal.status != 403 and _UUID.fullmatch(uuid):
-            identifiers += await self._upstream.tables_at(f"-{uuid}/")
-        for identifier in identifiers:
-            assert identifier is not None
-            try:
-                head = await self._heads.load(identifier)
-            except NotFound:
-                continue
-            if not uuid or str(head.metadata.get("table-uuid")).lower() == uuid:
-                return identifier, head
+            for identifier in await self._upstream.tables_at(f"-{uuid}/"):
+                head = await self._head(identifier, uuid)
+                if head is not None:
+                    return identifier, head
+        return None
+
+    async def _head(self, identifier: Identifier, uuid: str) -> HeadState | None:
+        """The table of a name, where it has that UUID, or none is asked for."""
+        with suppress(NotFound):
+            head = await self._heads.load(identifier)
+            return head if not uuid or str(head.metadata.get("table-uuid")).lower() == uuid else None
         return None
 
     async def _had_landed(self, uuid: str, identity: Identity) -> bool:
