@@ -16,8 +16,9 @@ from icetower.errors import ValidationFailed
 
 JSON = Mapping[str, Any]
 
-STRUCTURAL_MAX = 1_000
-"""Schemas, specs, sort orders and other updates that one commit applies one by one. Clients send a handful."""
+SINGLE_MAX = 1_000
+"""Schemas, specs, properties, refs and other updates that one commit applies one by one. Clients send a handful. The
+contract is asked about each when the commit comes, and again on the version that it goes on."""
 
 STRETCHES_MAX = 200
 
@@ -33,8 +34,6 @@ _TOGETHER = {
     "set-partition-statistics": "statistics",
     "add-encryption-key": "keys",
 }
-_CHEAP = frozenset({"set-snapshot-ref", "set-properties", "remove-properties", "add-snapshot"})
-"""They cost what they say, wherever they stand. For snapshots, and for what is said, there are limits of their own."""
 
 
 def stretches(updates: Sequence[JSON]) -> Iterator[list[JSON]]:
@@ -52,11 +51,12 @@ def stretches(updates: Sequence[JSON]) -> Iterator[list[JSON]]:
 
 def check_stretches(updates: Sequence[JSON], what: str) -> None:
     """Raises `ValidationFailed` (``limit.updates``) for a commit whose updates cannot be applied in a few walks."""
-    structural = sum(_family(update) is None and update.get("action") not in _CHEAP for update in updates)
-    if structural > STRUCTURAL_MAX:
+    # Snapshots have a limit of their own.
+    singles = sum(_family(update) is None and update.get("action") != "add-snapshot" for update in updates)
+    if singles > SINGLE_MAX:
         raise ValidationFailed(
-            f"the {what} has {structural} updates of schemas, partition specs, sort orders and the like; at most "
-            f"{STRUCTURAL_MAX} are taken in one commit. Send them in several",
+            f"the {what} has {singles} updates of schemas, partition specs, properties, branches and the like; at most "
+            f"{SINGLE_MAX} are taken in one commit. Set all properties in one update, or send several commits",
             rule="limit.updates",
         )
     walks = sum(family is not None for family, _ in groupby(updates, key=_family))
