@@ -24,16 +24,32 @@ from icetower.pipelines.wal_plan import COUNTS, Counts, marked, next_batch, publ
 TABLE, LOG = str(uuid.UUID(int=1)), str(uuid.UUID(int=2))
 
 
-def table(line: Sequence[int], *, parents: Mapping[int, int] | None = None, gone: Sequence[int] = ()) -> dict[str, Any]:
-    """A table whose head is the last of `line`; the number of a snapshot is its id, sequence number and time."""
+def table(
+    line: Sequence[int],
+    *,
+    parents: Mapping[int, int] | None = None,
+    gone: Sequence[int] = (),
+    unnamed: Sequence[int] = (),
+) -> dict[str, Any]:
+    """A table whose head is the last of `line`; the number of a snapshot is its id, sequence number and time.
+
+    `unnamed`: those of `gone` that their children do not name any more, as after PyIceberg's expiry.
+    """
     before = {after: number for number, after in pairwise(line)} | dict(parents or {})
-    numbers = sorted({*line, *before} - {*gone})
+    numbers = sorted({*line, *before} - {*gone, *unnamed})
+    rows = {number: str(at) for at, number in enumerate(line, 1)}
     snapshots = [
-        {"snapshot-id": number, "sequence-number": number, "timestamp-ms": number, "summary": {"operation": "append"}}
-        | ({"parent-snapshot-id": before[number]} if number in before else {})
+        {"snapshot-id": number, "sequence-number": number, "timestamp-ms": number}
+        | {"summary": {"operation": "append", **totals(rows.get(number, "1"))}}
+        | ({"parent-snapshot-id": before[number]} if number in before and before[number] not in unnamed else {})
         for number in numbers
     ]
     return {"table-uuid": TABLE, "snapshots": snapshots, "current-snapshot-id": line[-1] if line else None}
+
+
+def totals(count: str) -> dict[str, str]:
+    """The totals of an append of a file of one row, of a table that has so many then."""
+    return {"added-records": "1", "added-data-files": "1", "total-records": count, "total-data-files": count}
 
 
 def batches(*chain: tuple[int, int | None], log: str = LOG) -> dict[int, LoggedBatch]:
@@ -54,6 +70,7 @@ FOUR = ((1, FIRST), (2, 1), (3, 2), (4, 3))
         (table([1, 2], parents={3: 2, 4: 3}), {1, 2}),  # rolled back to the middle
         (table([1, 2], gone=[]), {1, 2}),  # and what was rolled back has expired
         (table([1, 2, 9], gone=[1]), {1, 2}),  # what came before has expired
+        (table([1, 2, 9], unnamed=[1]), {1, 2}),  # and its name
         (table([2, 9], gone=[2]), {1, 2}),  # so has the head of the batches, whose child is left
         (table([9], parents={2: 1, 3: 2, 4: 3}), set[int]()),  # replaced
         (table([]), set[int]()),  # created anew

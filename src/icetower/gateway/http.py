@@ -239,9 +239,7 @@ class _Endpoint:
         principal: Principal | None = None
         started_s = front.ambient.monotonic_s()
         try:
-            principal = await _authenticate(front, request)
-            if principal.revoked and not self.commits:  # of a commit it is asked first whether it has landed
-                raise contract_revoked(f"contract {principal.contract.name} of {principal.name}")
+            principal = await _authenticate(front, request, may_be_revoked=self.commits)
             connection_state_of(request.scope).prove()
             request.scope[_CALLER] = principal.name
             intake, name = front.intake, principal.name
@@ -303,7 +301,8 @@ def _named(request: Request) -> tuple[str]:
     return (".".join(filter(None, (*levels, named.get("table")))),)
 
 
-async def _authenticate(front: Front, request: Request) -> Principal:
+async def _authenticate(front: Front, request: Request, *, may_be_revoked: bool) -> Principal:
+    """The caller. `may_be_revoked`: of a commit it is asked first whether it has landed (trap A3)."""
     header = request.headers.get("authorization")
     if header is None or header == NO_CREDENTIAL:
         # The name in the request must be loopback's, too: a page in a browser here can make another name resolve to it.
@@ -324,6 +323,8 @@ async def _authenticate(front: Front, request: Request) -> Principal:
         front.intake.unknown_callers.wrong(token)
         raise
     front.intake.unknown_callers.right(token)
+    if principal.revoked and not may_be_revoked:
+        raise contract_revoked(f"contract {principal.contract.name} of {principal.name}")
     return principal
 
 

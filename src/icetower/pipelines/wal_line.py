@@ -119,8 +119,9 @@ def batch_states(target: Metadata, batches: Mapping[int, LoggedBatch], seen: Col
     complete = line.cut_at is None
     path = [*line.ids]
     cut_at_ms = by_id[path[-1]]["timestamp-ms"] if path else 0
-    if path and not complete:
-        path.append(by_id[path[-1]]["parent-snapshot-id"])
+    beyond = by_id[path[-1]].parent_id if path and not complete else None
+    if beyond is not None:
+        path.append(beyond)
     in_history = {snapshot_id for snapshot_id in (*path, *cherry_picked(target)) if snapshot_id in batches}
     logs: dict[str, list[LoggedBatch]] = {}
     for batch in batches.values():
