@@ -21,6 +21,7 @@ from icetower.admission import clauses
 from icetower.commit import draft
 from icetower.commit.gatekeeper import Gatekeeper
 from icetower.commit.last_look import LastLook
+from icetower.commit.safe_refusals import SafeRefusals
 from icetower.commit.table_state import TableState
 from icetower.errors import CommitConflict, CommitStateUnknown, UpstreamFailed
 from icetower.iceberg import metadata as table_metadata
@@ -80,7 +81,11 @@ def _function(owner: Any, **broken: Any) -> Callable[[], AbstractContextManager[
 def _and_nobody_looks(owner: Any, **broken: Any) -> Callable[[], AbstractContextManager[Any]]:
     @contextmanager
     def both() -> Generator[None]:
-        with mock.patch.multiple(owner, **broken), mock.patch.multiple(LastLook, answer=_refused_without_a_look):
+        with (
+            mock.patch.multiple(owner, **broken),
+            mock.patch.multiple(LastLook, answer=_refused_without_a_look),
+            mock.patch.multiple(SafeRefusals, of=_refused_as_it_is),
+        ):
             yield
 
     return both
@@ -88,6 +93,11 @@ def _and_nobody_looks(owner: Any, **broken: Any) -> Callable[[], AbstractContext
 
 async def _refused_without_a_look(self: LastLook, member: Any, refusal: Any) -> Any:
     del self, member
+    return refusal
+
+
+async def _refused_as_it_is(self: SafeRefusals, refusal: Any, request: Any, identity: Any) -> Any:
+    del self, request, identity
     return refusal
 
 
