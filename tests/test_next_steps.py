@@ -18,6 +18,7 @@ ROOT: Any = get_command(app)
 
 JOBS = {"wal_": "mediate", "cleanup": "orphans", "orphans": "orphans"}
 """How modules of `pipelines` begin, and the command that runs them: their messages may name its options alone."""
+OF_SPARK_SUBMIT = {"--packages"}
 OF_GIT = {"--end-of-options", "--full-tree", "--name-only", "--quiet", "--show-toplevel", "--verify"}
 
 _COMMAND = re.compile(r"\bicetower((?: (?:[a-z][a-z-]*|…|[A-Z]+|--[a-z-]+))+)")
@@ -72,7 +73,8 @@ def test_an_option_that_a_message_names_is_there(path: Path, option: str) -> Non
     if path.parent.name == "pipelines" and job is not None:
         assert option in options(ROOT.commands[job])
     else:
-        assert option in every_option(ROOT) | (OF_GIT if path.stem == "contract_files" else set())
+        others = {"contract_files": OF_GIT, "session": OF_SPARK_SUBMIT}.get(path.stem, set[str]())
+        assert option in every_option(ROOT) | others
 
 
 def test_messages_are_found() -> None:

@@ -56,7 +56,7 @@ def test_a_log_is_taken_whole_where_that_is_asked_for(
         return Mediation("idle", "t", "w")
 
     monkeypatch.setattr(pipelines, "need_spark", lambda: None)
-    monkeypatch.setattr(pipelines, "_session", lambda *_: Mock())
+    monkeypatch.setattr(pipelines, "job_session", lambda *_: Mock())
     monkeypatch.setattr(pipelines, "_own_contract", lambda _: None)
     monkeypatch.setattr(wal_mediator, "mediate", mediate)
     wanted = ["mediate", "--wal", "shop.log", "--target", "shop.sales", "--contracts", str(tmp_path)]

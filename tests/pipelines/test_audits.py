@@ -9,9 +9,11 @@ from urllib.parse import urlparse
 
 import pytest
 from pyspark.sql import SparkSession
+from typer.testing import CliRunner
 
 from icetower.audit.auditor import Options
-from icetower.pipelines import audits
+from icetower.cli import audits
+from icetower.cli.app import app
 from icetower.pipelines.audits import TABLES, AuditSettings, audit_tables, heads
 
 pytestmark = pytest.mark.spark
@@ -104,16 +106,16 @@ def test_the_job_goes_on_from_its_checkpoints(
     damaged_ones: list[str],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(audits, "spark_session", lambda *_, **__: spark)
+    monkeypatch.setattr(audits, "job_session", lambda *_: spark)
     monkeypatch.setattr(type(spark), "stop", lambda _: None)
     names = [of_three_appends(spark, f"{fresh()}.t").removeprefix("tower.") for _ in range(2)]
 
     def run(*words: str) -> tuple[int, dict[str, dict[str, object]]]:
-        status = audits.main(["--uri", "http://127.0.0.1:9", "--checkpoints", str(tmp_path), *names, *words])
-        found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-        return status, {each["table"].removeprefix("tower."): each for each in found}
+        line = ["audits", "--uri", "http://127.0.0.1:9", "--checkpoints", str(tmp_path), *names, *words]
+        done = CliRunner().invoke(app, line)
+        found = [json.loads(line) for line in done.stdout.splitlines()]
+        return done.exit_code, {each["table"]: each for each in found}
 
     status, found = run()
     assert (status, {each["snapshots"] for each in found.values()}) == (0, {3})

@@ -25,6 +25,7 @@ COMMANDS = {
     "demo": "demo:demo",
     "explain": "explain:explain",
     "audit": "audit:audit_table",
+    "audits": "audits:audits",
     "advise": "advise:advise_table",
     "revert": "revert:revert",
     "commits": "commits:commits",

@@ -8,23 +8,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from icetower.cli.printing import show
 from icetower.cli.registry import DEFAULT_URI, Json, Uri, connect
-from icetower.cli.spark import need_spark, spark_errors
+from icetower.cli.spark import Conf, Master, job_session, need_spark, spark_errors, waiting
 from icetower.cli.terminal import say
 from icetower.contracts.document import load
 from icetower.contracts.model import Contract
 from icetower.counting import counted, number_of
-from icetower.errors import Forbidden
+from icetower.errors import BadRequest, Forbidden, NotAuthenticated, NotFound, UsageError
 from icetower.texts import escaped
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from icetower.pipelines.cleanup import Clauses
     from icetower.pipelines.wal_mediator import Mediation
 
@@ -55,6 +51,11 @@ def mediate(
         str | None,
         typer.Option(help="With --merge-keys: column that orders versions of a row if the log has lost their order."),
     ] = None,
+    snapshots_max: Annotated[
+        int, typer.Option(min=1, help="The most snapshots of the log that one batch takes.")
+    ] = 10_000,
+    master: Master = None,
+    conf: Conf = None,
     as_json: Json = False,
 ) -> None:
     """Apply a write-ahead log to its table, batch by batch.
@@ -68,11 +69,11 @@ def mediate(
     """
     need_spark()
     from icetower.pipelines.session import CATALOG
-    from icetower.pipelines.wal_mediator import Job, Window, load_contracts
+    from icetower.pipelines.wal_mediator import Job, Window
     from icetower.pipelines.wal_mediator import mediate as apply_batch
 
-    in_force = load_contracts(contracts) if contracts is not None else _contracts_of_the_tower(uri)
-    spark = _session("icetower-mediate", uri)
+    in_force = _contracts_in(contracts) if contracts is not None else _contracts_of_the_tower(uri)
+    spark = job_session("icetower-mediate", uri, master, conf)
     job = Job(
         wal=f"{CATALOG}.{wal}",
         target=f"{CATALOG}.{target}",
@@ -80,13 +81,14 @@ def mediate(
         system=f"{CATALOG}.{system}",
         merge_keys=tuple(key for key in merge_keys.split(",") if key),
         window=Window(window_column, window_s) if window_column else None,
+        snapshots_max=snapshots_max,
         reread=reread,
         order_by=order_by,
         own=_own_contract(uri),
     )
     rows = Table(*COLUMNS, title=f"{wal} → {target}")
     try:
-        with _waiting("mediating"):
+        with waiting("mediating"):
             while (done := apply_batch(spark, job)).status == "applied":
                 if as_json:
                     say(json.dumps(done.to_json()))
@@ -104,6 +106,19 @@ def cells(done: Mediation) -> list[str]:
     """A batch's row in the printed table: every row that was read is counted in one of the columns after `read`."""
     counts = (done.read, done.applied, done.superseded, done.duplicates, done.rejected, done.committed_snapshot)
     return [str(each) for each in (done.batch, *counts)]
+
+
+def _contracts_in(folder: Path) -> dict[str, Contract]:
+    """The contracts in a folder's ``*.yaml`` files, by agent. Raises `BadRequest` for an invalid one."""
+    if not folder.is_dir():
+        raise UsageError(f"--contracts {folder} is not a folder; name the one with the agents' YAML files")
+    contracts: dict[str, Contract] = {}
+    for path in sorted(folder.glob("*.y*ml")):
+        contract = load(path.read_text(encoding="utf-8"), source=path.name)
+        if contract.name in contracts:
+            raise BadRequest(f"{path.name}: there is a second contract of {contract.name}; keep one", rule="contract")
+        contracts[contract.name] = contract
+    return contracts
 
 
 def _contracts_of_the_tower(uri: str) -> dict[str, Contract]:
@@ -125,25 +140,14 @@ def _contracts_in_force(uri: str) -> dict[str, Contract]:
 
 
 def _own_contract(uri: str) -> Contract | None:
+    """The contract of the job's principal; None for an administrator, and if the catalog is not a tower."""
     with connect(uri) as tower:
-        me = tower.me()
+        try:
+            me = tower.me()
+        except (NotFound, NotAuthenticated):
+            # Another catalog; or one whose credential is in ICETOWER_CREDENTIAL, for which the session gets a token.
+            return None
     return None if me["text"] is None else load(me["text"], source=f"contract {me['contract']}")
-
-
-def _session(name: str, uri: str) -> SparkSession:
-    from icetower.pipelines.session import spark_session
-
-    with connect(uri) as tower:
-        token = tower.pyiceberg_properties().get("token")
-    return spark_session(name, catalog_uri=uri, token=token)
-
-
-def _waiting(what: str) -> Progress:
-    progress = Progress(
-        SpinnerColumn(), TextColumn(what), TimeElapsedColumn(), console=Console(stderr=True), transient=True
-    )
-    progress.add_task(what, total=None)
-    return progress
 
 
 @spark_errors("interrupted; run it again to see which files are left")
@@ -155,6 +159,8 @@ def orphans(
         typer.Option(help="Leave out younger files, unless a contract sets the age: a writer may still be at work."),
     ] = 86400,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Delete nothing; show what would be deleted.")] = False,
+    master: Master = None,
+    conf: Conf = None,
     as_json: Json = False,
 ) -> None:
     """Find the files of tables that no metadata refers to.
@@ -173,13 +179,13 @@ def orphans(
     from icetower.pipelines.session import CATALOG
 
     clauses = _clauses(uri)
-    spark = _session("icetower-orphans", uri)
+    spark = job_session("icetower-orphans", uri, master, conf)
     shown = Table("table", "file", "bytes", "modified", "agent", "outcome")
     counts: Counter[Disposition] = Counter()
     size_bytes = 0
     try:
         names = [f"{CATALOG}.{name}" for name in tables]
-        with _waiting("looking for orphans"):
+        with waiting("looking for orphans"):
             found = clean(spark, names, clauses, older_than_s=older_than_s, dry_run=dry_run)
             for each in found:
                 counts[each.fate] += 1

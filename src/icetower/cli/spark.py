@@ -1,4 +1,4 @@
-"""Shared by the commands that run on Spark: checks of their requirements, and Spark's errors in one line."""
+"""Shared by the commands that run on Spark: their options, checks of what they need, and Spark's errors in one line."""
 
 from __future__ import annotations
 
@@ -9,10 +9,32 @@ import shutil
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
-from icetower.errors import ConfigurationError, IcetowerError, UpstreamFailed
+import typer
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from icetower.cli.own_tower import token_for
+from icetower.errors import ConfigurationError, IcetowerError, UpstreamFailed, UsageError
 from icetower.pipelines.interrupts import ended_by_interrupts
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Master = Annotated[
+    str | None,
+    typer.Option(
+        help="Spark's master: local[4], spark://…, yarn, k8s://…; by default what spark-submit or spark-defaults.conf "
+        "says, else local[*].",
+    ),
+]
+Conf = Annotated[
+    list[str] | None, typer.Option("--conf", help="A setting of Spark, NAME=VALUE; may be repeated. No secrets.")
+]
+
+# Secrets come from the environment: every user of the machine can see arguments.
+CREDENTIAL_VARIABLE = "ICETOWER_CREDENTIAL"
 _PREFIX = re.compile(r"^(?:\w+\.)+(\w+(?:Exception|Error)): ")
 MESSAGE_CHARACTERS_MAX = 500
 
@@ -33,6 +55,35 @@ def need_spark() -> None:
             "this command needs Java, which is not on the PATH; install Java 17 or later, or set JAVA_HOME",
             rule="configuration.java",
         )
+
+
+def job_session(app_name: str, uri: str, master: str | None, conf: list[str] | None) -> SparkSession:
+    """The session of a job on the catalog at `uri`, with the token of `token_for` or ICETOWER_CREDENTIAL."""
+    from icetower.pipelines.session import spark_session
+
+    settings = settings_of(conf)
+    token = token_for(uri)
+    credential = None if token else os.environ.get(CREDENTIAL_VARIABLE)
+    return spark_session(
+        app_name, catalog_uri=uri, token=token, credential=credential, master=master, settings=settings
+    )
+
+
+def settings_of(conf: list[str] | None) -> dict[str, str]:
+    """The settings of `--conf`. Raises `UsageError`, which doesn't show the text: it may be a secret."""
+    pairs = [each.partition("=") for each in conf or ()]
+    if any(not name.startswith("spark.") or not equals for name, equals, _ in pairs):
+        raise UsageError("--conf takes a setting of Spark, such as --conf spark.executor.memory=4g")
+    return {name: value for name, _, value in pairs}
+
+
+def waiting(what: str) -> Progress:
+    """A line on the terminal, with the time since it began, until the work ends."""
+    progress = Progress(
+        SpinnerColumn(), TextColumn(what), TimeElapsedColumn(), console=Console(stderr=True), transient=True
+    )
+    progress.add_task(what, total=None)
+    return progress
 
 
 @contextmanager

@@ -11,9 +11,8 @@ import typer
 from rich.table import Table
 
 from icetower.cli.printing import show
-from icetower.cli.registry import connect
 from icetower.cli.simulate import Model, Seeds, needed, progress
-from icetower.cli.spark import need_spark, spark_errors
+from icetower.cli.spark import Conf, Master, job_session, need_spark, settings_of, spark_errors
 from icetower.cli.terminal import say
 
 SHOWN_MAX = 200
@@ -23,7 +22,6 @@ SHOWN_MAX = 200
 @spark_errors("interrupted; the results so far are kept, and the same command goes on from there")
 def sweep(
     experiment: Annotated[str, typer.Argument(help="1a, 1b, … of `list`, or a TOML file.")],
-    master: Annotated[str, typer.Option(help="Spark's master: local[2], spark://…, yarn, ….")] = "local[2]",
     table: Annotated[str, typer.Option(help="The table of results, namespace.table.")] = "simulator.sweeps",
     uri: Annotated[str, typer.Option(help="A tower for that table; without it, --warehouse is used.")] = "",
     warehouse: Annotated[Path, typer.Option(help="A folder for that table, without a catalog.")] = Path(
@@ -31,6 +29,8 @@ def sweep(
     ),
     model: Model = None,
     seeds: Seeds = None,
+    master: Master = None,
+    conf: Conf = None,
 ) -> None:
     """Run an experiment on Spark, restartable at any point.
 
@@ -49,15 +49,12 @@ def sweep(
     from icetower.pipelines.tables import quoted
 
     found = needed("experiments").load(experiment)
-    settings = {"spark.master": master}
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else the workers run the python3 on their path
     if uri:
-        with connect(uri) as tower:
-            token = tower.pyiceberg_properties().get("token")
-        spark = spark_session("icetower-sweep", catalog_uri=uri, token=token, settings=settings)
+        spark = job_session("icetower-sweep", uri, master, conf)
     else:
         catalog = {"type": "hadoop", "warehouse": str(warehouse.absolute())}
-        spark = spark_session("icetower-sweep", catalog=catalog, settings=settings)
+        spark = spark_session("icetower-sweep", catalog=catalog, master=master, settings=settings_of(conf))
     try:
         with progress() as on_progress:
             name = run(spark, found, f"{CATALOG}.{table}", model=model, seeds=seeds, on_progress=on_progress)

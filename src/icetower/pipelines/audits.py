@@ -3,30 +3,21 @@
 An audit is bound by reading, and one table's audit by the order of its commits; tables are independent of each other.
 So the tables are distributed, not the snapshots. Executors read manifests through PyIceberg's FileIO, as `icetower
 audit` does; the job gets the properties for that (`s3.endpoint`, …).
-
-    python -m icetower.pipelines.audits --uri http://127.0.0.1:8181 --checkpoints FOLDER shop.sales shop.prices
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
-import os
-import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from icetower.ambient import from_environment
 from icetower.audit.auditor import Options, audit
 from icetower.audit.checkpoint import Checkpoint
-from icetower.errors import IcetowerError, NoSuchTable, UsageError
+from icetower.errors import IcetowerError, NoSuchTable
 from icetower.iceberg.metadata import parse
-from icetower.pipelines.session import CATALOG, CREDENTIAL_VARIABLE, TOKEN_VARIABLE, spark_session
 from icetower.pipelines.tables import iceberg_table
 from icetower.storage.file_io import FileIOStorage
 from icetower.storage.port import ON_OWN_ACCOUNT
@@ -152,67 +143,3 @@ async def _audit(location: str, kept: str | None, settings: AuditSettings) -> di
         "undeterminable": [*lost, *report.checked.undeterminable],
         "checkpoint": None if checkpoint is None else checkpoint.to_text(),
     }
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the findings in the named tables, one JSON object on each line.
-
-    Returns:
-        The exit status: 3 a definite violation was found, 1 a table could not be audited, else 0.
-    """
-    parser = argparse.ArgumentParser(prog="icetower.pipelines.audits", description="Audit the history of many tables")
-    parser.add_argument("--uri", required=True, help=f"of the catalog; secrets come from ${TOKEN_VARIABLE}")
-    parser.add_argument("--content", action="store_true", help="open delete files and data files with row ids")
-    parser.add_argument("--checkpoints", type=Path, help="an existing folder: each audit continues at its last end")
-    parser.add_argument("--storage", action="append", type=_pair, default=[], metavar="KEY=VALUE", help="for FileIO")
-    parser.add_argument("tables", nargs="+", help="namespace.table")
-    options = parser.parse_args(arguments)
-    settings = AuditSettings(Options(content=options.content), dict(options.storage))
-    if options.checkpoints is not None and not options.checkpoints.is_dir():
-        parser.error(f"{options.checkpoints} is not a folder: create it first")
-    spark = spark_session(
-        "icetower-audits",
-        catalog_uri=options.uri,
-        token=os.environ.get(TOKEN_VARIABLE),
-        credential=os.environ.get(CREDENTIAL_VARIABLE),
-    )
-    wrong = failed = False
-    try:
-        files = {f"{CATALOG}.{table}": _checkpoint_file(options.checkpoints, table) for table in options.tables}
-        kept = {
-            table: file.read_text() if file is not None and file.exists() else None for table, file in files.items()
-        }
-        for row in audit_tables(heads(spark, kept), settings).toLocalIterator():
-            found = row.asDict(recursive=True)
-            wrong |= any(violation["verdict"] == "definite" for violation in found["violations"])
-            failed |= found["error"] is not None
-            checkpoint, file = found.pop("checkpoint"), files[found["table"]]
-            sys.stdout.write(json.dumps(found) + "\n")
-            sys.stdout.flush()  # before the checkpoint: findings are reported twice rather than never
-            if checkpoint is not None and file is not None:
-                Checkpoint.of_text(checkpoint, name=str(file)).keep(file)
-    except IcetowerError as error:
-        sys.stderr.write(f"{error}\n")
-        return 1
-    finally:
-        spark.stop()
-    return 3 if wrong else int(failed)
-
-
-def _pair(text: str) -> tuple[str, str]:
-    key, equals, value = text.partition("=")
-    if not equals:
-        raise argparse.ArgumentTypeError("write KEY=VALUE; the argument is not shown, since it may be a secret")
-    try:
-        return key, from_environment(value)
-    except UsageError as error:
-        raise argparse.ArgumentTypeError(error.message) from error
-
-
-def _checkpoint_file(folder: Path | None, table: str) -> Path | None:
-    """The file of a table's checkpoint, as `icetower audit --checkpoint` keeps it."""
-    return None if folder is None else folder / f"{table}.json"
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -5,26 +5,17 @@ work has files that nothing refers to yet: the cut-off must be older than the lo
 
 Iceberg's own procedure `remove_orphan_files` refuses a cut-off of less than 24 hours (trap L2), and its report names
 paths only; this one lists through the table's own FileIO, so it needs no other access to the storage than Iceberg has.
-
-    python -m icetower.pipelines.orphans --uri http://127.0.0.1:8181 --older-than-s 86400 pricing.product_prices
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import sys
-from collections.abc import Sequence
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from icetower.ambient import Ambient, SystemAmbient
-from icetower.errors import IcetowerError
 from icetower.iceberg.metadata import data_location
-from icetower.pipelines.session import CATALOG, CREDENTIAL_VARIABLE, TOKEN_VARIABLE, spark_session
 from icetower.pipelines.tables import Metadata, iceberg_table, metadata_of, translating_errors
 from icetower.table.references import named_by
 
@@ -136,32 +127,3 @@ def _same_place(path: Column) -> Column:
 
 def _metadata_location(handle: Any) -> str:
     return str(handle.operations().current().metadataFileLocation())
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the orphans of the named tables, one JSON object on each line."""
-    parser = argparse.ArgumentParser(prog="icetower.pipelines.orphans", description="Report unreferenced files")
-    parser.add_argument("--uri", required=True, help=f"of the catalog; secrets come from ${TOKEN_VARIABLE}")
-    parser.add_argument("--older-than-s", type=float, default=DAY_S, help="leave younger files out; default one day")
-    parser.add_argument("tables", nargs="+", help="namespace.table")
-    options = parser.parse_args(arguments)
-    spark = spark_session(
-        "icetower-orphans",
-        catalog_uri=options.uri,
-        token=os.environ.get(TOKEN_VARIABLE),
-        credential=os.environ.get(CREDENTIAL_VARIABLE),
-    )
-    try:
-        for table in options.tables:
-            for row in find_orphans(spark, f"{CATALOG}.{table}", older_than_s=options.older_than_s).toLocalIterator():
-                sys.stdout.write(json.dumps({"table": table, **row.asDict()}, default=str) + "\n")
-    except IcetowerError as error:
-        sys.stderr.write(f"{error}\n")
-        return 1
-    finally:
-        spark.stop()
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,4 +1,4 @@
-"""The Spark session of a job: matching versions, one catalog, settings for one small machine.
+"""The Spark session of a job: matching versions and one catalog, wherever Spark runs.
 
 Settings that PySpark gets before the JVM starts become its command line, which every user of the machine can read. So
 catalogs, with their addresses and secrets, are set on the running session.
@@ -11,16 +11,15 @@ import re
 import sys
 from collections.abc import Mapping
 
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from icetower.errors import ConfigurationError
 from icetower.pipelines import jvm
+from icetower.pipelines.placement import MASTER, Placement, Start, find
 
 ICEBERG_RUNTIME = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"
 CATALOG = "tower"
-# Secrets come from the environment: every user of the machine can see arguments.
-TOKEN_VARIABLE = "ICETOWER_TOKEN"  # noqa: S105 - the name of a variable
-CREDENTIAL_VARIABLE = "ICETOWER_CREDENTIAL"
 _CATALOG_CLASS = "org.apache.iceberg.spark.SparkCatalog"
 _EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
 
@@ -32,16 +31,31 @@ pages."""
 _HIDDEN = "set-after-start"
 """The value in place of a secret with which Spark is started."""
 
-LOCAL_SETTINGS: Mapping[str, str] = {
-    "spark.master": "local[2]",
-    "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.host": "127.0.0.1",
-    "spark.sql.shuffle.partitions": "2",
+DEFAULT_MASTER = "local[*]"
+
+_SETTINGS: Mapping[str, str] = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",
+    "spark.sql.extensions": _EXTENSIONS,
+    "spark.redaction.regex": _SECRETS,
+    # Shuffles and files are as large as the data asks for: a few rows become one partition and one file, not one for
+    # each core.
+    "spark.sql.adaptive.coalescePartitions.parallelismFirst": "false",
 }
+"""What a job wants of Spark, unless `spark-submit` or `spark-defaults.conf` says otherwise."""
+
+_EMBEDDED: Mapping[str, str] = {
+    "spark.jars.packages": ICEBERG_RUNTIME,
+    "spark.ui.showConsoleProgress": "false",
+}
+"""Likewise, if this program starts Spark."""
+
+_LOCAL: Mapping[str, str] = {
+    "spark.ui.enabled": "false",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+}
+"""Likewise, if it starts Spark on this machine alone."""
 
 
 def catalog_settings(catalog_name: str, properties: Mapping[str, str]) -> dict[str, str]:
@@ -60,9 +74,13 @@ def spark_session(
     token: str | None = None,
     credential: str | None = None,
     catalog: Mapping[str, str] | None = None,
+    master: str | None = None,
     settings: Mapping[str, str] | None = None,
 ) -> SparkSession:
     """A session whose catalog `catalog_name` is the REST catalog at `catalog_uri`.
+
+    A running session is used as it is, and so is the Spark of `spark-submit`: its settings, those of
+    `spark-defaults.conf` among them, are only completed. Otherwise Spark is started here.
 
     Args:
         app_name: recorded in every snapshot (``app-name``).
@@ -71,13 +89,14 @@ def spark_session(
         token: a bearer token, if the catalog needs one; or
         credential: ``id:secret`` for the token endpoint.
         catalog: further properties of the catalog, by Iceberg's names; they take precedence.
-        settings: further settings of Spark; they take precedence, also over ``local[2]``.
+        master: Spark's master; by default the one that is configured, else `DEFAULT_MASTER`.
+        settings: further settings of Spark; they take precedence over all others.
 
-    Executors on other machines need this package in the Python that ``PYSPARK_PYTHON`` names.
+    Executors on other machines need the packages that a job's Python code imports, in the Python that
+    ``PYSPARK_PYTHON`` names.
 
-    Under ``spark-submit`` its session is used, with these settings added.
-
-    Raises `ConfigurationError` for a secret among `settings`, except for those of catalogs.
+    Raises `ConfigurationError` for a secret among `settings`, except for those of catalogs; for a master that Spark
+    does not have; for Spark Connect; and if Spark was started without Iceberg's classes.
     """
     properties: dict[str, str] = {}
     if catalog_uri is not None:
@@ -87,14 +106,9 @@ def spark_session(
     if credential is not None:
         properties["credential"] = credential
     properties |= catalog or {}
-    chosen = {
-        **LOCAL_SETTINGS,
-        "spark.jars.packages": ICEBERG_RUNTIME,
-        "spark.sql.extensions": _EXTENSIONS,
-        "spark.redaction.regex": _SECRETS,
-        **catalog_settings(catalog_name, properties),
-        **(settings or {}),
-    }
+    asked = {**(settings or {}), **({} if master is None else {MASTER: master})}
+    placement = find(asked)
+    chosen = {**_wanted_of(placement, asked), **catalog_settings(catalog_name, properties), **asked}
     catalogs = {name: value for name, value in chosen.items() if name.startswith(_CATALOGS)}
     first = {name: value for name, value in chosen.items() if name not in catalogs}
     if seen := sorted(name for name in first if re.search(_SECRETS, name) and name != "spark.redaction.regex"):
@@ -108,8 +122,33 @@ def spark_session(
         session = SparkSession.builder.appName(app_name).config(map={**first, **hidden}).getOrCreate()
     for name, value in catalogs.items():
         session.conf.set(name, value)
-    session.sparkContext.setLogLevel("ERROR")
+    if placement.start is Start.EMBEDDED:
+        session.sparkContext.setLogLevel("ERROR")
     if (session.sparkContext.master or "").startswith("local") and "PYSPARK_PYTHON" not in os.environ:
         # For workers on this machine; else they run the python3 on the path, which may lack this package.
         session.sparkContext.pythonExec = sys.executable
+    _require_iceberg(session)
     return session
+
+
+def _wanted_of(placement: Placement, asked: Mapping[str, str]) -> dict[str, str]:
+    """The settings that the job adds to those that others have chosen."""
+    if placement.start is Start.RUNNING:  # its settings are its owner's
+        return {}
+    wanted = dict(_SETTINGS)
+    if placement.start is Start.EMBEDDED:
+        master = asked.get(MASTER) or placement.master or DEFAULT_MASTER
+        wanted |= {MASTER: master, **_EMBEDDED, **(_LOCAL if master.startswith("local") else {})}
+    return {name: value for name, value in wanted.items() if name not in placement.settings}
+
+
+def _require_iceberg(session: SparkSession) -> None:
+    """Raises `ConfigurationError` if Spark lacks Iceberg's classes: the first statement would fail with less to say."""
+    loader = session.sparkContext._jvm.java.lang.Thread.currentThread().getContextClassLoader()  # type: ignore[union-attr]
+    try:
+        loader.loadClass(_CATALOG_CLASS)
+    except Py4JJavaError as error:
+        raise ConfigurationError(
+            f"Spark was started without Iceberg: give spark-submit --packages {ICEBERG_RUNTIME}",
+            rule="configuration.spark",
+        ) from error

@@ -9,35 +9,25 @@ records how far the log has been read. A crash at any point loses nothing and du
 
 Two mediators may run at once: the commit is refused if data was added to the target since it was read, or if another
 snapshot recorded progress of this log. The slower one plans again.
-
-    python -m icetower.pipelines.wal_mediator --uri http://127.0.0.1:8181 --contracts contracts/ \\
-        --wal recommendations.user_interactions_wal --target recommendations.user_interactions
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import logging
-import os
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from icetower.ambient import Ambient, SystemAmbient
-from icetower.contracts.document import load
 from icetower.contracts.model import Contract, Operation
 from icetower.contracts.terms import Layout
-from icetower.errors import BadRequest, CommitConflict, IcetowerError, UsageError
+from icetower.errors import BadRequest, CommitConflict, IcetowerError
 from icetower.iceberg.metadata import current_snapshot_id
 from icetower.iceberg.partitions import spec_of
-from icetower.pipelines.session import CATALOG, CREDENTIAL_VARIABLE, TOKEN_VARIABLE, spark_session
 from icetower.pipelines.tables import (
     commit_nothing,
     identifier,
@@ -430,80 +420,3 @@ def _order_is_lost(job: Job, rows: int, order_by: str | None) -> BadRequest:
 def _columns(rows: DataFrame) -> list[str]:
     """The log's own columns."""
     return [name for name in rows.columns if not name.startswith("__")]
-
-
-# ----------------------------------------------------------------------------------------------------- command line
-
-
-def load_contracts(folder: Path) -> dict[str, Contract]:
-    """The contracts in a folder's ``*.yaml`` files, by agent. Raises `BadRequest` for an invalid one."""
-    contracts: dict[str, Contract] = {}
-    for path in sorted(folder.glob("*.y*ml")):
-        contract = load(path.read_text(encoding="utf-8"), source=path.name)
-        if contract.name in contracts:
-            raise BadRequest(f"{path.name}: there is a second contract of {contract.name}; keep one", rule="contract")
-        contracts[contract.name] = contract
-    return contracts
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Apply batches until the log is read; print each as one line of JSON. Exit status 2 for wrong usage."""
-    parser = argparse.ArgumentParser(prog="icetower.pipelines.wal_mediator", description="Apply a write-ahead log")
-    parser.add_argument(
-        "--uri",
-        required=True,
-        help=f"of the catalog; secrets come from ${TOKEN_VARIABLE}, or as id:secret from ${CREDENTIAL_VARIABLE}",
-    )
-    parser.add_argument("--wal", required=True, help="the log, namespace.table")
-    parser.add_argument("--target", required=True, help="the table it is merged into, namespace.table")
-    parser.add_argument("--contracts", required=True, type=Path, help="folder of the agents' contracts, YAML")
-    parser.add_argument("--system", default="system", help="namespace of the mediator's logs")
-    parser.add_argument("--merge-keys", default="", help="columns, by commas: upsert instead of insert")
-    parser.add_argument("--window-column", help="timestamp column that limits where keys are searched")
-    parser.add_argument("--window-s", type=int, default=24 * 3600, help="how far back, in seconds")
-    parser.add_argument("--snapshots-max", type=int, default=SNAPSHOTS_MAX, help="of the log, in one batch")
-    parser.add_argument("--reread", action="store_true", help="take the whole log if it can't be read further")
-    parser.add_argument("--order-by", help="column that orders the versions of a row if the log no longer does")
-    options = parser.parse_args(arguments)
-    try:
-        if not options.contracts.is_dir():
-            raise UsageError(
-                f"--contracts {options.contracts} is not a folder; name the one with the agents' YAML files"
-            )
-        job = Job(
-            wal=f"{CATALOG}.{options.wal}",
-            target=f"{CATALOG}.{options.target}",
-            contracts=load_contracts(options.contracts),
-            system=f"{CATALOG}.{options.system}",
-            merge_keys=tuple(name for name in options.merge_keys.split(",") if name),
-            window=Window(options.window_column, options.window_s) if options.window_column else None,
-            snapshots_max=options.snapshots_max,
-            reread=options.reread,
-            order_by=options.order_by,
-        )
-        spark = spark_session(
-            "icetower-wal-mediator",
-            catalog_uri=options.uri,
-            token=os.environ.get(TOKEN_VARIABLE),
-            credential=os.environ.get(CREDENTIAL_VARIABLE),
-        )
-        try:
-            return _drain(spark, job)
-        finally:
-            spark.stop()
-    except IcetowerError as error:
-        sys.stderr.write(f"{error}\n")
-        return 2 if isinstance(error, UsageError | BadRequest) else 1
-
-
-def _drain(spark: SparkSession, job: Job) -> int:
-    while True:
-        mediation = mediate(spark, job)
-        sys.stdout.write(json.dumps(mediation.to_json()) + "\n")
-        sys.stdout.flush()
-        if mediation.status == "idle":
-            return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
