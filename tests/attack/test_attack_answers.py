@@ -44,11 +44,23 @@ def renamed_and_made_anew(tower: TowerProcess, admin: Forger, agent: Forger) -> 
     admin.create()
 
 
+def revoked_and_renamed(tower: TowerProcess, admin: Forger, agent: Forger) -> None:
+    revoked(tower, admin, agent)
+    renamed_and_made_anew(tower, admin, agent)
+
+
+def without_the_table_and_renamed(tower: TowerProcess, admin: Forger, agent: Forger) -> None:
+    without_the_table(tower, admin, agent)
+    renamed(tower, admin, agent)
+
+
 def dropped(tower: TowerProcess, admin: Forger, agent: Forger) -> None:
     admin.http.delete(admin.url).raise_for_status()
 
 
-HAPPENS = (revoked, without_the_table, renamed, renamed_and_made_anew)
+HAPPENS = (
+    revoked, without_the_table, renamed, renamed_and_made_anew, revoked_and_renamed, without_the_table_and_renamed,
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -78,4 +90,6 @@ def test_a_commit_of_another_is_none_of_ones_own(tower: TowerProcess, forge: For
     admin.create()
     sent, key = agent.append("a.parquet"), {"Idempotency-Key": new_key()}
     assert agent.send(sent, **key).status_code == 200
+    assert stranger.send(sent, **key).status_code == 403
+    renamed(tower, admin, agent)
     assert stranger.send(sent, **key).status_code == 403

@@ -67,7 +67,7 @@ class SafeRefusals:
         """Whether the table has it. Raises `KeyMisused` where it is not done, or only its manifests are there."""
         asserted = (each.get("uuid") for each in request.requirements if each["type"] == "assert-table-uuid")
         uuid = str(next(asserted, None) or request.updates.assigned_uuid).lower()
-        found = await self._table(refusal, request, uuid)
+        found = await self._table(request, uuid)
         if found is None:
             return await self._had_landed(uuid, identity)
         identifier, head = found
@@ -77,15 +77,13 @@ class SafeRefusals:
             await self._require_no_live_manifest(request, head)
         return False
 
-    async def _table(
-        self, refusal: IcetowerError, request: CommitRequest, uuid: str
-    ) -> tuple[Identifier, HeadState] | None:
+    async def _table(self, request: CommitRequest, uuid: str) -> tuple[Identifier, HeadState] | None:
         """The table that the commit is for, under the name that it has by now; None where there is none."""
         assert request.identifier is not None
         head = await self._head(request.identifier, uuid)
         if head is not None:
             return request.identifier, head
-        if refusal.status != 403 and _UUID.fullmatch(uuid):
+        if _UUID.fullmatch(uuid):
             for identifier in await self._upstream.tables_at(f"-{uuid}/"):
                 head = await self._head(identifier, uuid)
                 if head is not None:
