@@ -210,7 +210,9 @@ def candidates(workload: Workload) -> list[Candidate]:
             Candidate("appends", "Icetower's fast path: named files, one snapshot per group", {"pattern": "appends"})
         )
     found.append(Candidate("wal", "rows go into a log, and a mediator merges them", {"pattern": "wal"}))
-    found.append(Candidate("collector", "deltas are staged, and a job merges them", {"pattern": "collector"}))
+    found.append(
+        Candidate("collector", "change rows go into a delta table, and a job folds them in", {"pattern": "collector"})
+    )
     return found
 
 
@@ -380,7 +382,7 @@ _NOTES: Mapping[str, str] = {
     "appends": "rows by the fast path: Tower.append names files, a group becomes one snapshot",
     "slots": "the region moves with the clock; your scheduler gives each agent its turn",
     "wal": "rows come through the write-ahead log alone; run `icetower mediate` at regular intervals",
-    "collector": "agents append deltas to a staging table; one job merges them",
+    "collector": "change rows come through the delta table alone; one job folds them in, merge-on-read",
     "intents": "an agent asks for its partitions before it works (request_partition)",
 }
 
@@ -394,7 +396,7 @@ def contracts(
     """
     workload = plan.workload
     shares = _shares(workload, pattern)
-    only_appends = workload.appends == 1 or pattern == "collector"
+    only_appends = workload.appends == 1
     apart = workload.agents > 1 and (shares > 1 or only_appends)
     agents = min(first, shares if shares > 1 else workload.agents) if apart else 1
     names = (agent, *(f"{agent}_{number}" for number in range(2, agents + 1)))
@@ -419,16 +421,21 @@ tables:
 reads: [{table}_wal, system.*]
 """,
     "collector": """\
-# The job's contract: it merges the staged rows into the table, and removes them from the staging table.
+# The collector's contract: it folds the delta table into the table, and records its progress in `system`.
 version: 1
 agent: {agent}_collector
 owner: my-team@example.com
 role: pipeline
 tables:
   - {{table: {table}, operations: [append, overwrite], partitions: all}}
-  - {{table: {table}_staging, operations: [delete], partitions: all}}
+  - {{table: system.*, operations: [create, append, overwrite], partitions: all}}
+reads: [{table}_deltas, system.*]
 """,
 }
+
+
+_CLAUSES: Mapping[str, str] = {"slots": "scheduler", "wal": "mediator", "collector": "collector"}
+_THROUGH: Mapping[str, str] = {"wal": "_wal", "collector": "_deltas"}  # how the table ends that the agents append to
 
 
 def _shares(workload: Workload, pattern: str) -> int:
@@ -441,7 +448,6 @@ def _shares(workload: Workload, pattern: str) -> int:
 def _contract(workload: Workload, pattern: str, table: str, agent: str, share: tuple[int, int]) -> str:
     """One agent's contract. `share`: the number of its share of the partitions, and how many shares there are."""
     number, shares = share
-    staged = pattern == "collector"
     region: list[str] = []
     if pattern == "slots":
         region.append("hour(written_at): {from: now, to: now+1h}")
@@ -454,22 +460,22 @@ def _contract(workload: Workload, pattern: str, table: str, agent: str, share: t
         f"agent: {agent}",
         "owner: my-team@example.com",
         "tables:",
-        f"  - table: {table}{'_staging' if staged else ''}",
-        f"    operations: {'[append]' if staged or workload.appends == 1 else '[append, overwrite]'}",
+        f"  - table: {table}",
+        f"    operations: {'[append]' if workload.appends == 1 else '[append, overwrite]'}",
     ]
     if region:
         lines += ["    partitions:", f"      - {region[0]}", *(f"        {line}" for line in region[1:])]
     else:
         lines.append("    partitions: all")
-    if pattern in ("slots", "wal"):
-        lines.append(f"    pattern: {'scheduler' if pattern == 'slots' else 'mediator'}")
-    if staged or (pattern in ("group", "appends", "isolated", "intents") and workload.appends > 0):
+    if pattern in _CLAUSES:
+        lines.append(f"    pattern: {_CLAUSES[pattern]}")
+    if pattern in ("group", "appends", "isolated", "intents") and workload.appends > 0:
         lines.append("    blind_appends: true")
     if pattern in ("group", "isolated", "intents") and workload.appends < 1:
         lines.append("    read_scope: owned")
-    if pattern == "wal":
+    if pattern in _THROUGH:
         lines += [
-            f"  - table: {table}_wal   # PARTITIONED BY _agent: no agent writes rows in another agent's name",
+            f"  - table: {table}{_THROUGH[pattern]}   # PARTITIONED BY _agent: no agent writes rows in another's name",
             "    operations: [append]",
             "    partitions:",
             f"      - _agent: [{agent}]",

@@ -96,7 +96,7 @@ PATTERNS: MappingProxyType[str, str] = MappingProxyType(
         "appends": "the tower folds named data files into one snapshot",
         "wal": "appends to a write-ahead log, merged by a mediator",
         "slots": "each agent commits in its own time slot",
-        "collector": "deltas are staged, and a job merges them",
+        "collector": "change rows go into a delta table, and a job folds them in",
         "intents": "partitions are reserved before the work, then the tower commits",
     }
 )

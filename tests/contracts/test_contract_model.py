@@ -250,7 +250,7 @@ RULE = st.builds(
     st.none() | st.lists(REGION, max_size=3).map(tuple),
     **dict.fromkeys(("blind_appends", "strict", "require_key", "prove_partitions", "reads_owned"), st.booleans()),
     isolation=st.none() | st.sampled_from(Isolation),
-    orchestration=st.sampled_from((Orchestration.DIRECT, Orchestration.MEDIATOR)),
+    orchestration=st.sampled_from((Orchestration.DIRECT, Orchestration.MEDIATOR, Orchestration.COLLECTOR)),
     own_location=st.booleans(),
     quota=st.builds(Quota, *[st.none() | st.integers(1, 10**12)] * 3),
 )

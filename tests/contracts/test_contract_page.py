@@ -58,7 +58,9 @@ def test_every_clause_is_explained(name: str) -> None:
     assert f"`{name}`" in PAGE
 
 
-@pytest.mark.parametrize("word", [*Operation, *KeyWay, "shadow", "scheduler", "mediator", "serializable", "owned"])
+@pytest.mark.parametrize(
+    "word", [*Operation, *KeyWay, "shadow", "scheduler", "mediator", "collector", "serializable", "owned"]
+)
 def test_every_value_is_explained(word: str) -> None:
     assert f"`{word}`" in PAGE
 

@@ -148,6 +148,7 @@ HELD_TO = [
     ),
     (", isolation: snapshot", "", "is held to snapshot isolation on a.b no more"),
     ("", ", pattern: mediator", "writes to a.b by the pattern mediator, before: direct"),
+    ("", ", pattern: collector", "writes to a.b by the pattern collector, before: direct"),
     ("", ", write_location: table", "gains writing files anywhere under a.b (write_location: table)"),
     ("", ", quotas: {commits_per_minute: 60}", "is limited to 60 commits a minute on a.b"),
     (

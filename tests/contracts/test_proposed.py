@@ -67,15 +67,22 @@ def test_where_agents_have_partitions_of_their_own_each_owns_a_part_and_together
     assert not [words for words in unowned if words.startswith("nobody owns") and "null" not in words]
 
 
+@pytest.mark.parametrize(
+    ("kind", "pattern", "end"),
+    [("wal", Orchestration.MEDIATOR, "_wal"), ("collector", Orchestration.COLLECTOR, "_deltas")],
+)
 @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda each: each.title)
-def test_nobody_may_write_to_the_log_in_another_agent_s_name(workload: Workload) -> None:
-    *agents, mediator = [each.contract for each in advised(workload, "wal")]
+def test_nobody_may_write_to_the_log_in_another_agent_s_name(
+    workload: Workload, kind: str, pattern: Orchestration, end: str
+) -> None:
+    *agents, job = [each.contract for each in advised(workload, kind)]
     for contract in agents:
         table, log = contract.tables
-        assert (str(table.pattern), table.orchestration) == ("shop.prices", Orchestration.MEDIATOR)
+        assert (str(table.pattern), table.orchestration) == ("shop.prices", pattern)
+        assert str(log.pattern) == f"shop.prices{end}"
         assert log.partitions == (Region((("_agent", Values((contract.name,))),)),)
         assert log.operations == {Operation.APPEND}
-    assert not any(rule.pattern.last == "prices_wal" for rule in mediator.tables), "it reads the log"
+    assert not any(rule.pattern.last == f"prices{end}" for rule in job.tables), "it reads the log"
 
 
 def test_the_command_that_people_run_says_so_too(tmp_path: Path) -> None:

@@ -119,6 +119,10 @@ ALONE = [
         [("warning", 7, "pattern.mediator", "no other table")],
     ),
     (
+        CLAUSES + "tables:\n- {table: p.t, operations: [append], partitions: all, pattern: collector}\n",
+        [("warning", 7, "pattern.collector", "add the delta table")],
+    ),
+    (
         CLAUSES + "tables:\n- {table: p.t, operations: [append], partitions: all, pattern: mediator}\n"
         "- {table: wal.t, operations: [append], partitions: all}\n",
         [],

@@ -19,6 +19,11 @@ from icetower.protocol.names import Identifier
 
 NAMED_IN_MESSAGE = 5
 NAMED_IN_LIST = 100
+THROUGH: Mapping[Orchestration, str] = {
+    Orchestration.MEDIATOR: "write-ahead log",
+    Orchestration.COLLECTOR: "delta table",
+}
+"""Patterns under which an agent commits to another table, from which a job takes its rows → the kind of that table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,18 +109,32 @@ def check(
     wanted = operations & FILE_OPERATIONS
     granting = tuple(rule for rule in rules if all(rule.grants(operation) for operation in wanted))
     if wanted and not mediated:
-        direct = tuple(rule for rule in granting if rule.orchestration is not Orchestration.MEDIATOR)
+        direct = tuple(rule for rule in granting if rule.orchestration not in THROUGH)
         if granting and not direct:
+            pattern = granting[0].orchestration
             return Violation(
                 "contract.pattern",
                 (),
-                f"contract {contract.name} lets its rows into {table} through the write-ahead log alone "
-                "(pattern: mediator); append them to the log",
+                f"contract {contract.name} lets its rows into {table} through the {THROUGH[pattern]} alone "
+                f"(pattern: {pattern}); append them to the {_other_table(contract, table, pattern)}",
             )
         granting = direct
     if any(rule.whole for rule in granting) or not touches:
         return Clear()
     return _partitions(contract, table, Ownership(granting, layout, now_ms), touches, wanted, layout)
+
+
+def _other_table(contract: Contract, table: Identifier, pattern: Orchestration) -> str:
+    """The table that the rows of a pattern go to: the only other one that the contract may append to, or its kind."""
+    found = {
+        str(rule.pattern)
+        for rule in contract.tables
+        if rule.orchestration not in THROUGH
+        and rule.grants(Operation.APPEND)
+        and rule.pattern.namespace == table.namespace
+    }
+    kind = "log" if pattern is Orchestration.MEDIATOR else THROUGH[pattern]
+    return f"{kind} {found.pop()}" if len(found) == 1 else kind
 
 
 def _partitions(

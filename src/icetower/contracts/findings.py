@@ -38,6 +38,7 @@ RULES: Mapping[str, str] = {
     "partitions.slot": "a moving slot that is shorter than what its term counts",
     "partitions.unused": "partitions without an operation on them",
     "partitions.value": "a value that means nothing for its transform",
+    "pattern.collector": "no delta table through which the rows could come",
     "pattern.mediator": "no log through which the rows could come",
     "principal.none": "nobody is bound to the contract",
     "reference.catalog": "a table is named with its catalog in front of its namespace",

@@ -17,7 +17,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from icetower.contracts.model import FILE_OPERATIONS, NAME, Contract, Operation, Orchestration, Quota, Rule
+from icetower.contracts.check import THROUGH
+from icetower.contracts.model import FILE_OPERATIONS, NAME, Contract, Operation, Quota, Rule
 from icetower.contracts.regions import Pattern
 from icetower.errors import BadRequest
 from icetower.protocol.names import Namespace
@@ -174,10 +175,10 @@ def role_name(contract: Contract) -> str:
 def operations_of(rule: Rule) -> frozenset[Operation]:
     """What a rule lets its principals do by themselves.
 
-    It is no write where no partition is given, nor where writes come through the mediator: those are the mediator's.
+    It is no write where no partition is given, nor where a mediator or a collector writes its rows.
     """
     operations = frozenset(operation for operation in Operation if rule.grants(operation))
-    writes = rule.partitions != () and rule.orchestration is not Orchestration.MEDIATOR
+    writes = rule.partitions != () and rule.orchestration not in THROUGH
     return operations if writes else operations - FILE_OPERATIONS
 
 
@@ -301,10 +302,11 @@ def _nested(rule: Rule, operations: frozenset[Operation]) -> str | None:
     return "the end of `*`: a grant on a namespace reaches the namespaces under it"
 
 
-def _mediator(rule: Rule, operations: frozenset[Operation]) -> str | None:
-    if rule.orchestration is not Orchestration.MEDIATOR:
+def _indirect(rule: Rule, operations: frozenset[Operation]) -> str | None:
+    kind = THROUGH.get(rule.orchestration)
+    if kind is None:
         return None
-    return "pattern: mediator: nothing is granted for its writes, which come through the write-ahead log"
+    return f"pattern: {rule.orchestration}: nothing is granted for its writes, which come through the {kind}"
 
 
 def _checks(rule: Rule, operations: frozenset[Operation]) -> str | None:
@@ -332,7 +334,7 @@ _OF_RULES: tuple[Callable[[Rule, frozenset[Operation]], str | None], ...] = (
     _creation,
     _dropping,
     _nested,
-    _mediator,
+    _indirect,
     _checks,
 )
 

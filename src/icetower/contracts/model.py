@@ -48,8 +48,7 @@ OWNED = "owned"
 ENFORCE, SHADOW = "enforce", "shadow"
 OWN, TABLE = "own", "table"
 REPORT, DELETE = "report", "delete"
-TABLES_KEPT = 256
-"""Tables of which a contract remembers what it says of them."""
+TABLES_KEPT = 256  # tables of which a contract remembers what it says of them
 
 
 class Operation(StrEnum):
@@ -96,11 +95,13 @@ class Orchestration(StrEnum):
 
     direct      it commits to the table itself
     mediator    through the table's write-ahead log only; its own commits to the table are refused
+    collector   likewise, through the table's delta table
     scheduler   it commits itself, into slots: every region that it owns moves with the clock
     """
 
     DIRECT = "direct"
     MEDIATOR = "mediator"
+    COLLECTOR = "collector"
     SCHEDULER = "scheduler"
 
 
@@ -140,7 +141,7 @@ def _level_changed(was: Isolation | None, now: Isolation | None) -> str:
     return f"is held to {now} isolation on {{}}{f', before: {was}' if was else ''}"
 
 
-_STRICTER = (Orchestration.DIRECT, Orchestration.SCHEDULER, Orchestration.MEDIATOR)
+_STRICTER = (Orchestration.DIRECT, Orchestration.SCHEDULER, Orchestration.MEDIATOR, Orchestration.COLLECTOR)
 _REGIONS_HINT = """\
 all
 partitions: # regions, which add up; within one, all lines hold at once
@@ -239,8 +240,8 @@ class Rule(Part):
     )
     orchestration: Orchestration = said(
         choice(Orchestration),
-        "How its rows come into the table: by its own commits; only through the write-ahead log; or by its own "
-        "commits into slots that move with the clock.",
+        "How its rows come into the table: by its own commits; only through the write-ahead log, or the delta table; "
+        "or by its own commits into slots that move with the clock.",
         default=Orchestration.DIRECT,
         name="pattern",
         saying=Saying(
@@ -276,8 +277,7 @@ class Rule(Part):
             return "except", "takes partitions away where none are given; add 'partitions'"
         if self.orchestration is Orchestration.SCHEDULER and not self._moves():
             return "pattern", (
-                "is scheduler, whose partitions are slots: each of them needs a range that ends at a time relative to "
-                "now, such as {from: now, to: now+2h}"
+                "is scheduler: each slot needs a range that ends relative to now, such as {from: now, to: now+2h}"
             )
         return None
 

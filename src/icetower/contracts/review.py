@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 from icetower.contracts.axes import Axes, is_relative, rules_regions
 from icetower.contracts.boxes import TooMany
+from icetower.contracts.check import THROUGH
 from icetower.contracts.findings import Finding, Severity, Written
 from icetower.contracts.gaps import gaps
 from icetower.contracts.grants import role_name
@@ -21,7 +22,6 @@ from icetower.contracts.model import (
     Isolation,
     KeyWay,
     Operation,
-    Orchestration,
     Retries,
     Role,
     Rule,
@@ -197,21 +197,19 @@ def _entry(it: Written, rule: Rule, place: str) -> Iterator[Finding]:
             "they declare what they have read (icetower.agent.reads). Leave 'blind_appends' out if this agent upserts",
             f"{place}.blind_appends",
         )
-    if rule.orchestration is Orchestration.MEDIATOR and not _has_log(it.contract, rule.pattern):
+    if (kind := THROUGH.get(rule.orchestration)) and not _has_log(it.contract, rule.pattern):
         yield it.found(
             Severity.WARNING,
-            "pattern.mediator",
-            f"rows come into {rule.pattern} through a write-ahead log only, and there is no other table that it may "
-            "append to; add the log to 'tables'",
+            f"pattern.{rule.orchestration}",
+            f"rows come into {rule.pattern} through a {kind} only, and there is no other table that it may append to; "
+            f"add the {kind.removeprefix('write-ahead ')} to 'tables'",
             f"{place}.pattern",
         )
 
 
 def _has_log(contract: Contract, target: Pattern) -> bool:
     return any(
-        rule.pattern != target
-        and rule.orchestration is not Orchestration.MEDIATOR
-        and Operation.APPEND in written(rule)
+        rule.pattern != target and rule.orchestration not in THROUGH and Operation.APPEND in written(rule)
         for rule in contract.tables
     )
 
