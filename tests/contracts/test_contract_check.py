@@ -344,7 +344,8 @@ def test_r2_every_rule_that_grants_a_write_must_promise_what_it_reads() -> None:
 @pytest.mark.parametrize("pattern", ["mediator", "collector"])
 def test_whose_rows_come_by_another_table_is_told_which(pattern: str) -> None:
     tables = (
-        f"version: 1\nagent: a\ntables:\n- {{table: n.t, operations: [overwrite], partitions: all, pattern: {pattern}}}\n"
+        "version: 1\nagent: a\ntables:\n"
+        f"- {{table: n.t, operations: [overwrite], partitions: all, pattern: {pattern}}}\n"
         "- {table: n.other, operations: [append], partitions: [{_agent: [a]}]}\n"
     )
     target, asked = Identifier(("n",), "t"), frozenset({Operation.OVERWRITE})
@@ -355,4 +356,5 @@ def test_whose_rows_come_by_another_table_is_told_which(pattern: str) -> None:
     by_job = check(load(tables, source="test"), target, (), asked, layout=NO_LAYOUT, now_ms=0, mediated=True)
     assert isinstance(by_job, Clear)
     trying = load(tables.replace("version: 1", "version: 1\nmode: shadow"), source="test")
-    assert trying.shadow and isinstance(check(trying, target, (), asked, layout=NO_LAYOUT, now_ms=0), Violation)
+    assert trying.shadow
+    assert isinstance(check(trying, target, (), asked, layout=NO_LAYOUT, now_ms=0), Violation)

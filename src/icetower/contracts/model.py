@@ -277,7 +277,7 @@ class Rule(Part):
             return "except", "takes partitions away where none are given; add 'partitions'"
         if self.orchestration is Orchestration.SCHEDULER and not self._moves():
             return "pattern", (
-                "is scheduler: each slot needs a range that ends relative to now, such as {from: now, to: now+2h}"
+                "is scheduler, by slots: each needs a range that ends relative to now, such as {from: now, to: now+2h}"
             )
         return None
 
