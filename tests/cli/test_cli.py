@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -16,6 +15,7 @@ import pytest
 
 from icetower.cli.escalations import _full_id
 from icetower.errors import UsageError
+from tests.pages.page_blocks import blocks_of
 from verify.kit.tower_process import TowerProcess, command
 
 CONTRACT = """\
@@ -131,10 +131,10 @@ def test_the_pipelines_run_from_the_terminal(
 ) -> None:
     """The example of docs/mediator.md, block by block; then orphans of the tables that it leaves."""
     monkeypatch.setenv("ICETOWER_TOKEN", tower.secret)
-    page = (Path(__file__).parents[2] / "docs" / "mediator.md").read_text()
     secrets: dict[str, str] = {}
     batches: list[dict[str, int]] = []
-    for language, block in re.findall(r"^```(\w+)\n(.*?)^```", page, re.MULTILINE | re.DOTALL):
+    ours = (each for each in blocks_of("docs/mediator.md") if each.kind != "in" or "test_cli.py" in each.more)
+    for language, block in ((each.language, each.text) for each in ours):
         if language == "yaml":
             path = tmp_path / block.partition("\n")[0].removeprefix("# ")
             path.parent.mkdir(exist_ok=True)

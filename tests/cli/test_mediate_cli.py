@@ -9,11 +9,13 @@ import pytest
 from typer.testing import CliRunner
 
 from icetower.agent import Tower
-from icetower.cli import pipelines
+from icetower.cli import mediate as mediating
 from icetower.cli.app import app
-from icetower.errors import Forbidden
+from icetower.cli.mediate import Wanted, read_jobs
+from icetower.errors import ConfigurationError, Forbidden, UsageError
 from icetower.pipelines import wal_mediator
 from icetower.pipelines.wal_mediator import Mediation
+from tests.pages.page_blocks import blocks_of
 
 PAGE = (Path(__file__).parents[2] / "docs" / "mediator.md").read_text()
 
@@ -23,7 +25,7 @@ def test_whoever_may_not_see_all_contracts_is_asked_for_a_folder(monkeypatch: py
         raise Forbidden("mediator-1 is not an administrator", rule="permission.administrator")
 
     monkeypatch.setattr(Tower, "contracts", refuse)
-    monkeypatch.setattr(pipelines, "need_spark", lambda: None)
+    monkeypatch.setattr(mediating, "need_spark", lambda: None)
     done = CliRunner().invoke(
         app, ["mediate", "--wal", "shop.log", "--target", "shop.sales", "--uri", "http://[::1]:1"]
     )
@@ -34,7 +36,7 @@ def test_whoever_may_not_see_all_contracts_is_asked_for_a_folder(monkeypatch: py
 
 def test_every_row_that_was_read_is_in_the_printed_table() -> None:
     done = Mediation("applied", "t", "w", "b", read=10, applied=4, superseded=3, duplicates=2, rejected=1)
-    row = dict(zip(pipelines.COLUMNS, pipelines.cells(done), strict=True))
+    row = dict(zip(mediating.COLUMNS, mediating.cells(done), strict=True))
     assert int(row["read"]) == sum(int(row[name]) for name in ("applied", "superseded", "duplicates", "rejected"))
     assert row["superseded"] == "3"
 
@@ -55,11 +57,47 @@ def test_a_log_is_taken_whole_where_that_is_asked_for(
         jobs.append(job)
         return Mediation("idle", "t", "w")
 
-    monkeypatch.setattr(pipelines, "need_spark", lambda: None)
-    monkeypatch.setattr(pipelines, "job_session", lambda *_: Mock())
-    monkeypatch.setattr(pipelines, "_own_contract", lambda _: None)
+    monkeypatch.setattr(mediating, "need_spark", lambda: None)
+    monkeypatch.setattr(mediating, "job_session", lambda *_: Mock())
+    monkeypatch.setattr(mediating, "_own_contract", lambda _: None)
     monkeypatch.setattr(wal_mediator, "mediate", mediate)
     wanted = ["mediate", "--wal", "shop.log", "--target", "shop.sales", "--contracts", str(tmp_path)]
     done = CliRunner().invoke(app, [*wanted, *(["--reread"] if reread else [])])
     assert done.exit_code == 0, done.output
     assert [job.reread for job in jobs] == [reread]
+
+
+def test_the_file_of_the_page_names_several_logs(tmp_path: Path) -> None:
+    (block,) = (block for block in blocks_of("docs/mediator.md") if block.language == "toml")
+    path = tmp_path / "mediate.toml"
+    path.write_text(block.text)
+    first, second = read_jobs(path)
+    assert first == Wanted("shop.sales_log", "shop.sales")
+    assert second == Wanted("shop.prices_log", "shop.prices", ("store", "sale"), "at", 86400, "_written_at")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", r"must have tables \[\[mediate\]\]"),
+        ("[[mediate]]\nwal = 'a.b'\n", "number 1 lacks target"),
+        ("[[mediate]]\nwal = 'a.b'\ntarget = 'a.c'\nkeys = ['x']\n", "has 'keys'; known are wal, target"),
+        ("[[mediate]]\nwal = 'a.b'\ntarget = 'a.c'\nmerge_keys = 'x'\n", "merge_keys = 'x' must be a list"),
+        ("[[mediate]]\nwal = 'a.b'\ntarget = 'a.c'\nwindow_s = true\n", "must be a whole number of seconds"),
+        ("[[mediate]]\nwal = 5\ntarget = 'a.c'\n", "wal = 5 must be a text"),
+        ("[mediate]\n", r"must have tables"),
+        ("mediate = [1]\n", "number 1 is no table"),
+        ("[[mediate]\n", "cannot be read"),
+    ],
+)
+def test_a_file_of_jobs_is_read_strictly(tmp_path: Path, text: str, says: str) -> None:
+    path = tmp_path / "mediate.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigurationError, match=says):
+        read_jobs(path)
+
+
+def test_a_log_is_named_by_options_or_by_a_file() -> None:
+    for words in (["--wal", "a.b"], [], ["--jobs", "x.toml", "--wal", "a.b", "--target", "a.c"]):
+        done = CliRunner().invoke(app, ["mediate", *words])
+        assert isinstance(done.exception, UsageError), (words, done.output)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from icetower.errors import BadRequest
 from icetower.pipelines.wal_line import (
     FIRST,
     BatchStates,
@@ -19,7 +20,7 @@ from icetower.pipelines.wal_line import (
     lineage,
     with_predecessors,
 )
-from icetower.pipelines.wal_plan import COUNTS, Counts, marked, next_batch, published
+from icetower.pipelines.wal_plan import COUNTS, REST_MS, Counts, marked, next_batch, published, removing
 
 TABLE, LOG = str(uuid.UUID(int=1)), str(uuid.UUID(int=2))
 
@@ -148,7 +149,7 @@ def log(*numbers: int) -> dict[str, Any]:
 
 def commit(target: dict[str, Any], wal: dict[str, Any], snapshot: int) -> str:
     """The next batch as a snapshot on the target's head; its id."""
-    batch = next_batch(target, wal, snapshots_max=10, reread=False)
+    batch = next_batch(target, wal, snapshots_max=10, rows_max=10, reread=False, now_ms=0)
     assert batch is not None
     entry: dict[str, Any] = {"snapshot-id": snapshot, "sequence-number": snapshot, "timestamp-ms": snapshot}
     entry["summary"] = batch.properties(Counts(applied=1))
@@ -173,14 +174,14 @@ def test_k2_a_batch_that_was_rolled_back_is_applied_again_under_another_id(expir
     move(target, 101, 103)
     if expired:
         del target["snapshots"][1], target["snapshot-log"][:2]
-    again = next_batch(target, wal, snapshots_max=10, reread=False)
+    again = next_batch(target, wal, snapshots_max=10, rows_max=10, reread=False, now_ms=0)
     assert again is not None
     assert (again.start, again.through, again.previous) == (1, 2, 101)
     assert again.id != second
     # A stranger's commit in between does not make it another batch: it would not be recognised when it is sent again.
     target["snapshots"].append({"snapshot-id": 104, "parent-snapshot-id": 101, "timestamp-ms": 104, "summary": {}})
     move(target, 104, 104)
-    assert next_batch(target, wal, snapshots_max=10, reread=False) == again
+    assert next_batch(target, wal, snapshots_max=10, rows_max=10, reread=False, now_ms=0) == again
 
 
 def test_batches_are_found_in_the_metadata_in_line_or_not() -> None:
@@ -194,7 +195,7 @@ def test_batches_are_found_in_the_metadata_in_line_or_not() -> None:
     assert [(batch.snapshot, batch.previous) for batch in marked(target)] == [(101, FIRST), (102, 101)]
     assert [done.snapshot for done in published(target, LOG)] == [102]
     # It is no progress: that batch alone was picked, not those before it.
-    after = next_batch(target, log(1, 2, 3), snapshots_max=10, reread=False)
+    after = next_batch(target, log(1, 2, 3), snapshots_max=10, rows_max=10, reread=False, now_ms=0)
     assert after is not None
     assert (after.start, after.sequence) == (1, 3)
     del target["snapshots"][1]["summary"]["icetower.wal." + COUNTS[0]]
@@ -205,3 +206,66 @@ def test_the_id_of_an_earlier_version_proves_the_table() -> None:
     """As they stand in the logs of those who upgrade."""
     assert legacy_batch_id(TABLE, LOG, None, 1) == "2a916c44-5db3-5497-a653-e41b13765fe4"
     assert legacy_batch_id(LOG, LOG, None, 1) != legacy_batch_id(TABLE, LOG, None, 1)
+
+
+# ------------------------------------------------------------------------------------------------ bounds and prunings
+
+
+def grown(*added: int, pruned: int | None = None) -> dict[str, Any]:
+    """A log whose snapshots 1, 2, … added so many rows; 0: the snapshot number `pruned` only removed some."""
+    found = log(*range(1, len(added) + 1))
+    for number, (snapshot, rows) in enumerate(zip(found["snapshots"], added, strict=True), 1):
+        operation = "delete" if number == pruned else "append"
+        snapshot["summary"] = {"operation": operation, "added-records": str(rows)}
+    return found
+
+
+@pytest.mark.parametrize(
+    ("added", "through"),
+    [((0, 4, 4, 4), 3), ((0, 4, 4, 2, 1), 4), ((0, 40, 1), 2), ((0, 0, 40, 1), 3), ((0, 1, 40), 2), ((0, 1), 2)],
+)
+def test_a_batch_has_at_most_so_many_rows_or_one_commit(added: tuple[int, ...], through: int) -> None:
+    target = table([])
+    commit(target, log(1), 101)
+    batch = next_batch(target, grown(*added), snapshots_max=10, rows_max=10, reread=False, now_ms=0)
+    assert batch is not None
+    assert (batch.start, batch.through) == (1, through)
+
+
+def test_a_pruned_log_is_read_on_if_only_applied_rows_went() -> None:
+    """The files of snapshots up to 2 are applied; whatever removed newer ones, or rows within files, is an error."""
+    target = table([])
+    commit(target, log(1), 101)
+    commit(target, log(1, 2), 102)
+    wal = grown(1, 1, 1, 0, 1, pruned=4)
+
+    def through(removals: dict[int, int], wal: dict[str, Any] = wal) -> int:
+        batch = next_batch(target, wal, snapshots_max=10, rows_max=10, reread=False, now_ms=0, removals=removals)
+        assert batch is not None
+        return batch.through
+
+    assert through({4: 2}) == through({4: 1}) == 5
+    for removals in ({4: 3}, {}):
+        with pytest.raises(BadRequest, match="not known to be applied") as refused:
+            through(removals)
+        assert refused.value.rule == "wal.append-only"
+    expired = {**wal, "snapshots": wal["snapshots"][2:]}  # the one where the progress ends, too
+    assert through({4: 2}, expired) == 5
+    with pytest.raises(BadRequest, match="not known to be applied"):
+        through({4: 3}, expired)
+    assert removing(wal, 2) == removing(expired, 2) == removing(wal, 3) == [4]
+    assert removing(wal, 4) == []
+
+
+def test_compactions_and_prunings_alone_are_passed_over_after_a_while() -> None:
+    """At once, each pruning would be followed by a commit to the target; never, and the progress would expire."""
+    target = table([])
+    commit(target, log(1), 101)
+    wal = grown(1, 0, pruned=2)
+    wal["snapshots"][-1]["timestamp-ms"] = 10_000
+
+    def batch(now_ms: int) -> Any:
+        return next_batch(target, wal, snapshots_max=9, rows_max=9, reread=False, now_ms=now_ms, removals={2: 1})
+
+    assert batch(10_000 + REST_MS - 1) is None
+    assert batch(10_000 + REST_MS).through == 2

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from icetower.errors import BadRequest
 from icetower.pipelines.tables import iceberg_table, load_metadata
 from icetower.pipelines.wal_line import legacy_batch_id
-from icetower.pipelines.wal_plan import PREVIOUS, Batch, Counts
+from icetower.pipelines.wal_plan import PREVIOUS, Batch, Counts, Decided
 from tests.pipelines.wal_world import COLUMNS, World, once
 
 pytestmark = pytest.mark.spark
@@ -127,7 +127,8 @@ def test_the_logs_of_an_earlier_version_are_taken_over(
     with monkeypatch.context() as earlier:
         marks = Batch.properties
 
-        def properties(batch: Batch, counts: Counts) -> dict[str, str]:
+        def properties(batch: Batch, counts: Counts, decided: Decided | None) -> dict[str, str]:
+            assert decided is not None
             return {name: value for name, value in marks(batch, counts).items() if name != PREVIOUS}
 
         earlier.setattr(Batch, "id", property(lambda b: legacy_batch_id(b.target_uuid, b.wal_uuid, b.start, b.through)))

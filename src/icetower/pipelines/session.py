@@ -51,6 +51,8 @@ _EMBEDDED: Mapping[str, str] = {
 """Likewise, if this program starts Spark."""
 
 _LOCAL: Mapping[str, str] = {
+    # Spark's 200 are for a cluster: with a batch of some thousand rows they take longer than the work itself.
+    "spark.sql.shuffle.partitions": str(16 * (os.cpu_count() or 1)),
     "spark.ui.enabled": "false",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",

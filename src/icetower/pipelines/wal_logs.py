@@ -23,13 +23,14 @@ from icetower.pipelines.tables import literal, merge, quoted, translating_errors
 from icetower.pipelines.wal_line import LoggedBatch, legacy_batch_id
 from icetower.pipelines.wal_plan import AppliedBatch, Batch
 from icetower.pipelines.wal_reading import FILE, ORDER, POSITION
-from icetower.pipelines.wal_rows import AGENT_COLUMN, KEY_COLUMN, OUTCOME, REASON, REJECTED, RULE
+from icetower.pipelines.wal_rows import AGENT_COLUMN, KEY_COLUMN, OUTCOME, REASON, REJECTED, RULE, decided_ms
 
 TRIES = 5
 _MEDIATION = (
     "batch STRING, target STRING, wal STRING, from_snapshot BIGINT, through_snapshot BIGINT, rows_read BIGINT, "
     "rows_applied BIGINT, rows_superseded BIGINT, rows_duplicate BIGINT, rows_rejected BIGINT, "
-    "committed_snapshot BIGINT, committed_at TIMESTAMP, table_uuid STRING, wal_uuid STRING, previous_snapshot BIGINT"
+    "committed_snapshot BIGINT, committed_at TIMESTAMP, table_uuid STRING, wal_uuid STRING, previous_snapshot BIGINT, "
+    "lag_max_ms BIGINT, lag_median_ms BIGINT"
 )
 _REJECTION = (
     "batch STRING, target STRING, agent STRING, idempotency_key STRING, rule STRING, reason STRING, row STRING, "
@@ -38,10 +39,13 @@ _REJECTION = (
 # The guide, step 4.
 _DEDUP = (
     "agent_id STRING, idempotency_key STRING, table_name STRING, committed_at TIMESTAMP, "
-    "table_uuid STRING, snapshot_id BIGINT"
+    "table_uuid STRING, snapshot_id BIGINT, decided_at TIMESTAMP"
 )
 # Columns that earlier versions did not write.
-_LATER = {"table_uuid", "wal_uuid", "previous_snapshot", "snapshot_id"}
+_LATER = {
+    *("table_uuid", "wal_uuid", "previous_snapshot", "snapshot_id"),
+    *("lag_max_ms", "lag_median_ms", "decided_at"),
+}
 
 SNAPSHOT = "__snapshot"
 """Of a logged key: the snapshot that applied it."""
@@ -243,6 +247,7 @@ class Logs:
                 f.timestamp_millis(f.lit(done.committed_at_ms)).alias("committed_at"),
                 f.lit(table_uuid).alias("table_uuid"),
                 f.lit(done.snapshot).alias("snapshot_id"),
+                f.timestamp_millis(decided_ms(rows.columns)).alias("decided_at"),
             )
         )
         self._insert(self.keys, keys.localCheckpoint(), ("idempotency_key", "table_uuid", "snapshot_id"))
@@ -252,7 +257,8 @@ class Logs:
         counts = done.counts
         at = dt.datetime.fromtimestamp(done.committed_at_ms / 1000, dt.UTC)
         numbers = (counts.read, counts.applied, counts.superseded, counts.duplicates, counts.rejected)
-        row = (done.batch, *names, done.start, done.through, *numbers, done.snapshot, at, *uuids, done.previous)
+        lags = (None, None) if done.decided is None else done.decided.lags_ms(done.committed_at_ms)
+        row = (done.batch, *names, done.start, done.through, *numbers, done.snapshot, at, *uuids, done.previous, *lags)
         self._insert(self.mediations, self.spark.createDataFrame([row], _MEDIATION), ("batch",))
 
     def _insert(self, table: str, rows: DataFrame, on: Sequence[str]) -> None:

@@ -47,6 +47,7 @@ from icetower.pipelines.wal_plan import (
     AppliedBatch,
     Batch,
     Counts,
+    Decided,
     Metadata,
     history,
     latest,
@@ -54,6 +55,7 @@ from icetower.pipelines.wal_plan import (
     published,
     readable,
 )
+from icetower.pipelines.wal_pruning import removals_since
 from icetower.pipelines.wal_reading import columns_as_of, read_batch, with_known_order
 from icetower.pipelines.wal_rows import (
     APPLIED,
@@ -62,12 +64,14 @@ from icetower.pipelines.wal_rows import (
     UNORDERED,
     Rules,
     classify,
+    decided_ms,
     judge,
     proven_specs,
     require_matching_columns,
 )
 
 SNAPSHOTS_MAX = 10_000
+ROWS_MAX = 1_000_000
 TRIES = 5
 SETTLED_LOOK_BACK = 100
 _log = logging.getLogger(__name__)
@@ -96,6 +100,7 @@ class Job:
             are only inserted.
         window: None searches keys everywhere.
         snapshots_max: the most snapshots of the log that one run takes.
+        rows_max: the most rows that one run takes, as long as no single snapshot of the log has more.
         reread: take the whole log if it can't be read from the end of the progress.
         own: the contract under which the mediator runs, if it is known.
         order_by: for upserts: the column of the log that orders the versions of a row if the log no longer does.
@@ -108,6 +113,7 @@ class Job:
     merge_keys: tuple[str, ...] = ()
     window: Window | None = None
     snapshots_max: int = SNAPSHOTS_MAX
+    rows_max: int = ROWS_MAX
     reread: bool = False
     order_by: str | None = None
     own: Contract | None = None
@@ -115,6 +121,11 @@ class Job:
     @property
     def catalog(self) -> str:
         return self.target.partition(".")[0]
+
+    @property
+    def logs_in(self) -> str:
+        """The namespace of the mediator's logs, with its catalog in front."""
+        return self.system or f"{self.catalog}.system"
 
     @property
     def table_name(self) -> str:
@@ -126,7 +137,8 @@ class Mediation:
     """The result of a run. `status`: ``applied`` (a batch was committed, even one without a valid row) or ``idle``.
 
     `settled` are batches of earlier runs whose logs this one completed. `attempts` counts attempted commits, including
-    lost ones.
+    lost ones. `lag_max_ms` and `lag_median_ms`: from a row's decision to its being visible in the target, of the
+    applied rows; None without any.
     """
 
     status: str
@@ -144,6 +156,8 @@ class Mediation:
     committed_at_ms: int | None = None
     attempts: int = 0
     settled: tuple[str, ...] = ()
+    lag_max_ms: int | None = None
+    lag_median_ms: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -195,7 +209,7 @@ class _Run:
 
     def __init__(self, spark: SparkSession, job: Job, ambient: Ambient, after: Callable[[str], None]) -> None:
         self.spark, self.job, self.ambient, self.after = spark, job, ambient, after
-        self.logs = Logs(spark, job.system or f"{job.catalog}.system")
+        self.logs = Logs(spark, job.logs_in)
         self.settled: list[str] = []
 
     def once(self) -> Mediation:
@@ -207,7 +221,17 @@ class _Run:
         mediations = self.logs.mediations_of(target["table-uuid"], wal["table-uuid"])
         applied = AppliedKeys(self.logs, target, job.table_name, mediations)
         self._settle(target, wal, applied)
-        batch = next_batch(target, wal, snapshots_max=job.snapshots_max, reread=job.reread)
+        progress = latest(target, wal["table-uuid"])
+        removals = {} if progress is None else removals_since(self.spark, job.wal, wal, progress.through)
+        batch = next_batch(
+            target,
+            wal,
+            snapshots_max=job.snapshots_max,
+            rows_max=job.rows_max,
+            reread=job.reread,
+            now_ms=self.ambient.now_ms(),
+            removals=removals,
+        )
         if batch is None:
             return Mediation("idle", job.target, job.wal, settled=tuple(self.settled))
         order_by = None
@@ -219,7 +243,7 @@ class _Run:
         known, batch = self._known(batch, target, judged, applied)
         # Detached from the tables: the counted rows are the merged ones, even if the tables change meanwhile.
         rows = classify(judged, known, job.merge_keys, order_by).localCheckpoint()
-        found = {row[0]: row[1] for row in rows.groupBy(OUTCOME).count().collect()}
+        found, decided = _counted(rows)
         if UNORDERED in found:
             raise _order_is_lost(job, found[UNORDERED], order_by)
         counts = Counts(sum(found.values()), **found)
@@ -228,7 +252,7 @@ class _Run:
             self.logs.write_rejections(batch, job.table_name, rows, _columns(rows), self.ambient.now_ms())
         self.after("rejections")
         sound = rows.where(f.col(OUTCOME) == APPLIED).select(*(f.col(quoted(name)) for name in columns))
-        done = self._commit(batch, counts, target, sound)
+        done = self._commit(batch, batch.properties(counts, decided), target, sound if counts.applied else None)
         self.after("committed")
         self._close(done, rows, wal, applied)
         return Mediation(
@@ -243,6 +267,7 @@ class _Run:
             committed_at_ms=done.committed_at_ms,
             attempts=1,
             settled=tuple(self.settled),
+            **_lags(done),
         )
 
     # -- before the commit
@@ -322,10 +347,12 @@ class _Run:
 
     # -- the commit
 
-    def _commit(self, batch: Batch, counts: Counts, target: Metadata, rows: DataFrame) -> AppliedBatch:
-        properties = batch.properties(counts)
+    def _commit(
+        self, batch: Batch, properties: Mapping[str, str], target: Metadata, rows: DataFrame | None
+    ) -> AppliedBatch:
+        """Commit the applied rows, or the progress alone if there are none."""
         try:
-            if counts.applied:
+            if rows is not None:
                 merge(
                     self.spark,
                     self.job.target,
@@ -386,7 +413,8 @@ class _Run:
             batch = Batch(
                 target["table-uuid"], wal["table-uuid"], done.sequence, done.start, done.through, base=done.base
             )
-            rows = read_batch(self.spark, self.job.wal, wal, batch) if readable(wal, batch) else None
+            removals = {} if batch.start is None else removals_since(self.spark, self.job.wal, wal, batch.start)
+            rows = read_batch(self.spark, self.job.wal, wal, batch) if readable(wal, batch, removals) else None
             if rows is None:
                 _log.warning("batch %s: its part of the log has expired, its keys are in the target only", done.batch)
             self._close(done, rows, wal, applied)
@@ -399,6 +427,20 @@ class _Run:
         names = (self.job.table_name, str(identifier(self.job.wal)))
         self.logs.write_mediation(done, names, (applied.uuid, wal["table-uuid"]))
         self.after("closed")
+
+
+def _counted(rows: DataFrame) -> tuple[dict[str, int], Decided | None]:
+    """The number of rows by outcome, and when the applied ones were decided."""
+    at = decided_ms(rows.columns)
+    found = rows.groupBy(OUTCOME).agg(f.count(f.lit(1)), f.min(at), f.percentile_approx(at, 0.5)).collect()
+    decided = next((Decided(*row[2:]) for row in found if row[0] == APPLIED and row[2] is not None), None)
+    return {row[0]: row[1] for row in found}, decided
+
+
+def _lags(done: AppliedBatch) -> dict[str, int]:
+    if done.decided is None:
+        return {}
+    return dict(zip(("lag_max_ms", "lag_median_ms"), done.decided.lags_ms(done.committed_at_ms), strict=True))
 
 
 def _order_is_lost(job: Job, rows: int, order_by: str | None) -> BadRequest:

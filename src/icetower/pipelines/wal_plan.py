@@ -21,6 +21,13 @@ from icetower.protocol.marks import KEY, MEDIATOR
 Metadata = Mapping[str, Any]
 Snapshot = Mapping[str, Any]
 
+Removals = Mapping[int, int]
+"""Snapshots of the log that only removed whole files → the highest data sequence number of these files."""
+NO_REMOVALS: Removals = {}
+
+REST_MS = 3_600_000
+"""If the log was only compacted and pruned for so long, the progress moves on, lest it ends at an expired snapshot."""
+
 WAL = MEDIATOR + "table-uuid"
 SEQUENCE = MEDIATOR + "sequence"
 FROM = MEDIATOR + "from-snapshot"
@@ -28,6 +35,8 @@ THROUGH = MEDIATOR + "through-snapshot"
 BATCH = MEDIATOR + "batch"
 BASE = MEDIATOR + "base-snapshot"
 PREVIOUS = MEDIATOR + "previous-snapshot"
+OLDEST = MEDIATOR + "oldest-decided-ms"
+MEDIAN = MEDIATOR + "median-decided-ms"
 COUNTS = ("read", "applied", "superseded", "duplicates", "rejected")
 
 
@@ -47,6 +56,19 @@ class Counts:
     superseded: int = 0
     duplicates: int = 0
     rejected: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """When the applied rows of a batch were decided, in milliseconds since 1970: `_written_at`, or when they landed in
+    the log. What the snapshot's time exceeds it by is the lag of the batch's rows."""
+
+    oldest_ms: int
+    median_ms: int
+
+    def lags_ms(self, committed_at_ms: int) -> tuple[int, int]:
+        """The largest lag and the median one; 0 if the agent's clock is ahead."""
+        return max(committed_at_ms - self.oldest_ms, 0), max(committed_at_ms - self.median_ms, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +109,11 @@ class Batch:
         """The same rows, read from another state of the log."""
         return replace(self, base=base, compacted=base != self.through)
 
-    def properties(self, counts: Counts) -> dict[str, str]:
+    def properties(self, counts: Counts, decided: Decided | None = None) -> dict[str, str]:
         """The properties of the snapshot that applies the batch; `AppliedBatch` reads them back."""
         based = {} if self.base is None else {BASE: str(self.base)}
+        if decided is not None:
+            based |= {OLDEST: str(decided.oldest_ms), MEDIAN: str(decided.median_ms)}
         return {
             KEY: self.id,
             WAL: self.wal_uuid,
@@ -116,6 +140,7 @@ class AppliedBatch:
     committed_at_ms: int
     base: int | None = None
     previous: int | None = None
+    decided: Decided | None = None
 
 
 def history(target: Metadata, wal_uuid: str) -> Iterator[AppliedBatch]:
@@ -168,6 +193,7 @@ def _done(snapshot: Snapshot, summary: Mapping[str, str]) -> AppliedBatch:
             committed_at_ms=snapshot["timestamp-ms"],
             base=int(summary.get(BASE, summary[THROUGH])) if start == "none" else None,
             previous=int(summary[PREVIOUS]) if PREVIOUS in summary else None,
+            decided=Decided(int(summary[OLDEST]), int(summary[MEDIAN])) if MEDIAN in summary else None,
         )
     except (KeyError, ValueError) as error:
         raise BadRequest(
@@ -189,11 +215,23 @@ def last_sequence(target: Metadata, wal_uuid: str) -> int:
     return max((int(s[SEQUENCE]) for s in summaries if s.get(WAL) == wal_uuid and SEQUENCE in s), default=0)
 
 
-def next_batch(target: Metadata, wal: Metadata, *, snapshots_max: int, reread: bool) -> Batch | None:
+def next_batch(
+    target: Metadata,
+    wal: Metadata,
+    *,
+    snapshots_max: int,
+    rows_max: int,
+    reread: bool,
+    now_ms: int,
+    removals: Removals = NO_REMOVALS,
+) -> Batch | None:
     """The batch to apply now; None if there is nothing new.
 
     Args:
-        snapshots_max: the most snapshots of the log in one batch; the rest is left for the next one.
+        snapshots_max: the most commits to the log in one batch; the rest is left for the next one.
+        rows_max: the most rows in one batch, as long as no single snapshot has more. A whole log is one batch.
+        now_ms: the time; compactions and prunings alone are passed over in a batch without rows after `REST_MS`.
+        removals: what snapshots removed from the log since the end of the progress.
         reread: if the log can no longer be read from the end of the progress, take the whole log. Rows that were
             applied before are dropped by their keys.
 
@@ -205,7 +243,7 @@ def next_batch(target: Metadata, wal: Metadata, *, snapshots_max: int, reread: b
     if head is None or (done is not None and done.through == head):
         return None
     start = None if done is None else done.through
-    fresh = None if start is None else _fresh(wal, start, head, reread=reread)
+    fresh = None if start is None else _fresh(wal, start, head, removals, reread=reread)
     sequence = last_sequence(target, wal["table-uuid"]) + 1
     whole = Batch(
         target["table-uuid"],
@@ -220,38 +258,68 @@ def next_batch(target: Metadata, wal: Metadata, *, snapshots_max: int, reread: b
     )
     if fresh is None:
         return whole
-    through = fresh[:snapshots_max][-1]["snapshot-id"]
+    if all(_operation(snapshot) != "append" for snapshot in fresh) and fresh[0]["timestamp-ms"] > now_ms - REST_MS:
+        return None
+    through = _bounded(fresh, snapshots_max, rows_max)[-1]["snapshot-id"]
     compacted = any(_operation(snapshot) == "replace" for snapshot in fresh)
     return replace(whole, start=start, through=through, compacted=compacted, base=None)
 
 
-def _fresh(wal: Metadata, start: int, head: int, *, reread: bool) -> list[Snapshot] | None:
+def _bounded(snapshots: list[Snapshot], snapshots_max: int, rows_max: int) -> list[Snapshot]:
+    """The first of the snapshots, with at most so many appends, and so many rows unless the first append has more."""
+    rows = appends = 0
+    for number, snapshot in enumerate(snapshots):
+        if _operation(snapshot) != "append":
+            continue
+        added = int(snapshot.get("summary", {}).get("added-records", 0))
+        if appends == snapshots_max or (rows and rows + added > rows_max):
+            return snapshots[:number]
+        rows += added
+        appends += 1
+    return snapshots
+
+
+def _fresh(wal: Metadata, start: int, head: int, removals: Removals, *, reread: bool) -> list[Snapshot] | None:
     """The snapshots of `between`; None if it raises and `reread` asks for the whole log."""
     try:
-        return between(wal, start, head)
+        return between(wal, start, head, removals)
     except BadRequest:
         if reread:
             return None
         raise
 
 
-def readable(wal: Metadata, batch: Batch) -> bool:
+def removing(wal: Metadata, start: int) -> list[int]:
+    """The snapshots after `start` that only removed rows from the log."""
+    found: list[int] = []
+    for snapshot in ancestors(wal, current_snapshot_id(wal) or start):
+        if snapshot["snapshot-id"] == start:
+            break
+        if _operation(snapshot) == "delete":
+            found.append(snapshot["snapshot-id"])
+        if snapshot.get("parent-snapshot-id") == start:
+            break
+    return found
+
+
+def readable(wal: Metadata, batch: Batch, removals: Removals = NO_REMOVALS) -> bool:
     """Whether the log still has the snapshots that the batch was read from."""
     first = batch.base if batch.whole else batch.start
     needed = {batch.through, batch.base} if batch.whole else {batch.through}
     if not needed <= {snapshot["snapshot-id"] for snapshot in wal["snapshots"]}:
         return False
     try:
-        return first is None or first == batch.through or bool(between(wal, first, batch.through))
+        return first is None or first == batch.through or bool(between(wal, first, batch.through, removals))
     except BadRequest:
         return False
 
 
-def between(wal: Metadata, start: int, through: int) -> list[Snapshot]:
+def between(wal: Metadata, start: int, through: int, removals: Removals = NO_REMOVALS) -> list[Snapshot]:
     """The log's snapshots after `start` up to `through`, oldest first.
 
     `start` itself may have expired, as long as its child exists. Raises `BadRequest` if a snapshot in between is
-    missing, or is neither an append nor a compaction.
+    missing, or is neither an append, nor a compaction, nor a pruning: one that removed only files of `start` and of
+    snapshots before it.
     """
     found: list[Snapshot] = []
     reached = False
@@ -272,11 +340,15 @@ def between(wal: Metadata, start: int, through: int) -> list[Snapshot]:
             rule="wal.expired",
             snapshot=start,
         )
+    # Sequence numbers grow by one with each snapshot, so files of `start` have less than its child.
+    applied = found[-1].get("sequence-number", 0) - 1 if found else 0
     for snapshot in found:
-        if _operation(snapshot) not in ("append", "replace"):
+        pruned = removals.get(snapshot["snapshot-id"])
+        if _operation(snapshot) not in ("append", "replace") and (pruned is None or pruned > applied):
             raise BadRequest(
-                f"snapshot {snapshot['snapshot-id']} of the log is a {_operation(snapshot)}: a log is only appended to "
-                "and compacted. Run once with --reread (`Job.reread`) to take the log's current state",
+                f"snapshot {snapshot['snapshot-id']} of the log is a {_operation(snapshot)} of rows that are not known "
+                "to be applied: a log is only appended to, compacted, and pruned of what was applied. Run once with "
+                "--reread (`Job.reread`) to take the log's current state",
                 rule="wal.append-only",
                 snapshot=snapshot["snapshot-id"],
             )

@@ -22,6 +22,8 @@ from icetower.pipelines.tables import quoted
 from icetower.pipelines.wal_plan import Batch, Metadata, line_ranks, oldest_base
 
 FILE, POSITION, SEQUENCE, ROW, SPEC = "__file", "__position", "__sequence", "__row", "__spec"
+LOGGED = "__logged"
+"""When the row landed in the log, in milliseconds since 1970; null if its snapshot is not known."""
 ORDER = (SEQUENCE, ROW, FILE, POSITION)
 """The order of the log. Rows of one commit are ordered by their row ids, or else by their files and positions."""
 
@@ -95,7 +97,7 @@ def _appended(spark: SparkSession, name: str, wal: Metadata, start: int | None, 
         entries.where("status < 2")
         .join(f.broadcast(_ranks(spark, wal, batch.through)), "snapshot_id")
         .groupBy(f.col("data_file.file_path").alias(FILE))
-        .agg(f.min(_RANK).alias(SEQUENCE))
+        .agg(f.min(_RANK).alias(SEQUENCE), f.min(LOGGED).alias(LOGGED))
     )
     return rows.join(files, FILE, "left")
 
@@ -118,13 +120,19 @@ def _file_order(spark: SparkSession, name: str, wal: Metadata, snapshot_id: int,
         untouched = written.isNull() & f.col("__known").isNull() & original
         by_row = (all_written & ((inherited == 0) | original)) | untouched
     return files.groupBy(f.col("data_file.file_path").alias(FILE)).agg(
-        f.min(_RANK).alias(_RANK), f.coalesce(f.min(by_row), f.lit(False)).alias(_BY_ROW)
+        f.min(_RANK).alias(_RANK),
+        f.min(LOGGED).alias(LOGGED),
+        f.coalesce(f.min(by_row), f.lit(False)).alias(_BY_ROW),
     )
 
 
 def _ranks(spark: SparkSession, wal: Metadata, through: int) -> DataFrame:
-    rows: list[Any] = [(snapshot_id, rank, True) for snapshot_id, rank in line_ranks(wal, through).items()]
-    return spark.createDataFrame(rows, f"snapshot_id BIGINT, {_RANK} BIGINT, __known BOOLEAN")
+    at = {snapshot["snapshot-id"]: snapshot["timestamp-ms"] for snapshot in wal["snapshots"]}
+    rows: list[Any] = [
+        (snapshot_id, rank, True, None if rank is None else at[snapshot_id])
+        for snapshot_id, rank in line_ranks(wal, through).items()
+    ]
+    return spark.createDataFrame(rows, f"snapshot_id BIGINT, {_RANK} BIGINT, __known BOOLEAN, {LOGGED} BIGINT")
 
 
 def _places(wal: Metadata) -> list[Column]:

@@ -22,7 +22,7 @@ from icetower.errors import BadRequest
 from icetower.iceberg.partitions import PartitionField, PartitionSpec, spec_of
 from icetower.pipelines.tables import quoted
 from icetower.pipelines.wal_plan import Metadata
-from icetower.pipelines.wal_reading import ORDER, SEQUENCE, SPEC
+from icetower.pipelines.wal_reading import LOGGED, ORDER, SEQUENCE, SPEC
 from icetower.protocol.names import Identifier
 
 KEY_COLUMN = "_idempotency_key"
@@ -92,6 +92,14 @@ def proven_specs(wal: Metadata, name: str) -> list[int]:
 
 def _holds_agent(spec: PartitionSpec) -> bool:
     return any(field.source_name == AGENT_COLUMN and field.transform == "identity" for field in spec.fields)
+
+
+def decided_ms(columns: Sequence[str]) -> Column:
+    """When a row was decided: what its agent wrote into `_written_at`, or else when it landed in the log."""
+    logged = f.col(LOGGED)
+    if WRITTEN_COLUMN not in columns:
+        return logged
+    return f.coalesce(f.unix_millis(f.col(WRITTEN_COLUMN).cast("timestamp")), logged)
 
 
 # ---------------------------------------------------------------------------------------------------------- judging
