@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,7 +23,7 @@ from icetower.database import Database
 from icetower.errors import KeyMisused
 from icetower.ledger import ledger as ledger_module
 from icetower.ledger.answers import Answer
-from icetower.ledger.attempts import percentile
+from icetower.ledger.attempts import Numbered, percentile, write_attempts
 from icetower.ledger.hashes import APPLICATION, KEY, hashed
 from icetower.ledger.histories import BEFORE
 from icetower.ledger.ledger import (
@@ -383,3 +384,33 @@ def first(database: Database, directory: Path) -> None:
             environment.run_migrations()
 
     database.run_now(work, write=True)
+
+
+def test_the_log_is_read_in_its_order(ledger: Ledger) -> None:
+    assert run(ledger.attempts_after(0, limit=9)) == Numbered((), None, None)
+    for principal in "pqrstuv":
+        run(ledger.write(Batch(attempts=[attempt(Outcome.DIRECT, principal=principal)])))
+    first = run(ledger.attempts_after(0, limit=2))
+    assert [each.principal for _, each in first.attempts] == ["r", "s"]  # five are kept
+    rest = run(ledger.attempts_after(first.attempts[-1][0], limit=9))
+    assert [each.principal for _, each in rest.attempts] == ["t", "u", "v"]
+    assert (rest.oldest, rest.newest) == (first.attempts[0][0], rest.attempts[-1][0])
+
+
+def test_towers_number_attempts_in_the_order_in_which_they_commit(ledger: Ledger, database: Database) -> None:
+    """A reader goes on from the newest number that it has seen: a lower one that comes later would be skipped."""
+
+    def write(connection: Connection, principal: str) -> None:
+        write_attempts(connection, [attempt(Outcome.DIRECT, principal=principal)], 1, 100)
+
+    with database.engine.connect() as slow, ThreadPoolExecutor(1) as other:
+        begun = slow.begin()
+        write(slow, "slow")
+        quick = other.submit(lambda: database.run_now(lambda connection: write(connection, "quick"), write=True))
+        with pytest.raises(TimeoutError):
+            quick.result(0.5)  # while the lower number is not committed, no higher one is
+        assert run(ledger.attempts_after(0, limit=9)).attempts == ()
+        begun.commit()
+        quick.result(10.0)
+    found = run(ledger.attempts_after(0, limit=9)).attempts
+    assert [each.principal for _, each in found] == ["slow", "quick"]

@@ -22,7 +22,7 @@ from icetower.contracts.model import FILE_OPERATIONS, Operation
 from icetower.contracts.terms import NO_LAYOUT, Layout
 from icetower.errors import ContractViolation
 from icetower.paths import is_under
-from icetower.protocol.marks import MEDIATOR, OF_THE_TOWER, OURS, REVERTS
+from icetower.protocol.marks import OF_THE_TOWER, OURS, PROGRESS, REVERTS
 
 JSON = Mapping[str, Any]
 
@@ -36,8 +36,8 @@ def check_summaries(facts: Facts) -> None:
     """contract.summary: no summary key that only the tower writes, or only those who own the whole table."""
     for summary in facts.summaries:
         for name in summary:
-            # A mediator's progress makes rows of its write-ahead log count as done: for who may write everywhere.
-            mediates = name.startswith(MEDIATOR) and not facts.grants_everywhere(Operation.APPEND)
+            # Progress makes rows of a log count as done: for those alone who may write everywhere.
+            mediates = name.startswith(PROGRESS) and not facts.grants_everywhere(Operation.APPEND)
             if name in OF_THE_TOWER or mediates:
                 raise _refusal(
                     facts,

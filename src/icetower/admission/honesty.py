@@ -18,7 +18,7 @@ from icetower.iceberg.avro_schemas import holds_values_of
 from icetower.iceberg.bounds import bound_problems
 from icetower.iceberg.partitions import partition_key, spec_of
 from icetower.iceberg.records import is_vector
-from icetower.protocol.marks import MEDIATOR, OF_CLIENTS, OF_THE_TOWER, OURS
+from icetower.protocol.marks import OF_CLIENTS, OF_THE_TOWER, OURS, PROGRESS
 from icetower.table.client_properties import check_code
 
 JSON = Mapping[str, Any]
@@ -72,7 +72,7 @@ def check_headers(facts: Facts) -> None:
 def check_summary_names(facts: Facts) -> None:
     """An unknown property of ours is a misspelt one: it would be passed over, and its writer would rely on it."""
     for name in (name for summary in facts.summaries for name in summary):
-        if name.startswith(OURS) and name not in OF_CLIENTS | OF_THE_TOWER and not name.startswith(MEDIATOR):
+        if name.startswith(OURS) and name not in OF_CLIENTS | OF_THE_TOWER and not name.startswith(PROGRESS):
             raise ValidationFailed(
                 f"the snapshot property {name} is not known here; those that a client may set are "
                 f"{', '.join(sorted(OF_CLIENTS))}",

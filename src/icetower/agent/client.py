@@ -213,6 +213,13 @@ class Tower:
             params["page_token"] = str(page["next_page_token"])
         return found
 
+    def commits_after(self, number: int, limit: int = PAGE_MAX) -> dict[str, Any]:
+        """The first `attempts` that were logged after the one with this number, oldest first, each with its `id`.
+
+        `oldest`, `newest`: numbers of the whole log. For administrators who copy it.
+        """
+        return self._json("GET", "/commits/log", params={"after": str(number), "limit": str(limit)})
+
     def commits_summary(self) -> dict[str, Any]:
         """How commits ended and how long they took, by table and principal."""
         return self._json("GET", "/commits/summary")

@@ -34,6 +34,7 @@ COMMANDS = {
     "plan": "plan:plan",
     "mediate": "mediate:mediate",
     "orphans": "orphans:orphans",
+    "export": "export:export",
     "contracts": "contracts:contracts",
     "contracts grants": "grants:grants",
     "contracts shadow-report": "shadow:shadow_report",

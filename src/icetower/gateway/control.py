@@ -118,6 +118,7 @@ class ControlRoutes:
             route(front, "DELETE", base + "/principals/{name}", self.revoke_principal),
             route(front, "POST", base + "/principals/{name}/rotate", self.rotate_principal),
             route(front, "GET", base + "/commits", self.recent_commits),
+            route(front, "GET", base + "/commits/log", self.log_of_commits),
             route(front, "GET", base + "/commits/summary", self.summarise_commits),
             route(front, "GET", base + "/bypasses", self.recent_bypasses),
             route(front, "GET", base + "/undeclared", self.count_undeclared),
@@ -284,6 +285,17 @@ class ControlRoutes:
             before=call.number("page_token"),
         )
         return json_response({"attempts": [asdict(attempt) for attempt in page.attempts], "next_page_token": page.next})
+
+    async def log_of_commits(self, call: Call) -> Response:
+        """Attempts in the order in which they were logged: `?after= &limit=`, from the one after that number on.
+
+        For whoever copies the log: no attempt turns up later with a lower number than one that was answered.
+        """
+        call.require_administrator()
+        ledger = await self._journal.read_through()
+        found = await ledger.attempts_after(call.number("after") or 0, limit=call.limit(RECENT_MAX))
+        rows = [{"id": number, **asdict(attempt)} for number, attempt in found.attempts]
+        return json_response({"attempts": rows, "oldest": found.oldest, "newest": found.newest})
 
     async def summarise_commits(self, call: Call) -> Response:
         """How commits ended, and how long they took, by table and by principal."""

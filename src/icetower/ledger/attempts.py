@@ -22,6 +22,10 @@ SCANNED_MAX = 50_000
 """Attempts that one page of a search looks at, however few of them are wanted."""
 
 
+ORDER_LOCK = 0x1CE70E3
+"""Of PostgreSQL: who holds it numbers attempts."""
+
+
 class Outcome(StrEnum):
     """What became of an attempt. `DONE`: of a change that is no commit, such as a drop."""
 
@@ -90,6 +94,19 @@ class Page:
 
 
 @dataclass(frozen=True, slots=True)
+class Numbered:
+    """Attempts with their numbers, which grow in the order in which they were logged.
+
+    Attributes:
+        oldest, newest: numbers of the whole log; None: it is empty.
+    """
+
+    attempts: tuple[tuple[int, Attempt], ...]
+    oldest: int | None
+    newest: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class Summary:
     """Attempts of one table or principal: how they ended, and percentiles (nearest rank) of those that landed."""
 
@@ -100,7 +117,13 @@ class Summary:
 
 
 def write_attempts(connection: Connection, logged: Sequence[Attempt], now_ms: int, attempts_max: int) -> None:
-    """Append to the log, and let the oldest go where it is full."""
+    """Append to the log, and let the oldest go where it is full.
+
+    This comes last in its transaction: towers that share a PostgreSQL take turns from here until they have committed.
+    So whoever sees a number has seen all lower ones, and a reader that goes by them misses none.
+    """
+    if connection.dialect.name == "postgresql":
+        connection.execute(select(func.pg_advisory_xact_lock(ORDER_LOCK)))
     connection.execute(insert(attempts), [_row_of(attempt, now_ms) for attempt in logged])
     newest = connection.execute(select(func.max(attempts.c.id))).scalar_one()
     connection.execute(delete(attempts).where(attempts.c.id <= newest - attempts_max))
@@ -122,6 +145,14 @@ def read_page(connection: Connection, wanted: Search, limit: int, before: int | 
     began = connection.execute(select(attempts.c.at_ms).where(own == last)).scalar_one()
     over = oldest.id == last or began < wanted.since_ms
     return Page(tuple(map(_attempt, rows)), None if over else last)
+
+
+def read_after(connection: Connection, after: int, limit: int) -> Numbered:
+    """The first attempts that were logged after the one with this number."""
+    rows = list(connection.execute(select(attempts).where(attempts.c.id > after).order_by(attempts.c.id).limit(limit)))
+    oldest = connection.execute(select(func.min(attempts.c.id))).scalar()
+    newest = connection.execute(select(func.max(attempts.c.id))).scalar()
+    return Numbered(tuple((row.id, _attempt(row)) for row in rows), oldest, newest)
 
 
 def read_counts(connection: Connection, wanted: Search) -> dict[Outcome, int]:

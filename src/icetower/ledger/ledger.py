@@ -33,10 +33,12 @@ from icetower.ledger import histories
 from icetower.ledger.answers import Answer
 from icetower.ledger.attempts import (
     Attempt,
+    Numbered,
     Outcome,
     Page,
     Search,
     Summary,
+    read_after,
     read_counts,
     read_page,
     read_summary,
@@ -440,6 +442,10 @@ class Ledger:
     async def search(self, wanted: Search, *, limit: int, before: int | None = None) -> Page:
         """A page of the attempts that are wanted, newest first; `before`: where the page before it ended."""
         return await self._database.run(lambda connection: read_page(connection, wanted, limit, before))
+
+    async def attempts_after(self, after: int, *, limit: int) -> Numbered:
+        """The first attempts that were logged after the one with this number."""
+        return await self._database.run(lambda connection: read_after(connection, after, limit))
 
     async def counts(
         self, *, since_ms: int = 0, table: str | None = None, principal: str | None = None

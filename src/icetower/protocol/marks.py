@@ -33,6 +33,12 @@ REVERTS = "icetower.reverts"
 MEDIATOR = "icetower.wal."
 """How the words begin by which a mediator tells how far it has read a write-ahead log."""
 
+EXPORT = "icetower.export."
+"""How the words begin by which an exporter tells how far it has read the log of attempts."""
+
+PROGRESS = (MEDIATOR, EXPORT)
+"""A commit with such words is never rebased, and made by those alone who may write everywhere."""
+
 SOURCE_SNAPSHOT = "source-snapshot-id"
 """Iceberg's own: of which staged snapshot this one was picked."""
 

@@ -28,8 +28,8 @@ from icetower.protocol.marks import (
     FILTER,
     ISOLATION,
     KAFKA,
-    MEDIATOR,
     MERGES,
+    PROGRESS,
     PUBLISHED_WAP,
     READ_SNAPSHOT,
     SOURCE_SNAPSHOT,
@@ -56,8 +56,8 @@ _PICKED = Reason(
 )
 _MEDIATED = Reason(
     "rebase.progress",
-    "it says how far a write-ahead log has been read, and only its mediator can see whether these rows are in the "
-    "table since. Run the mediator again",
+    "it says how far a log has been read, and only its mediator or exporter can see whether these rows are in the "
+    "table since. Run it again",
 )
 _OFFSETS = Reason("rebase.offsets", "it validates consumer offsets, which only its client can")
 _VALIDATED = Reason("rebase.not-blind", f"its summary says {BLIND}=false: only its client can validate it")
@@ -70,7 +70,7 @@ def only_its_client_validates(summary: JSON) -> Reason | None:
     for name in summary:
         if name.startswith(KAFKA):
             return _OFFSETS
-        if name.startswith(MEDIATOR):
+        if name.startswith(PROGRESS):
             return _MEDIATED
     return _VALIDATED if str(summary.get(BLIND, "")).lower() == "false" else None
 

@@ -1,0 +1,76 @@
+"""`icetower export` as a shell runs it, from a real tower, read as docs/system-tables.md says."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog import Catalog
+
+from icetower.agent import Tower
+from icetower.errors import Forbidden
+from verify.kit.tower_process import TowerProcess, command
+
+pytestmark = pytest.mark.spark
+
+PAGE = (Path(__file__).parents[2] / "docs" / "system-tables.md").read_text()
+CONTRACT = "tables:\n  - table: '{}.t'\n    operations: [append]\n    partitions: all\n"
+
+
+def exported(tower: TowerProcess, namespace: str, tmp_path: Path, token: str | None = None) -> dict[str, Any]:
+    _, *words = re.findall(r"```sh\n(.*?)\n```", PAGE, re.DOTALL)[0].split()
+    done = subprocess.run(
+        command(*words, "--uri", tower.uri, "--system", f"{namespace}_system", "--json", "--master", "local[2]"),
+        env={**os.environ, "ICETOWER_TOKEN": token or tower.secret},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_the_log_of_a_tower_is_in_its_tables(
+    tower: TowerProcess, catalog: Catalog, namespace: str, tmp_path: Path
+) -> None:
+    rows = pa.table({"id": pa.array([1], pa.int64())})
+    table = catalog.create_table(f"{namespace}.t", rows.schema)
+    table.append(rows)
+    secret = tower.principal(f"{namespace}-agent", CONTRACT.format(namespace))
+    theirs = tower.catalog(secret).load_table(f"{namespace}.t")
+    theirs.append(rows)
+    with pytest.raises(Exception, match="delete"):
+        theirs.delete("id == 1")
+    last = tower.admin.commits_after(0)["newest"]
+    done = exported(tower, namespace, tmp_path)
+    assert done["attempts"] > 0
+    assert exported(tower, namespace, tmp_path) == {"attempts": 0, "windows": 0, "contracts": 0, "lost_at_most": 0}
+
+    logged = [each for each in tower.admin.commits_after(0)["attempts"] if each["id"] <= last]
+    found = (
+        catalog.load_table(f"{namespace}_system.iceberg_commits").scan().to_arrow().sort_by("attempt_id").to_pylist()
+    )
+    names = ("principal", "outcome", "rule", "request_id", "snapshots", "partitions", "operation")
+    assert [(row["attempt_id"], *(row[name] for name in names)) for row in found[: len(logged)]] == [
+        (row["id"], *(row[name] for name in names)) for row in logged
+    ]
+    assert "refused" in {row["outcome"] for row in found if row["principal"] == f"{namespace}-agent"}
+    metrics = catalog.load_table(f"{namespace}_system.agent_write_metrics").scan().to_arrow().to_pylist()
+    own = [row for row in metrics if row["principal"] == f"{namespace}-agent"]
+    assert (sum(row["attempts"] for row in own), sum(row["landed"] for row in own)) == (2, 1)
+    versions = catalog.load_table(f"{namespace}_system.contract_history").scan().to_arrow().to_pylist()
+    assert [row["version"] for row in versions if row["contract"] == f"{namespace}-agent"] == [1]
+
+    (example,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    exec(example.replace('"system.', f'"{namespace}_system.'), {"catalog": catalog})
+
+    with pytest.raises(Forbidden):
+        Tower(tower.uri, secret).commits_after(0)
