@@ -382,7 +382,7 @@ _NOTES: Mapping[str, str] = {
     "appends": "rows by the fast path: Tower.append names files, a group becomes one snapshot",
     "slots": "the region moves with the clock; your scheduler gives each agent its turn",
     "wal": "rows come through the write-ahead log alone; run `icetower mediate` at regular intervals",
-    "collector": "change rows come through the delta table alone; one job folds them in, merge-on-read",
+    "collector": "change rows come through the delta table alone; run `icetower collect` at regular intervals",
     "intents": "an agent asks for its partitions before it works (request_partition)",
 }
 

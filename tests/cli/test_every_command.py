@@ -217,6 +217,11 @@ def test_a_port_that_is_taken(run: Run) -> None:
     ("words", "environment", "named"),
     [
         (("mediate", "--wal", "a.b", "--target", "a.c"), {"JAVA_HOME": "/nonexistent"}, ("JAVA_HOME", "/nonexistent")),
+        (
+            ("collect", "--deltas", "a.b", "--target", "a.c", "--keys", "id"),
+            {"JAVA_HOME": "/nonexistent"},
+            ("JAVA_HOME", "/nonexistent"),
+        ),
         (("orphans", "a.b"), {"PATH": "/nonexistent"}, ("Java", "PATH", "install Java 17")),
         (("simulate", "sweep", "1a"), {"PATH": "/nonexistent"}, ("Java", "PATH")),
     ],

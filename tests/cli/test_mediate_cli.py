@@ -59,7 +59,7 @@ def test_a_log_is_taken_whole_where_that_is_asked_for(
 
     monkeypatch.setattr(mediating, "need_spark", lambda: None)
     monkeypatch.setattr(mediating, "job_session", lambda *_: Mock())
-    monkeypatch.setattr(mediating, "_own_contract", lambda _: None)
+    monkeypatch.setattr(mediating, "own_contract", lambda _: None)
     monkeypatch.setattr(wal_mediator, "mediate", mediate)
     wanted = ["mediate", "--wal", "shop.log", "--target", "shop.sales", "--contracts", str(tmp_path)]
     done = CliRunner().invoke(app, [*wanted, *(["--reread"] if reread else [])])

@@ -33,6 +33,7 @@ COMMANDS = {
     "tables": "declarations:tables",
     "plan": "plan:plan",
     "mediate": "mediate:mediate",
+    "collect": "collect:collect",
     "orphans": "orphans:orphans",
     "export": "export:export",
     "contracts": "contracts:contracts",

@@ -133,8 +133,8 @@ def _jobs(
     from icetower.pipelines.session import CATALOG
     from icetower.pipelines.wal_mediator import Job, Window
 
-    in_force = _contracts_in(contracts) if contracts is not None else _contracts_of_the_tower(uri)
-    own = _own_contract(uri)
+    in_force = contracts_for(uri, contracts)
+    own = own_contract(uri)
     return [
         Job(
             wal=f"{CATALOG}.{each.wal}",
@@ -272,6 +272,11 @@ def _pruned(done: Pruned) -> str:
     return f"{wal}: {number_of(done.rows, 'merged row')} pruned in {counted(done.files, 'file')}"
 
 
+def contracts_for(uri: str, folder: Path | None) -> dict[str, Contract]:
+    """The agents' contracts: those of a folder, or else those in force, which an administrator is shown."""
+    return _contracts_of_the_tower(uri) if folder is None else _contracts_in(folder)
+
+
 def _contracts_in(folder: Path) -> dict[str, Contract]:
     """The contracts in a folder's ``*.yaml`` files, by agent. Raises `BadRequest` for an invalid one."""
     if not folder.is_dir():
@@ -303,7 +308,7 @@ def contracts_in_force(uri: str) -> dict[str, Contract]:
     return {v["name"]: load(v["text"], source=f"contract {v['name']}") for v in versions if v["text"] is not None}
 
 
-def _own_contract(uri: str) -> Contract | None:
+def own_contract(uri: str) -> Contract | None:
     """The contract of the job's principal; None for an administrator, and if the catalog is not a tower."""
     with connect(uri) as tower:
         try:

@@ -140,6 +140,7 @@ def merge(
     on: Sequence[str],
     *,
     update: bool = False,
+    clauses: str = "",
     where_target: str = "",
     guard: str = "",
     properties: Mapping[str, str] | None = None,
@@ -153,6 +154,7 @@ def merge(
             is not): Spark 4.1 looks up tables behind a view again, and cannot plan them inside a MERGE.
         on: the columns that identify a row.
         update: update existing rows; else they stay unchanged.
+        clauses: what to do with the rows `s` and the target `t`, in place of inserting and updating.
         where_target: a condition on the target `t`, which limits the rows that are read and that can conflict.
         guard: an SQL condition, evaluated after the target was read; if it does not hold, nothing is committed. The
             tables that it reads are loaded after the target: Spark resolves the source of a MERGE after its target.
@@ -173,10 +175,8 @@ def merge(
         matched = f"WHEN MATCHED AND s.{quoted(on[0])} IS NULL THEN DELETE"
     columns = ", ".join(quoted(name) for name in rows.columns)
     values = ", ".join(f"s.{quoted(name)}" for name in rows.columns)
-    statement = (
-        f"MERGE INTO {quoted(target)} t USING (SELECT * FROM {view}{filtered}) s ON {condition} {matched} "  # noqa: S608 - names are quoted
-        f"WHEN NOT MATCHED THEN INSERT ({columns}) VALUES ({values})"
-    )
+    clauses = clauses or f"{matched} WHEN NOT MATCHED THEN INSERT ({columns}) VALUES ({values})"  # noqa: S608
+    statement = f"MERGE INTO {quoted(target)} t USING (SELECT * FROM {view}{filtered}) s ON {condition} {clauses}"  # noqa: S608 - names are quoted
     for name, value in (properties or {}).items():
         spark.conf.set(SNAPSHOT_PROPERTY + name, value)
     try:

@@ -93,7 +93,7 @@ class Job:
     Attributes:
         wal: the log, ``catalog.namespace.table``.
         target: the table that it is merged into, likewise, in the same catalog.
-        contracts: those in force, by agent.
+        contracts: those in force, by agent; None, for reading only: every row is taken as granted.
         system: namespace of the three logs of `wal_logs`; None: ``system`` in the target's catalog.
         merge_keys: columns that identify a row, for upserts: the last row wins. They must include every source column
             of the target's partitions, so that no row moves out of a partition that its writer doesn't own. Empty: rows
@@ -108,7 +108,7 @@ class Job:
 
     wal: str
     target: str
-    contracts: Mapping[str, Contract]
+    contracts: Mapping[str, Contract] | None
     system: str | None = None
     merge_keys: tuple[str, ...] = ()
     window: Window | None = None
@@ -163,7 +163,7 @@ class Mediation:
         return asdict(self)
 
 
-def _nothing(_step: str) -> None:
+def nothing(_step: str) -> None:
     return
 
 
@@ -172,7 +172,8 @@ def mediate(
     job: Job,
     *,
     ambient: Ambient | None = None,
-    after: Callable[[str], None] = _nothing,
+    after: Callable[[str], None] = nothing,
+    run: Callable[..., Run] | None = None,
 ) -> Mediation:
     """Apply the next batch of the log.
 
@@ -181,6 +182,7 @@ def mediate(
         job: the mediation.
         ambient: the clock.
         after: called after each step: ``planned``, ``rejections``, ``committed``, ``keys``, ``closed``.
+        run: makes the attempts, of the arguments of `Run`; None: `Run` itself.
 
     Raises:
         BadRequest: the tables don't match, or the log can't be read further; the message gives the way out.
@@ -188,14 +190,14 @@ def mediate(
         CommitStateUnknown: run again, which finds out.
         UpstreamFailed: Spark or the catalog failed; run again.
     """
-    run = _Run(private_session(spark), job, ambient or SystemAmbient(), after)
-    run.logs.create()
+    attempts = (run or Run)(private_session(spark), job, ambient or SystemAmbient(), after)
+    attempts.logs.create()
     settled: tuple[str, ...] = ()
     for attempt in range(1, TRIES + 1):
         try:
-            mediation = run.once()
+            mediation = attempts.once()
         except CommitConflict:
-            settled += tuple(run.settled)
+            settled += tuple(attempts.settled)
             if attempt == TRIES:
                 raise
         else:
@@ -204,8 +206,11 @@ def mediate(
     raise AssertionError("unreachable")
 
 
-class _Run:
+class Run:
     """The attempts of one mediation."""
+
+    change_columns: frozenset[str] = frozenset()
+    """Columns that the log has beside the target's and its own."""
 
     def __init__(self, spark: SparkSession, job: Job, ambient: Ambient, after: Callable[[str], None]) -> None:
         self.spark, self.job, self.ambient, self.after = spark, job, ambient, after
@@ -221,28 +226,17 @@ class _Run:
         mediations = self.logs.mediations_of(target["table-uuid"], wal["table-uuid"])
         applied = AppliedKeys(self.logs, target, job.table_name, mediations)
         self._settle(target, wal, applied)
-        progress = latest(target, wal["table-uuid"])
-        removals = {} if progress is None else removals_since(self.spark, job.wal, wal, progress.through)
-        batch = next_batch(
-            target,
-            wal,
-            snapshots_max=job.snapshots_max,
-            rows_max=job.rows_max,
-            reread=job.reread,
-            now_ms=self.ambient.now_ms(),
-            removals=removals,
-        )
+        batch = self._next(target, wal)
         if batch is None:
             return Mediation("idle", job.target, job.wal, settled=tuple(self.settled))
         order_by = None
         if batch.whole and job.merge_keys:
             batch, ordered = with_known_order(self.spark, job.wal, wal, batch)
             order_by = None if ordered else job.order_by
-        columns = self.spark.table(job.target).columns
-        judged = judge(read_batch(self.spark, job.wal, wal, batch), rules)
+        judged = self._judged(read_batch(self.spark, job.wal, wal, batch), rules)
         known, batch = self._known(batch, target, judged, applied)
         # Detached from the tables: the counted rows are the merged ones, even if the tables change meanwhile.
-        rows = classify(judged, known, job.merge_keys, order_by).localCheckpoint()
+        rows = self._outcomes(batch, judged, known, target, rules, order_by).localCheckpoint()
         found, decided = _counted(rows)
         if UNORDERED in found:
             raise _order_is_lost(job, found[UNORDERED], order_by)
@@ -251,7 +245,7 @@ class _Run:
         if counts.rejected or self.logs.has_rejections(batch):
             self.logs.write_rejections(batch, job.table_name, rows, _columns(rows), self.ambient.now_ms())
         self.after("rejections")
-        sound = rows.where(f.col(OUTCOME) == APPLIED).select(*(f.col(quoted(name)) for name in columns))
+        sound = rows.where(f.col(OUTCOME) == APPLIED).select(*(f.col(quoted(name)) for name in self._columns()))
         done = self._commit(batch, batch.properties(counts, decided), target, sound if counts.applied else None)
         self.after("committed")
         self._close(done, rows, wal, applied)
@@ -272,12 +266,26 @@ class _Run:
 
     # -- before the commit
 
+    def _next(self, target: Metadata, wal: Metadata) -> Batch | None:
+        job, progress = self.job, latest(target, wal["table-uuid"])
+        return next_batch(
+            target,
+            wal,
+            snapshots_max=job.snapshots_max,
+            rows_max=job.rows_max,
+            reread=job.reread,
+            now_ms=self.ambient.now_ms(),
+            removals={} if progress is None else removals_since(self.spark, job.wal, wal, progress.through),
+        )
+
     def _rules(self, target: Metadata, wal: Metadata) -> Rules:
         """The rules for rows. Raises `BadRequest` if the two tables don't match, or races would not be detected."""
         job = self.job
         require_serializable(target, job.target, job.own)
         schema = self.spark.table(job.target).schema
-        require_matching_columns(job.wal, self.spark.table(job.wal).schema, job.target, schema)
+        require_matching_columns(
+            job.wal, self.spark.table(job.wal).schema, job.target, schema, more=self.change_columns
+        )
         spec = spec_of(target, target["default-spec-id"])
         if job.merge_keys:
             unknown = sorted(set(job.merge_keys) - set(schema.names))
@@ -308,6 +316,21 @@ class _Run:
             layout=Layout(target),
             now_ms=self.ambient.now_ms(),
         )
+
+    def _judged(self, rows: DataFrame, rules: Rules) -> DataFrame:
+        return judge(rows, rules)
+
+    def _outcomes(
+        self,
+        batch: Batch,
+        judged: DataFrame,
+        known: list[DataFrame],
+        target: Metadata,
+        rules: Rules,
+        order_by: str | None,
+    ) -> DataFrame:
+        """The judged rows with their outcomes. `known`: the keys that were applied before."""
+        return classify(judged, known, self.job.merge_keys, order_by)
 
     def _known(
         self, batch: Batch, target: Metadata, judged: DataFrame, applied: AppliedKeys
@@ -347,23 +370,30 @@ class _Run:
 
     # -- the commit
 
+    def _columns(self) -> list[str]:
+        """The columns of the rows that are written."""
+        return self.spark.table(self.job.target).columns
+
+    def _write(self, batch: Batch, target: Metadata, rows: DataFrame, properties: Mapping[str, str]) -> bool:
+        """Commit the rows with the properties; False, without a commit, if they change nothing."""
+        merge(
+            self.spark,
+            self.job.target,
+            rows,
+            self.job.merge_keys or (KEY_COLUMN,),
+            update=bool(self.job.merge_keys),
+            where_target="" if self.job.merge_keys else self._bound(rows, self._window(batch), "t."),
+            guard=self._guard(batch, target),
+            properties=properties,
+        )
+        return True
+
     def _commit(
         self, batch: Batch, properties: Mapping[str, str], target: Metadata, rows: DataFrame | None
     ) -> AppliedBatch:
         """Commit the applied rows, or the progress alone if there are none."""
         try:
-            if rows is not None:
-                merge(
-                    self.spark,
-                    self.job.target,
-                    rows,
-                    self.job.merge_keys or (KEY_COLUMN,),
-                    update=bool(self.job.merge_keys),
-                    where_target="" if self.job.merge_keys else self._bound(rows, self._window(batch), "t."),
-                    guard=self._guard(batch, target),
-                    properties=properties,
-                )
-            else:
+            if rows is None or not self._write(batch, target, rows, properties):
                 commit_nothing(self.spark, self.job.target, target, properties)
         except CommitConflict:
             if self._committed(batch) is None:  # else the faster mediator's rejections are exactly these

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,8 +41,13 @@ _FUNCTIONS = {"year": "years", "month": "months", "day": "days", "hour": "hours"
 # ---------------------------------------------------------------------------------------------------------- columns
 
 
-def require_matching_columns(wal: str, wal_schema: StructType, target: str, target_schema: StructType) -> None:
-    """Raises `BadRequest` unless the log has the target's columns, by name, and `_agent` and `_idempotency_key`."""
+def require_matching_columns(
+    wal: str, wal_schema: StructType, target: str, target_schema: StructType, *, more: Collection[str] = ()
+) -> None:
+    """Raises `BadRequest` unless the log has the target's columns, by name, and `_agent` and `_idempotency_key`.
+
+    `more`: other columns that the log may have.
+    """
     actual = {field.name: field.dataType for field in wal_schema.fields}
     required = {field.name: field.dataType for field in target_schema.fields}
     if KEY_COLUMN not in required:
@@ -50,7 +55,7 @@ def require_matching_columns(wal: str, wal_schema: StructType, target: str, targ
     missing = sorted({*required, AGENT_COLUMN, KEY_COLUMN} - set(actual))
     if missing:
         raise _mismatch(f"{wal} lacks {', '.join(missing)}, which rows for {target} need; add what is missing")
-    extra = sorted(set(actual) - {*required, AGENT_COLUMN, WRITTEN_COLUMN})
+    extra = sorted(set(actual) - {*required, AGENT_COLUMN, WRITTEN_COLUMN, *more})
     if extra:
         raise _mismatch(f"{wal} has {', '.join(extra)}, which {target} lacks; add it there or drop it here")
     for name, kind in required.items():
@@ -110,7 +115,7 @@ class Rules:
     """The rules that rows are checked by.
 
     Attributes:
-        contracts: by agent.
+        contracts: by agent; None: every row is taken as granted.
         operation: the mediator's operation on the target for the agents.
         now_ms: the time of the check, by which partitions that are owned relative to the clock are judged.
     """
@@ -120,7 +125,7 @@ class Rules:
     spec: PartitionSpec
     required: tuple[str, ...]
     proven_specs: Sequence[int]
-    contracts: Mapping[str, Contract]
+    contracts: Mapping[str, Contract] | None
     operation: Operation
     layout: Layout
     now_ms: int
@@ -188,6 +193,8 @@ def _text(name: str) -> StructField:
 
 
 def _verdict(agent: str | None, values: Sequence[Any], rules: Rules) -> tuple[str, str] | None:
+    if rules.contracts is None:
+        return None
     contract = None if agent is None else rules.contracts.get(agent)
     if contract is None:
         return "wal.agent", f"no contract is in force for the agent {agent!r}"

@@ -1,0 +1,311 @@
+"""The collector: many agents append change rows to a delta table, one job folds them into the table.
+
+A change row has the table's columns, and `_operation`, `upsert` or `delete`. Of all changes of a row the one with the
+latest `_event_time` wins; of the same time the one whose commit to the delta table landed last; where the delta table
+has lost that order, the one with the greatest `_idempotency_key`. So late changes are right, in whatever batch they
+come: the table keeps the time of what it has, and the deletes stay in the delta table, which is read for those that
+are newer than an upsert of the batch (`Changes.tombstones_s`). No other store of tombstones is needed.
+
+A run is a mediator's (`wal_mediator`): the same progress in the same commit, judging, keys, logs, crashes and races.
+The MERGE writes deletion vectors. `merged_view` is the table as a fold of all that is new would leave it.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import functions as f
+from pyspark.sql.types import StringType, TimestampNTZType, TimestampType
+
+from icetower.ambient import Ambient, SystemAmbient
+from icetower.contracts.model import Contract, Operation
+from icetower.errors import BadRequest
+from icetower.iceberg.metadata import current_snapshot_id
+from icetower.pipelines.tables import identifier, literal, load_metadata, merge, quoted, translating_errors
+from icetower.pipelines.wal_mediator import Job, Mediation, Run, mediate, nothing
+from icetower.pipelines.wal_plan import Batch, Metadata
+from icetower.pipelines.wal_reading import FILE, POSITION, ROW, SEQUENCE, SPEC, columns_as_of, read_batch
+from icetower.pipelines.wal_rows import (
+    APPLIED,
+    KEY_COLUMN,
+    OUTCOME,
+    REASON,
+    RULE,
+    SUPERSEDED,
+    Rules,
+    classify,
+    judge,
+)
+
+OPERATION, TIME = "_operation", "_event_time"
+UPSERT, DELETE = "upsert", "delete"
+TOMBSTONES_S = 7 * 86400
+_MODES = tuple(f"write.{kind}.mode" for kind in ("delete", "update", "merge"))
+_THERE = "__there"
+_ALL = 2**62
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """One collection: `job` with the delta table as its log, and the keys of the rows as its `merge_keys`.
+
+    Attributes:
+        tombstones_s: how old, by event time, a delete may be and still win over an older upsert that comes later.
+    """
+
+    job: Job
+    tombstones_s: int = TOMBSTONES_S
+
+
+def collect(
+    spark: SparkSession, changes: Changes, *, ambient: Ambient | None = None, after: Callable[[str], None] = nothing
+) -> Mediation:
+    """Fold the next batch of the delta table. Arguments, steps and exceptions are those of `mediate`."""
+
+    def run(*args: Any) -> Run:
+        return Fold(*args, tombstones_s=changes.tombstones_s)
+
+    return mediate(spark, changes.job, ambient=ambient, after=after, run=run)
+
+
+def merged_view(
+    spark: SparkSession,
+    target: str,
+    deltas: str,
+    keys: tuple[str, ...],
+    *,
+    contracts: Mapping[str, Contract] | None = None,
+    system: str | None = None,
+    tombstones_s: int = TOMBSTONES_S,
+    ambient: Ambient | None = None,
+) -> DataFrame:
+    """The table as a fold of all that is new would leave it now; of the two tables as they are at this call.
+
+    Args:
+        contracts: by agent; None: change rows are taken as if every contract let them by.
+        system: the collector's namespace of logs. If the session may not see its tables, or there are none, rows that
+            are sent again after they were folded are known by the table's own keys only.
+    """
+    job = Job(
+        target=target,
+        wal=deltas,
+        contracts=contracts,
+        system=system,
+        merge_keys=keys,
+        reread=True,
+        snapshots_max=_ALL,
+        rows_max=_ALL,
+    )
+    run = Fold(spark, job, ambient or SystemAmbient(), nothing, tombstones_s=tombstones_s)
+    return run.view()
+
+
+def compact(spark: SparkSession, target: str) -> dict[str, int]:
+    """Rewrite the table's data files that have deletion vectors or are small, with Iceberg's own procedure.
+
+    A commit of a writer that landed meanwhile is kept: Iceberg refuses the rewrite of what it has changed.
+    """
+    catalog, _, name = target.partition(".")
+    options = "map('delete-file-threshold', '1', 'remove-dangling-deletes', 'true')"
+    statement = (
+        f"CALL {quoted(catalog)}.system.rewrite_data_files(table => {literal(quoted(name))}, options => {options})"
+    )
+    row = translating_errors(f"compacting {target}", lambda: spark.sql(statement).collect()[0])
+    return {"rewritten_data_files": row[0], "added_data_files": row[1]}
+
+
+class Fold(Run):
+    """The attempts of one collection."""
+
+    change_columns = frozenset({OPERATION})
+
+    def __init__(
+        self, spark: SparkSession, job: Job, ambient: Ambient, after: Callable[[str], None], *, tombstones_s: int
+    ) -> None:
+        super().__init__(spark, job, ambient, after)
+        self.tombstones_s = tombstones_s
+
+    # -- checks
+
+    def _rules(self, target: Metadata, wal: Metadata) -> Rules:
+        self._require_columns()
+        require_merge_on_read(target, self.job.target)
+        rules = super()._rules(target, wal)
+        return replace(rules, required=tuple(sorted({*rules.required, TIME})))
+
+    def _require_columns(self) -> None:
+        job = self.job
+        if not job.merge_keys:
+            raise BadRequest(
+                f"the keys of {job.target} are missing: name the columns that identify a row, --keys a,b",
+                rule="wal.merge-keys",
+            )
+        deltas, target = (self.spark.table(name).schema for name in (job.wal, job.target))
+        for name, schema in ((job.wal, deltas), (job.target, target)):
+            kinds = {field.name: field.dataType for field in schema.fields}
+            if not isinstance(kinds.get(TIME), TimestampType | TimestampNTZType):
+                raise _lacks(name, TIME, "TIMESTAMP")
+        if not any(field.name == OPERATION and isinstance(field.dataType, StringType) for field in deltas.fields):
+            raise _lacks(job.wal, OPERATION, "STRING")
+
+    # -- outcomes
+
+    def _judged(self, rows: DataFrame, rules: Rules) -> DataFrame:
+        """Of a delete, only the keys and the time are needed, and the contract must grant deleting."""
+        kind = f.col(OPERATION)
+        upserts = judge(rows.where(kind == UPSERT), rules)
+        deletes = judge(rows.where(kind == DELETE), self._of_deletes(rules))
+        others = rows.where(kind.isNull() | ~kind.isin(UPSERT, DELETE))
+        why = f.concat(
+            f.lit(f"{OPERATION} is "), f.coalesce(kind, f.lit("null")), f.lit(f"; write {UPSERT} or {DELETE}")
+        )
+        unknown = others.withColumn(RULE, f.lit("collect.operation")).withColumn(REASON, why)
+        return upserts.unionByName(deletes).unionByName(unknown)
+
+    def _of_deletes(self, rules: Rules) -> Rules:
+        return replace(rules, operation=Operation.DELETE, required=(*self.job.merge_keys, TIME))
+
+    def _outcomes(
+        self,
+        batch: Batch,
+        judged: DataFrame,
+        known: list[DataFrame],
+        target: Metadata,
+        rules: Rules,
+        order_by: str | None = None,
+    ) -> DataFrame:
+        """The rows with their `__outcome`; `__there` says whether the table has a row with these keys."""
+        keys = [f.col(quoted(name)) for name in self.job.merge_keys]
+        rows = classify(judged, known, ()).localCheckpoint()
+        newest = f.row_number().over(Window.partitionBy(*keys, OUTCOME).orderBy(*(each.desc() for each in _order())))
+        rows = rows.withColumn("__nth", newest)
+        rows = self._beside(rows, self._deletes(batch, rows, rules), "__deleted")
+        rows = self._beside(rows, self._target(target), "__stood").withColumn(
+            _THERE, f.col("__stood_found").isNotNull()
+        )
+        late = (f.col(OPERATION) == UPSERT) & (f.col("__deleted") > f.col(TIME))
+        loses = (
+            (f.col("__nth") > 1)
+            | f.coalesce(late, f.lit(False))
+            | f.coalesce(f.col("__stood") > f.col(TIME), f.lit(False))
+        )
+        outcome = f.when((f.col(OUTCOME) == APPLIED) & loses, SUPERSEDED).otherwise(f.col(OUTCOME))
+        dropped = ("__nth", "__deleted", "__deleted_found", "__stood", "__stood_found")
+        return rows.withColumn(OUTCOME, outcome).drop(*dropped)
+
+    def _beside(self, rows: DataFrame, others: DataFrame | None, name: str) -> DataFrame:
+        """The rows, with the latest event time among `others` of the same keys, and whether there is one at all."""
+        if others is None:
+            nothing_found = f.lit(None)
+            return rows.withColumn(name, nothing_found.cast("timestamp")).withColumn(
+                f"{name}_found", nothing_found.cast("boolean")
+            )
+        keys = self.job.merge_keys
+        latest = others.groupBy(*(f.col(quoted(key)).alias(f"__key_{i}") for i, key in enumerate(keys))).agg(
+            f.max(TIME).alias(name), f.lit(True).alias(f"{name}_found")
+        )
+        same: Column = f.lit(True)
+        for i, key in enumerate(keys):
+            same &= f.col(quoted(key)) == f.col(f"__key_{i}")
+        return rows.join(latest, same, "left").drop(*(f"__key_{i}" for i, _ in enumerate(keys)))
+
+    def _deletes(self, batch: Batch, rows: DataFrame, rules: Rules) -> DataFrame:
+        """The valid deletes that the delta table still has, of rows that the batch upserts."""
+        since = dt.datetime.fromtimestamp(self.ambient.now_ms() / 1000 - self.tombstones_s, dt.UTC)
+        reader = self.spark.read.format("iceberg").option("versionAsOf", batch.through).load(self.job.wal)
+        kept = reader.where((f.col(OPERATION) == DELETE) & (f.col(TIME) >= f.lit(since)))
+        kept = kept.select("*", f.col("_spec_id").alias(SPEC))
+        wanted = rows.where((f.col(OPERATION) == UPSERT) & (f.col(OUTCOME) == APPLIED))
+        kept = kept.join(wanted.select(*self.job.merge_keys).distinct(), list(self.job.merge_keys), "left_semi")
+        return judge(kept, self._of_deletes(rules)).where(f.col(RULE).isNull())
+
+    def _target(self, target: Metadata) -> DataFrame | None:
+        head = current_snapshot_id(target)
+        if head is None:
+            return None
+        rows = self.spark.read.format("iceberg").option("versionAsOf", head).load(self.job.target)
+        return rows.select(*columns_as_of(self.spark, self.job.target, target, head))
+
+    # -- the commit
+
+    def _columns(self) -> list[str]:
+        return [*self.spark.table(self.job.target).columns, OPERATION, _THERE]
+
+    def _write(self, batch: Batch, target: Metadata, rows: DataFrame, properties: Mapping[str, str]) -> bool:
+        effective = rows.where((f.col(OPERATION) == UPSERT) | f.col(_THERE)).drop(_THERE)
+        if effective.isEmpty():
+            return False
+        columns = [name for name in effective.columns if name != OPERATION]
+        not_newer = f"(t.{TIME} IS NULL OR t.{TIME} <= s.{TIME})"
+        sets = ", ".join(f"t.{quoted(name)} = s.{quoted(name)}" for name in columns)
+        names, values = (", ".join(prefix + quoted(name) for name in columns) for prefix in ("", "s."))
+        merge(
+            self.spark,
+            self.job.target,
+            effective,
+            self.job.merge_keys,
+            clauses=(
+                f"WHEN MATCHED AND s.{OPERATION} = '{DELETE}' AND {not_newer} THEN DELETE "  # noqa: S608 - names are quoted
+                f"WHEN MATCHED AND s.{OPERATION} = '{UPSERT}' AND {not_newer} THEN UPDATE SET {sets} "
+                f"WHEN NOT MATCHED AND s.{OPERATION} = '{UPSERT}' THEN INSERT ({names}) VALUES ({values})"
+            ),
+            guard=self._guard(batch, target),
+            properties=properties,
+        )
+        return True
+
+    # -- the view
+
+    def view(self) -> DataFrame:
+        """The table as it would be after folding all that is new."""
+        job = self.job
+        target, wal = load_metadata(self.spark, job.target), load_metadata(self.spark, job.wal)
+        rules = self._rules(target, wal)
+        stands = self._target(target)
+        columns = self.spark.table(job.target).columns
+        if stands is None:
+            stands = self.spark.table(job.target).limit(0)
+        batch = self._next(target, wal)
+        if batch is None:
+            return stands
+        judged = self._judged(read_batch(self.spark, job.wal, wal, batch), rules)
+        known = [stands.select(KEY_COLUMN)]
+        if self.spark.catalog.tableExists(quoted(self.logs.keys)):
+            known.append(self.logs.logged_keys(target["table-uuid"], {}, None))
+        rows = self._outcomes(batch, judged, known, target, rules).where(f.col(OUTCOME) == APPLIED)
+        untouched = stands.join(rows.select(*job.merge_keys), list(job.merge_keys), "left_anti").select(*columns)
+        return untouched.unionByName(rows.where(f.col(OPERATION) == UPSERT).select(*columns))
+
+
+def _order() -> list[Column]:
+    """The order of changes of a row, first to last."""
+    tie = f.when(f.col(SEQUENCE).isNull(), f.col(KEY_COLUMN))
+    return [f.col(TIME), f.col(SEQUENCE), f.col(ROW), tie, f.col(FILE), f.col(POSITION)]
+
+
+def require_merge_on_read(metadata: Metadata, name: str) -> None:
+    """Raises `BadRequest`, with the statement that mends it, unless a MERGE into the table writes deletion vectors."""
+    properties: Mapping[str, str] = metadata.get("properties", {})
+    wanted = {mode: "merge-on-read" for mode in _MODES if properties.get(mode) != "merge-on-read"}
+    version = metadata["format-version"]
+    if version < 3:
+        wanted = {"format-version": "3", **wanted}
+    if wanted:
+        sets = ", ".join(f"'{key}' = '{value}'" for key, value in wanted.items())
+        raise BadRequest(
+            f"{name} is no table that changes are folded into merge-on-read: it has format version {version}, and "
+            f"{', '.join(f'{mode} = {properties.get(mode)}' for mode in _MODES)}. Run once: "
+            f"ALTER TABLE {identifier(name)} SET TBLPROPERTIES ({sets})",
+            rule="collect.target",
+        )
+
+
+def _lacks(name: str, column: str, kind: str) -> BadRequest:
+    return BadRequest(
+        f"{name} has no column {column} of type {kind}; ALTER TABLE {identifier(name)} ADD COLUMN {column} {kind}",
+        rule="wal.columns",
+    )
