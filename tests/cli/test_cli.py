@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -173,6 +174,55 @@ def test_the_pipelines_run_from_the_terminal(
         assert (fates.pop(own), fates[other], set(fates.values())) == (fate, "reported", {"reported"})
         assert own.exists() is (fate != "deleted")
     assert other.exists()
+
+
+@pytest.mark.spark
+@pytest.mark.sharp
+def test_changes_are_collected_as_the_page_says(
+    run: Run, tower: TowerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The example of docs/collector.md, block by block, at a tower."""
+    from icetower.pipelines.session import spark_session
+
+    page = (Path(__file__).parents[2] / "docs" / "collector.md").read_text()
+    monkeypatch.chdir(tmp_path)
+    secrets: dict[str, str] = {}
+    said: list[dict[str, Any]] = []
+    names: dict[str, Any] = {}
+
+    def session(token: str) -> Any:
+        spark = spark_session("icetower-page", catalog_uri=tower.uri, token=token)
+        spark.sql("USE tower")
+        return spark
+
+    for language, block in re.findall(r"^```(\w+)\n(.*?)^```", page, re.MULTILINE | re.DOTALL):
+        if language == "yaml":
+            path = tmp_path / block.partition("\n")[0].removeprefix("# ")
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(block)
+        elif language == "sh":
+            for line in block.splitlines():
+                words = line.replace("contracts/", f"{tmp_path}/contracts/").split()
+                options = ["--json"] if "collect" in words else []
+                token = secrets["collector-1"] if options else tower.secret
+                done = run(*words[words.index("icetower") + 1 :], *options, token=token)
+                assert done.returncode == 0, done.stderr[-2000:]
+                if "create" in words:
+                    secrets[words[3]] = done.stdout.split()[-1]
+                said += [json.loads(each) for each in done.stdout.splitlines() if options]
+        else:
+            spark = session(secrets["counter-1"] if "INSERT" in block else tower.secret)
+            for statement in block.split(";") if language == "sql" else ():
+                if statement.strip():
+                    spark.sql(statement)
+            if language == "python":
+                names["spark"] = spark
+                exec(compile(block, "docs/collector.md", "exec"), names)
+                assert [row.amount for row in spark.table("stock_now").collect()] == [42]
+            spark.stop()
+    (batch,) = said
+    assert (batch["read"], batch["applied"], batch["rejected"]) == (2, 2, 0)
+    assert tower.catalog(tower.secret).load_table("shop.stock").scan().to_arrow()["amount"].to_pylist() == [42]
 
 
 def test_what_no_command_needs_is_not_imported() -> None:
