@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from icetower.admission import locations
+from icetower.admission import client_settings, locations
 from icetower.admission.clauses import check_any_file_operation
 from icetower.admission.facts import Facts
 from icetower.admission.identity import Identity, ways_of
@@ -211,7 +211,8 @@ def test_write_location_is_below_the_tables_own(properties: dict[str, str], path
     assert locations.own_path(WRITER, TABLE, LOCATION, properties) == path
     assert locations.own_path(WRITER, TABLE, LOCATION + "/", properties) == path
     metadata = {"location": LOCATION, "properties": properties}
-    assert locations.client_properties(WRITER, TABLE, metadata) == {"write.data.path": path}
+    given = client_settings.client_properties(WRITER, TABLE, metadata)
+    assert given == {"write.data.path": path, "write.distribution-mode": "hash"}
     assert any(path.startswith(root.rstrip("/") + "/") for root in locations.roots_of(metadata))
 
 
@@ -278,12 +279,51 @@ def test_write_location_what_comes_back_of_it_stays_out_of_the_table(
 ) -> None:
     update, snapshot = {"action": "set-properties", **sent}, {"action": "add-snapshot", "snapshot": {}}
     given = Updates([update, snapshot, {"action": "remove-properties", "removals": ["write.data.path"]}])
-    done = locations.without_client_properties(WRITER, TABLE, METADATA, None, given)
+    done = client_settings.without_client_properties(WRITER, TABLE, METADATA, None, given)
     assert done == ({"action": "set-properties", **left}, snapshot, given[2])
-    assert locations.without_client_properties(administrator("root"), TABLE, METADATA, None, given) == tuple(given)
+    assert client_settings.without_client_properties(administrator("root"), TABLE, METADATA, None, given) == tuple(
+        given
+    )
     echo = {**update, "updates": {"write.data.path": f"{LOCATION}/data/agent-1"}}
-    assert locations.without_client_properties(WRITER, TABLE, None, LOCATION, Updates([echo]))[0]["updates"] == {}
-    assert locations.without_client_properties(WRITER, TABLE, None, None, given) == tuple(given)
+    assert client_settings.without_client_properties(WRITER, TABLE, None, LOCATION, Updates([echo]))[0]["updates"] == {}
+    assert client_settings.without_client_properties(WRITER, TABLE, None, None, given) == tuple(given)
+
+
+RETRIES = {"commit.retry.num-retries": "7", "commit.retry.min-wait-ms": "50", "commit.retry.max-wait-ms": "2000"}
+HASH = {"write.distribution-mode": "hash"}
+PATIENT = "retries: {attempts: 7, min_wait: 50ms, max_wait: 2s}\n"
+SETTINGS: list[tuple[str, str, dict[str, Any], dict[str, str] | None]] = [
+    # the clauses after the entry, the entry, what the table says, what its principal is given
+    (PATIENT, "operations: [append], write_location: table", {}, RETRIES | HASH),
+    ("", "operations: [append], write_location: table", {}, HASH),
+    (PATIENT, "operations: [append]", {}, RETRIES | HASH | {"write.data.path": f"{LOCATION}/data/agent-1"}),
+    (PATIENT, "operations: [append], write_location: table", {"commit.retry.num-retries": "99"}, RETRIES | HASH),
+    (PATIENT, "operations: [append], write_location: table", {"write.distribution-mode": "none"}, RETRIES),
+    (PATIENT, "operations: [read]", {}, None),
+]
+
+
+@pytest.mark.parametrize(("clauses", "entry", "properties", "given"), SETTINGS)
+def test_a_principal_retries_as_its_contract_says_and_writes_by_partition(
+    clauses: str, entry: str, properties: dict[str, Any], given: dict[str, str] | None
+) -> None:
+    text = f"version: 1\nagent: a\ntables:\n  - {{table: '{TABLE}', {entry}, partitions: all}}\n{clauses}"
+    who = Principal("agent-1", load(text, source="test"), 1)
+    metadata = {"location": LOCATION, "properties": properties}
+    assert client_settings.client_properties(who, TABLE, metadata) == given
+    # What it sends back with a replaced table stays out of the table; what it sets otherwise does not.
+    echo = {"action": "set-properties", "updates": {**(given or {}), "own": "1", "commit.retry.num-retries": "8"}}
+    sent = Updates([echo])
+    done = client_settings.without_client_properties(who, TABLE, metadata, None, sent)[0]["updates"]
+    assert done == {"own": "1", "commit.retry.num-retries": "8"}
+    # A table that is being created has the properties that its creator chooses.
+    created = client_settings.without_client_properties(who, TABLE, None, LOCATION, sent)[0]["updates"]
+    assert created == {name: text for name, text in echo["updates"].items() if name != "write.data.path"}
+
+
+def test_a_table_with_a_sort_order_is_distributed_by_it() -> None:
+    metadata = {**METADATA, "default-sort-order-id": 1}
+    assert HASH.items() & (client_settings.client_properties(WRITER, TABLE, metadata) or {}).items() == set()
 
 
 # --------------------------------------------------------------------------------------------------------- isolation

@@ -39,7 +39,8 @@ class Clock(SystemAmbient):
 class People:
     """A tower's control API, and what people decide, one answer a look."""
 
-    def __init__(self, *answers: Any) -> None:
+    def __init__(self, *answers: Any, retries: dict[str, int] | IcetowerError | None = None) -> None:
+        self.retries = retries
         self.answers = list(answers)
         self.asked: list[tuple[Any, ...]] = []
 
@@ -52,6 +53,11 @@ class People:
     def request_partitions(self, table: str, partitions: Sequence[str], **said: Any) -> dict[str, str]:
         self.asked.append((table, tuple(partitions), said["operations"], said["reason"]))
         return self._answer()
+
+    def me(self) -> dict[str, Any]:
+        if isinstance(self.retries, IcetowerError):
+            raise self.retries
+        return {"principal": "p", "retries": self.retries}
 
     def request(self, id_: str) -> dict[str, str]:
         assert id_ == "r1"
@@ -95,6 +101,24 @@ def test_what_may_be_sent_again_is_sent_again_under_its_key_and_ever_slower(step
     assert world.run(key="k") == DONE
     assert world.keys == ["k"] * 9
     assert world.clock.waits == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0], rel=0.01)
+
+
+def test_it_retries_as_its_contract_says() -> None:
+    people = People(retries={"attempts": 3, "min_wait_ms": 200, "max_wait_ms": 500})
+    world = World(*(refusal("refresh") for _ in range(4)), people=people)
+    with pytest.raises(ContractViolation):
+        world.run(key="k")
+    assert world.keys == ["k"] * 4
+    assert world.clock.waits == pytest.approx([0.2, 0.4, 0.5], rel=0.01)
+    # Other steps are no retries.
+    world = World(*(refusal("new_key") for _ in range(4)), people=people)
+    assert world.run() == DONE
+
+
+def test_a_tower_that_does_not_say_its_contract_is_retried_as_ever() -> None:
+    world = World(refusal("retry"), refusal("retry"), people=People(retries=Unavailable("away")))
+    assert world.run() == DONE
+    assert world.clock.waits == pytest.approx([0.1, 0.2], rel=0.01)
 
 
 def test_wait_until_is_waited_for_and_no_longer() -> None:
@@ -164,7 +188,7 @@ def test_a_stopped_agent_waits_until_a_person_has_closed_the_escalation_of_its_t
 
 
 def test_new_credentials_are_taken_up() -> None:
-    world, anew = World(refusal("authenticate"), refusal("retry")), object()
+    world, anew = World(refusal("authenticate"), refusal("retry")), People()
     assert world.run(authenticate=lambda: anew) == DONE
     assert world.towers == [world.people, anew, anew]
 

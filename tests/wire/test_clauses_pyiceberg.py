@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog import Catalog
-from pyiceberg.exceptions import ForbiddenError
+from pyiceberg.exceptions import CommitFailedException, ForbiddenError
 from pyiceberg.io.pyarrow import _dataframe_to_data_files, schema_to_pyarrow
 from pyiceberg.manifest import DataFile
 from pyiceberg.partitioning import PartitionSpec
@@ -299,6 +299,30 @@ def test_clause_write_location_of_a_table_that_is_created_with_its_rows(
 
 
 # -- clause 6: revocation ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("attempts", [0, 2])
+def test_clause_retries(agent: Make, table: MakeTable, attempts: int) -> None:
+    """PyIceberg sends a commit as often as the contract says, whatever the table says, which stays as it is."""
+    own = table(**{"commit.retry.num-retries": "9"})
+    clause = f"retries: {{attempts: {attempts}, min_wait: 1ms, max_wait: 5ms}}\n"
+    bound = agent("tables: [{table: T, operations: [append], partitions: all}]\n" + clause)
+    theirs = bound.table()
+    assert theirs.properties["commit.retry.num-retries"] == str(attempts)
+    assert theirs.properties["write.distribution-mode"] == "hash"
+    send, sent = theirs.catalog.commit_table, list[int]()
+
+    def overtaken(*arguments: Any, **options: Any) -> Any:
+        sent.append(1)
+        own.refresh().append(rows(9))
+        return send(*arguments, **options)
+
+    theirs.catalog.commit_table = overtaken  # type: ignore[method-assign]
+    with pytest.raises(CommitFailedException):
+        theirs.append(rows(1))
+    assert len(sent) == attempts + 1
+    kept = own.refresh().properties
+    assert (kept["commit.retry.num-retries"], "write.distribution-mode" in kept) == ("9", False)
 
 
 def test_clause_revocation(agent: Make, table: MakeTable) -> None:

@@ -199,6 +199,10 @@ def properties_of(keeper: Keeper, table: str) -> dict[str, str]:
     return dict(keeper.sql(f"SHOW TBLPROPERTIES {table}"))
 
 
+GIVEN = ("write.data.path", "commit.retry.num-retries", "write.distribution-mode")
+"""What each principal is given with a table by its contract, and what Spark sends back when it replaces the table."""
+
+
 @pytest.mark.parametrize("version", ["2", "3"])
 def test_clause_write_location(agent: Make, keeper: Keeper, version: str) -> None:
     """Data files, position deletes and deletion vectors go to one's own place, which the table does not know of."""
@@ -206,6 +210,7 @@ def test_clause_write_location(agent: Make, keeper: Keeper, version: str) -> Non
     bound = agent(
         "tables:\n  - {table: T, operations: [overwrite], partitions: all}\n"
         "  - {table: NS.made, operations: [create, overwrite, alter, refs], partitions: all}\n"
+        "retries: {attempts: 7, min_wait: 50ms, max_wait: 2s}\n"
     )
     bound.insert(1, 2, 3)
     bound.sql("DELETE FROM {t} WHERE id = 2")
@@ -215,10 +220,12 @@ def test_clause_write_location(agent: Make, keeper: Keeper, version: str) -> Non
     for query in ("SELECT 1 AS id", "SELECT id, 'x' AS name FROM range(2)"):
         bound.sql(f"CREATE OR REPLACE TABLE {{ns}}.made USING iceberg TBLPROPERTIES ('a'='{len(query)}') AS {query}")
         kept = properties_of(keeper, "{ns}.made")
-        assert (kept["a"], "write.data.path" in kept) == (str(len(query)), False)
+        assert (kept["a"], {*GIVEN} & {*kept}) == (str(len(query)), set())
     assert keeper.ids("{ns}.made") == [0, 1]
     assert places(keeper, "{ns}.made") == {bound.name}
-    assert properties_of(bound, "{ns}.made")["write.data.path"].endswith(f"/data/{bound.name}")
+    given = properties_of(bound, "{ns}.made")
+    assert given["write.data.path"].endswith(f"/data/{bound.name}")
+    assert (given["commit.retry.num-retries"], given["write.distribution-mode"]) == ("7", "hash")
     bound.ends(lambda: bound.insert(4))
 
 

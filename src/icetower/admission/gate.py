@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
-from icetower.admission import appends, clauses, contents, honesty, locations, progress
+from icetower.admission import appends, clauses, client_settings, contents, honesty, progress
 from icetower.admission.admitted import Admitted, AdmittedAppend, fingerprint
 from icetower.admission.appends import AppendFacts
 from icetower.admission.facts import Facts
@@ -311,7 +311,7 @@ class Gate:
         location = None
         if base is None and not principal.administrator:
             location = await self._places.default_location(table, request.updates.assigned_uuid)
-        updates = locations.without_client_properties(principal, table, base, location, request.updates)
+        updates = client_settings.without_client_properties(principal, table, base, location, request.updates)
         now_ms = self._ambient.now_ms()
         return Facts(
             principal, table, base, request.requirements, updates, identity, now_ms, location, self._client_code

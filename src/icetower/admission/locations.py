@@ -1,7 +1,7 @@
 """Where a principal's data files go (trap A6): a place of its own under the table's, so that a file says whose it is.
 
 The table itself doesn't know: each principal gets another `write.data.path` with the table, and Iceberg's clients
-write there by themselves. What they send back of it (Java repeats all properties when it replaces a table) is dropped.
+write there by themselves (`client_settings`).
 In shadow mode it is given, too: so that what enforcing the contract would refuse is counted as it will be, and that
 what runs while it is enforced writes to its own place already.
 """
@@ -13,10 +13,9 @@ from typing import Any
 
 from icetower.admission.refusals import LOCATION, Misplaced
 from icetower.errors import ContractViolation
-from icetower.iceberg.metadata import DATA_PATH, DATA_PATHS, data_location
+from icetower.iceberg.metadata import DATA_PATHS, data_location
 from icetower.paths import is_under
 from icetower.protocol.names import Identifier
-from icetower.protocol.updates import Updates
 from icetower.registry.principals import Principal
 from icetower.table.client_properties import effect_of
 
@@ -24,8 +23,6 @@ JSON = Mapping[str, Any]
 
 PATHS = (*DATA_PATHS, "write.metadata.path")
 """Properties that say where a table's files are written."""
-
-_SETS = ("updates", "updated")
 
 
 def steers_clients(name: str) -> bool:
@@ -46,12 +43,6 @@ def own_path(principal: Principal, table: Identifier, location: str, properties:
     if principal.administrator or not principal.contract.on(table).own_location:
         return None
     return f"{data_location(location, properties)}/{principal.name}"
-
-
-def client_properties(principal: Principal, table: Identifier, metadata: JSON) -> dict[str, str] | None:
-    """The properties that a principal alone is given with a table; None: the table's, as they are."""
-    path = own_path(principal, table, metadata["location"], metadata.get("properties") or {})
-    return None if path is None else {DATA_PATH: path}
 
 
 def roots_of(metadata: JSON) -> tuple[str, ...]:
@@ -85,27 +76,3 @@ def check_files(principal: Principal, table: Identifier, metadata: JSON, paths: 
             files=(apart,),
             next_step="refresh",
         )
-
-
-def without_client_properties(
-    principal: Principal, table: Identifier, metadata: JSON | None, location: str | None, updates: Updates
-) -> Updates:
-    """The updates of a commit without the properties that the principal alone was given.
-
-    Args:
-        metadata: the table as it stands; None where the commit creates it.
-        location: of a table being created.
-    """
-    where = location if metadata is None else metadata["location"]
-    properties: Mapping[str, str] = {} if metadata is None else metadata.get("properties") or {}
-    path = None if where is None else own_path(principal, table, where, properties)
-    return updates if path is None else Updates(_without(update, path) for update in updates)
-
-
-def _without(update: JSON, path: str) -> JSON:
-    if update["action"] != "set-properties":
-        return update
-    return {
-        name: {key: text for key, text in value.items() if (key, text) != (DATA_PATH, path)} if name in _SETS else value
-        for name, value in update.items()
-    }

@@ -27,12 +27,29 @@ PATIENCE_S = 600.0
 """How long a piece of work is tried, in seconds, including waits for people."""
 POLL_S = 5.0
 """The time between two checks whether a person has decided."""
-_FIRST_WAIT_S, _WAIT_MAX_S = 0.1, 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Retries:
+    """How often work is tried again after refusals that ask for it at once, and how long it waits before."""
+
+    attempts: int
+    first_wait_s: float = 0.1
+    wait_max_s: float = 5.0
+
+
+def retries_of(tower: Tower) -> Retries | None:
+    """What the caller's contract says in `retries`; None if it says nothing, or the tower does not answer."""
+    try:
+        said = tower.me().get("retries")
+    except IcetowerError:
+        return None
+    return None if said is None else Retries(said["attempts"], said["min_wait_ms"] / 1000, said["max_wait_ms"] / 1000)
 
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long and how often work is tried.
+    """How long and how often work is tried. Retries are also bounded by the contract's `retries`, if it states them.
 
     Attributes:
         pause: a function that waits for a number of seconds.
@@ -129,16 +146,15 @@ class _Run:
         self._reason = reason
         self._authenticate = authenticate
         self._until_s = patience.ambient.monotonic_s() + patience.total_s
-        self._wait_s = _FIRST_WAIT_S
+        self._retries: Retries | None = None
+        self._retried = 0
         self._granted: set[tuple[str, ...]] = set()
 
     def may_retry(self, refusal: IcetowerError) -> bool:
         """Take the refusal's next step; returns whether the work may be tried again."""
         match refusal.next_step:
             case "refresh" | "retry":
-                wait_s = self._wait_s * (0.5 + self.patience.ambient.uniform() / 2)
-                self._wait_s = min(self._wait_s * 2, _WAIT_MAX_S)
-                return self._wait(wait_s)
+                return self._retry()
             case "wait_until":
                 return self._wait(((refusal.wait_until_ms or 0) - self.patience.ambient.now_ms()) / 1000)
             case "new_key":
@@ -153,6 +169,16 @@ class _Run:
                 return True
             case _:
                 return False
+
+    def _retry(self) -> bool:
+        """Wait for longer each time, unless the contract's retries are used up."""
+        if self._retries is None:
+            self._retries = retries_of(self.tower) or Retries(self.patience.attempts_max)
+        if self._retried >= self._retries.attempts:
+            return False
+        longest_s = min(self._retries.first_wait_s * 2.0**self._retried, self._retries.wait_max_s)
+        self._retried += 1
+        return self._wait(longest_s * (0.5 + self.patience.ambient.uniform() / 2))
 
     def _wait(self, seconds: float) -> bool:
         """Wait, if the patience allows it; returns whether it did."""

@@ -8,11 +8,14 @@ retry less is held to that by its contract, where there is a tower.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from icetower.contracts.grants import operations_of
 from icetower.contracts.model import FILE_OPERATIONS, Contract, Retries, Rule
 from icetower.contracts.regions import Pattern
 from icetower.protocol.names import Identifier
+
+DISTRIBUTION_MODE = "write.distribution-mode"
 
 
 def written_patterns(contracts: Sequence[Contract]) -> tuple[Pattern, ...]:
@@ -26,13 +29,22 @@ def properties_of(table: Identifier, contracts: Sequence[Contract]) -> Mapping[s
     writers = [c for c in contracts if any(rule.pattern.matches(table) for rule in _writing(c))]
     if not writers:
         return {}
-    retries = [contract.retries or Retries() for contract in writers]
+    return {**retries_of([contract.retries or Retries() for contract in writers]), DISTRIBUTION_MODE: "hash"}
+
+
+def retries_of(clauses: Sequence[Retries]) -> dict[str, str]:
+    """Iceberg's properties for the most patient of some clauses."""
     return {
-        "commit.retry.num-retries": str(max(each.attempts for each in retries)),
-        "commit.retry.min-wait-ms": str(max(each.min_wait_ms for each in retries)),
-        "commit.retry.max-wait-ms": str(max(each.max_wait_ms for each in retries)),
-        "write.distribution-mode": "hash",
+        "commit.retry.num-retries": str(max(each.attempts for each in clauses)),
+        "commit.retry.min-wait-ms": str(max(each.min_wait_ms for each in clauses)),
+        "commit.retry.max-wait-ms": str(max(each.max_wait_ms for each in clauses)),
     }
+
+
+def distribution_of(metadata: Mapping[str, Any]) -> dict[str, str]:
+    """The distribution by partition, for a table whose owner has chosen none, by property or by a sort order."""
+    chosen = DISTRIBUTION_MODE in (metadata.get("properties") or {}) or metadata.get("default-sort-order-id")
+    return {} if chosen else {DISTRIBUTION_MODE: "hash"}
 
 
 def _writing(contract: Contract) -> tuple[Rule, ...]:

@@ -165,6 +165,7 @@ class ControlRoutes:
                 "contract": principal.contract.name,
                 "version": principal.contract_version,
                 "text": text,
+                "retries": None if principal.contract.retries is None else asdict(principal.contract.retries),
             }
         )
 

@@ -14,7 +14,7 @@ import orjson
 from starlette.responses import Response
 from starlette.routing import Route
 
-from icetower.admission import locations, permissions
+from icetower.admission import client_settings, locations, permissions
 from icetower.admission.gate import Stops
 from icetower.admission.locations import PATHS
 from icetower.admission.properties import check_properties
@@ -293,7 +293,9 @@ class CatalogRoutes:
             properties=wanted.properties,
         )
         if wanted.stage_create:
-            own = self._own(call, identifier, HeadState("", metadata)) or {}
+            properties = metadata.get("properties") or {}
+            given = client_settings.created_properties(call.principal, identifier, metadata["location"], properties)
+            own = {**HeadState("", metadata).withheld(self._settings.client_code), **given}
             staged = {**metadata, "properties": overlaid(metadata.get("properties") or {}, own)}
             return json_response({"metadata": staged, "config": self._settings.table_config})
         return self._table_response(call, identifier, await self._lifecycle.create(identifier, metadata))
@@ -471,7 +473,7 @@ class CatalogRoutes:
         One without a value is left out: clients would load code by it (trap S8).
         """
         kept_back = head.withheld(self._settings.client_code)
-        own = locations.client_properties(call.principal, identifier, head.metadata)
+        own = client_settings.client_properties(call.principal, identifier, head.metadata)
         return {**kept_back, **(own or {})} if kept_back or own else None
 
 
