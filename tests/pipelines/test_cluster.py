@@ -192,8 +192,9 @@ def words_of(job: str, shop: TowerProcess, folder: Path) -> list[str]:
         "mediate": ["mediate", "--wal", "shop.sales_log", "--target", "shop.sales", "--contracts", str(contracts)],
         "orphans": ["orphans", "shop.sales"],
         "audits": ["audits", "shop.sales", "shop.sales_log"],
+        "export": ["export"],
         "sweep": ["simulate", "sweep", str(folder / "small.toml")],
-    }[job] + ["--uri", shop.uri, *(["--json"] if job in ("mediate", "orphans") else [])]
+    }[job] + ["--uri", shop.uri, *(["--json"] if job in ("mediate", "orphans", "export") else [])]
 
 
 def holds(job: str, shop: TowerProcess, said: str) -> bool:
@@ -211,11 +212,14 @@ def holds(job: str, shop: TowerProcess, said: str) -> bool:
                 ("shop.sales", None, []),
                 ("shop.sales_log", None, []),
             ]
+        case "export":
+            rows = shop.catalog().load_table("system.iceberg_commits").scan().to_arrow().num_rows
+            return rows > 0 and [line["attempts"] for line in lines] == [rows]
         case _:
             return shop.catalog().load_table("simulator.sweeps").scan().to_arrow().num_rows == 4
 
 
-@pytest.mark.parametrize("job", ["mediate", "orphans", "audits", "sweep"])
+@pytest.mark.parametrize("job", ["mediate", "orphans", "audits", "export", "sweep"])
 def test_a_job_runs_on_a_cluster(cluster: Cluster, packed: Path, shop: TowerProcess, job: str, tmp_path: Path) -> None:
     (tmp_path / "job.py").write_text(PAGE["#"])
     submit = words(PAGE["spark-submit"], cluster, packed)

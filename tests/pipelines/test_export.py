@@ -183,3 +183,13 @@ def test_the_examples_of_the_page(world: World) -> None:
     ask(retention)
     assert world.table("iceberg_commits", "attempt_id") == []
     assert world.run() == Exported(0, 0, 0, 0)  # what was deleted is not written again
+
+
+def test_many_commits_to_the_system_tables_hold_nothing_up(world: World) -> None:
+    """The mediator's logs are among them: a chunk that has nothing else is written all the same."""
+    world.run()
+    for _ in range(9):
+        world.log.add("direct", table=f"{world.system.partition('.')[2]}.wal_mediations")
+    world.log.add("direct", minute=9)
+    assert world.run().attempts == 10
+    world.check()

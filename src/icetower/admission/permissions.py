@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from icetower.contracts.model import Operation
 from icetower.errors import ContractViolation
 from icetower.protocol.names import Identifier, Namespace
@@ -40,6 +42,16 @@ def require(principal: Principal, operation: Operation, table: Identifier) -> No
 def visible(principal: Principal, what: Identifier | Namespace) -> bool:
     """Whether a listing shows a table, or a namespace (if any table in it or under it may be)."""
     return principal.contract.shadow or _named(principal, what)
+
+
+def visible_tables(principal: Principal, namespace: Namespace) -> Callable[[Identifier], bool]:
+    """`visible` for the tables of one namespace, asked of each: a namespace may have tens of thousands."""
+    patterns = [rule.pattern for rule in principal.contract.rules]
+    everything = principal.contract.administrator or principal.contract.shadow
+    if everything or any(pattern.covers_namespace(namespace) for pattern in patterns):
+        return lambda _: True
+    names = {pattern.last for pattern in patterns if pattern.namespace == namespace}
+    return lambda table: table.name in names
 
 
 def _named(principal: Principal, what: Identifier | Namespace) -> bool:

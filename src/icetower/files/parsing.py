@@ -206,6 +206,7 @@ class Parsing:
             wait_s,
         )
         self.pieces = Turns(("long bodies", "the request was"), lambda: True, wait_s)
+        self.listings = Turns(("lists", "the list was"), lambda: True, wait_s)
         self._threads = Threads(1, "parsing")
 
     @asynccontextmanager
@@ -235,6 +236,15 @@ class Parsing:
     async def body(self, work: Callable[[], T], principal: str) -> T:
         """Parse a long body of a principal in the thread. Raises as `away`."""
         return await self._piece(work, principal, most=WAITING_MAX, first=False)
+
+    @asynccontextmanager
+    async def listing(self, principal: str) -> AsyncGenerator[None]:
+        """The turn of one that lists names, of which there may be tens of thousands. Raises `CommitConflict`."""
+        await self.listings.enter(principal)
+        try:
+            yield
+        finally:
+            self.listings.leave()
 
     async def _piece(self, work: Callable[[], T], principal: str, *, most: int | None, first: bool) -> T:
         await self.pieces.enter(principal, most=most, first=first)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -37,6 +35,7 @@ from icetower.gateway.http import (
     takes_gzip,
 )
 from icetower.gateway.kept_answers import endpoint_of
+from icetower.gateway.listings import listed
 from icetower.gateway.paths import path_of
 from icetower.gateway.settings import Settings
 from icetower.gateway.unread import SharedResponse
@@ -46,7 +45,7 @@ from icetower.protocol import catalog as wire
 from icetower.protocol.appends import append_answer, parse_append
 from icetower.protocol.commits import parse_commit, parse_transaction
 from icetower.protocol.marks import GROUP_SIZE
-from icetower.protocol.names import NAMESPACE_SEPARATOR, Identifier, Namespace, check_new, checked_identifier
+from icetower.protocol.names import Identifier, check_new, checked_identifier
 from icetower.protocol.wire import read_object
 from icetower.service.attempts import READ, STAGED
 from icetower.service.commits import Commits
@@ -56,7 +55,6 @@ from icetower.table.client_properties import check_code
 from icetower.table.head import HeadState
 from icetower.upstream.port import Upstream
 
-Item = TypeVar("Item", Identifier, Namespace)
 T = TypeVar("T")
 
 TOLD_TO_CLIENTS = {"rck.requires-namespace-create": "true", "token-exchange-enabled": "false"}
@@ -66,7 +64,6 @@ specification has it. Its reference server creates them on the way.
 A token that is renewed by itself comes to its end, and Java has no other way then; so it renews by its credential."""
 
 COMPRESS_FROM_BYTES = 16 * 1024
-PAGE_MAX = 1_000
 
 ENDPOINTS = (
     "GET /v1/{prefix}/namespaces",
@@ -200,10 +197,13 @@ class CatalogRoutes:
         parent = namespace_of(call.query("parent") or "") if call.query("parent") else ()
         if parent:  # before it is looked up: only those who may know hear whether it is there
             call.allow(permissions.require_visible, parent)
-        found = await self._upstream.list_namespaces(parent)
-        seen = [namespace for namespace in found if permissions.visible(call.principal, namespace)]
-        page, token = _page(call, seen)
-        return json_response({"namespaces": page, "next-page-token": token})
+        return await listed(
+            self._parsing,
+            call,
+            lambda: self._upstream.list_namespaces(parent),
+            partial(permissions.visible, call.principal),
+            lambda page: {"namespaces": page},
+        )
 
     async def create_namespace(self, call: Call) -> Response:
         wanted = await self._parsed(call, partial(wire.parse_request, wire.CreateNamespace))
@@ -267,11 +267,13 @@ class CatalogRoutes:
 
     async def list_tables(self, call: Call) -> Response:
         call.allow(permissions.require_visible, call.namespace)
-        found = await self._upstream.list_tables(call.namespace)
-        seen = [identifier for identifier in found if permissions.visible(call.principal, identifier)]
-        page, token = _page(call, seen)
-        rows = [{"namespace": identifier.namespace, "name": identifier.name} for identifier in page]
-        return json_response({"identifiers": rows, "next-page-token": token})
+        return await listed(
+            self._parsing,
+            call,
+            lambda: self._upstream.list_tables(call.namespace),
+            permissions.visible_tables(call.principal, call.namespace),
+            lambda page: {"identifiers": [{"namespace": table.namespace, "name": table.name} for table in page]},
+        )
 
     async def create_table(self, call: Call) -> Response:
         wanted = await self._parsed(call, partial(wire.parse_request, wire.CreateTable))
@@ -491,31 +493,3 @@ def _require_no_location(call: Call, chosen: Sequence[str], what: str) -> None:
 def _only_refs(metadata: Metadata) -> Metadata:
     named = {ref["snapshot-id"] for ref in metadata.get("refs", {}).values()}
     return {**metadata, "snapshots": [s for s in metadata.get("snapshots", ()) if s["snapshot-id"] in named]}
-
-
-def _page(call: Call, items: Sequence[Item]) -> tuple[list[Item], str | None]:
-    """One page of a sorted listing. The token names the last item given, so that a page stays right while names come
-    and go."""
-    size_text, token = call.query("pageSize"), call.query("pageToken")
-    if size_text is None and not token:
-        return list(items), None
-    try:
-        size = min(int(size_text or PAGE_MAX), PAGE_MAX)
-    except ValueError:
-        size = 0
-    if size < 1:
-        raise BadRequest(f"query parameter pageSize is {size_text!r}; write a number from 1")
-    start = 0
-    if token:
-        try:
-            after = base64.b64decode(token, altchars=b"-_", validate=True).decode()
-        except (binascii.Error, UnicodeDecodeError, ValueError) as error:
-            raise BadRequest("query parameter pageToken was not given out by this server") from error
-        start = sum(1 for item in items if _name(item) <= after)
-    page = list(items[start : start + size])
-    more = start + size < len(items)
-    return page, base64.urlsafe_b64encode(_name(page[-1]).encode()).decode() if more else None
-
-
-def _name(item: Identifier | Namespace) -> str:
-    return item.name if isinstance(item, Identifier) else NAMESPACE_SEPARATOR.join(item)

@@ -171,8 +171,8 @@ def _export_commits(tables: SystemTables, source: Source, after: Callable[[str],
         start = tables.progress(tables.commits)
         rows, oldest, newest = _read(source, start, last)
         last = newest if last is None else last
-        # Each export is an attempt itself: these alone would make every run write, for ever.
-        if not rows or all(row["table"].startswith(own) for row in rows):
+        # Each export is an attempt itself: the last of these alone would make every run write, for ever.
+        if not rows or (len(rows) < ROWS_MAX and all(row["table"].startswith(own) for row in rows)):
             return None
         bindings = bindings or source.bindings()
         found = [_commit_row(row, bindings) for row in rows]

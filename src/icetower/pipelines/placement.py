@@ -53,25 +53,23 @@ def find(wanted: Mapping[str, str]) -> Placement:
         wanted: Spark settings that the job's user asked for.
 
     Raises:
-        ConfigurationError: the user asked for another master than the one that Spark has, or for Spark Connect, through
-            which no job reaches Iceberg's Java classes.
+        ConfigurationError: the user asked for another master than `spark-submit` has, or for Spark Connect, through
+            which no job reaches Iceberg's Java classes. (A running session stays as it is, whatever is asked for.)
     """
     _refuse_connect(wanted)
     spark: Any = SparkContext
     context = spark._active_spark_context
     if context is not None and context._jsc is not None:
-        placement = Placement(Start.RUNNING, dict(context.getConf().getAll()))
-    elif "PYSPARK_GATEWAY_PORT" in os.environ:
-        spark._ensure_initialized()  # connects to the JVM, whose system properties are the settings
-        placement = Placement(Start.SUBMITTED, dict(SparkConf().getAll()))
-    else:
+        return Placement(Start.RUNNING, dict(context.getConf().getAll()))
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:
         return Placement(Start.EMBEDDED, defaults())
+    spark._ensure_initialized()  # connects to the JVM, whose system properties are the settings
+    placement = Placement(Start.SUBMITTED, dict(SparkConf().getAll()))
     asked = wanted.get(MASTER)
     if asked is not None and placement.master is not None and asked != placement.master:
-        who = "spark-submit" if placement.start is Start.SUBMITTED else "the running session"
         raise ConfigurationError(
-            f"the job asks for the master {asked}, but {who} has {placement.master}: leave out --master, or give it "
-            "to spark-submit alone",
+            f"the job asks for the master {asked}, but spark-submit has {placement.master}: leave out --master, or "
+            "give it to spark-submit alone",
             rule="configuration.spark",
         )
     return placement

@@ -17,7 +17,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal, TypeVar
 
-from sqlalchemy import Column, ColumnElement, Connection, MetaData, String, Table, and_, func, inspect, or_, text
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    Connection,
+    MetaData,
+    String,
+    Table,
+    and_,
+    func,
+    inspect,
+    or_,
+    select,
+    text,
+)
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
 from icetower.database import Database, Together
@@ -176,13 +189,13 @@ class SqlUpstream:
 
     async def list_tables(self, namespace: Namespace) -> list[Identifier]:
         name = _joined(namespace)
-        query = _tables.select().where(
+        query = select(_tables.c.table_name).where(
             _tables.c.catalog_name == self._catalog, _tables.c.table_namespace == name, _is_table
         )
 
         def work(connection: Connection) -> list[Identifier]:
             self._require_namespace(connection, namespace)
-            return sorted(Identifier(namespace, row.table_name) for row in connection.execute(query))
+            return [Identifier(namespace, table) for table in sorted(connection.execute(query).scalars())]
 
         return await self._read(work, "list tables")
 
