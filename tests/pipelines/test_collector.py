@@ -231,13 +231,20 @@ def test_columns_that_are_missing_are_named(place: Place) -> None:
         place.run()
 
 
-def test_a_delete_that_was_rejected_or_is_too_old_hides_nothing(place: Place) -> None:
-    place.send(Change(20, "a", operation="delete", agent="till"), Change(20, "b", id=2, operation="delete"))
+def test_a_delete_that_was_rejected_hides_nothing(place: Place) -> None:
+    place.send(Change(20, "a", operation="delete", agent="till"))  # not its store
+    assert place.run().rejected == 1
+    place.send(Change(10, "c", amount=1))
+    assert place.run().applied == 1
+    assert place.rows() == place.view() == [(1, 1, 1)]
+
+
+def test_a_delete_that_is_too_old_hides_nothing(place: Place) -> None:
+    place.send(Change(20, "b", operation="delete"))
     place.run()
-    place.send(Change(10, "c", amount=1), Change(10, "d", id=2, amount=2))
-    done = collect(place.spark, Changes(place.job, tombstones_s=0))
-    assert done.applied == 2
-    assert place.rows() == [(1, 1, 1), (1, 2, 2)]
+    place.send(Change(10, "d", amount=2))
+    assert collect(place.spark, Changes(place.job, tombstones_s=0)).applied == 1
+    assert place.rows() == [(1, 1, 2)]
 
 
 @pytest.mark.sharp
