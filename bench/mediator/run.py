@@ -192,6 +192,9 @@ class Mediator:
                 continue
         return found
 
+    def applied(self) -> int:
+        return sum(event["status"] == "applied" for event in self.events())
+
 
 def run(folder: Path, *, seconds: float, rows_per_s: int, keep: str, kill_every_s: float | None) -> Figures:
     """One run. Raises what an agent raised, and `AssertionError` if the mediator ended by itself."""
@@ -228,20 +231,26 @@ def _drive(
 ) -> None:
     catalog = tower.catalog()
     began_s = time.monotonic()
-    kill_at_s = began_s + (kill_every_s or seconds * 2)
+    kill_at_s = began_s + (kill_every_s or 0.0)
+    batches = 0  # when it was last killed: each start gets as far as a batch, however slow the machine is
     for thread in agents.threads:
         thread.start()
-    while (now_s := time.monotonic()) < began_s + seconds and not agents.errors:
+    while not agents.errors:
+        now_s = time.monotonic()
+        unkilled = kill_every_s is not None and figures.killed == 0
+        if now_s >= began_s + seconds + (DRAINED_WITHIN_S if unkilled else 0.0):
+            break
         assert mediator.process.poll() is None, mediator.errors.read_text()[-2000:]
         log = catalog.load_table(WAL)
         head = log.current_snapshot()
         rows = 0 if head is None or head.summary is None else int(head.summary["total-records"] or 0)
         figures.log_rows = max(figures.log_rows, rows)
         figures.log_snapshots = max(figures.log_snapshots, len(log.metadata.snapshots))
-        if now_s >= kill_at_s and kill_every_s is not None:
+        if kill_every_s is not None and now_s >= kill_at_s and mediator.applied() > batches:
             mediator.kill()
             mediator.again()
             figures.killed += 1
+            batches = mediator.applied()
             kill_at_s = now_s + kill_every_s
         agents.stop.wait(5.0)
     agents.stop.set()

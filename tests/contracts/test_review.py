@@ -264,6 +264,23 @@ def test_of_different_roles_both_may_own_the_same(role: str, its_role: str, foun
     assert role == its_role or f"pricing_agent ({role}) and other_agent ({its_role})" in both[0].message
 
 
+@pytest.mark.parametrize(("may", "its_may", "its_role", "its_partitions", "found"), [
+    ("create, append, overwrite", "create, append, overwrite", "pipeline", "all", ("note", "overlap.shared")),
+    ("append, overwrite", "create, append, overwrite", "pipeline", "all", ("error", "overlap.owned")),
+    ("create, append, overwrite", "append, overwrite", "pipeline", "all", ("error", "overlap.owned")),
+    ("create, append, overwrite", "create, append, overwrite", "pipeline", JANUARY, ("error", "overlap.owned")),
+    ("create, append, overwrite", "create, append, overwrite", "agent", "all", ("note", "overlap.role")),
+])  # fmt: skip
+def test_pipelines_share_the_namespace_of_their_logs(
+    may: str, its_may: str, its_role: str, its_partitions: str, found: tuple[str, str]
+) -> None:
+    """The mediator, the collector and the export write to `system`, each under a contract of its own."""
+    first = written(entry("all", may) + "role: pipeline\n")
+    second = written(entry(its_partitions, its_may, agent="other_agent") + f"role: {its_role}\n", "b.yaml")
+    both = [f for f in review.together([first, second], now_ms=NOW_MS) if f.rule.startswith("overlap")]
+    assert [(f.severity.value, f.rule) for f in both] == [found]
+
+
 def test_maintenance_fills_no_gap() -> None:
     """It owns nothing by itself: what no agent owns is still said."""
     parts = "[{day(ts): {from: 2017-01-01, to: 2017-02-01}}, {day(ts): {from: 2017-02-03, to: 2017-03-01}}]"

@@ -375,6 +375,9 @@ def of_overlap(it: Written, other: Written, found: Overlap) -> Finding:
     if it.contract.role is not other.contract.role:
         severity, rule = Severity.NOTE, "overlap.role"
         words = f"{_with_role(it.contract)} and {_with_role(other.contract)} both work on {where}{when} ({held})"
+    elif _keeps_logs(it.contract, found.one) and _keeps_logs(other.contract, found.other):
+        severity, rule = Severity.NOTE, "overlap.shared"
+        words = f"{agents} share {where}{when} ({held}): pipelines that may create tables there keep their logs in them"
     elif not mine & _ROWS_CHANGE and not theirs & _ROWS_CHANGE:
         severity, rule = Severity.NOTE, "overlap.shared"
         words = f"{agents} share {where}{when} ({held}): neither changes the other's rows"
@@ -386,6 +389,13 @@ def of_overlap(it: Written, other: Written, found: Overlap) -> Finding:
         severity, rule = Severity.WARNING if shadow else Severity.ERROR, "overlap.owned"
         words = f"{agents} both own {where}{when} ({held}); give it to one of them"
     return it.found(severity, rule, words, here, (its_place,))
+
+
+def _keeps_logs(contract: Contract, position: int) -> bool:
+    """Whether an entry is one for the logs of jobs: a pipeline may create tables there, and owns no part of them alone.
+    The jobs write their logs by commits that are validated against each other's."""
+    rule = contract.tables[position]
+    return contract.role is Role.PIPELINE and Operation.CREATE in rule.operations and rule.whole
 
 
 def _with_role(contract: Contract) -> str:
