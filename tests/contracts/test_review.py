@@ -264,19 +264,27 @@ def test_of_different_roles_both_may_own_the_same(role: str, its_role: str, foun
     assert role == its_role or f"pricing_agent ({role}) and other_agent ({its_role})" in both[0].message
 
 
-@pytest.mark.parametrize(("may", "its_may", "its_role", "its_partitions", "found"), [
-    ("create, append, overwrite", "create, append, overwrite", "pipeline", "all", ("note", "overlap.shared")),
-    ("append, overwrite", "create, append, overwrite", "pipeline", "all", ("error", "overlap.owned")),
-    ("create, append, overwrite", "append, overwrite", "pipeline", "all", ("error", "overlap.owned")),
-    ("create, append, overwrite", "create, append, overwrite", "pipeline", JANUARY, ("error", "overlap.owned")),
-    ("create, append, overwrite", "create, append, overwrite", "agent", "all", ("note", "overlap.role")),
+LOGS = "create, append, overwrite"
+
+
+@pytest.mark.parametrize(("table", "may", "its_may", "its_role", "its_partitions", "found"), [
+    ("system.*", LOGS, LOGS, "pipeline", "all", ("note", "overlap.shared")),
+    ("system.agent_dedup_log", LOGS, LOGS, "pipeline", "all", ("note", "overlap.shared")),
+    ("system.*", "append, overwrite", LOGS, "pipeline", "all", ("error", "overlap.owned")),
+    ("system.*", LOGS, "append, overwrite", "pipeline", "all", ("error", "overlap.owned")),
+    ("system.*", LOGS, LOGS, "pipeline", JANUARY, ("error", "overlap.owned")),
+    ("system.*", LOGS, LOGS, "agent", "all", ("note", "overlap.role")),
+    ("shop.*", LOGS, LOGS, "pipeline", "all", ("error", "overlap.owned")),
+    ("shop.stock", LOGS, LOGS, "pipeline", "all", ("error", "overlap.owned")),
+    ("'**'", LOGS, LOGS, "pipeline", "all", ("error", "overlap.owned")),
 ])  # fmt: skip
-def test_pipelines_share_the_namespace_of_their_logs(
-    may: str, its_may: str, its_role: str, its_partitions: str, found: tuple[str, str]
+def test_pipelines_share_the_tables_of_their_logs_alone(
+    table: str, may: str, its_may: str, its_role: str, its_partitions: str, found: tuple[str, str]
 ) -> None:
     """The mediator, the collector and the export write to `system`, each under a contract of its own."""
-    first = written(entry("all", may) + "role: pipeline\n")
-    second = written(entry(its_partitions, its_may, agent="other_agent") + f"role: {its_role}\n", "b.yaml")
+    first = written(entry("all", may, table=table) + "role: pipeline\n")
+    its = entry(its_partitions, its_may, agent="other_agent", table=table)
+    second = written(its + f"role: {its_role}\n", "b.yaml")
     both = [f for f in review.together([first, second], now_ms=NOW_MS) if f.rule.startswith("overlap")]
     assert [(f.severity.value, f.rule) for f in both] == [found]
 

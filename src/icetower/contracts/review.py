@@ -37,6 +37,8 @@ from icetower.protocol.names import Identifier
 
 ORPHANS_AGE_LEAST_S = 86_400
 """Younger files are not deleted: Iceberg's own procedure refuses to, since a writer may be at work on them for long."""
+LOGS_NAMESPACE = ("system",)
+"""Where the mediator, the collector and the export keep their logs, if their `--system` says nothing else."""
 _ROWS_CHANGE = frozenset({Operation.OVERWRITE, Operation.DELETE})
 GAPS_MAX = 5
 """Gaps of one table that are named."""
@@ -375,9 +377,9 @@ def of_overlap(it: Written, other: Written, found: Overlap) -> Finding:
     if it.contract.role is not other.contract.role:
         severity, rule = Severity.NOTE, "overlap.role"
         words = f"{_with_role(it.contract)} and {_with_role(other.contract)} both work on {where}{when} ({held})"
-    elif _keeps_logs(it.contract, found.one) and _keeps_logs(other.contract, found.other):
+    elif found.tables.namespace == LOGS_NAMESPACE and _keeps_logs(it, found.one) and _keeps_logs(other, found.other):
         severity, rule = Severity.NOTE, "overlap.shared"
-        words = f"{agents} share {where}{when} ({held}): pipelines that may create tables there keep their logs in them"
+        words = f"{agents} share {where}{when} ({held}): pipelines keep their logs in the same tables"
     elif not mine & _ROWS_CHANGE and not theirs & _ROWS_CHANGE:
         severity, rule = Severity.NOTE, "overlap.shared"
         words = f"{agents} share {where}{when} ({held}): neither changes the other's rows"
@@ -391,11 +393,11 @@ def of_overlap(it: Written, other: Written, found: Overlap) -> Finding:
     return it.found(severity, rule, words, here, (its_place,))
 
 
-def _keeps_logs(contract: Contract, position: int) -> bool:
-    """Whether an entry is one for the logs of jobs: a pipeline may create tables there, and owns no part of them alone.
-    The jobs write their logs by commits that are validated against each other's."""
-    rule = contract.tables[position]
-    return contract.role is Role.PIPELINE and Operation.CREATE in rule.operations and rule.whole
+def _keeps_logs(it: Written, position: int) -> bool:
+    """Whether an entry is that of a pipeline which makes the tables of its logs, and so shares them. The pipelines'
+    commits to their logs are validated against each other's."""
+    rule = it.contract.tables[position]
+    return it.contract.role is Role.PIPELINE and Operation.CREATE in rule.operations and rule.whole
 
 
 def _with_role(contract: Contract) -> str:
