@@ -192,8 +192,9 @@ class Mediator:
                 continue
         return found
 
-    def applied(self) -> int:
-        return sum(event["status"] == "applied" for event in self.events())
+    def applied(self) -> list[dict[str, Any]]:
+        """The batches that it reported."""
+        return [event for event in self.events() if event["status"] == "applied"]
 
 
 def run(folder: Path, *, seconds: float, rows_per_s: int, keep: str, kill_every_s: float | None) -> Figures:
@@ -246,11 +247,11 @@ def _drive(
         rows = 0 if head is None or head.summary is None else int(head.summary["total-records"] or 0)
         figures.log_rows = max(figures.log_rows, rows)
         figures.log_snapshots = max(figures.log_snapshots, len(log.metadata.snapshots))
-        if kill_every_s is not None and now_s >= kill_at_s and mediator.applied() > batches:
+        if kill_every_s is not None and now_s >= kill_at_s and len(mediator.applied()) > batches:
             mediator.kill()
             mediator.again()
             figures.killed += 1
-            batches = mediator.applied()
+            batches = len(mediator.applied())
             kill_at_s = now_s + kill_every_s
         agents.stop.wait(5.0)
     agents.stop.set()
@@ -280,7 +281,7 @@ def _count(tower: TowerProcess, mediator: Mediator, agents: Agents, figures: Fig
     figures.sent = len(wanted)
     figures.doubled, figures.lost = len(found) - len(set(found)), len(wanted - set(found))
     assert set(found) <= wanted
-    batches = [event for event in mediator.events() if event["status"] == "applied"]
+    batches = mediator.applied()
     figures.batches = len(batches)
     times = [batch["committed_at_ms"] for batch in batches]
     for quarter in range(4):
