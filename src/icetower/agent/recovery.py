@@ -72,6 +72,7 @@ def carry_out(
     key: str | None = None,
     authenticate: Callable[[], Tower] | None = None,
     patience: Patience | None = None,
+    understand: Callable[[BaseException], IcetowerError | None] | None = None,
 ) -> T:
     """Do some work that ends in a commit, and take the next step after every refusal that has one.
 
@@ -92,6 +93,7 @@ def carry_out(
         key: the key of the first attempt; by default a new one. Keep it with the work, for its next run.
         authenticate: returns a tower with new credentials; None: new credentials are not available.
         patience: the limits on time and attempts.
+        understand: finds the refusal behind what `work` raises; by default `refusal_of`.
 
     Raises:
         IcetowerError: a refusal without a next step, or the last one when the patience is used up.
@@ -101,7 +103,7 @@ def carry_out(
         try:
             return work(run.tower, run.key)
         except Exception as raised:
-            refusal = refusal_of(raised)
+            refusal = (understand or refusal_of)(raised)
             if refusal is None:
                 raise
             if not run.may_retry(refusal):

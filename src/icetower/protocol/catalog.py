@@ -13,6 +13,7 @@ from icetower.errors import BadRequest, IcetowerError, KeyMisused
 from icetower.protocol.commits import table_identifier
 from icetower.protocol.names import Identifier, Namespace, checked_namespace
 from icetower.protocol.sizes import check_commit, check_namespace
+from icetower.protocol.tails import with_tail
 from icetower.protocol.wire import JSON, Model, Name, Wire, read, read_object
 
 
@@ -122,12 +123,11 @@ def _as_updates(request: CreateTable) -> list[JSON]:
 def error_body(error: IcetowerError) -> JSON:
     """The body of an error: `IcebergErrorResponse`, with what a machine needs to act beside the message.
 
-    Iceberg's clients show people the message alone, so the id by which the server's log is searched is part of it.
+    Iceberg's clients show people the message alone, so what they need to go on stands at its end, too (`tails`).
     """
-    known = "" if error.request_id is None else f" (request {error.request_id})"
     return {
         "error": {
-            "message": error.message + known,
+            "message": with_tail(error),
             "type": error.kind,
             "code": error.status,
             "rule": error.rule,
