@@ -38,8 +38,9 @@ jars: java ## Iceberg's runtime for Spark and SQLite's driver, into Spark's jar 
 postgres: $(READY) ## PostgreSQL for the tests: found, or installed on Debian as root
 	@$(BIN)/python tools/postgres.py --install
 
-demo: jars ## the main job on real retail data, without and with a tower: ten agents, every cent reconciled
+demo: jars ## the main job on real retail data, without and with a tower, then the pipeline on Spark: every cent reconciled
 	@$(BIN)/icetower demo
+	@$(BIN)/icetower pipeline run --days 1 --kills 2
 
 check: $(READY) ## formatting, lint, types, and which room may import which
 	$(BIN)/ruff format --check .

@@ -67,7 +67,7 @@ MODULES = dict.fromkeys(
         "test_audit_serial", "test_experiments", "test_gate_oracle", "test_walkthrough",
         "test_calibration", "test_planner", "test_optimistic", "test_simulate_cli", "test_bench_simulator", "test_sums",
         "test_served",
-        "test_demo_data", "test_demo_plan", "test_demo_reconcile",
+        "test_demo_data", "test_demo_plan", "test_demo_reconcile", "test_retail_plan",
     ),
     "full",
 )  # fmt: skip
@@ -78,7 +78,7 @@ PURE = (
 )  # fmt: skip
 """Where a broken function shows soonest."""
 
-SPARK = frozenset({"test_cli", "test_demo_end_to_end", "test_interrupts", "test_jvm"})
+SPARK = frozenset({"test_cli", "test_demo_end_to_end", "test_retail_run", "test_interrupts", "test_jvm"})
 """Modules with Spark jobs in processes of their own, which carry no marker."""
 
 STARTERS = frozenset({"pages", "pipelines", "wire", "cli", "demo", "crash", "attack", "simulation", "simulator"})

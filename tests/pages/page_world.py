@@ -278,6 +278,18 @@ def _provider(text: str) -> None:
     parse_experiment(f"{fixed}[sweep]\ninter_arrival_ms = [1000]\n{text}", "page", "page")
 
 
+def _shipped(text: str) -> None:
+    """An extract of what is shipped, but for how far it is indented."""
+    folder = ROOT / "src/icetower/demo/retail"
+    files = (path for path in folder.rglob("*") if path.suffix in (".py", ".sql", ".yaml"))
+    lines = [line.strip() for line in text.strip().splitlines()]
+    for path in files:
+        has = [line.strip() for line in path.read_text().splitlines()]
+        if any(has[at : at + len(lines)] == lines for at in range(len(has))):
+            return
+    raise Failed(f"nothing under {folder} reads like this:\n{text}")
+
+
 CHECKS: Mapping[str, Callable[[Any], None]] = {
     "refusal": _refusal,
     "append request": _append_request,
@@ -287,6 +299,7 @@ CHECKS: Mapping[str, Callable[[Any], None]] = {
     "case": _case,
     "experiment": _experiment,
     "provider": _provider,
+    "shipped": _shipped,
 }
 _WAYS: Mapping[str, Callable[[World, Block], object]] = {
     "sh": lambda world, block: world.shell(block.text, block.place),

@@ -23,6 +23,7 @@ COMMANDS = {
     "backup": "backup:backup",
     "restore": "backup:restore",
     "demo": "demo:demo",
+    "pipeline": "pipeline:pipeline",
     "explain": "explain:explain",
     "audit": "audit:audit_table",
     "audits": "audits:audits",

@@ -1,0 +1,95 @@
+"""What a run of the pipeline has come to, for people and for machines."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+
+from rich.console import Console
+from rich.table import Table
+
+from icetower.demo.retail.reconcile import Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class AgentFigures:
+    """What one agent did. `p50_s`, `p99_s`: of the work on an hour, from its file to the acknowledged commit."""
+
+    agent: str
+    p50_s: float
+    p99_s: float
+    attempts: int
+    landed: int
+    retries: int
+    refused: int
+
+
+@dataclass(frozen=True, slots=True)
+class Mediation:
+    """What the mediator reported. The lag of a row: from its landing in the log to its landing in the table."""
+
+    batches: int
+    lag_p50_s: float | None
+    lag_max_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """The outcome of a run.
+
+    Attributes:
+        verdicts: how each table compares with the source, row by row.
+        killed: which processes were killed, in order.
+        checkpoint_lost: whether the stream's checkpoint was deleted on the way.
+        failures: ends of processes that were neither planned nor wanted.
+    """
+
+    days: int
+    hours: int
+    seconds: float
+    verdicts: tuple[Verdict, ...]
+    agents: tuple[AgentFigures, ...]
+    mediator: Mediation
+    killed: tuple[str, ...]
+    checkpoint_lost: bool
+    failures: int
+
+    @property
+    def good(self) -> bool:
+        return all(verdict.exact for verdict in self.verdicts)
+
+
+def to_json(findings: Findings) -> str:
+    """One object, for machines."""
+    tables = [{**asdict(verdict), "exact": verdict.exact} for verdict in findings.verdicts]
+    fields = {name: value for name, value in asdict(findings).items() if name != "verdicts"}
+    return json.dumps({**fields, "exact": findings.good, "tables": tables})
+
+
+def show(findings: Findings, console: Console) -> None:
+    """Two tables, and a line of what happened on the way."""
+    agents = Table("agent", "p50", "p99", "attempts", "landed", "retries", "refused", title="Agents")
+    for each in findings.agents:
+        counts = (each.attempts, each.landed, each.retries, each.refused)
+        agents.add_row(each.agent, f"{each.p50_s:.1f} s", f"{each.p99_s:.1f} s", *map(str, counts))
+    console.print(agents)
+    tables = Table("table", "rows", "sales", "of the source", "missing", "unexpected", title="Tables")
+    for verdict in findings.verdicts:
+        of_source = f"{verdict.expected_rows:,} rows, {verdict.expected_sales}"
+        tables.add_row(
+            verdict.table,
+            f"{verdict.rows:,}",
+            verdict.sales,
+            of_source,
+            str(verdict.missing),
+            str(verdict.unexpected),
+            style=None if verdict.exact else "red",
+        )
+    console.print(tables)
+    lag = ""
+    if findings.mediator.lag_p50_s is not None:
+        lag = f"; lag {findings.mediator.lag_p50_s:.1f} s, at most {findings.mediator.lag_max_s:.1f} s"
+    console.print(f"mediator: {findings.mediator.batches} batches{lag}")
+    lost = "; the stream's checkpoint was deleted" if findings.checkpoint_lost else ""
+    console.print(f"killed: {', '.join(findings.killed) or 'nobody'}{lost}")
+    console.print("every row and cent is there, once" if findings.good else "[red]the tables differ from the source")
