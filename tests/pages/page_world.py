@@ -279,12 +279,12 @@ def _provider(text: str) -> None:
 
 
 def _shipped(text: str) -> None:
-    """An extract of what is shipped, but for how far it is indented."""
+    """An extract of what is shipped, but for empty lines and for how far it is indented."""
     folder = ROOT / "src/icetower/demo/retail"
     files = (path for path in folder.rglob("*") if path.suffix in (".py", ".sql", ".yaml"))
-    lines = [line.strip() for line in text.strip().splitlines()]
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
     for path in files:
-        has = [line.strip() for line in path.read_text().splitlines()]
+        has = [line.strip() for line in path.read_text().splitlines() if line.strip()]
         if any(has[at : at + len(lines)] == lines for at in range(len(has))):
             return
     raise Failed(f"nothing under {folder} reads like this:\n{text}")
