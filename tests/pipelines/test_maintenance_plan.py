@@ -1,0 +1,120 @@
+"""What is due of a table, by its properties and its files."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from icetower.pipelines.maintenance_plan import Due, Partition, Task, due, expire_before_ms, recent_snapshots
+
+NOW = 1_700_000_000_000
+MIN = 60_000
+HOUR = 60 * MIN
+DAY = 24 * HOUR
+COMPACT, DELETES, MANIFESTS = (Due(Task.COMPACT, (("a",),)), Due(Task.DELETES, (("a",),)), Due(Task.MANIFESTS))
+
+
+def table(
+    *ages_ms: int, properties: dict[str, str] | None = None, summaries: dict[int, dict[str, str]] | None = None
+) -> dict[str, Any]:
+    """A table with snapshots 1, 2, … on one line, the oldest first, by their ages."""
+    snapshots = [
+        {
+            "snapshot-id": number,
+            "parent-snapshot-id": number - 1 or None,
+            "sequence-number": number,
+            "timestamp-ms": NOW - age_ms,
+            "summary": {"operation": "append", **(summaries or {}).get(number, {})},
+        }
+        for number, age_ms in enumerate(ages_ms, 1)
+    ]
+    head = len(snapshots) or None
+    refs = {"main": {"type": "branch", "snapshot-id": head}} if head else {}
+    return {"properties": properties or {}, "snapshots": snapshots, "current-snapshot-id": head, "refs": refs}
+
+
+@pytest.mark.parametrize(
+    ("files", "properties", "expected"),
+    [
+        (Partition(("a",), small=5), {}, (COMPACT,)),
+        (Partition(("a",), small=4), {}, ()),
+        (Partition(("a",), small=5, busy=True), {}, ()),
+        (Partition(("a",), small=2), {"icetower.maintain.files-min": "2"}, (COMPACT,)),
+        (Partition(("a",), small=5), {"icetower.maintain.files-min": "many"}, (COMPACT,)),
+        (Partition(("a",), small=5), {"icetower.maintain.enabled": "False"}, ()),
+        (Partition(("a",), vectors=5), {}, (COMPACT,)),
+        (Partition(("a",), small=4, vectors=4), {}, ()),
+        (Partition(("a",), deletes=5), {}, (DELETES,)),
+        (Partition(("a",), deletes=5, busy=True), {}, ()),
+        (Partition(("a",), small=9, deletes=9), {}, (COMPACT, DELETES)),
+    ],
+)
+def test_files_are_due_in_quiet_partitions(
+    files: Partition, properties: dict[str, str], expected: tuple[Due, ...]
+) -> None:
+    assert due(table(DAY, properties=properties), [files, Partition(("b",))], [], now_ms=NOW) == expected
+
+
+def test_the_worst_partitions_come_first_and_not_all_at_once() -> None:
+    (found,) = due(table(DAY), [Partition((n,), small=n) for n in range(200)], [], now_ms=NOW)
+    assert found.partitions == tuple((n,) for n in range(199, 99, -1))
+
+
+@pytest.mark.parametrize(
+    ("lengths", "properties", "expected"),
+    [
+        ([1_000] * 100, {}, (MANIFESTS,)),
+        ([1_000] * 99, {}, ()),
+        ([8 << 20] * 100, {}, ()),
+        ([1_000] * 3, {"commit.manifest.min-count-to-merge": "3"}, (MANIFESTS,)),
+        # One is enough, and two are not worth it: a rewrite may leave one for each kind of partition.
+        ([1_000] * 2, {"commit.manifest.min-count-to-merge": "2"}, ()),
+    ],
+)
+def test_manifests_are_due(lengths: list[int], properties: dict[str, str], expected: tuple[Due, ...]) -> None:
+    assert due(table(DAY, properties=properties), [], lengths, now_ms=NOW) == expected
+
+
+AGE = {"history.expire.max-snapshot-age-ms": str(HOUR)}
+
+
+@pytest.mark.parametrize(
+    ("ages_ms", "summaries", "properties", "expected"),
+    [
+        ((3 * HOUR, 2 * HOUR, MIN), {}, AGE, NOW - HOUR),
+        ((3 * HOUR, 2 * HOUR, MIN), {}, {}, None),  # nobody has asked for it
+        ((3 * HOUR, 2 * HOUR, MIN), {}, {"history.expire.max-snapshot-age-ms": "soon"}, None),
+        ((3 * HOUR, 2 * HOUR, MIN), {}, AGE | {"gc.enabled": "false"}, None),
+        ((3 * HOUR, 2 * HOUR, MIN), {}, AGE | {"history.expire.min-snapshots-to-keep": "3"}, None),
+        ((), {}, AGE, None),
+        ((3 * HOUR,), {}, AGE, None),  # the head stays
+        ((9 * MIN, MIN), {}, {"history.expire.max-snapshot-age-ms": "1"}, None),  # a commit under way may stand on it
+        ((11 * MIN, MIN), {}, {"history.expire.max-snapshot-age-ms": "1"}, NOW - 10 * MIN),
+        # The newest progress stays, of each sink, and with it all that came later.
+        ((4 * HOUR, 3 * HOUR, 2 * HOUR, MIN), {2: {"icetower.export.through": "7"}}, AGE, NOW - 3 * HOUR),
+        (
+            (4 * HOUR, 3 * HOUR, 2 * HOUR, MIN),
+            {1: {"icetower.export.through": "7"}, 3: {"icetower.export.through": "9"}},
+            AGE,
+            NOW - 2 * HOUR,
+        ),
+        (
+            (4 * HOUR, 3 * HOUR, 2 * HOUR, MIN),
+            {1: {"icetower.wal.table-uuid": "x"}, 3: {"icetower.wal.table-uuid": "y"}},
+            AGE,
+            None,
+        ),
+    ],
+)
+def test_snapshots_expire_where_it_is_asked_for_and_progress_stays(
+    ages_ms: tuple[int, ...], summaries: dict[int, dict[str, str]], properties: dict[str, str], expected: int | None
+) -> None:
+    assert expire_before_ms(table(*ages_ms, summaries=summaries, properties=properties), NOW) == expected
+
+
+def test_a_partition_is_busy_for_a_while_after_a_write_and_not_after_a_rewrite() -> None:
+    rewritten = {3: {"operation": "replace"}}
+    assert recent_snapshots(table(HOUR, 9 * MIN, MIN, summaries=rewritten), NOW) == [2]
+    asked = {"icetower.maintain.quiet-ms": str(MIN // 2)}
+    assert recent_snapshots(table(HOUR, 9 * MIN, MIN, summaries=rewritten, properties=asked), NOW) == []
