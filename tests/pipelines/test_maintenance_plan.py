@@ -40,9 +40,9 @@ def table(
         (Partition(("a",), small=5), {}, (COMPACT,)),
         (Partition(("a",), small=4), {}, ()),
         (Partition(("a",), small=5, busy=True), {}, ()),
-        (Partition(("a",), small=2), {"icetower.maintain.files-min": "2"}, (COMPACT,)),
-        (Partition(("a",), small=5), {"icetower.maintain.files-min": "many"}, (COMPACT,)),
-        (Partition(("a",), small=5), {"icetower.maintain.enabled": "False"}, ()),
+        (Partition(("a",), small=2), {"maintenance.files-min": "2"}, (COMPACT,)),
+        (Partition(("a",), small=5), {"maintenance.files-min": "many"}, (COMPACT,)),
+        (Partition(("a",), small=5), {"maintenance.enabled": "False"}, ()),
         (Partition(("a",), vectors=5), {}, (COMPACT,)),
         (Partition(("a",), small=4, vectors=4), {}, ()),
         (Partition(("a",), deletes=5), {}, (DELETES,)),
@@ -116,5 +116,5 @@ def test_snapshots_expire_where_it_is_asked_for_and_progress_stays(
 def test_a_partition_is_busy_for_a_while_after_a_write_and_not_after_a_rewrite() -> None:
     rewritten = {3: {"operation": "replace"}}
     assert recent_snapshots(table(HOUR, 9 * MIN, MIN, summaries=rewritten), NOW) == [2]
-    asked = {"icetower.maintain.quiet-ms": str(MIN // 2)}
+    asked = {"maintenance.quiet-ms": str(MIN // 2)}
     assert recent_snapshots(table(HOUR, 9 * MIN, MIN, summaries=rewritten, properties=asked), NOW) == []

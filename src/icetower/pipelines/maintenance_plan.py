@@ -20,11 +20,11 @@ from icetower.table.sinks import sinks_of
 
 Metadata = Mapping[str, Any]
 
-ENABLED = "icetower.maintain.enabled"
+ENABLED = "maintenance.enabled"
 """`false`: the table is left alone."""
-FILES_MIN = "icetower.maintain.files-min"
+FILES_MIN = "maintenance.files-min"
 """How many small data files, or files of deletes, make a partition due; Iceberg's own default."""
-QUIET_MS = "icetower.maintain.quiet-ms"
+QUIET_MS = "maintenance.quiet-ms"
 """A partition that was written to more recently is left alone."""
 MANIFESTS_MIN = "commit.manifest.min-count-to-merge"
 AGE_MAX_MS = "history.expire.max-snapshot-age-ms"
