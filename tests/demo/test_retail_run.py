@@ -6,14 +6,25 @@ import json
 import re
 import subprocess
 import sys
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
+from icetower.agent import Tower
+from icetower.demo import data
 from icetower.demo.retail import agents, inventory
-from icetower.demo.retail.run import MEDIATOR
+from icetower.demo.retail.hours import Hours, by_hour
+from icetower.demo.retail.reconcile import reconcile
+from icetower.demo.retail.run import MEDIATOR, Plan, World, create_tables, mediation, register
+from icetower.demo.serving import tower_process
+from icetower.pipelines.wal_mediator import mediate
+from icetower.spark import tower_session
 from tests.pages.page_blocks import blocks_of
+
+HOURS = 3
 
 
 @pytest.mark.sharp
@@ -45,3 +56,35 @@ def test_a_day_is_exact_whoever_is_killed(tmp_path: Path) -> None:
     assert set(query.split("SELECT ")[1].split("\n")[0].split(", ")) <= set(metrics.column_names)
     assert {*agents.NAMES, MEDIATOR} <= set(metrics["principal"].to_pylist())
     assert inventory.TABLE in metrics["table_name"].to_pylist()
+
+
+@pytest.mark.sharp
+@pytest.mark.spark
+def test_two_of_each_at_once_are_safe(tmp_path: Path) -> None:
+    """As after a scheduler took slow processes for dead ones: all agents and the mediator run twice."""
+    hours = by_hour(data.load_source(1))[:HOURS]
+    source = Hours(tmp_path / "hours")
+    for number, rows in enumerate(hours, 1):
+        source.publish(number, rows)
+    source.finish(HOURS)
+    with tower_process(tmp_path / "tower", {}) as serving, Tower(serving.uri, serving.token) as tower:
+        spark = tower_session("twice", tower, settings={"spark.sql.shuffle.partitions": "2"})
+        try:
+            create_tables(spark)
+            secrets = register(tower)
+            plan = Plan(days=1, hours_per_s=None, kills=0, seed=1)
+            worlds = [World(tmp_path / name, serving, secrets, plan, source) for name in ("one", "two")]
+            for world in worlds:
+                world.folder.mkdir()
+            with ThreadPoolExecutor(2) as threads:
+                list(threads.map(lambda world: world.run(HOURS, lambda done: None), worlds))
+            while mediate(spark, mediation()).status != "idle":
+                pass
+            verdicts = reconcile(spark, str(source.folder))
+        finally:
+            spark.stop()
+        outcomes = Counter((each["principal"], each["outcome"]) for each in tower.commits(limit=1000))
+    assert [(verdict.table, verdict.exact) for verdict in verdicts] == [(verdict.table, True) for verdict in verdicts]
+    assert [world.failures for world in worlds] == [0, 0]
+    assert {outcomes[name, "direct"] + outcomes[name, "rebased"] for name in agents.NAMES} == {HOURS}
+    assert sum(count for (_, outcome), count in outcomes.items() if outcome == "replayed"), "they never met"

@@ -39,12 +39,7 @@ def export(
 
     with connect(uri) as tower:
         tower.commits_after(0, 1)  # who may not read the log is told before Spark starts
-        source = Source(
-            tower.commits_after,
-            tower.contracts,
-            tower.contract_history,
-            lambda: {str(each["name"]): str(each["contract"]) for each in tower.principals()},
-        )
+        source = Source.of(tower)
         spark = job_session("icetower-export", uri, master, conf)
         try:
             with waiting("exporting"):

@@ -70,6 +70,16 @@ class Source:
     contract_history: Callable[[str], Sequence[Row]]
     bindings: Callable[[], Mapping[str, str]]
 
+    @staticmethod
+    def of(tower: Any) -> Source:
+        """What an administrator's `icetower.agent.Tower` gives."""
+        return Source(
+            tower.commits_after,
+            tower.contracts,
+            tower.contract_history,
+            lambda: {str(each["name"]): str(each["contract"]) for each in tower.principals()},
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Exported:

@@ -33,8 +33,10 @@ from icetower.pipelines.wal_mediator import Job, mediate
 from icetower.spark import tower_session
 
 MEDIATOR = "interactions-mediator"
-STARTS_MAX = 12
-"""Of the agents' process: a failure that is no planned death is tried again, and not for ever."""
+FAILURES_MAX = 12
+"""Of processes that end without being killed: they are started again, and not for ever."""
+STALLED_S = 900.0
+"""How long nobody has to finish an hour before the run is given up."""
 _LOOK_S = 0.2
 _STOP_S = 20.0
 
@@ -172,45 +174,60 @@ class World:
         """Run until the agents are done, and stop the mediator."""
         deaths = deaths_of(self.plan, hours)
         mediator_at = [(1 + number) * hours // (1 + self.plan.kills // 4) for number in range(self.plan.kills // 4)]
-        pause, starts = threading.Event(), 0
+        pause, clock = threading.Event(), SystemAmbient()
+        moved_s, seen = clock.monotonic_s(), dict[str, int]()
         mediating, working = self._mediator(), self._agents(deaths)
         try:
             while True:
                 notes = {name: read_lines(notes_in(self.folder, name)) for name in agents.NAMES}
                 done = {name: max((note["hour"] for note in its), default=0) for name, its in notes.items()}
                 progress(done)
+                if done != seen:
+                    moved_s, seen = clock.monotonic_s(), done
+                elif clock.monotonic_s() > moved_s + STALLED_S:
+                    raise IcetowerError(
+                        f"no agent finished an hour for {STALLED_S:.0f} s; {self.folder} has their logs"
+                    )
                 if mediator_at and min(done.values()) >= mediator_at[0] - 1 and self.events():
                     mediator_at.pop(0)
                     _end(mediating, hard=True)
                     self.killed.append("mediator")
-                if mediating.poll() is not None:
+                    mediating = self._mediator()
+                elif mediating.poll() is not None:
+                    self._failed("mediator")
                     mediating = self._mediator()
                 if (status := working.poll()) is not None:
                     if status == 0:
                         progress(dict.fromkeys(agents.NAMES, hours))
                         break
-                    starts += 1
-                    deaths = self._ended(status, starts, deaths)
+                    deaths = self._ended(deaths)
                     working = self._agents(deaths)
                 pause.wait(_LOOK_S)
         finally:
             for process in (working, mediating):
                 _end(process)
 
-    def _ended(self, status: int, starts: int, deaths: Sequence[Death]) -> list[Death]:
+    def _ended(self, deaths: Sequence[Death]) -> list[Death]:
         """The deaths that are left after the agents' process ended."""
         died = [Death(**each) for each in read_lines(deaths_in(self.folder))]
         new = [death for death in died if death in deaths]
         self.killed += (f"{death.agent} (hour {death.hour}, {death.stage})" for death in new)
-        self.failures += not new
-        if starts > STARTS_MAX + self.plan.kills:
-            log = self.folder / "agents.log"
-            tail = log.read_text(encoding="utf-8", errors="replace")[-2000:]
-            raise IcetowerError(f"the agents ended {starts} times, the last time with status {status}; {log}: {tail}")
+        if not new:
+            self._failed("agents")
         if not self.checkpoint_lost and any(death.agent == inventory.NAME for death in new):
             shutil.rmtree(checkpoint_of(self.folder), ignore_errors=True)
             self.checkpoint_lost = True
         return [death for death in deaths if death not in died]
+
+    def _failed(self, name: str) -> None:
+        """Count a process that ended by itself. Raises `IcetowerError` if there are too many."""
+        self.failures += 1
+        if self.failures > FAILURES_MAX:
+            log = self.folder / f"{name}.log"
+            tail = log.read_text(encoding="utf-8", errors="replace")[-2000:]
+            raise IcetowerError(
+                f"the processes of the run ended {self.failures} times by themselves; {log} ends:\n{tail}"
+            )
 
     def _agents(self, deaths: Sequence[Death]) -> subprocess.Popen[bytes]:
         secrets = {name: self.secrets[name] for name in agents.NAMES}
@@ -260,13 +277,7 @@ def _end(process: subprocess.Popen[bytes], *, hard: bool = False) -> None:
 
 def _figures(spark: Any, tower: Tower, folder: Path) -> tuple[AgentFigures, ...]:
     """What each agent did, by its notes and by the system tables, which are exported for it."""
-    source = Source(
-        tower.commits_after,
-        tower.contracts,
-        tower.contract_history,
-        lambda: {str(each["name"]): str(each["contract"]) for each in tower.principals()},
-    )
-    export(spark, "tower.system", source)
+    export(spark, "tower.system", Source.of(tower))
     counted = {
         row["principal"]: row
         for row in spark.sql(
