@@ -13,8 +13,9 @@ from icetower.cli.app import app
 from icetower.cli.contract_template import TemplateFields, template
 from icetower.contracts import review
 from icetower.contracts.findings import Finding, Severity, Written
-from icetower.contracts.model import Operation, Orchestration, Role
+from icetower.contracts.model import Operation, Role
 from icetower.contracts.overlaps import overlaps
+from icetower.contracts.patterns import Orchestration
 from icetower.contracts.regions import Region, Values
 from icetower.demo.plan import AGENTS, contract_text
 from icetower_simulator.planner import Plan, Workload, candidates, contracts, workload_from

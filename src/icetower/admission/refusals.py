@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 
 from icetower.contracts.check import Touch, Undecided, Violation
 from icetower.contracts.model import Operation
@@ -13,7 +14,10 @@ from icetower.registry.principals import Principal
 
 PARTITIONS = "contract.partitions"
 LOCATION = "contract.location"
-PATTERN = "contract.pattern"
+_NEXT_STEPS: Mapping[str, str] = {
+    "contract.pattern": "fix_request",  # through the log its rows come in: nobody has to change the contract for that
+    "contract.slot": "wait_until",
+}
 ALWAYS = frozenset({"contract.summary", LOCATION, "contract.manifest"})
 """Rules that hold in shadow mode, too: they keep the tower's own marks, and the files of others, from everybody.
 
@@ -85,6 +89,11 @@ def refusal(verdict: Violation | Undecided, principal: Principal, table: Identif
             layout=verdict.layout,
             wanted=verdict.wanted,
         )
-    # Through the log its rows come in: nobody has to change the contract for that.
-    next_step = "fix_request" if verdict.rule == PATTERN else None
-    return ContractViolation(message, rule=verdict.rule, partitions=verdict.partitions, next_step=next_step)
+    slot = verdict.slot if isinstance(verdict, Violation) else None
+    return ContractViolation(
+        message,
+        rule=verdict.rule,
+        partitions=verdict.partitions,
+        next_step=_NEXT_STEPS.get(verdict.rule),
+        wait_until_ms=None if slot is None else slot.starts_ms,
+    )

@@ -13,13 +13,18 @@ tower.append("sales.orders", [DataFile.of_parquet("orders.parquet")], key=new_ke
 
 from icetower.agent.appends import Appended, DataFile
 from icetower.agent.client import Tower
+from icetower.agent.deliveries import Delivery, Sent, Slot
 from icetower.agent.keys import having_read, keyed, new_key, reads
 from icetower.agent.recovery import Patience, carry_out, refusal_of
+from icetower.agent.slots import wait_for_slot
 
 __all__ = [
     "Appended",
     "DataFile",
+    "Delivery",
     "Patience",
+    "Sent",
+    "Slot",
     "Tower",
     "carry_out",
     "having_read",
@@ -27,4 +32,5 @@ __all__ = [
     "new_key",
     "reads",
     "refusal_of",
+    "wait_for_slot",
 ]

@@ -14,6 +14,7 @@ from icetower.agent.appends import Appended, Appender, DataFile
 from icetower.agent.causes import unreachable, without_password
 from icetower.agent.channel import Channel
 from icetower.agent.data_folders import DataFolders
+from icetower.agent.deliveries import Delivery, Slot
 from icetower.agent.failures import error_of
 
 TIMEOUT_S = 30.0
@@ -115,6 +116,31 @@ class Tower:
     def me(self) -> dict[str, Any]:
         """The token's principal, and the contract that binds it (`text`: YAML; None for administrators)."""
         return self._json("GET", "/me")
+
+    def delivery(self, table: str, operation: str = "append", *, least_s: float = 0.0) -> Delivery:
+        """How the caller's rows come into a table by an operation, as its contract says now: `icetower.agent.send`
+        goes by that.
+
+        Args:
+            table: ``namespace.table``.
+            operation: as contracts name it: ``append``, ``overwrite`` or ``delete``.
+            least_s: of the slot that goes on, so many seconds must be left; else it is the next one.
+        """
+        params = {"table": table, "operation": operation, "least_ms": str(round(least_s * 1000))}
+        return Delivery.of(self._json("GET", "/me/delivery", params=params))
+
+    def next_slot(self, table: str, operation: str = "append", *, least_s: float = 0.0) -> Slot:
+        """The caller's slot that goes on, or else its next one. Arguments as of `delivery`.
+
+        Raises:
+            UsageError: its contract has no slots for that.
+        """
+        found = self.delivery(table, operation, least_s=least_s)
+        if found.slot is None:
+            raise errors.UsageError(
+                f"contract {found.agent} has no slots for {operation} on {table}; its pattern is {found.pattern}"
+            )
+        return found.slot
 
     def contracts(self) -> list[dict[str, Any]]:
         """The newest version of every contract."""

@@ -17,16 +17,19 @@ from typing import Any
 from icetower.contracts.boxes import HIGHEST, LOWEST, Box, Cut, Spans, after, before, difference, intersection, span
 from icetower.contracts.model import Rule
 from icetower.contracts.owning import Prefix, source_of, width_of
-from icetower.contracts.regions import Extent, Range, Region
+from icetower.contracts.regions import NOW, Extent, Range, Region, is_clock
+from icetower.contracts.slots import Turn
 from icetower.contracts.terms import Layout, parse_term
 from icetower.contracts.values import Compiled, NotUnderstood, compile_extent, moment_of
-from icetower.contracts.wording import CALENDAR, OFFSET, spans_text
+from icetower.contracts.wording import CALENDAR, CYCLE, OFFSET, spans_text
 from icetower.errors import ValidationFailed
 from icetower.iceberg.partitions import PartitionField, PartitionSpec, result_of
 from icetower.iceberg.transforms import apply
 
 BUCKETS_MAX = 65_536
 """The most buckets to which two numbers of buckets are brought."""
+SLOTS_MAX = 1_500
+"""The most slots of one rule in the time after which all turns begin again, for turns to be compared."""
 _WHOLE = re.compile(r"-?\d+")
 _DATE = re.compile(r"\d{4}(-\d\d(-\d\d([T-]\d\d(:\d\d(:\d\d(\.\d+)?)?)?)?)?)?")
 
@@ -90,8 +93,9 @@ class Axes:
         self._now_ms = now_ms
         terms = [_term(name, some, layout, spec, as_text) for name, some in extents.items()]
         self._offsets = _only_relative(terms, extents) if now_ms is None else frozenset[str]()
+        self._cycles = _cycles(terms, extents)
         self._terms = {term.name: term for term in terms}
-        self._axes = _axes_of(terms, self._offsets)
+        self._axes = _axes_of(terms, self._offsets, self._cycles)
 
     def box(self, region: Region) -> Box | None:
         """The rows of a region; None where it holds none.
@@ -176,6 +180,13 @@ class Axes:
     # ---------------------------------------------------------------------------------------------------------- values
 
     def _spans(self, field: PartitionField, along: PartitionField, name: str, extent: Extent) -> Spans:
+        if isinstance(extent, Turn):
+            if not is_clock(name, extent):
+                compile_extent(field, extent, 0)  # whether it means anything
+            if name in self._cycles:
+                return _slots(extent, self._cycles[name], clock=is_clock(name, extent))
+            if self._now_ms is None:
+                raise NotUnderstood(f"some values of {name} come round with the clock, and others do not")
         if name in self._offsets:
             return _offsets(extent)
         if self._now_ms is None and any(moment_of(text, 0) is not None for text in _texts(extent)):
@@ -200,11 +211,16 @@ def rules_regions(rules: Iterable[Rule]) -> list[Region]:
 
 def is_relative(region: Region) -> bool:
     """Whether the region moves with the clock."""
-    return any(moment_of(text, 0) is not None for _, extent in region.fields for text in _texts(extent))
+    return any(
+        isinstance(extent, Turn) or any(moment_of(text, 0) is not None for text in _texts(extent))
+        for _, extent in region.fields
+    )
 
 
 def _domain(axis: Axis) -> Spans | None:
     """All values that there are along an axis; None where their number has no end."""
+    if axis.field.transform.startswith(CYCLE):
+        return span(before(0), before(width_of(axis.field)))
     if not axis.field.transform.startswith("bucket["):
         return None
     return Spans(((before(0), before(width_of(axis.field))),), null=True)
@@ -216,6 +232,8 @@ def _domain(axis: Axis) -> Spans | None:
 def _term(
     name: str, extents: Sequence[Extent], layout: Layout | None, spec: PartitionSpec | None, as_text: bool
 ) -> _Term:
+    if name == NOW and all(isinstance(extent, Turn) for extent in extents):
+        return _Term(name, _field(name, "identity", "the clock", "timestamptz"), "the clock")
     if layout is not None:
         field = layout.field(name, spec or PartitionSpec(-1, ()))
         return _Term(name, field, 0 if field is None else field.source_id)
@@ -226,6 +244,8 @@ def _term(
         kind = "timestamp" if term.transform in CALENDAR else "int"
         return _Term(name, _field(name, term.transform, column, kind), column)
     transform, kind = _guess(texts, as_text)
+    if all(isinstance(extent, Turn) for extent in extents):
+        transform, kind = "identity", "timestamp"
     if term is not None:
         # Of a transform that is named, only the type is guessed.
         return _Term(name, _field(name, term.transform, column, kind), column, guessed=kind == "long")
@@ -250,6 +270,8 @@ def _guess(texts: Sequence[str], as_text: bool) -> tuple[str, str]:
 
 
 def _texts(extent: Extent) -> list[str]:
+    if isinstance(extent, Turn):
+        return []
     given = (extent.start, extent.end) if isinstance(extent, Range) else extent.values
     return [text for text in given if text is not None]
 
@@ -263,6 +285,17 @@ def _only_relative(terms: Sequence[_Term], extents: Mapping[str, Sequence[Extent
         if len(units) == 1 and all(_moves(extents[term.name]) for term in group):
             found |= {term.name for term in group}
     return frozenset(found)
+
+
+def _cycles(terms: Sequence[_Term], extents: Mapping[str, Sequence[Extent]]) -> Mapping[str, int]:
+    """The names with turns alone, and after how many milliseconds all turns of their column begin again."""
+    found: dict[str, int] = {}
+    for group in _by_column(terms):
+        turns = [extent for term in group for extent in extents[term.name]]
+        periods = [extent.every_ms for extent in turns if isinstance(extent, Turn)]
+        if turns and len(periods) == len(turns) and math.lcm(*periods) // min(periods) <= SLOTS_MAX:
+            found |= {term.name: math.lcm(*periods) for term in group}
+    return found
 
 
 def _by_column(terms: Iterable[_Term]) -> list[list[_Term]]:
@@ -283,14 +316,18 @@ def _moves(extents: Sequence[Extent]) -> bool:
     )
 
 
-def _axes_of(terms: Iterable[_Term], offsets: frozenset[str]) -> Mapping[str, Axis]:
+def _axes_of(terms: Iterable[_Term], offsets: frozenset[str], cycles: Mapping[str, int]) -> Mapping[str, Axis]:
     """Name → its axis. Terms of one column share one, as far as they can."""
     found: dict[str, Axis] = {}
     for group in _by_column(terms):
         fields = [term.field for term in group if term.field is not None]
         shared = _shared(fields)
         for term, field in zip(group, fields, strict=True):
-            along = replace(shared or field, transform=OFFSET) if term.name in offsets else shared or field
+            along = shared or field
+            if term.name in offsets:
+                along = replace(along, transform=OFFSET)
+            elif term.name in cycles:
+                along = replace(fields[0], transform=f"{CYCLE}{cycles[term.name]}]")
             found[term.name] = Axis(along, term.column, term.known, any(each.guessed for each in group))
     return found
 
@@ -422,3 +459,14 @@ def _offsets(extent: Extent) -> Spans:
     assert isinstance(extent, Range)
     start, end = (None if text is None else moment_of(text, 0) for text in (extent.start, extent.end))
     return span(_cut(start, LOWEST), _cut(end, HIGHEST))
+
+
+def _slots(turn: Turn, period_ms: int, *, clock: bool) -> Spans:
+    """The slots of a turn within a time after which all turns begin again. What is written by the clock alone, and not
+    by a column, is the agent's in its time of grace, too."""
+    length_ms = turn.length_ms + (turn.grace_ms if clock else 0)
+    starts = range(turn.start_ms, period_ms, turn.every_ms)
+    pieces = [(start, min(start + length_ms, period_ms)) for start in starts]
+    if starts[-1] + length_ms > period_ms:
+        pieces.append((0, starts[-1] + length_ms - period_ms))
+    return Spans(tuple((before(start), before(end)) for start, end in sorted(pieces)))

@@ -10,8 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from icetower.contracts.model import FILE_OPERATIONS, Contract, Isolation, Operation, Orchestration, Role
+from icetower.contracts.deliveries import Slot, has_slots, moment_text, next_slot, through_of, without_slots
+from icetower.contracts.model import FILE_OPERATIONS, Contract, Isolation, Operation, Role, Rule
 from icetower.contracts.owning import Ownership
+from icetower.contracts.patterns import THROUGH, Orchestration
 from icetower.contracts.terms import NO_LAYOUT, Layout
 from icetower.contracts.values import Membership
 from icetower.iceberg.partitions import PartitionSpec, partition_name
@@ -19,11 +21,6 @@ from icetower.protocol.names import Identifier
 
 NAMED_IN_MESSAGE = 5
 NAMED_IN_LIST = 100
-THROUGH: Mapping[Orchestration, str] = {
-    Orchestration.MEDIATOR: "write-ahead log",
-    Orchestration.COLLECTOR: "delta table",
-}
-"""Patterns under which an agent commits to another table, from which a job takes its rows → the kind of that table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +51,7 @@ class Violation:
         partitions: by their human names.
         outside: what is touched and not owned; `layout` is the table's.
         wanted: the operations that it would have to own them for.
+        slot: where they lie outside of its slot alone, the one that goes on or comes next.
     """
 
     rule: str
@@ -62,6 +60,7 @@ class Violation:
     outside: tuple[Touch, ...] = ()
     layout: Layout = NO_LAYOUT
     wanted: tuple[Operation, ...] = ()
+    slot: Slot | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,25 +115,23 @@ def check(
                 "contract.pattern",
                 (),
                 f"contract {contract.name} lets its rows into {table} through the {THROUGH[pattern]} alone "
-                f"(pattern: {pattern}); append them to the {_other_table(contract, table, pattern)}",
+                f"(pattern: {pattern}); append them to the {_other_table(contract, table, granting)}",
             )
         granting = direct
     if any(rule.whole for rule in granting) or not touches:
         return Clear()
-    return _partitions(contract, table, Ownership(granting, layout, now_ms), touches, wanted, layout)
+    verdict = _partitions(contract, table, Ownership(granting, layout, now_ms), touches, wanted, layout)
+    if isinstance(verdict, Violation) and (slot := _missed(granting, verdict.outside, layout, now_ms)) is not None:
+        return _out_of_slot(contract, table, verdict, slot, now_ms)
+    return verdict
 
 
-def _other_table(contract: Contract, table: Identifier, pattern: Orchestration) -> str:
-    """The table that the rows of a pattern go to: the only other one that the contract may append to, or its kind."""
-    found = {
-        str(rule.pattern)
-        for rule in contract.tables
-        if rule.orchestration not in THROUGH
-        and rule.grants(Operation.APPEND)
-        and rule.pattern.namespace == table.namespace
-    }
+def _other_table(contract: Contract, table: Identifier, rules: Sequence[Rule]) -> str:
+    """The table that the rows of a pattern go to, as far as it is known."""
+    pattern = rules[0].orchestration
     kind = "log" if pattern is Orchestration.MEDIATOR else THROUGH[pattern]
-    return f"{kind} {found.pop()}" if len(found) == 1 else kind
+    through = through_of(contract, table, rules)
+    return kind if through is None else f"{kind} {through}"
 
 
 def _partitions(
@@ -173,6 +170,29 @@ def _partitions(
             f"{unknown[named[0]]}",
         )
     return Clear()
+
+
+def _missed(rules: Sequence[Rule], outside: Sequence[Touch], layout: Layout, now_ms: int) -> Slot | None:
+    """The slot that goes on or comes next, where at another time all of this would have been owned."""
+    slotted = [rule for rule in rules if has_slots(rule)]
+    ownership = Ownership([without_slots(rule) for rule in slotted], layout, now_ms)
+    if not slotted or any(ownership.of(each.spec, each.partition) is not Membership.INSIDE for each in outside):
+        return None
+    return next_slot(slotted, now_ms)
+
+
+def _out_of_slot(contract: Contract, table: Identifier, verdict: Violation, slot: Slot, now_ms: int) -> Violation:
+    when = "now" if slot.starts_ms <= now_ms else "next"
+    what = " and ".join(verdict.wanted) or "write"
+    named = _list([name for name in verdict.partitions if name])
+    return Violation(
+        "contract.slot",
+        verdict.partitions,
+        f"contract {contract.name} may {what} in its slot alone, and {named or 'this'} is outside of it: it is "
+        f"{moment_text(now_ms)} UTC by the tower's clock, and its slot {when} is {slot}. Write "
+        "the rows anew in that slot",
+        slot=slot,
+    )
 
 
 def reads_only_owned(contract: Contract, table: Identifier, operations: frozenset[Operation]) -> bool:

@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from icetower.contracts.check import THROUGH
 from icetower.contracts.model import FILE_OPERATIONS, NAME, Contract, Operation, Quota, Rule
+from icetower.contracts.patterns import THROUGH
 from icetower.contracts.regions import Pattern
 from icetower.errors import BadRequest
 from icetower.protocol.names import Namespace

@@ -35,8 +35,10 @@ from icetower.contracts.fields import (
     switch,
     text_like,
 )
+from icetower.contracts.patterns import STRICTER, THROUGH, Orchestration, all_move
 from icetower.contracts.reading import duration_text, size_text
-from icetower.contracts.regions import EVERY_PARTITION, NOW, OWNED_ROWS, ROWS, TABLES, Pattern, Range, Region
+from icetower.contracts.regions import EVERY_PARTITION, OWNED_ROWS, ROWS, TABLES, Pattern, Region
+from icetower.contracts.slots import Turn
 from icetower.counting import counted, series
 from icetower.protocol.names import Identifier
 
@@ -90,21 +92,6 @@ class Isolation(StrEnum):
     SERIALIZABLE = "serializable"
 
 
-class Orchestration(StrEnum):
-    """How an agent's rows come into a table (the guide, "Orchestration Patterns").
-
-    direct      it commits to the table itself
-    mediator    through the table's write-ahead log only; its own commits to the table are refused
-    collector   likewise, through the table's delta table
-    scheduler   it commits itself, into slots: every region that it owns moves with the clock
-    """
-
-    DIRECT = "direct"
-    MEDIATOR = "mediator"
-    COLLECTOR = "collector"
-    SCHEDULER = "scheduler"
-
-
 class Role(StrEnum):
     """What a contract's holder is to the tables, for reviews and for people; what is granted stays as it is written.
 
@@ -135,17 +122,20 @@ def _level(values: Sequence[Isolation | None]) -> Isolation | None:
     return Isolation.SNAPSHOT if set(values) == {Isolation.SNAPSHOT} else None
 
 
+def _one(values: Sequence[Pattern | None]) -> Pattern | None:
+    return next((value for value in values if value is not None), None)
+
+
 def _level_changed(was: Isolation | None, now: Isolation | None) -> str:
     if now is None:
         return f"is held to {was} isolation on {{}} no more"
     return f"is held to {now} isolation on {{}}{f', before: {was}' if was else ''}"
 
 
-_STRICTER = (Orchestration.DIRECT, Orchestration.SCHEDULER, Orchestration.MEDIATOR, Orchestration.COLLECTOR)
 _REGIONS_HINT = """\
 all
 partitions: # regions, which add up; within one, all lines hold at once
-  - day(ts): {from: 2026-01-01, to: 2027-01-01} # half open; or relative to the clock: {from: now, to: now+2d}
+  - day(ts): {from: 2026-01-01, to: 2027-01-01} # half open; or by the clock: {from: now, to: now+2d}
     bucket(16, id): [0, 1, 2, 3]"""
 
 
@@ -246,8 +236,15 @@ class Rule(Part):
         name="pattern",
         saying=Saying(
             lambda was, now: f"writes to {{}} by the pattern {now}, before: {was}",
-            together=lambda values: max(values, key=_STRICTER.index, default=Orchestration.DIRECT),
+            together=lambda values: max(values, key=STRICTER.index, default=Orchestration.DIRECT),
         ),
+    )
+    through: Pattern | None = said(
+        TABLES,
+        "The write-ahead log or the delta table by which its rows come in; without it the only other table of the "
+        "namespace that it may append to.",
+        default=None,
+        saying=Saying(lambda _, now: f"sends its rows of {{}} to {now or 'its log or delta table'}", together=_one),
     )
     own_location: bool = said(
         switch((OWN, TABLE), on=OWN),
@@ -275,21 +272,16 @@ class Rule(Part):
     def problem(self) -> tuple[str, str] | None:
         if self.excluded and self.partitions == ():
             return "except", "takes partitions away where none are given; add 'partitions'"
-        if self.orchestration is Orchestration.SCHEDULER and not self._moves():
+        if any(isinstance(extent, Turn) for region in self.excluded for _, extent in region.fields):
+            return "except", "takes away a slot that comes round; leave it out of 'partitions' instead"
+        if self.orchestration is Orchestration.SCHEDULER and not all_move(self.partitions):
             return "pattern", (
-                "is scheduler, by slots: each needs a range that ends relative to now, such as {from: now, to: now+2h}"
+                "is scheduler, by slots: each region needs a slot such as {every: 2m, from: 0s, to: 1m}, or a range "
+                "that ends relative to now, such as {from: now, to: now+2h}"
             )
+        if self.through is not None and self.orchestration not in THROUGH:
+            return "through", "names a table for rows that come in by a log or a delta table; add 'pattern'"
         return None
-
-    def _moves(self) -> bool:
-        """Whether every region is bounded, on both sides, by the clock."""
-        return bool(self.partitions) and all(
-            any(
-                isinstance(e, Range) and all((side or "").startswith(NOW) for side in (e.start, e.end))
-                for _, e in r.fields
-            )
-            for r in self.partitions or ()
-        )
 
     @property
     def whole(self) -> bool:

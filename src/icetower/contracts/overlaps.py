@@ -15,6 +15,7 @@ from icetower.contracts.axes import Axes, is_relative, rules_regions
 from icetower.contracts.boxes import TooMany, difference, intersection, merged
 from icetower.contracts.model import FILE_OPERATIONS, Contract, Operation, Rule
 from icetower.contracts.regions import Extent, Pattern, Range, Region
+from icetower.contracts.slots import Turn
 from icetower.contracts.terms import Layout, parse_term
 from icetower.contracts.values import NotUnderstood, compile_extent, moment_of
 from icetower.contracts.wording import CALENDAR, UNIT_MS
@@ -194,8 +195,11 @@ def _moments(
     moments = {now_ms}
     offsets: set[tuple[int, str]] = set()
     fixed: set[int] = set()
+    turns: set[Turn] = set()
     for region in regions:
         for name, extent in region.fields:
+            if isinstance(extent, Turn):
+                turns.add(extent)
             unit = _unit(name, layout, spec)
             for text in _bounds(extent):
                 moment_ms = moment_of(text, 0)
@@ -211,6 +215,10 @@ def _moments(
         for at_ms in fixed:
             step_ms = UNIT_MS[unit]
             moments |= {at_ms - offset_ms + delta for delta in (-step_ms - 1, -step_ms, -1, 0, step_ms)}
+    # A slot has all of its rows at any time of it. Those are asked about that lie at a fixed bound, or come next.
+    for turn in turns:
+        ends = (at_ms + delta for at_ms in fixed for delta in (-turn.every_ms, -1, 0, turn.every_ms))
+        moments |= {turn.slot(at_ms)[0] for at_ms in (now_ms, *ends)}
     return sorted(moment for moment in moments if moment >= now_ms)[:MOMENTS_MAX]
 
 
@@ -226,6 +234,8 @@ def _unit(name: str, layout: Layout | None, spec: PartitionSpec | None) -> str:
 
 
 def _bounds(extent: Extent) -> Sequence[str]:
+    if isinstance(extent, Turn):
+        return ()
     given = (extent.start, extent.end) if isinstance(extent, Range) else extent.values
     return [text for text in given if text is not None]
 

@@ -24,7 +24,8 @@ from functools import lru_cache
 from typing import Any
 
 from icetower.contracts.model import Rule
-from icetower.contracts.regions import Extent, Region, with_joined
+from icetower.contracts.regions import Extent, Region, is_clock, with_joined
+from icetower.contracts.slots import Turn
 from icetower.contracts.terms import Layout
 from icetower.contracts.values import Compiled, Membership, NotUnderstood, compile_extent, depends_on_now, grain_ms
 from icetower.errors import ValidationFailed
@@ -106,6 +107,9 @@ def _compiled(rule: Rule, layout: Layout, spec: PartitionSpec) -> Judge:
 def _region(region: Region, layout: Layout, spec: PartitionSpec) -> Judge:
     judges: list[Judge] = []
     for name, extent in region.fields:
+        if isinstance(extent, Turn) and is_clock(name, extent):
+            judges.append(_while(extent))
+            continue
         try:
             field = layout.field(name, spec)
             if field is None:
@@ -114,6 +118,11 @@ def _region(region: Region, layout: Layout, spec: PartitionSpec) -> Judge:
         except NotUnderstood as problem:
             judges.append(_unknown(str(problem)))
     return judges[0] if len(judges) == 1 else lambda partition, asked: _all(judges, partition, asked)
+
+
+def _while(turn: Turn) -> Judge:
+    """Everything, while the turn is on."""
+    return lambda _, asked: OUTSIDE if turn.held(asked.now_ms) is None else INSIDE
 
 
 def _unknown(reason: str) -> Judge:
@@ -137,7 +146,7 @@ def _term(wanted: PartitionField, extent: Extent, spec: PartitionSpec) -> Judge:
             f"partition spec {spec.spec_id} of these files has no field of the column {wanted.source_name} for "
             f"{wanted.name!r}, so they may hold any value of it"
         )
-    moves, grain = depends_on_now(extent), grain_ms(wanted)
+    moves, grain = depends_on_now(extent), grain_ms(wanted, extent)
     unsure = (
         f"{wanted.name!r} is {wanted.transform} of {wanted.source_name}, and partition spec {spec.spec_id} of "
         f"these files has {', '.join(field.transform for _, field in telling)} of it"

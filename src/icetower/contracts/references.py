@@ -16,7 +16,7 @@ from icetower.contracts.findings import Finding, Place, Severity, Written
 from icetower.contracts.model import Operation, Rule
 from icetower.contracts.overlaps import common_tables, overlaps, written
 from icetower.contracts.owning import Ownership
-from icetower.contracts.regions import Extent, Pattern, Region
+from icetower.contracts.regions import Extent, Pattern, Region, is_clock
 from icetower.contracts.review import of_gaps, of_overlap, owns, pairs, why_short
 from icetower.contracts.terms import Layout
 from icetower.contracts.values import Membership, NotUnderstood, compile_extent
@@ -72,7 +72,8 @@ def references(it: Written, table: Found, *, now_ms: int) -> Iterator[Finding]:
 
 
 def _entry(it: Written, table: Found, rule: Rule, place: str, now_ms: int) -> Iterator[Finding]:
-    if written(rule) and not rule.whole and not table.spec.fields:
+    by_clock = rule.partitions and all(is_clock(*line) for region in rule.partitions for line in region.fields)
+    if written(rule) and not rule.whole and not by_clock and not table.spec.fields:
         yield it.found(
             Severity.WARNING,
             "reference.spec",
@@ -89,6 +90,8 @@ def _entry(it: Written, table: Found, rule: Rule, place: str, now_ms: int) -> It
 def _region(it: Written, table: Found, region: Region, at: str, now_ms: int) -> Iterator[Finding]:
     for name, extent in region.fields:
         place = f"{at}.{name}"
+        if is_clock(name, extent):
+            continue
         field = table.layout.field(name, table.spec)
         if field is None:
             yield it.found(Severity.ERROR, "reference.name", _no_such_name(name, table), place)

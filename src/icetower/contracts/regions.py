@@ -12,6 +12,7 @@ from typing import Any
 
 from icetower.contracts.fields import JSON, Kind, listed, object_schema
 from icetower.contracts.reading import Reader
+from icetower.contracts.slots import EVERY, TURN_SCHEMA, Turn, read_turn, turn_json
 from icetower.contracts.terms import parse_term
 from icetower.protocol.names import Identifier, Namespace
 
@@ -73,17 +74,23 @@ class Values:
     values: tuple[str | None, ...]
 
 
-Extent = Range | Values
+Extent = Range | Values | Turn
 
 
 @dataclass(frozen=True, slots=True)
 class Region:
     """Rows for which every term lies within its extent; a term that is not named may have any value.
 
-    A term is the name of a partition field, or a transform of a column: ``day(ts)``, ``bucket(16, product_id)``.
+    A term is the name of a partition field, or a transform of a column: ``day(ts)``, ``bucket(16, product_id)``. With a
+    `Turn` it may be ``now``, the clock itself: then the agent owns the rows while its turn is on, and none else.
     """
 
     fields: tuple[tuple[str, Extent], ...]
+
+
+def is_clock(name: str, extent: Extent) -> bool:
+    """Whether a line of a region speaks of the clock, and of no column."""
+    return name == NOW and isinstance(extent, Turn)
 
 
 def with_joined(regions: tuple[Region, ...]) -> tuple[Region, ...]:
@@ -157,6 +164,8 @@ def _read_region(reader: Reader) -> Region:
 
 def _extent(reader: Reader) -> Extent:
     if reader.is_mapping():
+        if EVERY in reader.open_fields():
+            return read_turn(reader)
         bounds = reader.fields(required=(), optional=("from", "to"))
         if not bounds:
             raise reader.wrong("is an empty range; give 'from', 'to' or both")
@@ -185,6 +194,8 @@ def _plainly_empty(start: str, end: str) -> bool:
 def _extent_json(extent: Extent) -> Any:
     if isinstance(extent, Values):
         return list(extent.values)
+    if isinstance(extent, Turn):
+        return turn_json(extent)
     return {side: text for side, text in (("from", extent.start), ("to", extent.end)) if text is not None}
 
 
@@ -225,8 +236,9 @@ ROWS = listed(
             "minProperties": 1,
             "propertyNames": {"minLength": 1, "pattern": _terms(), "not": {"const": "<<"}},
             "additionalProperties": {
-                "description": "A value, a list of values, or a range {from: …, to: …}.",
-                "anyOf": [_VALUE, {"type": "array", "minItems": 1, "items": _VALUE}, _RANGE],
+                "description": "A value, a list of values, a range {from: …, to: …}, or a slot {every: …, from: …, "
+                "to: …}.",
+                "anyOf": [_VALUE, {"type": "array", "minItems": 1, "items": _VALUE}, _RANGE, TURN_SCHEMA],
             },
         },
         lambda region: {name: _extent_json(extent) for name, extent in region.fields},

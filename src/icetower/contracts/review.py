@@ -12,7 +12,6 @@ from collections.abc import Collection, Iterator, Sequence
 
 from icetower.contracts.axes import Axes, is_relative, rules_regions
 from icetower.contracts.boxes import TooMany
-from icetower.contracts.check import THROUGH
 from icetower.contracts.findings import Finding, Severity, Written
 from icetower.contracts.gaps import gaps
 from icetower.contracts.grants import role_name
@@ -27,6 +26,7 @@ from icetower.contracts.model import (
     Rule,
 )
 from icetower.contracts.overlaps import Overlap, common_tables, overlaps, written
+from icetower.contracts.patterns import THROUGH
 from icetower.contracts.reading import duration_text
 from icetower.contracts.regions import Extent, Pattern, Range
 from icetower.contracts.terms import Layout, parse_term
@@ -199,19 +199,22 @@ def _entry(it: Written, rule: Rule, place: str) -> Iterator[Finding]:
             "they declare what they have read (icetower.agent.reads). Leave 'blind_appends' out if this agent upserts",
             f"{place}.blind_appends",
         )
-    if (kind := THROUGH.get(rule.orchestration)) and not _has_log(it.contract, rule.pattern):
+    if (kind := THROUGH.get(rule.orchestration)) and not _has_log(it.contract, rule):
         yield it.found(
             Severity.WARNING,
             f"pattern.{rule.orchestration}",
-            f"rows come into {rule.pattern} through a {kind} only, and there is no other table that it may append to; "
-            f"add the {kind.removeprefix('write-ahead ')} to 'tables'",
+            f"rows come into {rule.pattern} through a {kind} only, and there is no {rule.through or 'other table'} "
+            f"that it may append to; add the {kind.removeprefix('write-ahead ')} to 'tables'",
             f"{place}.pattern",
         )
 
 
-def _has_log(contract: Contract, target: Pattern) -> bool:
+def _has_log(contract: Contract, target: Rule) -> bool:
     return any(
-        rule.pattern != target and rule.orchestration not in THROUGH and Operation.APPEND in written(rule)
+        rule.pattern != target.pattern
+        and target.through in (None, rule.pattern)
+        and rule.orchestration not in THROUGH
+        and Operation.APPEND in written(rule)
         for rule in contract.tables
     )
 

@@ -10,8 +10,10 @@ from __future__ import annotations
 import json
 
 from icetower.contracts.fields import JSON, schema_of
-from icetower.contracts.model import VERSION, Contract, Orchestration
+from icetower.contracts.model import VERSION, Contract
+from icetower.contracts.patterns import THROUGH, Orchestration
 from icetower.contracts.regions import NOW
+from icetower.contracts.slots import EVERY
 
 DRAFT = "http://json-schema.org/draft-07/schema#"
 FILE_NAME = "contract.schema.json"
@@ -32,6 +34,7 @@ def document_schema() -> JSON:
     schema["properties"]["tables"]["items"]["allOf"] = [
         _when({"except": {"type": "array", "minItems": 1}}, {"partitions": {"not": {"maxItems": 0}}}),
         _when({"pattern": {"const": Orchestration.SCHEDULER.value}}, {"partitions": _slots()}),
+        _when({"through": {}}, {"pattern": {"enum": [pattern.value for pattern in THROUGH]}}),
     ]
     return {
         "$schema": DRAFT,
@@ -52,7 +55,8 @@ def _when(said: JSON, then: JSON) -> JSON:
 def _slots() -> JSON:
     """Regions each of which has a range that moves with the clock on both sides."""
     moving = {"type": "string", "pattern": f"^{NOW}"}
-    slot = {"type": "object", "required": ["from", "to"], "properties": {"from": moving, "to": moving}}
+    moved = {"required": ["from", "to"], "properties": {"from": moving, "to": moving}}
+    slot = {"type": "object", "anyOf": [moved, {"required": [EVERY]}]}
     # That one of the values is a slot: not all of them are none.
     region = {"not": {"additionalProperties": {"not": slot}}}
     return {"type": "array", "minItems": 1, "items": region}

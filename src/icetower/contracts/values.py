@@ -16,6 +16,7 @@ from enum import Enum
 from typing import Any
 
 from icetower.contracts.regions import NOW, Extent, Values
+from icetower.contracts.slots import Turn
 from icetower.iceberg.partitions import PartitionField
 
 _EPOCH_DAY = dt.date(1970, 1, 1).toordinal()
@@ -96,12 +97,27 @@ def _outside_if(apart: bool) -> Membership:
 
 def compile_extent(field: PartitionField, extent: Extent, now_ms: int) -> Compiled:
     """What `extent` means for `field` at `now_ms` (milliseconds since 1970). Raises `NotUnderstood`."""
+    if isinstance(extent, Turn):
+        return _of_turn(field, extent, now_ms)
     if isinstance(extent, Values):
         parse = _parser(field, now_ms, exact=True)
         return Compiled(frozenset(None if text is None else _read(parse, text, field) for text in extent.values))
     parse = _parser(field, now_ms, exact=False)
     start, end = (None if text is None else _read(parse, text, field) for text in (extent.start, extent.end))
     return Compiled(None, start, end)
+
+
+def _of_turn(field: PartitionField, turn: Turn, now_ms: int) -> Compiled:
+    unit = "day" if field.transform == "identity" and field.source_type == "date" else field.transform
+    unit_ms = {"hour": 3_600_000, "day": 86_400_000}.get(unit, 1)
+    held = turn.held(now_ms)
+    first, end = (_at(field, moment_ms, "a slot") for moment_ms in held or turn.slot(now_ms))
+    if unit in ("month", "year") or any(ms % unit_ms for ms in (turn.every_ms, turn.start_ms, turn.end_ms)):
+        raise NotUnderstood(
+            f"a slot {turn} is not of whole {unit}s, as {field.name} ({field.transform}) counts; slots that are "
+            "shorter need a column of times that the table is partitioned by as it is"
+        )
+    return Compiled(frozenset()) if held is None else Compiled(None, first, end)
 
 
 def _read(parse: Callable[[str], Any], text: str, field: PartitionField) -> Any:
@@ -144,12 +160,16 @@ def moment_of(text: str, now_ms: int) -> int | None:
 
 def depends_on_now(extent: Extent) -> bool:
     """Whether an extent is another at another time."""
+    if isinstance(extent, Turn):
+        return True
     texts = extent.values if isinstance(extent, Values) else (extent.start, extent.end)
     return any(text is not None and _NOW.fullmatch(text) is not None for text in texts)
 
 
-def grain_ms(field: PartitionField) -> int:
+def grain_ms(field: PartitionField, extent: Extent) -> int:
     """For so many milliseconds, from a multiple of them on, an extent relative to now means the same for `field`."""
+    if isinstance(extent, Turn):
+        return 1
     return 60_000 if field.transform in _CALENDAR or field.source_type == "date" else 1
 
 

@@ -9,6 +9,7 @@ from icetower.contracts.boxes import Cut, Spans
 from icetower.contracts.model import IMPLIED, Operation
 from icetower.contracts.reading import duration_text
 from icetower.contracts.regions import Extent, Region, Values
+from icetower.contracts.slots import Turn, span_text
 from icetower.counting import series
 from icetower.iceberg.partitions import PartitionField, human_value
 
@@ -19,6 +20,8 @@ LISTED_MAX = 8
 """Values that are listed one by one."""
 OFFSET = "offset"
 """The transform of a field whose values are milliseconds from now on."""
+CYCLE = "cycle["
+"""With a number and ``]``, the transform of a field whose values are milliseconds of a time that comes round."""
 
 
 def operations_text(operations: Iterable[Operation]) -> str:
@@ -36,7 +39,7 @@ def region_text(region: Region) -> str:
 def _extent_text(extent: Extent) -> str:
     if isinstance(extent, Values):
         return series(["null" if text is None else text for text in extent.values], "or")
-    return _range_text(extent.start, extent.end)
+    return str(extent) if isinstance(extent, Turn) else _range_text(extent.start, extent.end)
 
 
 def _range_text(start: str | None, end: str | None) -> str:
@@ -54,6 +57,8 @@ def spans_text(field: PartitionField, spans: Spans) -> str:
     texts = _numbers(pieces) if field.transform.startswith("bucket[") else [_piece(field, *piece) for piece in pieces]
     if len(texts) > LISTED_MAX:
         texts = [*texts[: LISTED_MAX - 1], f"{len(texts) - LISTED_MAX + 1} more"]
+    if field.transform.startswith(CYCLE):
+        return f"{series(texts, 'or')} of every {span_text(int(field.transform[len(CYCLE) : -1]))}"
     return series([*texts, *(["null"] if spans.null else [])], "or")
 
 
@@ -87,7 +92,8 @@ def _is_one(field: PartitionField, start: Cut, end: Cut) -> bool:
     """Whether a piece is one value."""
     if start[1] == end[1]:
         return True
-    return _is_counted((start, end)) and field.transform != OFFSET and end[1] - start[1] == 1
+    measured = field.transform == OFFSET or field.transform.startswith(CYCLE)
+    return _is_counted((start, end)) and not measured and end[1] - start[1] == 1
 
 
 def _cut_text(field: PartitionField, cut: Cut) -> str:
@@ -103,6 +109,8 @@ def value_text(field: PartitionField, raw: Any) -> str:
 
 
 def _value_text(field: PartitionField, raw: Any) -> str:
+    if field.transform.startswith(CYCLE):
+        return span_text(raw)
     if field.transform == OFFSET:
         return "now" + (f"{'-' if raw < 0 else '+'}{duration_text(abs(raw) / 1000)}" if raw else "")
     if isinstance(raw, bytes) and field.source_type != "uuid":

@@ -25,6 +25,7 @@ from icetower.files.changes import Manifests
 from icetower.files.deletes import Contents, Vectors
 from icetower.files.footers import Footers
 from icetower.gateway.control import ADMIN_SECRET_FILE, ControlRoutes
+from icetower.gateway.deliveries import DeliveryRoutes
 from icetower.gateway.escalations import EscalationRoutes
 from icetower.gateway.http import Front
 from icetower.gateway.iceberg import CatalogRoutes
@@ -134,6 +135,7 @@ class Tower:
                 self.settings.server,
                 self.data,
             ),
+            DeliveryRoutes(front, lake.heads, front.ambient),
             EscalationRoutes(front, records.escalations),
             ShadowRoutes(front, records.registry, records.journal),
         )

@@ -19,6 +19,7 @@ frame.writeTo("tower.sales.orders").options(**options(keyed(key, blind=True))).a
 
 from icetower.spark.declarations import declaring, last_number, numbered, options
 from icetower.spark.recovery import carry_out, refusal_of
+from icetower.spark.sending import next_slot, send
 from icetower.spark.sessions import add_tower, tower_session
 
 __all__ = [
@@ -26,8 +27,10 @@ __all__ = [
     "carry_out",
     "declaring",
     "last_number",
+    "next_slot",
     "numbered",
     "options",
     "refusal_of",
+    "send",
     "tower_session",
 ]

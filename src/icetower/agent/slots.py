@@ -1,0 +1,48 @@
+"""Waiting for an agent's slot, by the tower's clock."""
+
+from __future__ import annotations
+
+from icetower.agent.client import Tower
+from icetower.agent.deliveries import Delivery, Slot
+from icetower.agent.recovery import Patience
+from icetower.errors import ContractViolation, UsageError
+
+
+def wait_for_slot(
+    tower: Tower, table: str, operation: str = "append", *, least_s: float = 0.0, patience: Patience | None = None
+) -> Slot:
+    """Wait until the caller's slot goes on, and return it: its `value` is what to write into its `column`.
+
+    Times are the tower's, so that the agent's own clock may be wrong. A commit that comes when the slot and its grace
+    have ended is refused (``contract.slot``): then wait for the next one, and write the rows anew.
+
+    Args:
+        operation, least_s: as of `Tower.delivery`.
+        patience: how long to wait at most, and how.
+
+    Raises:
+        ContractViolation: the slot does not come within the patience.
+        UsageError: the contract has no slots for that.
+    """
+    slot = in_time(tower, table, operation, least_s, patience or Patience()).slot
+    if slot is None:
+        raise UsageError(f"the contract has no slots for {operation} on {table}; any time is right")
+    return slot
+
+
+def in_time(tower: Tower, table: str, operation: str, least_s: float, patience: Patience) -> Delivery:
+    """The delivery of an operation once its rows may be written. Arguments and errors as of `wait_for_slot`."""
+    until_s = patience.ambient.monotonic_s() + patience.total_s
+    while True:
+        found = tower.delivery(table, operation, least_s=least_s)
+        if found.slot is None or found.slot.starts_in_s <= 0:
+            return found
+        if patience.ambient.monotonic_s() + found.slot.starts_in_s > until_s:
+            raise ContractViolation(
+                f"the next slot of {found.agent} for {operation} on {table} begins in {found.slot.starts_in_s:.0f} s, "
+                f"and the patience is {patience.total_s:.0f} s",
+                rule="contract.slot",
+                next_step="wait_until",
+                wait_until_ms=found.slot.starts_ms,
+            )
+        patience.pause(found.slot.starts_in_s)

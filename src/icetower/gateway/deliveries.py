@@ -1,0 +1,107 @@
+"""`GET /icetower/v1/me/delivery`: how the caller's rows come into a table, which its contract says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.responses import Response
+from starlette.routing import Route
+
+from icetower.admission import permissions
+from icetower.ambient import Ambient
+from icetower.commit.head import Heads
+from icetower.contracts.check import appends_blindly
+from icetower.contracts.deliveries import Delivery, Slot, delivery_of, next_slot
+from icetower.contracts.model import Operation
+from icetower.contracts.patterns import THROUGH, Orchestration
+from icetower.contracts.terms import Layout
+from icetower.errors import BadRequest, ContractViolation
+from icetower.gateway.http import Call, Front, json_response, route
+from icetower.iceberg.partitions import spec_of
+from icetower.protocol.names import Identifier
+from icetower.registry.principals import Principal
+
+OPERATIONS = (Operation.APPEND, Operation.OVERWRITE, Operation.DELETE)
+_ADMINISTRATORS = Delivery(Orchestration.DIRECT, (), None)
+
+
+class DeliveryRoutes:
+    """The route by which agents learn the way of their rows."""
+
+    def __init__(self, front: Front, heads: Heads, ambient: Ambient) -> None:
+        self._front = front
+        self._heads = heads
+        self._ambient = ambient
+
+    def routes(self) -> list[Route]:
+        return [route(self._front, "GET", "/icetower/v1/me/delivery", self.show)]
+
+    async def show(self, call: Call) -> Response:
+        """`?table= &operation= &least_ms=`: pattern, the table to append to, key columns, and the next slot.
+
+        `least_ms`: of the slot that goes on, so much must be left; else it is the next one.
+        """
+        table = Identifier.parse(call.query("table") or "")
+        asked = call.query("operation") or Operation.APPEND.value
+        if asked not in OPERATIONS:
+            raise BadRequest(f"query parameter operation is {asked!r}; write one of {', '.join(OPERATIONS)}")
+        operation = Operation(asked)
+        principal = call.principal
+        call.allow(permissions.require, Operation.READ, table)
+        call.allow(permissions.require, operation, table)
+        delivery = _delivery(principal, table, operation)
+        metadata = (await self._heads.load(table)).metadata
+        now_ms = self._ambient.now_ms()
+        slot = next_slot(delivery.rules, now_ms, least_ms=call.number("least_ms") or 0)
+        through = table if delivery.through is None else Identifier.parse(str(delivery.through))
+        blind = not principal.administrator and appends_blindly(principal.contract, through)
+        return json_response(
+            {
+                "table": str(table),
+                "operation": operation.value,
+                "agent": principal.contract.name,
+                "pattern": delivery.pattern.value,
+                "through": None if delivery.through is None else str(delivery.through),
+                "blind": blind and (delivery.through is not None or operation is Operation.APPEND),
+                "key_columns": _key_columns(metadata),
+                "slot": None if slot is None else _slot(slot, metadata),
+                "now_ms": now_ms,
+            }
+        )
+
+
+def _delivery(principal: Principal, table: Identifier, operation: Operation) -> Delivery:
+    contract = principal.contract
+    found = _ADMINISTRATORS if principal.administrator else delivery_of(contract, table, operation)
+    if found is None:
+        if contract.shadow:
+            return _ADMINISTRATORS
+        raise ContractViolation(
+            f"contract {contract.name} grants {operation} on no partition of {table}", rule="contract.operation"
+        )
+    if found.pattern in THROUGH and found.through is None:
+        raise ContractViolation(
+            f"contract {contract.name} lets rows into {table} through its {THROUGH[found.pattern]}, and does not tell "
+            "which table that is; add 'through' to its entry",
+            rule="contract.through",
+        )
+    return found
+
+
+def _key_columns(metadata: Any) -> list[str]:
+    """The columns that identify a row: the identifier fields of the table's schema."""
+    schema = next(each for each in metadata["schemas"] if each.get("schema-id", 0) == metadata["current-schema-id"])
+    wanted = schema.get("identifier-field-ids") or ()
+    return [field["name"] for field in schema["fields"] if field["id"] in wanted]
+
+
+def _slot(slot: Slot, metadata: Any) -> dict[str, Any]:
+    """A slot, and the column whose values lie in it; None: any rows may be written in that time."""
+    spec = spec_of(metadata, metadata["default-spec-id"])
+    field = None if slot.term == "now" else Layout.of(metadata).field(slot.term, spec)
+    return {
+        "column": None if field is None else field.source_name,
+        "starts_ms": slot.starts_ms,
+        "ends_ms": slot.ends_ms,
+        "until_ms": slot.until_ms,
+    }
