@@ -37,6 +37,15 @@ def test_without_anybodys_choice_spark_runs_on_all_cores_of_this_machine() -> No
     assert chosen["spark.jars.packages"] == session.ICEBERG_RUNTIME
 
 
+def test_workers_start_from_our_module_where_our_package_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    module = "spark.python.daemon.module"
+    assert wanted({})[module] == "icetower.pipelines.python_workers"
+    assert module not in wanted({MASTER: "spark://there:7077"})
+    monkeypatch.setenv("PYSPARK_PYTHON", "/opt/another/python")
+    assert module not in wanted({})
+
+
 def test_a_driver_whose_executors_are_elsewhere_does_not_hide_on_loopback() -> None:
     chosen = wanted({MASTER: "spark://there:7077"})
     assert chosen[MASTER] == "spark://there:7077"
