@@ -13,8 +13,10 @@ without more. `Watch` holds a quick test to what it is.
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterable
+from functools import lru_cache
 from multiprocessing import util
 from pathlib import Path
 from typing import Any
@@ -113,15 +115,40 @@ def _needs_more(item: pytest.Item) -> bool:
     )
 
 
+_OTHERS = re.compile(
+    rf"\bmark\.({'|'.join((*LAYERS[1:], *sorted(FULL_MARKERS)))})\b"
+    rf"|\b({'|'.join(sorted(FULL_FIXTURES))})\b|(?i:postgres)"
+)
+"""In the text of each module of quick tests that has others, too: a marker, a fixture, or the name of PostgreSQL."""
+
+
+def only_quick(module: Path) -> bool:
+    """Does this module have quick tests alone? Then the commands of the other layers need not import it.
+
+    It is told by the module's text. `marked` holds it to that, which `make quick` asks of all modules.
+    """
+    if (MODULES.get(module.stem) or FOLDERS.get(module.parent.name)) != "quick":
+        return False
+    return not _OTHERS.search(module.read_text(encoding="utf-8"))
+
+
 def without_quick(folder: Path) -> bool:
     """Has this folder of tests none that is quick? Its modules need not be read for them."""
     return FOLDERS.get(folder.name, "quick") != "quick"
 
 
 def marked(items: Iterable[pytest.Item]) -> None:
-    """Give each test the marker of its layer."""
+    """Give each test the marker of its layer.
+
+    Raises:
+        pytest.UsageError: `make test` would not find it, since its module's text seems to have quick tests alone.
+    """
+    alone = lru_cache(only_quick)
     for item in items:
-        item.add_marker(layer_of(item))
+        layer = layer_of(item)
+        if layer != "quick" and alone(item.path):
+            raise pytest.UsageError(f"{item.nodeid} is {layer} by what its module imports: mark it {layer} there")
+        item.add_marker(layer)
 
 
 def rank(item: pytest.Item) -> tuple[int, int, int]:

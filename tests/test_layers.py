@@ -68,6 +68,14 @@ def test_a_test_without_a_layer_or_with_two_is_an_error() -> None:
         layers.layer_of(item("wire/test_wire_spark.py", "quick"))
 
 
+def test_a_module_of_quick_tests_alone_is_not_imported_for_the_others() -> None:
+    assert layers.only_quick(TESTS / "iceberg" / "test_change.py")
+    for module in ("ledger/test_shadow.py", "iceberg/test_listing.py", "wire/test_wire_spark.py", "test_bench.py"):
+        assert not layers.only_quick(TESTS / module)
+    with pytest.raises(pytest.UsageError, match="mark it full there"):
+        layers.marked([item("iceberg/test_change.py", fixtures=("postgres_url",))])
+
+
 def test_a_quick_test_starts_no_process() -> None:
     spawned = multiprocessing.get_context("spawn").Process()
     for start in (lambda: subprocess.run(["true"], check=True), os.fork, lambda: os.system("true"), spawned.start):

@@ -1,4 +1,4 @@
-"""What contracts in shadow mode would have refused, counted by kind, in a real database."""
+"""What contracts in shadow mode would have refused, counted by kind, in SQLite and PostgreSQL."""
 
 from __future__ import annotations
 
