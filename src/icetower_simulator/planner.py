@@ -192,9 +192,7 @@ class Candidate:
 
 def candidates(workload: Workload) -> list[Candidate]:
     """The patterns that suit a workload: an agent that replaces rows cannot use appends alone."""
-    # Each agent gets a slot within the freshness, but no slot is shorter than a slow commit.
-    shortest_s = max(_SLOT_MIN_S, 2 * _commit_s(workload))
-    slot_s = workload.interval_s or max(shortest_s, workload.freshness_s / (2 * workload.agents))
+    slot_s = _slot_s(workload)
     wait_s = max(workload.freshness_s, workload.work_s)
     found = [
         Candidate("optimistic", "Iceberg's clients, each for itself", {"partitions": 1}),
@@ -214,6 +212,12 @@ def candidates(workload: Workload) -> list[Candidate]:
         Candidate("collector", "change rows go into a delta table, and a job folds them in", {"pattern": "collector"})
     )
     return found
+
+
+def _slot_s(workload: Workload) -> float:
+    """How long an agent's slot is: a share of the freshness, and no shorter than a slow commit."""
+    shortest_s = max(_SLOT_MIN_S, 2 * _commit_s(workload))
+    return workload.interval_s or max(shortest_s, workload.freshness_s / (2 * workload.agents))
 
 
 def _commit_s(workload: Workload) -> float:
@@ -380,7 +384,7 @@ _NOTES: Mapping[str, str] = {
     "lock": "the lock is for your scheduler to hold: commits of one agent at a time",
     "group": "commits by its own client; the tower rebases and groups them",
     "appends": "rows by the fast path: Tower.append names files, a group becomes one snapshot",
-    "slots": "the region moves with the clock; your scheduler gives each agent its turn",
+    "slots": "each agent commits in its turn, by the tower's clock (docs/contracts.md, Slots)",
     "wal": "rows come through the write-ahead log alone; run `icetower mediate` at regular intervals",
     "collector": "change rows come through the delta table alone; run `icetower collect` at regular intervals",
     "intents": "an agent asks for its partitions before it works (request_partition)",
@@ -397,7 +401,7 @@ def contracts(
     workload = plan.workload
     shares = _shares(workload, pattern)
     only_appends = workload.appends == 1
-    apart = workload.agents > 1 and (shares > 1 or only_appends)
+    apart = workload.agents > 1 and (shares > 1 or only_appends or pattern == "slots")
     agents = min(first, shares if shares > 1 else workload.agents) if apart else 1
     names = (agent, *(f"{agent}_{number}" for number in range(2, agents + 1)))
     sharing = "Each agent needs a contract of its own" if apart else "All agents are principals of this contract"
@@ -450,7 +454,8 @@ def _contract(workload: Workload, pattern: str, table: str, agent: str, share: t
     number, shares = share
     region: list[str] = []
     if pattern == "slots":
-        region.append("hour(written_at): {from: now, to: now+1h}")
+        every, start, end = (each * math.ceil(_slot_s(workload)) for each in (workload.agents, number, number + 1))
+        region.append(f"now: {{every: {every}s, from: {start}s, to: {end}s}}")
     if shares > 1:
         size = max(workload.partitions, shares)
         start, end = number * size // shares, (number + 1) * size // shares

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,6 +29,7 @@ from icetower.protocol.names import Identifier
 NINE = 1_767_258_000_000
 """2026-01-01 09:00 UTC."""
 MINUTE = 60_000
+EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "patterns" / "contracts"
 TABLE = Identifier(("shop",), "bids")
 METADATA: dict[str, Any] = {
     "current-schema-id": 0,
@@ -226,6 +228,12 @@ def test_slots_are_of_times_that_the_table_is_partitioned_by(region: str, spec_i
     written = Written(contract("a", region), "", "", {})
     found = list(references(written, Found(TABLE, METADATA | {"default-spec-id": spec_id}), now_ms=NINE))
     assert [finding.rule for finding in found] == ([] if rule is None else [rule])
+
+
+def test_the_contracts_of_the_example_are_in_each_others_way_nowhere() -> None:
+    found = [Written.read(path.read_text(), path.name) for path in sorted(EXAMPLE.glob("*.yaml"))]
+    assert len(found) == 5
+    assert {finding.rule for finding in alone(found, now_ms=NINE)} == {"overlap.role"}
 
 
 # ── The gate ─────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -16,6 +16,7 @@ from icetower.agent.client import Tower
 from icetower.agent.deliveries import Delivery, Sent, Slot
 from icetower.agent.keys import having_read, keyed, new_key, reads
 from icetower.agent.recovery import Patience, carry_out, refusal_of
+from icetower.agent.sending import send
 from icetower.agent.slots import wait_for_slot
 
 __all__ = [
@@ -32,5 +33,6 @@ __all__ = [
     "new_key",
     "reads",
     "refusal_of",
+    "send",
     "wait_for_slot",
 ]

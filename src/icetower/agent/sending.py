@@ -1,0 +1,202 @@
+"""Rows of an agent with PyIceberg and PyArrow, by whichever way its contract says. `icetower.spark.send` is the same.
+
+send(rows, "shop.prices", tower, catalog, operation="upsert", key=key)
+
+PyIceberg is the caller's: nothing here needs it before a catalog of it is passed.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+import importlib
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from icetower.agent.appends import DataFile
+from icetower.agent.client import Tower
+from icetower.agent.deliveries import (
+    AGENT,
+    CHANGE,
+    COLLECTOR,
+    EVENT_TIME,
+    GRANTS,
+    KEY,
+    MEDIATOR,
+    WRITTEN,
+    Act,
+    Delivery,
+    Sent,
+)
+from icetower.agent.keys import keyed, reads
+from icetower.agent.recovery import Patience, carry_out
+from icetower.agent.slots import in_time
+from icetower.errors import UsageError
+
+FILTERED_MAX = 500
+"""Rows that are named one by one in what a write declares to have read; of more, it is the whole table."""
+
+
+def send(
+    rows: Any,
+    table: str,
+    tower: Tower,
+    catalog: Any,
+    *,
+    operation: Act = "append",
+    key: str,
+    keys: Sequence[str] = (),
+    least_s: float = 0.0,
+    reason: str = "rows of an agent",
+    patience: Patience | None = None,
+) -> Sent:
+    """Send rows to a table by the way that the agent's contract says; returns when they are in the table, the log or
+    the delta table, once, however often they are sent under the key.
+
+    Appends that depend on nothing that was read (`blind_appends`), and those to a log or a delta table, go by the fast
+    path where the table is partitioned by columns as they are, or not at all; others are commits of PyIceberg's.
+
+    Args:
+        rows: a PyArrow table. What it lacks of the table's columns is filled in, as by `icetower.spark.send`.
+        table: ``namespace.table``.
+        catalog: PyIceberg's, of the same principal: ``load_catalog("tower", **tower.pyiceberg_properties())``.
+        operation: ``append`` adds rows, ``upsert`` puts them in place of those with the same keys, ``delete`` removes
+            the rows with the same keys.
+        key: of these rows; keep it with the work, and send it again with the same rows.
+        keys: the columns that identify a row; by default the identifier fields of the table's schema.
+        least_s: in a slot, so many seconds must be left; else the next one is waited for.
+        reason: for the person who is asked for partitions.
+        patience: limits on time and attempts, as of `carry_out`.
+
+    Raises:
+        IcetowerError: a refusal from which there is no way on.
+        UsageError: the rows do not fit, or the pattern does not take the operation.
+    """
+    limits = patience or Patience()
+
+    def work(using: Tower, key: str) -> Sent:
+        delivery = in_time(using, table, GRANTS[operation], least_s, limits)
+        target = catalog.load_table(delivery.written)
+        prepared = _prepared(rows, target.schema().as_arrow(), delivery, operation, key, limits)
+        again = _write(using, target, prepared, delivery, operation, tuple(keys) or delivery.key_columns, key)
+        return Sent(delivery.pattern, delivery.written, key, delivery.slot, again)
+
+    granted = [GRANTS[operation]]
+    return carry_out(work, tower, table, operations=granted, reason=reason, key=key, patience=limits)
+
+
+# ── Rows ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _prepared(rows: Any, schema: Any, delivery: Delivery, operation: Act, key: str, limits: Patience) -> Any:
+    """The rows with the columns of the table that they are written to, in its order and types."""
+    pa = importlib.import_module("pyarrow")
+    unknown = [name for name in rows.column_names if name not in schema.names]
+    if unknown:
+        raise UsageError(f"{delivery.written} has no column {', '.join(unknown)}; leave it out of the rows")
+    now = dt.datetime.fromtimestamp(limits.ambient.now_ms() / 1000, dt.UTC)
+    filled: dict[str, Any] = {EVENT_TIME: now}
+    if delivery.through:
+        filled |= {AGENT: delivery.agent, CHANGE: "delete" if operation == "delete" else "upsert", WRITTEN: now}
+    if delivery.slot is not None and delivery.slot.column is not None:
+        filled[delivery.slot.column] = delivery.slot.value
+    missing = [each for each in schema.names if each not in rows.column_names and each not in filled and each != KEY]
+    if missing and operation == "upsert":
+        raise UsageError(f"an upsert replaces whole rows, and these lack {', '.join(missing)} of {delivery.table}")
+    columns: list[Any] = []
+    for field in schema:
+        if field.name in rows.column_names:
+            columns.append(rows[field.name].combine_chunks().cast(field.type))
+        elif field.name == KEY:
+            columns.append(pa.array(row_keys(rows.to_pylist(), key), field.type))
+        else:
+            columns.append(pa.array([_fitting(filled.get(field.name), field.type)] * rows.num_rows, field.type))
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _fitting(value: Any, kind: Any) -> Any:
+    """A moment as a column of times takes it: one without a zone is in UTC."""
+    if isinstance(value, dt.datetime) and getattr(kind, "tz", None) is None:
+        return value.date() if str(kind).startswith("date") else value.replace(tzinfo=None)
+    return value
+
+
+def row_keys(rows: Sequence[Mapping[str, Any]], key: str) -> list[str]:
+    """A key of each row, the same whenever these rows are sent under this key: equal rows are numbered."""
+    seen: Counter[str] = Counter()
+    found: list[str] = []
+    for row in rows:
+        content = json.dumps(row, sort_keys=True, default=str)
+        seen[content] += 1
+        found.append(hashlib.sha256(f"{key}\n{content}\n{seen[content]}".encode()).hexdigest())
+    return found
+
+
+# ── Writing ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _write(
+    tower: Tower, target: Any, rows: Any, delivery: Delivery, operation: Act, keys: Sequence[str], key: str
+) -> bool:
+    """Returns whether the rows were there already, as far as that is told."""
+    if delivery.pattern == MEDIATOR and operation == "delete":
+        raise UsageError(
+            f"a write-ahead log takes no deletes, and the rows of {delivery.table} come through {delivery.through}; "
+            "the patterns direct, scheduler and collector delete"
+        )
+    if operation == "append" or delivery.pattern in (COLLECTOR, MEDIATOR):
+        plain = all(str(field.transform) == "identity" for field in target.spec().fields)
+        if plain and (delivery.blind or delivery.through):
+            files = [*_files(tower, target, delivery.written, rows)]
+            return bool(files) and tower.append(delivery.written, files, key=key).outcome == "replayed"
+        target.append(rows, snapshot_properties=keyed(key, blind=delivery.blind))
+        return False
+    if not keys:
+        raise UsageError(
+            f"no columns identify a row of {delivery.table}; create it with identifier fields, or pass keys="
+        )
+    slot = delivery.slot
+    within = () if slot is None or slot.column is None else (slot.column,)  # in a slot, of its own rows alone
+    on = list(dict.fromkeys((*within, *keys)))
+    matching = importlib.import_module("pyiceberg.table.upsert_util").create_match_filter
+    # PyIceberg writes moments of filters without their zone, which the tower cannot read.
+    timed = any("timestamp" in str(rows.schema.field(name).type) for name in keys)
+    said = keyed(key) | reads(target, True if timed or rows.num_rows > FILTERED_MAX else matching(rows, list(keys)))
+    if operation == "delete":
+        target.delete(matching(rows, on), snapshot_properties=said)
+    else:
+        target.upsert(rows, on, snapshot_properties=said)
+    return False
+
+
+def _files(tower: Tower, target: Any, table: str, rows: Any) -> Iterator[DataFile]:
+    """Write a file for each partition of the rows."""
+    parquet = importlib.import_module("pyarrow.parquet")
+    compute = importlib.import_module("pyarrow.compute")
+    names = {field.name: target.schema().find_column_name(field.source_id) for field in target.spec().fields}
+    groups = rows.select([*dict.fromkeys(names.values())]).to_pylist() if names else [{}] * min(rows.num_rows, 1)
+    for values in {json.dumps(group, default=str): group for group in groups}.values():
+        part = rows
+        for name, value in values.items():
+            column = part[name]
+            part = part.filter(
+                column.is_null() if value is None else compute.equal(column, _scalar(value, column.type))
+            )
+        place = tower.new_data_file(table)
+        with target.io.new_output(place).create() as out:
+            parquet.write_table(part, out)
+        partition = {field: _json_value(values[name]) for field, name in names.items()}
+        yield DataFile(place, part.num_rows, len(target.io.new_input(place)), partition)
+
+
+def _scalar(value: Any, kind: Any) -> Any:
+    return importlib.import_module("pyarrow").scalar(value, kind)
+
+
+def _json_value(value: Any) -> Any:
+    """A value in Iceberg's JSON form."""
+    if isinstance(value, dt.datetime):
+        return value.isoformat(timespec="microseconds")
+    return value if value is None or isinstance(value, bool | int | str) else str(value)

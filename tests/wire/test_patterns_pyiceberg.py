@@ -1,0 +1,175 @@
+"""Agents with PyIceberg and the SDK: slots on a tower whose clock the test moves, and rows by the contract's way."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog import Catalog
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.types import LongType, NestedField, StringType, TimestamptzType
+
+from icetower.agent import Patience, Tower, keyed, new_key, refusal_of, send, wait_for_slot
+from icetower.errors import ContractViolation, IcetowerError, UsageError
+from tests.pages.page_blocks import blocks_of
+from verify.kit.clocked_tower import ClockedTower, MovedClock
+
+NINE = 1_767_258_000_000
+"""2026-01-01 09:00 UTC."""
+BIDS = Schema(
+    NestedField(1, "item", LongType(), required=True),
+    NestedField(2, "price", LongType(), required=False),
+    NestedField(3, "slot", TimestamptzType(), required=False),
+    NestedField(4, "_idempotency_key", StringType(), required=False),
+    identifier_field_ids=[1],
+)
+PRICES = Schema(*(field for field in BIDS.fields if field.name != "slot"), identifier_field_ids=[1])
+BY_SLOT = PartitionSpec(PartitionField(3, 1000, IdentityTransform(), "slot"))
+
+
+class Bidder:
+    """A principal under a contract of its own."""
+
+    def __init__(self, tower: ClockedTower, name: str, *entries: str) -> None:
+        self.clock = tower.clock
+        self.name = name
+        self._served = tower
+        self.change(*entries)
+        self.secret = tower.admin.create_principal(name, name)
+        self.tower = Tower(tower.uri, self.secret)
+        self.catalog: Catalog = tower.catalog(self.secret)
+        self.patience = Patience(pause=self.clock.move, ambient=self.clock)
+
+    def change(self, *entries: str) -> None:
+        listed = "".join(f"- {{{entry}}}\n" for entry in entries)
+        self._served.admin.apply_contract(f"version: 1\nagent: {self.name}\ntables:\n{listed}")
+
+    def send(self, table: str, rows: dict[int, int], operation: Any = "append", key: str = "") -> Any:
+        arrow = pa.table({"item": pa.array(rows, pa.int64()), "price": pa.array(rows.values(), pa.int64())})
+        if operation == "delete":
+            arrow = arrow.select(["item"])
+        key = key or new_key()
+        return send(arrow, table, self.tower, self.catalog, operation=operation, key=key, patience=self.patience)
+
+
+@pytest.fixture(scope="module")
+def tower(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClockedTower]:
+    tower = ClockedTower(tmp_path_factory.mktemp("clocked") / "data", MovedClock(NINE))
+    tower.catalog().create_namespace("shop")
+    yield tower
+    assert tower.stop() == 0
+
+
+def contents(tower: ClockedTower, table: str) -> list[dict[str, Any]]:
+    return tower.catalog().load_table(table).scan().to_arrow().sort_by("item").to_pylist()
+
+
+def prices(tower: ClockedTower, table: str) -> dict[int, int]:
+    rows = contents(tower, table)
+    found = {row["item"]: row["price"] for row in rows}
+    assert len(found) == len(rows)
+    return found
+
+
+def test_two_agents_take_turns_by_the_minute(tower: ClockedTower) -> None:
+    """As the guide has it: agent A 09:00:00 to 09:00:59, agent B 09:01:00 to 09:01:59."""
+    tower.catalog().create_table("shop.bids", BIDS, partition_spec=BY_SLOT)
+    entry = (
+        "table: shop.bids, operations: [append, overwrite], pattern: scheduler, partitions: [{{identity(slot): {}}}]"
+    )
+    one = Bidder(tower, "a", entry.format("{every: 2m, from: 0s, to: 1m}"))
+    other = Bidder(tower, "b", entry.format("{every: 2m, from: 1m, to: 2m}"))
+    tower.clock.at_ms = NINE + 59_999
+    one.send("shop.bids", {1: 10, 2: 20})
+    assert other.send("shop.bids", {3: 30}).slot.value == dt.datetime(2026, 1, 1, 9, 1, tzinfo=dt.UTC)
+    assert tower.clock.at_ms == NINE + 60_000  # B has waited
+    slots = [(row["slot"].minute, row["item"]) for row in contents(tower, "shop.bids")]
+    assert slots == [(0, 1), (0, 2), (1, 3)]
+    # A came a minute too late with rows of nine, and B's are not its either; B changes what is in its own slot.
+    table = one.catalog.load_table("shop.bids")
+    for minute in (0, 1, 2):
+        at = dt.datetime(2026, 1, 1, 9, minute, tzinfo=dt.UTC)
+        schema = table.schema().as_arrow()
+        late = pa.Table.from_pylist([{"item": 9, "price": 9, "slot": at}], schema=schema)
+        with pytest.raises(Exception, match="its slot next is from 2026-01-01 09:02:00") as refused:
+            table.append(late, snapshot_properties=keyed(new_key()))
+        refusal = refusal_of(refused.value)
+        assert refusal is not None
+        assert (refusal.rule, refusal.next_step, refusal.wait_until_ms) == (
+            "contract.slot",
+            "wait_until",
+            NINE + 120_000,
+        )
+    other.send("shop.bids", {3: 31, 4: 40}, "upsert")
+    with pytest.raises(ContractViolation, match="begins in 60 s"):
+        wait_for_slot(one.tower, "shop.bids", patience=Patience(total_s=59, pause=one.clock.move, ambient=one.clock))
+    assert one.tower.next_slot("shop.bids", least_s=60).starts_in_s == 60
+    assert prices(tower, "shop.bids") == {1: 10, 2: 20, 3: 31, 4: 40}
+    block = next(block for block in blocks_of("docs/sdk.md") if "test_patterns_pyiceberg" in block.more)
+    tower.clock.move(60)
+    exec(compile(block.text, block.place, "exec"), {"tower": one.tower})
+
+
+def test_the_contract_says_which_way_rows_go(tower: ClockedTower) -> None:
+    catalog = tower.catalog()
+    catalog.create_table("shop.prices", PRICES)
+    log = Schema(
+        *(field.model_copy(update={"required": False}) for field in PRICES.fields),
+        NestedField(5, "_agent", StringType(), required=False),
+        NestedField(6, "_operation", StringType(), required=False),
+    )
+    for name in ("prices_wal", "prices_deltas"):
+        spec = PartitionSpec(PartitionField(5, 1000, IdentityTransform(), "_agent"))
+        catalog.create_table(f"shop.{name}", log, partition_spec=spec)
+    target = "table: shop.prices, operations: [append, overwrite], partitions: "
+    agent = Bidder(tower, "c", target + "all")
+    key = new_key()
+    for _ in range(2):
+        agent.send("shop.prices", {1: 10, 2: 20}, key=key)
+        agent.send("shop.prices", {2: 21, 3: 30}, "upsert", key=f"{key}-upsert")
+    agent.send("shop.prices", {1: 0}, "delete")
+    assert prices(tower, "shop.prices") == {2: 21, 3: 30}
+    agent.change(target + "all, blind_appends: true")
+    key = new_key()
+    sent = [agent.send("shop.prices", {4: 40}, key=key) for _ in range(2)]
+    assert [(each.pattern, each.again) for each in sent] == [("direct", False), ("direct", True)]
+    agent.change(target + "[{now: {every: 10m, from: 5m, to: 10m}}], pattern: scheduler")
+    assert agent.send("shop.prices", {2: 22}, "upsert").slot.column is None
+    assert tower.clock.at_ms % 600_000 == 300_000
+    assert prices(tower, "shop.prices") == {2: 22, 3: 30, 4: 40}
+    for pattern, name in (("mediator", "prices_wal"), ("collector", "prices_deltas")):
+        through = f"table: shop.{name}, operations: [append], partitions: [{{_agent: [c]}}], blind_appends: true"
+        agent.change(target + f"all, pattern: {pattern}", through)
+        key = new_key()
+        sent = [agent.send("shop.prices", {5: 50, 6: 60}, "upsert", key=key) for _ in range(2)]
+        assert [(each.table, each.again) for each in sent] == [(f"shop.{name}", False), (f"shop.{name}", True)]
+        rows = contents(tower, f"shop.{name}")
+        assert [(row["item"], row["_agent"], row["_operation"]) for row in rows] == [
+            (5, "c", "upsert"),
+            (6, "c", "upsert"),
+        ]
+        assert len({row["_idempotency_key"] for row in rows}) == 2
+        if pattern == "mediator":
+            with pytest.raises(UsageError, match="takes no deletes"):
+                agent.send("shop.prices", {5: 0}, "delete")
+        else:
+            agent.send("shop.prices", {5: 0}, "delete")
+            assert sorted(row["_operation"] for row in contents(tower, f"shop.{name}")) == [
+                "delete",
+                "upsert",
+                "upsert",
+            ]
+    assert prices(tower, "shop.prices") == {2: 22, 3: 30, 4: 40}
+    for entry, rule in ((target + "all, pattern: mediator", "contract.through"),
+                        ("table: shop.prices, operations: [read]", "contract.operation")):  # fmt: skip
+        agent.change(entry)
+        with pytest.raises(IcetowerError) as refused:
+            agent.tower.delivery("shop.prices")
+        assert refused.value.rule == rule
+    with pytest.raises(UsageError, match="no slots"):
+        tower.admin.next_slot("shop.prices")
