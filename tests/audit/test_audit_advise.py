@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from icetower.audit import advice as advices
 from icetower.audit.advice import WRITERS_MAX, Advice, advise, agent_name
 from icetower.audit.auditor import Options as AuditOptions
 from icetower.audit.auditor import Walk
@@ -20,7 +21,7 @@ from icetower.contracts.document import load
 from icetower.contracts.findings import Severity, Written
 from icetower.contracts.model import Operation, Role
 from icetower.contracts.regions import Range, Values
-from icetower.iceberg.partitions import PartitionSpec, spec_of
+from icetower.iceberg.partitions import PartitionField, PartitionSpec, spec_of
 from icetower.protocol.marks import CLIENT_LIST
 from icetower.protocol.names import Identifier
 from icetower_client_model.sketch import append, begin, case, commit, data, op, write
@@ -266,3 +267,23 @@ def test_writers_with_long_names_are_told_apart(
     world = shop(("interactions-mediator-1", "red"), ("interactions-mediator-2", "blue"))
     said = run("advise", str(world.table().spill(tmp_path)), "--copied")[1]
     assert {"interactions-mediator-1", "interactions-mediator-2"} <= set(said.split())
+
+
+@pytest.mark.parametrize(
+    ("transform", "minutes", "others", "turn"),
+    [
+        ("identity", (0, 2, 4, 8), (1, 3, 5), "from 0s to 1m of every 2m"),
+        ("identity", (1, 3, 5, 7), (0, 2, 4), "from 1m to 2m of every 2m"),
+        ("identity", (10, 40, 70, 130), (20, 60), "from 10m to 20m of every 30m"),
+        ("identity", (0, 1, 2, 3), (4, 5), "None"),  # no turns: one comes after the other
+        ("identity", (0, 2, 4), (1, 3, 5), "None"),  # too few to tell
+        ("identity", (0, 2, 4, 8), (), "None"),  # nobody to take turns with
+        ("hour", (0, 2, 4, 8), (1, 3, 5), "None"),
+    ],
+)
+def test_writers_that_take_turns_by_the_clock_are_advised_slots(
+    transform: str, minutes: tuple[int, ...], others: tuple[int, ...], turn: str
+) -> None:
+    part = PartitionField(1000, "slot", transform, "slot", "timestamptz", "timestamptz", 1)
+    mine, rest = ([f"2026-01-01T{9 + m // 60:02}:{m % 60:02}:00+00:00" for m in some] for some in (minutes, others))
+    assert str(advices._turn(part, mine, {*mine, *rest, None})) == turn

@@ -7,18 +7,22 @@ Java's library counts attempts in the name of the manifest list. Everything else
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, combinations, count, pairwise
+from math import gcd
 from typing import Any
 
 from icetower.audit.commits import Commit
 from icetower.audit.wording import shown
 from icetower.contracts.document import dump
 from icetower.contracts.model import Contract, Operation, Role, Rule
+from icetower.contracts.patterns import Orchestration, all_move
 from icetower.contracts.regions import Extent, Pattern, Range, Region, Values, parse_pattern
+from icetower.contracts.slots import Turn
 from icetower.counting import counted
 from icetower.iceberg.partitions import PartitionField, PartitionSpec, human_value
 from icetower.protocol.marks import GROUP_FILE, PRINCIPAL
@@ -38,6 +42,9 @@ _OWN_OF_ICEBERG = re.compile(
 """More applications than this are taken for runs of one: their engine names them all."""
 GROUP_MS = 1_000
 """Commits that come within this time of each other could have been one swap."""
+
+TURNS_LEAST = 3
+"""Moments of one writer, from which on they may be slots that come round."""
 
 _OPERATIONS = {
     "append": Operation.APPEND,
@@ -311,10 +318,11 @@ def _contract(
     rewrites = operations == frozenset({Operation.REPLACE})
     rules: tuple[Rule, ...] = (Rule(pattern, operations, None),) if rewrites else ()  # the partitions of all others
     if owned and not rewrites:
-        partitions = None if telling is None else _regions(owned, fields, telling)
+        partitions = None if telling is None else _regions(owned, fields, telling, owners)
         only_appends = operations == frozenset({Operation.APPEND})
         blind = only_appends and writer.blind == writer.total
-        rules = (Rule(pattern, operations, partitions, blind_appends=blind),)
+        pattern_of_turns = Orchestration.SCHEDULER if all_move(partitions) else Orchestration.DIRECT
+        rules = (Rule(pattern, operations, partitions, blind_appends=blind, orchestration=pattern_of_turns),)
     contract = Contract(
         name=writer.agent,
         tables=rules,
@@ -357,9 +365,12 @@ def _did(writer: Writer) -> str:
     return ", ".join(f"{times} {operation}" for operation, times in writer.commits.most_common())
 
 
-def _regions(places: Iterable[Place], fields: Sequence[PartitionField], telling: Sequence[int]) -> tuple[Region, ...]:
+def _regions(
+    places: Iterable[Place], fields: Sequence[PartitionField], telling: Sequence[int], everybodys: Iterable[Place]
+) -> tuple[Region, ...]:
     """The partitions by some of their fields: a region for each combination of all but the last of these."""
     *rest, last = telling
+    all_values = {place[last] for place in everybodys}
     ends: dict[Place, list[str | None]] = {}
     for row in sorted({tuple(place[at] for at in telling) for place in places}, key=in_order):
         ends.setdefault(row[:-1], []).append(row[-1])
@@ -367,11 +378,28 @@ def _regions(places: Iterable[Place], fields: Sequence[PartitionField], telling:
         Region(
             (
                 *((fields[at].name, Values((value,))) for at, value in zip(rest, key, strict=True)),
-                (fields[last].name, _extent(fields[last], values)),
+                (fields[last].name, _turn(fields[last], values, all_values) or _extent(fields[last], values)),
             )
         )
         for key, values in ends.items()
     )
+
+
+def _turn(part: PartitionField, values: Iterable[str | None], everybodys: Iterable[str | None]) -> Turn | None:
+    """The slot that some moments are beginnings of, where several writers take turns; None: they do not."""
+    if part.transform != "identity" or not part.result_type.startswith("timestamp"):
+        return None
+    mine, all_of_them = (sorted({_moment_ms(value) for value in some if value}) for some in (values, everybodys))
+    if len(mine) <= TURNS_LEAST or len(all_of_them) == len(mine):
+        return None
+    every, length = (gcd(*(later - earlier for earlier, later in pairwise(some))) for some in (mine, all_of_them))
+    start = mine[0] % every
+    return Turn(every, start, start + length) if length < every and start + length <= every else None
+
+
+def _moment_ms(text: str) -> int:
+    moment = dt.datetime.fromisoformat(text)
+    return round((moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC)).timestamp() * 1000)
 
 
 def _extent(part: PartitionField, values: Iterable[str | None]) -> Extent:
