@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from icetower.pipelines.session import spark_session
+from verify.kit.light_spark import LIGHT
 
 
 @pytest.fixture(scope="session")
@@ -25,11 +26,7 @@ def spark(warehouse: Path) -> SparkSession:
         "icetower-tests",
         catalog={"type": "hadoop", "warehouse": str(warehouse)},
         settings={
-            # A handful of rows: compiling queries would take longer than answering them.
-            "spark.sql.adaptive.enabled": "false",
-            "spark.sql.codegen.wholeStage": "false",
-            "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-            "spark.sql.shuffle.partitions": "1",
+            **LIGHT,
             "spark.sql.warehouse.dir": str(warehouse / "spark"),
         },
     )

@@ -21,6 +21,7 @@ from icetower.pipelines.session import spark_session
 from icetower.pipelines.wal_logs import Logs
 from icetower.pipelines.wal_mediator import Job, mediate
 from tests.wire.clauses import SNAPSHOT_LEVELS, Agent, in_bucket
+from verify.kit.light_spark import LIGHT
 from verify.kit.tower_process import TowerProcess
 
 pytestmark = pytest.mark.spark
@@ -41,11 +42,7 @@ def spark(tower: TowerProcess, tmp_path_factory: pytest.TempPathFactory) -> Iter
         settings={
             "spark.master": "local[4]",
             "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("spark")),
-            # A handful of rows: compiling queries would take longer than answering them.
-            "spark.sql.adaptive.enabled": "false",
-            "spark.sql.codegen.wholeStage": "false",
-            "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-            "spark.sql.shuffle.partitions": "1",
+            **LIGHT,
         },
     )
     yield session

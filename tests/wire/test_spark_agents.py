@@ -14,6 +14,7 @@ from icetower.errors import IcetowerError, UsageError
 from icetower.spark import add_tower, carry_out, declaring, last_number, numbered, options, refusal_of, tower_session
 from tests.pages.page_blocks import blocks_of
 from tests.wire.clauses import Agent
+from verify.kit.light_spark import LIGHT
 from verify.kit.tower_process import TowerProcess
 
 pytestmark = pytest.mark.spark
@@ -37,11 +38,7 @@ class Clock(SystemAmbient):
 def spark(tower: TowerProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     settings = {
         "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("spark")),
-        # A handful of rows: compiling queries would take longer than answering them.
-        "spark.sql.adaptive.enabled": "false",
-        "spark.sql.codegen.wholeStage": "false",
-        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-        "spark.sql.shuffle.partitions": "1",
+        **LIGHT,
     }
     session = tower_session("agents", tower.admin, catalog="keeper", master="local[2]", settings=settings)
     yield session

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
+from verify.kit.light_spark import LIGHT
 from verify.kit.tower_process import TowerProcess
 from verify.wire.counting import Answers, counting
 from verify.wire.spark_merge import SHAPES, add_catalog, merge_run, wire_session
@@ -32,7 +33,7 @@ def answers(tower: TowerProcess) -> Iterator[Answers]:
 @pytest.fixture(scope="module")
 def session(answers: Answers, tower: TowerProcess, tmp_path_factory: pytest.TempPathFactory) -> SparkSession:
     """The session of this process; the other modules' tests may have started it, and share it."""
-    session = wire_session("spark-merge", answers.uri, tower.secret, tmp_path_factory.mktemp("spark"))
+    session = wire_session("spark-merge", answers.uri, tower.secret, tmp_path_factory.mktemp("spark"), LIGHT)
     add_catalog(session, "merging", answers.uri, token=tower.secret)
     return session
 

@@ -12,8 +12,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog import Catalog
+from typer.testing import CliRunner
 
 from icetower.agent import Tower
+from icetower.cli.app import app
 from icetower.errors import Forbidden
 from verify.kit.tower_process import TowerProcess, command
 
@@ -23,11 +25,16 @@ PAGE = (Path(__file__).parents[2] / "docs" / "system-tables.md").read_text()
 CONTRACT = "tables:\n  - table: '{}.t'\n    operations: [append]\n    partitions: all\n"
 
 
-def exported(tower: TowerProcess, namespace: str, tmp_path: Path, token: str | None = None) -> dict[str, Any]:
+def words_of(tower: TowerProcess, namespace: str) -> list[str]:
+    """The command of the page, with this test's tower and namespace."""
     _, *words = re.findall(r"```sh\n(.*?)\n```", PAGE, re.DOTALL)[0].split()
+    return [*words, "--uri", tower.uri, "--system", f"{namespace}_system", "--json", "--master", "local[2]"]
+
+
+def exported_by_a_shell(tower: TowerProcess, namespace: str, tmp_path: Path) -> dict[str, Any]:
     done = subprocess.run(
-        command(*words, "--uri", tower.uri, "--system", f"{namespace}_system", "--json", "--master", "local[2]"),
-        env={**os.environ, "ICETOWER_TOKEN": token or tower.secret},
+        command(*words_of(tower, namespace)),
+        env={**os.environ, "ICETOWER_TOKEN": tower.secret},
         cwd=tmp_path,
         capture_output=True,
         text=True,
@@ -35,6 +42,13 @@ def exported(tower: TowerProcess, namespace: str, tmp_path: Path, token: str | N
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def exported_here(tower: TowerProcess, namespace: str) -> dict[str, Any]:
+    """The same command in this process, which has a JVM for all its tests."""
+    done = CliRunner().invoke(app, words_of(tower, namespace), env={"ICETOWER_TOKEN": tower.secret})
+    assert done.exit_code == 0, done.output[-3000:]
     return json.loads(done.stdout.splitlines()[-1])
 
 
@@ -50,9 +64,9 @@ def test_the_log_of_a_tower_is_in_its_tables(
     with pytest.raises(Exception, match="delete"):
         theirs.delete("id == 1")
     last = tower.admin.commits_after(0)["newest"]
-    done = exported(tower, namespace, tmp_path)
+    done = exported_by_a_shell(tower, namespace, tmp_path)
     assert done["attempts"] > 0
-    assert exported(tower, namespace, tmp_path) == {"attempts": 0, "windows": 0, "contracts": 0, "lost_at_most": 0}
+    assert exported_here(tower, namespace) == {"attempts": 0, "windows": 0, "contracts": 0, "lost_at_most": 0}
 
     logged = [each for each in tower.admin.commits_after(0)["attempts"] if each["id"] <= last]
     found = (

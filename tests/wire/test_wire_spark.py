@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 
 from icetower.pipelines.session import spark_session
 from tests.wire import pyiceberg_writers as writers
+from verify.kit.light_spark import LIGHT
 from verify.kit.tower_process import TowerProcess
 
 pytestmark = pytest.mark.spark
@@ -35,10 +36,12 @@ def spark(tower: TowerProcess, tmp_path_factory: pytest.TempPathFactory) -> Iter
         settings={
             "spark.master": "local[4]",
             "spark.driver.memory": "2g",
+            **LIGHT,
             "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("spark")),
-            "spark.sql.defaultCatalog": CATALOG,
         },
     )
+    # Not when it starts: the JVM keeps those settings for the sessions of other modules.
+    session.conf.set("spark.sql.defaultCatalog", CATALOG)
     yield session
     session.stop()
 

@@ -18,7 +18,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import cycle, islice
@@ -233,7 +233,9 @@ def add_catalog(session: SparkSession, name: str, uri: str, **properties: str) -
         session.conf.set(key, text)
 
 
-def wire_session(app: str, uri: str, token: str, warehouse: Path) -> SparkSession:
+def wire_session(
+    app: str, uri: str, token: str, warehouse: Path, settings: Mapping[str, str] | None = None
+) -> SparkSession:
     """A session with room for many statements at once; its catalog is `tower`."""
     return spark_session(
         app,
@@ -244,6 +246,7 @@ def wire_session(app: str, uri: str, token: str, warehouse: Path) -> SparkSessio
             "spark.driver.memory": "3g",
             "spark.sql.warehouse.dir": str(warehouse),
             "spark.scheduler.mode": "FAIR",
+            **(settings or {}),
         },
     )
 
