@@ -233,7 +233,7 @@ def test_slots_are_of_times_that_the_table_is_partitioned_by(region: str, spec_i
 def test_the_contracts_of_the_example_are_in_each_others_way_nowhere() -> None:
     found = [Written.read(path.read_text(), path.name) for path in sorted(EXAMPLE.glob("*.yaml"))]
     assert len(found) == 5
-    assert {finding.rule for finding in alone(found, now_ms=NINE)} == {"overlap.role"}
+    assert {finding.rule for finding in alone(found, now_ms=NINE)} == {"overlap.role", "retries.key"}
 
 
 # ── The gate ─────────────────────────────────────────────────────────────────────────────────────────────────────────
