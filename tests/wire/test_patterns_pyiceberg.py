@@ -113,6 +113,13 @@ def test_two_agents_take_turns_by_the_minute(tower: ClockedTower) -> None:
     block = next(block for block in blocks_of("docs/sdk.md") if "test_patterns_pyiceberg" in block.more)
     tower.clock.move(60)
     exec(compile(block.text, block.place, "exec"), {"tower": one.tower})
+    # In shadow mode what is late lands, and is reported.
+    tower.clock.move(60)
+    turn = entry.format("{every: 2m, from: 0s, to: 1m}")
+    tower.admin.apply_contract(f"version: 1\nagent: a\nmode: shadow\ntables: [{{{turn}}}]\n")
+    one.catalog.load_table("shop.bids").append(late, snapshot_properties=keyed(new_key()))
+    (report,) = tower.admin.shadow_report("a")
+    assert [(each["rule"], each["count"]) for each in report["refusals"]] == [("contract.slot", 1)]
 
 
 def test_the_contract_says_which_way_rows_go(tower: ClockedTower) -> None:
