@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
 from typer.testing import CliRunner
 
 from icetower.agent import Tower
+from icetower.cli import collect as collecting
 from icetower.cli import mediate as mediating
 from icetower.cli.app import app
 from icetower.cli.mediate import Wanted, read_jobs
 from icetower.errors import ConfigurationError, Forbidden, UsageError
-from icetower.pipelines import wal_mediator
+from icetower.pipelines import collector, wal_follow, wal_mediator
 from icetower.pipelines.wal_mediator import Mediation
 from tests.pages.page_blocks import blocks_of
 
@@ -65,6 +68,35 @@ def test_a_log_is_taken_whole_where_that_is_asked_for(
     done = CliRunner().invoke(app, [*wanted, *(["--reread"] if reread else [])])
     assert done.exit_code == 0, done.output
     assert [job.reread for job in jobs] == [reread]
+
+
+def test_a_collector_runs_on_as_a_mediator_does(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Its batches are folds, and the contracts are read anew before each round."""
+    folded: list[collector.Changes] = []
+
+    def collect(_spark: object, changes: collector.Changes, **_more: object) -> Mediation:
+        folded.append(changes)
+        return Mediation("idle", "t", "w")
+
+    class Rounds:
+        def __init__(self, spark: object, jobs: Callable[[], list[wal_mediator.Job]], on: object, **more: Any) -> None:
+            assert more["every_s"] == 3
+            self.work = lambda: [more["work"](spark, job) for _ in range(2) for job in jobs()]
+
+        def follow(self, _wait: object) -> None:
+            self.work()
+
+    monkeypatch.setattr(collecting, "need_spark", lambda: None)
+    monkeypatch.setattr(collecting, "job_session", lambda *_: Mock())
+    monkeypatch.setattr(collecting, "own_contract", lambda _: None)
+    monkeypatch.setattr(collector, "collect", collect)
+    monkeypatch.setattr(wal_follow, "Follower", Rounds)
+    wanted = ["collect", "--deltas", "a.d", "--target", "a.t", "--keys", "x,y", "--contracts", str(tmp_path)]
+    done = CliRunner().invoke(app, [*wanted, "--follow", "--every-s", "3", "--tombstones-s", "7"])
+    assert done.exit_code == 0, done.output
+    assert [(each.job.merge_keys, each.tombstones_s) for each in folded] == [(("x", "y"), 7)] * 2
+    done = CliRunner().invoke(app, [*wanted, "--follow", "--compact"])
+    assert isinstance(done.exception, UsageError)
 
 
 def test_the_file_of_the_page_names_several_logs(tmp_path: Path) -> None:

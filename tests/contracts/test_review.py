@@ -289,6 +289,21 @@ def test_pipelines_share_the_tables_of_their_logs_alone(
     assert [(f.severity.value, f.rule) for f in both] == [found]
 
 
+@pytest.mark.parametrize(("pattern", "its_pattern", "found"), [
+    ("collector", "collector", ("note", "overlap.shared")),
+    ("collector", "direct", ("error", "overlap.owned")),
+    ("direct", "collector", ("error", "overlap.owned")),
+    ("mediator", "mediator", ("error", "overlap.owned")),
+])  # fmt: skip
+def test_agents_may_change_the_same_rows_through_a_collector(
+    pattern: str, its_pattern: str, found: tuple[str, str]
+) -> None:
+    first = written(entry("all") + f"  pattern: {pattern}\n")
+    second = written(entry("all", agent="other_agent") + f"  pattern: {its_pattern}\n", "b.yaml")
+    both = [f for f in review.together([first, second], now_ms=NOW_MS) if f.rule.startswith("overlap")]
+    assert [(f.severity.value, f.rule) for f in both] == [found]
+
+
 def test_maintenance_fills_no_gap() -> None:
     """It owns nothing by itself: what no agent owns is still said."""
     parts = "[{day(ts): {from: 2017-01-01, to: 2017-02-01}}, {day(ts): {from: 2017-02-03, to: 2017-03-01}}]"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import re
 from io import StringIO
@@ -14,13 +15,13 @@ from rich.console import Console
 
 from icetower.contracts import review
 from icetower.demo import data
-from icetower.demo.retail import agents, inventory, recommendation
+from icetower.demo.retail import agents, inventory, jobs, promotions, recommendation, tills
 from icetower.demo.retail.hours import Hours, by_hour
 from icetower.demo.retail.notes import STAGES, Death, Notes, deaths_in, notes_in, read_lines
 from icetower.demo.retail.reconcile import Verdict
-from icetower.demo.retail.report import AgentFigures, Findings, Mediation, show, to_json
-from icetower.demo.retail.run import MEDIATOR, Plan, deaths_of
+from icetower.demo.retail.report import AgentFigures, Batches, Findings, Reads, show, to_json
 from icetower.demo.retail.shipped import statements, text_of
+from icetower.demo.retail.world import Plan, deaths_of
 
 
 def test_every_row_of_the_source_lies_in_one_hour_and_hours_are_in_order() -> None:
@@ -55,13 +56,24 @@ def test_hours_are_seen_whole_in_order_and_to_the_end(tmp_path: Path) -> None:
     assert [path.name for path in hours.folder.iterdir() if path.suffix != ".parquet"] == []
 
 
-@pytest.mark.parametrize("kills", [0, 1, 4, 12])
-def test_deaths_are_of_every_agent_and_stage_in_turn(kills: int) -> None:
+ALL = {(name, stage) for name in agents.NAMES for stage in STAGES} | {
+    (name, stage) for name, stages in jobs.STAGES.items() for stage in stages
+}
+
+
+@pytest.mark.parametrize("kills", [0, 1, 4, 12, 40])
+def test_deaths_are_of_every_agent_and_job_at_every_stage_in_turn(kills: int) -> None:
     deaths = deaths_of(Plan(days=1, hours_per_s=None, kills=kills, seed=1), 13)
-    assert len(deaths) == kills - kills // 4
+    assert len(deaths) == kills
     assert all(1 <= death.hour <= 13 for death in deaths)
+    places = [(death.name, death.stage) for death in deaths]
+    assert set(places) <= ALL
+    assert [name in agents.NAMES for name, _ in places] == [at % 2 == 0 for at in range(kills)]
     if kills == 12:
-        assert {(death.agent, death.stage) for death in deaths} == {(a, s) for a in agents.NAMES for s in STAGES}
+        assert len(set(places)) == 12
+        assert {name for name, _ in places} == {*agents.NAMES, *jobs.STAGES}
+    if kills == 40:
+        assert set(places) == ALL
 
 
 def test_notes_are_taken_and_read_back(tmp_path: Path) -> None:
@@ -77,19 +89,38 @@ def test_notes_are_taken_and_read_back(tmp_path: Path) -> None:
 
 
 def test_the_contracts_pass_the_review_and_the_tables_are_theirs() -> None:
-    names = (*agents.NAMES, MEDIATOR)
+    names = (*agents.NAMES, *jobs.PRINCIPALS)
     written = [review.Written.read(text_of(f"contracts/{name}.yaml"), f"{name}.yaml") for name in names]
     found = [*review.alone(written, now_ms=0), *review.together(written, now_ms=0)]
     assert [finding for finding in found if finding.severity is review.Severity.ERROR] == []
     created = set(re.findall(r"CREATE TABLE IF NOT EXISTS tower\.([\w.]+)", "".join(statements())))
     assert created == {str(rule.pattern) for each in written for rule in each.contract.tables} - {"system.*"}
-    assert {inventory.TABLE, recommendation.TABLE, recommendation.LOG} <= created
+    assert {inventory.TABLE, recommendation.TABLE, recommendation.LOG, promotions.TABLE, promotions.DELTAS} <= created
+    assert all("_idempotency_key STRING" in statement for statement in statements() if "CREATE TABLE" in statement)
 
 
-def findings(missing: int) -> Findings:
+def test_a_change_is_the_same_whichever_agent_reports_it(tmp_path: Path) -> None:
+    """Half of the baskets are reported by Spark, the other half by PyIceberg; none by both."""
+    rows = by_hour(data.load_source(1))[3]
+    path = tmp_path / "hour.parquet"
+    pq.write_table(rows, path)
+    found = tills.changes(path).to_pylist()
+    baskets = [row for row in rows.to_pylist() if row["basket_id"] % 2]
+    assert 0 < len(found) == len(baskets) < rows.num_rows
+    for change, row in zip(found, baskets, strict=True):
+        assert change["_idempotency_key"] == f"promotion-{row['row_id']}"
+        assert change["_event_time"] == row["sold_at"] + dt.timedelta(microseconds=row["row_id"])
+        assert change["_operation"] == ("upsert" if row["retail_disc"] > 0 else "delete")
+        assert (change["discount"], change["_agent"]) == (row["retail_disc"], tills.NAME)
+    assert {change["_operation"] for change in found} == {"upsert", "delete"}
+
+
+def findings(missing: int, wrong: int = 0) -> Findings:
     verdict = Verdict("a.b", 3 - missing, 3, "1.00", "1.00", missing, 0)
     figures = AgentFigures("x", 0.1, 0.2, 1, 1, 0, 0)
-    return Findings(1, 1, 2.0, (verdict,), (figures,), Mediation(1, 0.5, 1.0), ("mediator",), True, 0)
+    batches = (Batches("mediator", 1, 0, 0.5, 1.0), Batches("collector", 0, 0, None, None))
+    killed = (Death("mediator", 2, "planned"),)
+    return Findings(1, 1, 2.0, (verdict,), (figures,), batches, Reads(3, 1, wrong), killed, True, 0)
 
 
 def test_a_difference_is_reported() -> None:
@@ -100,4 +131,6 @@ def test_a_difference_is_reported() -> None:
         assert (read["exact"], read["tables"][0]["missing"]) == (found.good, missing)
         console = Console(file=StringIO(), width=140)
         show(found, console)
+        assert "mediator (planned); the stream's checkpoint was deleted" in console.file.getvalue()  # type: ignore[attr-defined]
         assert said in console.file.getvalue()  # type: ignore[attr-defined]
+    assert not findings(0, wrong=1).good

@@ -1,9 +1,11 @@
-"""The three agents of docs/pipeline.md in one Spark session, and the reconciliation that judges them."""
+"""The agents of docs/pipeline.md in one Spark session, and the reconciliation that judges them."""
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,11 +14,14 @@ from pyspark.sql import SparkSession
 
 from icetower.agent import Tower
 from icetower.demo import data
-from icetower.demo.retail import inventory, pricing, recommendation
+from icetower.demo.retail import inventory, pricing, promotions, recommendation, tills
 from icetower.demo.retail.hours import Hours, by_hour
+from icetower.demo.retail.jobs import collection, read_merged
 from icetower.demo.retail.notes import Notes
 from icetower.demo.retail.reconcile import Verdict, reconcile
 from icetower.demo.retail.shipped import statements
+from icetower.pipelines.collector import Changes, collect
+from icetower.pipelines.tables import load_metadata, private_session
 
 pytestmark = pytest.mark.spark
 
@@ -39,7 +44,7 @@ def tables(spark: SparkSession) -> Iterator[None]:
     for statement in statements():
         spark.sql(statement)
     yield
-    for name in (pricing.TABLE, inventory.TABLE, recommendation.TABLE, recommendation.LOG):
+    for name in re.findall(r"CREATE TABLE IF NOT EXISTS tower\.([\w.]+)", "".join(statements())):
         spark.sql(f"DROP TABLE tower.{name}")
 
 
@@ -65,6 +70,27 @@ def by_table(verdicts: tuple[Verdict, ...]) -> dict[str, Verdict]:
     return {verdict.table: verdict for verdict in verdicts}
 
 
+def promotions_of_both(spark: SparkSession, source: Hours, folder: Path) -> None:
+    """The two agents of the promotions, the second one backwards; the merged view, before and after the collector."""
+    promotions.run(spark, NOBODY, source, Notes(folder, promotions.NAME))
+    job = collection(snapshots_max=2)
+    folded = [collect(spark, Changes(job))]
+    for number in range(HOURS, 0, -1):
+        rows = tills.changes(source.path(number)).to_pylist()
+        columns = spark.table(job.wal).schema
+        spark.createDataFrame([tuple(row.values()) for row in rows], columns).writeTo(job.wal).append()
+    before = read_merged(spark)
+    while (done := collect(spark, Changes(job))).status == "applied":
+        folded.append(done)
+    after = read_merged(spark)
+    assert before is not None
+    assert after is not None
+    assert (before["wrong"], after["wrong"]) == (0, 0)
+    assert before["ahead"] > after["ahead"] == 0
+    assert before["rows"] == after["rows"]
+    assert [batch.rejected for batch in folded] == [0] * HOURS
+
+
 def test_agents_go_on_where_the_table_is_whatever_became_of_their_own_state(
     spark: SparkSession, tables: None, source: Hours, tmp_path: Path
 ) -> None:
@@ -83,11 +109,13 @@ def test_agents_go_on_where_the_table_is_whatever_became_of_their_own_state(
         "SELECT row_id, interacted_at, household_id, product_id, basket_id, quantity, sales_value, _idempotency_key "
         "FROM tower.recommendations.user_interactions_wal"
     )
+    promotions_of_both(spark, source, tmp_path)
     verdicts = reconcile(spark, str(source.folder))
     assert [(verdict.table, verdict.exact) for verdict in verdicts] == [
         (pricing.TABLE, True),
         (inventory.TABLE, True),
         (recommendation.TABLE, True),
+        (promotions.TABLE, True),
     ]
     snapshots = spark.sql(f"SELECT count(*) FROM tower.{inventory.TABLE}.snapshots").collect()[0][0]
     assert snapshots == HOURS
@@ -106,8 +134,29 @@ def test_agents_go_on_where_the_table_is_whatever_became_of_their_own_state(
     spark.sql(f"INSERT INTO tower.{recommendation.TABLE} SELECT * FROM tower.{recommendation.TABLE} WHERE row_id = 0")
     spark.sql(f"UPDATE tower.{pricing.TABLE} SET sales_value = sales_value + 0.01 WHERE product_id IN "
               f"(SELECT min(product_id) FROM tower.{pricing.TABLE})")  # fmt: skip
+    spark.sql(f"DELETE FROM tower.{promotions.TABLE} WHERE product_id IN "
+              f"(SELECT min(product_id) FROM tower.{promotions.TABLE})")  # fmt: skip
     found = by_table(reconcile(spark, str(source.folder)))
     assert found[inventory.TABLE].missing > 0
     assert found[recommendation.TABLE].unexpected == 1
+    assert (found[promotions.TABLE].missing, found[promotions.TABLE].unexpected) == (1, 0)
     assert found[pricing.TABLE].missing == found[pricing.TABLE].unexpected > 0
     assert not any(verdict.exact for verdict in found.values())
+
+
+def test_a_session_in_a_thread_knows_its_own_catalogs(spark: SparkSession, tmp_path: Path) -> None:
+    """Jobs share one Spark, each with the secret of its own: what Java loads for one must not be by another's."""
+
+    def work(name: str) -> str:
+        session = spark.newSession()
+        catalog = "spark.sql.catalog.own"
+        settings = {catalog: "org.apache.iceberg.spark.SparkCatalog", f"{catalog}.type": "hadoop"}
+        for key, value in {**settings, f"{catalog}.warehouse": str(tmp_path / name)}.items():
+            session.conf.set(key, value)
+        session.sql(f"CREATE TABLE own.a.{name} (x INT) USING iceberg")
+        return load_metadata(private_session(session), f"own.a.{name}")["location"]
+
+    here = work("one")
+    with ThreadPoolExecutor(2) as threads:
+        found = [here, *threads.map(work, ("two", "three"))]
+    assert found == [f"{tmp_path}/{name}/a/{name}" for name in ("one", "two", "three")]

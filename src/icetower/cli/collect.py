@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import threading
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
 
-from icetower.cli.mediate import COLUMNS, cells, contracts_for, own_contract
+from icetower.cli.mediate import COLUMNS, Every, Follow, as_json_line, cells, contracts_for, in_words, own_contract
 from icetower.cli.printing import show
 from icetower.cli.registry import DEFAULT_URI, Json, Uri
 from icetower.cli.spark import Conf, Master, job_session, need_spark, spark_errors, waiting
 from icetower.cli.terminal import say
+from icetower.errors import UsageError
 
 
 @spark_errors("interrupted; committed batches stay, and the next run continues from there")
@@ -39,6 +43,8 @@ def collect(
     snapshots_max: Annotated[
         int, typer.Option(min=1, help="The most snapshots of the delta table that one batch takes.")
     ] = 10_000,
+    follow: Follow = False,
+    every_s: Every = 5.0,
     master: Master = None,
     conf: Conf = None,
     as_json: Json = False,
@@ -52,44 +58,72 @@ def collect(
     \b
     Example:
       icetower collect --deltas shop.stock_deltas --target shop.stock --keys store,item --contracts contracts/
+      icetower collect --deltas shop.stock_deltas --target shop.stock --keys store,item --follow
     """
+    if follow and compact:
+        raise UsageError("--compact is what a run ends with, and --follow does not end: leave out one of them")
     need_spark()
     from icetower.pipelines import collector
     from icetower.pipelines.session import CATALOG
+    from icetower.pipelines.wal_follow import Follower
     from icetower.pipelines.wal_mediator import Job
 
-    job = Job(
-        wal=f"{CATALOG}.{deltas}",
-        target=f"{CATALOG}.{target}",
-        contracts=contracts_for(uri, contracts),
-        system=f"{CATALOG}.{system}",
-        merge_keys=tuple(key for key in keys.split(",") if key),
-        snapshots_max=snapshots_max,
-        reread=reread,
-        own=own_contract(uri),
-    )
+    def current() -> list[Job]:
+        """The job under the contracts of this moment."""
+        return [
+            Job(
+                wal=f"{CATALOG}.{deltas}",
+                target=f"{CATALOG}.{target}",
+                contracts=contracts_for(uri, contracts),
+                system=f"{CATALOG}.{system}",
+                merge_keys=tuple(key for key in keys.split(",") if key),
+                snapshots_max=snapshots_max,
+                reread=reread,
+                own=own_contract(uri),
+            )
+        ]
+
+    def fold(spark: Any, job: Job, **more: Any) -> Any:
+        return collector.collect(spark, collector.Changes(job, tombstones_s), **more)
+
+    (job,) = current()
     spark = job_session("icetower-collect", uri, master, conf)
-    rows = Table(*COLUMNS, title=f"{deltas} → {target}")
-    rewritten = None
     try:
-        with waiting("collecting"):
-            changes = collector.Changes(job, tombstones_s)
-            while (done := collector.collect(spark, changes)).status == "applied":
-                if as_json:
-                    say(json.dumps(done.to_json()))
-                rows.add_row(*cells(done))
-            if compact:
-                rewritten = collector.compact(spark, job.target)
+        if follow:
+            shown = as_json_line if as_json else in_words
+            Follower(spark, current, shown, every_s=every_s, work=fold).follow(threading.Event().wait)
+        else:
+            _once(partial(fold, spark, job), as_json=as_json)
+        if compact:
+            _compact(spark, target, as_json=as_json)
     finally:
         spark.stop()
-    if as_json:
-        if rewritten is not None:
-            say(json.dumps({"status": "compacted", "target": target, **rewritten}))
-        return
-    if rows.row_count:
+
+
+def _once(fold: Callable[[], Any], *, as_json: bool) -> None:
+    """Fold batch by batch until nothing is new."""
+    rows = Table(*COLUMNS)
+    with waiting("collecting"):
+        while (done := fold()).status == "applied":
+            if as_json:
+                say(json.dumps(done.to_json()))
+            rows.add_row(*cells(done))
+    deltas, target = (name.partition(".")[2] for name in (done.wal, done.target))
+    rows.title = f"{deltas} → {target}"
+    if rows.row_count and not as_json:
         show(rows)
-    else:
+    elif not as_json:
         say(f"{deltas} has nothing new for {target}")
-    if rewritten is not None:
-        before, after = rewritten["rewritten_data_files"], rewritten["added_data_files"]
-        say(f"{target}: {before} data files rewritten as {after}")
+
+
+def _compact(spark: Any, target: str, *, as_json: bool) -> None:
+    from icetower.pipelines import collector
+    from icetower.pipelines.session import CATALOG
+
+    with waiting("compacting"):
+        rewritten = collector.compact(spark, f"{CATALOG}.{target}")
+    if as_json:
+        say(json.dumps({"status": "compacted", "target": target, **rewritten}))
+        return
+    before, after = rewritten["rewritten_data_files"], rewritten["added_data_files"]
+    say(f"{target}: {before} data files rewritten as {after}")

@@ -34,6 +34,11 @@ if TYPE_CHECKING:
 COLUMNS = ("batch", "read", "applied", "superseded", "duplicates", "rejected", "snapshot", "lag")
 """The columns of the table that `mediate` prints."""
 
+Follow = Annotated[bool, typer.Option("--follow/--once", help="Run on and apply what comes, or end when all is read.")]
+Every = Annotated[
+    float, typer.Option(min=0.1, help="With --follow: for how long rows are collected into a batch, in seconds.")
+]
+
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
@@ -77,12 +82,8 @@ def mediate(
     rows_max: Annotated[
         int, typer.Option(min=1, help="The most rows in one batch, as long as no single commit has more.")
     ] = 1_000_000,
-    follow: Annotated[
-        bool, typer.Option("--follow/--once", help="Run on and apply what comes, or end when the log is read.")
-    ] = False,
-    every_s: Annotated[
-        float, typer.Option(min=0.1, help="With --follow: for how long rows are collected into a batch, in seconds.")
-    ] = 5.0,
+    follow: Follow = False,
+    every_s: Every = 5.0,
     prune_older: Annotated[
         str | None,
         typer.Option(help="Remove merged rows from the log that landed longer ago, such as 24h; by default none."),
@@ -112,7 +113,7 @@ def mediate(
     spark = job_session("icetower-mediate", uri, master, conf)
     try:
         if follow:
-            shown = _as_json if as_json else _in_words
+            shown = as_json_line if as_json else in_words
             Follower(spark, current, shown, every_s=every_s, keep_s=keep_s).follow(threading.Event().wait)
         else:
             _once(spark, first, keep_s, as_json=as_json)
@@ -244,11 +245,11 @@ def cells(done: Mediation) -> list[str]:
     return [*(str(each) for each in (done.batch, *counts)), lag]
 
 
-def _as_json(event: Mediation | Pruned | Failure) -> None:
+def as_json_line(event: Mediation | Pruned | Failure) -> None:
     say(json.dumps(event.to_json()))
 
 
-def _in_words(event: Any) -> None:
+def in_words(event: Any) -> None:
     """One line for each batch and pruning on standard output, and for each failure on standard error."""
     wal, target = (str(getattr(event, name, "")).partition(".")[2] for name in ("wal", "target"))
     match type(event).__name__:

@@ -1,4 +1,4 @@
-"""`icetower pipeline`: three PySpark agents on real data, with the jobs beside them, and every row reconciled."""
+"""`icetower pipeline`: PySpark agents on real data, with the jobs beside them, and every row reconciled."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from icetower.cli.spark import need_spark, spark_errors
 from icetower.cli.terminal import say
 from icetower.errors import UsageError
 
-pipeline = typer.Typer(help="Three agents with PySpark on real data: run them, and see their tables.")
+pipeline = typer.Typer(help="Agents with PySpark on real data: run them, and see their tables.")
 
 
 @pipeline.command("tables")
@@ -42,7 +42,7 @@ def run(
         typer.Option(min=0.01, help="Hours of the source that arrive in a second; by default all at once."),
     ] = None,
     kills: Annotated[
-        int, typer.Option(min=0, max=100, help="How often the agents' process, or the mediator's, is killed (-9).")
+        int, typer.Option(min=0, max=100, help="How often the agents' process, or the jobs', is killed (-9).")
     ] = 4,
     seed: Annotated[int, typer.Option(help="Decides in which hours they are killed.")] = 2017,
     keep: Annotated[Path | None, typer.Option(help="Keep everything in this directory, which must be empty.")] = None,
@@ -50,9 +50,10 @@ def run(
 ) -> None:
     """Run the pipeline on real data, and reconcile every row.
 
-    Through a tower of its own, three agents with PySpark write grocery transactions, hour by hour: prices by MERGE,
-    stock movements by a stream, interactions through the write-ahead log, which the mediator merges meanwhile. They
-    are killed on the way, and started again. At the end each table is compared with the source.
+    Through a tower of its own, agents write grocery transactions, hour by hour: prices by MERGE, stock movements by a
+    stream, interactions through the write-ahead log, promotions through a delta table. Meanwhile the mediator merges
+    the log, the collector folds the changes, and the log of attempts is exported. They are killed on the way, and
+    started again. At the end each table is compared with the source.
 
     Exit status 1 if a row is lost, doubled or altered.
 
@@ -62,7 +63,8 @@ def run(
     """
     need_spark()
     from icetower.demo.retail.report import show, to_json
-    from icetower.demo.retail.run import Plan, run_pipeline
+    from icetower.demo.retail.run import run_pipeline
+    from icetower.demo.retail.world import Plan
 
     console = Console(stderr=as_json)
     if not console.is_terminal:  # a log has no width of its own

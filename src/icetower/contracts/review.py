@@ -21,6 +21,7 @@ from icetower.contracts.model import (
     Isolation,
     KeyWay,
     Operation,
+    Orchestration,
     Retries,
     Role,
     Rule,
@@ -386,6 +387,9 @@ def of_overlap(it: Written, other: Written, found: Overlap) -> Finding:
     elif not mine & _ROWS_CHANGE and not theirs & _ROWS_CHANGE:
         severity, rule = Severity.NOTE, "overlap.shared"
         words = f"{agents} share {where}{when} ({held}): neither changes the other's rows"
+    elif _collected(it, found.one) and _collected(other, found.other):
+        severity, rule = Severity.NOTE, "overlap.shared"
+        words = f"{agents} share {where}{when} ({held}): the collector lets the last event of a row win"
     elif found.unsure is not None:
         severity, rule = Severity.WARNING, "overlap.possible"
         words = f"{agents} may both own {where}{when} ({held}): {found.unsure}"
@@ -401,6 +405,11 @@ def _keeps_logs(it: Written, position: int) -> bool:
     commits to their logs are validated against each other's."""
     rule = it.contract.tables[position]
     return it.contract.role is Role.PIPELINE and Operation.CREATE in rule.operations and rule.whole
+
+
+def _collected(it: Written, position: int) -> bool:
+    """Whether its changes come in through a delta table. Agents may change the same rows there, in any order."""
+    return it.contract.tables[position].orchestration is Orchestration.COLLECTOR
 
 
 def _with_role(contract: Contract) -> str:

@@ -8,7 +8,8 @@ serializable isolation: the later of two commits is refused if data was added si
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from py4j.protocol import Py4JError, Py4JJavaError
@@ -82,7 +83,8 @@ def iceberg_table(spark: SparkSession, name: str) -> Any:
     """Iceberg's own Java table, freshly loaded. Raises `NoSuchTable`."""
 
     def load() -> Any:
-        found = _jvm(spark).org.apache.iceberg.spark.Spark3Util.loadIcebergTable(_java_session(spark), name)
+        with _active(spark):
+            found = _jvm(spark).org.apache.iceberg.spark.Spark3Util.loadIcebergTable(_java_session(spark), name)
         found.refresh()
         return found
 
@@ -93,7 +95,8 @@ def tables_of(spark: SparkSession, catalog: str) -> list[str]:
     """Every table of a catalog that the session's principal may see, each name quoted for Spark SQL."""
 
     def walk() -> list[str]:
-        found = _jvm(spark).org.apache.iceberg.spark.Spark3Util.loadIcebergCatalog(_java_session(spark), catalog)
+        with _active(spark):
+            found = _jvm(spark).org.apache.iceberg.spark.Spark3Util.loadIcebergCatalog(_java_session(spark), catalog)
         tables: list[str] = []
         waiting = list(found.listNamespaces())
         while waiting:
@@ -255,6 +258,22 @@ def _causes_text(error: BaseException) -> str:
         parts.append(str(origin.toString()))
         origin = origin.getCause()
     return "\n".join(parts)
+
+
+@contextmanager
+def _active(spark: SparkSession) -> Generator[None]:
+    """Make it the active session of this thread. Java finds the settings of a catalog by it, and would otherwise take
+    those of another session, with another principal's token, or in a thread that is new to Spark none at all."""
+    sessions = _jvm(spark).org.apache.spark.sql.classic.SparkSession
+    before = sessions.getActiveSession()
+    sessions.setActiveSession(_java_session(spark))
+    try:
+        yield
+    finally:
+        if before.isDefined():
+            sessions.setActiveSession(before.get())
+        else:
+            sessions.clearActiveSession()
 
 
 def _jvm(spark: SparkSession) -> Any:

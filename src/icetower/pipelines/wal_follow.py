@@ -1,4 +1,4 @@
-"""Mediates logs for as long as it runs: one session, several targets, a batch whenever there is something new.
+"""Mediates logs, or folds delta tables, for as long as it runs: one session, several targets, a batch of what is new.
 
 It is a loop of its own and not Structured Streaming. A streaming query keeps its progress in a checkpoint, beside the
 table; the mediator's progress is in the table's own history, committed with the rows, and moves back with a rollback.
@@ -66,6 +66,7 @@ class Follower:
         every_s: the time between the beginnings of two rounds, if none of the jobs has more to do. So it is the longest
             time for which rows of a log are collected into a batch.
         keep_s: prune rows that landed in the log longer ago; None: never.
+        work: takes the next batch of a job, with the clock as its argument `ambient`.
         ambient: the clock.
     """
 
@@ -74,6 +75,7 @@ class Follower:
     on: Callable[[Mediation | Pruned | Failure], None]
     every_s: float = EVERY_S
     keep_s: float | None = None
+    work: Callable[..., Mediation] = mediate
     ambient: Ambient = field(default_factory=SystemAmbient)
     _states: dict[tuple[str, str], _State] = field(default_factory=dict[tuple[str, str], _State])
     _pruned_s: dict[str, float] = field(default_factory=dict[str, float])
@@ -110,7 +112,7 @@ class Follower:
             heads = self._heads(job)
             if heads == state.heads:
                 return False
-            done = mediate(self.spark, job, ambient=self.ambient)
+            done = self.work(self.spark, job, ambient=self.ambient)
         except IcetowerError as error:
             again_in_s = min(2.0**state.failures, BACK_OFF_MAX_S)
             state.failures += 1

@@ -16,12 +16,12 @@ from typing import Any
 
 from icetower.agent import Tower
 from icetower.ambient import SystemAmbient
-from icetower.demo.retail import inventory, pricing, recommendation
+from icetower.demo.retail import inventory, pricing, promotions, recommendation, tills
 from icetower.demo.retail.hours import Hours
 from icetower.demo.retail.notes import Death, Notes
 from icetower.spark import add_tower, tower_session
 
-NAMES = (pricing.NAME, inventory.NAME, recommendation.NAME)
+NAMES = (pricing.NAME, inventory.NAME, recommendation.NAME, promotions.NAME, tills.NAME)
 SETTINGS = {"spark.sql.shuffle.partitions": "2", "spark.driver.memory": "1500m"}
 
 
@@ -64,16 +64,32 @@ def run_agents(job: AgentsJob) -> None:
         pricing.NAME: pricing.run,
         inventory.NAME: partial(inventory.run, checkpoint=checkpoint_of(folder)),
         recommendation.NAME: recommendation.run,
+        promotions.NAME: promotions.run,
+        tills.NAME: tills.run,
     }
+
+    def run(name: str, session: Any, tower: Tower) -> None:
+        works[name](session, tower, hours, Notes(folder, name, job.deaths))
+
+    side_by_side("retail-agents", job.uri, job.secrets, run)
+
+
+def side_by_side(app_name: str, uri: str, secrets: Mapping[str, str], work: Callable[[str, Any, Tower], None]) -> None:
+    """Do work in threads, one for each secret, in one Spark. Raises the first error of one, and the others end with it.
+
+    Args:
+        work: is called with the name, with a session of its own whose catalog `tower` knows it by its secret, and with
+            a client.
+    """
     failed: list[BaseException] = []
-    clients = {name: Tower(job.uri, secret) for name, secret in job.secrets.items()}
-    spark = tower_session("retail-agents", next(iter(clients.values())), settings=SETTINGS)
+    clients = {name: Tower(uri, secret) for name, secret in secrets.items()}
+    spark = tower_session(app_name, next(iter(clients.values())), settings=SETTINGS)
 
     def run(name: str) -> None:
         try:
             session = spark.newSession()
             add_tower(session, "tower", clients[name])
-            works[name](session, clients[name], hours, Notes(folder, name, job.deaths))
+            work(name, session, clients[name])
         except BaseException as error:  # noqa: BLE001 - the main thread raises it
             failed.append(error)
 

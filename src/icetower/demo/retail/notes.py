@@ -1,4 +1,4 @@
-"""What an agent notes of each hour, for people to look at: it never goes by its notes. And where it is to be killed."""
+"""What agents and jobs note, for people to look at: they never go by their notes. And where they are to be killed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import threading
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import Any
 from icetower.ambient import SystemAmbient
 
 STAGES = ("read", "writing", "committed")
-"""The rows of an hour are read; its commit is on its way; it is acknowledged, and not noted yet."""
+"""Of an agent's hour: its rows are read; its commit is on its way; it is acknowledged, and not noted yet."""
 
 MIDWAY_S = 0.4
 """How long after a write began it is killed in the middle."""
@@ -23,34 +23,52 @@ MIDWAY_S = 0.4
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """An agent's process is killed (-9) when the agent comes to a stage of this hour, or of a later one."""
+    """The process of an agent or a job is killed (-9).
 
-    agent: str
+    Attributes:
+        name: the agent or the job.
+        hour: in the agent's work on this hour, or on a later one; a job's: when all agents have done that hour.
+        stage: the agent or the job comes to it.
+    """
+
+    name: str
     hour: int
     stage: str
 
 
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """The deaths that are before an agent or a job, and the file where they are noted."""
+
+    folder: Path
+    name: str
+    deaths: Sequence[Death] = ()
+
+    def reached(self, stage: str, hour: Callable[[], int]) -> None:
+        """Tell that the work has come to a stage, and ask for the hour if it matters."""
+        own = [death for death in self.deaths if (death.name, death.stage) == (self.name, stage)]
+        death = next((each for each in own if each.hour <= hour()), None)
+        if death is not None and stage == "writing":
+            threading.Timer(MIDWAY_S, self._die, (death,)).start()
+        elif death is not None:
+            self._die(death)
+
+    def _die(self, death: Death) -> None:
+        with deaths_in(self.folder).open("a", encoding="utf-8") as stream:
+            stream.write(json.dumps(asdict(death)) + "\n")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+@dataclass(frozen=True, slots=True)
 class Hour:
     """An hour that an agent works on."""
 
-    def __init__(self, number: int, deaths: Path, death: Death | None) -> None:
-        self.number = number
-        self._deaths = deaths
-        self._death = death
+    number: int
+    ends: Ends
 
     def reached(self, stage: str) -> None:
         """Tell that the work has come to a stage."""
-        if self._death is None or self._death.stage != stage:
-            return
-        if stage == "writing":
-            threading.Timer(MIDWAY_S, self._die).start()
-        else:
-            self._die()
-
-    def _die(self) -> None:
-        with self._deaths.open("a", encoding="utf-8") as stream:
-            stream.write(json.dumps(asdict(self._death)) + "\n" if self._death else "")
-        os.kill(os.getpid(), signal.SIGKILL)
+        self.ends.reached(stage, lambda: self.number)
 
 
 class Notes:
@@ -59,23 +77,27 @@ class Notes:
     def __init__(self, folder: Path, agent: str, deaths: Sequence[Death] = ()) -> None:
         self._folder = folder
         self._agent = agent
-        self._deaths = deaths
+        self._ends = Ends(folder, agent, deaths)
         self._clock = SystemAmbient()
 
     @contextmanager
     def hour(self, number: int) -> Generator[Hour]:
         """Around the work on an hour. It is noted when it is done."""
         began_s = self._clock.monotonic_s()
-        death = next((each for each in self._deaths if each.agent == self._agent and each.hour <= number), None)
-        yield Hour(number, deaths_in(self._folder), death)
+        yield Hour(number, self._ends)
         seconds = round(self._clock.monotonic_s() - began_s, 3)
         line = json.dumps({"hour": number, "seconds": seconds, "at_ms": self._clock.now_ms()})
         with notes_in(self._folder, self._agent).open("a", encoding="utf-8") as stream:
             stream.write(line + "\n")
 
 
+def hour_of(folder: Path, agents: Sequence[str]) -> int:
+    """The hour that all of these agents have done, by their notes."""
+    return min(max((note["hour"] for note in read_lines(notes_in(folder, name))), default=0) for name in agents)
+
+
 def notes_in(folder: Path, agent: str) -> Path:
-    """The file of an agent's notes, one JSON object a line."""
+    """The file of an agent's notes, or of what a job reports, one JSON object a line."""
     return folder / f"{agent}.jsonl"
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from icetower.demo.retail import inventory, pricing, recommendation
+from icetower.demo.retail import inventory, pricing, promotions, recommendation
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +17,7 @@ class Verdict:
 
     Attributes:
         rows, expected_rows: of the table, and as the source demands.
-        sales, expected_sales: the sum of `sales_value`, as a decimal number.
+        money, expected_money: the sum of `sales_value`, or of `discount`, as a decimal number.
         missing: rows that the source demands and the table has not, or has otherwise.
         unexpected: rows that the table has, and the source does not demand: doubled, altered or strange ones.
     """
@@ -25,8 +25,8 @@ class Verdict:
     table: str
     rows: int
     expected_rows: int
-    sales: str
-    expected_sales: str
+    money: str
+    expected_money: str
     missing: int
     unexpected: int
 
@@ -35,7 +35,7 @@ class Verdict:
         return (
             not self.missing
             and not self.unexpected
-            and (self.rows, self.sales) == (self.expected_rows, self.expected_sales)
+            and (self.rows, self.money) == (self.expected_rows, self.expected_money)
         )
 
 
@@ -59,7 +59,19 @@ _EXPECTED = {
             concat('recommendation_agent-', row_id) AS _idempotency_key
         FROM source
     """,
+    promotions.TABLE: """
+        SELECT product_id, last.store_id, last.retail_disc AS discount,
+            timestampadd(MICROSECOND, last.row_id, last.sold_at) AS _event_time,
+            concat('promotion-', last.row_id) AS _idempotency_key
+        FROM (
+            SELECT product_id, max_by(struct(store_id, retail_disc, row_id, sold_at), row_id) AS last
+            FROM source GROUP BY product_id
+        )
+        WHERE last.retail_disc > 0
+    """,
 }
+_MONEY = {promotions.TABLE: "discount"}
+"""The column that is summed up, if it is not `sales_value`."""
 
 
 def reconcile(spark: Any, hours: str) -> tuple[Verdict, ...]:
@@ -76,14 +88,15 @@ def reconcile(spark: Any, hours: str) -> tuple[Verdict, ...]:
 def _verdict(spark: Any, table: str, query: str) -> Verdict:
     expected = spark.sql(query).cache()
     found = spark.table(f"tower.{table}").select(*expected.columns).cache()
-    rows, sales = found.selectExpr("count(*)", "sum(sales_value)").first()
-    expected_rows, expected_sales = expected.selectExpr("count(*)", "sum(sales_value)").first()
+    sums = ("count(*)", f"sum({_MONEY.get(table, 'sales_value')})")
+    rows, money = found.selectExpr(*sums).first()
+    expected_rows, expected_money = expected.selectExpr(*sums).first()
     verdict = Verdict(
         table=table,
         rows=rows,
         expected_rows=expected_rows,
-        sales=str(sales),
-        expected_sales=str(expected_sales),
+        money=str(money),
+        expected_money=str(expected_money),
         missing=expected.exceptAll(found).count(),
         unexpected=found.exceptAll(expected).count(),
     )

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from rich.console import Console
 from rich.table import Table
 
+from icetower.demo.retail.notes import Death
 from icetower.demo.retail.reconcile import Verdict
 
 
@@ -25,12 +26,34 @@ class AgentFigures:
 
 
 @dataclass(frozen=True, slots=True)
-class Mediation:
-    """What the mediator reported. The lag of a row: from its landing in the log to its landing in the table."""
+class Batches:
+    """What the mediator or the collector reported.
 
+    Attributes:
+        superseded: changes that were older than what the table had, or than another one of their batch.
+        lag_p50_s, lag_max_s: from the landing of a row in the log or the delta table to its landing in the table.
+    """
+
+    job: str
     batches: int
+    superseded: int
     lag_p50_s: float | None
     lag_max_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Reads:
+    """What a reader saw in the merged view of the promotions, meanwhile.
+
+    Attributes:
+        views: how often it was compared with the changes.
+        ahead: how often it had rows that the table did not have yet.
+        wrong: how often it was not what the changes come to.
+    """
+
+    views: int
+    ahead: int
+    wrong: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +72,15 @@ class Findings:
     seconds: float
     verdicts: tuple[Verdict, ...]
     agents: tuple[AgentFigures, ...]
-    mediator: Mediation
-    killed: tuple[str, ...]
+    batches: tuple[Batches, ...]
+    reads: Reads
+    killed: tuple[Death, ...]
     checkpoint_lost: bool
     failures: int
 
     @property
     def good(self) -> bool:
-        return all(verdict.exact for verdict in self.verdicts)
+        return all(verdict.exact for verdict in self.verdicts) and not self.reads.wrong
 
 
 def to_json(findings: Findings) -> str:
@@ -73,23 +97,28 @@ def show(findings: Findings, console: Console) -> None:
         counts = (each.attempts, each.landed, each.retries, each.refused)
         agents.add_row(each.agent, f"{each.p50_s:.1f} s", f"{each.p99_s:.1f} s", *map(str, counts))
     console.print(agents)
-    tables = Table("table", "rows", "sales", "of the source", "missing", "unexpected", title="Tables")
+    tables = Table("table", "rows", "money", "of the source", "missing", "unexpected", title="Tables")
     for verdict in findings.verdicts:
-        of_source = f"{verdict.expected_rows:,} rows, {verdict.expected_sales}"
+        of_source = f"{verdict.expected_rows:,} rows, {verdict.expected_money}"
         tables.add_row(
             verdict.table,
             f"{verdict.rows:,}",
-            verdict.sales,
+            verdict.money,
             of_source,
             str(verdict.missing),
             str(verdict.unexpected),
             style=None if verdict.exact else "red",
         )
     console.print(tables)
-    lag = ""
-    if findings.mediator.lag_p50_s is not None:
-        lag = f"; lag {findings.mediator.lag_p50_s:.1f} s, at most {findings.mediator.lag_max_s:.1f} s"
-    console.print(f"mediator: {findings.mediator.batches} batches{lag}")
+    for each in findings.batches:
+        late = f"; {each.superseded:,} changes came after newer ones" if each.superseded else ""
+        lag = f"; lag {each.lag_p50_s:.1f} s, at most {each.lag_max_s:.1f} s" if each.lag_p50_s is not None else ""
+        console.print(f"{each.job}: {each.batches} batches{lag}{late}")
+    reads = findings.reads
+    console.print(
+        f"merged view: compared {reads.views} times, {reads.ahead} times ahead of the table, {reads.wrong} times wrong"
+    )
     lost = "; the stream's checkpoint was deleted" if findings.checkpoint_lost else ""
-    console.print(f"killed: {', '.join(findings.killed) or 'nobody'}{lost}")
+    killed = ", ".join(f"{death.name} ({death.stage})" for death in findings.killed)
+    console.print(f"killed: {killed or 'nothing'}{lost}")
     console.print("every row and cent is there, once" if findings.good else "[red]the tables differ from the source")

@@ -88,3 +88,44 @@ TBLPROPERTIES (
     'commit.retry.min-wait-ms' = '100',
     'commit.retry.max-wait-ms' = '5000'
 );
+
+-- Products that were at a discount when they were last sold. Agents append changes to the delta table; the collector folds
+-- them in, the last event first. A change that comes late or out of order is right nonetheless.
+CREATE TABLE IF NOT EXISTS tower.pricing.promotions (
+    product_id BIGINT,
+    store_id BIGINT COMMENT 'where it was sold last',
+    discount DECIMAL(9, 2),
+    _event_time TIMESTAMP COMMENT 'of the last change',
+    _idempotency_key STRING
+)
+USING iceberg
+PARTITIONED BY (bucket(4, product_id))
+TBLPROPERTIES (
+    'format-version' = '3',
+    'write.delete.mode' = 'merge-on-read',
+    'write.update.mode' = 'merge-on-read',
+    'write.merge.mode' = 'merge-on-read',
+    'write.distribution-mode' = 'hash',
+    'commit.retry.num-retries' = '5',
+    'commit.retry.min-wait-ms' = '100',
+    'commit.retry.max-wait-ms' = '5000'
+);
+
+CREATE TABLE IF NOT EXISTS tower.pricing.promotions_deltas (
+    product_id BIGINT,
+    store_id BIGINT,
+    discount DECIMAL(9, 2),
+    _event_time TIMESTAMP,
+    _idempotency_key STRING,
+    _operation STRING COMMENT 'upsert or delete',
+    _agent STRING
+)
+USING iceberg
+PARTITIONED BY (_agent)
+TBLPROPERTIES (
+    'format-version' = '2',
+    'write.distribution-mode' = 'hash',
+    'commit.retry.num-retries' = '5',
+    'commit.retry.min-wait-ms' = '100',
+    'commit.retry.max-wait-ms' = '5000'
+);
