@@ -47,6 +47,7 @@ class Workload:
         appends: share of writes that add rows and depend on nothing that they have read.
         partitions: the number of partitions over which the writes are spread evenly.
         own_partitions: each agent writes to partitions of its own.
+        conflicts: share of the other writes that change rows which another agent changes at the same time.
         work_s: mean time between an agent's reading and its commit.
         storage: a provider of the simulator; `catalog_latency_ms`: a round trip to the catalog.
         freshness_s: the time within which a write must be visible in the table.
@@ -61,6 +62,7 @@ class Workload:
     appends: float = 1.0
     partitions: int = 1
     own_partitions: bool = False
+    conflicts: float = 0.0
     work_s: float = 30.0
     storage: str = "s3"
     catalog_latency_ms: float = 20.0
@@ -80,7 +82,9 @@ class Workload:
             )
             > 0,
             "freshness_s: 0.01 or more": self.freshness_s >= 0.01,
-            "appends: from 0 to 1": 0 <= self.appends <= 1,
+            "appends and conflicts: from 0 to 1": 0 <= self.appends <= 1 and 0 <= self.conflicts <= 1,
+            "conflicts: 0 where own_partitions is true, since nobody else changes an agent's rows": self.conflicts == 0
+            or not self.own_partitions,
             "interval_s: 0.001 or more": self.interval_s is None or self.interval_s >= 0.001,
             "job_s, server_cpu_ms and the prices: 0 or more": min(
                 self.job_s, self.server_cpu_ms, self.read_usd_per_1000, self.write_usd_per_1000
@@ -119,6 +123,7 @@ class Workload:
             "storage": self.storage,
             "catalog_latency_ms": self.catalog_latency_ms,
             "partitions": max(self.partitions, self.agents if self.own_partitions else 1),
+            "conflict_probability": self.conflicts,
             "runtime_s": self.work_s,
             "runtime_sigma": 0.5,
             "runtime_floor_s": 0.0,
@@ -216,7 +221,8 @@ def candidates(workload: Workload) -> list[Candidate]:
 
 def _slot_s(workload: Workload) -> float:
     """How long an agent's slot is: a share of the freshness, and no shorter than a slow commit."""
-    shortest_s = max(_SLOT_MIN_S, 2 * _commit_s(workload))
+    works_s = workload.work_s if workload.conflicts > 0 else 0.0  # what it has read must be the newest
+    shortest_s = max(_SLOT_MIN_S, 2 * (works_s + _commit_s(workload)))
     return workload.interval_s or max(shortest_s, workload.freshness_s / (2 * workload.agents))
 
 

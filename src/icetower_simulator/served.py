@@ -6,11 +6,15 @@ and how long a commit lasts:
 group, appends   the tower's policy: all waiting writes up to a limit, two groups in progress at once, swaps in order; a
                  group of fast-path appends alone begins `append_interval_s` after the last one, at the earliest (a test
                  compares this with `commit/`)
-lock             one write at a time, from the first read to the swap
+lock             one write at a time, from the first read to the swap; where writes conflict, its work included
 wal, collector   a second queue, behind the log or the staged deltas: a job takes all of it at fixed intervals
 intents          a queue for each partition, which is held from before the work until the commit is in the table
 
 With slots, writes wait for the clock alone: an agent makes one commit at a time, of everything that waits by then.
+
+Where writes conflict (`conflict_probability`), a group refuses an overwrite if another one of its partition has landed
+since it began to work, with that probability; and with a lock or slots an agent reads and works in its turn, since what
+it has read before may be gone by then.
 """
 
 from __future__ import annotations
@@ -47,7 +51,7 @@ from icetower_simulator.latencies import (
     duration_of,
 )
 from icetower_simulator.randoms import chosen, generator, uniform
-from icetower_simulator.setup import PATTERNS, Setup, timing
+from icetower_simulator.setup import OVERWRITE, PATTERNS, Setup, timing
 from icetower_simulator.sums import durations, shared_by
 from icetower_simulator.tallies import TALLY, Outcome, new_tally, outcome
 
@@ -74,6 +78,7 @@ RUN = np.dtype(
         ("group_cpu", np.float64),
         ("member_cpu", np.float64),
         ("deadline", np.float64),
+        ("conflicts", np.float64),
         ("group_max", np.int64),
         ("pipeline_max", np.int64),
         ("linger", np.float64),
@@ -123,12 +128,14 @@ class World(NamedTuple):
         queues: one for each table, then one for each table's job, then one for each partition's intents (there
             `in_progress` says whether the partition is held).
         slots: when each agent's last commit begins, and when it takes effect.
+        landed: when the last overwrite of each partition landed.
         table_shares, partition_shares: cumulated shares by which tables and partitions are chosen.
         bins, fresh_bins: the bins of latencies until a commit is acknowledged, and until it is visible.
     """
 
     queues: Any
     slots: Any
+    landed: Any
     table_shares: Any
     partition_shares: Any
     bins: Any
@@ -154,6 +161,7 @@ def serve(setup: Setup, seed: int, providers: Mapping[str, Provider] = PROVIDERS
     world = World(
         queues,
         np.full((setup.agents, 2), -NEVER),
+        np.full(setup.tables * setup.partitions, -NEVER),
         zipf(setup.tables, setup.table_skew),
         zipf(setup.partitions, setup.partition_skew),
         bins,
@@ -180,6 +188,7 @@ def _fill(run: Any, setup: Setup) -> None:
         "group_cpu": setup.group_cpu_ms,
         "member_cpu": setup.member_cpu_ms,
         "deadline": setup.deadline_s * 1000,
+        "conflicts": setup.conflict_probability,
         "group_max": setup.appends_max if folds else setup.group_max,
         "pipeline_max": setup.pipeline_max,
         "linger": setup.append_interval_s * 1000 if folds else 0.0,
@@ -232,7 +241,7 @@ def _event_loop(run: Any, world: World) -> int:
         event, subject = item % _EVENTS, item // _EVENTS
         before = run.ended
         if event == COMMITTED:
-            _finish_group(run, queues, world.bins, world.fresh_bins, rows, heap, subject, now)
+            _finish_group(run, queues, world.landed, world.bins, world.fresh_bins, rows, heap, subject, now)
         elif event == TIMER:
             queues[subject].timer = -NEVER
             _start(run, queues, world.bins, rows, heap, subject, now)
@@ -288,8 +297,15 @@ def _arrive(run: Any, table_shares: Any, partition_shares: Any, rows: Any, heap:
         run.tally.catalog_commits += 1
         write.started = now
         _due(run, heap, now + duration_of(run.io, COMMIT), RESERVES, slot)
+    elif _works_in_turn(run):
+        _due(run, heap, now, WORKED, slot)
     else:
         _due(run, heap, now + write.runtime, WORKED, slot)
+
+
+@compiled
+def _works_in_turn(run: Any) -> bool:
+    return run.conflicts > 0.0 and (run.pattern == LOCK or run.pattern == SLOTS)
 
 
 @compiled
@@ -335,7 +351,7 @@ def _hand_in(run: Any, slots: Any, rows: Any, heap: Any, slot: int, now: float) 
             turn = math.floor(at / run.interval)
             turn += (write.agent - turn) % run.agents
             last[0] = max(at, turn * run.interval)
-            last[1] = last[0] + _client_commit(io)
+            last[1] = last[0] + (write.runtime if run.conflicts > 0.0 else 0.0) + _client_commit(io)
             tally.swaps += 1
             tally.reads += 2
             tally.writes += 2
@@ -420,7 +436,8 @@ def _start(run: Any, queues: Any, bins: Any, rows: Any, heap: Any, queue: int, n
             last = slot
             size += 1
         if size > 0:
-            commits_at = _commit_time(run, queues, queue, size, now)
+            begins = now + rows[first].runtime if not job and _works_in_turn(run) else now
+            commits_at = _commit_time(run, queues, queue, size, begins)
             queues[queue].commits_at = commits_at
             queues[queue].appended = now
             if queues[queue].in_progress == 0:
@@ -474,7 +491,7 @@ def _commit_time(run: Any, queues: Any, queue: int, size: int, now: float) -> fl
 
 @compiled
 def _finish_group(
-    run: Any, queues: Any, bins: Any, fresh_bins: Any, rows: Any, heap: Any, queue: int, now: float
+    run: Any, queues: Any, landed: Any, bins: Any, fresh_bins: Any, rows: Any, heap: Any, queue: int, now: float
 ) -> None:
     """The first group of a queue is committed: its members are acknowledged, or enter the next queue."""
     slot = queues[queue].first
@@ -489,6 +506,8 @@ def _finish_group(
             _count(run, run.tally, bins, rows, slot, now, True)
             run.ended += 1
             _enqueue(queues, rows, run.tables + rows[slot].table, slot, now)
+        elif run.pattern == GROUP and _is_stale(run, landed, rows[slot], now):
+            _refuse(run, bins, queues, rows, heap, slot, now)
         else:
             if run.pattern == INTENTS:
                 _release(run, queues, bins, rows, heap, slot, now)
@@ -499,6 +518,18 @@ def _finish_group(
     _start(run, queues, bins, rows, heap, queue, now)
     if run.pattern == WAL and queue < run.tables:
         _start(run, queues, bins, rows, heap, run.tables + queue, now)
+
+
+@compiled
+def _is_stale(run: Any, landed: Any, write: Any, now: float) -> bool:
+    """Has an overwrite of the same rows landed since this one began to work? If not, this one lands now."""
+    if run.conflicts == 0.0 or write.kind != OVERWRITE:
+        return False
+    place = write.table * run.partitions + write.partition
+    if landed[place] > write.submitted and uniform(run.io.state) < run.conflicts:
+        return True
+    landed[place] = now
+    return False
 
 
 @compiled

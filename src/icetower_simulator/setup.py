@@ -123,7 +123,8 @@ class Setup:
         swap_scope: whether a swap loses to every other commit to the catalog, or to those of its table.
         table_skew, partition_skew: exponent of Zipf's law by which tables and partitions are chosen; 0 is uniform.
         partitions_per_commit: how many different partitions a transaction writes.
-        conflict_probability: the probability that an overlap, once examined, is a true conflict.
+        conflict_probability: the probability that an overlap, once examined, is a true conflict; whoever coordinates
+            the writers, too.
         lists_appended: manifest lists are appended to, not read and written again.
         metadata_inlined: the catalog holds the table metadata. The last four are for the pattern `optimistic` alone.
         runtime_s, runtime_sigma, runtime_floor_s: how long a transaction works before it commits: lognormal.

@@ -159,7 +159,7 @@ def by_the_simulator(arrivals_ms: Sequence[float], limits: Limits, *, appends: b
     queues["appended"] = queues["ready"] = queues["timer"] = -1e300
     rows, heap = np.zeros(len(arrivals_ms), served.WRITE), np.zeros(2 * len(arrivals_ms) + 10, ENTRY)
     shares = np.ones(1)
-    world = served.World(queues, np.zeros((1, 2)), shares, shares, bins, bins.copy())
+    world = served.World(queues, np.zeros((1, 2)), np.zeros(1), shares, shares, bins, bins.copy())
     for slot, at in enumerate(arrivals_ms):
         served._due(run, heap, at, served.QUEUED, slot)
     landed: Landed = []
@@ -168,7 +168,7 @@ def by_the_simulator(arrivals_ms: Sequence[float], limits: Limits, *, appends: b
         pop(heap)
         event, subject = item % served._EVENTS, item // served._EVENTS
         if event == served.COMMITTED:
-            served._finish_group(run, queues, bins, world.fresh_bins, rows, heap, subject, now)
+            served._finish_group(run, queues, world.landed, bins, world.fresh_bins, rows, heap, subject, now)
             landed.append((now, int(run["ended"]) - before))
         elif event == served.TIMER:
             queues[subject]["timer"] = -1e300

@@ -19,6 +19,7 @@ from icetower_simulator.planner import (
     candidates,
     plan,
     workload_from,
+    workload_of,
     workload_of_log,
 )
 from icetower_simulator.plots import plan_plot
@@ -87,6 +88,23 @@ def test_ranks_and_breaking_points_follow_from_the_curves(name: str, request: py
 def test_the_same_workload_gives_the_same_plan(calm: Plan) -> None:
     assert json.dumps(plan(CALM).as_json()) == json.dumps(calm.as_json())
     assert plan_plot(calm) == plan_plot(calm)
+
+
+def test_where_agents_change_the_same_rows_a_job_has_to_merge_them() -> None:
+    asked = Workload(agents=32, writes_per_hour=1800, appends=0.0, conflicts=1.0, work_s=1.0, freshness_s=30.0)
+    done = plan(asked)
+    assert {each.candidate.name for each in done.advice if each.today.holds(asked)} == {"wal", "collector"}
+    assert advice(done, "group").today.success_pct < 20
+    free = plan(workload_of({**done.as_json()["workload"], "conflicts": 0.0}, "the same"))
+    assert free.advice[0].candidate.name == "group"
+
+
+def test_a_slot_is_long_enough_for_the_work_where_rows_conflict() -> None:
+    slots = [
+        next(each for each in candidates(Workload(appends=0.0, conflicts=share)) if each.name == "slots")
+        for share in (0.0, 1.0)
+    ]
+    assert slots[0].overrides["interval_s"] < 30 < 60 < slots[1].overrides["interval_s"]
 
 
 def test_isolation_is_proposed_where_there_are_partitions() -> None:

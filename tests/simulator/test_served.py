@@ -32,6 +32,7 @@ setups = st.builds(
     storage=st.sampled_from(sorted(PROVIDERS)),
     tables=st.sampled_from([1, 3]),
     partitions=st.sampled_from([1, 7]),
+    conflict_probability=st.sampled_from([0.0, 0.0, 0.5, 1.0]),
     agents=st.sampled_from([1, 5]),
     interval_s=st.sampled_from([1.0, 30.0]),
     deadline_s=st.sampled_from([0.5, 30.0]),
@@ -90,6 +91,28 @@ def test_groups_take_what_a_swap_at_a_time_could_not() -> None:
     assert slow.committed <= 600 / 0.020 + 1
     alone = run_one(replace(fast, group_max=1, pipeline_max=1), 1)
     assert alone.figures[BEGUN].success_pct < 60
+
+
+def test_a_group_refuses_what_is_stale_where_writes_conflict() -> None:
+    """Ten writes a second that work for ten seconds: nearly all are stale; appends are not."""
+    hot = replace(BASE, pattern="group", conflict_probability=1.0, partitions=1, fast_append_ratio=0.0)
+    assert run_one(hot, 1).figures[WHOLE].success_pct < 10
+    spread = run_one(replace(hot, partitions=10_000), 1).figures[WHOLE].success_pct
+    assert 97 < spread < 100
+    assert run_one(replace(hot, fast_append_ratio=1.0), 1).figures[WHOLE].success_pct == 100
+    half = run_one(replace(hot, conflict_probability=0.5, inter_arrival_ms=1e5, duration_s=1e6), 1)
+    assert half.figures[WHOLE].success_pct > 90
+
+
+@pytest.mark.parametrize("pattern", ["lock", "slots"])
+def test_who_works_in_turn_has_read_the_newest(pattern: str) -> None:
+    """Where writes conflict a turn takes the work, too: two seconds of it, and none of them is lost."""
+    turn = {"interval_s": 10.0, "agents": 3, "inter_arrival_ms": 30_000.0, "duration_s": 6000.0, "partitions": 1}
+    setup = replace(BASE, pattern=pattern, runtime_s=2.0, fast_append_ratio=0.0, **turn)
+    runs = [run_one(replace(setup, conflict_probability=share), 1) for share in (0.0, 1.0)]
+    assert [run.figures[WHOLE].success_pct for run in runs] == [100, 100]
+    waits = [run.figures[WHOLE].mean_s for run in runs]
+    assert waits[1] > waits[0] + (1.5 if pattern == "lock" else 0.0)
 
 
 def test_a_group_takes_the_towers_processor_once() -> None:

@@ -28,6 +28,7 @@ QUESTIONS = (
     ("appends", "What share of the writes only adds rows, from 0 to 1?"),
     ("partitions", "Over how many partitions are the writes spread?"),
     ("own_partitions", "Does each agent write to partitions of its own?"),
+    ("conflicts", "What share of the other writes changes rows that others change at the same time, from 0 to 1?"),
     ("work_s", "How long does an agent work on a write, in seconds?"),
     ("freshness_s", "Within how many seconds is a write to be visible?"),
     ("storage", "Where does the table lie: s3, s3x, azure, azurex or gcp?"),
