@@ -50,11 +50,20 @@ class Verdict:
         return bool(self.advised_hold) == bool(self.best) and (not self.best or self.advised_hold[0] in self.best)
 
 
-def workload(shape: str, agents: int, period_s: float, work_s: float, job_s: float, interval_s: float) -> Workload:
+def workload(
+    shape: str,
+    agents: int,
+    period_s: float,
+    work_s: float,
+    job_s: float,
+    interval_s: float,
+    engine_writes_per_s: float | None = None,
+) -> Workload:
     """The workload of a run, as somebody would describe it to the planner.
 
     Args:
         work_s: of one MERGE that nobody disturbs; `job_s`: of one batch.
+        engine_writes_per_s: how many MERGEs this machine does in a second.
     """
     hot = shape == HOT
     return Workload(
@@ -70,6 +79,7 @@ def workload(shape: str, agents: int, period_s: float, work_s: float, job_s: flo
         freshness_s=FRESHNESS_S,
         job_s=job_s,
         interval_s=interval_s,
+        engine_writes_per_s=engine_writes_per_s,
     )
 
 

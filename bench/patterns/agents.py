@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from bench.patterns.records import Attempted
+from bench.patterns.records import CUT_OFF, Attempted
 from bench.patterns.rows import Write
 
 TRIES = 4
@@ -92,7 +92,7 @@ def _write(
             worker(attempt)
             attempt.answered = True
         except Exception as error:  # noqa: BLE001 - whatever it is, the write was not acknowledged
-            attempt.failures.append("cut off" if stop.is_set() else kind_of(error))
+            attempt.failures.append(CUT_OFF if stop.is_set() else kind_of(error))
         attempt.tries_ms.append((time.monotonic() - began_s) * 1000)
         if attempt.answered or stop.wait(draws.uniform(0.0, BACKOFF_S * 2**again)):
             return

@@ -10,6 +10,9 @@ from dataclasses import dataclass, field
 from bench.commits.operations import percentile
 from bench.patterns.rows import Write
 
+CUT_OFF = "cut off"
+"""The failure of a try that had not ended in time."""
+
 
 @dataclass(slots=True)
 class Attempted:
@@ -57,7 +60,8 @@ class Figures:
         offered_rows_per_s: if every write began when it should and landed.
         rows_per_s: until the last of them was visible.
         wasted_pct: the share of the agents' tries, by their time, that came to nothing.
-        lag_p50_ms, lag_p99_ms: from decision to visible. `try_p50_ms`: of a statement, or of an append.
+        lag_p50_ms, lag_p99_ms: from decision to visible. `tries`: statements, or appends, that ended, and
+            `try_p50_ms` of them.
         batches: of the job, if there is one; `batch_ms`: the median of their durations.
         exact: the table has what the writes that landed leave, no more and no less.
     """
@@ -78,6 +82,7 @@ class Figures:
     lag_p50_ms: float
     lag_p99_ms: float
     try_p50_ms: float
+    tries: int
     data_files: int
     delete_files: int
     files: int
@@ -128,6 +133,7 @@ def figures(
         lag_p50_ms=percentile(lags, 50),
         lag_p99_ms=percentile(lags, 99),
         try_p50_ms=percentile(tries, 50),
+        tries=len(tries) - sum(each.failures.count(CUT_OFF) for each in attempts),
         data_files=stored.data_files,
         delete_files=stored.delete_files,
         files=stored.files,

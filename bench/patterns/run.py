@@ -3,6 +3,7 @@
     run.py                   4 and 32 agents on hot rows and on disjoint ones, one round: under ten minutes on two cores
     run.py --full            4 to 128 agents, three rounds: some hours
     run.py --agents 32 --shapes hot --sides direct,wal --rounds 3
+    run.py --add             adds the runs to those that are kept
     run.py --no-page         leaves docs/ as it is
 
 Agents write a price list of up to 20 products each, every two seconds, for `--seconds`; what has not ended 30 seconds
@@ -14,11 +15,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import statistics
 import sys
 import tempfile
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +34,7 @@ from bench.patterns.agents import Timing
 from bench.patterns.places import Place, open_place
 from bench.patterns.records import Figures
 from bench.patterns.report import advice_table, figure_table, promise_table
-from bench.patterns.sides import DIRECT, EVERY_S, SIDES, Case
+from bench.patterns.sides import DIRECT, EVERY_S, ICETOWER, SIDES, Case
 from icetower.demo.latency import PROFILES
 
 NAME = "bench-patterns"
@@ -55,17 +57,10 @@ def cases(agents: Sequence[int], shapes: Sequence[str], chosen: Sequence[str], r
     ]
 
 
-def measure(
-    place: Place, prices: pa.Table, wanted: Sequence[Case], timing: Timing, console: Console | None = None
-) -> list[Figures]:
+def measure(place: Place, prices: pa.Table, wanted: Sequence[Case], timing: Timing) -> Iterator[Figures]:
     """Run all cases, each in tables of its own."""
-    found: list[Figures] = []
     for case in wanted:
-        writes = rows.deal(prices, case.shape, case.agents, timing.writes)
-        found.append(sides.run(place, case, writes, timing))
-        if console is not None:
-            console.print(_line(found[-1]))
-    return found
+        yield sides.run(place, case, rows.deal(prices, case.shape, case.agents, timing.writes), timing)
 
 
 def _line(found: Figures) -> str:
@@ -76,34 +71,34 @@ def _line(found: Figures) -> str:
 
 
 def verdicts(found: Sequence[Figures]) -> list[Verdict]:
-    """The planner's advice for each workload, told what one MERGE and one batch take here."""
-    work_s, job_s = durations_s(found)
+    """The planner's advice for each workload, told how fast this machine is."""
+    work_s, job_s, engine = speeds(found)
     groups: dict[tuple[str, int], list[Figures]] = {}
     for each in found:
         groups.setdefault((each.shape, each.agents), []).append(each)
     return [
-        verdict(workload(shape, agents, PERIOD_S, work_s, job_s, EVERY_S), shape, its)
+        verdict(workload(shape, agents, PERIOD_S, work_s, job_s, EVERY_S, engine), shape, its)
         for (shape, agents), its in sorted(groups.items(), key=lambda group: (group[0][0] != rows.HOT, group[0][1]))
     ]
 
 
-def durations_s(found: Sequence[Figures]) -> tuple[float, float]:
-    """A direct MERGE of the fewest agents on disjoint rows, and a batch of the jobs."""
-    fewest = min(each.agents for each in found)
-    alone = [
-        each.try_p50_ms for each in found if (each.side, each.agents, each.shape) == (DIRECT, fewest, rows.DISJOINT)
-    ]
+def speeds(found: Sequence[Figures]) -> tuple[float, float, float | None]:
+    """How long a MERGE of the fewest agents takes, and a batch of a job; and the most MERGEs that ended in a second."""
+    merges = [each for each in found if each.side in (DIRECT, ICETOWER)]
+    fewest = min((each.agents for each in merges), default=0)
+    alone = [each.try_p50_ms for each in merges if each.agents == fewest]
     batches = [each.batch_ms for each in found if each.batches]
     return (
         statistics.median(alone) / 1000 if alone else 1.0,
         statistics.median(batches) / 1000 if batches else 5.0,
+        max((each.tries / each.seconds for each in merges), default=None),
     )
 
 
 def main(given: Sequence[str] | None = None) -> int:
     options = _options(given)
-    console = Console(width=None if sys.stdout.isatty() else pages.WIDTH)
-    machine = pages.machine_now()
+    console = Console(width=None if sys.stdout.isatty() else pages.WIDTH, stderr=options.json)
+    kept = Kept.read() if options.add else Kept({"patterns": pages.machine_now()}, [])
     timing = Timing(options.seconds, PERIOD_S, GRACE_S)
     prices = rows.load()
     with (
@@ -111,22 +106,57 @@ def main(given: Sequence[str] | None = None) -> int:
         open_place(Path(folder), options.latency) as place,
     ):
         if not options.cold:
-            measure(place, prices, cases((2,), (rows.HOT,), options.sides, 1), _WARM)
+            list(measure(place, prices, cases((2,), (rows.HOT,), options.sides, 1), _WARM))
         wanted = cases(options.agents, options.shapes, options.sides, options.rounds)
-        found = measure(place, prices, wanted, timing, None if options.json else console)
-    kept = {"machine": machine, "seconds": options.seconds, "runs": [asdict(each) for each in found]}
-    tables = [promise_table(found), figure_table(found), advice_table(verdicts(found))]
+        for found in measure(place, prices, wanted, timing):
+            console.print(_line(found))
+            kept.runs.append(found)
+            if not options.no_page:
+                kept.write()
+    tables = [promise_table(kept.runs), figure_table(kept.runs), advice_table(verdicts(kept.runs))]
     if options.json:
-        print(json.dumps(kept))
-    for table in [] if options.json else tables:
+        print(json.dumps(kept.as_json()))
+    for table in tables:
         if table.rows:
             console.print(pages.on_terminal(table))
     if not options.no_page:
-        RESULTS.write_text(json.dumps(kept, indent=1, default=str) + "\n", encoding="utf-8")
-        about = pages.machine_text({"patterns": machine})
+        about = pages.machine_text(kept.machines)
         text = pages.PAGE.read_text(encoding="utf-8")
         pages.PAGE.write_text(pages.between(text, NAME, [t for t in tables if t.rows], about), encoding="utf-8")
-    return 1 if any(row[-1] not in ("PASS", "") for row in tables[0].rows) else 0
+    return 1 if any(row[-1] != "PASS" for row in tables[0].rows) else 0
+
+
+@dataclass(slots=True)
+class Kept:
+    """The runs behind the page, and the machines that they ran on."""
+
+    machines: dict[str, Any]
+    runs: list[Figures]
+
+    @classmethod
+    def read(cls) -> Kept:
+        """Those of the last time, to which runs are added."""
+        document = json.loads(RESULTS.read_text(encoding="utf-8"))
+        runs: list[Figures] = []
+        for each in document["runs"]:
+            values: dict[str, Any] = {name: math.nan if value is None else value for name, value in each.items()}
+            runs.append(Figures(**values))
+        machines = document["machines"]
+        return cls(machines | {f"patterns, added {len(machines)}": pages.machine_now()}, runs)
+
+    def write(self) -> None:
+        RESULTS.write_text(json.dumps(self.as_json(), indent=1) + "\n", encoding="utf-8")
+
+    def as_json(self) -> dict[str, Any]:
+        """In JSON there is no NaN."""
+        runs = [
+            {
+                name: None if isinstance(value, float) and math.isnan(value) else value
+                for name, value in asdict(each).items()
+            }
+            for each in self.runs
+        ]
+        return {"machines": self.machines, "runs": runs}
 
 
 def _options(given: Sequence[str] | None) -> Any:
@@ -142,6 +172,7 @@ def _options(given: Sequence[str] | None) -> Any:
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--latency", choices=sorted(PROFILES), default="s3", help="of the storage, on all sides")
     parser.add_argument("--cold", action="store_true", help="without a run before the first one, which warms Spark")
+    parser.add_argument("--add", action="store_true", help="to the runs that are kept")
     parser.add_argument("--no-page", action="store_true")
     parser.add_argument("--json", action="store_true", help="print the runs as JSON")
     options = parser.parse_args(given)

@@ -22,6 +22,8 @@ from icetower_simulator.validation import validated
 
 SUCCESS_PCT = 95.0
 """The percentage that must commit for a pattern to hold."""
+ENGINE_MAX_PCT = 100.0
+"""An engine that is asked for more falls behind, further and further."""
 GROWTH = 10
 """Advice is for today's load and for this multiple of it."""
 _MULTIPLES = tuple(2.0**power for power in range(-3, 11))
@@ -53,6 +55,8 @@ class Workload:
         freshness_s: the time within which a write must be visible in the table.
         job_s: how long a job of the mediator or the collector takes besides its reads and writes.
         interval_s: how often such a job runs, and how long a slot is. None: a third of the freshness.
+        engine_writes_per_s: how many statements that write the engine does in a second which all agents share, such as
+            one Spark cluster. None: each agent has an engine of its own.
         read_usd_per_1000, write_usd_per_1000: price of requests to the storage; by default those of S3 Standard.
     """
 
@@ -70,6 +74,7 @@ class Workload:
     job_s: float = 5.0
     interval_s: float | None = None
     server_cpu_ms: float = 4.0
+    engine_writes_per_s: float | None = None
     read_usd_per_1000: float = 0.0004
     write_usd_per_1000: float = 0.005
 
@@ -82,9 +87,11 @@ class Workload:
             )
             > 0,
             "freshness_s: 0.01 or more": self.freshness_s >= 0.01,
-            "appends and conflicts: from 0 to 1": 0 <= self.appends <= 1 and 0 <= self.conflicts <= 1,
+            "appends: from 0 to 1": 0 <= self.appends <= 1,
+            "conflicts: from 0 to 1": 0 <= self.conflicts <= 1,
             "conflicts: 0 where own_partitions is true, since nobody else changes an agent's rows": self.conflicts == 0
             or not self.own_partitions,
+            "engine_writes_per_s: above 0": self.engine_writes_per_s is None or self.engine_writes_per_s > 0,
             "interval_s: 0.001 or more": self.interval_s is None or self.interval_s >= 0.001,
             "job_s, server_cpu_ms and the prices: 0 or more": min(
                 self.job_s, self.server_cpu_ms, self.read_usd_per_1000, self.write_usd_per_1000
@@ -194,6 +201,11 @@ class Candidate:
     description: str
     overrides: Mapping[str, Any]
 
+    @property
+    def by_statements(self) -> bool:
+        """Is each write a statement of the agents' engine? In its slot an agent writes all that waits as one."""
+        return self.name not in ("appends", "wal", "collector", "slots")
+
 
 def candidates(workload: Workload) -> list[Candidate]:
     """The patterns that suit a workload: an agent that replaces rows cannot use appends alone."""
@@ -242,6 +254,7 @@ class Assessment:
         wasted_pct: the share of the agents' and their clients' work that was in vain.
         requests: requests to storage and catalog for one commit.
         usd_per_1000: price of the requests to the storage for a thousand commits.
+        engine_pct: how much of the agents' shared engine their statements ask for; 0 if they share none.
     """
 
     times: float
@@ -253,9 +266,11 @@ class Assessment:
     wasted_pct: float
     requests: float
     usd_per_1000: float
+    engine_pct: float
 
     def holds(self, workload: Workload) -> bool:
-        return self.success_pct >= SUCCESS_PCT and self.fresh_p99_s <= workload.freshness_s
+        in_time = self.success_pct >= SUCCESS_PCT and self.fresh_p99_s <= workload.freshness_s
+        return in_time and self.engine_pct < ENGINE_MAX_PCT
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,7 +366,12 @@ def _highest_load_held(workload: Workload, curve: Sequence[Assessment]) -> float
 def _rank(workload: Workload, advice: Advice) -> tuple[Any, ...]:
     holds = advice.today.holds(workload) + (advice.today.holds(workload) and advice.grown.holds(workload))
     if not holds:
-        return (0, -round(advice.today.success_pct), advice.today.fresh_p99_s)
+        return (
+            0,
+            advice.today.engine_pct >= ENGINE_MAX_PCT,
+            -round(advice.today.success_pct),
+            advice.today.fresh_p99_s,
+        )
     fresh = math.floor(math.log2(max(advice.grown.fresh_p99_s if holds == 2 else advice.today.fresh_p99_s, 0.01)))
     return (-holds, fresh, -(advice.holds_to or 0), advice.today.usd_per_1000)
 
@@ -368,6 +388,7 @@ def assess(workload: Workload, candidate: Candidate, times: float, outcome: Outc
     lost_s = whole.failed * worked + whole.committed * mean_s * tried / (1 + tried)
     spent_s = whole.failed * worked + whole.committed * (workload.work_s + mean_s)
     usd = outcome.reads * workload.read_usd_per_1000 + outcome.writes * workload.write_usd_per_1000
+    engine = workload.engine_writes_per_s
     requests = outcome.reads + outcome.writes + outcome.catalog_reads + outcome.catalog_commits
     return Assessment(
         times=times,
@@ -379,6 +400,7 @@ def assess(workload: Workload, candidate: Candidate, times: float, outcome: Outc
         wasted_pct=100 * lost_s / spent_s if spent_s else 0.0,
         requests=requests / committed,
         usd_per_1000=usd / committed,
+        engine_pct=100 * workload.rate_per_s * times / engine if engine and candidate.by_statements else 0.0,
     )
 
 

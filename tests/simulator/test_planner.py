@@ -99,6 +99,18 @@ def test_where_agents_change_the_same_rows_a_job_has_to_merge_them() -> None:
     assert free.advice[0].candidate.name == "group"
 
 
+def test_a_shared_engine_bounds_the_patterns_by_statements() -> None:
+    asked = Workload(
+        agents=32, writes_per_hour=1800, appends=0.0, work_s=1.0, freshness_s=30.0, engine_writes_per_s=3.0
+    )
+    done = plan(asked)
+    assert {each.candidate.name for each in done.advice if each.today.holds(asked)} == {"wal", "collector"}
+    assert advice(done, "group").today.engine_pct == pytest.approx(100 * 16 / 3)
+    ample = plan(workload_of({**done.as_json()["workload"], "engine_writes_per_s": 17.0}, "the same"))
+    assert ample.advice[0].candidate.name == "group"
+    assert advice(ample, "group").breaks_at == 2.0
+
+
 def test_a_slot_is_long_enough_for_the_work_where_rows_conflict() -> None:
     slots = [
         next(each for each in candidates(Workload(appends=0.0, conflicts=share)) if each.name == "slots")
