@@ -166,9 +166,10 @@ def test_the_planner_is_right_if_its_first_choice_is_among_the_best(conflicting:
 
 
 @pytest.mark.spark
+@pytest.mark.sharp
 def test_every_side_is_exact_in_short() -> None:
-    """Hot rows: three agents for four seconds on each side, without the latency of storage."""
-    command = [sys.executable, "-m", "bench.patterns.run", "--agents", "3", "--shapes", HOT, "--seconds", "4"]
+    """Hot rows: two agents for two seconds on each side, without the latency of storage."""
+    command = [sys.executable, "-m", "bench.patterns.run", "--agents", "2", "--shapes", HOT, "--seconds", "2"]
     options = ["--latency", "none", "--cold", "--no-page", "--json"]
     done = subprocess.run([*command, *options], cwd=ROOT, capture_output=True, text=True, timeout=500)
     assert done.stdout, done.stderr[-4000:]
