@@ -7,6 +7,7 @@ import json
 import math
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -146,6 +147,12 @@ def test_kept_runs_are_read_as_they_were_written(tmp_path: Path, monkeypatch: py
     again = run.Kept.read()
     assert str(again.runs) == str(kept.runs)
     assert list(again.machines) == ["patterns", "patterns, added 1"]
+
+
+def test_a_machine_that_ended_no_merge_has_no_speed() -> None:
+    none = figures_of("direct", landed_of_ten=0)
+    assert run.speeds([replace(none, tries=0)]) == (1.0, 5.0, None)
+    assert run.speeds([figures_of("direct")]) == (0.01, 5.0, 1.0)
 
 
 @pytest.mark.full

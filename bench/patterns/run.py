@@ -4,7 +4,7 @@
     run.py --full            4 to 128 agents, three rounds: some hours
     run.py --agents 32 --shapes hot --sides direct,wal --rounds 3
     run.py --add             adds the runs to those that are kept
-    run.py --no-page         leaves docs/ as it is
+    run.py --no-page         leaves docs/ as it is; so does --json, which prints the runs alone
 
 Agents write a price list of up to 20 products each, every two seconds, for `--seconds`; what has not ended 30 seconds
 later is cut off. Spark is one JVM that MERGEs and jobs share. Storage has the latency of S3 on all sides. After each
@@ -86,12 +86,12 @@ def speeds(found: Sequence[Figures]) -> tuple[float, float, float | None]:
     """How long a MERGE of the fewest agents takes, and a batch of a job; and the most MERGEs that ended in a second."""
     merges = [each for each in found if each.side in (DIRECT, ICETOWER)]
     fewest = min((each.agents for each in merges), default=0)
-    alone = [each.try_p50_ms for each in merges if each.agents == fewest]
+    alone = [each.try_p50_ms for each in merges if each.agents == fewest and each.tries]
     batches = [each.batch_ms for each in found if each.batches]
     return (
         statistics.median(alone) / 1000 if alone else 1.0,
         statistics.median(batches) / 1000 if batches else 5.0,
-        max((each.tries / each.seconds for each in merges), default=None),
+        max((each.tries / each.seconds for each in merges if each.tries), default=None),
     )
 
 
@@ -111,11 +111,13 @@ def main(given: Sequence[str] | None = None) -> int:
         for found in measure(place, prices, wanted, timing):
             console.print(_line(found))
             kept.runs.append(found)
-            if not options.no_page:
+            if not (options.no_page or options.json):
                 kept.write()
-    tables = [promise_table(kept.runs), figure_table(kept.runs), advice_table(verdicts(kept.runs))]
+    promises = promise_table(kept.runs)
     if options.json:
         print(json.dumps(kept.as_json()))
+        return _status(promises)
+    tables = [promises, figure_table(kept.runs), advice_table(verdicts(kept.runs))]
     for table in tables:
         if table.rows:
             console.print(pages.on_terminal(table))
@@ -123,7 +125,11 @@ def main(given: Sequence[str] | None = None) -> int:
         about = pages.machine_text(kept.machines)
         text = pages.PAGE.read_text(encoding="utf-8")
         pages.PAGE.write_text(pages.between(text, NAME, [t for t in tables if t.rows], about), encoding="utf-8")
-    return 1 if any(row[-1] != "PASS" for row in tables[0].rows) else 0
+    return _status(promises)
+
+
+def _status(promises: pages.Shown) -> int:
+    return 1 if any(row[-1] != "PASS" for row in promises.rows) else 0
 
 
 @dataclass(slots=True)
