@@ -26,6 +26,7 @@ from bench.patterns.places import JOB, SEED, Lake, Place, contract, create_table
 from bench.patterns.records import Attempted, Figures, figures
 from bench.patterns.rows import KEYS, NAMES, Row, Write, agent_name, arrow, region_of
 from icetower.agent import DataFile, keyed
+from icetower.ambient import Ambient
 from icetower.contracts.model import Contract
 from icetower.demo import slow_io
 from icetower.pipelines.collector import Changes, collect
@@ -181,8 +182,8 @@ def _collector(place: Place, case: Case, writes: Sequence[Sequence[Write]], timi
     return _through(place, lake, case, writes, timing, contracts, lake.deltas, more, _collect), lake, JOB
 
 
-def _collect(spark: SparkSession, job: Job) -> Mediation:
-    return collect(spark, Changes(job))
+def _collect(spark: SparkSession, job: Job, *, ambient: Ambient) -> Mediation:
+    return collect(spark, Changes(job), ambient=ambient)
 
 
 def _registered(place: Place, case: Case, pattern: str) -> tuple[Lake, dict[str, Contract]]:
@@ -213,7 +214,7 @@ def _through(
     contracts: Mapping[str, Contract],
     staged: str,
     more: Mapping[str, tuple[pa.DataType, Any]],
-    apply: Callable[[SparkSession, Job], Mediation] | None,
+    apply: Callable[..., Mediation] | None,
 ) -> Ended:
     """Agents that append, and the job that follows them, until it has nothing more to do."""
     job = Job(staged, lake.table, dict(contracts), lake.system, merge_keys=KEYS, own=contracts[JOB])
@@ -264,7 +265,7 @@ def _appending(place: Place, staged: str, agent: int, more: Mapping[str, tuple[p
 class _Following:
     """The mediator or the collector, in a thread of its own, until `stopping` is set and nothing is left."""
 
-    def __init__(self, spark: SparkSession, job: Job, apply: Callable[[SparkSession, Job], Mediation] | None) -> None:
+    def __init__(self, spark: SparkSession, job: Job, apply: Callable[..., Mediation] | None) -> None:
         self.stopping = threading.Event()
         self.batches: list[Mediation] = []
         self.failures: list[str] = []
@@ -272,7 +273,7 @@ class _Following:
         self._raised: BaseException | None = None
         self.batches_ms: list[float] = []
         self._apply = apply or mediate
-        self._follower = Follower(spark, lambda: [job], self._on, every_s=EVERY_S, apply=self._timed)
+        self._follower = Follower(spark, lambda: [job], self._on, every_s=EVERY_S, work=self._timed)
 
     def run(self) -> None:
         try:
@@ -280,9 +281,9 @@ class _Following:
         except BaseException as error:  # noqa: BLE001 - the main thread raises it
             self._raised = error
 
-    def _timed(self, spark: SparkSession, job: Job) -> Mediation:
+    def _timed(self, spark: SparkSession, job: Job, *, ambient: Ambient) -> Mediation:
         began_s = time.monotonic()
-        done = self._apply(spark, job)
+        done = self._apply(spark, job, ambient=ambient)
         if done.status == "applied":
             self.batches_ms.append((time.monotonic() - began_s) * 1000)
         return done
