@@ -651,6 +651,7 @@ def test_a_table_created_with_data_is_judged_by_its_own_spec_and_location() -> N
 SUMMARY = """\
 added-records                   fine
 icetower.blind                  fine
+icetower.decided-at             fine
 icetower.filter                 fine
 icetower.isolation-level        fine
 icetower.read-snapshot          fine
@@ -685,7 +686,7 @@ def test_summary_keys_of_the_tower_are_the_towers_and_misspelt_ones_nobodys(line
     if rule == "contract.summary":
         assert ask(written, by=administrator("chief"))
     else:
-        assert "icetower.application, icetower.blind, icetower.filter, icetower.idempotency-key" in error.message
+        assert "icetower.application, icetower.blind, icetower.decided-at, icetower.filter" in error.message
         assert refused(written, by=administrator("chief")).rule == rule
 
 

@@ -360,7 +360,10 @@ def test_a_ledger_of_the_first_version_is_brought_up_to_date_without_loss(databa
     database.run_now(lambda c: c.execute(text(old_keys), rows), write=True)
     old_answer = "INSERT INTO ledger_answers VALUES ('ann', 'k', 'POST /a', NULL, 200, :body, :expires)"
     database.run_now(lambda c: c.execute(text(old_answer), {"body": b"x", "expires": clock.ms + 9}), write=True)
+    logged = "INSERT INTO ledger_attempts VALUES (7, 5, 'p', 'a.b', 'append', 'direct', NULL, 1.5, 2.5, '[9]', NULL)"
+    database.run_now(lambda c: c.execute(text(logged)), write=True)
     ledger = Ledger(database, clock, lifetime_s=100)
+    assert run(ledger.recent()) == [Attempt("p", "a.b", "append", Outcome.DIRECT, None, 1.5, 2.5, (9,), at_ms=5)]
     times_ms = clock.ms - 10, clock.ms + 50_000
     expected = Commit(owners[0], (7, -8), "app-1", "ab" * 32, None, *times_ms, registration=BEFORE)
     assert run(ledger.find_commit(owners[0])) == expected
@@ -395,6 +398,15 @@ def test_the_log_is_read_in_its_order(ledger: Ledger) -> None:
     rest = run(ledger.attempts_after(first.attempts[-1][0], limit=9))
     assert [each.principal for _, each in rest.attempts] == ["t", "u", "v"]
     assert (rest.oldest, rest.newest) == (first.attempts[0][0], rest.attempts[-1][0])
+
+
+def test_what_is_known_of_an_attempt_is_kept_as_it_is(ledger: Ledger) -> None:
+    known: dict[str, Any] = {"contract": "c", "work": "number:" + "f" * 64, "base": -(2**63), "head": 2**63 - 1}
+    known |= {"decided_ms": 2**41, "group_size": 3, "metadata_bytes": 2**40, "manifests": 0.25}
+    known |= {"judge_ms": 1.5, "plan_ms": 2.5, "write_ms": 3.5, "swap_ms": 4.5}
+    told = Attempt("p", "a.b", "append", Outcome.DIRECT, at_ms=5, **known)
+    run(ledger.write(Batch(attempts=[told])))
+    assert run(ledger.recent()) == [told]
 
 
 def test_towers_number_attempts_in_the_order_in_which_they_commit(ledger: Ledger, database: Database) -> None:

@@ -522,11 +522,9 @@ class Engine:
 
     def _settle(self, table: TableState, step: Step, *, refusals_only: bool = False) -> None:
         """Answer all members. With `refusals_only`, those refused on a version that may not stand any more."""
-        size, head = len(step.plan.accepted), step.new.head
         results: list[tuple[Member, Committed | IcetowerError]] = [(r.member, r.error) for r in step.plan.refused]
         if not refusals_only:
-            results += [(r.member, Committed("replayed", head, r.snapshots, 0.0, size)) for r in step.plan.replayed]
-            results += [(a.member, Committed(a.outcome, head, a.snapshots, 0.0, size)) for a in step.plan.accepted]
+            results += step.answers()
         # A member may have been submitted more than once.
         waiting: dict[int, deque[Waiting]] = {}
         for w in step.waiting:

@@ -22,6 +22,23 @@ from icetower.table.head import HeadState
 
 
 @dataclass(frozen=True, slots=True)
+class Cost:
+    """What it took to commit something.
+
+    Attributes:
+        metadata_bytes: its share of what was written for its group: metadata file, manifest lists, manifests, keys.
+        manifests: those that its snapshots added; appends that share a snapshot have equal shares of them.
+        plan_ms, write_ms, swap_ms: of its group.
+    """
+
+    metadata_bytes: int
+    manifests: float
+    plan_ms: float
+    write_ms: float
+    swap_ms: float
+
+
+@dataclass(frozen=True, slots=True)
 class Committed:
     """The answer to a commit: how it went in, and the table that it is in."""
 
@@ -31,6 +48,7 @@ class Committed:
     snapshots: tuple[int, ...]
     queue_wait_ms: float
     group_size: int
+    cost: Cost | None = None
 
 
 @dataclass(eq=False, slots=True)

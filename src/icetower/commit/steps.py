@@ -8,8 +8,9 @@ is known here from its plan.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -18,7 +19,7 @@ from icetower.ambient import Ambient
 from icetower.commit.limits import Limits
 from icetower.commit.live_files import LiveFiles, LivePathsOf
 from icetower.commit.plan import Member, Needs, Plan, Sources, plan
-from icetower.commit.queue import Waiting
+from icetower.commit.queue import Committed, Cost, Waiting
 from icetower.errors import CommitConflict, IcetowerError
 from icetower.files.changes import Manifests, memory_of_rows
 from icetower.files.deletes import Blobs, PositionDeletes
@@ -95,6 +96,16 @@ def _last_number(head: HeadState) -> int:
     return head.metadata.get("last-sequence-number") or 0
 
 
+@dataclass(slots=True)
+class Took:
+    """What a step took: milliseconds, and bytes that were written."""
+
+    plan_ms: float = 0.0
+    write_ms: float = 0.0
+    swap_ms: float = 0.0
+    written_bytes: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
     """One table's share of a swap: planned, not written yet.
@@ -102,6 +113,7 @@ class Step:
     Attributes:
         old, new: the version that it was planned on, and the one that it leaves; the same where nothing changes.
         expired_metadata: metadata files that fall out of the table's log, and may be deleted after the swap.
+        took: what it took so far.
     """
 
     identifier: Identifier
@@ -110,6 +122,7 @@ class Step:
     new: Version
     plan: Plan
     expired_metadata: tuple[str, ...]
+    took: Took = field(default_factory=Took)
 
     @property
     def changes(self) -> bool:
@@ -130,6 +143,19 @@ class Step:
         """Its swap begins."""
         for waiting in self.waiting:
             waiting.sealed = True
+
+    def answers(self) -> list[tuple[Member, Committed]]:
+        """Once it has landed: what those are answered that were in the table already, and those that are in it now."""
+        accepted, took, head = self.plan.accepted, self.took, self.new.head
+        size = len(accepted)
+        found = [(each.member, Committed("replayed", head, each.snapshots, 0.0, size)) for each in self.plan.replayed]
+        sharing = Counter(each.snapshots for each in accepted)
+        for each in accepted:
+            lists = (str((head.snapshots.get(i) or {}).get("manifest-list")) for i in each.snapshots)
+            manifests = sum(len(self.plan.own.get(path, ())) for path in lists) / sharing[each.snapshots]
+            cost = Cost(took.written_bytes // size, manifests, took.plan_ms, took.write_ms, took.swap_ms)
+            found.append((each.member, Committed(each.outcome, head, each.snapshots, 0.0, size, cost)))
+        return found
 
     @property
     def expired(self) -> frozenset[int]:
@@ -233,6 +259,7 @@ class Planner:
             CommitConflict: the plan kept asking for more files than it may read.
             IcetowerError: a file that it needs cannot be read, or the table's properties make no sense.
         """
+        began_s = self._ambient.monotonic_s()
         head = version.head
         members = [w.member for w in waiting]
         planned = await self._planned(version, members, cache, keep)
@@ -254,7 +281,9 @@ class Planner:
             self._manifests.remember_own(path, rows)
         self._note_live(head.metadata.get("table-uuid"), members, planned)
         gone = () if keep_log else tuple(path for path in expired if is_own_metadata_file(path, logged))
-        return Step(identifier, waiting, version, version.followed_by(new), planned, gone)
+        step = Step(identifier, waiting, version, version.followed_by(new), planned, gone)
+        step.took.plan_ms = (self._ambient.monotonic_s() - began_s) * 1000
+        return step
 
     def _note_live(self, uuid: Any, members: Sequence[Member], planned: Plan) -> None:
         """What new manifests name needs no reading again. To other branches they do not belong."""

@@ -50,13 +50,17 @@ class Swaps:
 
     async def write(self, steps: Sequence[Step]) -> Exception | None:
         """Write all files of some steps side by side. The error of one that could not be written, if any."""
+        began_s = self._ambient.monotonic_s()
         writes: dict[str, bytes] = {}
         for step in steps:
             writes |= step.plan.files
-            writes[step.new.head.location] = await _file_bytes(step.new.head)
+            writes[step.new.head.location] = document = await _file_bytes(step.new.head)
+            step.took.written_bytes = sum(map(len, step.plan.files.values())) + len(document)
         results = await asyncio.gather(
             *(self._storage.write(path, data) for path, data in writes.items()), return_exceptions=True
         )
+        for step in steps:
+            step.took.write_ms = (self._ambient.monotonic_s() - began_s) * 1000
         # Only now that all have ended: a write that is still under way must not outlive the clean-up.
         for result in results:
             if isinstance(result, AlreadyExists):
@@ -91,8 +95,11 @@ class Swaps:
         try:
             return await self._swap(steps)
         finally:
+            took_s = self._ambient.monotonic_s() - began_s
+            for step in steps:
+                step.took.swap_ms = took_s * 1000
             if self._timed is not None:
-                self._timed(steps, self._ambient.monotonic_s() - began_s)
+                self._timed(steps, took_s)
 
     async def _swap(self, steps: Sequence[Step]) -> bool:
         """Whether it landed.

@@ -45,7 +45,7 @@ from icetower.protocol.names import NAMESPACE_SEPARATOR, Identifier, Namespace, 
 from icetower.registry.principals import Principal, administrator
 from icetower.registry.registry import RESERVED_NAME, Registry
 from icetower.registry.tokens import contract_revoked
-from icetower.service.attempts import READ, REFUSED_TABLES_MAX, STAGED, Attempts
+from icetower.service.attempts import READ, REFUSED_TABLES_MAX, STAGED, Attempts, Known
 from icetower.service.journal import Journal
 from icetower.service.single_flight import Turns
 from icetower.table.keys import application_sequence
@@ -291,7 +291,10 @@ class _Endpoint:
         left_out = len(names) - REFUSED_TABLES_MAX
         for name in names[:REFUSED_TABLES_MAX]:
             about = one_line(name)
-            attempts.ended(principal.name, about, operation or self.operation, started_s, error, left_out=left_out)
+            known = Known(principal.contract.name)
+            attempts.ended(
+                principal.name, about, operation or self.operation, started_s, error, known=known, left_out=left_out
+            )
 
 
 def _named(request: Request) -> tuple[str]:

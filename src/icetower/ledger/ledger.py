@@ -180,7 +180,12 @@ class Batch:
 
 def key_hash(key: str | None) -> str | None:
     """How a client's key appears in the log."""
-    return None if key is None else hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
+    return None if key is None else text_hash(key)
+
+
+def text_hash(text: str) -> str:
+    """SHA-256 in hexadecimal."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 class Ledger:

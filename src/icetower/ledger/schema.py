@@ -82,6 +82,18 @@ attempts = Table(
     Column("request_id", String(32)),
     Column("partitions", Text),  # JSON list of names
     Column("message", Text),
+    Column("contract", String(255)),
+    Column("work", String(80)),
+    Column("base", BigInteger),
+    Column("head", BigInteger),
+    Column("decided_ms", BigInteger),
+    Column("group_size", Integer),
+    Column("metadata_bytes", BigInteger),
+    Column("manifests", Float),
+    Column("judge_ms", Float),
+    Column("plan_ms", Float),
+    Column("write_ms", Float),
+    Column("swap_ms", Float),
 )
 
 shadow = Table(

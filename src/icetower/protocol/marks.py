@@ -27,6 +27,9 @@ ISOLATION = "icetower.isolation-level"
 READ_SNAPSHOT = "icetower.read-snapshot"
 """The id of the snapshot that the writer has read; ``none`` for a table without one. What came later is unseen."""
 
+DECIDED = "icetower.decided-at"
+"""When the agent decided what it writes, in milliseconds since 1970. It is logged, and nothing depends on it."""
+
 REVERTS = "icetower.reverts"
 """The ids of snapshots that this one takes back, with commas between them."""
 
@@ -70,7 +73,7 @@ GROUP_SIZE = "icetower.group-size"
 BASE = "icetower.base-snapshot"
 """The snapshot on which the client had prepared a commit that the tower rebased; ``none`` for a table without one."""
 
-OF_CLIENTS = frozenset({KEY, BLIND, APPLICATION, SEQUENCE, FILTER, ISOLATION, READ_SNAPSHOT, REVERTS})
+OF_CLIENTS = frozenset({KEY, BLIND, APPLICATION, SEQUENCE, FILTER, ISOLATION, READ_SNAPSHOT, DECIDED, REVERTS})
 OF_THE_TOWER = frozenset({REF, PRINCIPAL, CLIENT_LIST, GROUP_FILE, GROUP_SIZE, BASE})
 """Every word of a summary, but for those of mediators."""
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
+from typing import Any
 
 from icetower.ambient import Ambient
 from icetower.commit.engine import Committed
@@ -32,6 +34,7 @@ from icetower.ledger.attempts import (
     Outcome,
 )
 from icetower.observe.events import Event, Events, one_line
+from icetower.protocol.snapshots import Snapshot
 from icetower.table.head import HeadState
 from icetower.texts import clipped
 
@@ -52,6 +55,18 @@ STAGED = "stage-create"
 """The first half of a creation: done, it has changed nothing."""
 SLOW_SWAP_S = 1.0
 _METADATA_LOST = "upstream.metadata"
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What else is known of an attempt; see the fields of the log with these names."""
+
+    contract: str | None = None
+    key_hash: str | None = None
+    work: str | None = None
+    base: int | None = None
+    decided_ms: int | None = None
+    judge_ms: float | None = None
 
 
 class Attempts:
@@ -79,7 +94,7 @@ class Attempts:
         started_s: float,
         result: Committed | IcetowerError | None,
         *,
-        key_hash: str | None = None,
+        known: Known = Known(),
         partitions: tuple[str, ...] = (),
         left_out: int = 0,
     ) -> None:
@@ -109,12 +124,19 @@ class Attempts:
             queue_wait_ms=0.0 if committed is None else committed.queue_wait_ms,
             latency_ms=(self._ambient.monotonic_s() - started_s) * 1000,
             snapshots=() if committed is None else committed.snapshots,
-            key_hash=key_hash,
+            key_hash=known.key_hash,
             at_ms=self._ambient.now_ms(),
             request_id=request_id,
             partitions=tuple(clipped(name, PARTITION_CHARACTERS_MAX) for name in touched[:PARTITIONS_MAX]),
             message=None if error is None else _kept_message(error, left_out),
+            contract=known.contract,
+            work=known.work,
+            base=known.base,
+            decided_ms=known.decided_ms,
+            judge_ms=known.judge_ms,
         )
+        if committed is not None:
+            attempt = replace(attempt, **_of_commit(committed))
         self._keep(attempt)
         if error is not None:
             self._say(attempt, error)
@@ -207,6 +229,24 @@ class Attempts:
 def _kept_message(error: IcetowerError, left_out: int) -> str:
     tail = f" (and for {left_out} more tables)" if left_out > 0 else ""
     return clipped(error.message, MESSAGE_CHARACTERS_MAX - len(tail)) + tail
+
+
+def _of_commit(committed: Committed) -> dict[str, Any]:
+    """What is logged of a commit that has landed."""
+    cost = committed.cost
+    found: dict[str, Any] = {"head": _parent(committed.head, committed.snapshots)}
+    if committed.outcome != Outcome.REPLAYED:
+        found["group_size"] = committed.group_size
+    if cost is not None:
+        found |= {"metadata_bytes": cost.metadata_bytes, "manifests": cost.manifests}
+        found |= {"plan_ms": cost.plan_ms, "write_ms": cost.write_ms, "swap_ms": cost.swap_ms}
+    return found
+
+
+def _parent(head: HeadState, snapshots: Sequence[int]) -> int | None:
+    """The snapshot before the first of some."""
+    first = head.snapshots.get(snapshots[0]) if snapshots else None
+    return None if first is None else Snapshot(first).parent_id
 
 
 def partitions_of(head: HeadState, touched: Iterable[Touched]) -> tuple[str, ...]:

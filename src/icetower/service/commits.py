@@ -12,7 +12,7 @@ from dataclasses import replace
 from itertools import chain
 
 from icetower.admission import permissions
-from icetower.admission.admitted import Admitted
+from icetower.admission.admitted import Admitted, AdmittedAppend
 from icetower.admission.appends import application_of, key_of
 from icetower.admission.gate import Gate
 from icetower.admission.identity import Identity
@@ -30,6 +30,7 @@ from icetower.files.parsing import Reading
 from icetower.iceberg.change import Touched
 from icetower.protocol.appends import AppendRequest
 from icetower.protocol.commits import CommitRequest
+from icetower.protocol.marks import DECIDED
 from icetower.protocol.names import Identifier, check_new
 from icetower.protocol.updates import creates
 from icetower.registry.principals import Principal
@@ -37,7 +38,7 @@ from icetower.registry.tokens import contract_revoked
 from icetower.service.attempts import partitions_of
 from icetower.service.journal import Journal
 from icetower.service.lifecycle import Lifecycle
-from icetower.service.outcomes import Attempt, Outcomes
+from icetower.service.outcomes import Attempt, Outcomes, time_of
 from icetower.service.purges import Watch
 from icetower.service.single_flight import SingleFlight
 from icetower.table.head import HeadState
@@ -103,6 +104,7 @@ class Commits:
                     if isinstance(admitted, Committed):
                         return (admitted,)
                     attempt.operation = "+".join(sorted(admitted.operations)) or "none"
+                    self._judged(attempt, admitted)
                     done = await self._land(admitted, watch, reads=_may_read(principal, table))
                     attempt.partitions = partitions_of(done.head, _touched(admitted))
                     return (done,)
@@ -110,6 +112,7 @@ class Commits:
         async with self._outcomes.watched(attempt):
             identity = Identity.of_commit(principal.name, request.updates, key, application)
             attempt.key, attempt.work = identity.key, identity.work
+            _asked(attempt, request, identity)
             attempt.operation = "+".join(sorted(claimed_by(request.requirements, request.updates))) or "none"
             async with self._refused_safely(principal, [(request, identity)]):
                 _require_any(principal, request)
@@ -149,6 +152,8 @@ class Commits:
 
         async with self._outcomes.watched(attempt):
             identities = [Identity.of_commit(principal.name, each.updates, key, application) for each in requests]
+            for request, identity in zip(requests, identities, strict=True):
+                _asked(attempt, request, identity)
             async with self._refused_safely(principal, list(zip(requests, identities, strict=True))):
                 for request in requests:
                     attempt.looking_at = request.identifier
@@ -188,12 +193,14 @@ class Commits:
             identity = Identity.of_append(
                 principal.name, request.ref, key_of(request, key), application_of(request, application)
             )
+            attempt.write(table).identified(identity)
             landed = await self._replays.find(table, head, identity)
             if landed is not None:
                 return (landed,)
             admitted = await self._gate.admit_append(
                 principal, table, request, identity, head, since_s=attempt.started_s
             )
+            self._judged(attempt, admitted)
             done = await self._engine.submit_append(admitted, head)
             attempt.partitions = partitions_of(done.head, admitted.files)
             return (done,)
@@ -219,6 +226,14 @@ class Commits:
                 if error is not refusal:
                     raise error from refusal
             raise
+
+    def _judged(self, attempt: Attempt, *members: Admitted | AdmittedAppend) -> None:
+        """Note that an attempt is admitted, and what its writes go by."""
+        attempt.judged_s = self._ambient.monotonic_s()
+        for member in members:
+            without_files = isinstance(member, Admitted) and not member.changes
+            fingerprint = None if without_files else member.fingerprint
+            attempt.write(member.identifier).identified(member.identity, fingerprint)
 
     async def _once(self, name: Hashable, request: object, work: Work) -> tuple[Committed, ...]:
         committed, another = await self._flights.run(name, request, work)
@@ -304,6 +319,7 @@ class Commits:
         members = [admitted[position] for position in range(len(requests))]
         reading.leave()
         attempt.looking_at = None
+        self._judged(attempt, *members)
         try:
             committed = await self._engine.submit_together(members)
         except KeyMisused as error:
@@ -331,6 +347,17 @@ class Commits:
             member = known.get(position)
             found.append(member or Committed("replayed", await self._heads.load(request.identifier), (), 0.0, 1))
         return tuple(found)
+
+
+def _asked(attempt: Attempt, request: CommitRequest, identity: Identity) -> None:
+    """Note what a commit says of itself."""
+    assert request.identifier is not None
+    write = attempt.write(request.identifier)
+    write.identified(identity)
+    if identity.snapshots:
+        write.base = identity.snapshots[0].parent_id
+        said = [s.summary[DECIDED] for s in identity.snapshots if DECIDED in s.summary]
+        write.decided_ms = time_of(said[0]) if said else None
 
 
 def _may_read(principal: Principal, table: Identifier) -> bool:

@@ -4,17 +4,46 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Hashable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from icetower.admission.identity import Identity
 from icetower.commit.engine import Committed
 from icetower.errors import CommitConflict, IcetowerError
 from icetower.escalations.escalations import Escalations
-from icetower.ledger.ledger import key_hash
+from icetower.ledger.attempts import NUMBERED, numbered_name
+from icetower.ledger.ledger import key_hash, text_hash
 from icetower.observe.undeclared import Undeclared
 from icetower.protocol.names import Identifier
 from icetower.registry.principals import Principal
-from icetower.service.attempts import REFUSED_TABLES_MAX, Attempts
+from icetower.service.attempts import REFUSED_TABLES_MAX, Attempts, Known
 from icetower.service.owners import Owners
+
+TIME_DIGITS_MAX = 14
+"""Of milliseconds since 1970: until the year 5138, as far as Spark and PyIceberg show times."""
+
+
+@dataclass(slots=True)
+class Write:
+    """One table's share of an attempt: see the fields of the log with these names."""
+
+    work: str | None = None
+    base: int | None = None
+    decided_ms: int | None = None
+
+    def identified(self, identity: Identity, fingerprint: str | None = None) -> None:
+        """Note by what it is known when it is tried again, unless by its key, which is logged in any case.
+
+        Args:
+            fingerprint: of its files, if it has any.
+        """
+        if identity.key is not None:
+            return
+        if identity.application is not None:
+            self.work = NUMBERED + text_hash(numbered_name(identity.application))
+        elif fingerprint is not None:
+            self.work = "files:" + fingerprint
+        elif identity.snapshots:
+            self.work = "snapshots:" + text_hash(repr(identity.snapshot_ids))
 
 
 @dataclass(slots=True)
@@ -28,6 +57,8 @@ class Attempt:
         key: its idempotency key, as far as it is known.
         work: what identifies it from one try of its client to the next.
         looking_at: the one of its tables that is being judged, if one is.
+        writes: of each table, what is known of what is written to it.
+        judged_s: when it was admitted, monotonic.
     """
 
     principal: Principal
@@ -38,6 +69,12 @@ class Attempt:
     work: Hashable = None
     partitions: tuple[str, ...] = ()
     looking_at: Identifier | None = None
+    writes: dict[Identifier, Write] = field(default_factory=dict["Identifier", "Write"])
+    judged_s: float | None = None
+
+    def write(self, table: Identifier) -> Write:
+        """What is known of what is written to a table, to be filled in."""
+        return self.writes.setdefault(table, Write())
 
 
 class Outcomes:
@@ -88,13 +125,28 @@ class Outcomes:
         *,
         left_out: int = 0,
     ) -> None:
+        write, judged_s = attempt.write(table), attempt.judged_s
+        known = Known(
+            attempt.principal.contract.name,
+            key_hash(key),
+            write.work,
+            write.base,
+            write.decided_ms,
+            None if judged_s is None else (judged_s - attempt.started_s) * 1000,
+        )
         self._attempts.ended(
             attempt.principal.name,
             str(table),
             attempt.operation,
             attempt.started_s,
             result,
-            key_hash=key_hash(key),
+            known=known,
             partitions=attempt.partitions if isinstance(result, Committed) else (),
             left_out=left_out,
         )
+
+
+def time_of(text: object) -> int | None:
+    """Milliseconds since 1970, as a summary says them; None for what is no such time."""
+    said = str(text)
+    return int(said) if said.isascii() and said.isdecimal() and len(said) <= TIME_DIGITS_MAX else None
