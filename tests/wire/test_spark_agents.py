@@ -10,7 +10,9 @@ from pyspark.sql import SparkSession, functions
 
 from icetower.agent import Patience, Tower, keyed, new_key
 from icetower.ambient import SystemAmbient
-from icetower.errors import IcetowerError, UsageError
+from icetower.errors import BadRequest, IcetowerError, UsageError
+from icetower.pipelines.export import Source, export
+from icetower.pipelines.system_teams import Team
 from icetower.spark import add_tower, carry_out, declaring, last_number, numbered, options, refusal_of, tower_session
 from tests.pages.page_blocks import blocks_of
 from tests.wire.clauses import Agent
@@ -211,3 +213,37 @@ def test_the_page_works(tower: TowerProcess, spark: SparkSession, namespace: str
         exec(compile(code, block.place, "exec"), names)
     rows = spark.sql("SELECT product_id, price FROM keeper.shelves.prices ORDER BY product_id").collect()
     assert [(row[0], str(row[1])) for row in rows] == [(7, "8.99"), (8, "2.50"), (9, "1.00")]
+
+
+def test_a_team_reads_its_own_system_tables_and_no_others(
+    agent: Make, spark: SparkSession, tower: TowerProcess
+) -> None:
+    """docs/system-tables.md, "Who may read": its own rows, in a namespace of its own."""
+    bound = agent(f"owner: north@example.com\n{NORTH % ''}reads: [NS_system_north.*]\n")
+    south = tower.principal(f"{bound.namespace}-south", f"reads: [{bound.namespace}_system_south.*]\n")
+    add_tower(spark, "south", Tower(tower.uri, south))
+    frame = spark.createDataFrame([(1, "north")], "id BIGINT, region STRING")
+    frame.writeTo(bound.at).options(**options(keyed("order-17"))).append()
+    with pytest.raises(Exception, match="contract"):
+        bound.insert(2, "south")(bound.tower_client, new_key())
+    source, system = Source.of(tower.admin), f"keeper.{bound.namespace}_system"
+    specs = (f"north=north@example.com,{bound.name}", f"south={bound.namespace}-south")
+    teams = [Team.of(spec, source.contracts(), source.bindings()) for spec in specs]
+    with pytest.raises(BadRequest, match="no contract has this name or owner"):
+        Team.of("east=east@example.com", source.contracts(), source.bindings())
+    assert export(spark, system, source, teams=teams).keys >= 1
+
+    own = f"`{bound.name}`.{bound.namespace}_system_north"
+    metrics = spark.sql(
+        f"SELECT principal, sum(first_tries), sum(first_try_landed) FROM {own}.agent_write_metrics GROUP BY 1"
+    )
+    assert [tuple(row) for row in metrics.collect()] == [(bound.name, 2, 1)]
+    phases = "judge_ms > 0 AND plan_ms > 0 AND write_ms > 0 AND swap_ms > 0 AND metadata_bytes > 0 AND manifests = 1"
+    commits = spark.sql(f"SELECT outcome, retries, contract, group_size FROM {own}.iceberg_commits WHERE {phases}")
+    assert [tuple(row) for row in commits.collect()] == [("direct", 0, bound.name, 1)]
+    (asked,) = (each for each in blocks_of("docs/system-tables.md") if "sha2(" in each.text)
+    assert [row[0] for row in spark.sql(asked.text.replace("tower.system", own)).collect()] == [bound.name]
+    for forbidden in (f"`{bound.name}`.{bound.namespace}_system", f"south.{bound.namespace}_system_north"):
+        with pytest.raises(Exception, match="may not read"):
+            spark.table(f"{forbidden}.iceberg_commits").collect()
+    assert spark.table(f"south.{bound.namespace}_system_south.iceberg_commits").where("principal IS NULL").count() == 0

@@ -22,23 +22,28 @@ from verify.kit.tower_process import TowerProcess, command
 pytestmark = pytest.mark.spark
 
 PAGE = (Path(__file__).parents[2] / "docs" / "system-tables.md").read_text()
-CONTRACT = "tables:\n  - table: '{}.t'\n    operations: [append]\n    partitions: all\n"
+CONTRACT = """\
+owner: pricing@example.com
+reads: ['{0}_system_pricing.*']
+tables: [{{table: '{0}.t', operations: [append], partitions: all}}]
+"""
 
 
-def words_of(tower: TowerProcess, namespace: str) -> list[str]:
-    """The command of the page, with this test's tower and namespace."""
-    _, *words = re.findall(r"```sh\n(.*?)\n```", PAGE, re.DOTALL)[0].split()
+def words_of(tower: TowerProcess, namespace: str, nth: int) -> list[str]:
+    """A command of the page, with this test's tower and namespace."""
+    _, *words = re.findall(r"```sh\n(.*?)\n```", PAGE, re.DOTALL)[nth].split()
     return [*words, "--uri", tower.uri, "--system", f"{namespace}_system", "--json", "--master", "local[2]"]
 
 
 def exported_by_a_shell(tower: TowerProcess, namespace: str, tmp_path: Path) -> dict[str, Any]:
+    """For all and for a team."""
     done = subprocess.run(
-        command(*words_of(tower, namespace)),
+        command(*words_of(tower, namespace, 1)),
         env={**os.environ, "ICETOWER_TOKEN": tower.secret},
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=480,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
@@ -47,7 +52,7 @@ def exported_by_a_shell(tower: TowerProcess, namespace: str, tmp_path: Path) -> 
 
 def exported_here(tower: TowerProcess, namespace: str) -> dict[str, Any]:
     """The same command in this process, which has a JVM for all its tests."""
-    done = CliRunner().invoke(app, words_of(tower, namespace), env={"ICETOWER_TOKEN": tower.secret})
+    done = CliRunner().invoke(app, words_of(tower, namespace, 0), env={"ICETOWER_TOKEN": tower.secret})
     assert done.exit_code == 0, done.output[-3000:]
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -63,10 +68,13 @@ def test_the_log_of_a_tower_is_in_its_tables(
     theirs.append(rows)
     with pytest.raises(Exception, match="delete"):
         theirs.delete("id == 1")
+    decided, refused = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    exec(decided.replace("shop.prices", f"{namespace}.t"), {"catalog": catalog})
+    other = tower.principal("price-checks", "reads: ['other_system_pricing.*']\n")
     last = tower.admin.commits_after(0)["newest"]
     done = exported_by_a_shell(tower, namespace, tmp_path)
     assert done["attempts"] > 0
-    assert exported_here(tower, namespace) == {"attempts": 0, "windows": 0, "contracts": 0, "lost_at_most": 0}
+    assert not any(exported_here(tower, namespace).values())
 
     logged = [each for each in tower.admin.commits_after(0)["attempts"] if each["id"] <= last]
     found = (
@@ -83,8 +91,14 @@ def test_the_log_of_a_tower_is_in_its_tables(
     versions = catalog.load_table(f"{namespace}_system.contract_history").scan().to_arrow().to_pylist()
     assert [row["version"] for row in versions if row["contract"] == f"{namespace}-agent"] == [1]
 
-    (example,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-    exec(example.replace('"system.', f'"{namespace}_system.'), {"catalog": catalog})
+    exec(refused.replace('"system.', f'"{namespace}_system.'), {"catalog": catalog})
+    assert [row["decided_at"] is not None for row in found if row["table_name"] == f"{namespace}.t"].count(True) == 1
+
+    ours = tower.catalog(secret).load_table(f"{namespace}_system_pricing.iceberg_commits").scan().to_arrow()
+    assert {*ours["principal"].to_pylist()} == {f"{namespace}-agent"}
+    for secret_of, name in ((secret, f"{namespace}_system"), (other, f"{namespace}_system_pricing")):
+        with pytest.raises(Exception, match="may not read"):
+            tower.catalog(secret_of).load_table(f"{name}.iceberg_commits")
 
     with pytest.raises(Forbidden):
         Tower(tower.uri, secret).commits_after(0)

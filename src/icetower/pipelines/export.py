@@ -1,53 +1,39 @@
-"""Writes the tower's log into Iceberg tables: attempts to commit, versions of contracts, and what agents' writes cost.
+"""Writes the tower's log into Iceberg tables: attempts to commit, keys, what writes cost, and versions of contracts.
 
 An attempt has a number in the log, and its row the same. How far the log was read stands in the summary of the snapshot
 that has the rows, so both are committed or neither is; and rows are merged by their number, so that of two exporters at
-once the later one adds nothing twice. Metrics are computed anew for each window that got a row.
+once the later one adds nothing twice. All other tables follow from that one in the same manner, each by itself.
 """
 
 from __future__ import annotations
 
 import datetime as dt
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
 from icetower.errors import BadRequest, CommitConflict, CommitStateUnknown
-from icetower.iceberg.metadata import ancestors, current_snapshot_id
-from icetower.pipelines.tables import load_metadata, merge, private_session, quoted, translating_errors
+from icetower.ledger.ledger import text_hash
+from icetower.pipelines.system_keys import export_keys
+from icetower.pipelines.system_metrics import export_metrics
+from icetower.pipelines.system_tables import COMMITS, CONTRACTS, THROUGH, SystemTables, mark_of
+from icetower.pipelines.system_teams import Team, copy_for, is_of_exports
+from icetower.pipelines.tables import merge, private_session, translating_errors
 from icetower.protocol.marks import EXPORT
-
-THROUGH = EXPORT + "through"
-"""The number of the last attempt that is in the table."""
 
 PAGE = 1_000
 ROWS_MAX = 20_000
 """Of one commit."""
 
 TRIES = 8
-WINDOW_S = 300
+LISTED = EXPORT + "contracts"
+"""Stands for the newest version of each contract, as the tower listed them."""
 
-_COMMITS = (
-    "attempt_id BIGINT, at TIMESTAMP, contract STRING, principal STRING, table_name STRING, operation STRING, "
-    "outcome STRING, rule STRING, partitions ARRAY<STRING>, snapshots ARRAY<BIGINT>, idempotency_key_hash STRING, "
-    "request_id STRING, queue_wait_ms DOUBLE, latency_ms DOUBLE, message STRING"
-)
-_METRICS = (
-    "principal STRING, table_name STRING, window_start TIMESTAMP, attempts BIGINT, landed BIGINT, refused BIGINT, "
-    "retries BIGINT, commit_success_rate DOUBLE, retry_rate DOUBLE, snapshots BIGINT, latency_p50_ms DOUBLE, "
-    "latency_p99_ms DOUBLE, latency_max_ms DOUBLE"
-)
-_CONTRACTS = (
-    "contract STRING, version INT, text STRING, applied_by STRING, message STRING, in_force_from TIMESTAMP, "
-    "in_force_until TIMESTAMP"
-)
-_PROPERTIES = "'format-version' = '2', 'history.expire.max-snapshot-age-ms' = '86400000'"
-_LANDED = "outcome IN ('direct', 'rebased', 'appended')"
-_RETRIED = "outcome IN ('conflict', 'unknown', 'replayed')"
-_COMMIT = "outcome <> 'done' AND operation <> 'read'"
+DAY = dt.timedelta(days=1)
 
 T = TypeVar("T")
 
@@ -87,78 +73,37 @@ class Exported:
 
     Attributes:
         attempts: rows of `iceberg_commits`.
+        keys: rows of `agent_dedup_log`.
         windows: rows of `agent_write_metrics`.
         contracts: rows of `contract_history`.
         lost_at_most: attempts that the log had let go before they were read.
     """
 
     attempts: int
+    keys: int
     windows: int
     contracts: int
     lost_at_most: int
 
 
-@dataclass(frozen=True, slots=True)
-class SystemTables:
-    """The tables in the namespace `system` (with its catalog in front)."""
-
-    spark: SparkSession
-    system: str
-
-    @property
-    def commits(self) -> str:
-        return f"{self.system}.iceberg_commits"
-
-    @property
-    def metrics(self) -> str:
-        return f"{self.system}.agent_write_metrics"
-
-    @property
-    def contracts(self) -> str:
-        return f"{self.system}.contract_history"
-
-    def create(self) -> None:
-        """Create what is missing."""
-        wanted = {
-            self.commits: (_COMMITS, " PARTITIONED BY (days(at))"),
-            self.metrics: (_METRICS, " PARTITIONED BY (days(window_start))"),
-            self.contracts: (_CONTRACTS, ""),
-        }
-        missing = [table for table in wanted if not self.spark.catalog.tableExists(quoted(table))]
-        if missing:
-            self._run(f"creating {self.system}", f"CREATE NAMESPACE IF NOT EXISTS {quoted(self.system)}")
-        for table in missing:
-            columns, partitions = wanted[table]
-            statement = f"CREATE TABLE IF NOT EXISTS {quoted(table)} ({columns}) USING iceberg{partitions}"
-            self._run(f"creating {table}", f"{statement} TBLPROPERTIES ({_PROPERTIES})")
-
-    def _run(self, what: str, statement: str) -> None:
-        translating_errors(what, lambda: self.spark.sql(statement))
-
-    def progress(self, table: str) -> int:
-        """The last attempt that is in the table, by its head's history; by its rows where that has expired."""
-        metadata = load_metadata(self.spark, table)
-        head = current_snapshot_id(metadata)
-        for snapshot in () if head is None else ancestors(metadata, head):
-            if THROUGH in snapshot["summary"]:
-                return int(snapshot["summary"][THROUGH])
-        if table != self.commits:
-            return 0
-        newest = self.spark.table(table).agg(f.max("attempt_id")).collect()
-        return int(newest[0][0] or 0)
-
-
 def export(
-    spark: SparkSession, system: str, source: Source, *, after: Callable[[str], None] = lambda _: None
+    spark: SparkSession,
+    system: str,
+    source: Source,
+    *,
+    teams: Sequence[Team] = (),
+    after: Callable[[str], None] = lambda _: None,
 ) -> Exported:
     """Bring the system tables up to what the log has now. It may be killed at any point and run again.
 
     Args:
         system: the namespace, with its catalog in front.
+        teams: each gets tables of its own, with the rows of its contracts.
         after: is told of each step that is done; for tests.
 
     Raises:
-        BadRequest: the log is not the one that was read before (`export.log`).
+        BadRequest: the log is not the one that was read before (`export.log`), or a table of an earlier version could
+            not be upgraded (`export.upgrade`).
     """
     tables = SystemTables(private_session(spark), system)
     tables.create()
@@ -166,30 +111,39 @@ def export(
     contracts = _repeatedly(lambda: _export_contracts(tables, source))
     after("contracts")
     attempts, lost = _export_commits(tables, source, after)
-    windows = _repeatedly(lambda: _export_metrics(tables))
+    keys, more = 0, True
+    while more:
+        count, more = _repeatedly(lambda: export_keys(tables))
+        keys += count
+        after("keys")
+    windows = _repeatedly(lambda: export_metrics(tables, tables.orphans))
     after("metrics")
-    return Exported(attempts, windows, contracts, lost)
+    for team in teams:
+        for step in copy_for(team, tables):
+            _repeatedly(step)
+            after("team")
+    return Exported(attempts, keys, windows, contracts, lost)
 
 
 def _export_commits(tables: SystemTables, source: Source, after: Callable[[str], None]) -> tuple[int, int]:
     """How many rows were written, and how many attempts at most the log had let go. What comes meanwhile is left."""
     written, lost, last, bindings = 0, 0, None, None
-    own = tables.system.partition(".")[2] + "."
 
     def some() -> int | None:
         nonlocal lost, last, bindings
-        start = tables.progress(tables.commits)
+        start = tables.progress(tables.commits, "attempt_id")
         rows, oldest, newest = _read(source, start, last)
         last = newest if last is None else last
         # Each export is an attempt itself: the last of these alone would make every run write, for ever.
-        if not rows or (len(rows) < ROWS_MAX and all(row["table"].startswith(own) for row in rows)):
+        if not rows or (len(rows) < ROWS_MAX and all(is_of_exports(tables, row["table"]) for row in rows)):
             return None
         bindings = bindings or source.bindings()
-        found = [_commit_row(row, bindings) for row in rows]
+        tries = _tries(tables, start, rows)
+        found = [_commit_row(row, bindings, tries) for row in rows]
         merge(
             tables.spark,
             tables.commits,
-            tables.spark.createDataFrame(found, _COMMITS),
+            tables.spark.createDataFrame(found, COMMITS),
             ("attempt_id",),
             where_target=f"t.attempt_id > {start}",
             properties={THROUGH: str(rows[-1]["id"])},
@@ -201,6 +155,36 @@ def _export_commits(tables: SystemTables, source: Source, after: Callable[[str],
         written += count
         after("commits")
     return written, lost
+
+
+Tries = Counter[tuple[str, str, str, dt.date]]
+"""How often a principal has tried a write to a table on a day."""
+
+
+def _tries(tables: SystemTables, start: int, rows: Sequence[Row]) -> Tries:
+    """How often the writes of these rows were tried before, on their days and the days before those."""
+    writes = {(row["principal"], row["table"], write_id) for row in rows if (write_id := _write_id(row)) is not None}
+    if not writes or not start:
+        return Counter()
+    first = dt.datetime.combine(min(_time(row["at_ms"]) for row in rows).date(), dt.time(), dt.UTC) - DAY
+    wanted = tables.spark.createDataFrame([*writes], "principal STRING, table_name STRING, write_id STRING")
+    before = tables.rows(tables.commits).where(f"attempt_id <= {start}").where(f.col("at") >= first)
+    before = before.withColumn("write_id", f.coalesce("write_id", "idempotency_key_hash"))
+    before = before.join(f.broadcast(wanted), wanted.columns, "left_semi")
+    counted = before.groupBy(*wanted.columns, f.to_date("at").alias("day")).count()
+    found = translating_errors(f"reading {tables.commits}", counted.collect)
+    return Counter({(row.principal, row.table_name, row.write_id, row.day): row["count"] for row in found})
+
+
+def _retries(row: Row, tries: Tries) -> int | None:
+    """How often the same was tried before, on this day and the one before it. The row is counted as the next try."""
+    write_id = _write_id(row)
+    if write_id is None:
+        return None
+    write, day = (row["principal"], row["table"], write_id), _time(row["at_ms"]).date()
+    before = tries[(*write, day)] + tries[(*write, day - DAY)]
+    tries[(*write, day)] += 1
+    return before
 
 
 def _read(source: Source, start: int, last: int | None) -> tuple[list[Row], int, int]:
@@ -223,11 +207,12 @@ def _read(source: Source, start: int, last: int | None) -> tuple[list[Row], int,
             return rows, oldest, bound
 
 
-def _commit_row(row: Row, bindings: Mapping[str, str]) -> tuple[Any, ...]:
+def _commit_row(row: Row, bindings: Mapping[str, str], tries: Tries) -> tuple[Any, ...]:
+    decided_ms = row.get("decided_ms")
     return (
         row["id"],
         _time(row["at_ms"]),
-        bindings.get(row["principal"]),
+        row.get("contract") or bindings.get(row["principal"]),
         row["principal"],
         row["table"],
         row["operation"],
@@ -240,66 +225,41 @@ def _commit_row(row: Row, bindings: Mapping[str, str]) -> tuple[Any, ...]:
         float(row["queue_wait_ms"]),
         float(row["latency_ms"]),
         row["message"],
+        _write_id(row),
+        _retries(row, tries),
+        row.get("base"),
+        row.get("head"),
+        None if decided_ms is None else _time(decided_ms),
+        row.get("group_size"),
+        row.get("metadata_bytes"),
+        row.get("manifests"),
+        *(row.get(name) for name in ("judge_ms", "plan_ms", "write_ms", "swap_ms")),
     )
+
+
+def _write_id(row: Row) -> str | None:
+    """Equal for all tries of one write, where it can be told."""
+    return row["key_hash"] or row.get("work")
 
 
 def _time(at_ms: int) -> dt.datetime:
     return dt.datetime.fromtimestamp(at_ms / 1000, dt.UTC)
 
 
-def _export_metrics(tables: SystemTables) -> int:
-    """Compute anew each window that has an attempt that its table has not counted."""
-    start, through = tables.progress(tables.metrics), tables.progress(tables.commits)
-    if start == through:
-        return 0
-    begin = f"timestamp_seconds(unix_seconds(at) - unix_seconds(at) % {WINDOW_S})"
-    rows = (
-        tables.spark.table(tables.commits).where(f"attempt_id <= {through}").withColumn("window_start", f.expr(begin))
-    )
-    name = ["principal", "table_name", "window_start"]
-    touched = rows.where((f.col("attempt_id") > start) & f.expr(_COMMIT)).select(*name).distinct().localCheckpoint()
-    first, last = touched.agg(f.min("window_start"), f.max("window_start")).collect()[0]
-    if first is None:
-        return 0
-    between = f.col("at").between(first, last + dt.timedelta(seconds=WINDOW_S))
-    found = _metrics(rows.where(between & f.expr(_COMMIT)).join(touched, name, "left_semi").groupBy(*name))
-    found = found.localCheckpoint()
-    merge(tables.spark, tables.metrics, found, name, update=True, properties={THROUGH: str(through)})
-    return found.count()
-
-
-def _metrics(grouped: Any) -> DataFrame:
-    attempts, landed = f.count_if(f.lit(True)), f.count_if(f.expr(_LANDED))
-    retries = f.count_if(f.expr(_RETRIED))
-    percentiles = f.expr(f"percentile(latency_ms, array(0.5D, 0.99D, 1D)) FILTER (WHERE {_LANDED})")
-    counted = grouped.agg(
-        attempts.alias("attempts"),
-        landed.alias("landed"),
-        f.count_if(f.expr("outcome = 'refused'")).alias("refused"),
-        retries.alias("retries"),
-        (landed / attempts).alias("commit_success_rate"),
-        f.try_divide(retries.cast("double"), landed.cast("double")).alias("retry_rate"),
-        f.expr(
-            f"CAST(size(array_distinct(flatten(collect_list(snapshots) FILTER (WHERE {_LANDED})))) AS BIGINT)"
-        ).alias("snapshots"),
-        percentiles.alias("__p"),
-    )
-    shown = [
-        f.col("__p")[i].alias(name) for i, name in enumerate(("latency_p50_ms", "latency_p99_ms", "latency_max_ms"))
-    ]
-    return counted.select(*(each for each in counted.columns if each != "__p"), *shown)
-
-
 def _export_contracts(tables: SystemTables, source: Source) -> int:
     """Write the versions that are not in the table, and the end of those that others have followed."""
+    newest_of = source.contracts()
+    stands_for = text_hash(repr(sorted((each["name"], each["version"], each["applied_ms"]) for each in newest_of)))
+    if mark_of(tables.load(tables.contracts), LISTED) == stands_for:  # no query where nothing has changed
+        return 0
     known = {
         (row.contract, row.version): (row.from_ms, row.until_ms)
-        for row in tables.spark.table(tables.contracts)
+        for row in tables.rows(tables.contracts)
         .selectExpr("contract", "version", "unix_millis(in_force_from) from_ms", "unix_millis(in_force_until) until_ms")
         .collect()
     }
     found: list[tuple[Any, ...]] = []
-    for newest in source.contracts():
+    for newest in newest_of:
         if known.get((newest["name"], newest["version"])) == (newest["applied_ms"], None):
             continue
         versions = source.contract_history(newest["name"])
@@ -310,9 +270,11 @@ def _export_contracts(tables: SystemTables, source: Source) -> int:
                 what = (version["text"], version["applied_by"], version["message"])
                 found.append((newest["name"], version["version"], *what, _time(version["applied_ms"]), until))
     if found:
-        rows = tables.spark.createDataFrame(found, _CONTRACTS)
-        properties = {EXPORT + "contracts": str(len(found))}
-        merge(tables.spark, tables.contracts, rows, ("contract", "version"), update=True, properties=properties)
+        rows = tables.spark.createDataFrame(found, CONTRACTS)
+        on, properties = ("contract", "version"), {LISTED: stands_for}
+        merge(tables.spark, tables.contracts, rows, on, update=True, properties=properties)
+    else:
+        tables.note(tables.contracts, {LISTED: stands_for})
     return len(found)
 
 

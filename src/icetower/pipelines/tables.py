@@ -119,6 +119,26 @@ def metadata_of(spark: SparkSession, table: Any) -> Metadata:
     return json.loads(_jvm(spark).org.apache.iceberg.TableMetadataParser.toJson(table.operations().current()))
 
 
+def read_bytes(table: Any, path: str) -> bytes | None:
+    """A file, through the FileIO of a Java table; None where there is none.
+
+    Raises:
+        UpstreamFailed: it cannot be read now.
+    """
+
+    def read() -> bytes | None:
+        file = table.io().newInputFile(path)
+        if not file.exists():
+            return None
+        stream = file.newStream()
+        try:
+            return bytes(stream.readAllBytes())
+        finally:
+            stream.close()
+
+    return translating_errors(f"reading {path}", read)
+
+
 def commit_nothing(spark: SparkSession, name: str, base: Metadata, properties: Mapping[str, str]) -> None:
     """Commit a snapshot without changes that carries `properties`; it is refused if data was added since `base`.
 

@@ -36,15 +36,15 @@ _REJECTION = (
     "batch STRING, target STRING, agent STRING, idempotency_key STRING, rule STRING, reason STRING, row STRING, "
     "wal_file STRING, wal_position BIGINT, rejected_at TIMESTAMP"
 )
-# The guide, step 4.
-_DEDUP = (
+# The guide, step 4. Exports write it, too (`system_keys`): their rows have an `attempt_id`, those of mediators none.
+DEDUP_COLUMNS = (
     "agent_id STRING, idempotency_key STRING, table_name STRING, committed_at TIMESTAMP, "
-    "table_uuid STRING, snapshot_id BIGINT, decided_at TIMESTAMP"
+    "table_uuid STRING, snapshot_id BIGINT, decided_at TIMESTAMP, attempt_id BIGINT, contract STRING"
 )
 # Columns that earlier versions did not write.
 _LATER = {
     *("table_uuid", "wal_uuid", "previous_snapshot", "snapshot_id"),
-    *("lag_max_ms", "lag_median_ms", "decided_at"),
+    *("lag_max_ms", "lag_median_ms", "decided_at", "attempt_id", "contract"),
 }
 
 SNAPSHOT = "__snapshot"
@@ -94,7 +94,7 @@ class Logs:
         wanted = {
             self.mediations: (_MEDIATION, ""),
             self.rejections: (_REJECTION, " PARTITIONED BY (batch)"),
-            self.keys: (_DEDUP, " PARTITIONED BY (days(committed_at))"),
+            self.keys: (DEDUP_COLUMNS, " PARTITIONED BY (days(committed_at))"),
         }
         missing = [table for table in wanted if not self.spark.catalog.tableExists(quoted(table))]
         if missing:
@@ -190,7 +190,7 @@ class Logs:
     def logged_keys(self, table_uuid: str, legacy: Mapping[tuple[str, int], int], since_ms: int | None) -> DataFrame:
         """Keys logged for a table: `_idempotency_key` and `__snapshot`, which is null for keys that an administrator
         has declared applied. With `since_ms`, only those committed since then."""
-        rows = self.spark.table(self.keys)
+        rows = self.spark.table(self.keys).where("attempt_id IS NULL")
         if since_ms is not None:
             rows = rows.where(f.col("committed_at") >= f.timestamp_millis(f.lit(since_ms)))
         key = f.col("idempotency_key").alias(KEY_COLUMN)
