@@ -9,6 +9,7 @@ import orjson
 import pytest
 
 from icetower.gateway.answers import answer as answer_of
+from icetower.gateway.answers import answer_parts
 from icetower.table import document
 from icetower.table.head import HeadState
 
@@ -72,3 +73,17 @@ def test_the_body_is_packed_once_for_all_callers(monkeypatch: pytest.MonkeyPatch
     answer_of(state, CONFIG, compressed=True)
     answer_of(state, CONFIG, compressed=True)
     assert sum(packed) < 300
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_an_answer_of_ones_own_is_made_once_and_all_of_them_are_bounded(compressed: bool) -> None:
+    state = head(3, **{f"p{number}": "x" * 100 for number in range(1000)})
+    first = answer_parts(state, CONFIG, compressed=compressed, own=OWN)
+    again = answer_parts(state, CONFIG, compressed=compressed, own=dict(reversed(OWN.items())))
+    assert all(one is other for one, other in zip(first, again, strict=True))
+    for number in range(20):
+        own: dict[str, str | None] = {"write.data.path": f"file:///w/t/data/agent-{number}"}
+        answer_parts(state, CONFIG, compressed=compressed, own=own)
+    assert len(state.own_answers) == 1  # it takes as much as the whole version, nearly
+    state.shed()
+    assert not state.own_answers

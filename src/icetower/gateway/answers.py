@@ -23,10 +23,13 @@ def answer(head: HeadState, config: bytes, *, compressed: bool, own: Mapping[str
 def answer_parts(
     head: HeadState, config: bytes, *, compressed: bool, own: Mapping[str, str | None] | None = None
 ) -> tuple[bytes, ...]:
-    """The same in parts. Answers to several callers share the long ones."""
+    """The same in parts. Answers to several callers share the long ones; those to one caller share all of them."""
     name = f"{compressed}:{config.decode()}"
-    if own is None and name in head.answers:
-        return (head.answers[name],)
+    if own is not None:
+        name = f"{name}:{orjson.dumps(own, option=orjson.OPT_SORT_KEYS).decode()}"
+    kept = head.answers if own is None else head.own_answers
+    if name in kept:
+        return kept[name]
     prefix = b'{"metadata-location":' + orjson.dumps(head.location) + b',"metadata":'
     suffix = b',"config":' + config + b"}"
     properties = None if own is None else overlaid(head.metadata.get("properties") or {}, own)
@@ -34,8 +37,17 @@ def answer_parts(
     parts = put_together(prefix, suffix, properties)
     if own is None:
         parts = (b"".join(parts),)
-        head.answers[name] = parts[0]
+    kept[name] = parts
+    if own is not None:
+        _bound(kept, head.size_bytes)
     return parts
+
+
+def _bound(kept: dict[str, tuple[bytes, ...]], max_bytes: int) -> None:
+    """Forget the oldest answers to single callers but the newest; their first parts are theirs alone."""
+    size = sum(len(parts[0]) for parts in kept.values())
+    while size > max_bytes and len(kept) > 1:
+        size -= len(kept.pop(next(iter(kept)))[0])
 
 
 def etag(head: HeadState, variant: str) -> str:

@@ -252,6 +252,7 @@ class _Endpoint:
                     response = await once(front, call, key, self.handler, again=self.again)
                 else:
                     response = await self.handler(call)
+                await intake.unread.turn(response, name, request.scope)
             if response.status_code < 400 and _REPLAYED not in request.scope:
                 self._log(request, principal, started_s, None)
             return response

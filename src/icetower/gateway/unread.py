@@ -2,13 +2,18 @@
 
 A connection holds one piece of a long answer, and the rest only where nobody else has it: what several answers share
 counts once. Where all of them take too much, those that hardly anybody reads are closed, of the principal that has most
-of them, the longest first.
+of them, the longest first. Where one principal has very many answers under way, one that is hardly read is closed for
+each further one.
+
+One piece goes out in each turn of the event loop, and principals take turns. So whoever loads a long table on many
+connections at once delays others by a piece, and not by all of its connections.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, defaultdict
+import math
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Sequence
 
 from starlette.responses import Response
@@ -19,6 +24,9 @@ from icetower.gateway.connection_state import ConnectionState, connection_state_
 PIECE_BYTES = 128 * 1024
 STALLED_S = 1.0
 """An answer of which no piece went for so long is hardly read."""
+
+PRINCIPAL_MAX = 64
+"""Answers of one principal under way; beyond, those that are hardly read are closed."""
 
 
 class SharedResponse(Response):
@@ -39,8 +47,43 @@ class SharedResponse(Response):
         """Starlette sets what there is not."""
 
 
+class PieceTurns:
+    """Pieces go out one in each turn of the event loop, of one principal after the other."""
+
+    def __init__(self) -> None:
+        self._busy = False
+        self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
+
+    async def turn(self, name: str) -> None:
+        """Wait until a piece of this principal may go."""
+        loop = asyncio.get_running_loop()
+        if not self._busy:
+            self._busy = True
+            loop.call_soon(self._next, loop)
+            return
+        turn: asyncio.Future[None] = loop.create_future()
+        self._waiting.setdefault(name, deque()).append(turn)
+        await turn
+
+    def _next(self, loop: asyncio.AbstractEventLoop) -> None:
+        while self._waiting:
+            name, turns = self._waiting.popitem(last=False)
+            turn = turns.popleft()
+            if turns:
+                self._waiting[name] = turns  # behind all others
+            if not turn.done():
+                turn.set_result(None)
+                loop.call_soon(self._next, loop)
+                return
+        self._busy = False
+
+
 class _Answer:
-    """One under way."""
+    """One under way.
+
+    Attributes:
+        moved_s: when its last piece went; infinite while the next one waits for its turn.
+    """
 
     def __init__(self, name: str, parts: Sequence[bytes], connection_state: ConnectionState, now_s: float) -> None:
         self.name = name
@@ -64,22 +107,38 @@ class Unread:
         self.held_bytes = 0
         self._max_bytes = max_bytes
         self._answers: dict[_Answer, None] = {}
+        self._by_name: defaultdict[str, dict[_Answer, None]] = defaultdict(dict)
         self._users: Counter[int] = Counter()  # by the id of a part, which they keep
+        self._turns = PieceTurns()
+
+    async def turn(self, response: Response, name: str, scope: Scope) -> None:
+        """Wait until the first piece of an answer may go; a short one goes at once.
+
+        The request keeps its place meanwhile: no more answers of a principal are made than go out.
+        """
+        if _is_long(_parts_of(response), scope):
+            await self._turns.turn(name)
 
     async def send(self, response: Response, name: str, scope: Scope, send: Send) -> None:
-        """Send an answer to a principal."""
-        parts = response.parts if isinstance(response, SharedResponse) else (bytes(response.body),)
-        if sum(map(len, parts)) <= PIECE_BYTES or scope["method"] == "HEAD":
+        """Send an answer to a principal, the first piece at once."""
+        parts = _parts_of(response)
+        if not _is_long(parts, scope):
             await send({"type": "http.response.start", "status": response.status_code, "headers": response.raw_headers})
             await send({"type": "http.response.body", "body": b"".join(parts)})
             return
         loop = asyncio.get_running_loop()
         answer = _Answer(name, parts, connection_state_of(scope), loop.time())
         self._begin(answer)
+        first = True
         try:
             await send({"type": "http.response.start", "status": response.status_code, "headers": response.raw_headers})
             for part in parts:
                 for at in range(0, len(part), PIECE_BYTES):
+                    if not first:
+                        answer.moved_s = math.inf
+                        await self._turns.turn(name)
+                        answer.moved_s = loop.time()
+                    first = False
                     if answer.connection_state.lost:
                         return
                     piece = part[at : at + PIECE_BYTES]  # a copy: what is in the connection's buffer keeps no more
@@ -92,6 +151,8 @@ class Unread:
 
     def _begin(self, answer: _Answer) -> None:
         self._answers[answer] = None
+        self._by_name[answer.name][answer] = None
+        self._close_beyond(answer)
         for part in answer.parts:
             self._users[id(part)] += 1
             if self._users[id(part)] == 1:
@@ -103,11 +164,24 @@ class Unread:
     def _end(self, answer: _Answer) -> None:
         if self._answers.pop(answer, self) is not None:
             return
+        own = self._by_name[answer.name]
+        del own[answer]
+        if not own:
+            del self._by_name[answer.name]
         for part in answer.parts:
             self._users[id(part)] -= 1
             if not self._users[id(part)]:
                 del self._users[id(part)]
                 self.held_bytes -= len(part)
+
+    def _close_beyond(self, newest: _Answer) -> None:
+        """Close the answer of a principal that has not moved for longest, where it has too many under way."""
+        own = self._by_name[newest.name]
+        if len(own) > PRINCIPAL_MAX:
+            oldest = min(own, key=lambda each: each.moved_s)
+            if newest.moved_s - oldest.moved_s > STALLED_S:
+                oldest.connection_state.abort()
+                self._end(oldest)
 
     def _worst(self, newest: _Answer) -> _Answer | None:
         """What is closed first; never the one that came last."""
@@ -120,3 +194,11 @@ class Unread:
             key=lambda each: (sum(by_name[each.name].values()), now_s - each.moved_s > STALLED_S, each.size),
             default=None,
         )
+
+
+def _parts_of(response: Response) -> Sequence[bytes]:
+    return response.parts if isinstance(response, SharedResponse) else (bytes(response.body),)
+
+
+def _is_long(parts: Sequence[bytes], scope: Scope) -> bool:
+    return sum(map(len, parts)) > PIECE_BYTES and scope["method"] != "HEAD"

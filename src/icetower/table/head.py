@@ -34,12 +34,18 @@ class HeadState:
     Attributes:
         indexed: the keys, where they are known already.
         answers: what the gateway has made of this version for its callers; kept here so that it goes with the version.
+        own_answers: the same for single callers, in parts; their own parts take no more than the version's JSON.
     """
 
     location: str
     metadata: Metadata
     indexed: Keys | None = field(default=None, compare=False, repr=False)
-    answers: dict[str, bytes] = field(default_factory=dict[str, bytes], compare=False, repr=False)
+    answers: dict[str, tuple[bytes, ...]] = field(
+        default_factory=dict[str, tuple[bytes, ...]], compare=False, repr=False
+    )
+    own_answers: dict[str, tuple[bytes, ...]] = field(
+        default_factory=dict[str, tuple[bytes, ...]], compare=False, repr=False
+    )
     _index: Mapping[int, Mapping[str, Any]] | None = field(default=None, compare=False, repr=False)
     _written_before: Document | None = field(default=None, compare=False, repr=False)
     _withheld: tuple[Allowed, Mapping[str, None]] | None = field(default=None, compare=False, repr=False)
@@ -149,6 +155,7 @@ class HeadState:
     def shed(self) -> None:
         """Let go of what can be made again: the version is not the newest any more."""
         self.answers.clear()
+        self.own_answers.clear()
         document: Document | None = self.__dict__.get("document")
         if document is not None:
             document.shed()
