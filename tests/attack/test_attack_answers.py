@@ -6,6 +6,7 @@ Iceberg's Java client sends it again by itself, and deletes its files upon 400, 
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -93,3 +94,49 @@ def test_a_commit_of_another_is_none_of_ones_own(tower: TowerProcess, forge: For
     assert stranger.send(sent, **key).status_code == 403
     renamed(tower, admin, agent)
     assert stranger.send(sent, **key).status_code == 403
+
+
+def rotated(tower: TowerProcess, admin: Forger, agent: Forger) -> None:
+    admin.http.post(f"/icetower/v1/principals/{name_of(agent)}/rotate", json={}).raise_for_status()
+
+
+def revoked_principal(tower: TowerProcess, admin: Forger, agent: Forger) -> None:
+    tower.admin.revoke_principal(name_of(agent))
+
+
+@pytest.mark.parametrize("happens", [revoked, revoked_and_renamed, rotated, revoked_principal])
+def test_a3_a_landed_commit_is_not_answered_401_where_its_token_has_ended(
+    tower: TowerProcess, forge: Forge, happens: Happens
+) -> None:
+    admin, agent = forge(), forge(CONTRACT)
+    admin.create()
+    secret = agent.http.headers["Authorization"].removeprefix("Bearer ")
+    grant = {"grant_type": "client_credentials", "client_id": name_of(agent), "client_secret": secret}
+    token = agent.http.post("/v1/oauth/tokens", data=grant).json()["access_token"]
+    with tower.client(token) as http, tower.client("icat_unknown") as unknown:
+        by_token, nobody = Forger(http, agent.namespace), Forger(unknown, agent.namespace)
+        sent, other = by_token.append("a.parquet"), by_token.append("b.parquet")
+        key = {"Idempotency-Key": new_key()}
+        assert by_token.send(sent, **key).status_code == 200
+
+        happens(tower, admin, agent)
+
+        for headers in ({}, key):
+            refused = by_token.send(sent, **headers)
+            assert (refused.status_code, error_of(refused)["rule"]) == (504, "commit.unknown")
+        assert nobody.send(sent, **key).status_code == 401
+        # In all else it is a credential that nobody knows.
+        body: Any = ([], [{"action": "set-properties", "updates": {"a": "b"}}])
+        requests: list[Callable[[Forger], Any]] = [
+            lambda f: f.send(other),
+            lambda f: f.send(body, **{"Idempotency-Key": new_key()}),
+            lambda f: f.http.post(f.url, content=b"{"),
+            lambda f: f.http.post(f.url + "/append", json={"files": []}),
+            lambda f: f.http.get(f.url),
+            lambda f: f.http.get("/icetower/v1/me"),
+            lambda f: f.http.post("/v1/namespaces", json={"namespace": ["mine"]}),
+        ]
+        for request in requests:
+            answers = [request(forger) for forger in (by_token, nobody)]
+            assert [answer.status_code for answer in answers] == [401, 401]
+            assert len({re.sub("[0-9a-f]{16}", "request", answer.text) for answer in answers}) == 1

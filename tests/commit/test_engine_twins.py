@@ -24,6 +24,7 @@ from icetower.files.footers import Claim, Verified
 from icetower.gateway.settings import Settings
 from icetower.gateway.tower import Tower, open_tower
 from icetower.iceberg.manifests import DataFile
+from icetower.ledger.writers import Writers
 from icetower.protocol.appends import AppendRequest, FileDescriptor
 from icetower.protocol.commits import CommitRequest
 from icetower.protocol.updates import Updates
@@ -282,12 +283,14 @@ def service_over(world: World, data: Path) -> tuple[Tower, Commits]:
         records.escalations, Owners(records.registry, front.ambient), front.attempts, tower.watch.undeclared
     )
     replays = Replays(world.heads, records.ledger)
+    writers = Writers(records.ledger, front.ambient)
     commits = Commits(
         gate,
         world.engine,
         world.heads,
         replays,
-        SafeRefusals(world.upstream.inner, world.heads, replays, records.ledger, world.manifests),
+        SafeRefusals(world.upstream.inner, world.heads, replays, records.ledger, world.manifests, writers),
+        writers,
         world.tables,
         world.gate,  # type: ignore[arg-type]
         outcomes,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from sqlalchemy import event, func, select
@@ -38,8 +38,10 @@ def registry(database: Database, clock: Clock) -> Registry:
     return registry
 
 
-def stored(database: Database) -> int:
+def stored(database: Database, clock: Clock) -> int:
+    """Tokens that are good."""
     query = select(func.count()).select_from(credentials).where(credentials.c.issued_from.is_not(None))
+    query = query.where(credentials.c.expires_ms > clock.now_ms())
     return database.run_now(lambda connection: connection.execute(query).scalar_one())
 
 
@@ -103,7 +105,7 @@ def test_tokens_of_a_principal_are_bounded_and_those_that_would_end_first_end(
         clock.ms += 1
         issued.append(run(registry.issue_token("agent-1", secret))[0])
         assert run(registry.authenticate(issued[-1])).name == "agent-1"
-    assert 18 <= stored(database) - 1 <= 20
+    assert 18 <= stored(database, clock) - 1 <= 20
     assert isinstance(refusal(registry.authenticate(issued[0])), NotAuthenticated)  # though it was read before
     assert run(registry.authenticate(issued[-10])).name == "agent-1"
     assert run(registry.authenticate(other)).name == "agent-2"
@@ -121,7 +123,7 @@ def test_who_renews_a_stolen_token_ends_no_others(
     for _ in range(60):
         clock.ms += 1
         stolen, _ = run(registry.exchange(stolen))
-    assert stored(database) <= 11
+    assert stored(database, clock) <= 11
     assert run(registry.authenticate(own)).name == "agent-1"
 
 
@@ -131,10 +133,10 @@ def test_what_has_expired_is_removed(registry: Registry, database: Database, clo
         run(registry.issue_token("agent-1", secret))
     clock.ms += HOUR_MS
     run(registry.issue_token("agent-1", secret))
-    assert stored(database) == 1
+    assert stored(database, clock) == 1
 
 
-def test_who_may_have_no_token_now_costs_no_write(registry: Registry, database: Database) -> None:
+def test_who_may_have_no_token_now_costs_no_write(registry: Registry, database: Database, clock: Clock) -> None:
     secret = run(registry.create_principal("agent-1", "pricing"))
 
     def nobody(principal: str) -> None:
@@ -142,4 +144,56 @@ def test_who_may_have_no_token_now_costs_no_write(registry: Registry, database: 
 
     for work in (registry.issue_token("agent-1", secret, allow=nobody), registry.exchange(secret, allow=nobody)):
         assert refusal(work).message == "not agent-1"
-    assert stored(database) == 0
+    assert stored(database, clock) == 0
+
+
+DAY_MS = 24 * HOUR_MS
+
+
+def revoked_contract(registry: Registry) -> None:
+    run(registry.revoke_contract("pricing", by="owner"))
+
+
+def revoked_principal(registry: Registry) -> None:
+    run(registry.revoke_principal("agent-1"))
+
+
+def rotated(registry: Registry) -> None:
+    run(registry.rotate("agent-1"))
+
+
+@pytest.mark.parametrize("ends", [revoked_contract, revoked_principal, rotated, None])
+def test_a3_whose_a_credential_was_is_known_for_a_day_after_its_end(
+    registry: Registry, database: Database, clock: Clock, ends: Callable[[Registry], None] | None
+) -> None:
+    secret = run(registry.create_principal("agent-1", "pricing"))
+    token = run(registry.issue_token("agent-1", secret))[0]
+    assert run(registry.ended(token)) is run(registry.ended(secret)) is run(registry.ended("unknown")) is None
+    if ends is None:
+        clock.ms += HOUR_MS
+    else:
+        ends(registry)
+    gone = [token] if ends in (None, revoked_contract) else [token, secret]
+    for bearer in gone:
+        assert isinstance(refusal(registry.authenticate(bearer)), NotAuthenticated)
+        assert isinstance(refusal(registry.exchange(bearer)), NotAuthenticated)
+        known = run(registry.ended(bearer))
+        assert known is not None
+        assert (known.name, known.ended, known.revoked, known.administrator) == ("agent-1", True, True, False)
+        assert known.contract.rules == ()
+    clock.ms += DAY_MS
+    assert [run(registry.ended(bearer)) for bearer in gone] == [None] * len(gone)
+
+
+def test_of_credentials_that_have_ended_so_many_are_kept(
+    registry: Registry, database: Database, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tokens, "ENDED_MAX", 5)
+    secret = run(registry.create_principal("agent-1", "pricing"))
+    issued: list[str] = []
+    for _ in range(12):
+        issued.append(run(registry.issue_token("agent-1", secret, 1))[0])
+        clock.ms += 1_000
+    run(registry.issue_token("agent-1", secret))
+    known = [run(registry.ended(token)) is not None for token in issued]
+    assert known == [False] * 7 + [True] * 5

@@ -96,8 +96,8 @@ async def _refused_without_a_look(self: LastLook, member: Any, refusal: Any) -> 
     return refusal
 
 
-async def _refused_as_it_is(self: SafeRefusals, refusal: Any, request: Any, identity: Any) -> Any:
-    del self, request, identity
+async def _refused_as_it_is(self: SafeRefusals, refusal: Any, commits: Any) -> Any:
+    del self, commits
     return refusal
 
 

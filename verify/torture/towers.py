@@ -7,7 +7,7 @@ import contextvars
 import random
 import traceback
 import uuid
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from icetower.admission.gate import Files, Gate
@@ -27,6 +27,7 @@ from icetower.files.footers import Claim, Verified
 from icetower.gateway.settings import EscalationSettings
 from icetower.ledger.histories import Fate, TableName
 from icetower.ledger.ledger import Batch, Commit, CommitKey
+from icetower.ledger.writers import Writer, Writers
 from icetower.observe.events import Events
 from icetower.observe.undeclared import Undeclared
 from icetower.protocol.appends import AppendRequest, FileDescriptor
@@ -123,6 +124,7 @@ class MemoryLedger:
         self._groups: set[tuple[str, int]] = set()
         self._expired: set[int] = set()
         self._torn: set[int] = set()
+        self._writers: set[Writer] = set()
 
     async def write(self, batch: Batch) -> None:
         """A live key keeps its first content, an application its highest number."""
@@ -141,6 +143,14 @@ class MemoryLedger:
 
     async def find_commit(self, owner: CommitKey) -> Commit | None:
         return (await self.find_commits([owner])).get(owner)
+
+    async def keep_writers(self, these: Collection[Writer]) -> None:
+        await asyncio.sleep(0.002)
+        self._writers.update(these)
+
+    async def find_writers(self, these: Collection[Writer]) -> frozenset[Writer]:
+        await asyncio.sleep(0.002)
+        return frozenset(self._writers.intersection(these))
 
     async def remember_commits(self, commits: Sequence[Commit]) -> None:
         await self.write(Batch(commits=commits))
@@ -236,9 +246,20 @@ class Service:
         )
         outcomes = Outcomes(escalations, Owners(registry, ambient), self.answers, Undeclared(ambient, Events(ambient)))
         replays = Replays(self.heads, ledger)
-        refusals = SafeRefusals(door, self.heads, replays, ledger, manifests)
+        writers = Writers(ledger, ambient)
+        refusals = SafeRefusals(door, self.heads, replays, ledger, manifests, writers)
         self.commits = Commits(
-            gate, self.engine, self.heads, replays, refusals, lifecycle, gatekeeper, outcomes, journal, ambient
+            gate,
+            self.engine,
+            self.heads,
+            replays,
+            refusals,
+            writers,
+            lifecycle,
+            gatekeeper,
+            outcomes,
+            journal,
+            ambient,
         )
 
 

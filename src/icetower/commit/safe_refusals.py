@@ -7,8 +7,11 @@ Java client sends a commit again by itself when its connection drops.
 
 from __future__ import annotations
 
+import asyncio
 import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Protocol
 
 from icetower.admission.identity import Identity
@@ -18,13 +21,17 @@ from icetower.commit.replays import Replays
 from icetower.errors import CommitStateUnknown, IcetowerError, KeyMisused, NotFound
 from icetower.files.changes import Manifests
 from icetower.iceberg.listing import Listing
-from icetower.ledger.ledger import CommitKey, Ledger
+from icetower.ledger.ledger import Commit, CommitKey, Ledger
+from icetower.ledger.writers import Writer, Writers
 from icetower.protocol.commits import CommitRequest
 from icetower.protocol.names import Identifier
 from icetower.table.head import HeadState
 
 CLEANED_UP_AFTER = frozenset((400, 401, 403, 404, 409))
 """Iceberg's Java client deletes the files of a commit upon these (its `CleanableFailure`)."""
+
+_HIDDEN = frozenset((401, 403))
+"""Who is refused so may not see the table, or nothing at all."""
 
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
@@ -37,24 +44,65 @@ class TableNames(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    """A commit that is refused. `uuid`: of its table, as it says; empty where it does not."""
+
+    request: CommitRequest
+    identity: Identity
+    identifier: Identifier
+    uuid: str
+
+    @classmethod
+    def of(cls, request: CommitRequest, identity: Identity) -> _Sent:
+        assert request.identifier is not None
+        asserted = (each.get("uuid") for each in request.requirements if each["type"] == "assert-table-uuid")
+        uuid = str(next(asserted, None) or request.updates.assigned_uuid).lower()
+        return cls(request, identity, request.identifier, uuid)
+
+    @property
+    def writer(self) -> Writer:
+        return Writer.of(self.identity.principal, self.uuid, self.identifier)
+
+    @property
+    def keys(self) -> list[CommitKey]:
+        return [key for key in CommitKey.of(self.uuid, self.identity) if key is not None]
+
+
 class SafeRefusals:
-    """Looks, before a commit is refused, whether it has landed."""
+    """Looks, before commits are refused, whether they have landed.
+
+    Only who has committed to a table can have files in it that must not be deleted. Anybody else is refused for the
+    price of a lookup in the ledger, whatever the request names: the catalog has no index of uuids.
+    """
 
     def __init__(
-        self, upstream: TableNames, heads: Heads, replays: Replays, ledger: Ledger, manifests: Manifests
+        self,
+        upstream: TableNames,
+        heads: Heads,
+        replays: Replays,
+        ledger: Ledger,
+        manifests: Manifests,
+        writers: Writers,
     ) -> None:
         self._upstream = upstream
         self._heads = heads
         self._replays = replays
         self._ledger = ledger
         self._manifests = manifests
+        self._writers = writers
 
-    async def of(self, refusal: IcetowerError, request: CommitRequest, identity: Identity) -> IcetowerError:
-        """The refusal, or in place of it an error upon which no client deletes files that its table has."""
-        if refusal.status not in CLEANED_UP_AFTER or not identity.snapshots:
+    async def of(self, refusal: IcetowerError, commits: Sequence[tuple[CommitRequest, Identity]]) -> IcetowerError:
+        """The refusal, or in place of it an error upon which no client deletes files that its tables have.
+
+        Args:
+            commits: all of the request that is refused, each with its identity.
+        """
+        sent = [_Sent.of(request, identity) for request, identity in commits if identity.snapshots]
+        if refusal.status not in CLEANED_UP_AFTER or not sent:
             return refusal
         try:
-            landed = await self._landed(refusal, request, identity)
+            landed = await self._landed(refusal, sent)
         except KeyMisused as error:  # it has landed, and is not done
             return error
         except IcetowerError as error:
@@ -63,31 +111,60 @@ class SafeRefusals:
             return _unknown(f"{refusal.message}. Whether it had landed before cannot be read now", error)
         return _unknown(f"it has landed, and is refused now: {refusal.message}") if landed else refusal
 
-    async def _landed(self, refusal: IcetowerError, request: CommitRequest, identity: Identity) -> bool:
-        """Whether the table has it. Raises `KeyMisused` where it is not done, or only its manifests are there."""
-        asserted = (each.get("uuid") for each in request.requirements if each["type"] == "assert-table-uuid")
-        uuid = str(next(asserted, None) or request.updates.assigned_uuid).lower()
-        found = await self._table(request, uuid)
-        if found is None:
-            return await self._had_landed(uuid, identity)
-        identifier, head = found
-        if await self._replays.find(identifier, head, identity) is not None:
-            return True
-        if refusal.status in (400, 409):  # whoever hears another one may not learn what the table has
-            await self._require_no_live_manifest(request, head)
+    async def _landed(self, refusal: IcetowerError, sent: Sequence[_Sent]) -> bool:
+        """Whether a table has one. Raises `KeyMisused` where one is not done, or only its manifests are there."""
+        wrote = await self._writers.among({each.writer for each in sent})
+        known = await self._ledger.find_commits(list({key for each in sent for key in each.keys}))
+        tables = await self._tables(refusal, sent, wrote, known)
+        for each, table in zip(sent, tables, strict=True):
+            if table is None:
+                if _was_kept(each, known):  # a table had it that was dropped
+                    return True
+                continue
+            if await self._replays.find(*table, each.identity) is not None:
+                return True
+            if refusal.status in (400, 409):  # whoever hears another one may not learn what the table has
+                await self._require_no_live_manifest(each.request, table[1])
         return False
 
-    async def _table(self, request: CommitRequest, uuid: str) -> tuple[Identifier, HeadState] | None:
-        """The table that the commit is for, under the name that it has by now; None where there is none."""
-        assert request.identifier is not None
-        head = await self._head(request.identifier, uuid)
-        if head is not None:
-            return request.identifier, head
-        if _UUID.fullmatch(uuid):
-            for identifier in await self._upstream.tables_at(f"-{uuid}/"):
-                head = await self._head(identifier, uuid)
-                if head is not None:
-                    return identifier, head
+    async def _tables(
+        self,
+        refusal: IcetowerError,
+        sent: Sequence[_Sent],
+        wrote: Collection[Writer],
+        known: Mapping[CommitKey, Commit],
+    ) -> list[tuple[Identifier, HeadState] | None]:
+        """The table that each is for, under the name that it has by now; None where there is none to look at.
+
+        Args:
+            wrote: who of their senders has committed there.
+            known: what the ledger has under their keys.
+        """
+        named: list[HeadState | None] = []
+        for each in sent:
+            own = each.writer in wrote or any(key in known for key in each.keys)
+            may_look = own or refusal.status not in _HIDDEN
+            named.append(await self._head(each.identifier, each.uuid) if may_look else None)
+        moved = (
+            each.uuid
+            for each, head in zip(sent, named, strict=True)
+            if head is None and each.writer in wrote and _UUID.fullmatch(each.uuid)
+        )
+        uuids = list(dict.fromkeys(moved))
+        # At once, so that the catalog's rows are read once for all of them.
+        places = await asyncio.gather(*(self._upstream.tables_at(f"-{uuid}/") for uuid in uuids))
+        at = dict(zip(uuids, places, strict=True))
+        return [
+            await self._renamed(each.uuid, at.get(each.uuid, ())) if head is None else (each.identifier, head)
+            for each, head in zip(sent, named, strict=True)
+        ]
+
+    async def _renamed(self, uuid: str, identifiers: Iterable[Identifier]) -> tuple[Identifier, HeadState] | None:
+        """The table with that UUID among those in its place."""
+        for identifier in identifiers:
+            head = await self._head(identifier, uuid)
+            if head is not None:
+                return identifier, head
         return None
 
     async def _head(self, identifier: Identifier, uuid: str) -> HeadState | None:
@@ -96,16 +173,6 @@ class SafeRefusals:
             head = await self._heads.load(identifier)
             return head if not uuid or str(head.metadata.get("table-uuid")).lower() == uuid else None
         return None
-
-    async def _had_landed(self, uuid: str, identity: Identity) -> bool:
-        """Whether a table had it that was dropped, as far as the ledger knows."""
-        keys = [key for key in CommitKey.of(uuid, identity) if key is not None]
-        commits = await self._ledger.find_commits(keys)
-        number = None if identity.application is None else identity.application[1]
-        return any(
-            not key.numbered or (number is not None and commit.sequence is not None and number <= commit.sequence)
-            for key, commit in commits.items()
-        )
 
     async def _require_no_live_manifest(self, request: CommitRequest, head: HeadState) -> None:
         """Raises `KeyMisused` where its branch has a manifest of it.
@@ -129,6 +196,15 @@ class SafeRefusals:
         again = [path for path in own if path in live]
         if again:
             raise reused(min(again))
+
+
+def _was_kept(sent: _Sent, known: Mapping[CommitKey, Commit]) -> bool:
+    """Whether the ledger has a commit by its key, or its number."""
+    number = None if sent.identity.application is None else sent.identity.application[1]
+    return any(
+        not key.numbered or (number is not None and commit.sequence is not None and number <= commit.sequence)
+        for key, commit in ((key, known[key]) for key in sent.keys if key in known)
+    )
 
 
 def _unknown(why: str, cause: IcetowerError | None = None) -> CommitStateUnknown:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import orjson
 from starlette.requests import ClientDisconnect, Request
@@ -23,6 +23,7 @@ from icetower.errors import (
     BadRequest,
     BodyTooLarge,
     CommitConflict,
+    CommitStateUnknown,
     Forbidden,
     IcetowerError,
     KeyMisused,
@@ -44,7 +45,7 @@ from icetower.protocol.catalog import error_body
 from icetower.protocol.names import NAMESPACE_SEPARATOR, Identifier, Namespace, check_bounds, checked_identifier
 from icetower.registry.principals import Principal, administrator
 from icetower.registry.registry import RESERVED_NAME, Registry
-from icetower.registry.tokens import contract_revoked
+from icetower.registry.tokens import contract_revoked, not_authenticated
 from icetower.service.attempts import READ, REFUSED_TABLES_MAX, STAGED, Attempts, Known
 from icetower.service.journal import Journal
 from icetower.service.single_flight import Turns
@@ -57,6 +58,9 @@ _CONCERNS = "icetower.concerns"
 
 _CALLER = "icetower.caller"
 """In the scope of a request: the principal."""
+
+_ENDED = "(ended)"
+"""All who bring a credential that has ended share the places of one principal; no principal has this name."""
 
 _REPLAYED = "icetower.replayed"
 """In the scope of a request that got the answer of an earlier one."""
@@ -240,6 +244,9 @@ class _Endpoint:
         started_s = front.ambient.monotonic_s()
         try:
             principal = await _authenticate(front, request, may_be_revoked=self.commits)
+            if principal.ended:
+                ended, principal = principal, None
+                await self._refuse_ended(request, ended)
             connection_state_of(request.scope).prove()
             request.scope[_CALLER] = principal.name
             intake, name = front.intake, principal.name
@@ -270,6 +277,27 @@ class _Endpoint:
                 "request %s: %s %s failed", front.attempts.named(failure), request.method, path_of(request.scope)
             )
             return error_response(failure)
+
+    async def _refuse_ended(self, request: Request, principal: Principal) -> NoReturn:
+        """A commit by a credential that has ended: 504 where it has landed, or it can't be told, and else 401."""
+        intake = self.front.intake
+        request.scope[_CALLER] = _ENDED
+        try:
+            at_once = self.front.settings.requests_at_once
+            async with intake.places.place(_ENDED, at_once), intake.bodies.room(_ENDED) as room:
+                read = partial(read_body, room=room)
+                body = await self.body.read(read, request, principal, self.front.settings.body_max_bytes)
+                await self.handler(Call(request, principal, body, self.front.shadow))
+        except (NotAuthenticated, BadRequest, BodyTooLarge):  # what cannot be a commit has not landed
+            pass
+        except CommitStateUnknown:
+            raise
+        except IcetowerError as error:
+            raise CommitStateUnknown(
+                "the credential has ended, and whether the commit has landed before cannot be told now. Look for its "
+                "rows before writing them again"
+            ) from error
+        raise not_authenticated()
 
     def _log(
         self, request: Request, principal: Principal | None, started_s: float, error: IcetowerError | None
@@ -325,7 +353,10 @@ async def _authenticate(front: Front, request: Request, *, may_be_revoked: bool)
         principal = await front.registry.authenticate(token)
     except NotAuthenticated:
         front.intake.unknown_callers.wrong(token)
-        raise
+        ended = await front.registry.ended(token) if may_be_revoked else None
+        if ended is None:
+            raise
+        return ended
     front.intake.unknown_callers.right(token)
     if principal.revoked and not may_be_revoked:
         raise contract_revoked(f"contract {principal.contract.name} of {principal.name}")

@@ -36,6 +36,7 @@ from icetower.gateway.settings import Settings, data_directory
 from icetower.gateway.shadow import ShadowRoutes
 from icetower.gateway.token_rates import TokenRates
 from icetower.ledger.ledger import Ledger
+from icetower.ledger.writers import Writers
 from icetower.observe.bypasses import Bypasses
 from icetower.observe.events import Events
 from icetower.observe.undeclared import Undeclared
@@ -236,8 +237,11 @@ def open_tower(settings: Settings, ambient: Ambient, *, open_to_all: bool = Fals
     )
     outcomes = Outcomes(escalations, Owners(registry, ambient), attempts, undeclared)
     replays = Replays(heads, ledger)
-    refusals = SafeRefusals(upstream, heads, replays, ledger, manifests)
-    commits = Commits(gate, engine, heads, replays, refusals, lifecycle, gatekeeper, outcomes, journal, ambient)
+    writers = Writers(ledger, ambient)
+    refusals = SafeRefusals(upstream, heads, replays, ledger, manifests, writers)
+    commits = Commits(
+        gate, engine, heads, replays, refusals, writers, lifecycle, gatekeeper, outcomes, journal, ambient
+    )
     intake = Intake(server, ambient, open_to_all=open_to_all)
     front = Front(registry, intake, attempts, journal, shadow, ambient, server, open_to_all)
     return Tower(settings, data, lake, records, watch, engine, lifecycle, commits, front, TokenRates(ambient))

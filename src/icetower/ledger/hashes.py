@@ -12,6 +12,7 @@ EXPIRED = b"expired"
 TORN = b"torn"
 REGISTRATION = b"registration"
 SHADOW = b"shadow"
+WRITER = b"writer"
 
 
 def hashed(kind: bytes, *names: str) -> bytes:

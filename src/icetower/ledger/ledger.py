@@ -50,6 +50,7 @@ from icetower.ledger.histories import Fate, TableName
 from icetower.ledger.lookups import ASKED_AT_ONCE, Lookups
 from icetower.ledger.schema import answers, expired, groups, keys
 from icetower.ledger.shadow import Ended, ShadowCount, Shadowed, read_endings, read_shadowed, write_shadowed
+from icetower.ledger.writers import Writer
 from icetower.registry.sql import migrate
 from icetower.table.keys import Names
 
@@ -176,6 +177,7 @@ class Batch:
     expired: Sequence[Expired] = ()
     answers: Sequence[tuple[str, str, Answer]] = ()
     shadowed: Sequence[Shadowed] = ()
+    writers: Collection[Writer] = ()
 
 
 def key_hash(key: str | None) -> str | None:
@@ -206,6 +208,7 @@ class Ledger:
         migrate(database, Path(__file__).parent / "migrations", version_table="ledger_version")
         self._keys = Lookups(self._database, keys)
         self._answers = Lookups(self._database, answers)
+        self._writers = Lookups(self._database, groups)
         self._upserts: dict[str, tuple[str, list[str] | None]] = {}
         # Anywhere: a tower that restarts often must not sweep the same beginning again and again.
         start = int(ambient.uniform() * 256).to_bytes(1, "big")
@@ -225,9 +228,10 @@ class Ledger:
         now = self._ambient.now_ms()
         commits = [*batch.commits, *(commit for group in batch.groups for commit in group.commits)]
         answered = {hashed(ANSWER, *name): answer for *name, answer in reversed(batch.answers) if answer.status < 500}
+        long_ms = now + self._window_ms(numbered=True)
         rows = [
             (keys, [self._commit_row(commit, now) for commit in commits]),
-            (groups, [{"id": group.id, "expires_ms": now + self._window_ms(numbered=True)} for group in batch.groups]),
+            (groups, [{"id": each.id, "expires_ms": long_ms} for each in (*batch.groups, *batch.writers)]),
             (answers, [self._answer_row(name, answer, now) for name, answer in answered.items()]),
         ]
         brief = [name for name, answer in answered.items() if answer.brief_s is not None]
@@ -363,6 +367,17 @@ class Ledger:
             return frozenset(found)
 
         return await self._database.run(work) if by_id else frozenset()
+
+    async def keep_writers(self, these: Collection[Writer]) -> None:
+        """Keep who is about to commit where; it is durable when this returns."""
+        await self.write(Batch(writers=these))
+
+    async def find_writers(self, these: Collection[Writer]) -> frozenset[Writer]:
+        """Those that were kept, and are live."""
+        asked, now = list(these), self._ambient.now_ms()
+        rows = await asyncio.gather(*(self._writers.row(writer.id) for writer in asked))
+        together = zip(asked, rows, strict=True)
+        return frozenset(writer for writer, row in together if row is not None and row.expires_ms > now)
 
     # --------------------------------------------------------------------------------- histories of tables (histories)
 

@@ -33,7 +33,10 @@ groups = Table(
     Column("expires_ms", BigInteger, nullable=False),
     sqlite_with_rowid=False,
 )
-"""Snapshots whose group file need not be read: all its keys are, or were for their window, among those above."""
+"""Snapshots whose group file need not be read: all its keys are, or were for their window, among those above.
+
+And, by ids of their own kind, who has committed to which table (`writers.py`).
+"""
 
 expired = Table(
     "ledger_expired",

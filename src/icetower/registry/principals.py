@@ -15,12 +15,14 @@ class Principal:
         contract: what it may do; nothing, where its contract was revoked.
         contract_version: counts from 1; 0: the built-in contract.
         revoked: its contract was.
+        ended: it was proven by a credential that has ended.
     """
 
     name: str
     contract: Contract
     contract_version: int
     revoked: bool = False
+    ended: bool = False
 
     @property
     def administrator(self) -> bool:
@@ -30,3 +32,8 @@ class Principal:
 def administrator(name: str) -> Principal:
     """A principal that may do everything: a tower that is started open on loopback, or the first one of all."""
     return Principal(name, ADMINISTRATOR, 0)
+
+
+def ended(name: str) -> Principal:
+    """Who brings a credential that has ended: nothing is done, and of a commit it is looked whether it has landed."""
+    return Principal(name, Contract("ended", description="the credential has ended"), 0, revoked=True, ended=True)

@@ -31,6 +31,13 @@ def live_credentials(connection: Connection, presented: Iterable[str], now_ms: i
     return {hash_: found[hash_] for hash_ in presented if hash_ in found and same(found[hash_].hash, hash_)}
 
 
+def ended_credentials(connection: Connection, presented: Iterable[str], now_ms: int, kept_ms: int) -> dict[str, str]:
+    """Those among these hashes that have ended, not longer ago than `kept_ms`, and whose they were."""
+    query = select(credentials).where(credentials.c.expires_ms <= now_ms, credentials.c.expires_ms > now_ms - kept_ms)
+    found = {row.hash: row for row in _among(connection, query, credentials.c.hash, presented)}
+    return {hash_: found[hash_].principal for hash_ in presented if hash_ in found and same(found[hash_].hash, hash_)}
+
+
 def in_force(connection: Connection, names: Iterable[str]) -> dict[str, tuple[Row[Any], Row[Any] | None]]:
     """Principals that are not revoked: each with the newest version of its contract, where it has one."""
     unrevoked = select(principals).where(principals.c.revoked_ms.is_(None))

@@ -13,16 +13,23 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Row, delete, insert, or_, select, update
+from sqlalchemy import Connection, Row, insert, or_, select, update
 from sqlalchemy.exc import SQLAlchemyError
 
 from icetower.ambient import Ambient
 from icetower.contracts.model import ADMINISTRATOR_NAME, NAME, Contract
 from icetower.database import Database, Together
-from icetower.errors import AlreadyExists, BadRequest, NotAuthenticated, NotFound, Unavailable
+from icetower.errors import AlreadyExists, BadRequest, NotFound, Unavailable
 from icetower.registry import tokens, versions
-from icetower.registry.principals import Principal, administrator
-from icetower.registry.queries import bindings, count_change, in_force, live_credentials, number_of_changes
+from icetower.registry.principals import Principal, administrator, ended
+from icetower.registry.queries import (
+    bindings,
+    count_change,
+    ended_credentials,
+    in_force,
+    live_credentials,
+    number_of_changes,
+)
 from icetower.registry.schema import credentials, principals
 from icetower.registry.sql import migrate, take_write_lock
 from icetower.registry.versions import Applied, ContractVersion, Proposal
@@ -85,6 +92,7 @@ class Registry:
         self._ambient = ambient
         self._lifetimes = lifetimes or tokens.Lifetimes()
         self._authentication = Together(self._authenticate)
+        self._ended = Together(self._read_ended)
         self._known = _Known()
         self.number = -1
         migrate(database, Path(__file__).parent / "migrations", version_table="registry_version")
@@ -181,7 +189,7 @@ class Registry:
             row = _principal(connection, name)
             if row is None:
                 raise _no_principal(name)
-            connection.execute(delete(credentials).where(credentials.c.principal == name))
+            tokens.end(connection, credentials.c.principal == name, now)
             if row.revoked_ms is None:
                 connection.execute(update(principals).where(principals.c.name == name).values(revoked_ms=now))
 
@@ -240,7 +248,7 @@ class Registry:
         """The principal of a secret or an access token. Raises `NotAuthenticated`, which never tells what was wrong."""
         principal = await self._authentication.ask(hash_of(bearer[:BEARER_CHARACTERS_MAX]))
         if principal is None or len(bearer) > BEARER_CHARACTERS_MAX:
-            raise _not_authenticated()
+            raise tokens.not_authenticated()
         return principal
 
     async def _authenticate(self, presented: Sequence[str]) -> dict[str, Principal | None]:
@@ -259,6 +267,16 @@ class Registry:
             hash_: None if each is None or (each[1] is not None and each[1] <= now) else each[0]
             for hash_, each in found
         }
+
+    async def ended(self, bearer: str) -> Principal | None:
+        """Who brings a credential that ended within the last day; None for any other, good ones included."""
+        name = await self._ended.ask(hash_of(bearer[:BEARER_CHARACTERS_MAX]))
+        return None if name is None or len(bearer) > BEARER_CHARACTERS_MAX else ended(name)
+
+    async def _read_ended(self, presented: Sequence[str]) -> dict[str, str | None]:
+        now = self._ambient.now_ms()
+        found = await self._ask(lambda connection: ended_credentials(connection, presented, now, tokens.ENDED_KEPT_MS))
+        return {hash_: found.get(hash_) for hash_ in presented}
 
     async def issue_token(
         self, client_id: str, secret: str, ttl_s: int | None = None, *, allow: Callable[[str], None] = _anybody
@@ -284,14 +302,14 @@ class Registry:
         # A wrong guess takes no write lock: it is found out by reading.
         granted = await self._ask(lambda connection: tokens.grantor(connection, request))
         if granted is None or len(bearer) > BEARER_CHARACTERS_MAX:
-            raise _not_authenticated()
+            raise tokens.not_authenticated()
         allow(granted.principal)
         token = TOKEN_PREFIX + self._ambient.secret()
         good_s = await self._write(
             lambda connection: tokens.issue(connection, request, hash_of(token), lifetimes), only_adds=True
         )
         if good_s is None:
-            raise _not_authenticated()
+            raise tokens.not_authenticated()
         return token, good_s
 
     # --------------------------------------------------------------------------------------------------- contracts
@@ -352,9 +370,8 @@ class Registry:
         def work(connection: Connection) -> int:
             version = versions.revoke(connection, name, author, named_only=named_only)
             bound = select(principals.c.name).where(principals.c.contract == name)
-            connection.execute(
-                delete(credentials).where(credentials.c.issued_from.is_not(None), credentials.c.principal.in_(bound))
-            )
+            of_bound = credentials.c.issued_from.is_not(None) & credentials.c.principal.in_(bound)
+            tokens.end(connection, of_bound, author.now_ms)
             return version
 
         return await self._write(work)
@@ -415,12 +432,6 @@ def _require_principal(connection: Connection, name: str) -> None:
 def _require_contract(connection: Connection, name: str) -> None:
     if name != ADMINISTRATOR_NAME:
         versions.find(connection, name, None)
-
-
-def _not_authenticated() -> NotAuthenticated:
-    return NotAuthenticated(
-        "the credential is unknown, expired or revoked; present a secret or a token that is in force"
-    )
 
 
 def _no_principal(name: str) -> NotFound:

@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, delete, func, insert, select
+from sqlalchemy import ColumnElement, Connection, Row, delete, func, insert, or_, select, update
 
-from icetower.errors import Forbidden
+from icetower.errors import Forbidden, NotAuthenticated
 from icetower.registry.queries import bindings, count_change, live_credentials, same
 from icetower.registry.schema import credentials
 
@@ -21,6 +21,11 @@ PER_PRINCIPAL_MAX = 1_000
 """Tokens of one principal. Each executor of a Spark job may take its own."""
 PER_LINE_MAX = 100
 """Tokens that were had for one another: a token that was stolen does not end those of others by being renewed."""
+ENDED_KEPT_MS = 24 * 3600 * SECOND_MS
+"""For so long a credential that has ended is known as such: whoever commits by it is not answered 401 where its commit
+has landed before. It is good for nothing else."""
+ENDED_MAX = 1_000
+"""Of one principal."""
 ROOM_SHARE = 10
 """Where there are too many, one in so many ends: making room has all that is known read anew."""
 
@@ -80,12 +85,19 @@ def contract_revoked(whose: str) -> Forbidden:
     return Forbidden(f"{whose} was revoked; nothing is allowed until it is restored", rule="contract.revoked")
 
 
+def not_authenticated() -> NotAuthenticated:
+    """The refusal of a credential, whatever is wrong with it."""
+    return NotAuthenticated(
+        "the credential is unknown, expired or revoked; present a secret or a token that is in force"
+    )
+
+
 def issue(connection: Connection, request: Request, token: str, lifetimes: Lifetimes) -> int | None:
     """Keep a new token by its hash. Returns for how many seconds it is good; None: the request is worth none."""
     source, now_ms = grantor(connection, request), request.now_ms
     if source is None:
         return None
-    connection.execute(delete(credentials).where(credentials.c.expires_ms <= now_ms))
+    sweep(connection, now_ms)
     # A token's line begins when its secret was presented, and all of the line says so.
     begun_ms = now_ms if source.issued_from is None else source.created_ms
     end_ms = min(now_ms + lifetimes.ttl_s * SECOND_MS, begun_ms + lifetimes.renewal_max_s * SECOND_MS)
@@ -99,10 +111,11 @@ def issue(connection: Connection, request: Request, token: str, lifetimes: Lifet
     if good_s < 1:
         return None
     own = (credentials.c.principal == source.principal) & credentials.c.issued_from.is_not(None)
-    _make_room(
-        connection, own & (credentials.c.created_ms == begun_ms) & (credentials.c.issued_from == secret), PER_LINE_MAX
-    )
-    _make_room(connection, own, PER_PRINCIPAL_MAX)
+    own &= credentials.c.expires_ms > now_ms
+    line = own & (credentials.c.created_ms == begun_ms) & (credentials.c.issued_from == secret)
+    _make_room(connection, line, PER_LINE_MAX, now_ms)
+    _make_room(connection, own, PER_PRINCIPAL_MAX, now_ms)
+    _forget_ended(connection, source.principal, now_ms)
     connection.execute(
         insert(credentials).values(
             hash=token, principal=source.principal, issued_from=secret, created_ms=begun_ms, expires_ms=end_ms
@@ -111,7 +124,19 @@ def issue(connection: Connection, request: Request, token: str, lifetimes: Lifet
     return good_s
 
 
-def _make_room(connection: Connection, own: ColumnElement[bool], most: int) -> None:
+def end(connection: Connection, which: ColumnElement[bool], now_ms: int) -> None:
+    """Credentials end now; for a while they are known as ended."""
+    live = or_(credentials.c.expires_ms.is_(None), credentials.c.expires_ms > now_ms)
+    connection.execute(update(credentials).where(which, live).values(expires_ms=now_ms))
+    sweep(connection, now_ms)
+
+
+def sweep(connection: Connection, now_ms: int) -> None:
+    """Forget what has ended long ago."""
+    connection.execute(delete(credentials).where(credentials.c.expires_ms <= now_ms - ENDED_KEPT_MS))
+
+
+def _make_room(connection: Connection, own: ColumnElement[bool], most: int, now_ms: int) -> None:
     """Of too many tokens those end that would end first."""
     count = connection.execute(select(func.count()).select_from(credentials).where(own)).scalar_one()
     if count < most:
@@ -119,5 +144,14 @@ def _make_room(connection: Connection, own: ColumnElement[bool], most: int) -> N
     surplus = count - most + most // ROOM_SHARE
     first = select(credentials.c.hash).where(own).order_by(credentials.c.expires_ms, credentials.c.hash).limit(surplus)
     gone = [row.hash for row in connection.execute(first)]
-    connection.execute(delete(credentials).where(credentials.c.hash.in_(gone)))
+    connection.execute(update(credentials).where(credentials.c.hash.in_(gone)).values(expires_ms=now_ms))
     count_change(connection)  # else they would be taken from what was read before
+
+
+def _forget_ended(connection: Connection, principal: str, now_ms: int) -> None:
+    """Of too many that have ended, those are forgotten that ended first."""
+    ended = (credentials.c.principal == principal) & (credentials.c.expires_ms <= now_ms)
+    newest = select(credentials.c.expires_ms).where(ended).order_by(credentials.c.expires_ms.desc())
+    oldest_ms = connection.execute(newest.offset(ENDED_MAX).limit(1)).scalar()
+    if oldest_ms is not None:
+        connection.execute(delete(credentials).where(ended, credentials.c.expires_ms <= oldest_ms))

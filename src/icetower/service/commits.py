@@ -10,6 +10,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Itera
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from itertools import chain
+from typing import NoReturn
 
 from icetower.admission import permissions
 from icetower.admission.admitted import Admitted, AdmittedAppend
@@ -28,13 +29,14 @@ from icetower.contracts.model import Operation
 from icetower.errors import IcetowerError, KeyMisused, NoSuchTable, NotSupported
 from icetower.files.parsing import Reading
 from icetower.iceberg.change import Touched
+from icetower.ledger.writers import Writers
 from icetower.protocol.appends import AppendRequest
 from icetower.protocol.commits import CommitRequest
 from icetower.protocol.marks import DECIDED
 from icetower.protocol.names import Identifier, check_new
 from icetower.protocol.updates import creates
 from icetower.registry.principals import Principal
-from icetower.registry.tokens import contract_revoked
+from icetower.registry.tokens import contract_revoked, not_authenticated
 from icetower.service.attempts import partitions_of
 from icetower.service.journal import Journal
 from icetower.service.lifecycle import Lifecycle
@@ -56,6 +58,7 @@ class Commits:
         heads: Heads,
         replays: Replays,
         refusals: SafeRefusals,
+        writers: Writers,
         lifecycle: Lifecycle,
         gatekeeper: Gatekeeper,
         outcomes: Outcomes,
@@ -67,6 +70,7 @@ class Commits:
         self._heads = heads
         self._replays = replays
         self._refusals = refusals
+        self._writers = writers
         self._lifecycle = lifecycle
         self._gatekeeper = gatekeeper
         self._outcomes = outcomes
@@ -94,6 +98,8 @@ class Commits:
         """
         table = request.identifier
         assert table is not None
+        if principal.ended:
+            await self._refuse_ended(principal, [request], key, application)
         attempt = Attempt(principal, [table], "?", self._ambient.monotonic_s(), key)
 
         async def work() -> tuple[Committed]:
@@ -128,6 +134,8 @@ class Commits:
         application: tuple[str, int] | None = None,
     ) -> None:
         """A commit over several tables, all or nothing. Arguments and errors as of `commit`."""
+        if principal.ended:
+            await self._refuse_ended(principal, requests, key, application)
         if len(requests) > 1 and not self._engine.atomic_multi_table:
             raise NotSupported("the catalog behind this server cannot commit several tables in one step")
         if len(requests) == 1:
@@ -180,6 +188,8 @@ class Commits:
         Args:
             key, application: as the request's headers have them.
         """
+        if principal.ended:
+            raise not_authenticated()  # clients delete nothing
         sent_key = key or request.key
         attempt = Attempt(principal, [table], "append", self._ambient.monotonic_s(), sent_key, work=sent_key)
         # Two without a key, of one content, may be two appends.
@@ -211,6 +221,17 @@ class Commits:
         self._outcomes.landed(attempt, table, done)
         return done
 
+    async def _refuse_ended(
+        self,
+        principal: Principal,
+        requests: Sequence[CommitRequest],
+        key: str | None,
+        application: tuple[str, int] | None,
+    ) -> NoReturn:
+        """Of a credential that has ended: nothing is logged as its principal's, or counts for it."""
+        identities = [Identity.of_commit(principal.name, each.updates, key, application) for each in requests]
+        raise await self._refusals.of(not_authenticated(), list(zip(requests, identities, strict=True)))
+
     @asynccontextmanager
     async def _refused_safely(
         self, principal: Principal, commits: Sequence[tuple[CommitRequest, Identity]]
@@ -221,10 +242,9 @@ class Commits:
                 raise contract_revoked(f"contract {principal.contract.name} of {principal.name}")
             yield
         except IcetowerError as refusal:
-            for request, identity in commits:
-                error = await self._refusals.of(refusal, request, identity)
-                if error is not refusal:
-                    raise error from refusal
+            error = await self._refusals.of(refusal, commits)
+            if error is not refusal:
+                raise error from refusal
             raise
 
     def _judged(self, attempt: Attempt, *members: Admitted | AdmittedAppend) -> None:
@@ -281,14 +301,27 @@ class Commits:
                 raise error
             done = await self._lifecycle.create_by_commit(admitted, watch, reads=reads)
             self._journal.remember_commit(admitted, done)
+            await self._keep_writer([admitted], uuid=str(done.head.metadata["table-uuid"]))
             if admitted.identity.key is not None or admitted.identity.application is not None:
                 # Before the answer: once the table is dropped, only the ledger has its key.
                 with suppress(IcetowerError):
                     await self._journal.flush()
             return done
+        await self._keep_writer([admitted])
         done = await self._engine.submit(admitted)
         self._journal.remember_commit(admitted, done)
         return done
+
+    async def _keep_writer(self, members: Sequence[Admitted], uuid: str = "") -> None:
+        """Keep who commits where, before the swap: so no kill of the tower takes what a refusal goes by.
+
+        Args:
+            uuid: of a table that was just created. Of one that is never made, nothing is kept.
+        """
+        marked = [member for member in members if member.identity.snapshots]
+        tables = [(uuid or member.table_uuid or "", member.identifier) for member in marked]
+        if tables:
+            await self._writers.keep(marked[0].principal, tables)
 
     async def _together(
         self,
@@ -320,6 +353,7 @@ class Commits:
         reading.leave()
         attempt.looking_at = None
         self._judged(attempt, *members)
+        await self._keep_writer(members)
         try:
             committed = await self._engine.submit_together(members)
         except KeyMisused as error:

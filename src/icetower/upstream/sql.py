@@ -52,6 +52,8 @@ T = TypeVar("T")
 NAME_LENGTH_MAX = 255
 VALUE_LENGTH_MAX = 1000
 MARKER = "exists"
+PLACES_AT_ONCE = 50
+"""Parts of locations in one query: databases take only so many parameters."""
 
 _layout = MetaData()
 
@@ -101,6 +103,7 @@ class SqlUpstream:
         self._database = database
         self._catalog = catalog_name
         self._locations = Together(self._read_locations)
+        self._places = Together(self._read_places)
         try:
             _prepare(database)
         except SQLAlchemyError as error:
@@ -207,12 +210,26 @@ class SqlUpstream:
         return found
 
     async def tables_at(self, part: str) -> list[Identifier]:
-        # Other catalogs of the database too: they share its storage.
-        query = _tables.select().where(_tables.c.metadata_location.contains(part, autoescape=True))
+        # Every row is read for it. So all who ask share one such reading, however many they are, and there is one at
+        # a time: readers are left for everybody's heads.
+        return await self._places.ask(part)
 
-        def work(connection: Connection) -> list[Identifier]:
-            rows = connection.execute(query)
-            return sorted(Identifier(tuple(row.table_namespace.split(".")), row.table_name) for row in rows)
+    async def _read_places(self, parts: Sequence[str]) -> dict[str, list[Identifier]]:
+        location = _tables.c.metadata_location
+
+        def work(connection: Connection) -> dict[str, list[Identifier]]:
+            found: dict[str, list[Identifier]] = {part: [] for part in parts}
+            for start in range(0, len(parts), PLACES_AT_ONCE):
+                some = parts[start : start + PLACES_AT_ONCE]
+                # Other catalogs of the database too: they share its storage.
+                for row in connection.execute(
+                    _tables.select().where(or_(*(location.contains(part, autoescape=True) for part in some)))
+                ):
+                    identifier = Identifier(tuple(row.table_namespace.split(".")), row.table_name)
+                    for part in some:  # SQLite's LIKE takes small letters and capitals for the same
+                        if part.lower() in row.metadata_location.lower():
+                            found[part].append(identifier)
+            return {part: sorted(tables) for part, tables in found.items()}
 
         return await self._read(work, "look for the tables of a place")
 
