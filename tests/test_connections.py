@@ -13,6 +13,7 @@ from typing import Any
 import orjson
 import pytest
 import uvicorn
+import uvloop
 from starlette.responses import Response
 from uvicorn.server import ServerState
 
@@ -295,6 +296,29 @@ def test_a_few_requests_in_one_piece_are_answered_in_order_and_very_many_are_not
             assert len(served.asked) <= asked + 1
 
     run(story())
+
+
+def test_a8_who_leaves_before_the_answers_leaves_no_error_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    """uvicorn marks the request that came last alone; uvloop raises for each write on a closed connection."""
+
+    log = logging.getLogger("uvicorn.error")
+
+    async def story() -> None:
+        async with serving() as served:
+            log.addHandler(caplog.handler)  # it passes on nothing, and the server has just set its handlers
+            _, writer = await served.connect()
+            writer.write(3 * (GET % b"pieces"))
+            await until(lambda: served.asked == ["pieces"])
+            writer.transport.abort()
+            await served.settled(0)
+        assert served.asked == ["pieces"]
+
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(asyncio.wait_for(story(), 30))
+    finally:
+        log.removeHandler(caplog.handler)
+    assert [record.getMessage() for record in caplog.records] == []
 
 
 def test_a_refusal_is_never_taken_for_the_answer_of_the_request_before_it() -> None:

@@ -90,6 +90,7 @@ CONTRACT = "version: 1\nagent: a\nowner: a@example.com\ntables:\n  - table: a.b\
 OVER_THE_WIRE = {
     ("commits",): (),
     ("bypasses",): (),
+    ("forget",): ("p-4711",),
     ("tables", "show"): ("a.b",),
     ("tables", "set"): ("a.b", "--blind-appends"),
     ("principals", "list"): (),

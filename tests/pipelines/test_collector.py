@@ -8,8 +8,10 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pytest
+from pyiceberg.table import StaticTable
 from pyspark.sql import SparkSession
 
+from icetower.agent import merged_view as merged_view_of_pyiceberg
 from icetower.contracts.document import load
 from icetower.contracts.model import Contract
 from icetower.errors import BadRequest
@@ -100,18 +102,36 @@ class Place:
     def rows(self) -> list[Row]:
         return self._rows(self.spark.table(self.target))
 
-    def view(self) -> list[Row]:
+    def view(self, contracts: dict[str, Contract] | None = CONTRACTS) -> list[Row]:
         return self._rows(
             merged_view(
                 self.spark,
                 self.target,
                 self.deltas,
                 self.job.merge_keys,
-                contracts=CONTRACTS,
+                contracts=contracts,
                 system=self.system,
                 tombstones_s=10**9,
             )
         )
+
+    def pyiceberg_view(self) -> list[Row]:
+        """The same for a reader with PyIceberg, which asks no contracts."""
+        target, deltas, log = (
+            self._pyiceberg(name) for name in (self.target, self.deltas, f"{self.system}.agent_dedup_log")
+        )
+        assert target is not None
+        assert deltas is not None
+        rows = merged_view_of_pyiceberg(
+            target, deltas, self.job.merge_keys, dedup_log=log, tombstones_s=10**9
+        ).to_pylist()
+        return sorted((row["store"], row["id"], row["amount"]) for row in rows)
+
+    def _pyiceberg(self, name: str) -> StaticTable | None:
+        if not self.spark.catalog.tableExists(name):
+            return None
+        table = iceberg_table(self.spark, name)
+        return StaticTable.from_metadata(table.operations().current().metadataFileLocation())
 
     def _rows(self, frame: Any) -> list[Row]:
         return sorted((row.store, row.id, row.amount) for row in frame.select("store", "id", "amount").collect())
@@ -145,7 +165,7 @@ def test_the_last_event_wins_whenever_it_comes_and_deletes_stay_deletes(place: P
     place.send(
         Change(15, "e", id=2, amount=7), Change(5, "f", amount=8), Change(10, "g", amount=3)
     )  # late, late, a tie
-    assert place.view() == oracle(place.sent) == [(1, 1, 3)]
+    assert place.view() == place.pyiceberg_view() == oracle(place.sent) == [(1, 1, 3)]
     assert (second := place.run()).superseded == 2
     assert second.applied == 1
     place.send(Change(25, "h", id=2, amount=5), Change(10, "g", amount=3), Change(40, "i", operation="delete"))
@@ -271,9 +291,10 @@ def test_the_view_before_a_fold_is_the_table_after_it(place: Place, seed: int) -
             place.compact_deltas()
         expected = oracle(place.sent)
         assert place.view() == expected
+        assert place.pyiceberg_view() == place.view(contracts=None)
         if dice.random() < 0.4:
             with pytest.raises(Crash):
                 place.run(crash_at(dice.choice(("planned", "committed", "keys"))))
             assert place.view() == expected
         place.run()
-        assert place.rows() == place.view() == expected
+        assert place.rows() == place.view() == place.pyiceberg_view() == expected

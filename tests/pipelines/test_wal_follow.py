@@ -115,7 +115,7 @@ def test_a_target_that_goes_back_to_before_what_was_pruned_is_an_error(world: Wo
 
 
 def test_rows_removed_within_files_are_no_pruning(world: World) -> None:
-    """By a delete file: which rows it removes, and whether they were merged, its number does not tell."""
+    """By a position delete file of format version 2: it does not name the data files that it is about."""
     world.append((1, 1, "k1", "web"), (2, 1, "k2", "web"))
     through = world.run().through_snapshot
     world.spark.sql(f"ALTER TABLE {world.wal} SET TBLPROPERTIES ('write.delete.mode' = 'merge-on-read')")
@@ -125,6 +125,24 @@ def test_rows_removed_within_files_are_no_pruning(world: World) -> None:
     assert removals_since(world.spark, world.wal, metadata, through or 0) == {}
     with pytest.raises(BadRequest, match="not known to be applied"):
         world.run()
+
+
+def test_merged_rows_may_be_erased_by_deletion_vectors(world: World, fresh: Callable[[], str]) -> None:
+    """A vector names its file, so that it shows whether the rows were merged."""
+    log = World(world.spark, fresh(), log_version=3)
+    log.spark.sql(f"ALTER TABLE {log.wal} SET TBLPROPERTIES ('write.delete.mode' = 'merge-on-read')")
+    log.append((1, 1, "k1", "web"), (2, 1, "k2", "web"))
+    log.run()
+    log.append((3, 1, "k3", "web"), (4, 1, "k4", "web"))
+    log.spark.sql(f"DELETE FROM {log.wal} WHERE id = 1")
+    assert load_metadata(log.spark, log.wal)["snapshots"][-1]["summary"]["added-dvs"] == "1"
+    assert (log.run().read, log.ids()) == (2, [1, 2, 3, 4])
+    log.append((5, 1, "k5", "web"), (6, 1, "k6", "web"))
+    log.spark.sql(f"DELETE FROM {log.wal} WHERE id IN (2, 5)")  # 5 is not merged
+    with pytest.raises(BadRequest, match="not known to be applied"):
+        log.run()
+    assert log.run(reread=True).applied == 1
+    assert log.ids() == [1, 2, 3, 4, 6]
 
 
 def test_a_log_of_format_version_1_is_not_pruned(world: World, fresh: Callable[[], str]) -> None:

@@ -15,6 +15,7 @@ from icetower.agent.appends import Appended, DataFile
 from icetower.agent.client import Tower
 from icetower.agent.deliveries import Delivery, Sent, Slot
 from icetower.agent.keys import having_read, keyed, new_key, reads
+from icetower.agent.merged_view import merged_view
 from icetower.agent.recovery import Patience, carry_out, refusal_of
 from icetower.agent.sending import send
 from icetower.agent.slots import wait_for_slot
@@ -30,6 +31,7 @@ __all__ = [
     "carry_out",
     "having_read",
     "keyed",
+    "merged_view",
     "new_key",
     "reads",
     "refusal_of",

@@ -258,6 +258,13 @@ class Tower:
         """Commits to tables that bypassed the tower since it was started, newest first. For administrators."""
         return self._json("GET", "/bypasses", params={"limit": str(limit)})["bypasses"]
 
+    def forget(self, text: str) -> int:
+        """Take a text, such as a person's id, out of the partitions and messages of the tower's log of attempts.
+
+        How many attempts had it. For administrators (docs/erasure.md).
+        """
+        return int(self._json("POST", "/commits/forget", json={"text": text})["attempts"])
+
     def undeclared(self, *, table: str | None = None, limit: int = 1_000) -> list[dict[str, Any]]:
         """Commits refused for lack of a declaration since the tower was started, by table and principal; most first.
 

@@ -31,6 +31,7 @@ COMMANDS = {
     "revert": "revert:revert",
     "commits": "commits:commits",
     "bypasses": "commits:bypasses",
+    "forget": "commits:forget",
     "tables": "declarations:tables",
     "plan": "plan:plan",
     "mediate": "mediate:mediate",

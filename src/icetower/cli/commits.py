@@ -1,4 +1,4 @@
-"""`icetower commits` and `icetower bypasses`: attempts to commit at a running tower, and commits that bypassed it."""
+"""The log of attempts (`icetower commits`, `icetower forget`), and commits that bypassed the tower (`bypasses`)."""
 
 from __future__ import annotations
 
@@ -73,6 +73,25 @@ def commits(
         for row in rows:
             if row["message"]:
                 say(escaped(f"{row['request_id']}: {row['message']}"))
+
+
+def forget(
+    text: Annotated[str, typer.Argument(help="What is to be removed, such as a person's id.")],
+    uri: Uri = DEFAULT_URI,
+    as_json: Json = False,
+) -> None:
+    """Remove a text from the log of attempts: the partitions and messages that contain it. For administrators.
+
+    The attempts stay. Run it on every tower that has a log of its own; docs/erasure.md has the other places where the
+    rows of a person are.
+
+    \b
+    Example:
+      icetower forget p-4711
+    """
+    with connect(uri) as tower:
+        number = tower.forget(text)
+    say(json.dumps({"attempts": number}) if as_json else f"removed from {number} attempts")
 
 
 def bypasses(limit: Limit = 50, uri: Uri = DEFAULT_URI, as_json: Json = False) -> None:

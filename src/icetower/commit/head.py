@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from icetower.ambient import Ambient
 from icetower.commit.group_keys import GroupKeys
 from icetower.errors import NotFound
+from icetower.files.parsing import Parsing
 from icetower.iceberg import metadata as table_metadata
 from icetower.iceberg.metadata import Metadata
 from icetower.ledger.ledger import Ledger
@@ -25,6 +27,11 @@ TABLES_SHARE = 0.0625
 VERSIONS_MAX = 4
 """Versions of one table that are kept beside its newest: a client that has just asked for the pointer may read them."""
 
+ON_LOOP_BYTES = 256 * 1024
+"""A metadata file of so many bytes is parsed on the event loop, which takes 5 ms."""
+
+GZIP = b"\x1f\x8b"
+
 _LOCATION_BYTES = 250
 
 OnBypass = Callable[[Identifier, HeadState, Sequence[Mapping[str, Any]]], None]
@@ -36,7 +43,8 @@ class Heads:
 
     Args:
         ledger: spares reading group files whose keys it has.
-        went_around: is called with snapshots that have come to a table since it was loaded last, through no tower.
+        on_bypass: is called with snapshots that have come to a table since it was loaded last, through no tower.
+        parsing: reads long metadata files away from the event loop.
     """
 
     def __init__(
@@ -49,7 +57,9 @@ class Heads:
         ledger: Ledger | None = None,
         ambient: Ambient | None = None,
         on_bypass: OnBypass | None = None,
+        parsing: Parsing | None = None,
     ) -> None:
+        self._parsing = parsing
         self._on_bypass = on_bypass
         self._bound = METADATA_FILE._replace(most_bytes=metadata_max_bytes)
         budget = budget or Budget()
@@ -126,11 +136,18 @@ class Heads:
             data = await self._storage.read(location, self._bound)
         except NotFound as error:
             raise _missing(location) from error
-        metadata = table_metadata.parse(data, most_bytes=self._bound.most_bytes)
+        metadata = await self._parsed(data)
         keys = await self.group_keys.keys_of(metadata, self._before(metadata))
         head = HeadState(location, metadata, indexed=keys)
         self._put(head)
         return head
+
+    async def _parsed(self, data: bytes) -> Metadata:
+        """Compressed files are unpacked, too: what is short here may be long then (trap A8)."""
+        parse = partial(table_metadata.parse, data, most_bytes=self._bound.most_bytes)
+        if self._parsing is None or (len(data) <= ON_LOOP_BYTES and not data.startswith(GZIP)):
+            return parse()
+        return await self._parsing.shared(parse)
 
     def remember(self, head: HeadState, files: Mapping[str, bytes] | None = None) -> None:
         """Keep a head that was just swapped in, so that it is not read back. `files`: what was written for it."""

@@ -237,6 +237,10 @@ class Parsing:
         """Parse a long body of a principal in the thread. Raises as `away`."""
         return await self._piece(work, principal, most=WAITING_MAX, first=False)
 
+    async def shared(self, work: Callable[[], T]) -> T:
+        """Do something long that any request may wait for in the thread. Raises `UpstreamFailed` as `away`."""
+        return await self._run(work)
+
     @asynccontextmanager
     async def listing(self, principal: str) -> AsyncGenerator[None]:
         """The turn of one that lists names, of which there may be tens of thousands. Raises `CommitConflict`."""

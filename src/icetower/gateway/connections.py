@@ -21,7 +21,8 @@ from enum import Enum, IntEnum, auto
 from typing import Any, ClassVar
 
 import orjson
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn._types import ASGI3Application
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from icetower.errors import BadRequest, HeadTooLarge, IcetowerError, RequestTooSlow, UrlTooLong
 from icetower.gateway.connection_state import ConnectionState, attach
@@ -191,6 +192,7 @@ class Connection(HttpToolsProtocol):
         self._reading_s: float | None = None
         self._kept = b""
         self._refusal: IcetowerError | None = None
+        self._answering: RequestResponseCycle | None = None
         self.rank: Rank | None = None
         self.unseen_bytes = 0
         self.connection_state = ConnectionState(self._settle, transport.abort)
@@ -203,6 +205,16 @@ class Connection(HttpToolsProtocol):
         self.peers.leave(self)
         self.connection_state.lose()
         super().connection_lost(exc)
+        # uvicorn only ends the request that came last. An earlier one would be answered on a closed connection, which
+        # is an error with a traceback in the log for each.
+        self.pipeline.clear()
+        if self._answering is not None:
+            self._answering.disconnected = True
+            self._answering.message_event.set()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        self._answering = cycle
+        super()._start_asgi_task(cycle, app)
 
     # -- what comes -----------------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -14,13 +15,15 @@ from starlette.routing import Route
 
 from icetower.contracts.document import dump, load
 from icetower.contracts.model import Contract
-from icetower.errors import BadRequest, Forbidden, NotFound
+from icetower.errors import BadRequest, CommitConflict, Forbidden, NotFound, Unavailable
 from icetower.escalations.escalations import Escalations
+from icetower.files.parsing import Parsing
 from icetower.gateway.body_bounds import MIDDLE
 from icetower.gateway.http import Call, Front, json_response, no_content, route
 from icetower.gateway.readiness import OK, Readiness, State
 from icetower.gateway.settings import Server
 from icetower.ledger.attempts import NOT_LANDED, Outcome, Search
+from icetower.ledger.forgetting import TEXT_CHARACTERS_MAX, TEXT_CHARACTERS_MIN
 from icetower.observe.bypasses import Bypasses
 from icetower.observe.undeclared import Undeclared
 from icetower.protocol.wire import Wire, read, read_object
@@ -61,6 +64,10 @@ class _Rotation(Wire):
     grace_s: Annotated[float, Field(ge=0, le=GRACE_MAX_S)] = 0.0
 
 
+class _Erasure(Wire):
+    text: Annotated[str, Field(min_length=TEXT_CHARACTERS_MIN, max_length=TEXT_CHARACTERS_MAX)]
+
+
 class _Restoration(Wire):
     version: int | None = None
     expected: int | None = None
@@ -77,6 +84,7 @@ class ControlRoutes:
     def __init__(
         self,
         front: Front,
+        parsing: Parsing,
         registry: Registry,
         journal: Journal,
         escalations: Escalations,
@@ -87,6 +95,7 @@ class ControlRoutes:
         data: Path,
     ) -> None:
         self._front = front
+        self._parsing = parsing
         self._registry = registry
         self._journal = journal
         self._escalations = escalations
@@ -120,6 +129,7 @@ class ControlRoutes:
             route(front, "GET", base + "/commits", self.recent_commits),
             route(front, "GET", base + "/commits/log", self.log_of_commits),
             route(front, "GET", base + "/commits/summary", self.summarise_commits),
+            route(front, "POST", base + "/commits/forget", self.forget),
             route(front, "GET", base + "/bypasses", self.recent_bypasses),
             route(front, "GET", base + "/undeclared", self.count_undeclared),
         ]
@@ -179,7 +189,7 @@ class ControlRoutes:
             text = call.body.decode()
         except UnicodeDecodeError as error:
             raise BadRequest("the contract is not UTF-8 text") from error
-        contract = load(text, source="the body")
+        contract = await self._loaded(call, text, "the body")
         warnings = self._can_keep(contract)
         version = await self._registry.apply_contract(contract, by=call.principal.name, text=text)
         return json_response({"contract": contract.name, "version": version, "warnings": warnings})
@@ -190,10 +200,10 @@ class ControlRoutes:
         wanted = read(_Proposals, read_object(call.body, "contracts"), "contracts")
         if not 1 <= len(wanted.contracts) <= CONTRACTS_MAX:
             raise BadRequest(f"contracts: give 1 to {CONTRACTS_MAX} of them at once")
-        proposals = [
-            Proposal(load(each.text, source=f"contracts[{position}]"), each.text, each.expected)
-            for position, each in enumerate(wanted.contracts)
-        ]
+        proposals: list[Proposal] = []
+        for position, each in enumerate(wanted.contracts):
+            contract = await self._loaded(call, each.text, f"contracts[{position}]")
+            proposals.append(Proposal(contract, each.text, each.expected))
         warnings = [warning for proposal in proposals for warning in self._can_keep(proposal.contract)]
         done = await self._registry.apply_contracts(proposals, by=call.principal.name, message=wanted.message)
         return json_response({"contracts": [asdict(applied) for applied in done], "warnings": warnings})
@@ -225,7 +235,8 @@ class ControlRoutes:
         wanted = read(_Restoration, read_object(call.body or b"{}", "restoration"), "restoration")
         registry = self._registry
         older = await registry.restorable(call.request.path_params["name"], wanted.version)
-        warnings = self._can_keep(load(older.text or "", source=f"version {older.version}"))
+        text, source = older.text or "", f"version {older.version}"
+        warnings = self._can_keep(await self._loaded(call, text, source))
         done = await registry.restore_contract(
             older.name, older.version, by=call.principal.name, message=wanted.message, expected=wanted.expected
         )
@@ -298,6 +309,13 @@ class ControlRoutes:
         rows = [{"id": number, **asdict(attempt)} for number, attempt in found.attempts]
         return json_response({"attempts": rows, "oldest": found.oldest, "newest": found.newest})
 
+    async def forget(self, call: Call) -> Response:
+        """Take a text, such as a person's id, out of the partitions and messages of the log."""
+        call.require_administrator()
+        wanted = read(_Erasure, read_object(call.body, "erasure"), "erasure")
+        ledger = await self._journal.read_through()
+        return json_response({"attempts": await ledger.forget(wanted.text)})
+
     async def summarise_commits(self, call: Call) -> Response:
         """How commits ended, and how long they took, by table and by principal."""
         call.require_administrator()
@@ -323,6 +341,13 @@ class ControlRoutes:
         own = None if call.principal.administrator else call.principal.name
         rows = self._undeclared.to_json(own, call.query("table"), call.limit(RECENT_MAX))
         return json_response({"undeclared": rows})
+
+    async def _loaded(self, call: Call, text: str, source: str) -> Contract:
+        """A contract, read away from the event loop: a long one takes seconds (trap A8)."""
+        try:
+            return await self._parsing.body(partial(load, text, source=source), call.principal.name)
+        except CommitConflict as error:
+            raise Unavailable(error.message) from error
 
     def _can_keep(self, contract: Contract) -> list[str]:
         """What is to be said of a contract that this tower can keep. Raises `BadRequest` where it can't."""

@@ -127,6 +127,7 @@ class Tower:
             ),
             ControlRoutes(
                 front,
+                self.lake.manifests.parsing,
                 records.registry,
                 records.journal,
                 records.escalations,
@@ -202,6 +203,7 @@ def open_tower(settings: Settings, ambient: Ambient, *, open_to_all: bool = Fals
         ledger=ledger,
         ambient=ambient,
         on_bypass=bypasses.noticed,
+        parsing=manifests.parsing,
     )
     journal = Journal(ledger, heads.group_keys, ambient)
     attempts = Attempts(ambient, events, journal.put, slow_s=server.slow_swap_s)

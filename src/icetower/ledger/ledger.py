@@ -45,6 +45,7 @@ from icetower.ledger.attempts import (
     write_attempts,
 )
 from icetower.ledger.door import LedgerDoor
+from icetower.ledger.forgetting import forget
 from icetower.ledger.hashes import ANSWER, APPLICATION, GROUP, KEY, hashed
 from icetower.ledger.histories import Fate, TableName
 from icetower.ledger.lookups import ASKED_AT_ONCE, Lookups
@@ -466,6 +467,10 @@ class Ledger:
     async def attempts_after(self, after: int, *, limit: int) -> Numbered:
         """The first attempts that were logged after the one with this number."""
         return await self._database.run(lambda connection: read_after(connection, after, limit))
+
+    async def forget(self, text: str) -> int:
+        """Take a text out of the log: see `forgetting`. How many attempts had it."""
+        return await self._database.run(lambda connection: forget(connection, text), write=True)
 
     async def counts(
         self, *, since_ms: int = 0, table: str | None = None, principal: str | None = None

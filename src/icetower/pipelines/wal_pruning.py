@@ -43,7 +43,11 @@ class Pruned:
 
 
 def removals_since(spark: SparkSession, name: str, wal: Metadata, start: int) -> dict[int, int]:
-    """The snapshots after `start` that only removed whole data files → the highest sequence number of these files."""
+    """The snapshots after `start` that only removed rows → the highest sequence number of the data files concerned.
+
+    Whole files, or rows by deletion vectors, as an erasure does: a vector names its file. A position delete file of
+    format version 2 names none, so a snapshot with one is left out.
+    """
     found: dict[int, int] = {}
     snapshots = removing(wal, start)
     if not snapshots or wal["format-version"] < 2:
@@ -52,15 +56,29 @@ def removals_since(spark: SparkSession, name: str, wal: Metadata, start: int) ->
 
     def read(snapshot_id: int) -> None:
         snapshot, files = table.snapshot(snapshot_id), table.io()
-        if any(True for _ in _each(snapshot.addedDeleteFiles(files))):
-            return  # rows within files
         numbers = [file.dataSequenceNumber() for file in _each(snapshot.removedDataFiles(files))]
+        named = [file.referencedDataFile() for file in _each(snapshot.addedDeleteFiles(files))]
+        if named:
+            numbers += _numbers_of(table, snapshot_id, set(named))
         if all(number is not None for number in numbers):
             found[snapshot_id] = max(numbers, default=0)
 
     for snapshot_id in snapshots:
         translating_errors(f"reading snapshot {snapshot_id} of {name}", lambda: read(snapshot_id))  # noqa: B023
     return found
+
+
+def _numbers_of(table: Any, snapshot_id: int, paths: set[str | None]) -> list[int | None]:
+    """The data sequence numbers of files that a snapshot has; None for one that it has not."""
+    there: dict[str, int | None] = {}
+    tasks = table.newScan().useSnapshot(snapshot_id).planFiles()
+    try:
+        for task in _each(tasks):
+            if (path := str(task.file().location())) in paths:
+                there[path] = task.file().dataSequenceNumber()
+    finally:
+        tasks.close()
+    return [None if path is None else there.get(path) for path in paths]
 
 
 def prune(

@@ -42,6 +42,9 @@ _UUID_LENGTH = 36
 PURGED_AT_ONCE = 1_000
 """Files of a purge that are looked at, and deleted, before others' requests go on."""
 
+COMPARED_AT_ONCE = 1_000
+"""Paths of a registered file that are compared before others' requests go on."""
+
 log = logging.getLogger("icetower")
 
 
@@ -236,9 +239,11 @@ class Lifecycle:
                     "whose credentials; an administrator may register it",
                     rule="register.properties",
                 )
-            for path in named_by(head.metadata):
+            for number, path in enumerate(named_by(head.metadata), 1):
                 if not any(is_under(path, root) for root in roots):
                     raise _outside(f"{path}, which {location} names,", identifier)
+                if number % COMPARED_AT_ONCE == 0:
+                    await self._ambient.sleep(0)
             await self._check_alone(identifier, head, place)
         if current is None:
             await self._check_free(identifier)  # a mistake costs no keys

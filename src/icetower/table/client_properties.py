@@ -74,11 +74,16 @@ KNOWN: tuple[Known, ...] = (
         "azure, AdlsTokenCredentialProviders.java",
     ),
     # Writers of Parquet and ORC copy all of a table's properties into Hadoop's configuration, for every JVM engine.
-    Known("Java", Effect.CODE, ("fs.", "hadoop."), "Parquet.java and ORC.java, conf.set; Hadoop, FileSystem.java"),
     Known(
         "Java",
         Effect.CODE,
-        ("parquet.crypto.", "parquet.encryption."),
+        ("dfs.", "fs.", "ha.", "hadoop.", "ipc.", "rpc.engine."),
+        "Parquet.java and ORC.java, conf.set; Hadoop, FileSystem.java",
+    ),
+    Known(
+        "Java",
+        Effect.CODE,
+        ("parquet.crypto.", "parquet.encryption.", "parquet.private."),
         "Parquet.java, conf.set; parquet-java, EncryptionPropertiesFactory.java",
     ),
     Known("Java", Effect.CODE, ("orc.key.provider",), "ORC.java, conf.set; ORC, OrcConf.java"),
