@@ -179,7 +179,9 @@ def test_late_rows_and_new_versions(world: World) -> None:
     world.log.contract("agents", "version: 1 # changed")
     assert world.run() == Exported(3, 0, 1, 2, 0)
     world.check()
-    world.log.add("direct", table=f"{world.system.partition('.')[2]}.iceberg_commits")  # its own commit
+    own = world.system.partition(".")[2]
+    for table in (f"{own}.iceberg_commits", f"{own}_team", f"{own}_team.contract_history"):  # its own commits
+        world.log.add("direct", table=table)
     before = iceberg_table(world.spark, f"{world.system}.iceberg_commits").currentSnapshot().snapshotId()
     assert world.run() == Exported(0, 0, 0, 0, 0)
     assert iceberg_table(world.spark, f"{world.system}.iceberg_commits").currentSnapshot().snapshotId() == before

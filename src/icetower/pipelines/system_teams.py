@@ -79,10 +79,14 @@ def _owner(text: str | None) -> str | None:
 
 
 def is_of_exports(tables: SystemTables, table: str) -> bool:
-    """Whether attempts on a table come from exports and from those who read them: a system table, or a team's."""
+    """Whether attempts on a table come from exports: on a system table or a team's, or on a namespace of these."""
     own = tables.system.partition(".")[2]
+
+    def is_ours(namespace: str) -> bool:
+        return namespace == own or (namespace.startswith(f"{own}_") and "." not in namespace.removeprefix(own))
+
     namespace, _, name = table.rpartition(".")
-    return namespace == own or (namespace.startswith(f"{own}_") and name in _OURS)
+    return namespace == own or is_ours(table) or (name in _OURS and is_ours(namespace))
 
 
 def copy_for(team: Team, all_tables: SystemTables) -> Iterator[Callable[[], object]]:
