@@ -51,7 +51,8 @@ class Place:
         self.target = catalog.create_table("shop.stock", TARGET)
         self.deltas = catalog.create_table("shop.deltas", DELTAS)
         self.log = catalog.create_table(
-            "shop.log", pa.schema([("table_uuid", pa.string()), ("idempotency_key", pa.string())])
+            "shop.log",
+            pa.schema([("table_uuid", pa.string()), ("idempotency_key", pa.string()), ("attempt_id", pa.int64())]),
         )
         self.sent: list[Change] = []
         self.folds = 0
@@ -130,6 +131,10 @@ def test_what_is_sent_again_is_known_by_the_log_of_keys(place: Place) -> None:
     place.send(Change(10, "a", tag="first"))
     assert place.view() == []
     assert place.view(dedup_log=None) == [(1, ["first"])]
+    commit = {"table_uuid": str(place.target.metadata.table_uuid), "idempotency_key": "c", "attempt_id": 1}
+    place.log.append(pa.Table.from_pylist([commit], place.log.schema().as_arrow()))
+    place.send(Change(12, "c", store=2, tag="its key is a commit's, too"))
+    assert place.view() == [(2, ["its key is a commit's, too"])]
 
 
 def test_changes_that_lack_something_are_left_out(place: Place) -> None:
