@@ -24,9 +24,6 @@ from icetower.protocol.marks import EXPORT
 COPIED = EXPORT + "copied"
 """The snapshot of the table of all that was copied last, and the newest time in it."""
 
-RANGE_MAX = 20_000
-"""Attempts that are looked through again and again, where none of them is the team's."""
-
 _NAME = re.compile(r"[A-Za-z0-9_]{1,64}")
 _OURS = ("iceberg_commits", "agent_write_metrics", "agent_dedup_log", "contract_history")
 
@@ -118,9 +115,7 @@ def _copy_commits(team: Team, all_tables: SystemTables, own: SystemTables) -> No
         return
     rows = all_tables.rows(all_tables.commits).where(f"attempt_id > {start} AND attempt_id <= {through}")
     rows = rows.where(_among("contract", team.contracts))
-    always = through - start >= RANGE_MAX
-    marks = {THROUGH: str(through)}
-    _merge(own, own.commits, rows, ("attempt_id",), marks, since=f"t.attempt_id > {start}", always=always)
+    _merge(own, own.commits, rows, ("attempt_id",), {THROUGH: str(through)}, since=f"t.attempt_id > {start}")
 
 
 def _copy_keys(team: Team, all_tables: SystemTables, own: SystemTables) -> None:
@@ -157,11 +152,10 @@ def _merge(
     *,
     update: bool = False,
     since: str = "",
-    always: bool = True,
 ) -> None:
-    """Write rows and how far the table is written. `always`: also where there are no rows."""
+    """Write rows, if there are any, and how far the table is written."""
     found = rows.select(*own.rows(table).columns).localCheckpoint()
     if not found.isEmpty():
         merge(own.spark, table, found, on, update=update, where_target=since, properties=marks)
-    elif always:
+    else:
         own.note(table, marks)
