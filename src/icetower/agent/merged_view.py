@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterator, Sequence
+from importlib import import_module
 from typing import Any
 
 from icetower.ambient import Ambient, SystemAmbient
@@ -42,7 +43,8 @@ def merged_view(
     Raises `BadRequest` if a table lacks a column that the view needs.
     """
     import pyarrow as pa
-    import pyarrow.compute as pc
+
+    pc: Any = import_module("pyarrow.compute")  # its functions are made when it is imported, so it has no types
 
     for table, columns in ((target, (*keys, TIME, KEY_COLUMN)), (deltas, (*keys, TIME, KEY_COLUMN, OPERATION))):
         _require_columns(table, columns)
