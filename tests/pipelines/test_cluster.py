@@ -29,7 +29,7 @@ from tests.pages.page_blocks import blocks_of
 from verify.kit.tower_process import TowerProcess, command
 
 pytestmark = [pytest.mark.spark, pytest.mark.sharp]
-WITHIN_S = 180.0
+WITHIN_S = 480.0
 FAST_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 SPARK = Path(pyspark.__file__).parent
 SITE = Path(pyspark.__file__).parents[1]
