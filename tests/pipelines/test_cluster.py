@@ -21,7 +21,6 @@ from typing import Any
 
 import httpx2
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyspark
 import pytest
 
@@ -256,84 +255,3 @@ def test_a_command_takes_a_master_and_settings(cluster: Cluster, packed: Path, s
     assert done.returncode == 0, done.stderr[-5000:]
     assert json.loads(done.stdout)["error"] is None
     assert cluster.finished().count("icetower-audits") == before + 1
-
-
-KILLING = """
-import os
-import signal
-import sys
-
-from icetower.cli import main
-from icetower.pipelines import wal_mediator
-
-mediate = wal_mediator.mediate
-
-
-def of_an_executor(spark):
-    for each in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            words = open(f"/proc/{each}/cmdline").read()
-        except OSError:
-            continue
-        if "CoarseGrainedExecutorBackend" in words and spark.sparkContext.applicationId in words:
-            yield int(each)
-
-
-def mediate_and_kill(spark, job, **more):
-    def after(step):
-        if step == os.environ["KILL_AFTER"]:
-            os.kill(next(of_an_executor(spark)), signal.SIGKILL)
-            print("killed an executor", file=sys.stderr)
-
-    return mediate(spark, job, after=after, **more)
-
-
-wal_mediator.mediate = mediate_and_kill
-main()
-"""
-
-
-def test_an_executor_may_be_killed_at_every_stage(cluster: Cluster, shop: TowerProcess, tmp_path: Path) -> None:
-    """Spark does again what was lost with it, or the job fails and is run again: each row is there once."""
-    catalog = shop.catalog()
-    catalog.create_namespace("hit")
-    columns = pa.schema([("store", pa.int64()), ("_idempotency_key", pa.string())])
-    catalog.create_table("hit.sales", columns)
-    log = catalog.create_table("hit.sales_log", columns.append(pa.field("_agent", pa.string())))
-    with log.update_spec() as spec:
-        spec.add_identity("_agent")
-    contracts = tmp_path / "contracts"
-    contracts.mkdir()
-    (contracts / "till.yaml").write_text(CONTRACT.replace("shop.sales", "hit.sales").replace("[{store: [1]}]", "all"))
-    (tmp_path / "killing.py").write_text(KILLING)
-    words = ["mediate", "--wal", "hit.sales_log", "--target", "hit.sales", "--contracts", str(contracts)]
-    run = [sys.executable, "killing.py", *words, "--uri", shop.uri, "--master", cluster.uri, *SMALL_WORDS, "--json"]
-    environment = {**os.environ, **cluster.environment, "ICETOWER_TOKEN": shop.secret}
-    expected: list[str] = []
-    failed: str | int = 0
-    for number, stage in enumerate(("planned", "rejections", "committed", "keys", "closed")):
-        keys = [f"{number}-{row}" for row in range(100)]
-        expected += keys
-        for half in (keys[:50], keys[50:]):  # two files, so that both executors have rows
-            rows = [{"store": 1, "_idempotency_key": key, "_agent": "till"} for key in half]
-            log.append(pa.Table.from_pylist(rows, log.schema().as_arrow()))
-        for kill_after in (stage, "", ""):
-            done = subprocess.run(
-                run,
-                cwd=tmp_path,
-                env={**environment, "KILL_AFTER": kill_after},
-                capture_output=True,
-                text=True,
-                timeout=2 * WITHIN_S,
-                check=False,
-            )
-            assert ("killed an executor" in done.stderr) is bool(kill_after), done.stderr[-3000:]
-            failed = done.returncode and done.stderr[-5000:]
-            if not failed:
-                break
-        assert not failed
-        for table, column in (("hit.sales", "_idempotency_key"), ("system.agent_dedup_log", "idempotency_key")):
-            found = catalog.load_table(table).scan().to_arrow()
-            if table != "hit.sales":
-                found = found.filter(pc.field("table_name") == "hit.sales")
-            assert sorted(found[column].to_pylist()) == sorted(expected), (stage, table)
