@@ -6,7 +6,21 @@ from typing import Any
 
 import pytest
 
-from icetower.pipelines.maintenance_plan import Due, Partition, Task, due, expire_before_ms, recent_snapshots
+from icetower.contracts.document import load
+from icetower.pipelines.maintenance_plan import (
+    Due,
+    FileTimes,
+    Partition,
+    Task,
+    allowed,
+    due,
+    expire_before_ms,
+    keep_ms,
+    old_files,
+    recent_snapshots,
+    scan_every_ms,
+)
+from icetower.protocol.names import Identifier
 
 NOW = 1_700_000_000_000
 MIN = 60_000
@@ -42,6 +56,8 @@ def table(
         (Partition(("a",), small=5, busy=True), {}, ()),
         (Partition(("a",), small=2), {"maintenance.files-min": "2"}, (COMPACT,)),
         (Partition(("a",), small=5), {"maintenance.files-min": "many"}, (COMPACT,)),
+        (Partition(("a",), small=1), {"maintenance.files-min": "1"}, ()),  # one file stays one file
+        (Partition(("a",), vectors=1), {"maintenance.files-min": "1"}, (COMPACT,)),
         (Partition(("a",), small=5), {"maintenance.enabled": "False"}, ()),
         (Partition(("a",), vectors=5), {}, (COMPACT,)),
         (Partition(("a",), small=4, vectors=4), {}, ()),
@@ -118,3 +134,60 @@ def test_a_partition_is_busy_for_a_while_after_a_write_and_not_after_a_rewrite()
     assert recent_snapshots(table(HOUR, 9 * MIN, MIN, summaries=rewritten), NOW) == [2]
     asked = {"maintenance.quiet-ms": str(MIN // 2)}
     assert recent_snapshots(table(HOUR, 9 * MIN, MIN, summaries=rewritten, properties=asked), NOW) == []
+
+
+def test_snapshots_that_others_have_not_read_stay() -> None:
+    aged = table(3 * HOUR, 2 * HOUR, MIN, properties=AGE)
+    assert expire_before_ms(aged, NOW, NOW - 2 * HOUR) == NOW - 2 * HOUR
+    assert expire_before_ms(aged, NOW, NOW - 3 * HOUR) is None
+    assert expire_before_ms(aged, NOW, 0) is None
+
+
+def contract(text: str) -> Any:
+    return load(f"version: 1\nagent: a\n{text}", source="test")
+
+
+@pytest.mark.parametrize(
+    ("rules", "expected"),
+    [
+        (
+            "tables: [{table: s.t, operations: [replace], partitions: all}]",
+            {"compact", "deletes", "manifests", "orphans"},
+        ),
+        ("tables: [{table: s.t, operations: [replace], partitions: [{day(ts): 2017-01-01}]}]", {"orphans"}),
+        ("tables: [{table: s.t, operations: [refs], partitions: all}]", {"expire", "orphans"}),
+        ("tables: [{table: s.t, operations: [delete], partitions: all}]", {"prune", "orphans"}),
+        ("tables: [{table: s.t, operations: [overwrite, refs], partitions: all}]", {*Task}),
+        ("reads: [s.t]", {"orphans"}),
+        ("reads: [s.u]", set()),
+    ],
+)
+def test_its_contract_allows_a_task_on_every_partition_or_not_at_all(rules: str, expected: set[str]) -> None:
+    assert allowed(contract(rules), Identifier(("s",), "t")) == expected
+    assert allowed(None, Identifier(("s",), "t")) == {*Task}
+
+
+def test_rows_are_kept_as_long_as_a_property_says() -> None:
+    assert keep_ms(table(), DAY) == DAY
+    assert keep_ms(table(), None) is None
+    asked = table(properties={"maintenance.keep-ms": "5"})
+    assert (keep_ms(asked, DAY), keep_ms(asked, None)) == (5, 5)
+    assert keep_ms(table(properties={"maintenance.keep-ms": "0"}), DAY) is None
+
+
+def test_whole_files_go_and_the_newest_stays() -> None:
+    files = [FileTimes("a", 1, 5), FileTimes("b", 2, 9), FileTimes("c", 9, 12)]
+    assert old_files(files, 9) == ["a"]
+    assert old_files(files, 10) == ["a", "b"]
+    assert old_files(files, 100) == ["a", "b"]
+    assert old_files([], 100) == []
+
+
+def test_orphans_are_looked_for_as_often_as_a_writer_of_the_table_asks() -> None:
+    append = "tables: [{table: s.t, operations: [append], partitions: all}]"
+    hourly = contract(f"{append}\norphans: {{detect_every: 1h}}")
+    weekly = contract(f"{append}\norphans: {{detect_every: 7d}}")
+    assert scan_every_ms([hourly, weekly], Identifier(("s",), "t")) == HOUR
+    assert scan_every_ms([weekly], Identifier(("s",), "t")) == 7 * DAY
+    assert scan_every_ms([hourly], Identifier(("s",), "u")) == DAY
+    assert scan_every_ms([contract(append)], Identifier(("s",), "t")) == DAY

@@ -1,21 +1,23 @@
 """Which maintenance of a table is due, by its files and its properties.
 
-Pure. Four tasks: `compact` (small data files of a partition, and files with deletion vectors), `deletes` (position
-delete files, which format version 3 does not write), `manifests`, and `expire`. Partitions that somebody has just
-written to are left alone: their writer is likely to come back. Snapshots expire only if a property of the table asks
-for it (trap H1).
+Pure. Six tasks: `prune` (rows that are old enough, of logs and system tables), `compact` (small data files of a
+partition, and files with deletion vectors), `deletes` (position delete files, which format version 3 does not write),
+`manifests`, `expire`, and `orphans`. Partitions that somebody has just written to are left alone: their writer is
+likely to come back. Snapshots expire only if a property of the table asks for it (trap H1).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from icetower.contracts.model import FILE_OPERATIONS, Contract, Operation
 from icetower.iceberg.lineage import ancestors
 from icetower.iceberg.metadata import current_snapshot_id
 from icetower.protocol.marks import PROGRESS
+from icetower.protocol.names import Identifier
 from icetower.table.sinks import sinks_of
 
 Metadata = Mapping[str, Any]
@@ -26,6 +28,10 @@ FILES_MIN = "maintenance.files-min"
 """How many small data files, or files of deletes, make a partition due; Iceberg's own default."""
 QUIET_MS = "maintenance.quiet-ms"
 """A partition that was written to more recently is left alone."""
+KEEP_MS = "maintenance.keep-ms"
+"""Of a log, a delta table or a system table: rows that are older go, if nobody needs them any more."""
+TASK = "maintenance.task"
+"""In the summary of a snapshot: the task that made it."""
 MANIFESTS_MIN = "commit.manifest.min-count-to-merge"
 AGE_MAX_MS = "history.expire.max-snapshot-age-ms"
 SNAPSHOTS_MIN = "history.expire.min-snapshots-to-keep"
@@ -49,10 +55,63 @@ YOUNG_MS = 10 * 60_000
 class Task(StrEnum):
     """A task, in the order in which they run."""
 
+    PRUNE = "prune"
     COMPACT = "compact"
     DELETES = "deletes"
     MANIFESTS = "manifests"
     EXPIRE = "expire"
+    ORPHANS = "orphans"
+
+
+NEEDS: Mapping[Task, Operation] = {
+    Task.PRUNE: Operation.DELETE,
+    Task.COMPACT: Operation.REPLACE,
+    Task.DELETES: Operation.REPLACE,
+    Task.MANIFESTS: Operation.REPLACE,
+    Task.EXPIRE: Operation.REFS,
+}
+"""The operation that a contract must grant on every partition of a table. To look for orphans it must read it."""
+
+DAY_MS = 86_400_000
+
+
+@dataclass(frozen=True, slots=True)
+class Aging:
+    """A system table whose rows go by age.
+
+    Attributes:
+        column: their time.
+        keep_ms: for how long they are kept, if `KEEP_MS` says nothing else.
+        whole_files: files go whose rows are all old enough; else rows go, whatever file they are in.
+    """
+
+    column: str
+    keep_ms: int
+    whole_files: bool = True
+
+
+AGING: Mapping[str, Aging] = {
+    "agent_dedup_log": Aging("committed_at", DAY_MS),
+    "wal_rejections": Aging("rejected_at", 30 * DAY_MS),
+    "wal_mediations": Aging("committed_at", 30 * DAY_MS, whole_files=False),
+    "iceberg_commits": Aging("at", 30 * DAY_MS),
+    "agent_write_metrics": Aging("window_start", 90 * DAY_MS),
+    "maintenance_runs": Aging("at", 90 * DAY_MS),
+    "iceberg_orphan_files": Aging("changed_at", 90 * DAY_MS, whole_files=False),
+}
+"""By the name in the namespace of the system tables. The others are kept for ever."""
+
+ORPHANS_EVERY_MS = DAY_MS
+"""How often orphans are looked for, if no contract of a writer says it."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileTimes:
+    """The least and the greatest time in a column of a data file, in milliseconds."""
+
+    path: str
+    least_ms: int
+    greatest_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,29 +148,72 @@ class Due:
 
 
 def due(
-    metadata: Metadata, partitions: Sequence[Partition], manifests: Sequence[int], *, now_ms: int
+    metadata: Metadata,
+    partitions: Sequence[Partition],
+    manifests: Sequence[int],
+    *,
+    now_ms: int,
+    tasks: Collection[Task] = frozenset(Task),
+    unread_since_ms: int | None = None,
 ) -> tuple[Due, ...]:
     """The tasks that are due, in their order.
 
     Args:
         partitions: of the current snapshot.
         manifests: the lengths of its manifests of data files.
+        tasks: those that are wanted, and allowed.
+        unread_since_ms: snapshots from then on stay: others read on from there.
     """
     if (metadata.get("properties") or {}).get(ENABLED, "true").lower() == "false":
         return ()
     files_min = setting(metadata, FILES_MIN)
     quiet = [each for each in partitions if not each.busy]
     worst = sorted(quiet, key=lambda each: -(each.small + each.vectors))
-    compact = [each.values for each in worst if max(each.small, each.vectors) >= files_min]
+    compact = [each.values for each in worst if each.small >= max(files_min, 2) or each.vectors >= files_min]
     deletes = [each.values for each in quiet if each.deletes >= files_min]
     found = [Due(Task.COMPACT, tuple(compact[:PARTITIONS_MAX]))] if compact else []
     found += [Due(Task.DELETES, tuple(deletes[:PARTITIONS_MAX]))] if deletes else []
     if _manifests_due(metadata, manifests):
         found.append(Due(Task.MANIFESTS))
-    before_ms = expire_before_ms(metadata, now_ms)
+    before_ms = expire_before_ms(metadata, now_ms, unread_since_ms)
     if before_ms is not None:
         found.append(Due(Task.EXPIRE, before_ms=before_ms))
-    return tuple(found)
+    return tuple(each for each in found if each.task in tasks)
+
+
+def allowed(own: Contract | None, table: Identifier) -> frozenset[Task]:
+    """The tasks that a contract allows on a table; None: an administrator's run."""
+    if own is None:
+        return frozenset(Task)
+    found = {task for task, needed in NEEDS.items() if own.grants_everywhere(frozenset({needed}), table)}
+    return frozenset(found | {Task.ORPHANS} if own.grants(Operation.READ, table) else found - {Task.ORPHANS})
+
+
+def keep_ms(metadata: Metadata, otherwise_ms: int | None) -> int | None:
+    """For how long a table keeps its rows, by its property; None: for ever.
+
+    Args:
+        otherwise_ms: without the property. One that is no number above 0 means for ever.
+    """
+    if KEEP_MS not in (metadata.get("properties") or {}):
+        return otherwise_ms
+    return setting(metadata, KEEP_MS) or None
+
+
+def old_files(files: Sequence[FileTimes], before_ms: int) -> list[str]:
+    """The files whose rows are all older, without the newest of all: it tells an exporter where to go on."""
+    newest_ms = max((each.greatest_ms for each in files), default=0)
+    return [each.path for each in files if each.greatest_ms < min(before_ms, newest_ms)]
+
+
+def scan_every_ms(contracts: Iterable[Contract], table: Identifier) -> int:
+    """How often orphans of a table are looked for: as often as one of its writers' contracts asks for."""
+    asked = [
+        contract.orphans.detect_every_s * 1000
+        for contract in contracts
+        if contract.orphans is not None and any(contract.grants(each, table) for each in FILE_OPERATIONS)
+    ]
+    return int(min(asked, default=ORPHANS_EVERY_MS))
 
 
 def small_below(metadata: Metadata) -> int:
@@ -130,10 +232,11 @@ def recent_snapshots(metadata: Metadata, now_ms: int) -> list[int]:
     ]
 
 
-def expire_before_ms(metadata: Metadata, now_ms: int) -> int | None:
+def expire_before_ms(metadata: Metadata, now_ms: int, unread_since_ms: int | None = None) -> int | None:
     """The time before which snapshots go; None if none does.
 
-    The newest snapshot that tells the progress of a sink, a mediator or an exporter stays, and all after it.
+    The newest snapshot that tells the progress of a sink, a mediator or an exporter stays, and all after it; and so do
+    those since `unread_since_ms`.
     """
     properties: Mapping[str, str] = metadata.get("properties") or {}
     head = current_snapshot_id(metadata)
@@ -143,6 +246,8 @@ def expire_before_ms(metadata: Metadata, now_ms: int) -> int | None:
     if age_ms <= 0:
         return None
     before_ms = now_ms - max(age_ms, YOUNG_MS)
+    if unread_since_ms is not None:
+        before_ms = min(before_ms, unread_since_ms)
     by_id = {each["snapshot-id"]: each for each in metadata["snapshots"]}
     line = list(ancestors(by_id.get, head))
     told: set[Any] = set()

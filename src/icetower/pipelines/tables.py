@@ -82,7 +82,7 @@ def iceberg_table(spark: SparkSession, name: str) -> Any:
     """Iceberg's own Java table, freshly loaded. Raises `NoSuchTable`."""
 
     def load() -> Any:
-        found = _jvm(spark).org.apache.iceberg.spark.Spark3Util.loadIcebergTable(_java_session(spark), name)
+        found = jvm(spark).org.apache.iceberg.spark.Spark3Util.loadIcebergTable(java_session(spark), name)
         found.refresh()
         return found
 
@@ -93,7 +93,7 @@ def tables_of(spark: SparkSession, catalog: str) -> list[str]:
     """Every table of a catalog that the session's principal may see, each name quoted for Spark SQL."""
 
     def walk() -> list[str]:
-        found = _jvm(spark).org.apache.iceberg.spark.Spark3Util.loadIcebergCatalog(_java_session(spark), catalog)
+        found = jvm(spark).org.apache.iceberg.spark.Spark3Util.loadIcebergCatalog(java_session(spark), catalog)
         tables: list[str] = []
         waiting = list(found.listNamespaces())
         while waiting:
@@ -113,7 +113,7 @@ def load_metadata(spark: SparkSession, name: str) -> Metadata:
 
 def metadata_of(spark: SparkSession, table: Any) -> Metadata:
     """The metadata that a Java table holds, as JSON."""
-    return json.loads(_jvm(spark).org.apache.iceberg.TableMetadataParser.toJson(table.operations().current()))
+    return json.loads(jvm(spark).org.apache.iceberg.TableMetadataParser.toJson(table.operations().current()))
 
 
 def commit_nothing(spark: SparkSession, name: str, base: Metadata, properties: Mapping[str, str]) -> None:
@@ -126,7 +126,7 @@ def commit_nothing(spark: SparkSession, name: str, base: Metadata, properties: M
     head = current_snapshot_id(base)
     if head is not None:
         overwrite = overwrite.validateFromSnapshot(head)
-    everything = _jvm(spark).org.apache.iceberg.expressions.Expressions.alwaysTrue()
+    everything = jvm(spark).org.apache.iceberg.expressions.Expressions.alwaysTrue()
     overwrite = overwrite.conflictDetectionFilter(everything).validateNoConflictingData()
     for key, value in properties.items():
         overwrite = overwrite.set(key, value)
@@ -257,9 +257,11 @@ def _causes_text(error: BaseException) -> str:
     return "\n".join(parts)
 
 
-def _jvm(spark: SparkSession) -> Any:
+def jvm(spark: SparkSession) -> Any:
+    """The packages of Java, as attributes."""
     return spark._jvm  # pyright: ignore[reportPrivateUsage]
 
 
-def _java_session(spark: SparkSession) -> Any:
+def java_session(spark: SparkSession) -> Any:
+    """The session as Java has it."""
     return spark._jsparkSession  # pyright: ignore[reportPrivateUsage]
