@@ -33,6 +33,7 @@ from icetower.pipelines.maintenance_plan import (
     scan_every_ms,
     setting,
 )
+from icetower.pipelines.maintenance_plan import expiring as going
 from icetower.pipelines.maintenance_record import (
     COMMITS_READ,
     COSTS_MS,
@@ -178,6 +179,7 @@ class _Run:
         self.now_ms = maintainer.ambient.now_ms()
         self.entries: list[Entry] = []
         self.expiries: list[Entry] = []
+        self.expired = False
         self.failures: list[Failure] = []
         self.states: dict[Identifier, State] = {}
         self.properties: dict[str, str] = {}
@@ -189,7 +191,7 @@ class _Run:
             self._try(each, "load", partial(self._load, each))
         self.maintainer.after("loaded")
         wanted = [state for state in self.states.values() if self._is_wanted(state.listed.identifier)]
-        ages = Ages(self.spark, self.job.system, self.states, self.now_ms)
+        ages = Ages(self.spark, self.job.system, self.states, self.maintainer.ambient)
         expiring: list[tuple[State, int]] = []
         for state in wanted:
             self._try(state.listed, "plan", partial(self._table, state, ages, expiring))
@@ -285,28 +287,33 @@ class _Run:
     # -- expiry
 
     def _expire(self, expiring: Sequence[tuple[State, int]]) -> None:
-        began: list[tuple[State, int, Entry]] = []
-        for state, before_ms in expiring:
-            ids = tuple(s["snapshot-id"] for s in state.metadata["snapshots"] if s["timestamp-ms"] < before_ms)
-            entry = f"{state.uuid}/expire/{self.now_ms}"
-            begun = Entry(entry, self.now_ms, str(state.listed.identifier), state.uuid, Task.EXPIRE, expiring=ids)
-            began.append((state, before_ms, begun))
-        if not began:
+        if not expiring:
             return
-        self.record.write([begun for *_, begun in began], {})
+        # What a run that was killed was about to expire stands in its row already.
+        begun = {each for entry in self.record.unfinished() for each in entry.expiring or ()}
+        for state, before_ms in expiring:
+            ids = tuple(each for each in going(state.metadata, before_ms) if each not in begun)
+            if ids:
+                entry = f"{state.uuid}/expire/{self.now_ms}"
+                table = str(state.listed.identifier)
+                self.expiries.append(Entry(entry, self.now_ms, table, state.uuid, Task.EXPIRE, expiring=ids))
+        self.record.write(self.expiries, {})
         self.maintainer.after("expiring")
-        for state, before_ms, _ in began:
-            self._try(state.listed, Task.EXPIRE, lambda: tasks.expire(self.spark, state, before_ms))  # noqa: B023
+        for state, before_ms in expiring:
+            self._try(state.listed, Task.EXPIRE, partial(tasks.expire, self.spark, state, before_ms))
             self.maintainer.after(Task.EXPIRE)
-            self._try(state.listed, Task.EXPIRE, lambda: self._again(state) and None)  # noqa: B023
-        self.expiries = [begun for *_, begun in began]
+            self._try(state.listed, Task.EXPIRE, partial(self._load, state.listed))
+        self.expired = True
 
-    def _ended(self, begun: Entry) -> Entry:
-        """An expiry, with how many of its snapshots are gone."""
+    def _ended(self, begun: Entry) -> list[Entry]:
+        """An expiry, with how many of its snapshots are gone; nothing, if another run may be at it."""
         its = next((state for state in self.states.values() if state.uuid == begun.table_uuid), None)
         left = set[int]() if its is None else {each["snapshot-id"] for each in its.metadata["snapshots"]}
         gone = sum(each not in left for each in begun.expiring or ())
-        return replace(begun, snapshots_expired=gone, expiring=None)
+        own = any(each.entry == begun.entry for each in self.expiries)
+        if not own and gone < len(begun.expiring or ()) and begun.at_ms > self.now_ms - RECENT_MS:
+            return []
+        return [replace(begun, snapshots_expired=gone, expiring=None)]
 
     # -- orphans
 
@@ -368,12 +375,13 @@ class _Run:
             for entry in of_snapshots(state.metadata, str(state.listed.identifier))
         ]
         fresh = [entry for entry in of_history if entry.at_ms > self.now_ms - RECENT_MS]
-        unfinished = self.expiries
-        if fresh or self.expiries or self.entries:
-            known = self.record.known(min(entry.at_ms for entry in [*fresh, *self.expiries, *self.entries]))
+        unfinished: list[Entry] = []
+        if fresh or self.expired or self.entries:
+            known = self.record.known(min((entry.at_ms for entry in fresh), default=self.now_ms))
             fresh = [entry for entry in fresh if entry.entry not in known]
             unfinished = self.record.unfinished()
-        entries = [*fresh, *map(self._ended, unfinished), *self.entries]
+        ended = [entry for each in unfinished for entry in self._ended(each)]
+        entries = [*fresh, *ended, *self.entries]
         self.record.write(entries, self.properties)
         self.maintainer.after("recorded")
         return sorted(entries, key=lambda each: (each.table_name, each.at_ms))

@@ -257,10 +257,16 @@ def expire_before_ms(metadata: Metadata, now_ms: int, unread_since_ms: int | Non
         if fresh:
             told |= fresh
             before_ms = min(before_ms, by_id[snapshot.id]["timestamp-ms"])
+    return before_ms if expiring(metadata, before_ms) else None
+
+
+def expiring(metadata: Metadata, before_ms: int) -> list[int]:
+    """The snapshots that go if those before a time expire."""
+    by_id = {each["snapshot-id"]: each for each in metadata["snapshots"]}
+    line = list(ancestors(by_id.get, current_snapshot_id(metadata)))
     kept = {ref["snapshot-id"] for ref in (metadata.get("refs") or {}).values()}
     kept |= {snapshot.id for snapshot in line[: setting(metadata, SNAPSHOTS_MIN)]}
-    going = (each for each in metadata["snapshots"] if each["timestamp-ms"] < before_ms)
-    return before_ms if any(each["snapshot-id"] not in kept for each in going) else None
+    return [i for i, each in by_id.items() if each["timestamp-ms"] < before_ms and i not in kept]
 
 
 def setting(metadata: Metadata, name: str) -> int:

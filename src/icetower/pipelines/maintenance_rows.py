@@ -13,6 +13,7 @@ from functools import cached_property
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
+from icetower.ambient import Ambient
 from icetower.iceberg.metadata import snapshot
 from icetower.pipelines import maintenance_tasks as tasks
 from icetower.pipelines.maintenance_files import State
@@ -38,11 +39,12 @@ class Ages:
         pruned: the tables that lost rows.
     """
 
-    def __init__(self, spark: SparkSession, system: str, states: Mapping[Identifier, State], now_ms: int) -> None:
+    def __init__(self, spark: SparkSession, system: str, states: Mapping[Identifier, State], ambient: Ambient) -> None:
         self.spark = spark
         self.system = system
         self.states = states
-        self.now_ms = now_ms
+        self.ambient = ambient
+        self.now_ms = ambient.now_ms()
         self.pruned: set[Identifier] = set()
 
     # -- logs and delta tables
@@ -165,7 +167,13 @@ class Ages:
         logs = Logs(self.spark, self.system)
         names = [each.listed.sql for each in targets]
         done = prune(
-            self.spark, log.listed.sql, names, logs, keep_s=keeps_ms / 1000, properties={TASK: Task.PRUNE.value}
+            self.spark,
+            log.listed.sql,
+            names,
+            logs,
+            keep_s=keeps_ms / 1000,
+            properties={TASK: Task.PRUNE.value},
+            ambient=self.ambient,
         )
         if done.snapshot is not None:
             self.pruned.add(log.listed.identifier)
