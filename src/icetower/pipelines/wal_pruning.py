@@ -43,7 +43,10 @@ class Pruned:
 
 
 def removals_since(spark: SparkSession, name: str, wal: Metadata, start: int) -> dict[int, int]:
-    """The snapshots after `start` that only removed whole data files → the highest sequence number of these files."""
+    """The snapshots after `start` that only removed data files, or rows of them → the highest sequence number of these.
+
+    Of deletes of rows, those count that name their data file (trap R6).
+    """
     found: dict[int, int] = {}
     snapshots = removing(wal, start)
     if not snapshots or wal["format-version"] < 2:
@@ -52,15 +55,32 @@ def removals_since(spark: SparkSession, name: str, wal: Metadata, start: int) ->
 
     def read(snapshot_id: int) -> None:
         snapshot, files = table.snapshot(snapshot_id), table.io()
-        if any(True for _ in _each(snapshot.addedDeleteFiles(files))):
-            return  # rows within files
         numbers = [file.dataSequenceNumber() for file in _each(snapshot.removedDataFiles(files))]
+        deletes = [data_file_of(spark, each) for each in _each(snapshot.addedDeleteFiles(files))]
+        if deletes:
+            live = _sequences(table, snapshot_id)
+            numbers += [live.get(path) if path is not None else None for path in deletes]
         if all(number is not None for number in numbers):
             found[snapshot_id] = max(numbers, default=0)
 
     for snapshot_id in snapshots:
         translating_errors(f"reading snapshot {snapshot_id} of {name}", lambda: read(snapshot_id))  # noqa: B023
     return found
+
+
+def data_file_of(spark: SparkSession, deletes: Any) -> str | None:
+    """The data file that a delete file is about; None if it names several, or rows by their values."""
+    jvm: Any = spark._jvm  # pyright: ignore[reportPrivateUsage]
+    return jvm.org.apache.iceberg.util.ContentFileUtil.referencedDataFileLocation(deletes)
+
+
+def _sequences(table: Any, snapshot_id: int) -> dict[str, int | None]:
+    """The data sequence numbers of the live data files at a snapshot."""
+    tasks = table.newScan().useSnapshot(snapshot_id).planFiles()
+    try:
+        return {task.file().location(): task.file().dataSequenceNumber() for task in _each(tasks)}
+    finally:
+        tasks.close()
 
 
 def prune(
