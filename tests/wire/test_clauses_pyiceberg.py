@@ -152,7 +152,7 @@ def test_clause_partitions_relative_to_now(agent: Make, table: MakeTable) -> Non
         bound.table().append(rows(hours, at=dt.datetime.now(dt.UTC).replace(tzinfo=None) + dt.timedelta(hours=hours)))
 
     for hours in (-2, 3):
-        bound.refused("contract.partitions", lambda hours=hours: send(hours), "at_hour=")
+        bound.refused("contract.slot", lambda hours=hours: send(hours), "at_hour=")
     bound.ends(lambda: send(1))
     assert ids(own) == [1]
 

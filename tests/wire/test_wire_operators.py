@@ -44,7 +44,7 @@ def test_a_refusal_is_found_by_the_id_that_the_client_was_shown(tower: TowerProc
     secret = tower.principal("op-eve", CONTRACT.format(table=table))
     with pytest.raises(ForbiddenError) as refused:
         tower.catalog(secret).load_table(table).append(ROWS)
-    request_id = str(refused.value).rpartition("(request ")[2].partition(")")[0]
+    request_id = str(refused.value).rpartition("request ")[2].partition(")")[0]
     (found,) = tower.admin.commits(request_id=request_id[:10])
     assert (found["principal"], found["operation"], found["outcome"]) == ("op-eve", "append", "refused")
     assert (found["rule"], found["partitions"]) == ("contract.partitions", ["region=eu"])
