@@ -196,6 +196,10 @@ class Mediator:
         """The batches that it reported."""
         return [event for event in self.events() if event["status"] == "applied"]
 
+    def pruned(self) -> int:
+        """The rows that it took out of the log."""
+        return sum(event["rows"] for event in self.events() if event["status"] == "pruned")
+
 
 def run(folder: Path, *, seconds: float, rows_per_s: int, keep: str, kill_every_s: float | None) -> Figures:
     """One run. Raises what an agent raised, and `AssertionError` if the mediator ended by itself."""
@@ -233,13 +237,14 @@ def _drive(
     catalog = tower.catalog()
     began_s = time.monotonic()
     kill_at_s = began_s + (kill_every_s or 0.0)
-    batches = 0  # when it was last killed: each start gets as far as a batch, however slow the machine is
+    batches = 0  # when it was last killed: each start gets as far as a batch
     for thread in agents.threads:
         thread.start()
     while not agents.errors:
         now_s = time.monotonic()
-        unkilled = kill_every_s is not None and figures.killed == 0
-        if now_s >= began_s + seconds + (DRAINED_WITHIN_S if unkilled else 0.0):
+        # However slow the machine is: a kill, and then a batch and a pruning.
+        seen = figures.killed > 0 and len(mediator.applied()) > batches and mediator.pruned() > 0
+        if now_s >= began_s + seconds + (DRAINED_WITHIN_S if kill_every_s is not None and not seen else 0.0):
             break
         assert mediator.process.poll() is None, mediator.errors.read_text()[-2000:]
         log = catalog.load_table(WAL)
@@ -247,7 +252,8 @@ def _drive(
         rows = 0 if head is None or head.summary is None else int(head.summary["total-records"] or 0)
         figures.log_rows = max(figures.log_rows, rows)
         figures.log_snapshots = max(figures.log_snapshots, len(log.metadata.snapshots))
-        if kill_every_s is not None and now_s >= kill_at_s and len(mediator.applied()) > batches:
+        may_kill = now_s < began_s + seconds or figures.killed == 0
+        if kill_every_s is not None and may_kill and now_s >= kill_at_s and len(mediator.applied()) > batches:
             mediator.kill()
             mediator.again()
             figures.killed += 1
@@ -290,7 +296,7 @@ def _count(tower: TowerProcess, mediator: Mediator, agents: Agents, figures: Fig
         if its:
             figures.lag_median_s.append(round(statistics.median(b["lag_median_ms"] for b in its) / 1000, 1))
             figures.lag_max_s.append(round(max(b["lag_max_ms"] for b in its) / 1000, 1))
-    figures.pruned = sum(event["rows"] for event in mediator.events() if event["status"] == "pruned")
+    figures.pruned = mediator.pruned()
     for event in mediator.events():
         if event["status"] == "failed":
             figures.failures[event["rule"]] = figures.failures.get(event["rule"], 0) + 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +18,7 @@ from icetower.gateway.answers import etag
 from icetower.protocol.names import Identifier
 from icetower.protocol.snapshots import Snapshot
 from icetower.protocol.updates import Updates
+from icetower.table.head import HeadState
 from icetower.upstream.port import Swap, SwapLost
 from tests.commit.engine_world import TABLE, World, outcomes, run, told
 
@@ -300,6 +301,26 @@ def test_s5_who_is_refused_late_leaves_no_trace_in_those_behind() -> None:
         assert [s["sequence-number"] for s in head.metadata["snapshots"]] == [1, 2]
         assert head.metadata["next-row-id"] == 2
         await assert_no_litter(world)
+
+    run(story())
+
+
+def test_k4_a_revocation_while_the_others_are_looked_at_counts() -> None:
+    """Revocations are asked about last: whatever else is looked up takes its time."""
+
+    async def story() -> None:
+        world = World()
+        await world.create(3)
+
+        async def landed_meanwhile(old: HeadState, members: Sequence[Any]) -> Mapping[int, IcetowerError]:
+            world.gate.revoked["bob"] = Forbidden("bob was revoked", rule="contract.revoked")
+            return {}
+
+        world.gate.landed_meanwhile = landed_meanwhile  # type: ignore[method-assign]
+        writers = [await world.writer(name).refresh() for name in ("ann", "bob")]
+        requests = [await w.append(w.name, summary=BLIND) for w in writers]
+        assert await outcomes(*requests) == ["direct", "403 contract.revoked"]
+        assert await world.live() == ["ann"]
 
     run(story())
 

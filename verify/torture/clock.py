@@ -68,6 +68,9 @@ def run(story: Coroutine[Any, Any, T], unhandled: list[str]) -> T:
 
     def note(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
+        # A crash cancels tasks one by one. A `gather` then has the end of one as its error, and nobody left to read it.
+        if isinstance(error, asyncio.CancelledError):
+            return
         unhandled.append(f"{context['message']}: {type(error).__name__}: {error}")
 
     loop.set_exception_handler(note)

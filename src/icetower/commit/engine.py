@@ -491,12 +491,6 @@ class Engine:
         """
         late = False
         for table, step in planned:
-            going = step.going
-            for position, error in (await self._gatekeeper.still_admits([w.member for w in going])).items():
-                self._reject(table, going[position], error)
-                late = True
-            if late:
-                continue
             if step.expired:
                 try:
                     await self._gatekeeper.keep_keys(step.identifier, step.old.head, step.new.head, step.expired)
@@ -506,10 +500,16 @@ class Engine:
                     table.expires = False
                     late = True
                     continue
+            going = step.going
             meanwhile = await self._gatekeeper.landed_meanwhile(step.old.head, [w.member for w in going])
             for position, error in meanwhile.items():
                 self._reject(table, going[position], error)
                 late = True
+        # Last: no swap may begin after a revocation (trap K4).
+        left = [(table, w) for table, step in planned for w in step.going if not w.over]
+        for position, error in (await self._gatekeeper.still_admits([w.member for _, w in left])).items():
+            self._reject(*left[position], error)
+            late = True
         # Somebody may have left meanwhile. No await between this look and the seals.
         return late or any(waiting.over for _, step in planned for waiting in step.going)
 
