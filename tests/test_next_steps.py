@@ -16,7 +16,7 @@ from icetower.cli.app import app
 SOURCE = Path(__file__).parent.parent / "src"
 ROOT: Any = get_command(app)
 
-JOBS = {"wal_": "mediate", "collector": "collect", "cleanup": "orphans", "orphans": "orphans"}
+JOBS = {"wal_": "mediate", "collector": "collect", "dedup": "dedup", "cleanup": "orphans", "orphans": "orphans"}
 """How modules of `pipelines` begin, and the command that runs them: their messages may name its options alone."""
 OF_SPARK_SUBMIT = {"--packages"}
 OF_GIT = {"--end-of-options", "--full-tree", "--name-only", "--quiet", "--show-toplevel", "--verify"}

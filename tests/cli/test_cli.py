@@ -227,6 +227,47 @@ def test_changes_are_collected_as_the_page_says(
     assert tower.catalog(tower.secret).load_table("shop.stock").scan().to_arrow()["amount"].to_pylist() == [42]
 
 
+@pytest.mark.spark
+@pytest.mark.sharp
+def test_rows_are_deduplicated_as_the_page_says(
+    run: Run, tower: TowerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The example of docs/dedup.md, block by block, at a tower. The job runs under its contract."""
+    from icetower.pipelines.session import spark_session
+
+    monkeypatch.chdir(tmp_path)
+    secrets: dict[str, str] = {}
+    said: list[dict[str, Any]] = []
+    ours = (each for each in blocks_of("docs/dedup.md") if each.kind != "in" or "test_cli.py" in each.more)
+    for language, block in ((each.language, each.text) for each in ours):
+        if language == "yaml":
+            path = tmp_path / block.partition("\n")[0].removeprefix("# ")
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(block)
+        elif language == "sh":
+            for line in block.splitlines():
+                words = line.replace("contracts/", f"{tmp_path}/contracts/").split()
+                options = ["--json"] if "dedup" in words else []
+                token = secrets["dedup-1"] if options else tower.secret
+                done = run(*words[words.index("icetower") + 1 :], *options, token=token)
+                assert done.returncode == 0, done.stderr[-2000:]
+                if "create" in words:
+                    secrets[words[3]] = done.stdout.split()[-1]
+                said += [json.loads(each) for each in done.stdout.splitlines() if options]
+        else:
+            spark = spark_session("icetower-page", catalog_uri=tower.uri, token=tower.secret)
+            spark.sql("USE tower")
+            for statement in block.split(";"):
+                if statement.strip():
+                    spark.sql(statement)
+            spark.stop()
+    validated, verified = said
+    assert (validated["read"], validated["keys"], validated["removed"]) == (5, 3, 2)
+    assert (verified["keys"], verified["orphans"]) == (3, [])
+    rows = tower.catalog(tower.secret).load_table("system.agent_dedup_log").scan().to_arrow()
+    assert sorted(rows["idempotency_key"].to_pylist()) == ["5f0c…", "a81e…", "c377…"]
+
+
 def test_what_no_command_needs_is_not_imported() -> None:
     """All that the commands need takes a second and more to import, and most of them need little of it."""
     said = "print({'pyiceberg', 'pyarrow', 'numpy', 'sqlalchemy'} & sys.modules.keys())"

@@ -223,6 +223,7 @@ def test_a_port_that_is_taken(run: Run) -> None:
             {"JAVA_HOME": "/nonexistent"},
             ("JAVA_HOME", "/nonexistent"),
         ),
+        (("dedup", "--target", "a.b"), {"JAVA_HOME": "/nonexistent"}, ("JAVA_HOME", "/nonexistent")),
         (("orphans", "a.b"), {"PATH": "/nonexistent"}, ("Java", "PATH", "install Java 17")),
         (("simulate", "sweep", "1a"), {"PATH": "/nonexistent"}, ("Java", "PATH")),
     ],

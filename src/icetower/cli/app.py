@@ -36,6 +36,7 @@ COMMANDS = {
     "plan": "plan:plan",
     "mediate": "mediate:mediate",
     "collect": "collect:collect",
+    "dedup": "dedup:dedup",
     "orphans": "orphans:orphans",
     "export": "export:export",
     "contracts": "contracts:contracts",

@@ -75,7 +75,7 @@ class Follower:
     on: Callable[[Mediation | Pruned | Failure], None]
     every_s: float = EVERY_S
     keep_s: float | None = None
-    work: Callable[..., Mediation] = mediate
+    work: Callable[..., Any] = mediate
     ambient: Ambient = field(default_factory=SystemAmbient)
     _states: dict[tuple[str, str], _State] = field(default_factory=dict[tuple[str, str], _State])
     _pruned_s: dict[str, float] = field(default_factory=dict[str, float])

@@ -39,13 +39,16 @@ _REJECTION = (
 # The guide, step 4. Exports write it, too (`system_keys`): their rows have an `attempt_id`, those of mediators none.
 DEDUP_COLUMNS = (
     "agent_id STRING, idempotency_key STRING, table_name STRING, committed_at TIMESTAMP, "
-    "table_uuid STRING, snapshot_id BIGINT, decided_at TIMESTAMP, attempt_id BIGINT, contract STRING"
+    "table_uuid STRING, snapshot_id BIGINT, decided_at TIMESTAMP, attempt_id BIGINT, contract STRING, source STRING"
 )
 # Columns that earlier versions did not write.
 _LATER = {
     *("table_uuid", "wal_uuid", "previous_snapshot", "snapshot_id"),
-    *("lag_max_ms", "lag_median_ms", "decided_at", "attempt_id", "contract"),
+    *("lag_max_ms", "lag_median_ms", "decided_at", "attempt_id", "contract", "source"),
 }
+
+ROWS = "rows"
+"""The `source` of keys of rows that agents wrote directly; of mediated rows it is null."""
 
 SNAPSHOT = "__snapshot"
 """Of a logged key: the snapshot that applied it."""
@@ -89,13 +92,18 @@ class Logs:
     def keys(self) -> str:
         return f"{self.system}.agent_dedup_log"
 
-    def create(self) -> None:
-        """Create what is missing, and add the columns that tables of earlier versions lack."""
-        wanted = {
+    def create(self, *, keys_alone: bool = False) -> None:
+        """Create what is missing, and add the columns that tables of earlier versions lack.
+
+        Args:
+            keys_alone: leave the tables of mediators out.
+        """
+        tables = {
             self.mediations: (_MEDIATION, ""),
             self.rejections: (_REJECTION, " PARTITIONED BY (batch)"),
             self.keys: (DEDUP_COLUMNS, " PARTITIONED BY (days(committed_at))"),
         }
+        wanted = {self.keys: tables[self.keys]} if keys_alone else tables
         missing = [table for table in wanted if not self.spark.catalog.tableExists(quoted(table))]
         if missing:
             self._run(f"creating {self.system}", f"CREATE NAMESPACE IF NOT EXISTS {quoted(self.system)}")
@@ -190,15 +198,34 @@ class Logs:
     def logged_keys(self, table_uuid: str, legacy: Mapping[tuple[str, int], int], since_ms: int | None) -> DataFrame:
         """Keys logged for a table: `_idempotency_key` and `__snapshot`, which is null for keys that an administrator
         has declared applied. With `since_ms`, only those committed since then."""
-        rows = self.spark.table(self.keys).where("attempt_id IS NULL")
-        if since_ms is not None:
-            rows = rows.where(f.col("committed_at") >= f.timestamp_millis(f.lit(since_ms)))
+        rows = self._keys_since(since_ms).where("attempt_id IS NULL AND source IS NULL")
         key = f.col("idempotency_key").alias(KEY_COLUMN)
         ours = rows.where(f.col("table_uuid") == table_uuid).select(key, f.col("snapshot_id").alias(SNAPSHOT))
         if not legacy:
             return ours
         old = rows.where("table_uuid IS NULL").withColumn("__at", f.unix_millis("committed_at"))
         return ours.unionByName(old.join(self._places(legacy), ["table_name", "__at"]).select(key, f.col(SNAPSHOT)))
+
+    def every_key(self, table_uuid: str, since_ms: int | None, *, of_rows: bool = False) -> DataFrame:
+        """Keys that landed in a table, by whatever way: `_idempotency_key` and `__snapshot`.
+
+        Args:
+            of_rows: without keys that commits have, which exports log: no row need have them.
+        """
+        rows = self._keys_since(since_ms).where(f.col("table_uuid") == table_uuid)
+        if of_rows:
+            rows = rows.where("attempt_id IS NULL")
+        return rows.select(f.col("idempotency_key").alias(KEY_COLUMN), f.col("snapshot_id").alias(SNAPSHOT))
+
+    def _keys_since(self, since_ms: int | None) -> DataFrame:
+        rows = self.spark.table(self.keys)
+        if since_ms is None:
+            return rows
+        return rows.where(f.col("committed_at") >= f.timestamp_millis(f.lit(since_ms)))
+
+    def write_rows(self, rows: DataFrame) -> None:
+        """Log keys: rows of the log, without those that it has."""
+        self._insert(self.keys, rows, ("idempotency_key", "table_uuid", "snapshot_id"))
 
     def unplaced_keys(
         self, target: str, legacy: Mapping[tuple[str, int], int], between_ms: tuple[int, int]

@@ -454,9 +454,14 @@ class Run:
         if rows is not None and done.counts.applied:
             self.logs.write_keys(done, self.job.table_name, applied.uuid, rows, applied.before(done))
         self.after("keys")
+        if rows is not None:
+            self._logged(done, rows, wal, applied)
         names = (self.job.table_name, str(identifier(self.job.wal)))
         self.logs.write_mediation(done, names, (applied.uuid, wal["table-uuid"]))
         self.after("closed")
+
+    def _logged(self, done: AppliedBatch, rows: DataFrame, wal: Metadata, applied: AppliedKeys) -> None:
+        """Something to do with the rows of a batch, repeatable, before it is closed; for jobs with more steps."""
 
 
 def _counted(rows: DataFrame) -> tuple[dict[str, int], Decided | None]:

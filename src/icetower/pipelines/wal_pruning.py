@@ -45,8 +45,8 @@ class Pruned:
 def removals_since(spark: SparkSession, name: str, wal: Metadata, start: int) -> dict[int, int]:
     """The snapshots after `start` that only removed rows → the highest sequence number of the data files concerned.
 
-    Whole files, or rows by deletion vectors, as an erasure does: a vector names its file. A position delete file of
-    format version 2 names none, so a snapshot with one is left out.
+    Whole files, or rows by deletes that name their data file, as an erasure's do. A position delete file of format
+    version 2 may be about several: a snapshot with such a one is left out.
     """
     found: dict[int, int] = {}
     snapshots = removing(wal, start)
@@ -57,7 +57,7 @@ def removals_since(spark: SparkSession, name: str, wal: Metadata, start: int) ->
     def read(snapshot_id: int) -> None:
         snapshot, files = table.snapshot(snapshot_id), table.io()
         numbers = [file.dataSequenceNumber() for file in _each(snapshot.removedDataFiles(files))]
-        named = [file.referencedDataFile() for file in _each(snapshot.addedDeleteFiles(files))]
+        named = [data_file_of(spark, file) for file in _each(snapshot.addedDeleteFiles(files))]
         if named:
             numbers += _numbers_of(table, snapshot_id, set(named))
         if all(number is not None for number in numbers):
@@ -79,6 +79,12 @@ def _numbers_of(table: Any, snapshot_id: int, paths: set[str | None]) -> list[in
     finally:
         tasks.close()
     return [None if path is None else there.get(path) for path in paths]
+
+
+def data_file_of(spark: SparkSession, deletes: Any) -> str | None:
+    """The data file that a delete file is about; None if it names several, or rows by their values."""
+    jvm: Any = spark._jvm  # pyright: ignore[reportPrivateUsage]
+    return jvm.org.apache.iceberg.util.ContentFileUtil.referencedDataFileLocation(deletes)
 
 
 def prune(

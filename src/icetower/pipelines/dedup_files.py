@@ -1,0 +1,289 @@
+"""Reads and deletes rows of single data files of an Iceberg table, by Iceberg's own Java classes.
+
+Spark's scans plan a whole table. What is read here costs as much as the files that are asked for: their tasks are
+handed to the scan that Iceberg's compactions use. And Spark's DELETE validates only the files that it removes rows of;
+`remove` also validates those that the removal is decided on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from icetower.ambient import Ambient
+from icetower.iceberg import puffin
+from icetower.iceberg.vectors import Vector, as_blob, decode
+from icetower.pipelines.tables import iceberg_table, literal, quoted, translating_errors
+from icetower.pipelines.wal_reading import FILE
+from icetower.pipelines.wal_rows import KEY_COLUMN
+
+CREATED_BY = "Icetower"
+LISTED_MAX = 200
+"""Up to this many keys, files whose bounds have none of them are passed over."""
+
+
+@dataclass(frozen=True, slots=True)
+class LiveFile:
+    """A live data file; `java` is Iceberg's scan task of it, with the deletes that apply to it."""
+
+    path: str
+    sequence: int
+    java: Any
+
+
+class Files:
+    """The data files of one version of a table.
+
+    Args:
+        name: the table, as Spark names it.
+    """
+
+    def __init__(self, spark: SparkSession, name: str, ambient: Ambient) -> None:
+        self.spark, self.name, self.ambient = spark, name, ambient
+        self.table = iceberg_table(spark, name)
+        self.jvm: Any = spark._jvm  # pyright: ignore[reportPrivateUsage]
+        self.iceberg = self.jvm.org.apache.iceberg
+        self._gateway: Any = spark.sparkContext._gateway  # pyright: ignore[reportPrivateUsage]
+        self._staged: list[str] = []
+
+    # -- reading
+
+    def added_by(self, snapshot_id: int) -> list[LiveFile]:
+        """The data files that a snapshot added, without regard to what was deleted since."""
+        schema = self.iceberg.SchemaParser.toJson(self.table.schema())
+        always = self.iceberg.expressions.Expressions.alwaysTrue()
+        residuals = self.iceberg.expressions.ResidualEvaluator.unpartitioned(always)
+        none = self._gateway.new_array(self.iceberg.DeleteFile, 0)
+
+        def read() -> list[LiveFile]:
+            snapshot, found = self.table.snapshot(snapshot_id), list[LiveFile]()
+            for file in _each(snapshot.addedDataFiles(self.table.io())):
+                spec = self.iceberg.PartitionSpecParser.toJson(self.table.specs().get(file.specId()))
+                task = self.iceberg.BaseFileScanTask(file, none, schema, spec, residuals)
+                found.append(LiveFile(file.location(), snapshot.sequenceNumber(), task))
+            return found
+
+        return translating_errors(f"reading snapshot {snapshot_id} of {self.name}", read)
+
+    def live(
+        self, snapshot_id: int, *, above: int = -1, among: Collection[str] | None = None, keys: Sequence[str] = ()
+    ) -> list[LiveFile]:
+        """The live data files at a snapshot.
+
+        Args:
+            above: only those that were written after this sequence number.
+            among: only those with these paths.
+            keys: without files that certainly have none of these keys.
+        """
+
+        def read() -> list[LiveFile]:
+            scan = self.table.newScan().useSnapshot(snapshot_id)
+            if 0 < len(keys) <= LISTED_MAX:
+                listed = getattr(self.iceberg.expressions.Expressions, "in")
+                scan = scan.filter(listed(KEY_COLUMN, _list(self.jvm, keys)))
+            tasks, found = scan.planFiles(), list[LiveFile]()
+            try:
+                for task in _each(tasks):
+                    file = task.file()
+                    number, path = file.fileSequenceNumber() or 0, file.location()
+                    if number > above and (among is None or path in among):
+                        found.append(LiveFile(path, number, task))
+            finally:
+                tasks.close()
+            return found
+
+        return translating_errors(f"planning {self.name}", read)
+
+    def touched_by(self, snapshot_id: int) -> frozenset[str] | None:
+        """The data files that a snapshot removed, or of which it deleted rows; None if it does not show which."""
+
+        def read() -> frozenset[str] | None:
+            snapshot, io = self.table.snapshot(snapshot_id), self.table.io()
+            paths = {file.location() for file in _each(snapshot.removedDataFiles(io))}
+            for deletes in _each(snapshot.addedDeleteFiles(io)):
+                path = self.iceberg.util.ContentFileUtil.referencedDataFileLocation(deletes)
+                if path is None:
+                    return None
+                paths.add(path)
+            return frozenset(paths)
+
+        return translating_errors(f"reading snapshot {snapshot_id} of {self.name}", read)
+
+    def rows(self, files: Sequence[LiveFile], columns: Sequence[str]) -> DataFrame:
+        """The rows of some files, until `release`; `__file` is the file of each."""
+        staged = str(self.ambient.uuid4())
+        self._cache().add(staged, self.table)
+        self._staged.append(staged)
+        tasks = _list(self.jvm, [file.java for file in files])
+        self.iceberg.spark.ScanTaskSetManager.get().stageTasks(self.table, staged, tasks)
+        rows = self.spark.read.format("iceberg").load(staged)
+        # Such a scan has no metadata columns, `_file` and `_pos` among them.
+        return rows.select(*(quoted(name) for name in columns), f.input_file_name().alias(FILE))
+
+    def rows_at(self, snapshot_id: int, columns: Sequence[str]) -> DataFrame | None:
+        """The live rows at a snapshot, with any columns; None if the table had no keys then."""
+        rows = self.spark.read.format("iceberg").option("versionAsOf", snapshot_id).load(self.name)
+        return rows.select(*(quoted(name) for name in columns)) if KEY_COLUMN in rows.columns else None
+
+    def release(self) -> None:
+        """Forget what `rows` has handed to Spark."""
+        while self._staged:
+            staged = self._staged.pop()
+            self.iceberg.spark.ScanTaskSetManager.get().removeTasks(self.table, staged)
+            self._cache().remove(staged)
+
+    def _cache(self) -> Any:
+        # By reflection: py4j takes the class's other method of this name.
+        loader = self.jvm.java.lang.Thread.currentThread().getContextClassLoader()
+        get = loader.loadClass("org.apache.iceberg.spark.SparkTableCache").getMethod(
+            "get", self._gateway.new_array(self.jvm.java.lang.Class, 0)
+        )
+        return get.invoke(None, self._gateway.new_array(self.jvm.java.lang.Object, 0))
+
+    def read_bytes(self, path: str) -> bytes:
+        def read() -> bytes:
+            stream = self.table.io().newInputFile(path).newStream()
+            try:
+                return bytes(stream.readAllBytes())
+            finally:
+                stream.close()
+
+        return translating_errors(f"reading {path}", read)
+
+    def exists(self, path: str) -> bool:
+        return translating_errors(f"looking for {path}", lambda: bool(self.table.io().newInputFile(path).exists()))
+
+    # -- removing
+
+    def remove(
+        self,
+        snapshot_id: int,
+        rows: Mapping[str, Collection[int]],
+        files: Sequence[LiveFile],
+        relied_on: Collection[str],
+        properties: Mapping[str, str],
+        before_commit: Callable[[], None],
+    ) -> None:
+        """Delete rows merge-on-read: by deletion vectors in format version 3, else by position deletes.
+
+        Args:
+            snapshot_id: of which the rows were read.
+            rows: positions by file; they are live.
+            files: those among which these are.
+            relied_on: the commit is also refused if a row of these files was deleted since, or one of the files.
+
+        Raises:
+            CommitConflict: one of the files has changed since; read again.
+        """
+        by_path = {file.path: file for file in files}
+        delta = self.table.newRowDelta()
+        version = self.table.operations().current().formatVersion()
+        write = self._vectors if version >= 3 else self._position_deletes
+        wanted = {path: (by_path[path], positions) for path, positions in rows.items()}
+
+        def commit() -> None:
+            for deletes, superseded in write(wanted):
+                delta.addDeletes(deletes)
+                for old in superseded:
+                    delta.removeDeletes(old)
+            delta.validateFromSnapshot(snapshot_id).validateDeletedFiles().validateNoConflictingDeleteFiles()
+            delta.validateDataFilesExist(_list(self.jvm, sorted({*rows, *relied_on})))
+            for name, value in properties.items():
+                delta.set(name, value)
+            before_commit()
+            delta.commit()
+
+        translating_errors(f"deleting rows of {self.name}", commit)
+
+    def record(self, properties: Mapping[str, str]) -> None:
+        """Commit a snapshot without changes. It depends on nothing, and streams that read the table pass over it."""
+        append = self.table.newFastAppend()
+        for name, value in properties.items():
+            append.set(name, value)
+        translating_errors(f"recording progress in {self.name}", append.commit)
+
+    def _vectors(self, rows: Mapping[str, tuple[LiveFile, Collection[int]]]) -> Iterator[tuple[Any, list[Any]]]:
+        """One Puffin file with a vector for each data file, and the vectors that each takes the place of."""
+        vectors: list[Vector] = []
+        old: list[list[Any]] = []
+        for file, positions in rows.values():
+            there = [each for each in file.java.deletes() if each.content().toString() == "POSITION_DELETES"]
+            before = {position for each in there for position in self._positions(each, file.path)}
+            vectors.append(Vector.of(sorted(before | set(positions))))
+            old.append(there)
+        data, blobs = puffin.write(
+            [as_blob(vector, path) for vector, path in zip(vectors, rows, strict=True)], created_by=CREATED_BY
+        )
+        out = self._output("PUFFIN").newOutputFile().encryptingOutputFile()
+        stream = out.create()
+        stream.write(data)
+        stream.close()
+        for (path, (file, _)), vector, blob, superseded in zip(rows.items(), vectors, blobs, old, strict=True):
+            data_file = file.java.file()
+            built = (
+                self.iceberg.FileMetadata.deleteFileBuilder(self.table.specs().get(data_file.specId()))
+                .ofPositionDeletes()
+                .withFormat("PUFFIN")
+                .withPath(out.location())
+                .withPartition(data_file.partition())
+                .withFileSizeInBytes(len(data))
+                .withRecordCount(len(vector))
+                .withReferencedDataFile(path)
+                .withContentOffset(blob.offset)
+                .withContentSizeInBytes(blob.length_bytes)
+                .build()
+            )
+            yield built, superseded
+
+    def _positions(self, deletes: Any, path: str) -> list[int]:
+        """The positions that a delete file names in a data file."""
+        location = deletes.location()
+        if deletes.format().toString() == "PUFFIN":
+            offset, length = deletes.contentOffset(), deletes.contentSizeInBytes()
+            blob = self.read_bytes(location)[offset : offset + length]
+            return list(decode(blob, name=f"at {offset} of {location}", cardinality=deletes.recordCount()))
+        # From before the table had format version 3.
+        rows = self.spark.read.format("iceberg").load(f"{self.name}.position_deletes")
+        found = rows.where(f"file_path = {literal(path)} AND delete_file_path = {literal(location)}").select("pos")
+        return [row[0] for row in found.collect()]
+
+    def _position_deletes(
+        self, rows: Mapping[str, tuple[LiveFile, Collection[int]]]
+    ) -> Iterator[tuple[Any, list[Any]]]:
+        """A Parquet file for each data file, which names it (trap R6)."""
+        kind = self.iceberg.FileFormat.PARQUET
+        factory = getattr(self.iceberg.data, "GenericFileWriterFactory$Builder")(self.table)
+        factory = factory.deleteFileFormat(kind).build()
+        outputs = self._output("PARQUET")
+        for path, (file, positions) in rows.items():
+            data_file = file.java.file()
+            spec, partition = self.table.specs().get(data_file.specId()), data_file.partition()
+            writer = factory.newPositionDeleteWriter(outputs.newOutputFile(spec, partition), spec, partition)
+            row = self.iceberg.deletes.PositionDelete.create()
+            for position in sorted(positions):
+                writer.write(row.set(path, position))
+            writer.close()
+            yield writer.toDeleteFile(), []
+
+    def _output(self, kind: str) -> Any:
+        builder = self.iceberg.io.OutputFileFactory.builderFor(self.table, 0, 0)
+        builder = builder.format(self.iceberg.FileFormat.fromString(kind))
+        return builder.operationId(str(self.ambient.uuid4())).suffix("deletes").build()
+
+
+def _list(jvm: Any, items: Collection[Any]) -> Any:
+    found = jvm.java.util.ArrayList()
+    for item in items:
+        found.add(item)
+    return found
+
+
+def _each(java: Any) -> Iterator[Any]:
+    """The elements of Java's iterable."""
+    iterator = java.iterator()
+    while iterator.hasNext():
+        yield iterator.next()

@@ -1,0 +1,216 @@
+"""Which rows landed in a part of a table's history, and where the live rows under some keys landed.
+
+In format version 3 a row's id shows where it landed, whatever has rewritten it since. In version 2 the commit that
+wrote its file does, if it appended. If it removed rows under the same key, it has rewritten them, and their origin
+counts; if these have several origins, that of each is not known any more (`dedup_rules`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+
+from icetower.iceberg.metadata import current_snapshot_id
+from icetower.pipelines.dedup_files import LISTED_MAX, Files, LiveFile
+from icetower.pipelines.dedup_rules import UNKNOWN, Copy, Landing, Origin, Part, floor_of, gave_out, line_of
+from icetower.pipelines.wal_plan import Metadata
+from icetower.pipelines.wal_reading import FILE
+from icetower.pipelines.wal_rows import KEY_COLUMN
+from icetower.table.groups import read_group
+
+LANDED_IN, LANDED_ROWS = "__snapshot", "__rows"
+_FILES = (
+    f"{FILE} STRING, __origin BIGINT, __member INT, __snapshot BIGINT, __at BIGINT, __agent STRING, "
+    "__logs_itself BOOLEAN, __first_row BIGINT"
+)
+_LINEAGE = ("_row_id", "_last_updated_sequence_number")
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A live row. `row_id`, `updated`: its id, and the number of the commit that changed it last; None in version 2."""
+
+    file: str
+    position: int
+    row_id: int | None
+    updated: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    """The live rows at one snapshot, by key, and the files that have them."""
+
+    files: Mapping[str, LiveFile]
+    rows: Mapping[str, Sequence[_Row]]
+
+
+class Tracing:
+    """The origins of rows in one version of a table.
+
+    Args:
+        table: the metadata of the version that `files` is.
+        since_ms: rows that landed earlier are not looked for.
+    """
+
+    def __init__(self, files: Files, table: Metadata, since_ms: int) -> None:
+        self.files = files
+        self.head = current_snapshot_id(table) or 0
+        self.line = line_of(table, self.head)
+        self.by_sequence = {each.sequence: each for each in self.line}
+        self.floor = floor_of(self.line, since_ms)
+        self.lineage = table["format-version"] >= 3
+        self._keys: tuple[str, ...] = ()
+        self._views: dict[tuple[int, frozenset[str] | None], _View] = {}
+        self._members: dict[int, Mapping[str, tuple[int, str]]] = {}
+
+    def sequence_of(self, snapshot: int) -> int:
+        return next((each.sequence for each in self.line if each.snapshot == snapshot), 0)
+
+    # -- what landed
+
+    def landed(self, part: Part) -> DataFrame:
+        """The keys that landed, each with its commit and how many rows; a row without one has the key null.
+
+        Rows of an UPDATE or a MERGE are among them, where a row does not show that it was there before.
+        """
+        places: list[tuple[Any, ...]] = []
+        files: list[LiveFile] = []
+        for each in part.landings:
+            added = self.files.added_by(each.snapshot)
+            files += added
+            members = self._members_of(each)
+            for file in added:
+                member, agent = members.get(file.path, (0, each.agent))
+                given = each.first_row if self.lineage else None
+                places.append(
+                    (file.path, each.sequence, member, each.snapshot, each.at_ms, agent, each.mediated, given)
+                )
+        if part.lost_after is not None:
+            seen = {place[0] for place in places}
+            for file in self.files.live(self.head, above=part.lost_after):
+                if file.path not in seen:
+                    files.append(file)
+                    # Which commit brought its rows is not known, so their keys are not logged.
+                    places.append((file.path, file.sequence, 0, -1, 0, None, True, None))
+        spark = self.files.spark
+        where = f.broadcast(spark.createDataFrame(places, _FILES))
+        columns = [KEY_COLUMN, *(_LINEAGE[:1] if self.lineage else ())]
+        rows = self.files.rows(files, columns).join(where, FILE)
+        if self.lineage:
+            rows = rows.where("__first_row IS NULL OR _row_id IS NULL OR _row_id >= __first_row")
+        key = f.when(f.trim(KEY_COLUMN) != "", f.col(KEY_COLUMN)).alias(KEY_COLUMN)
+        names = ("__origin", "__member", LANDED_IN, "__at", "__agent", "__logs_itself")
+        return rows.groupBy(key, *names).agg(f.count(f.lit(1)).alias(LANDED_ROWS))
+
+    def _members_of(self, landing: Landing) -> Mapping[str, tuple[int, str]]:
+        """For a snapshot that stands for several appends: data file → the number of its append, and its agent."""
+        if landing.group_file is None:
+            return {}
+        if landing.snapshot not in self._members:
+            group = read_group(self.files.read_bytes(landing.group_file))
+            numbered = enumerate(group.appends, 1)
+            self._members[landing.snapshot] = {
+                path: (number, append.principal) for number, append in numbered for path in append.files
+            }
+        return self._members[landing.snapshot]
+
+    # -- where live rows landed
+
+    @property
+    def files_at_head(self) -> Sequence[LiveFile]:
+        return [*self._view(self.head, None).files.values()]
+
+    def copies(self, keys: Sequence[str]) -> dict[str, list[Copy]]:
+        """The live rows under each key, with their origins."""
+        self._keys = tuple(keys)
+        self._views.clear()
+        view = self._view(self.head, None)
+        return {key: [self._copy(key, row, view) for row in rows] for key, rows in view.rows.items()}
+
+    def _copy(self, key: str, row: _Row, view: _View) -> Copy:
+        file = view.files[row.file]
+        wrote = self.by_sequence.get(file.sequence)
+        if row.row_id is not None:
+            given = gave_out(self.line, row.row_id)
+            if given is None:
+                return Copy(row.file, row.position, UNKNOWN, min(file.sequence, row.updated or file.sequence))
+            # A row of a table that was of version 2 got its id later than it landed.
+            if row.updated is None or row.updated >= given.sequence:
+                wrote = given
+        if wrote is None:
+            return Copy(row.file, row.position, UNKNOWN, file.sequence)
+        origins, by = self._origins(key, row, wrote)
+        return Copy(row.file, row.position, origins, by)
+
+    def _origins(self, key: str, row: _Row, wrote: Landing) -> tuple[frozenset[Origin], int]:
+        if wrote.operation == "append":
+            members = self._members_of(wrote)
+            if not members:
+                return frozenset({(wrote.sequence, 0)}), wrote.sequence
+            if row.file in members:
+                return frozenset({(wrote.sequence, members[row.file][0])}), wrote.sequence
+            # Rewritten since: by one of them.
+            return frozenset((wrote.sequence, number) for number, _ in members.values()), wrote.sequence
+        carried = self._carried(key, wrote)
+        if carried is None:
+            return UNKNOWN, wrote.sequence
+        if not carried:
+            return frozenset({(wrote.sequence, 0)}), wrote.sequence
+        by = max(copy.by for copy in carried)
+        if any(copy.origins == UNKNOWN for copy in carried):
+            return UNKNOWN, by
+        return frozenset[Origin]().union(*(copy.origins for copy in carried)), by
+
+    def _carried(self, key: str, wrote: Landing) -> list[Copy] | None:
+        """The rows under a key that a commit removed, so that those that it wrote are them; None if it is not known."""
+        if wrote.parent is None:
+            return []
+        if wrote.parent not in self._known:
+            return None
+        touched = self.files.touched_by(wrote.snapshot) if wrote.snapshot not in self._touched else None
+        touched = self._touched.setdefault(wrote.snapshot, touched)
+        before, after = self._view(wrote.parent, touched), self._view(wrote.snapshot, touched)
+        left = {(row.file, row.position) for row in after.rows.get(key, ())}
+        gone = [row for row in before.rows.get(key, ()) if (row.file, row.position) not in left]
+        return [self._copy(key, row, before) for row in gone]
+
+    @cached_property
+    def _known(self) -> frozenset[int]:
+        return frozenset(each.snapshot for each in self.line)
+
+    @cached_property
+    def _touched(self) -> dict[int, frozenset[str] | None]:
+        return {}
+
+    def _view(self, snapshot: int, among: frozenset[str] | None) -> _View:
+        """The live rows under the keys at a snapshot: at the head, of the window; else of some files, or of all."""
+        found = self._views.get((snapshot, among))
+        if found is None:
+            above = self.floor if snapshot == self.head and among is None else -1
+            files = self.files.live(snapshot, above=above, among=among, keys=self._keys)
+            found = _View({file.path: file for file in files}, self._rows(snapshot, files))
+            self._views[snapshot, among] = found
+        return found
+
+    def _rows(self, snapshot: int, files: Sequence[LiveFile]) -> dict[str, list[_Row]]:
+        found: dict[str, list[_Row]] = {}
+        columns = [KEY_COLUMN, "_file", "_pos", *(_LINEAGE if self.lineage else ())]
+        rows = self.files.rows_at(snapshot, columns) if files else None
+        if rows is None:
+            return found
+        if len(self._keys) <= LISTED_MAX:
+            rows = rows.where(f.col(KEY_COLUMN).isin(*self._keys))
+        else:
+            keys = self.files.spark.createDataFrame([(key,) for key in self._keys], f"{KEY_COLUMN} STRING")
+            rows = rows.join(f.broadcast(keys), KEY_COLUMN)
+        paths = {file.path for file in files}
+        for row in rows.collect():
+            if row[1] in paths:
+                lineage = row[3:] if self.lineage else (None, None)
+                found.setdefault(row[0], []).append(_Row(row[1], row[2], *lineage))
+        return found
