@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 
-from pyspark.sql import SparkSession
+from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as f
 
 from icetower.pipelines.dedup import Target, Validation, validate
@@ -57,7 +57,7 @@ class Bench:
         while validate(spark, self.target).status != "idle":
             pass
 
-    def _key(self) -> object:
+    def _key(self) -> Column:
         """Keys in no order, as UUID version 4, or in that of time, as version 7."""
         return f.md5(f.col("id").cast("string")) if self.keys == "random" else f.format_string("%020d", f.col("id"))
 
