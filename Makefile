@@ -16,7 +16,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # One more than there are cores, and four at most: tests of real servers wait for them a good part of the time.
 WORKERS := $(shell n=$$(nproc 2>/dev/null || echo 2); [ $$n -ge 3 ] && echo 4 || echo $$((n + 1)))
 
-.PHONY: help setup java jdk jars postgres demo check quick test verify verify-docs differential mutations walkthrough reference experiments hostile soak torture bench-clients bench-commit bench-gate bench-isolation bench-ledger bench-mediator bench-patterns bench-audit bench-simulator never-weaker exchanges gate-oracle gate-mutations spark-merge reproduce rck parquet-fixtures lock format clean
+.PHONY: help setup java jdk jars postgres demo check quick test verify verify-docs differential mutations walkthrough reference experiments hostile soak torture bench-clients bench-commit bench-gate bench-isolation bench-ledger bench-mediator bench-orphans bench-patterns bench-audit bench-simulator never-weaker exchanges gate-oracle gate-mutations spark-merge reproduce rck parquet-fixtures lock format clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -87,6 +87,9 @@ bench-commit: java ## commits by many writers to one table, beside what people u
 
 bench-gate: $(READY) ## what asking a contract costs of a commit's server time, at 256 writers: under ten minutes
 	@$(BIN)/python -m bench.commits.gate
+
+bench-orphans: jars ## the scan for orphans among a million files, beside Iceberg's own procedure; COUNT for fewer
+	@$(BIN)/python -m bench.orphans.run $(if $(filter command line,$(origin COUNT)),--count $(COUNT))
 
 bench-audit: $(READY) ## how long the history of a table takes to audit, and by what that grows: ten thousand commits
 	@$(BIN)/python -m bench.audit.run

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlparse
 
 import pytest
 from pyspark.sql import SparkSession
 
+from bench.orphans import run as bench
 from icetower.errors import NoSuchTable
+from icetower.pipelines import orphans
 from icetower.pipelines.orphans import find_orphans
-from icetower.pipelines.tables import SNAPSHOT_PROPERTY, load_metadata
+from icetower.pipelines.tables import SNAPSHOT_PROPERTY, iceberg_table, jvm, load_metadata
 from icetower.protocol.marks import GROUP_FILE
 from tests.pipelines.clocks import Later
 
@@ -19,7 +22,7 @@ pytestmark = pytest.mark.spark
 
 
 def test_l2_orphans_younger_than_a_day_are_found_and_everything_referenced_is_kept(
-    spark: SparkSession, fresh: Callable[[], str]
+    spark: SparkSession, fresh: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = f"{fresh()}.t"
     spark.sql(
@@ -63,9 +66,47 @@ def test_l2_orphans_younger_than_a_day_are_found_and_everything_referenced_is_ke
     assert {row.size_bytes for row in found} == {5}
     assert all(row.modified_at is not None for row in found)
     assert find_orphans(spark, table, older_than_s=hour_s).collect() == []  # a write under way
+    monkeypatch.setattr(orphans, "_local", lambda _: None)  # as in a storage
+    again = find_orphans(spark, table, older_than_s=hour_s, ambient=Later(2 * hour_s))
+    assert sorted(map(tuple, again.collect())) == sorted(map(tuple, found))
     assert all(path.exists() for path in left)  # reported, not deleted
 
 
 def test_a_table_that_is_not_there_is_named(spark: SparkSession, fresh: Callable[[], str]) -> None:
     with pytest.raises(NoSuchTable, match="no such table"):
         find_orphans(spark, f"{fresh()}.missing")
+
+
+def test_a_file_that_is_committed_while_the_scan_runs_is_none(
+    spark: SparkSession, fresh: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = f"{fresh()}.t"
+    spark.sql(f"CREATE TABLE {table} (id BIGINT) USING iceberg")
+    spark.sql(f"INSERT INTO {table} VALUES (1)")
+    handle = iceberg_table(spark, table)
+    path = Path(urlparse(str(handle.location())).path) / "data" / "slow.parquet"
+    path.write_bytes(b"12345")
+    listed = orphans._list_files
+
+    def commits(*arguments: Any) -> Any:
+        found = listed(*arguments)
+        builder = jvm(spark).org.apache.iceberg.DataFiles.builder(handle.spec()).withPath(path.as_uri())
+        handle.newAppend().appendFile(builder.withFileSizeInBytes(5).withRecordCount(1).build()).commit()
+        return found
+
+    def names() -> list[str]:
+        found = find_orphans(spark, table, older_than_s=3600, ambient=Later(7200)).collect()
+        return [Path(row.path).name for row in found]
+
+    assert names() == ["slow.parquet"]
+    monkeypatch.setattr(orphans, "_list_files", commits)
+    assert names() == []
+
+
+def test_the_benchmark_finds_every_orphan_and_nothing_else(spark: SparkSession) -> None:
+    """`make bench-orphans`, in short."""
+    spark.sql("CREATE NAMESPACE IF NOT EXISTS tower.shop")
+    figures = bench.measure(spark, bench.make_table(spark, 3_000), rounds=1)
+    assert (figures.files, figures.orphans) == (3_000, 3)
+    assert (figures.missed, figures.misattributed, figures.wrong) == (0, 0, 0)
+    assert len(figures.ratio) == 1

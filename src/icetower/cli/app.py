@@ -37,6 +37,7 @@ COMMANDS = {
     "mediate": "mediate:mediate",
     "collect": "collect:collect",
     "dedup": "dedup:dedup",
+    "maintain": "maintain:maintain",
     "orphans": "orphans:orphans",
     "export": "export:export",
     "contracts": "contracts:contracts",

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -119,6 +119,7 @@ def clean(
     *,
     older_than_s: float = DAY_S,
     dry_run: bool = False,
+    before: Callable[[Sequence[Orphan]], None] = lambda _: None,
     ambient: Ambient | None = None,
 ) -> Iterator[Orphan]:
     """The orphans of tables; each is yielded once it has been dealt with.
@@ -128,6 +129,7 @@ def clean(
         tables: ``catalog.namespace.table``, of one catalog.
         older_than_s: files modified later than this many seconds ago are left out, unless a clause sets the age.
         dry_run: do everything except deleting.
+        before: is given all of them, before any is deleted.
         ambient: the clock.
 
     Raises:
@@ -136,6 +138,7 @@ def clean(
     """
     clock = ambient or SystemAmbient()
     found = [each for table in dict.fromkeys(tables) for each in _found(spark, table, clauses, older_than_s, clock)]
+    before(found)
     referenced = _referenced_elsewhere(spark, [each for each in found if each.fate is Disposition.TO_DELETE])
     deleter = _Deleter(spark, referenced, dry_run=dry_run)
     yield from (deleter.of(each) if each.fate is Disposition.TO_DELETE else each for each in found)

@@ -84,7 +84,7 @@ def iceberg_table(spark: SparkSession, name: str) -> Any:
 
     def load() -> Any:
         with _active(spark):
-            found = _jvm(spark).org.apache.iceberg.spark.Spark3Util.loadIcebergTable(_java_session(spark), name)
+            found = jvm(spark).org.apache.iceberg.spark.Spark3Util.loadIcebergTable(java_session(spark), name)
         found.refresh()
         return found
 
@@ -96,7 +96,7 @@ def tables_of(spark: SparkSession, catalog: str) -> list[str]:
 
     def walk() -> list[str]:
         with _active(spark):
-            found = _jvm(spark).org.apache.iceberg.spark.Spark3Util.loadIcebergCatalog(_java_session(spark), catalog)
+            found = jvm(spark).org.apache.iceberg.spark.Spark3Util.loadIcebergCatalog(java_session(spark), catalog)
         tables: list[str] = []
         waiting = list(found.listNamespaces())
         while waiting:
@@ -116,7 +116,7 @@ def load_metadata(spark: SparkSession, name: str) -> Metadata:
 
 def metadata_of(spark: SparkSession, table: Any) -> Metadata:
     """The metadata that a Java table holds, as JSON."""
-    return json.loads(_jvm(spark).org.apache.iceberg.TableMetadataParser.toJson(table.operations().current()))
+    return json.loads(jvm(spark).org.apache.iceberg.TableMetadataParser.toJson(table.operations().current()))
 
 
 def read_bytes(table: Any, path: str) -> bytes | None:
@@ -149,7 +149,7 @@ def commit_nothing(spark: SparkSession, name: str, base: Metadata, properties: M
     head = current_snapshot_id(base)
     if head is not None:
         overwrite = overwrite.validateFromSnapshot(head)
-    everything = _jvm(spark).org.apache.iceberg.expressions.Expressions.alwaysTrue()
+    everything = jvm(spark).org.apache.iceberg.expressions.Expressions.alwaysTrue()
     overwrite = overwrite.conflictDetectionFilter(everything).validateNoConflictingData()
     for key, value in properties.items():
         overwrite = overwrite.set(key, value)
@@ -284,9 +284,9 @@ def _causes_text(error: BaseException) -> str:
 def _active(spark: SparkSession) -> Generator[None]:
     """Make it the active session of this thread. Java finds the settings of a catalog by it, and would otherwise take
     those of another session, with another principal's token, or in a thread that is new to Spark none at all."""
-    sessions = _jvm(spark).org.apache.spark.sql.classic.SparkSession
+    sessions = jvm(spark).org.apache.spark.sql.classic.SparkSession
     before = sessions.getActiveSession()
-    sessions.setActiveSession(_java_session(spark))
+    sessions.setActiveSession(java_session(spark))
     try:
         yield
     finally:
@@ -296,9 +296,11 @@ def _active(spark: SparkSession) -> Generator[None]:
             sessions.clearActiveSession()
 
 
-def _jvm(spark: SparkSession) -> Any:
+def jvm(spark: SparkSession) -> Any:
+    """The packages of Java, as attributes."""
     return spark._jvm  # pyright: ignore[reportPrivateUsage]
 
 
-def _java_session(spark: SparkSession) -> Any:
+def java_session(spark: SparkSession) -> Any:
+    """The session as Java has it."""
     return spark._jsparkSession  # pyright: ignore[reportPrivateUsage]

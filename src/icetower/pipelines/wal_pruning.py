@@ -11,7 +11,7 @@ target may be rolled back.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -94,11 +94,15 @@ def prune(
     logs: Logs,
     *,
     keep_s: float = KEEP_S,
+    properties: Mapping[str, str] | None = None,
     ambient: Ambient | None = None,
 ) -> Pruned:
     """Remove from a log what all of its targets merged, as far as it landed more than `keep_s` seconds ago.
 
     At most `FILES_MAX` files at once, the oldest first.
+
+    Args:
+        properties: of the snapshot that removes them.
 
     Raises:
         BadRequest: the log has format version 1, whose files have no sequence numbers.
@@ -125,6 +129,8 @@ def prune(
         for file in files:
             # By the file object: PySpark takes a path to the method that deletes from storage.
             delete = delete.deleteFile(file.java)
+        for key, value in (properties or {}).items():
+            delete = delete.set(key, value)
         before = table.currentSnapshot().snapshotId()
         delete.commit()
         ours = removing(load_metadata(spark, wal), before)  # others may have appended meanwhile

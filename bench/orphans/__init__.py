@@ -1,0 +1,1 @@
+"""How long the scan for orphans takes, beside Iceberg's own procedure."""
