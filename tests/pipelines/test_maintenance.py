@@ -210,10 +210,14 @@ def test_rows_go_by_age_and_none_that_somebody_needs(spark: SparkSession, fresh:
     assert sizes() == [2, 1, 1]
     assert (world.run().read, world.ids()) == (1, [1, 2, 4])
     assert sizes() == [3, 1, 2]
-    found = run(40.2)
-    assert [each for each in found if each[1] == "prune"] == [("agent_dedup_log", "prune", 2), ("wal", "prune", 1)]
-    assert sizes() == [1, 1, 2]
+    found = run(40.15)
+    assert [each for each in found if each[1] == "prune"] == [("wal", "prune", 1)]
     assert ("wal", "expire", None) in found  # of what the target has read; the mediator reads on below
+    assert sizes() == [3, 1, 2]  # keys stay, until somebody says how long
+    spark.sql(f"ALTER TABLE {world.system}.agent_dedup_log SET TBLPROPERTIES ('maintenance.keep-ms' = '86400000')")
+    found = run(40.2)
+    assert [each for each in found if each[1] == "prune"] == [("agent_dedup_log", "prune", 2)]
+    assert sizes() == [1, 1, 2]
     # What the target has let go, but for the last batch, nobody needs.
     iceberg_table(spark, world.target).expireSnapshots().expireOlderThan(2**62).retainLast(1).commit()
     assert [each for each in run(41) if each[1] == "prune"] == [("wal_mediations", "prune", 1)]

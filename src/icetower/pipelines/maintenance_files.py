@@ -19,7 +19,7 @@ from icetower.iceberg.metadata import current_snapshot_id, snapshot
 from icetower.iceberg.partitions import columns_of, partition_key
 from icetower.iceberg.records import is_vector
 from icetower.pipelines.maintenance_plan import FileTimes, Partition, recent_snapshots, small_below
-from icetower.pipelines.tables import java_session, jvm, metadata_of, quoted_levels, translating_errors
+from icetower.pipelines.tables import active, java_session, jvm, metadata_of, quoted_levels, translating_errors
 from icetower.protocol.names import Identifier
 
 COUNTS_KEPT = 10_000
@@ -67,10 +67,9 @@ class Catalog:
     def __init__(self, spark: SparkSession, name: str) -> None:
         self._spark = spark
         self.name = name
-        self._java: Any = translating_errors(
-            f"opening {name}",
-            lambda: jvm(spark).org.apache.iceberg.spark.Spark3Util.loadIcebergCatalog(java_session(spark), name),
-        )
+        load = jvm(spark).org.apache.iceberg.spark.Spark3Util.loadIcebergCatalog
+        with active(spark):
+            self._java: Any = translating_errors(f"opening {name}", lambda: load(java_session(spark), name))
         self._counts: dict[tuple[str, int], tuple[Count, ...]] = {}
 
     def tables(self) -> list[Listed]:

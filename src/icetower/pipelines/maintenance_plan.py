@@ -81,17 +81,18 @@ class Aging:
 
     Attributes:
         column: their time.
-        keep_ms: for how long they are kept, if `KEEP_MS` says nothing else.
+        keep_ms: for how long they are kept, if `KEEP_MS` says nothing else; None: for ever.
         whole_files: files go whose rows are all old enough; else rows go, whatever file they are in.
     """
 
     column: str
-    keep_ms: int
+    keep_ms: int | None
     whole_files: bool = True
 
 
 AGING: Mapping[str, Aging] = {
-    "agent_dedup_log": Aging("committed_at", DAY_MS),
+    # A mediator without a window looks for keys in all of it: one that is gone would land again.
+    "agent_dedup_log": Aging("committed_at", None),
     "wal_rejections": Aging("rejected_at", 30 * DAY_MS),
     "wal_mediations": Aging("committed_at", 30 * DAY_MS, whole_files=False),
     "iceberg_commits": Aging("at", 30 * DAY_MS),
@@ -99,7 +100,7 @@ AGING: Mapping[str, Aging] = {
     "maintenance_runs": Aging("at", 90 * DAY_MS),
     "iceberg_orphan_files": Aging("changed_at", 90 * DAY_MS, whole_files=False),
 }
-"""By the name in the namespace of the system tables. The others are kept for ever."""
+"""By the name in the namespace of the system tables. The rows of the others are kept for ever."""
 
 ORPHANS_EVERY_MS = DAY_MS
 """How often orphans are looked for, if no contract of a writer says it."""

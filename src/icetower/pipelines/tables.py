@@ -83,7 +83,7 @@ def iceberg_table(spark: SparkSession, name: str) -> Any:
     """Iceberg's own Java table, freshly loaded. Raises `NoSuchTable`."""
 
     def load() -> Any:
-        with _active(spark):
+        with active(spark):
             found = jvm(spark).org.apache.iceberg.spark.Spark3Util.loadIcebergTable(java_session(spark), name)
         found.refresh()
         return found
@@ -95,7 +95,7 @@ def tables_of(spark: SparkSession, catalog: str) -> list[str]:
     """Every table of a catalog that the session's principal may see, each name quoted for Spark SQL."""
 
     def walk() -> list[str]:
-        with _active(spark):
+        with active(spark):
             found = jvm(spark).org.apache.iceberg.spark.Spark3Util.loadIcebergCatalog(java_session(spark), catalog)
         tables: list[str] = []
         waiting = list(found.listNamespaces())
@@ -281,7 +281,7 @@ def _causes_text(error: BaseException) -> str:
 
 
 @contextmanager
-def _active(spark: SparkSession) -> Generator[None]:
+def active(spark: SparkSession) -> Generator[None]:
     """Make it the active session of this thread. Java finds the settings of a catalog by it, and would otherwise take
     those of another session, with another principal's token, or in a thread that is new to Spark none at all."""
     sessions = jvm(spark).org.apache.spark.sql.classic.SparkSession
