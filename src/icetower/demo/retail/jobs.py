@@ -1,8 +1,9 @@
 """The process of the jobs: `python -m icetower.demo.retail.jobs`, its input as JSON on standard input.
 
-The mediator, the collector and the export run beside the agents. They share one Spark, and each has a session and a
-secret of its own. `icetower mediate --follow`, `icetower collect --follow` and `icetower export` are the same jobs, one
-to a process. A reader looks at the merged view of the promotions meanwhile, and compares it with the changes.
+The mediator, the collector, the maintenance and the export run beside the agents. They share one Spark, and each has a
+session and a secret of its own. `icetower mediate --follow`, `icetower collect --follow`, `icetower maintain --follow`
+and `icetower export` are the same jobs, one to a process. Meanwhile a reader looks at the merged view of the
+promotions, and compares it with the changes.
 """
 
 from __future__ import annotations
@@ -17,34 +18,41 @@ from pathlib import Path
 from typing import Any
 
 from icetower.agent import Tower
-from icetower.demo.retail import agents, promotions, recommendation, tills
+from icetower.demo.retail import agents, inventory, pricing, promotions, recommendation, tills
 from icetower.demo.retail.notes import Death, Ends, hour_of, notes_in
 from icetower.demo.retail.shipped import contract_of
 from icetower.errors import IcetowerError
 from icetower.pipelines.collector import Changes, collect, merged_view
 from icetower.pipelines.export import Source, export
+from icetower.pipelines.maintenance import Job as Maintenance
+from icetower.pipelines.maintenance import Maintainer
 from icetower.pipelines.wal_follow import Follower
 from icetower.pipelines.wal_mediator import Job, mediate
+from icetower.protocol.names import Identifier
 
 MEDIATOR = "interactions-mediator"
 COLLECTOR = "promotions-collector"
+MAINTENANCE = "maintenance"
 EXPORT = "export"
 READER = "auditor"
-PRINCIPALS = (MEDIATOR, COLLECTOR, READER)
+PRINCIPALS = (MEDIATOR, COLLECTOR, MAINTENANCE, READER)
 """Those with contracts. The export is an administrator's."""
 
 _MERGING = ("planned", "rejections", "writing", "committed", "keys", "closed")
 STAGES: Mapping[str, tuple[str, ...]] = {
     MEDIATOR: _MERGING,
     COLLECTOR: _MERGING,
+    MAINTENANCE: ("loaded", "writing", "compact", "recorded"),
     EXPORT: ("created", "contracts", "commits", "metrics"),
 }
 """Of each job that is killed: the steps that `mediate`, `collect` and `export` report, and the commit in its middle."""
 
 SYSTEM = "tower.system"
+MAINTAINED = (pricing.TABLE, promotions.TABLE, inventory.TABLE, recommendation.TABLE)
 EVERY_S = 2.0
 EXPORT_EVERY_S = 15.0
 READ_EVERY_S = 5.0
+MAINTAIN_EVERY_S = 5.0
 FAILURES_MAX = 10
 """Of a job that does what is left when the agents are done."""
 _LOOK_S = 0.1
@@ -138,6 +146,18 @@ class _Work:
                 ended = self._ended_within(EXPORT_EVERY_S)
                 self._report(EXPORT, asdict(export(session, SYSTEM, Source.of(tower), after=self._after(EXPORT))))
 
+    def maintain(self, session: Any) -> None:
+        own = contract_of(MAINTENANCE)
+        tables = [Identifier.parse(name) for name in MAINTAINED]
+        job = Maintenance(system=SYSTEM, tables=tables, own=own)
+        maintainer = Maintainer(session, job, after=self._after(MAINTENANCE))
+        maintainer.follow(lambda: job, self._report_maintenance, self._ended_within, MAINTAIN_EVERY_S)
+        self._report_maintenance(maintainer.run())
+
+    def _report_maintenance(self, report: Any) -> None:
+        for each in (*report.entries, *report.failures):
+            self._report(MAINTENANCE, each.to_json())
+
     def read(self, session: Any) -> None:
         ended = False
         while not ended:
@@ -160,7 +180,7 @@ class _Work:
         ends = Ends(self.folder, name, self.jobs.deaths)
 
         def after(step: str) -> None:
-            for stage in (step, "writing") if step == "rejections" else (step,):
+            for stage in (step, "writing") if step in ("rejections", "loaded") else (step,):
                 ends.reached(stage, partial(hour_of, self.folder, agents.NAMES))
 
         return after
@@ -214,6 +234,7 @@ def run_jobs(jobs: Jobs) -> None:
     works: dict[str, Callable[[Any], None]] = {
         MEDIATOR: lambda session: work.follow(session, MEDIATOR, mediation(jobs.snapshots_max), mediate),
         COLLECTOR: lambda session: work.follow(session, COLLECTOR, collection(jobs.snapshots_max), _fold),
+        MAINTENANCE: work.maintain,
         EXPORT: work.export,
         READER: work.read,
     }

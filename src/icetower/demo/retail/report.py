@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 from rich.console import Console
@@ -62,6 +63,7 @@ class Findings:
 
     Attributes:
         verdicts: how each table compares with the source, row by row.
+        maintained: how often each task of the maintenance was done, or failed.
         killed: which processes were killed, in order.
         checkpoint_lost: whether the stream's checkpoint was deleted on the way.
         failures: ends of processes that were neither planned nor wanted.
@@ -73,6 +75,7 @@ class Findings:
     verdicts: tuple[Verdict, ...]
     agents: tuple[AgentFigures, ...]
     batches: tuple[Batches, ...]
+    maintained: Mapping[str, int]
     reads: Reads
     killed: tuple[Death, ...]
     checkpoint_lost: bool
@@ -114,6 +117,8 @@ def show(findings: Findings, console: Console) -> None:
         late = f"; {each.superseded:,} changes came after newer ones" if each.superseded else ""
         lag = f"; lag {each.lag_p50_s:.1f} s, at most {each.lag_max_s:.1f} s" if each.lag_p50_s is not None else ""
         console.print(f"{each.job}: {each.batches} batches{lag}{late}")
+    tasks = ", ".join(f"{name} {count}" for name, count in findings.maintained.items())
+    console.print(f"maintenance: {tasks or 'nothing was due'}")
     reads = findings.reads
     console.print(
         f"merged view: compared {reads.views} times, {reads.ahead} times ahead of the table, {reads.wrong} times wrong"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -62,6 +63,7 @@ def run_pipeline(folder: Path, plan: Plan, progress: Progress, step: Callable[[s
         verdicts=verdicts,
         agents=figures,
         batches=tuple(_batches(folder, name) for name in (jobs.MEDIATOR, jobs.COLLECTOR)),
+        maintained=_maintained(folder),
         reads=_reads(folder),
         killed=tuple(world.killed),
         checkpoint_lost=world.checkpoint_lost,
@@ -69,10 +71,16 @@ def run_pipeline(folder: Path, plan: Plan, progress: Progress, step: Callable[[s
     )
 
 
+PACE = "'maintenance.quiet-ms' = '2000', 'maintenance.files-min' = '3'"
+"""A day is replayed in a minute, so that maintenance leaves a partition alone for seconds and not for ten minutes."""
+
+
 def create_tables(spark: Any) -> None:
     """Create what is missing of the tables."""
     for statement in statements():
         spark.sql(statement)
+    for table in jobs.MAINTAINED:
+        spark.sql(f"ALTER TABLE tower.{table} SET TBLPROPERTIES ({PACE})")
 
 
 def register(tower: Tower) -> dict[str, str]:
@@ -132,6 +140,12 @@ def _batches(folder: Path, name: str) -> Batches:
     longest = max((each["lag_max_ms"] / 1000 for each in batches if each["lag_max_ms"] is not None), default=None)
     superseded = sum(batch["superseded"] for batch in batches)
     return Batches(name, len(batches), superseded, _nearest(medians, 50) if medians else None, longest)
+
+
+def _maintained(folder: Path) -> dict[str, int]:
+    """How often each task of the maintenance was done; `failed`: how often one failed, and was done later."""
+    events = read_lines(notes_in(folder, jobs.MAINTENANCE))
+    return dict(Counter("failed" if event.get("status") == "failed" else event["task"] for event in events))
 
 
 def _reads(folder: Path) -> Reads:
