@@ -17,7 +17,16 @@ from pyspark.sql import functions as f
 from icetower.ambient import Ambient
 from icetower.iceberg import puffin
 from icetower.iceberg.vectors import Vector, as_blob, decode
-from icetower.pipelines.tables import iceberg_table, literal, quoted, translating_errors
+from icetower.pipelines.tables import (
+    data_file_of,
+    elements,
+    iceberg_table,
+    java_list,
+    literal,
+    quoted,
+    read_bytes,
+    translating_errors,
+)
 from icetower.pipelines.wal_reading import FILE
 from icetower.pipelines.wal_rows import KEY_COLUMN
 
@@ -61,7 +70,7 @@ class Files:
 
         def read() -> list[LiveFile]:
             snapshot, found = self.table.snapshot(snapshot_id), list[LiveFile]()
-            for file in _each(snapshot.addedDataFiles(self.table.io())):
+            for file in elements(snapshot.addedDataFiles(self.table.io())):
                 spec = self.iceberg.PartitionSpecParser.toJson(self.table.specs().get(file.specId()))
                 task = self.iceberg.BaseFileScanTask(file, none, schema, spec, residuals)
                 found.append(LiveFile(file.location(), snapshot.sequenceNumber(), task))
@@ -84,10 +93,10 @@ class Files:
             scan = self.table.newScan().useSnapshot(snapshot_id)
             if 0 < len(keys) <= LISTED_MAX:
                 listed = getattr(self.iceberg.expressions.Expressions, "in")
-                scan = scan.filter(listed(KEY_COLUMN, _list(self.jvm, keys)))
+                scan = scan.filter(listed(KEY_COLUMN, java_list(self.spark, keys)))
             tasks, found = scan.planFiles(), list[LiveFile]()
             try:
-                for task in _each(tasks):
+                for task in elements(tasks):
                     file = task.file()
                     number, path = file.fileSequenceNumber() or 0, file.location()
                     if number > above and (among is None or path in among):
@@ -103,9 +112,9 @@ class Files:
 
         def read() -> frozenset[str] | None:
             snapshot, io = self.table.snapshot(snapshot_id), self.table.io()
-            paths = {file.location() for file in _each(snapshot.removedDataFiles(io))}
-            for deletes in _each(snapshot.addedDeleteFiles(io)):
-                path = self.iceberg.util.ContentFileUtil.referencedDataFileLocation(deletes)
+            paths = {file.location() for file in elements(snapshot.removedDataFiles(io))}
+            for deletes in elements(snapshot.addedDeleteFiles(io)):
+                path = data_file_of(self.spark, deletes)
                 if path is None:
                     return None
                 paths.add(path)
@@ -118,7 +127,7 @@ class Files:
         staged = str(self.ambient.uuid4())
         self._cache().add(staged, self.table)
         self._staged.append(staged)
-        tasks = _list(self.jvm, [file.java for file in files])
+        tasks = java_list(self.spark, [file.java for file in files])
         self.iceberg.spark.ScanTaskSetManager.get().stageTasks(self.table, staged, tasks)
         rows = self.spark.read.format("iceberg").load(staged)
         # Such a scan has no metadata columns, `_file` and `_pos` among them.
@@ -143,16 +152,6 @@ class Files:
             "get", self._gateway.new_array(self.jvm.java.lang.Class, 0)
         )
         return get.invoke(None, self._gateway.new_array(self.jvm.java.lang.Object, 0))
-
-    def read_bytes(self, path: str) -> bytes:
-        def read() -> bytes:
-            stream = self.table.io().newInputFile(path).newStream()
-            try:
-                return bytes(stream.readAllBytes())
-            finally:
-                stream.close()
-
-        return translating_errors(f"reading {path}", read)
 
     def exists(self, path: str) -> bool:
         return translating_errors(f"looking for {path}", lambda: bool(self.table.io().newInputFile(path).exists()))
@@ -191,7 +190,7 @@ class Files:
                 for old in superseded:
                     delta.removeDeletes(old)
             delta.validateFromSnapshot(snapshot_id).validateDeletedFiles().validateNoConflictingDeleteFiles()
-            delta.validateDataFilesExist(_list(self.jvm, sorted({*rows, *relied_on})))
+            delta.validateDataFilesExist(java_list(self.spark, sorted({*rows, *relied_on})))
             for name, value in properties.items():
                 delta.set(name, value)
             before_commit()
@@ -244,7 +243,7 @@ class Files:
         location = deletes.location()
         if deletes.format().toString() == "PUFFIN":
             offset, length = deletes.contentOffset(), deletes.contentSizeInBytes()
-            blob = self.read_bytes(location)[offset : offset + length]
+            blob = read_bytes(self.table, location)[offset : offset + length]
             return list(decode(blob, name=f"at {offset} of {location}", cardinality=deletes.recordCount()))
         # From before the table had format version 3.
         rows = self.spark.read.format("iceberg").load(f"{self.name}.position_deletes")
@@ -273,17 +272,3 @@ class Files:
         builder = self.iceberg.io.OutputFileFactory.builderFor(self.table, 0, 0)
         builder = builder.format(self.iceberg.FileFormat.fromString(kind))
         return builder.operationId(str(self.ambient.uuid4())).suffix("deletes").build()
-
-
-def _list(jvm: Any, items: Collection[Any]) -> Any:
-    found = jvm.java.util.ArrayList()
-    for item in items:
-        found.add(item)
-    return found
-
-
-def _each(java: Any) -> Iterator[Any]:
-    """The elements of Java's iterable."""
-    iterator = java.iterator()
-    while iterator.hasNext():
-        yield iterator.next()

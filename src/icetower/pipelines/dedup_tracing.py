@@ -18,6 +18,7 @@ from pyspark.sql import functions as f
 from icetower.iceberg.metadata import current_snapshot_id
 from icetower.pipelines.dedup_files import LISTED_MAX, Files, LiveFile
 from icetower.pipelines.dedup_rules import UNKNOWN, Copy, Landing, Origin, Part, floor_of, gave_out, line_of
+from icetower.pipelines.tables import read_bytes
 from icetower.pipelines.wal_plan import Metadata
 from icetower.pipelines.wal_reading import FILE
 from icetower.pipelines.wal_rows import KEY_COLUMN
@@ -112,7 +113,7 @@ class Tracing:
         if landing.group_file is None:
             return {}
         if landing.snapshot not in self._members:
-            group = read_group(self.files.read_bytes(landing.group_file))
+            group = read_group(read_bytes(self.files.table, landing.group_file))
             numbered = enumerate(group.appends, 1)
             self._members[landing.snapshot] = {
                 path: (number, append.principal) for number, append in numbered for path in append.files

@@ -19,7 +19,15 @@ from icetower.iceberg.metadata import current_snapshot_id, snapshot
 from icetower.iceberg.partitions import columns_of, partition_key
 from icetower.iceberg.records import is_vector
 from icetower.pipelines.maintenance_plan import FileTimes, Partition, recent_snapshots, small_below
-from icetower.pipelines.tables import active, java_session, jvm, metadata_of, quoted_levels, translating_errors
+from icetower.pipelines.tables import (
+    active,
+    java_session,
+    jvm,
+    metadata_of,
+    quoted_levels,
+    read_bytes,
+    translating_errors,
+)
 from icetower.protocol.names import Identifier
 
 COUNTS_KEPT = 10_000
@@ -118,7 +126,7 @@ class State:
         found = None if head is None else snapshot(self.metadata, head)
         if found is None or "manifest-list" not in found:
             return ()
-        return read_manifest_list(self._read(found["manifest-list"]))
+        return read_manifest_list(read_bytes(self.java, found["manifest-list"]))
 
     @property
     def manifest_lengths(self) -> list[int]:
@@ -150,7 +158,7 @@ class State:
         if known is not None:
             return known
         found: dict[Key, Count] = {}
-        for entry in read_manifest(self._read(row.path)).entries:
+        for entry in read_manifest(read_bytes(self.java, row.path)).entries:
             file = entry.file
             count = found.setdefault(partition_key(file.partition), Count(file.partition))
             count.snapshots.add(row.added_snapshot_id if entry.snapshot_id is None else entry.snapshot_id)
@@ -173,21 +181,11 @@ class State:
         field_id = next((each for each, (name, _) in columns_of(schema) if name == column), None)
         found: list[FileTimes] = []
         for row in self.manifests:
-            for entry in () if row.content != 0 else read_manifest(self._read(row.path)).entries:
+            for entry in () if row.content != 0 else read_manifest(read_bytes(self.java, row.path)).entries:
                 least, greatest = (_time_ms(entry.file.record.get(name), field_id) for name in _BOUNDS)
                 if entry.status != DELETED and least is not None and greatest is not None:
                     found.append(FileTimes(entry.file.path, least, greatest))
         return found
-
-    def _read(self, path: str) -> bytes:
-        def read() -> bytes:
-            stream = self.java.io().newInputFile(path).newStream()
-            try:
-                return bytes(stream.readAllBytes())
-            finally:
-                stream.close()
-
-        return translating_errors(f"reading {path}", read)
 
 
 _BOUNDS = ("lower_bounds", "upper_bounds")

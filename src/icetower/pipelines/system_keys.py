@@ -17,7 +17,7 @@ from icetower.ledger.attempts import NUMBERED, numbered_name
 from icetower.ledger.ledger import text_hash
 from icetower.pipelines.system_tables import LANDED, THROUGH, SystemTables
 from icetower.pipelines.system_teams import is_of_exports
-from icetower.pipelines.tables import iceberg_table, merge, metadata_of, quoted, read_bytes, translating_errors
+from icetower.pipelines.tables import iceberg_table, merge, metadata_of, quoted, read_if_there, translating_errors
 from icetower.protocol.marks import GROUP_FILE, MEDIATOR
 from icetower.table.groups import key_records, read_group
 from icetower.table.keys import KeyRecord, record_of
@@ -160,7 +160,7 @@ class _Keys:
 
     def _group(self, path: str, snapshot_id: int) -> tuple[KeyRecord, ...]:
         """What a group file holds: nothing where it is missing, damaged or another table's."""
-        data = read_bytes(self._table, path)
+        data = read_if_there(self._table, path)
         if data is None:
             return ()
         try:

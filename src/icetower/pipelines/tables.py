@@ -8,7 +8,7 @@ serializable isolation: the later of two commits is refused if data was added si
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -119,24 +119,47 @@ def metadata_of(spark: SparkSession, table: Any) -> Metadata:
     return json.loads(jvm(spark).org.apache.iceberg.TableMetadataParser.toJson(table.operations().current()))
 
 
-def read_bytes(table: Any, path: str) -> bytes | None:
-    """A file, through the FileIO of a Java table; None where there is none.
+def read_if_there(table: Any, path: str) -> bytes | None:
+    """A file, as by `read_bytes`; None where there is none."""
+    there = translating_errors(f"looking for {path}", lambda: bool(table.io().newInputFile(path).exists()))
+    return read_bytes(table, path) if there else None
+
+
+def read_bytes(table: Any, path: str) -> bytes:
+    """A file, through the FileIO of a Java table.
 
     Raises:
-        UpstreamFailed: it cannot be read now.
+        UpstreamFailed: it is not there, or cannot be read now.
     """
 
-    def read() -> bytes | None:
-        file = table.io().newInputFile(path)
-        if not file.exists():
-            return None
-        stream = file.newStream()
+    def read() -> bytes:
+        stream = table.io().newInputFile(path).newStream()
         try:
             return bytes(stream.readAllBytes())
         finally:
             stream.close()
 
     return translating_errors(f"reading {path}", read)
+
+
+def elements(java: Any) -> Iterator[Any]:
+    """The elements of Java's iterable."""
+    iterator = java.iterator()
+    while iterator.hasNext():
+        yield iterator.next()
+
+
+def java_list(spark: SparkSession, items: Iterable[Any]) -> Any:
+    """Java's list of some items."""
+    found = jvm(spark).java.util.ArrayList()
+    for item in items:
+        found.add(item)
+    return found
+
+
+def data_file_of(spark: SparkSession, deletes: Any) -> str | None:
+    """The data file that a delete file is about; None if it names several, or rows by their values."""
+    return jvm(spark).org.apache.iceberg.util.ContentFileUtil.referencedDataFileLocation(deletes)
 
 
 def commit_nothing(spark: SparkSession, name: str, base: Metadata, properties: Mapping[str, str]) -> None:

@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 from icetower.ambient import Ambient, SystemAmbient
 from icetower.errors import BadRequest
 from icetower.iceberg.metadata import ancestors, current_snapshot_id
-from icetower.pipelines.tables import iceberg_table, load_metadata, translating_errors
+from icetower.pipelines.tables import data_file_of, elements, iceberg_table, load_metadata, translating_errors
 from icetower.pipelines.wal_logs import Logs, patiently
 from icetower.pipelines.wal_plan import Metadata, history, removing
 
@@ -56,8 +56,8 @@ def removals_since(spark: SparkSession, name: str, wal: Metadata, start: int) ->
 
     def read(snapshot_id: int) -> None:
         snapshot, files = table.snapshot(snapshot_id), table.io()
-        numbers = [file.dataSequenceNumber() for file in _each(snapshot.removedDataFiles(files))]
-        named = [data_file_of(spark, file) for file in _each(snapshot.addedDeleteFiles(files))]
+        numbers = [file.dataSequenceNumber() for file in elements(snapshot.removedDataFiles(files))]
+        named = [data_file_of(spark, file) for file in elements(snapshot.addedDeleteFiles(files))]
         if named:
             numbers += _numbers_of(table, snapshot_id, set(named))
         if all(number is not None for number in numbers):
@@ -73,18 +73,12 @@ def _numbers_of(table: Any, snapshot_id: int, paths: set[str | None]) -> list[in
     there: dict[str, int | None] = {}
     tasks = table.newScan().useSnapshot(snapshot_id).planFiles()
     try:
-        for task in _each(tasks):
+        for task in elements(tasks):
             if (path := str(task.file().location())) in paths:
                 there[path] = task.file().dataSequenceNumber()
     finally:
         tasks.close()
     return [None if path is None else there.get(path) for path in paths]
-
-
-def data_file_of(spark: SparkSession, deletes: Any) -> str | None:
-    """The data file that a delete file is about; None if it names several, or rows by their values."""
-    jvm: Any = spark._jvm  # pyright: ignore[reportPrivateUsage]
-    return jvm.org.apache.iceberg.util.ContentFileUtil.referencedDataFileLocation(deletes)
 
 
 def prune(
@@ -155,7 +149,7 @@ def _files_through(table: Any, cut: int) -> Iterator[_File]:
     """The live data files of a table whose data sequence number is at most `cut`."""
     tasks = table.newScan().planFiles()
     try:
-        for task in _each(tasks):
+        for task in elements(tasks):
             file = task.file()
             number = file.dataSequenceNumber()
             if number is not None and 0 < number <= cut:  # 0: from before the log had such numbers
@@ -181,10 +175,3 @@ def _cut(spark: SparkSession, wal: Metadata, targets: Sequence[str], logs: Logs,
         line = line[places[0] :]
     old = (snapshot for snapshot in line if snapshot["timestamp-ms"] <= before_ms)
     return next((snapshot.get("sequence-number", 0) for snapshot in old), None)
-
-
-def _each(java: Any) -> Iterator[Any]:
-    """The elements of Java's iterable."""
-    iterator = java.iterator()
-    while iterator.hasNext():
-        yield iterator.next()
