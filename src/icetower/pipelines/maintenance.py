@@ -4,7 +4,7 @@
 actions, and `maintenance_record` writes it down. Every task may be done again, or by two at once: what one of them has
 rewritten is not due for the other any more, and of two commits that rewrite the same files one is refused.
 
-A run in which nothing is due reads metadata and new manifests, and starts no job of Spark.
+A run in which nothing is due reads metadata and new manifests. Spark looks up at most what is recorded already.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from icetower.pipelines.maintenance_record import (
     COSTS_MS,
     NEXT_SCAN,
     RECENT_MS,
+    RECORDED,
     Entry,
     Found,
     Record,
@@ -137,6 +138,7 @@ class Maintainer:
         self.after = after
         self.catalog = Catalog(self.spark, job.catalog)
         self.record = Record(self.spark, job.system)
+        self.recorded: set[str] = set()
 
     def run(self) -> Report:
         """One run, as `maintain`."""
@@ -179,9 +181,11 @@ class _Run:
         self.now_ms = maintainer.ambient.now_ms()
         self.entries: list[Entry] = []
         self.expiries: list[Entry] = []
+        self.early: list[Entry] = []
         self.expired = False
         self.failures: list[Failure] = []
         self.states: dict[Identifier, State] = {}
+        self.history: dict[str, Entry] = {}
         self.properties: dict[str, str] = {}
 
     def run(self) -> Report:
@@ -203,13 +207,17 @@ class _Run:
 
     # -- what there is
 
-    def _load(self, listed: Listed) -> None:
-        self.states[listed.identifier] = self.maintainer.catalog.load(listed)
+    def _load(self, listed: Listed) -> State:
+        """The table as it is now. What maintenance did there is noted before its snapshots can go."""
+        self.states[listed.identifier] = state = self.maintainer.catalog.load(listed)
+        if self._is_wanted(listed.identifier):
+            self.history |= {each.entry: each for each in of_snapshots(state.metadata, str(listed.identifier))}
+        return state
 
     def _is_wanted(self, table: Identifier) -> bool:
         return self.job.tables is None or table in self.job.tables
 
-    def _try(self, listed: Listed, task: str, work: Callable[[], None]) -> None:
+    def _try(self, listed: Listed, task: str, work: Callable[[], object]) -> None:
         try:
             work()
         except NoSuchTable:  # it was dropped meanwhile
@@ -245,7 +253,7 @@ class _Run:
             changed = listed.identifier in ages.pruned
             if changed:
                 self.maintainer.after("prune")
-        state = self._again(state) if changed else state
+        state = self._load(listed) if changed else state
         is_log = ages.is_log(state)
         wanted = may - ({Task.COMPACT, Task.DELETES} if is_log else set())  # its order and its numbers are needed
         partitions = state.partitions(self.now_ms) if {Task.COMPACT, Task.DELETES} & wanted else []
@@ -267,10 +275,6 @@ class _Run:
         own = self.job.own
         return own is None or own.grants_everywhere(frozenset({Operation.OVERWRITE}), listed.identifier)
 
-    def _again(self, state: State) -> State:
-        self.states[state.listed.identifier] = found = self.maintainer.catalog.load(state.listed)
-        return found
-
     def _perform(self, table: Identifier, each: Due, vectors: bool) -> None:
         state = self.states[table]
         conflicts = 0
@@ -282,7 +286,7 @@ class _Run:
         if conflicts:
             entry = f"{state.uuid}/{each.task}/conflict/{self.now_ms}"
             self.entries.append(Entry(entry, self.now_ms, str(table), state.uuid, each.task.value, conflicts=conflicts))
-        self._again(state)
+        self._load(state.listed)
 
     # -- expiry
 
@@ -297,7 +301,8 @@ class _Run:
                 entry = f"{state.uuid}/expire/{self.now_ms}"
                 table = str(state.listed.identifier)
                 self.expiries.append(Entry(entry, self.now_ms, table, state.uuid, Task.EXPIRE, expiring=ids))
-        self.record.write(self.expiries, {})
+        self.early = self._unrecorded()  # before its snapshots are gone
+        self._record([*self.early, *self.expiries], {})
         self.maintainer.after("expiring")
         for state, before_ms in expiring:
             self._try(state.listed, Task.EXPIRE, partial(tasks.expire, self.spark, state, before_ms))
@@ -368,23 +373,28 @@ class _Run:
 
     def _write(self) -> list[Entry]:
         """Write what is not recorded yet, of this run and of those that were killed."""
-        of_history = [
-            entry
-            for state in self.states.values()
-            if self._is_wanted(state.listed.identifier)
-            for entry in of_snapshots(state.metadata, str(state.listed.identifier))
-        ]
-        fresh = [entry for entry in of_history if entry.at_ms > self.now_ms - RECENT_MS]
-        unfinished: list[Entry] = []
-        if fresh or self.expired or self.entries:
-            known = self.record.known(min((entry.at_ms for entry in fresh), default=self.now_ms))
-            fresh = [entry for entry in fresh if entry.entry not in known]
-            unfinished = self.record.unfinished()
+        fresh = self._unrecorded()
+        unfinished = self.record.unfinished() if fresh or self.expired or self.entries else []
         ended = [entry for each in unfinished for entry in self._ended(each)]
         entries = [*fresh, *ended, *self.entries]
-        self.record.write(entries, self.properties)
+        newest = max((each.at_ms for each in self.history.values()), default=None)
+        marks = {} if newest is None else {RECORDED: str(newest)}
+        self._record(entries, {**self.properties, **marks})
         self.maintainer.after("recorded")
-        return sorted(entries, key=lambda each: (each.table_name, each.at_ms))
+        return sorted([*self.early, *entries], key=lambda each: (each.table_name, each.at_ms))
+
+    def _unrecorded(self) -> list[Entry]:
+        """What the tables' histories have, and the record has not."""
+        since_ms = int(self._marks(RECORDED) or 0) - RECENT_MS
+        known = self.maintainer.recorded
+        found = [each for each in self.history.values() if each.at_ms > since_ms and each.entry not in known]
+        if found:
+            known |= self.record.known(min(each.at_ms for each in found))
+        return [each for each in found if each.entry not in known]
+
+    def _record(self, entries: Sequence[Entry], properties: Mapping[str, str]) -> None:
+        self.record.write(entries, properties)
+        self.maintainer.recorded |= {each.entry for each in entries if each.snapshot_id is not None}
 
     def _count_refused(self) -> list[Entry]:
         commits = self._system("iceberg_commits")

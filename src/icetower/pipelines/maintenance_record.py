@@ -28,8 +28,10 @@ NEXT_SCAN = "maintenance.next-scan-ms"
 """In a summary of the runs: no table is scanned for orphans before this time."""
 COMMITS_READ = "maintenance.commits-read"
 """Likewise: the snapshot of `iceberg_commits` up to which refused writers are counted."""
+RECORDED = "maintenance.recorded-ms"
+"""Likewise: the time of the newest snapshot that is recorded."""
 RECENT_MS = 6 * 3_600_000
-"""A run takes less: what is older was recorded by the run that did it, or by the one after it."""
+"""A run takes less: what was done so long before the newest snapshot that is recorded is recorded, too."""
 COSTS_MS = DAY_MS
 """For how long after a rewrite the writers are counted that it stood in the way of."""
 
