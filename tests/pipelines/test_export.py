@@ -229,7 +229,7 @@ def test_another_log_is_refused_and_a_gap_is_told(world: World) -> None:
 def test_the_examples_of_the_page(world: World) -> None:
     world.run()
     (example,) = (each.text for each in blocks_of("docs/system-tables.md") if "AS rate" in each.text)
-    (retention,) = re.findall(r"`(DELETE .*?)`", PAGE.read_text())
+    (retention,) = re.findall(r"`(DELETE .*?)`", PAGE.read_text(), re.DOTALL)
 
     def ask(text: str) -> list[Any]:
         return world.spark.sql(text.replace("tower.system.", f"{world.system}.")).collect()

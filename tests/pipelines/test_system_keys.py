@@ -75,7 +75,7 @@ def test_keys_are_those_of_the_tables(world: World, tmp_path: Path) -> None:
     batch = "'batch-2', 't', 'w', 1, 1, 0, 0, 0, 0, 0, 78, NULL, 'u', 'u', NULL, NULL, NULL"
     world.spark.sql(f"INSERT INTO {world.system}.wal_mediations VALUES ({batch})")
     own = f"'web', 'k', '{table}', timestamp_millis({START + 9}), '{uuid}', {mediated}, timestamp_millis({START}), NULL"
-    world.spark.sql(f"INSERT INTO {world.system}.agent_dedup_log VALUES ({own}, NULL)")
+    world.spark.sql(f"INSERT INTO {world.system}.agent_dedup_log VALUES ({own}, NULL, NULL)")
 
     assert world.run().keys == 6
     names = ("agent_id", "idempotency_key", "snapshot_id", "table_name", "table_uuid", "unix_millis(decided_at)")
@@ -131,7 +131,7 @@ def test_rows_of_mediators_and_orphans_are_counted_once_they_are_there(world: Wo
 def mediated(world: World, table: str, minute: int, *keys: tuple[str, int]) -> None:
     """Rows that a mediator has applied: (key, how late)."""
     at = dt.datetime.fromtimestamp(START / 1000 + minute * 60, dt.UTC)
-    rows = [("web", key, table, at, "u", 1, at - dt.timedelta(milliseconds=lag), None, None) for key, lag in keys]
+    rows = [("web", key, table, at, "u", 1, at - dt.timedelta(milliseconds=lag), None, None, None) for key, lag in keys]
     world.spark.createDataFrame(rows, DEDUP_COLUMNS).writeTo(f"{world.system}.agent_dedup_log").append()
 
 

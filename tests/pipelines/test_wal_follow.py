@@ -114,15 +114,26 @@ def test_a_target_that_goes_back_to_before_what_was_pruned_is_an_error(world: Wo
     assert world.ids() == [1]
 
 
-def test_rows_removed_within_files_are_no_pruning(world: World) -> None:
-    """By a position delete file of format version 2: it does not name the data files that it is about."""
-    world.append((1, 1, "k1", "web"), (2, 1, "k2", "web"))
+def test_rows_removed_within_files_are_known_where_the_deletes_are_about_one_file(world: World) -> None:
+    """A position delete file of format version 2 may be about several data files. Then it does not name them."""
+    for number in (1, 3):
+        world.append((number, 1, f"k{number}", "web"), (number + 1, 1, f"k{number + 1}", "web"))
     through = world.run().through_snapshot
-    world.spark.sql(f"ALTER TABLE {world.wal} SET TBLPROPERTIES ('write.delete.mode' = 'merge-on-read')")
-    world.spark.sql(f"DELETE FROM {world.wal} WHERE id = 1")
-    metadata = load_metadata(world.spark, world.wal)
-    assert metadata["snapshots"][-1]["summary"]["operation"] == "delete"
-    assert removals_since(world.spark, world.wal, metadata, through or 0) == {}
+
+    def delete(granularity: str, *ids: int) -> dict[int, int]:
+        properties = f"'write.delete.mode' = 'merge-on-read', 'write.delete.granularity' = '{granularity}'"
+        world.spark.sql(f"ALTER TABLE {world.wal} SET TBLPROPERTIES ({properties})")
+        world.spark.sql(f"DELETE FROM {world.wal} WHERE id IN ({', '.join(map(str, ids))})")
+        metadata = load_metadata(world.spark, world.wal)
+        assert metadata["snapshots"][-1]["summary"]["operation"] == "delete"
+        return removals_since(world.spark, world.wal, metadata, through or 0)
+
+    known = delete("file", 1)
+    assert set(known.values()) == {1}
+    world.append((5, 1, "k5", "web"))
+    assert world.run().applied == 1
+    through = world.run().through_snapshot or through
+    assert delete("partition", 2, 3) == known
     with pytest.raises(BadRequest, match="not known to be applied"):
         world.run()
 
