@@ -31,8 +31,8 @@ def contract(agent: str) -> Contract:
     return load((FOLDER / f"{agent}.yaml").read_text(), source=agent)
 
 
-def test_the_folder_holds_the_documents_agents_and_nobody_else() -> None:
-    assert {path.stem for path in FOLDER.iterdir()} == set(AGENTS)
+def test_the_folder_holds_the_documents_agents_their_maintenance_and_nobody_else() -> None:
+    assert {path.stem for path in FOLDER.iterdir()} == {*AGENTS, "maintenance"}
 
 
 @pytest.mark.parametrize("agent", AGENTS)
