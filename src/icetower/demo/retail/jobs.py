@@ -52,7 +52,7 @@ MAINTAINED = (pricing.TABLE, promotions.TABLE, inventory.TABLE, recommendation.T
 EVERY_S = 2.0
 EXPORT_EVERY_S = 15.0
 READ_EVERY_S = 5.0
-MAINTAIN_EVERY_S = 5.0
+MAINTAIN_EVERY_S = 15.0
 FAILURES_MAX = 10
 """Of a job that does what is left when the agents are done."""
 _LOOK_S = 0.1

@@ -48,7 +48,7 @@ def run_pipeline(folder: Path, plan: Plan, progress: Progress, step: Callable[[s
         stack.callback(spark.stop)
         create_tables(spark)
         secrets = register(tower)
-        step("the agents write; the mediator merges, the collector folds, the export keeps the system tables")
+        step("the agents write; the mediator merges, the collector folds, maintenance compacts, the export logs")
         world = World(folder, serving, {**secrets, jobs.EXPORT: serving.token}, plan, source)
         with _publishing(source, hours, plan.hours_per_s) as published:
             world.run(len(hours), lambda done: progress({"published": published(), **done}, len(hours)))
@@ -71,7 +71,7 @@ def run_pipeline(folder: Path, plan: Plan, progress: Progress, step: Callable[[s
     )
 
 
-PACE = "'maintenance.quiet-ms' = '2000', 'maintenance.files-min' = '3'"
+PACE = "'maintenance.quiet-ms' = '2000'"
 """A day is replayed in a minute, so that maintenance leaves a partition alone for seconds and not for ten minutes."""
 
 
