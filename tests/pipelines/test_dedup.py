@@ -109,6 +109,20 @@ def test_rows_that_were_changed_are_no_copies(place: Place) -> None:
     assert place.rows() == [(1, "a", 7), (2, "a", 8), (3, "b", 9)]
 
 
+def test_rows_that_were_given_one_key_by_an_update_are_no_copies_of_each_other(place: Place) -> None:
+    """They landed with different commits, under other keys. What is appended under their key afterwards is a copy."""
+    place.land((1, "a", 1))
+    place.land((3, "b", 1))
+    place.run()
+    place.sql("UPDATE {t} SET _idempotency_key = 'k', amount = 2 WHERE id IN (1, 3)")
+    place.run()
+    place.land((5, "k", 1))
+    place.land((7, "k", 1))
+    place.run()
+    assert [row for row in place.rows() if row[0] in (1, 3)] == [(1, "k", 2), (3, "k", 2)]
+    assert len(place.rows()) < 4
+
+
 @pytest.mark.parametrize(
     "step",
     ["written", *(pytest.param(step, marks=pytest.mark.sharp) for step in ("read", "keys", "committed"))],

@@ -68,6 +68,7 @@ class Tracing:
         self._keys: tuple[str, ...] = ()
         self._views: dict[tuple[int, frozenset[str] | None], _View] = {}
         self._members: dict[int, Mapping[str, tuple[int, str]]] = {}
+        self._added: dict[int, frozenset[str]] = {}
 
     def sequence_of(self, snapshot: int) -> int:
         return next((each.sequence for each in self.line if each.snapshot == snapshot), 0)
@@ -140,6 +141,8 @@ class Tracing:
             given = gave_out(self.line, row.row_id)
             if given is None:
                 return Copy(row.file, row.position, UNKNOWN, min(file.sequence, row.updated or file.sequence))
+            if row.updated is not None and row.updated > given.sequence and not self._landed_as(key, row.row_id, given):
+                return Copy(row.file, row.position, UNKNOWN, row.updated)  # an UPDATE gave it this key
             # A row of a table that was of version 2 got its id later than it landed.
             if row.updated is None or row.updated >= given.sequence:
                 wrote = given
@@ -147,6 +150,14 @@ class Tracing:
             return Copy(row.file, row.position, UNKNOWN, file.sequence)
         origins, by = self._origins(key, row, wrote)
         return Copy(row.file, row.position, origins, by)
+
+    def _landed_as(self, key: str, row_id: int, given: Landing) -> bool:
+        """Whether a row had its key already in the commit that gave it its id."""
+        added = self._added.get(given.snapshot)
+        if added is None:
+            added = frozenset(file.path for file in self.files.added_by(given.snapshot))
+            self._added[given.snapshot] = added
+        return any(row.row_id == row_id for row in self._view(given.snapshot, added).rows.get(key, ()))
 
     def _origins(self, key: str, row: _Row, wrote: Landing) -> tuple[frozenset[Origin], int]:
         if wrote.operation == "append":
