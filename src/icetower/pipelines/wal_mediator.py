@@ -245,7 +245,10 @@ class Run:
         if counts.rejected or self.logs.has_rejections(batch):
             self.logs.write_rejections(batch, job.table_name, rows, _columns(rows), self.ambient.now_ms())
         self.after("rejections")
-        sound = rows.where(f.col(OUTCOME) == APPLIED).select(*(f.col(quoted(name)) for name in self._columns()))
+        columns = self._columns()
+        if new := sorted(set(columns) - set(rows.columns)):
+            raise CommitConflict(f"{job.target} has other columns than when the batch was planned: {', '.join(new)}")
+        sound = rows.where(f.col(OUTCOME) == APPLIED).select(*(f.col(quoted(name)) for name in columns))
         done = self._commit(batch, batch.properties(counts, decided), target, sound if counts.applied else None)
         self.after("committed")
         self._close(done, rows, wal, applied)
