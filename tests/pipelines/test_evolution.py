@@ -66,17 +66,18 @@ def alter(world: World, statements: tuple[str, ...]) -> None:
         world.spark.sql("ALTER TABLE " + statement.format(target=world.target, wal=world.wal))
 
 
+FULL = [
+    ("a column more in both", "planned"),
+    ("a column more in the target first", "rejections"),
+    ("a column more in the log first", "committed"),
+    ("a column of another name", "rejections"),
+]
+SHARP = [(name, STEPS[at % len(STEPS)]) for number, name in enumerate(CHANGES) for at in (number, number + 1)]
+
+
 @pytest.mark.parametrize(
     ("name", "step"),
-    [
-        *((name, STEPS[number % len(STEPS)]) for number, name in enumerate(CHANGES)),
-        *(
-            pytest.param(name, step, marks=pytest.mark.sharp)
-            for number, name in enumerate(CHANGES)
-            for step in STEPS
-            if step != STEPS[number % len(STEPS)]
-        ),
-    ],
+    [*FULL, *(pytest.param(*each, marks=pytest.mark.sharp) for each in SHARP if each not in FULL)],
 )
 def test_what_changes_in_the_middle_of_a_batch_loses_and_doubles_nothing(world: World, name: str, step: str) -> None:
     change = CHANGES[name]
