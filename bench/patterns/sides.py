@@ -29,7 +29,7 @@ from icetower.agent import DataFile, keyed
 from icetower.ambient import Ambient
 from icetower.contracts.model import Contract
 from icetower.demo import slow_io
-from icetower.pipelines.collector import Changes, collect
+from icetower.pipelines.collector import collect
 from icetower.pipelines.tables import SNAPSHOT_PROPERTY, load_metadata
 from icetower.pipelines.wal_follow import Failure, Follower
 from icetower.pipelines.wal_mediator import Job, Mediation, mediate
@@ -183,7 +183,7 @@ def _collector(place: Place, case: Case, writes: Sequence[Sequence[Write]], timi
 
 
 def _collect(spark: SparkSession, job: Job, *, ambient: Ambient) -> Mediation:
-    return collect(spark, Changes(job), ambient=ambient)
+    return collect(spark, job, ambient=ambient)
 
 
 def _registered(place: Place, case: Case, pattern: str) -> tuple[Lake, dict[str, Contract]]:

@@ -92,9 +92,9 @@ def test_a_collector_runs_on_as_a_mediator_does(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr(collector, "collect", collect)
     monkeypatch.setattr(wal_follow, "Follower", Rounds)
     wanted = ["collect", "--deltas", "a.d", "--target", "a.t", "--keys", "x,y", "--contracts", str(tmp_path)]
-    done = CliRunner().invoke(app, [*wanted, "--follow", "--every-s", "3", "--tombstones-s", "7"])
+    done = CliRunner().invoke(app, [*wanted, "--follow", "--every-s", "3"])
     assert done.exit_code == 0, done.output
-    assert [(each.job.merge_keys, each.tombstones_s) for each in folded] == [(("x", "y"), 7)] * 2
+    assert [each.merge_keys for each in folded] == [("x", "y")] * 2
     done = CliRunner().invoke(app, [*wanted, "--follow", "--compact"])
     assert isinstance(done.exception, UsageError)
 

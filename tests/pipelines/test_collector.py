@@ -15,9 +15,10 @@ from icetower.agent import merged_view as merged_view_of_pyiceberg
 from icetower.contracts.document import load
 from icetower.contracts.model import Contract
 from icetower.errors import BadRequest
-from icetower.pipelines.collector import Changes, collect, compact, merged_view
+from icetower.pipelines.collector import collect, compact, merged_view
 from icetower.pipelines.tables import iceberg_table, load_metadata
 from icetower.pipelines.wal_mediator import Job, Mediation
+from tests.pipelines.clocks import Later
 from tests.pipelines.wal_world import Crash, crash_at, once
 
 pytestmark = pytest.mark.spark
@@ -96,7 +97,7 @@ class Place:
         )
 
     def run(self, after: Callable[[str], None] | None = None, **changes: Any) -> Mediation:
-        job = Changes(replace(self.job, **changes), tombstones_s=10**9)
+        job = replace(self.job, **changes)
         return collect(self.spark, job) if after is None else collect(self.spark, job, after=after)
 
     def rows(self) -> list[Row]:
@@ -111,7 +112,6 @@ class Place:
                 self.job.merge_keys,
                 contracts=contracts,
                 system=self.system,
-                tombstones_s=10**9,
             )
         )
 
@@ -122,9 +122,7 @@ class Place:
         )
         assert target is not None
         assert deltas is not None
-        rows = merged_view_of_pyiceberg(
-            target, deltas, self.job.merge_keys, dedup_log=log, tombstones_s=10**9
-        ).to_pylist()
+        rows = merged_view_of_pyiceberg(target, deltas, self.job.merge_keys, dedup_log=log).to_pylist()
         return sorted((row["store"], row["id"], row["amount"]) for row in rows)
 
     def _pyiceberg(self, name: str) -> StaticTable | None:
@@ -259,12 +257,14 @@ def test_a_delete_that_was_rejected_hides_nothing(place: Place) -> None:
     assert place.rows() == place.view() == [(1, 1, 1)]
 
 
-def test_a_delete_that_is_too_old_hides_nothing(place: Place) -> None:
+def test_a_delete_hides_older_upserts_however_long_ago_all_of_it_was(place: Place) -> None:
+    """Histories are folded, too: what counts is which event came later, and not when the job runs."""
     place.send(Change(20, "b", operation="delete"))
     place.run()
     place.send(Change(10, "d", amount=2))
-    assert collect(place.spark, Changes(place.job, tombstones_s=0)).applied == 1
-    assert place.rows() == [(1, 1, 2)]
+    assert place.view() == place.pyiceberg_view() == []
+    assert collect(place.spark, place.job, ambient=Later(40 * 366 * 86_400)).superseded == 1
+    assert place.rows() == []
 
 
 @pytest.mark.sharp

@@ -20,7 +20,7 @@ from icetower.demo.retail.jobs import collection, read_merged
 from icetower.demo.retail.notes import Notes
 from icetower.demo.retail.reconcile import Verdict, reconcile
 from icetower.demo.retail.shipped import statements
-from icetower.pipelines.collector import Changes, collect
+from icetower.pipelines.collector import collect
 from icetower.pipelines.tables import load_metadata, private_session
 
 pytestmark = pytest.mark.spark
@@ -74,13 +74,13 @@ def promotions_of_both(spark: SparkSession, source: Hours, folder: Path) -> None
     """The two agents of the promotions, the second one backwards; the merged view, before and after the collector."""
     promotions.run(spark, NOBODY, source, Notes(folder, promotions.NAME))
     job = collection(snapshots_max=2)
-    folded = [collect(spark, Changes(job))]
+    folded = [collect(spark, job)]
     for number in range(HOURS, 0, -1):
         rows = tills.changes(source.path(number)).to_pylist()
         columns = spark.table(job.wal).schema
         spark.createDataFrame([tuple(row.values()) for row in rows], columns).writeTo(job.wal).append()
     before = read_merged(spark)
-    while (done := collect(spark, Changes(job))).status == "applied":
+    while (done := collect(spark, job)).status == "applied":
         folded.append(done)
     after = read_merged(spark)
     assert before is not None

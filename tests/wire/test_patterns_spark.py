@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from icetower.agent import Delivery, Patience, Tower, keyed, new_key
 from icetower.contracts.document import load
 from icetower.contracts.model import Contract
-from icetower.pipelines.collector import Changes, collect
+from icetower.pipelines.collector import collect
 from icetower.pipelines.wal_mediator import Job, mediate
 from icetower.spark import add_tower, next_slot, options, refusal_of, send, tower_session
 from tests.pages.page_blocks import ROOT, blocks_of
@@ -101,11 +101,9 @@ def test_moving_an_agent_to_another_pattern_is_a_change_of_its_contract(
         target="keeper.shop.prices", wal="keeper.shop.prices_wal", system="keeper.system", merge_keys=("product",),
         contracts=None,
     )  # fmt: skip
-    changes = Changes(
-        Job(
-            target="keeper.shop.prices", wal="keeper.shop.prices_deltas", system="keeper.system",
-            merge_keys=("product",), contracts=None,
-        )
+    changes = Job(
+        target="keeper.shop.prices", wal="keeper.shop.prices_deltas", system="keeper.system",
+        merge_keys=("product",), contracts=None,
     )  # fmt: skip
     after = {
         "direct": lambda: None,
@@ -189,10 +187,10 @@ def test_the_guides_split_works_as_it_is_shipped(spark: SparkSession, tower: Clo
     assert [each.pattern for each in sent] == ["collector"] * 3 + ["mediator"] * 2 + ["scheduler"] * 2
     assert [each.again for each in sent] == [False] * 4 + [True] + [False] * 2
     jobs = "fleet_jobs.fleet."
-    collect(spark, Changes(Job(
+    collect(spark, Job(
         target=f"{jobs}summaries", wal=f"{jobs}summaries_deltas", system="fleet_jobs.system",
         merge_keys=("machine",), contracts=contracts,
-    )))  # fmt: skip
+    ))  # fmt: skip
     for _ in range(2):
         mediate(spark, Job(
             target=f"{jobs}anomalies", wal=f"{jobs}anomalies_wal", system="fleet_jobs.system", contracts=contracts,

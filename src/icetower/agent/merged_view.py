@@ -6,18 +6,15 @@ as if the contract of its agent let it by. Needs PyIceberg's tables and PyArrow,
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Iterator, Sequence
 from importlib import import_module
 from typing import Any
 
-from icetower.ambient import Ambient, SystemAmbient
 from icetower.errors import BadRequest
 from icetower.protocol.marks import MEDIATOR
 
 OPERATION, TIME, KEY_COLUMN = "_operation", "_event_time", "_idempotency_key"
 UPSERT, DELETE = "upsert", "delete"
-TOMBSTONES_S = 7 * 86400
 _ORDER, _RANK, _DELETED, _STOOD = "__order", "__rank", "__deleted", "__stood"
 
 
@@ -27,8 +24,6 @@ def merged_view(
     keys: Sequence[str],
     *,
     dedup_log: Any = None,
-    tombstones_s: int = TOMBSTONES_S,
-    ambient: Ambient | None = None,
 ) -> Any:
     """The rows of `target` with all changes of `deltas` that are not folded in yet, as a `pyarrow.Table`.
 
@@ -38,7 +33,6 @@ def merged_view(
         keys: the columns that identify a row, as the collector has them.
         dedup_log: PyIceberg's table ``system.agent_dedup_log``. Without it a change that is sent again after it was
             folded is known by the table's own rows only.
-        tombstones_s: how old, by event time, a delete may be and still win over an older upsert that comes later.
 
     Raises `BadRequest` if a table lacks a column that the view needs.
     """
@@ -58,9 +52,11 @@ def merged_view(
     deciding = changes.select([*keys, TIME, KEY_COLUMN, OPERATION]).append_column(_ORDER, order)
     deciding = _once_each(pc, deciding.filter(_valid(pc, deciding, keys)), _known_keys(pa, target, stands, dedup_log))
     newest = _newest(pa, pc, deciding, keys)
-    deletes = deltas.scan(
-        row_filter=_deletes_since(deltas, tombstones_s, ambient or SystemAmbient()), selected_fields=(*keys, TIME)
-    ).to_arrow()
+    if not newest.num_rows:
+        return stands
+    since = pc.min(newest[TIME]).as_py().isoformat()  # a delete that is older than all of them hides none
+    newer = f"{OPERATION} = '{DELETE}' and {TIME} >= '{since}'"
+    deletes = deltas.scan(row_filter=newer, selected_fields=(*keys, TIME)).to_arrow()
     newest = newest.join(_latest(_typed_like(pa, deletes, stands), keys, _DELETED), list(keys), join_type="left outer")
     newest = newest.join(_latest(stands, keys, _STOOD), list(keys), join_type="left outer")
     upsert = pc.equal(newest[OPERATION], UPSERT)
@@ -170,13 +166,6 @@ def _newest(pa: Any, pc: Any, changes: Any, keys: Sequence[str]) -> Any:
     ranked = ordered.append_column(_RANK, pa.array(range(ordered.num_rows), pa.int64()))
     last = ranked.group_by(list(keys)).aggregate([(_RANK, "max")])[f"{_RANK}_max"]
     return ranked.filter(pc.is_in(ranked[_RANK], last.combine_chunks()))
-
-
-def _deletes_since(deltas: Any, tombstones_s: int, ambient: Ambient) -> str:
-    since = dt.datetime.fromtimestamp(ambient.now_ms() / 1000 - tombstones_s, dt.UTC)
-    kind = str(deltas.schema().find_field(TIME).field_type)
-    since = since if kind.endswith("z") else since.replace(tzinfo=None)
-    return f"{OPERATION} = '{DELETE}' and {TIME} >= '{since.isoformat()}'"
 
 
 def _latest(rows: Any, keys: Sequence[str], name: str) -> Any:

@@ -31,9 +31,6 @@ def collect(
         typer.Option(help="Folder of the agents' contracts; without it, an administrator's run uses those in force."),
     ] = None,
     system: Annotated[str, typer.Option(help="Namespace of the collector's logs.")] = "system",
-    tombstones_s: Annotated[
-        int, typer.Option(min=0, help="For so many seconds, a delete wins over an older upsert that comes later.")
-    ] = 7 * 86400,
     compact: Annotated[
         bool, typer.Option("--compact", help="Then rewrite the table's files that have deletion vectors.")
     ] = False,
@@ -83,17 +80,14 @@ def collect(
             )
         ]
 
-    def fold(spark: Any, job: Job, **more: Any) -> Any:
-        return collector.collect(spark, collector.Changes(job, tombstones_s), **more)
-
     (job,) = current()
     spark = job_session("icetower-collect", uri, master, conf)
     try:
         if follow:
             shown = as_json_line if as_json else in_words
-            Follower(spark, current, shown, every_s=every_s, work=fold).follow(threading.Event().wait)
+            Follower(spark, current, shown, every_s=every_s, work=collector.collect).follow(threading.Event().wait)
         else:
-            _once(partial(fold, spark, job), as_json=as_json)
+            _once(partial(collector.collect, spark, job), as_json=as_json)
         if compact:
             _compact(spark, target, as_json=as_json)
     finally:

@@ -4,7 +4,7 @@ A change row has the table's columns, and `_operation`, `upsert` or `delete`. Of
 latest `_event_time` wins; of the same time the one whose commit to the delta table landed last; where the delta table
 has lost that order, the one with the greatest `_idempotency_key`. So late changes are right, in whatever batch they
 come: the table keeps the time of what it has, and the deletes stay in the delta table, which is read for those that
-are newer than an upsert of the batch (`Changes.tombstones_s`). No other store of tombstones is needed.
+are newer than an upsert of the batch. No other store of tombstones is needed.
 
 A run is a mediator's (`wal_mediator`): the same progress in the same commit, judging, keys, logs, crashes and races.
 The MERGE writes deletion vectors. `merged_view` is the table as a fold of all that is new would leave it.
@@ -14,8 +14,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as f
@@ -43,33 +42,20 @@ from icetower.pipelines.wal_rows import (
 
 OPERATION, TIME = "_operation", "_event_time"
 UPSERT, DELETE = "upsert", "delete"
-TOMBSTONES_S = 7 * 86400
 _MODES = tuple(f"write.{kind}.mode" for kind in ("delete", "update", "merge"))
 _THERE = "__there"
 _ALL = 2**62
-
-
-@dataclass(frozen=True, slots=True)
-class Changes:
-    """One collection: `job` with the delta table as its log, and the keys of the rows as its `merge_keys`.
-
-    Attributes:
-        tombstones_s: how old, by event time, a delete may be and still win over an older upsert that comes later.
-    """
-
-    job: Job
-    tombstones_s: int = TOMBSTONES_S
+_EPOCH = dt.datetime.fromtimestamp(0, dt.UTC)
 
 
 def collect(
-    spark: SparkSession, changes: Changes, *, ambient: Ambient | None = None, after: Callable[[str], None] = nothing
+    spark: SparkSession, job: Job, *, ambient: Ambient | None = None, after: Callable[[str], None] = nothing
 ) -> Mediation:
-    """Fold the next batch of the delta table. Arguments, steps and exceptions are those of `mediate`."""
+    """Fold the next batch of the delta table, which is the `wal` of `job`; the keys of the rows are its `merge_keys`.
 
-    def run(*args: Any) -> Run:
-        return Fold(*args, tombstones_s=changes.tombstones_s)
-
-    return mediate(spark, changes.job, ambient=ambient, after=after, run=run)
+    Arguments, steps and exceptions are those of `mediate`.
+    """
+    return mediate(spark, job, ambient=ambient, after=after, run=Fold)
 
 
 def merged_view(
@@ -80,7 +66,6 @@ def merged_view(
     *,
     contracts: Mapping[str, Contract] | None = None,
     system: str | None = None,
-    tombstones_s: int = TOMBSTONES_S,
     ambient: Ambient | None = None,
 ) -> DataFrame:
     """The table as a fold of all that is new would leave it now; of the two tables as they are at this call.
@@ -100,7 +85,7 @@ def merged_view(
         snapshots_max=_ALL,
         rows_max=_ALL,
     )
-    run = Fold(spark, job, ambient or SystemAmbient(), nothing, tombstones_s=tombstones_s)
+    run = Fold(spark, job, ambient or SystemAmbient(), nothing)
     return run.view()
 
 
@@ -122,12 +107,6 @@ class Fold(Run):
     """The attempts of one collection."""
 
     change_columns = frozenset({OPERATION})
-
-    def __init__(
-        self, spark: SparkSession, job: Job, ambient: Ambient, after: Callable[[str], None], *, tombstones_s: int
-    ) -> None:
-        super().__init__(spark, job, ambient, after)
-        self.tombstones_s = tombstones_s
 
     # -- checks
 
@@ -213,13 +192,16 @@ class Fold(Run):
             same &= f.col(quoted(key)) == f.col(f"__key_{i}")
         return rows.join(latest, same, "left").drop(*(f"__key_{i}" for i, _ in enumerate(keys)))
 
-    def _deletes(self, batch: Batch, rows: DataFrame, rules: Rules) -> DataFrame:
-        """The valid deletes that the delta table still has, of rows that the batch upserts."""
-        since = dt.datetime.fromtimestamp(self.ambient.now_ms() / 1000 - self.tombstones_s, dt.UTC)
+    def _deletes(self, batch: Batch, rows: DataFrame, rules: Rules) -> DataFrame | None:
+        """The valid deletes that the delta table still has, of rows that the batch upserts, if they may be newer."""
+        wanted = rows.where((f.col(OPERATION) == UPSERT) & (f.col(OUTCOME) == APPLIED))
+        oldest_us = wanted.agg(f.unix_micros(f.min(TIME).cast("timestamp"))).collect()[0][0]
+        if oldest_us is None:
+            return None
+        since = _EPOCH + dt.timedelta(microseconds=oldest_us)
         reader = self.spark.read.format("iceberg").option("versionAsOf", batch.through).load(self.job.wal)
         kept = reader.where((f.col(OPERATION) == DELETE) & (f.col(TIME) >= f.lit(since)))
         kept = kept.select("*", f.col("_spec_id").alias(SPEC))
-        wanted = rows.where((f.col(OPERATION) == UPSERT) & (f.col(OUTCOME) == APPLIED))
         kept = kept.join(wanted.select(*self.job.merge_keys).distinct(), list(self.job.merge_keys), "left_semi")
         return judge(kept, self._of_deletes(rules)).where(f.col(RULE).isNull())
 

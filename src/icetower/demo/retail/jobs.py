@@ -22,7 +22,7 @@ from icetower.demo.retail import agents, inventory, pricing, promotions, recomme
 from icetower.demo.retail.notes import Death, Ends, hour_of, notes_in
 from icetower.demo.retail.shipped import contract_of
 from icetower.errors import IcetowerError
-from icetower.pipelines.collector import Changes, collect, merged_view
+from icetower.pipelines.collector import collect, merged_view
 from icetower.pipelines.export import Source, export
 from icetower.pipelines.maintenance import Job as Maintenance
 from icetower.pipelines.maintenance import Maintainer
@@ -102,10 +102,6 @@ def collection(snapshots_max: int) -> Job:
     contracts = {name: contract_of(name) for name in (promotions.NAME, tills.NAME)}
     deltas, table = f"tower.{promotions.DELTAS}", f"tower.{promotions.TABLE}"
     return Job(deltas, table, contracts, merge_keys=promotions.KEYS, snapshots_max=snapshots_max)
-
-
-def _fold(spark: Any, job: Job, **more: Any) -> Any:
-    return collect(spark, Changes(job), **more)
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +229,7 @@ def run_jobs(jobs: Jobs) -> None:
     work = _Work(jobs)
     works: dict[str, Callable[[Any], None]] = {
         MEDIATOR: lambda session: work.follow(session, MEDIATOR, mediation(jobs.snapshots_max), mediate),
-        COLLECTOR: lambda session: work.follow(session, COLLECTOR, collection(jobs.snapshots_max), _fold),
+        COLLECTOR: lambda session: work.follow(session, COLLECTOR, collection(jobs.snapshots_max), collect),
         MAINTENANCE: work.maintain,
         EXPORT: work.export,
         READER: work.read,
