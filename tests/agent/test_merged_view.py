@@ -49,10 +49,9 @@ class Place:
         catalog.create_namespace("shop")
         self.target = catalog.create_table("shop.stock", TARGET)
         self.deltas = catalog.create_table("shop.deltas", DELTAS)
-        self.log = catalog.create_table(
-            "shop.log",
-            pa.schema([("table_uuid", pa.string()), ("idempotency_key", pa.string()), ("attempt_id", pa.int64())]),
-        )
+        names = ("table_uuid", "idempotency_key", "source")
+        columns = [*((name, pa.string()) for name in names), ("attempt_id", pa.int64())]
+        self.log = catalog.create_table("shop.log", pa.schema(columns))
         self.sent: list[Change] = []
         self.folds = 0
 
@@ -127,10 +126,12 @@ def test_what_is_sent_again_is_known_by_the_log_of_keys(place: Place) -> None:
     place.send(Change(10, "a", tag="first"))
     assert place.view() == []
     assert place.view(dedup_log=None) == [(1, ["first"])]
-    commit = {"table_uuid": str(place.target.metadata.table_uuid), "idempotency_key": "c", "attempt_id": 1}
-    place.log.append(pa.Table.from_pylist([commit], place.log.schema().as_arrow()))
-    place.send(Change(12, "c", store=2, tag="its key is a commit's, too"))
-    assert place.view() == [(2, ["its key is a commit's, too"])]
+    uuid = str(place.target.metadata.table_uuid)
+    commit = {"table_uuid": uuid, "idempotency_key": "c", "attempt_id": 1}
+    direct = {"table_uuid": uuid, "idempotency_key": "d", "source": "rows"}
+    place.log.append(pa.Table.from_pylist([commit, direct], place.log.schema().as_arrow()))
+    place.send(Change(12, "c", store=2, tag="its key is a commit's, too"), Change(12, "d", store=3, tag="a row's"))
+    assert place.view() == [(2, ["its key is a commit's, too"]), (3, ["a row's"])]
 
 
 def test_changes_that_lack_something_are_left_out(place: Place) -> None:

@@ -147,8 +147,9 @@ def _known_keys(pa: Any, target: Any, stands: Any, dedup_log: Any) -> Any:
     if dedup_log is None:
         return known
     where = f"table_uuid = '{target.metadata.table_uuid}'"
-    if any(field.name == "attempt_id" for field in dedup_log.schema().fields):
-        where += " and attempt_id is null"  # others are keys of commits, not of rows
+    # Others are keys of commits, or of rows that agents wrote directly. Earlier versions logged neither.
+    there = {field.name for field in dedup_log.schema().fields}
+    where += "".join(f" and {name} is null" for name in ("attempt_id", "source") if name in there)
     logged = dedup_log.scan(row_filter=where, selected_fields=("idempotency_key",)).to_arrow()
     return pa.concat_tables([known, logged.rename_columns([KEY_COLUMN]).cast(known.schema)])
 
