@@ -89,8 +89,9 @@ def spark_session(
 ) -> SparkSession:
     """A session whose catalog `catalog_name` is the REST catalog at `catalog_uri`.
 
-    A running session is used as it is, and so is the Spark of `spark-submit`: its settings, those of
-    `spark-defaults.conf` among them, are only completed. Otherwise Spark is started here.
+    A running session is used as it is, unless it has another catalog of that name: then the session is a new one of
+    the same Spark. So is the Spark of `spark-submit`: its settings, those of `spark-defaults.conf` among them, are only
+    completed. Otherwise Spark is started here.
 
     Args:
         app_name: recorded in every snapshot (``app-name``).
@@ -128,8 +129,14 @@ def spark_session(
         )
     # A job's log names its session's settings, and redacts those that Spark was started with.
     hidden = {name: _HIDDEN for name, value in catalogs.items() if re.search(_SECRETS, f"{name}\n{value}")}
+    taken = _other_catalog(catalogs)
     with jvm.starting():
         session = SparkSession.builder.appName(app_name).config(map={**first, **hidden}).getOrCreate()
+    if taken:
+        # A session loads a catalog once: it would read and write in the one that it has under this name.
+        for name, value in taken.items():
+            session.conf.set(name, value)
+        session = session.newSession()
     for name, value in catalogs.items():
         session.conf.set(name, value)
     if placement.start is Start.EMBEDDED:
@@ -141,6 +148,15 @@ def spark_session(
         _off_pythons_path(session)
     _require_iceberg(session)
     return session
+
+
+def _other_catalog(wanted: Mapping[str, str]) -> dict[str, str]:
+    """The settings of the running session for another catalog of the same name; none if there is none."""
+    running = SparkSession.getActiveSession()
+    if running is None:
+        return {}
+    there = {name: str(running.conf.get(name)) for name in wanted if running.conf.get(name, None) is not None}
+    return there if any(value not in (wanted[name], _HIDDEN) for name, value in there.items()) else {}
 
 
 def _wanted_of(placement: Placement, asked: Mapping[str, str]) -> dict[str, str]:
