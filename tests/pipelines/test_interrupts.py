@@ -31,9 +31,22 @@ try:
 finally:
     raise RuntimeError("asked of a JVM whose answer is another's")
 """,
+    "while a thread of its own waits for the JVM": """
+ended = threading.Event()
+
+def ask():
+    ended.wait()
+    raise RuntimeError("the JVM is gone")
+
+asks = threading.Thread(target=ask)
+asks.start()
+before_leaving(ended.set)
+before_leaving(asks.join)
+wait()
+""",
 }
 JOB = """
-import signal, subprocess, sys
+import signal, subprocess, sys, threading
 from icetower.pipelines import jvm
 from icetower.pipelines.interrupts import before_leaving, ended_by_interrupts
 

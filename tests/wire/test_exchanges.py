@@ -119,6 +119,7 @@ def answered(**error: Any) -> JSON:
     [
         ({"message": "why not"}, True),
         ({"request_id": "fedcba9876543210"}, True),
+        ({"request_id": "1234567890123456"}, True),
         ({"at_ms": 1_790_000_000_001}, True),
         ({"message": None}, False),
         ({"rule": "R"}, False),

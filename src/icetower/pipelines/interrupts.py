@@ -62,9 +62,11 @@ def _leave(message: str) -> NoReturn:
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # once is enough
     shown = _SHOW_CURSOR if sys.stderr.isatty() else ""  # a progress bar may have hidden it
+    # A thread that waits for the JVM, or a finalizer that calls it, would print a traceback once it is gone.
     with suppress(OSError):
-        os.write(2, f"{shown}icetower: {message}\n".encode())
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115 until the process ends
     for end in _before_exit:
         end()
-    # Any thread that waits for the JVM would only report that it is gone.
+    with suppress(OSError):
+        os.write(2, f"{shown}icetower: {message}\n".encode())
     os._exit(STATUS)
