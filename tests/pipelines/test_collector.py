@@ -298,3 +298,34 @@ def test_the_view_before_a_fold_is_the_table_after_it(place: Place, seed: int) -
             assert place.view() == expected
         place.run()
         assert place.rows() == place.view() == place.pyiceberg_view() == expected
+
+
+def test_changes_that_a_rollback_took_back_are_in_the_view(place: Place) -> None:
+    place.send(Change(1, "a", amount=1))
+    place.run()
+    before = load_metadata(place.spark, place.target)["current-snapshot-id"]
+    place.send(Change(2, "b", id=2, amount=2), Change(3, "c", amount=3))
+    place.run()
+    name = place.target.partition(".")[2]
+    place.spark.sql(f"CALL tower.system.rollback_to_snapshot('{name}', {before})")
+    assert place.view() == place.pyiceberg_view() == oracle(place.sent)
+    place.run()
+    assert place.rows() == oracle(place.sent)
+
+
+def test_a_change_with_a_blank_key_is_in_no_view(place: Place) -> None:
+    place.send(Change(1, "a", amount=1))
+    place.run()
+    place.send(Change(5, " ", amount=9), Change(60, "", id=2, operation="delete"), Change(7, "b", id=2, amount=2))
+    assert place.pyiceberg_view() == place.view() == [(1, 1, 1), (1, 2, 2)]
+    place.run()
+    assert place.rows() == [(1, 1, 1), (1, 2, 2)]
+
+
+def test_events_of_years_that_python_does_not_know_are_folded(place: Place) -> None:
+    place.spark.sql(
+        f"INSERT INTO {place.deltas} VALUES (1, 1, 1, timestamp'-0044-03-15 00:00:00', 'a', 'upsert', 'web'), "
+        "(1, 2, 2, timestamp'+20000-03-15 00:00:00', 'b', 'upsert', 'web')"
+    )
+    assert place.run().applied == 2
+    assert place.rows() == [(1, 1, 1), (1, 2, 2)]

@@ -278,3 +278,18 @@ def test_staging_forwards_what_is_new_and_discards_the_rest(
     assert place.keys(place.target) == ["a", "b", "c", "d"]
     assert place.keys(place.staging) == ["a", "b", "c", "d"]
     assert {row.file_format for row in spark.table(f"{place.staging}.delete_files").collect()} == {"PUFFIN"}
+
+
+def test_rows_that_were_deleted_before_the_upgrade_to_version_3_stay_deleted(
+    spark: SparkSession, fresh: Callable[[], str]
+) -> None:
+    """A position delete file of version 2 may be about several data files: a vector of one does not replace it."""
+    place = Place(spark, fresh(), 2, f"{MERGE_ON_READ}, 'write.delete.granularity' = 'partition'")
+    place.land((1, "a", 1), (3, "b", 1))
+    place.land((1, "a", 1), (5, "c", 1), (7, "d", 1))
+    place.land((9, "e", 1), (11, "f", 1))
+    place.sql("DELETE FROM {t} WHERE id IN (7, 11)")
+    assert spark.table(f"{place.table}.delete_files").count() == 1
+    place.sql("ALTER TABLE {t} SET TBLPROPERTIES ('format-version' = '3')")
+    assert place.run().removed == 1
+    assert place.rows() == sorted([(1, "a", 1), (3, "b", 1), (5, "c", 1), (9, "e", 1)], key=str)

@@ -18,7 +18,7 @@ from icetower.errors import BadRequest
 from icetower.iceberg.partitions import spec_of
 from icetower.pipelines.tables import iceberg_table, identifier, load_metadata, require_serializable
 from icetower.pipelines.wal_mediator import Job, Mediation, Window, mediate
-from tests.pipelines.wal_world import CONTRACTS, Crash, World, crash_at, once
+from tests.pipelines.wal_world import CONTRACTS, Crash, World, contract, crash_at, once
 
 pytestmark = pytest.mark.spark
 
@@ -313,3 +313,20 @@ def test_a_contract_under_which_two_mediators_could_double_rows_is_refused(words
         require_serializable({"properties": {}}, "tower.shop.sales", own)
     assert refused.value.rule == "wal.isolation"
     require_serializable({"properties": {}}, "tower.other.sales", own)
+
+
+def test_what_was_rejected_can_be_sent_again_whatever_another_mediator_let_by(world: World) -> None:
+    """The other one read newer contracts, planned the same batch, and died."""
+    world.append((1, 1, "k1", "web"), (2, 3, "k2", "web"))
+    newer = {**CONTRACTS, "web": contract("web", "2017-01-01", "2017-01-02", "2017-01-03")}
+
+    def other() -> None:
+        with pytest.raises(Crash):
+            world.run(crash_at("rejections"), contracts=newer)
+
+    assert world.run(once("rejections", other)).rejected == 1
+    assert [row.idempotency_key for row in world.log("wal_rejections")] == ["k2"]
+    assert [row.idempotency_key for row in world.log("agent_dedup_log")] == ["k1"]
+    world.append((2, 3, "k2", "web"))
+    assert world.run(contracts=newer).applied == 1
+    assert world.ids() == [1, 2]

@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import Any
 
 from icetower.errors import BadRequest
-from icetower.protocol.marks import MEDIATOR
+from icetower.protocol.marks import MEDIATOR, SOURCE_SNAPSHOT
 
 OPERATION, TIME, KEY_COLUMN = "_operation", "_event_time", "_idempotency_key"
 UPSERT, DELETE = "upsert", "delete"
@@ -50,13 +50,16 @@ def merged_view(
     # Joins cannot carry nested columns, so what decides is apart from the rows, and names them by their places.
     order = pa.array(range(changes.num_rows), pa.int64())
     deciding = changes.select([*keys, TIME, KEY_COLUMN, OPERATION]).append_column(_ORDER, order)
-    deciding = _once_each(pc, deciding.filter(_valid(pc, deciding, keys)), _known_keys(pa, target, stands, dedup_log))
+    deciding = _once_each(
+        pc, deciding.filter(_valid(pc, deciding, keys)), _known_keys(pa, pc, target, stands, dedup_log)
+    )
     newest = _newest(pa, pc, deciding, keys)
     if not newest.num_rows:
         return stands
     since = pc.min(newest[TIME]).as_py().isoformat()  # a delete that is older than all of them hides none
     newer = f"{OPERATION} = '{DELETE}' and {TIME} >= '{since}'"
-    deletes = deltas.scan(row_filter=newer, selected_fields=(*keys, TIME)).to_arrow()
+    deletes = deltas.scan(row_filter=newer, selected_fields=(*keys, TIME, KEY_COLUMN, OPERATION)).to_arrow()
+    deletes = deletes.filter(_valid(pc, deletes, keys))
     newest = newest.join(_latest(_typed_like(pa, deletes, stands), keys, _DELETED), list(keys), join_type="left outer")
     newest = newest.join(_latest(stands, keys, _STOOD), list(keys), join_type="left outer")
     upsert = pc.equal(newest[OPERATION], UPSERT)
@@ -138,10 +141,11 @@ def _valid(pc: Any, changes: Any, keys: Sequence[str]) -> Any:
     valid = pc.fill_null(pc.or_(pc.equal(changes[OPERATION], UPSERT), pc.equal(changes[OPERATION], DELETE)), False)
     for name in (*keys, TIME, KEY_COLUMN):
         valid = pc.and_(valid, pc.is_valid(changes[name]))
-    return valid
+    named = pc.not_equal(pc.utf8_trim(changes[KEY_COLUMN], " "), "")
+    return pc.and_(valid, pc.fill_null(named, False))
 
 
-def _known_keys(pa: Any, target: Any, stands: Any, dedup_log: Any) -> Any:
+def _known_keys(pa: Any, pc: Any, target: Any, stands: Any, dedup_log: Any) -> Any:
     """The keys of changes that were folded in."""
     known = stands.select([KEY_COLUMN])
     if dedup_log is None:
@@ -150,8 +154,24 @@ def _known_keys(pa: Any, target: Any, stands: Any, dedup_log: Any) -> Any:
     # Others are keys of commits, or of rows that agents wrote directly. Earlier versions logged neither.
     there = {field.name for field in dedup_log.schema().fields}
     where += "".join(f" and {name} is null" for name in ("attempt_id", "source") if name in there)
-    logged = dedup_log.scan(row_filter=where, selected_fields=("idempotency_key",)).to_arrow()
+    placed = ("snapshot_id",) if "snapshot_id" in there else ()
+    logged = dedup_log.scan(row_filter=where, selected_fields=("idempotency_key", *placed)).to_arrow()
+    if placed:
+        gone = pc.is_in(logged["snapshot_id"], pa.array(_rolled_back(target), pa.int64()))
+        logged = logged.filter(pc.invert(gone)).select(["idempotency_key"])
     return pa.concat_tables([known, logged.rename_columns([KEY_COLUMN]).cast(known.schema)])
+
+
+def _rolled_back(target: Any) -> list[int]:
+    """The snapshots that the metadata has and the table's history has not, directly or by a cherry-pick."""
+    line = [*_line(target)]
+    picked = {_properties(snapshot).get(SOURCE_SNAPSHOT) for snapshot in line}
+    there = {snapshot.snapshot_id for snapshot in line}
+    return [
+        snapshot.snapshot_id
+        for snapshot in target.metadata.snapshots
+        if snapshot.snapshot_id not in there and str(snapshot.snapshot_id) not in picked
+    ]
 
 
 def _once_each(pc: Any, changes: Any, known: Any) -> Any:

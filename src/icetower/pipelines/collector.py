@@ -12,7 +12,6 @@ The MERGE writes deletion vectors. `merged_view` is the table as a fold of all t
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
@@ -25,6 +24,7 @@ from icetower.contracts.model import Contract, Operation
 from icetower.errors import BadRequest
 from icetower.iceberg.metadata import current_snapshot_id
 from icetower.pipelines.tables import identifier, literal, load_metadata, merge, quoted, translating_errors
+from icetower.pipelines.wal_applied import AppliedKeys
 from icetower.pipelines.wal_mediator import Job, Mediation, Run, mediate, nothing
 from icetower.pipelines.wal_plan import Batch, Metadata
 from icetower.pipelines.wal_reading import FILE, POSITION, ROW, SEQUENCE, SPEC, columns_as_of, read_batch
@@ -45,7 +45,6 @@ UPSERT, DELETE = "upsert", "delete"
 _MODES = tuple(f"write.{kind}.mode" for kind in ("delete", "update", "merge"))
 _THERE = "__there"
 _ALL = 2**62
-_EPOCH = dt.datetime.fromtimestamp(0, dt.UTC)
 
 
 def collect(
@@ -198,9 +197,8 @@ class Fold(Run):
         oldest_us = wanted.agg(f.unix_micros(f.min(TIME).cast("timestamp"))).collect()[0][0]
         if oldest_us is None:
             return None
-        since = _EPOCH + dt.timedelta(microseconds=oldest_us)
         reader = self.spark.read.format("iceberg").option("versionAsOf", batch.through).load(self.job.wal)
-        kept = reader.where((f.col(OPERATION) == DELETE) & (f.col(TIME) >= f.lit(since)))
+        kept = reader.where((f.col(OPERATION) == DELETE) & (f.col(TIME) >= f.timestamp_micros(f.lit(oldest_us))))
         kept = kept.select("*", f.col("_spec_id").alias(SPEC))
         kept = kept.join(wanted.select(*self.job.merge_keys).distinct(), list(self.job.merge_keys), "left_semi")
         return judge(kept, self._of_deletes(rules)).where(f.col(RULE).isNull())
@@ -256,8 +254,9 @@ class Fold(Run):
             return stands
         judged = self._judged(read_batch(self.spark, job.wal, wal, batch), rules)
         known = [stands.select(KEY_COLUMN)]
-        if self.spark.catalog.tableExists(quoted(self.logs.keys)):
-            known.append(self.logs.logged_keys(target["table-uuid"], {}, None))
+        if all(self.spark.catalog.tableExists(quoted(name)) for name in (self.logs.keys, self.logs.mediations)):
+            mediations = self.logs.mediations_of(target["table-uuid"], wal["table-uuid"])
+            known.append(AppliedKeys(self.logs, target, job.table_name, mediations).keys(stands, None)[0])
         rows = self._outcomes(batch, judged, known, target, rules).where(f.col(OUTCOME) == APPLIED)
         untouched = stands.join(rows.select(*job.merge_keys), list(job.merge_keys), "left_anti").select(*columns)
         return untouched.unionByName(rows.where(f.col(OPERATION) == UPSERT).select(*columns))

@@ -213,7 +213,8 @@ class Files:
             there = [each for each in file.java.deletes() if each.content().toString() == "POSITION_DELETES"]
             before = {position for each in there for position in self._positions(each, file.path)}
             vectors.append(Vector.of(sorted(before | set(positions))))
-            old.append(there)
+            # One of format version 2 may be about other data files, too, whose rows it goes on deleting.
+            old.append([each for each in there if data_file_of(self.spark, each) is not None])
         data, blobs = puffin.write(
             [as_blob(vector, path) for vector, path in zip(vectors, rows, strict=True)], created_by=CREATED_BY
         )

@@ -167,8 +167,8 @@ class Logs:
             lambda: rows.writeTo(quoted(self.rejections)).overwrite(f.col("batch") == batch.id),
         )
 
-    def has_rejections(self, batch: Batch) -> bool:
-        return not self.spark.table(self.rejections).where(f.col("batch") == batch.id).isEmpty()
+    def rejections_of(self, batch: Batch) -> int:
+        return self.spark.table(self.rejections).where(f.col("batch") == batch.id).count()
 
     # -- keys and batches: after the commit
 
@@ -257,12 +257,16 @@ class Logs:
 
         Args:
             target: the table's name.
-            rows: of the log, rejected ones included.
+            rows: of the log, rejected ones included. Without outcomes, the log of rejections tells which they are.
             logged: keys that need not be logged again: they came with earlier batches of the same line.
         """
-        rejected = self.spark.table(self.rejections).where(f.col("batch") == done.batch)
-        rejected = rejected.select(f.col("wal_file").alias(FILE), f.col("wal_position").alias(POSITION))
-        sound = rows.join(rejected, [FILE, POSITION], "left_anti").join(logged, KEY_COLUMN, "left_anti")
+        if OUTCOME in rows.columns:
+            sound = rows.where(f.col(OUTCOME) != REJECTED)
+        else:
+            rejected = self.spark.table(self.rejections).where(f.col("batch") == done.batch)
+            rejected = rejected.select(f.col("wal_file").alias(FILE), f.col("wal_position").alias(POSITION))
+            sound = rows.join(rejected, [FILE, POSITION], "left_anti")
+        sound = sound.join(logged, KEY_COLUMN, "left_anti")
         first = Window.partitionBy(KEY_COLUMN).orderBy(*(f.col(name) for name in ORDER))
         keys = (
             sound.withColumn("__nth", f.row_number().over(first))

@@ -242,7 +242,7 @@ class Run:
             raise _order_is_lost(job, found[UNORDERED], order_by)
         counts = Counts(sum(found.values()), **found)
         self.after("planned")
-        if counts.rejected or self.logs.has_rejections(batch):
+        if counts.rejected or self.logs.rejections_of(batch):
             self.logs.write_rejections(batch, job.table_name, rows, _columns(rows), self.ambient.now_ms())
         self.after("rejections")
         columns = self._columns()
@@ -251,6 +251,9 @@ class Run:
         sound = rows.where(f.col(OUTCOME) == APPLIED).select(*(f.col(quoted(name)) for name in columns))
         done = self._commit(batch, batch.properties(counts, decided), target, sound if counts.applied else None)
         self.after("committed")
+        if self.logs.rejections_of(batch) != counts.rejected:
+            # Another mediator, which read other contracts, has planned the same batch meanwhile.
+            self.logs.write_rejections(batch, job.table_name, rows, _columns(rows), self.ambient.now_ms())
         self._close(done, rows, wal, applied)
         return Mediation(
             "applied",

@@ -167,8 +167,10 @@ def _beginning(slot: Slot, kind: DataType) -> Column:
 def _with_row_keys(frame: DataFrame, key: str) -> DataFrame:
     """A key of each row, the same whenever these rows are sent under this key: equal rows are numbered."""
     columns = [f.col(quoted(name)) for name in frame.columns]
-    number = f.row_number().over(Window.partitionBy(*columns).orderBy(f.lit(0)))
-    content = f.concat_ws("\n", f.lit(key), f.to_json(f.struct(*columns)), number.cast("string"))
+    # As text, times are in milliseconds: rows that differ by less are numbered, too, in the order of their columns.
+    text = f.to_json(f.struct(*columns), {"timeZone": "UTC"})
+    number = f.row_number().over(Window.partitionBy(text).orderBy(*columns))
+    content = f.concat_ws("\n", f.lit(key), text, number.cast("string"))
     return frame.withColumn(KEY, f.sha2(content, 256))
 
 
@@ -208,9 +210,10 @@ def _merge(
         if delete
         else f"WHEN MATCHED THEN UPDATE SET {sets} WHEN NOT MATCHED THEN INSERT ({columns}) VALUES ({values})"  # noqa: S608 - names are quoted
     )
-    rows.localCheckpoint().createOrReplaceTempView(_VIEW)
-    try:
-        with declaring(spark, properties):
+    computed = rows.localCheckpoint()
+    with declaring(spark, properties):  # in the block, so that another thread's rows cannot take the place of these
+        computed.createOrReplaceTempView(_VIEW)
+        try:
             spark.sql(f"MERGE INTO {quoted(there)} t USING {_VIEW} s ON {condition} {clauses}")
-    finally:
-        spark.catalog.dropTempView(_VIEW)
+        finally:
+            spark.catalog.dropTempView(_VIEW)
