@@ -39,8 +39,8 @@ postgres: $(READY) ## PostgreSQL for the tests: found, or installed on Debian as
 	@$(BIN)/python tools/postgres.py --install
 
 demo: jars ## the main job on real retail data, without and with a tower, then the pipeline on Spark: every cent reconciled
-	@$(BIN)/icetower demo --days 7
-	@$(BIN)/icetower pipeline run --days 1 --kills 2
+	@$(BIN)/icetower demo --days 2
+	@$(BIN)/icetower pipeline run --days 1 --hours 4 --kills 2
 
 check: $(READY) ## formatting, lint, types, and which room may import which
 	$(BIN)/ruff format --check .

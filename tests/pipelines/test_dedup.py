@@ -123,6 +123,15 @@ def test_rows_that_were_given_one_key_by_an_update_are_no_copies_of_each_other(p
     assert len(place.rows()) < 4
 
 
+def test_a_row_that_an_update_gave_the_key_of_another_is_no_copy_of_it(place: Place) -> None:
+    place.land((1, "a", 1))
+    place.run()
+    place.land((3, "b", 5))
+    place.sql("UPDATE {t} SET _idempotency_key = 'a' WHERE id = 3")
+    place.run()
+    assert place.rows() == [(1, "a", 1), (3, "a", 5)]
+
+
 @pytest.mark.parametrize(
     "step",
     ["written", *(pytest.param(step, marks=pytest.mark.sharp) for step in ("read", "keys", "committed"))],

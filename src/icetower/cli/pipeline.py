@@ -37,6 +37,7 @@ def tables() -> None:
 @spark_errors("interrupted; nothing of the run is kept, but for what --keep names")
 def run(
     days: Annotated[int, typer.Option(min=1, max=365, help="Days of 2017 to replay.")] = 14,
+    hours: Annotated[int | None, typer.Option(min=1, help="Only the first hours of these days.")] = None,
     hours_per_s: Annotated[
         float | None,
         typer.Option(min=0.01, help="Hours of the source that arrive in a second; by default all at once."),
@@ -84,7 +85,9 @@ def run(
                     tasks[name] = bars.add_task(name, total=hours)
                 bars.update(tasks[name], completed=count)
 
-        findings = run_pipeline(folder.resolve(), Plan(days, hours_per_s, kills, seed), progress, bars.console.print)
+        findings = run_pipeline(
+            folder.resolve(), Plan(days, hours, hours_per_s, kills, seed), progress, bars.console.print
+        )
     if as_json:
         say(to_json(findings))
     else:

@@ -172,6 +172,8 @@ class Tracing:
         if carried is None:
             return UNKNOWN, wrote.sequence
         if not carried:
+            if row.row_id is None and self._touched.get(wrote.snapshot, frozenset()) != frozenset():
+                return UNKNOWN, wrote.sequence  # a row without an id may be an older one that an UPDATE gave this key
             return frozenset({(wrote.sequence, 0)}), wrote.sequence
         by = max(copy.by for copy in carried)
         if any(copy.origins == UNKNOWN for copy in carried):

@@ -38,7 +38,7 @@ def run_pipeline(folder: Path, plan: Plan, progress: Progress, step: Callable[[s
     clock = SystemAmbient()
     began_s = clock.monotonic_s()
     step("reading the source")
-    hours = by_hour(data.load_source(plan.days))
+    hours = by_hour(data.load_source(plan.days))[: plan.hours]
     source = Hours(folder / "hours")
     with ExitStack() as stack:
         step("starting the tower and Spark")

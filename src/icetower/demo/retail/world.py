@@ -35,12 +35,15 @@ class Plan:
     """What a run is to do.
 
     Attributes:
+        days: of the source.
+        hours: only the first ones of these days in which anything was sold; None: all.
         hours_per_s: how many hours of the source are published in a second; None: all at once.
         kills: how often a process is killed, the agents' and the jobs' in turn, each time at another stage of another
             agent or job.
     """
 
     days: int
+    hours: int | None
     hours_per_s: float | None
     kills: int
     seed: int
