@@ -43,7 +43,19 @@ def tower(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TowerProcess]:
 
 @pytest.fixture(scope="module")
 def run(tower: TowerProcess, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    folder = tmp_path_factory.mktemp("elsewhere")
+    return typed_at(tower, tmp_path_factory.mktemp("elsewhere"))
+
+
+@pytest.fixture
+def untouched(tmp_path: Path) -> Iterator[TowerProcess]:
+    """A tower without the tables and contracts of other tests."""
+    process = TowerProcess(tmp_path / "data")
+    yield process
+    process.stop()
+
+
+def typed_at(tower: TowerProcess, folder: Path) -> Run:
+    """Types commands in a folder, for a tower."""
 
     def type_it(*words: str, token: str | None = tower.secret) -> subprocess.CompletedProcess[str]:
         environment = {**os.environ, "ICETOWER_URI": tower.uri, "COLUMNS": "200"}
@@ -230,12 +242,13 @@ def test_changes_are_collected_as_the_page_says(
 @pytest.mark.spark
 @pytest.mark.sharp
 def test_rows_are_deduplicated_as_the_page_says(
-    run: Run, tower: TowerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    untouched: TowerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The example of docs/dedup.md, block by block, at a tower. The job runs under its contract."""
     from icetower.pipelines.session import spark_session
 
     monkeypatch.chdir(tmp_path)
+    tower, run = untouched, typed_at(untouched, tmp_path)
     secrets: dict[str, str] = {}
     said: list[dict[str, Any]] = []
     ours = (each for each in blocks_of("docs/dedup.md") if each.kind != "in" or "test_cli.py" in each.more)

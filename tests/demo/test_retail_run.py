@@ -44,7 +44,7 @@ def test_two_of_each_at_once_are_safe(tmp_path: Path) -> None:
         try:
             create_tables(spark)
             secrets = {**register(tower), jobs.EXPORT: serving.token}
-            plan = Plan(days=1, hours_per_s=None, kills=0, seed=1)
+            plan = Plan(days=1, hours=None, hours_per_s=None, kills=0, seed=1)
             worlds = [World(tmp_path / name, serving, secrets, plan, source) for name in ("one", "two")]
             for world in worlds:
                 world.folder.mkdir()
