@@ -198,7 +198,7 @@ def test_killed_with_9_as_soon_as_it_has_committed_the_next_run_records_it_once(
             subprocess.Popen(command("maintain", *options), stdout=errors, stderr=errors, env=environment, cwd=tmp_path)
             for _ in range(2)
         ]
-        while not any("maintenance.task" in str(each.summary) for each in table.refresh().metadata.snapshots):
+        while not any("maintenance.task" in repr(each.summary) for each in table.refresh().metadata.snapshots):
             assert any(each.poll() is None for each in two), (tmp_path / "stderr").read_text()
         for each in two:
             each.kill()
