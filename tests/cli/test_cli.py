@@ -46,14 +46,6 @@ def run(tower: TowerProcess, tmp_path_factory: pytest.TempPathFactory) -> Run:
     return typed_at(tower, tmp_path_factory.mktemp("elsewhere"))
 
 
-@pytest.fixture
-def untouched(tmp_path: Path) -> Iterator[TowerProcess]:
-    """A tower without the tables and contracts of other tests."""
-    process = TowerProcess(tmp_path / "data")
-    yield process
-    process.stop()
-
-
 def typed_at(tower: TowerProcess, folder: Path) -> Run:
     """Types commands in a folder, for a tower."""
 

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -51,14 +50,8 @@ def with_the_person(folder: Path) -> list[str]:
     )
 
 
-@pytest.fixture
-def tower(tmp_path: Path) -> Iterator[TowerProcess]:
-    process = TowerProcess(tmp_path / "data")
-    yield process
-    process.stop()
-
-
-def test_nothing_of_a_person_is_left_after_the_steps_of_the_page(tower: TowerProcess, tmp_path: Path) -> None:
+def test_nothing_of_a_person_is_left_after_the_steps_of_the_page(untouched: TowerProcess, tmp_path: Path) -> None:
+    tower = untouched
     (tmp_path / "contracts").mkdir()
     (tmp_path / "contracts" / "till.yaml").write_text(TILL)
 
