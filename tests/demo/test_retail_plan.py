@@ -63,7 +63,7 @@ ALL = {(name, stage) for name in agents.NAMES for stage in STAGES} | {
 
 @pytest.mark.parametrize("kills", [0, 1, 4, 12, 40])
 def test_deaths_are_of_every_agent_and_job_at_every_stage_in_turn(kills: int) -> None:
-    deaths = deaths_of(Plan(days=1, hours_per_s=None, kills=kills, seed=1), 13)
+    deaths = deaths_of(Plan(days=1, hours=None, hours_per_s=None, kills=kills, seed=1), 13)
     assert len(deaths) == kills
     assert all(1 <= death.hour <= 13 for death in deaths)
     places = [(death.name, death.stage) for death in deaths]
