@@ -62,6 +62,9 @@ _CALLER = "icetower.caller"
 _ENDED = "(ended)"
 """All who bring a credential that has ended share the places of one principal; no principal has this name."""
 
+_PROVEN_S = 1.0
+"""A caller is known for so long; who is held for longer, or takes longer to send a body, is asked for again."""
+
 _REPLAYED = "icetower.replayed"
 """In the scope of a request that got the answer of an earlier one."""
 
@@ -243,6 +246,7 @@ class _Endpoint:
         principal: Principal | None = None
         started_s = front.ambient.monotonic_s()
         try:
+            number = front.registry.number  # before it is asked: what changes meanwhile counts as later
             principal = await _authenticate(front, request, may_be_revoked=self.commits)
             if principal.ended:
                 ended, principal = principal, None
@@ -254,6 +258,13 @@ class _Endpoint:
             async with intake.places.place(name, at_once), intake.bodies.room(name) as room:
                 read = partial(read_body, room=room)
                 body = await self.body.read(read, request, principal, front.settings.body_max_bytes)
+                if front.registry.number != number or front.ambient.monotonic_s() - started_s > _PROVEN_S:
+                    # A body may take an hour to come: revocations and the ends of tokens hold for it, too.
+                    principal = None
+                    found = await _authenticate(front, request, may_be_revoked=self.commits)
+                    if found.ended:
+                        await self._refuse_landed(self.handler(Call(request, found, body, front.shadow)))
+                    principal = found
                 call = Call(request, principal, body, front.shadow)
                 if self.mutates and (key := idempotency_key(request)) is not None:
                     response = await once(front, call, key, self.handler, again=self.again)
@@ -279,15 +290,23 @@ class _Endpoint:
             return error_response(failure)
 
     async def _refuse_ended(self, request: Request, principal: Principal) -> NoReturn:
-        """A commit by a credential that has ended: 504 where it has landed, or it can't be told, and else 401."""
+        """A commit by a credential that had ended before it came. Raises as `_refuse_landed`."""
         intake = self.front.intake
         request.scope[_CALLER] = _ENDED
-        try:
+
+        async def answer() -> None:
             at_once = self.front.settings.requests_at_once
             async with intake.places.place(_ENDED, at_once), intake.bodies.room(_ENDED) as room:
                 read = partial(read_body, room=room)
                 body = await self.body.read(read, request, principal, self.front.settings.body_max_bytes)
                 await self.handler(Call(request, principal, body, self.front.shadow))
+
+        await self._refuse_landed(answer())
+
+    async def _refuse_landed(self, answer: Awaitable[object]) -> NoReturn:
+        """A commit by a credential that has ended: 504 where it has landed, or it can't be told, and else 401."""
+        try:
+            await answer
         except (NotAuthenticated, BadRequest, BodyTooLarge):  # what cannot be a commit has not landed
             pass
         except CommitStateUnknown:

@@ -84,7 +84,7 @@ class Registry:
     """Open it once; its tables are made or brought up to date then.
 
     Attributes:
-        number: the highest number of changes that was read; -1: none yet. Each request has it read anew.
+        number: the highest number of changes that was read, or made here; -1: none yet. Each request has it read anew.
     """
 
     def __init__(self, database: Database, ambient: Ambient, lifetimes: tokens.Lifetimes | None = None) -> None:
@@ -100,14 +100,16 @@ class Registry:
     async def _write(self, work: Callable[[Connection], T], *, only_adds: bool = False) -> T:
         """One transaction, counted as a change unless all that was known before still holds after it."""
 
-        def locked(connection: Connection) -> T:
+        def locked(connection: Connection) -> tuple[T, int]:
             take_write_lock(connection)
             result = work(connection)
             if not only_adds:
                 count_change(connection)
-            return result
+            return result, number_of_changes(connection)
 
-        return await self._ask(locked, write=True)
+        result, number = await self._ask(locked, write=True)
+        self.number = max(self.number, number)
+        return result
 
     async def _ask(self, work: Callable[[Connection], T], *, write: bool = False) -> T:
         """One transaction. Raises `Unavailable` where the database cannot be asked: nobody is let in by guessing."""
