@@ -15,19 +15,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
-from pyspark.sql.types import StringType
 
 from icetower.ambient import Ambient, SystemAmbient
-from icetower.errors import BadRequest, CommitConflict, CommitStateUnknown
+from icetower.errors import BadRequest, CommitConflict, CommitStateUnknown, UpstreamFailed
 from icetower.iceberg.metadata import current_snapshot_id
 from icetower.pipelines.dedup_files import Files
 from icetower.pipelines.dedup_rules import THROUGH_SEQUENCE, Part, Verdict, decide, line_of, next_part
 from icetower.pipelines.dedup_tracing import LANDED_IN, LANDED_ROWS, Tracing
-from icetower.pipelines.tables import iceberg_table, identifier, metadata_of, private_session
+from icetower.pipelines.own_tables import fields_of, renamed
+from icetower.pipelines.tables import iceberg_table, identifier, metadata_of, private_session, translating_errors
 from icetower.pipelines.wal_logs import ROWS, SNAPSHOT, Logs
 from icetower.pipelines.wal_plan import Counts, Metadata, history
 from icetower.pipelines.wal_rows import KEY_COLUMN
@@ -116,7 +117,8 @@ def validate(
         after: called after ``read``, ``keys``, ``written`` (the files of deletes) and ``committed``; for tests.
 
     Raises:
-        BadRequest: the table has no column of keys, or a format without row-level deletes.
+        BadRequest: the table has no column of keys, or a format without row-level deletes; or it or the log of keys
+            was changed so that the job cannot go on.
         CommitConflict: others changed the same files each time; run again.
         CommitStateUnknown, UpstreamFailed: Spark or the catalog failed; run again.
     """
@@ -124,10 +126,13 @@ def validate(
     run.logs.create(keys_alone=True)
     for attempt in range(1, TRIES + 1):
         try:
-            return run.once(attempt)
+            return translating_errors(f"validating {target.table}", partial(run.once, attempt))
         except CommitConflict:
             if attempt == TRIES:
                 raise
+        except UpstreamFailed:
+            run.logs.create(keys_alone=True)  # says so if somebody has changed the log meanwhile
+            raise
     raise AssertionError("unreachable")
 
 
@@ -141,7 +146,7 @@ class _Run:
         target = self.target
         files = Files(self.spark, target.table, self.ambient)
         table = metadata_of(self.spark, files.table)
-        _require(table, target.table, self.spark)
+        require_keys(table, target.table)
         now_ms = self.ambient.now_ms()
         since_ms = now_ms - target.window_s * 1000
         part = next_part(
@@ -276,16 +281,21 @@ class _Run:
         return count
 
 
-def _require(table: Metadata, name: str, spark: SparkSession) -> None:
+def require_keys(table: Metadata, name: str) -> None:
+    """Raises `BadRequest` if rows of the table have no keys, or cannot be deleted one by one."""
     if table["format-version"] < 2:
         raise BadRequest(
             f"{name} has format version 1, which has no row-level deletes: set its property 'format-version' to 2",
             rule="dedup.table",
         )
-    kinds = {one.name: one.dataType for one in spark.table(name).schema.fields}
-    if not isinstance(kinds.get(KEY_COLUMN), StringType):
-        raise BadRequest(
-            f"{name} has no column {KEY_COLUMN} of type STRING; "
-            f"ALTER TABLE {identifier(name)} ADD COLUMN {KEY_COLUMN} STRING",
-            rule="dedup.table",
-        )
+    fields = fields_of(table)
+    if KEY_COLUMN in fields and fields[KEY_COLUMN]["type"] == "string":
+        return
+    now = renamed(table, KEY_COLUMN)
+    remedy = f"ADD COLUMN {KEY_COLUMN} STRING" if now is None else f"RENAME COLUMN {now} TO {KEY_COLUMN}"
+    if KEY_COLUMN in fields:
+        remedy = f"RENAME COLUMN {KEY_COLUMN} TO another name, and ADD COLUMN {KEY_COLUMN} STRING"
+    raise BadRequest(
+        f"{name} has no column {KEY_COLUMN} of type STRING; ALTER TABLE {identifier(name)} {remedy}",
+        rule="dedup.table",
+    )

@@ -7,7 +7,7 @@ handed to the scan that Iceberg's compactions use. And Spark's DELETE validates 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from icetower.ambient import Ambient
+from icetower.errors import BadRequest, CommitConflict
 from icetower.iceberg import puffin
 from icetower.iceberg.vectors import Vector, as_blob, decode
 from icetower.pipelines.tables import (
@@ -42,6 +43,11 @@ class LiveFile:
     path: str
     sequence: int
     java: Any
+
+
+def _kind_of(table: Any) -> tuple[str, int, int]:
+    current = table.operations().current()
+    return current.uuid(), current.formatVersion(), current.currentSchemaId()
 
 
 class Files:
@@ -91,9 +97,13 @@ class Files:
 
         def read() -> list[LiveFile]:
             scan = self.table.newScan().useSnapshot(snapshot_id)
-            if 0 < len(keys) <= LISTED_MAX:
+            # Iceberg reads the head with the table's own schema, and older snapshots with theirs.
+            name = (
+                KEY_COLUMN if snapshot_id == self.table.currentSnapshot().snapshotId() else self._keys_at(snapshot_id)
+            )
+            if name is not None and 0 < len(keys) <= LISTED_MAX:
                 listed = getattr(self.iceberg.expressions.Expressions, "in")
-                scan = scan.filter(listed(KEY_COLUMN, java_list(self.spark, keys)))
+                scan = scan.filter(listed(name, java_list(self.spark, keys)))
             tasks, found = scan.planFiles(), list[LiveFile]()
             try:
                 for task in elements(tasks):
@@ -135,8 +145,23 @@ class Files:
 
     def rows_at(self, snapshot_id: int, columns: Sequence[str]) -> DataFrame | None:
         """The live rows at a snapshot, with any columns; None if the table had no keys then."""
+        keys = self._keys_at(snapshot_id)
+        if keys is None:
+            return None
         rows = self.spark.read.format("iceberg").option("versionAsOf", snapshot_id).load(self.name)
-        return rows.select(*(quoted(name) for name in columns)) if KEY_COLUMN in rows.columns else None
+        # Iceberg looks up filters on the head in the table's own schema: one by an older name must not reach it.
+        key = f.col(keys) if keys == KEY_COLUMN else f.concat(quoted(keys), f.lit(""))
+        return rows.select(*(key.alias(name) if name == KEY_COLUMN else quoted(name) for name in columns))
+
+    def _keys_at(self, snapshot_id: int) -> str | None:
+        """What the column of keys was called when a snapshot was made; None if the table had none then.
+
+        Its id tells: another column may have had its name before.
+        """
+        field = self.table.schema().findField(KEY_COLUMN)
+        schema_id = self.table.snapshot(snapshot_id).schemaId()
+        schema = self.table.schema() if schema_id is None else self.table.schemas().get(schema_id)
+        return None if field is None else schema.findColumnName(field.fieldId())
 
     def release(self) -> None:
         """Forget what `rows` has handed to Spark."""
@@ -176,9 +201,11 @@ class Files:
             relied_on: the commit is also refused if a row of these files was deleted since, or one of the files.
 
         Raises:
-            CommitConflict: one of the files has changed since; read again.
+            BadRequest: a file is in a partition by a column that the table has no longer.
+            CommitConflict: one of the files has changed since, or the table's columns or format have; read again.
         """
         by_path = {file.path: file for file in files}
+        self._require_partitions(by_path[path] for path in rows)
         delta = self.table.newRowDelta()
         version = self.table.operations().current().formatVersion()
         write = self._vectors if version >= 3 else self._position_deletes
@@ -194,9 +221,29 @@ class Files:
             for name, value in properties.items():
                 delta.set(name, value)
             before_commit()
+            self._require_unchanged()
             delta.commit()
 
         translating_errors(f"deleting rows of {self.name}", commit)
+
+    def _require_partitions(self, files: Iterable[LiveFile]) -> None:
+        """Iceberg cannot write deletes for files in a partition by a column that was dropped; Spark's DELETE fails."""
+        schema, specs = self.table.schema(), self.table.specs()
+        for spec_id in {file.java.file().specId() for file in files}:
+            for field in elements(specs.get(spec_id).fields()):
+                if schema.findField(field.sourceId()) is None and field.transform().toString() != "void":
+                    raise BadRequest(
+                        f"{self.name} has files in partitions by {field.name()}, whose column was dropped: Iceberg "
+                        "cannot delete single rows of them. Rewrite them first: CALL <catalog>.system."
+                        "rewrite_data_files(table => '<table>', options => map('rewrite-all', 'true'))",
+                        rule="dedup.partitions",
+                    )
+
+    def _require_unchanged(self) -> None:
+        """The files of deletes are written for one format version, and partitions by columns that are still there."""
+        now = iceberg_table(self.spark, self.name)
+        if _kind_of(now) != _kind_of(self.table):
+            raise CommitConflict(f"{self.name} has other columns or another format by now")
 
     def record(self, properties: Mapping[str, str]) -> None:
         """Commit a snapshot without changes. It depends on nothing, and streams that read the table pass over it."""

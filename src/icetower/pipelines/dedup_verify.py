@@ -15,10 +15,10 @@ from pyspark.sql import functions as f
 
 from icetower.ambient import Ambient, SystemAmbient
 from icetower.iceberg.metadata import current_snapshot_id
-from icetower.pipelines.dedup import Target
+from icetower.pipelines.dedup import Target, require_keys
 from icetower.pipelines.dedup_files import Files
 from icetower.pipelines.dedup_rules import floor_of, line_of
-from icetower.pipelines.tables import identifier, metadata_of, private_session
+from icetower.pipelines.tables import identifier, metadata_of, private_session, translating_errors
 from icetower.pipelines.wal_line import cherry_picked
 from icetower.pipelines.wal_logs import SNAPSHOT, Logs
 from icetower.pipelines.wal_rows import KEY_COLUMN
@@ -61,13 +61,20 @@ class Verified:
 
 
 def verify(spark: SparkSession, target: Target, *, ambient: Ambient | None = None) -> Verified:
-    """Check the entries of the window against the table, and its files of the window against the storage."""
-    ambient = ambient or SystemAmbient()
-    spark = private_session(spark)
-    logs = Logs(spark, target.logs_in)
+    """Check the entries of the window against the table, and its files of the window against the storage.
+
+    Raises `BadRequest` as `dedup.validate` does.
+    """
+    logs = Logs(private_session(spark), target.logs_in)
     logs.create(keys_alone=True)
+    return translating_errors(f"checking {target.table}", lambda: _verified(logs, target, ambient or SystemAmbient()))
+
+
+def _verified(logs: Logs, target: Target, ambient: Ambient) -> Verified:
+    spark = logs.spark
     files = Files(spark, target.table, ambient)
     table = metadata_of(spark, files.table)
+    require_keys(table, target.table)
     since_ms = ambient.now_ms() - target.window_s * 1000
     head = current_snapshot_id(table)
     line = line_of(table, head)

@@ -16,12 +16,12 @@ from typing import Any, TypeVar
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
-from icetower.errors import BadRequest, CommitConflict, CommitStateUnknown
+from icetower.errors import BadRequest, CommitConflict, CommitStateUnknown, UpstreamFailed
 from icetower.ledger.ledger import text_hash
 from icetower.pipelines.system_keys import export_keys
 from icetower.pipelines.system_metrics import export_metrics
 from icetower.pipelines.system_tables import COMMITS, CONTRACTS, THROUGH, SystemTables, mark_of
-from icetower.pipelines.system_teams import Team, copy_for, is_of_exports
+from icetower.pipelines.system_teams import Team, copy_for, is_of_exports, tables_for
 from icetower.pipelines.tables import merge, private_session, translating_errors
 from icetower.protocol.marks import EXPORT
 
@@ -102,12 +102,21 @@ def export(
         after: is told of each step that is done; for tests.
 
     Raises:
-        BadRequest: the log is not the one that was read before (`export.log`), or a table of an earlier version could
-            not be upgraded (`export.upgrade`).
+        BadRequest: the log is not the one that was read before (`export.log`), a table of an earlier version could not
+            be upgraded (`export.upgrade`), or somebody has changed the columns of one (`system.columns`).
     """
     tables = SystemTables(private_session(spark), system)
     tables.create()
     after("created")
+    try:
+        return _export(tables, source, teams, after)
+    except UpstreamFailed:
+        for each in (tables, *(tables_for(team, tables) for team in teams)):
+            each.create()  # says so if somebody has changed a table meanwhile
+        raise
+
+
+def _export(tables: SystemTables, source: Source, teams: Sequence[Team], after: Callable[[str], None]) -> Exported:
     contracts = _repeatedly(lambda: _export_contracts(tables, source))
     after("contracts")
     attempts, lost = _export_commits(tables, source, after)
@@ -282,7 +291,7 @@ def _repeatedly(work: Callable[[], T]) -> T:
     """Do work that reads its progress first until it is committed; at most `TRIES` times."""
     for attempt in range(1, TRIES + 1):
         try:
-            return work()
+            return translating_errors("exporting", work)
         except (CommitConflict, CommitStateUnknown):
             if attempt == TRIES:
                 raise

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 
 from icetower.ambient import Ambient, SystemAmbient
 from icetower.contracts.model import Contract, Operation
-from icetower.errors import CommitConflict, IcetowerError, NoSuchTable
+from icetower.errors import CommitConflict, IcetowerError, NoSuchTable, UpstreamFailed
 from icetower.iceberg.metadata import ancestors, current_snapshot_id
 from icetower.pipelines import maintenance_tasks as tasks
 from icetower.pipelines.cleanup import Clauses, Disposition, clean
@@ -46,7 +46,7 @@ from icetower.pipelines.maintenance_record import (
     of_snapshots,
 )
 from icetower.pipelines.maintenance_rows import Ages
-from icetower.pipelines.tables import private_session
+from icetower.pipelines.tables import private_session, translating_errors
 from icetower.protocol.names import Identifier
 
 EVERY_S = 300.0
@@ -142,7 +142,11 @@ class Maintainer:
 
     def run(self) -> Report:
         """One run, as `maintain`."""
-        return _Run(self).run()
+        try:
+            return translating_errors(f"maintaining {self.job.catalog}", _Run(self).run)
+        except UpstreamFailed:
+            self.record.require()  # says so if somebody has changed its tables meanwhile
+            raise
 
     def follow(
         self, jobs: Callable[[], Job], on: Callable[[Report], None], wait: Callable[[float], bool], every_s: float
@@ -219,7 +223,7 @@ class _Run:
 
     def _try(self, listed: Listed, task: str, work: Callable[[], object]) -> None:
         try:
-            work()
+            translating_errors(f"{task} of {listed.name}", work)
         except NoSuchTable:  # it was dropped meanwhile
             self.states.pop(listed.identifier, None)
         except IcetowerError as error:

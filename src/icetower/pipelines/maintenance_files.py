@@ -14,11 +14,13 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from icetower.errors import BadRequest
 from icetower.iceberg.manifests import DATA, DELETED, ManifestFile, read_manifest, read_manifest_list
 from icetower.iceberg.metadata import current_snapshot_id, snapshot
-from icetower.iceberg.partitions import columns_of, partition_key
+from icetower.iceberg.partitions import partition_key
 from icetower.iceberg.records import is_vector
-from icetower.pipelines.maintenance_plan import FileTimes, Partition, recent_snapshots, small_below
+from icetower.pipelines.maintenance_plan import KEEP_MS, FileTimes, Partition, recent_snapshots, small_below
+from icetower.pipelines.own_tables import fields_of
 from icetower.pipelines.tables import (
     active,
     java_session,
@@ -176,9 +178,18 @@ class State:
         return counted
 
     def times(self, column: str) -> list[FileTimes]:
-        """The times in a column of each data file whose bounds are known."""
-        schema = next(s for s in self.metadata["schemas"] if s["schema-id"] == self.metadata["current-schema-id"])
-        field_id = next((each for each, (name, _) in columns_of(schema) if name == column), None)
+        """The times in a column of each data file whose bounds are known.
+
+        Raises `BadRequest` for a column that is not of timestamps: anything else would pass for times of long ago.
+        """
+        its = fields_of(self.metadata).get(column)
+        if its is None or its["type"] not in ("timestamptz", "timestamp"):
+            raise BadRequest(
+                f"{self.listed.name} has no column {column} of type TIMESTAMP, by which its rows go by age: rename it "
+                f"back, or ALTER TABLE … SET TBLPROPERTIES ('{KEEP_MS}' = '0')",
+                rule="system.columns",
+            )
+        field_id = its["id"]
         found: list[FileTimes] = []
         for row in self.manifests:
             for entry in () if row.content != 0 else read_manifest(read_bytes(self.java, row.path)).entries:
@@ -191,7 +202,7 @@ class State:
 _BOUNDS = ("lower_bounds", "upper_bounds")
 
 
-def _time_ms(bounds: Any, field_id: int | None) -> int | None:
+def _time_ms(bounds: Any, field_id: int) -> int | None:
     """A bound of a timestamp in microseconds, as a manifest has it."""
     for each in bounds or ():
         if each["key"] == field_id and len(each["value"]) == 8:

@@ -16,9 +16,11 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
+from icetower.errors import BadRequest
 from icetower.pipelines.cleanup import Disposition, Orphan
 from icetower.pipelines.maintenance_plan import DAY_MS, TASK, Task
-from icetower.pipelines.tables import identifier, merge, quoted, translating_errors
+from icetower.pipelines.own_tables import lacking, names_of
+from icetower.pipelines.tables import find, identifier, merge, quoted, translating_errors
 from icetower.pipelines.wal_logs import patiently
 from icetower.protocol.marks import PRINCIPAL
 
@@ -159,7 +161,7 @@ class Record:
         return f"{self.system}.iceberg_orphan_files"
 
     def create(self, there: Collection[str]) -> None:
-        """Create what is missing. `there`: the tables of the catalog."""
+        """Create what is missing. `there`: the tables of the catalog. Raises `BadRequest` as `require` does."""
         wanted = {self.runs: (_RUNS, " PARTITIONED BY (days(at))"), self.orphans: (_ORPHANS, "")}
         missing = [table for table in wanted if table not in there]
         if missing and not any(table.rpartition(".")[0] == self.system for table in there):
@@ -168,6 +170,19 @@ class Record:
             columns, partitions = wanted[table]
             statement = f"CREATE TABLE IF NOT EXISTS {quoted(table)} ({columns}) USING iceberg{partitions}"
             self._run(f"creating {table}", f"{statement} TBLPROPERTIES ({_PROPERTIES})")
+        if len(missing) < len(wanted):
+            self.require()
+
+    def require(self) -> None:
+        """Raises `BadRequest` if somebody has changed the columns of a table (`system.columns`)."""
+        for table, columns in ((self.runs, _RUNS), (self.orphans, _ORPHANS)):
+            metadata = find(self.spark, table)
+            if metadata is not None and (never := lacking(metadata, table, columns)):
+                raise BadRequest(
+                    f"{table} is another table than the record of this name: it has never had {', '.join(never)}. "
+                    "Rename it, or use another namespace (--system)",
+                    rule="system.columns",
+                )
 
     def _run(self, what: str, statement: str) -> None:
         translating_errors(what, lambda: self.spark.sql(statement))
@@ -226,6 +241,7 @@ class Record:
         )
         refused = refused.select(f.col("table_name").alias("__table"), f.col("message").alias("__message"))
         about = f.expr("__table = table_name AND instr(__message, concat('snapshot ', snapshot_id)) > 0")
+        done = done.select(*names_of(_RUNS))
         counted = done.join(refused, about, "left").groupBy(*done.columns).agg(f.count("__message").alias("__count"))
         changed = counted.where("__count <> coalesce(writers_refused, 0)")
         changed = changed.withColumn("writers_refused", f.col("__count")).drop("__count")
@@ -252,9 +268,8 @@ class Record:
         self._write([(each, each.fate.value) for each in ended], context)
         seen = self.spark.createDataFrame([(each.path, _time(each.modified_ms)) for each in ended], _SEEN)
         uuids = [each for each, _ in context.tables.values()]
-        before = self.spark.table(quoted(self.orphans)).where(
-            f.col("table_uuid").isin(uuids) & f.col("fate").isin(*OPEN)
-        )
+        before = self.spark.table(quoted(self.orphans)).select(*names_of(_ORPHANS))
+        before = before.where(f.col("table_uuid").isin(uuids) & f.col("fate").isin(*OPEN))
         ages = [(uuid, _time(before_ms)) for uuid, before_ms in context.tables.values()]
         cuts = self.spark.createDataFrame(ages, "table_uuid STRING, __before TIMESTAMP")
         left = before.join(f.broadcast(cuts), "table_uuid").where("modified_at < __before")

@@ -143,21 +143,22 @@ class Ages:
         rows = self.spark.table(state.listed.sql).selectExpr(*columns)
         found = translating_errors(f"reading {state.listed.name}", rows.collect)
         newest: dict[tuple[str, str], int] = {}
-        for row in found:
+        timed = [row for row in found if row.at_ms is not None]
+        for row in timed:
             pair = row.table_uuid, row.wal_uuid
             newest[pair] = max(newest.get(pair, 0), row.at_ms)
         there = {each["snapshot-id"] for each in _snapshots([*self.states.values()])}
         return [
             row.batch
-            for row in found
+            for row in timed
             if row.at_ms < before_ms
             and row.committed_snapshot not in there
             and row.at_ms < newest[row.table_uuid, row.wal_uuid]
         ]
 
     def _prune_log(self, log: State, keeps_ms: int) -> None:
-        schema = next(s for s in log.metadata["schemas"] if s["schema-id"] == log.metadata["current-schema-id"])
-        if any(column["name"] == OPERATION for column in schema["fields"]):
+        # Under whatever name: while the column is called otherwise, the collector waits.
+        if any(column["name"] == OPERATION for schema in log.metadata["schemas"] for column in schema["fields"]):
             keeps_ms = max(keeps_ms, TOMBSTONES_MS)
         if not self._has_old_files(log, self.now_ms - keeps_ms):
             return

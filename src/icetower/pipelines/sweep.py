@@ -16,11 +16,11 @@ from typing import Any
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import Row, SparkSession
 from pyspark.sql.types import DoubleType, LongType, MapType, StringType, StructField, StructType
 
-from icetower.errors import CommitConflict, CommitStateUnknown
-from icetower.pipelines.tables import merge, private_session, quoted
+from icetower.errors import BadRequest, CommitConflict, CommitStateUnknown
+from icetower.pipelines.tables import merge, private_session, quoted, translating_errors
 from icetower_simulator.compiled import PROGRAM
 from icetower_simulator.experiments import Experiment, run_row
 from icetower_simulator.latencies import Provider
@@ -68,12 +68,13 @@ def sweep(
 
     Raises:
         ConfigurationError: a setup is invalid.
+        BadRequest: the table has other columns than a sweep's (`system.columns`).
         CommitConflict, CommitStateUnknown: a portion could not be written to the table in `ATTEMPTS` attempts.
     """
     chosen = model or experiment.model
     jobs = _jobs(experiment, chosen, experiment.runs_each(seeds))
     name = sweep_id(experiment, chosen)
-    _make(spark, table)
+    translating_errors(f"creating {table}", lambda: _make(spark, table))
     left = _left(spark, table, name, jobs)
     if on_progress is not None:
         on_progress(len(jobs), len(jobs) - len(left))
@@ -116,9 +117,21 @@ def _make(spark: SparkSession, table: str) -> None:
 
 def _left(spark: SparkSession, table: str, name: str, jobs: Sequence[Job]) -> list[Job]:
     """The runs of a sweep that are not in the table yet."""
-    spark.catalog.refreshTable(quoted(table))
-    found = spark.table(quoted(table)).where(f"sweep = '{name}'").select("configuration", "seed").collect()
-    done = {(row["configuration"], row["seed"]) for row in found}
+
+    def read() -> list[Row]:
+        spark.catalog.refreshTable(quoted(table))
+        rows = spark.table(quoted(table))
+        kinds = {field.name: field.dataType for field in rows.schema}
+        others = [field.name for field in SCHEMA if kinds.get(field.name) != field.dataType]
+        if others:
+            raise BadRequest(
+                f"{table} has not the columns of a sweep: {', '.join(others)}. Give them back their names and types, "
+                "or name another table",
+                rule="system.columns",
+            )
+        return rows.where(f"sweep = '{name}'").select("configuration", "seed").collect()
+
+    done = {(row["configuration"], row["seed"]) for row in translating_errors(f"reading {table}", read)}
     return [job for job in jobs if (job[0], job[1]) not in done]
 
 

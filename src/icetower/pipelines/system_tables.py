@@ -9,9 +9,10 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from icetower.errors import BadRequest, IcetowerError, NoSuchTable
+from icetower.errors import BadRequest, IcetowerError
 from icetower.iceberg.metadata import ancestors, current_snapshot_id
-from icetower.pipelines.tables import commit_nothing, load_metadata, quoted, translating_errors
+from icetower.pipelines.own_tables import lacking
+from icetower.pipelines.tables import commit_nothing, find, load_metadata, quoted, translating_errors
 from icetower.pipelines.wal_logs import DEDUP_COLUMNS
 from icetower.protocol.marks import EXPORT
 
@@ -77,7 +78,12 @@ class SystemTables:
         return f"{self.system}.iceberg_orphan_files"
 
     def create(self) -> None:
-        """Create what is missing, and add the columns that tables of earlier versions lack."""
+        """Create what is missing, and add the columns that tables of earlier versions lack.
+
+        Raises:
+            BadRequest: somebody has changed the columns of a table (`system.columns`), or one of an earlier version
+                could not be upgraded (`export.upgrade`).
+        """
         wanted = {
             self.commits: (COMMITS, " PARTITIONED BY (days(at))"),
             self.metrics: (METRICS, " PARTITIONED BY (days(window_start))"),
@@ -105,20 +111,17 @@ class SystemTables:
 
     def find(self, table: str) -> Mapping[str, Any] | None:
         """The table's metadata; None where there is no such table."""
-        try:
-            return self.load(table)
-        except NoSuchTable:
-            return None
+        return find(self.spark, table)
 
     def _upgrade(self, table: str, metadata: Mapping[str, Any], columns: str) -> None:
-        lacking = _lacking(metadata, columns)
-        if not lacking:
+        later = lacking(metadata, table, columns)
+        if not later:
             return
-        statement = f"ALTER TABLE {quoted(table)} ADD COLUMNS ({', '.join(lacking)})"
+        statement = f"ALTER TABLE {quoted(table)} ADD COLUMNS ({', '.join(later)})"
         try:
             self._run(f"upgrading {table}", statement)
         except IcetowerError as error:
-            if _lacking(self.load(table), columns):  # else another export was faster
+            if lacking(self.load(table), table, columns):  # else another export was faster
                 raise BadRequest(
                     f"{table} is of an earlier version and could not be upgraded: {error.message}. Run once, as a "
                     f"principal that may alter it: {statement}",
@@ -153,9 +156,3 @@ def mark_of(metadata: Mapping[str, Any], name: str) -> str | None:
     head = current_snapshot_id(metadata)
     summaries = () if head is None else (each["summary"] for each in ancestors(metadata, head))
     return next((summary[name] for summary in summaries if name in summary), None)
-
-
-def _lacking(metadata: Mapping[str, Any], columns: str) -> list[str]:
-    schema = next(s for s in metadata["schemas"] if s["schema-id"] == metadata["current-schema-id"])
-    there = {field["name"] for field in schema["fields"]}
-    return [one for one in columns.split(", ") if one.partition(" ")[0] not in there]

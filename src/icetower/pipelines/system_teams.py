@@ -16,9 +16,11 @@ from pyspark.sql import functions as f
 from icetower.contracts.document import load
 from icetower.errors import BadRequest
 from icetower.iceberg.metadata import current_snapshot_id
+from icetower.pipelines.own_tables import names_of
 from icetower.pipelines.system_metrics import DAY_MS, export_metrics
-from icetower.pipelines.system_tables import THROUGH, SystemTables, mark_of
+from icetower.pipelines.system_tables import COMMITS, CONTRACTS, THROUGH, SystemTables, mark_of
 from icetower.pipelines.tables import merge
+from icetower.pipelines.wal_logs import DEDUP_COLUMNS
 from icetower.protocol.marks import EXPORT
 
 COPIED = EXPORT + "copied"
@@ -86,9 +88,14 @@ def is_of_exports(tables: SystemTables, table: str) -> bool:
     return namespace == own or is_ours(table) or (name in _OURS and is_ours(namespace))
 
 
+def tables_for(team: Team, all_tables: SystemTables) -> SystemTables:
+    """A team's own tables."""
+    return SystemTables(all_tables.spark, f"{all_tables.system}_{team.name}")
+
+
 def copy_for(team: Team, all_tables: SystemTables) -> Iterator[Callable[[], object]]:
     """The steps that bring a team's tables up to those of all. Each may be repeated."""
-    own = SystemTables(all_tables.spark, f"{all_tables.system}_{team.name}")
+    own = tables_for(team, all_tables)
     yield own.create
     yield lambda: _copy_contracts(team, all_tables, own)
     yield lambda: _copy_commits(team, all_tables, own)
@@ -105,7 +112,7 @@ def _copy_contracts(team: Team, all_tables: SystemTables, own: SystemTables) -> 
     if mark_of(own.load(own.contracts), COPIED) == str(head):
         return
     rows = all_tables.rows(all_tables.contracts).where(_among("contract", team.contracts))
-    _merge(own, own.contracts, rows, ("contract", "version"), {COPIED: str(head)}, update=True)
+    _merge(own, own.contracts, rows, CONTRACTS, ("contract", "version"), {COPIED: str(head)}, update=True)
 
 
 def _copy_commits(team: Team, all_tables: SystemTables, own: SystemTables) -> None:
@@ -115,7 +122,8 @@ def _copy_commits(team: Team, all_tables: SystemTables, own: SystemTables) -> No
         return
     rows = all_tables.rows(all_tables.commits).where(f"attempt_id > {start} AND attempt_id <= {through}")
     rows = rows.where(_among("contract", team.contracts))
-    _merge(own, own.commits, rows, ("attempt_id",), {THROUGH: str(through)}, since=f"t.attempt_id > {start}")
+    marks = {THROUGH: str(through)}
+    _merge(own, own.commits, rows, COMMITS, ("attempt_id",), marks, since=f"t.attempt_id > {start}")
 
 
 def _copy_keys(team: Team, all_tables: SystemTables, own: SystemTables) -> None:
@@ -136,7 +144,8 @@ def _copy_keys(team: Team, all_tables: SystemTables, own: SystemTables) -> None:
     name = ("agent_id", "idempotency_key", "table_name", "committed_at")
     there = own.rows(own.keys).select(*name)
     marks = {COPIED: f"{head},{newest}", THROUGH: str(through)}
-    _merge(own, own.keys, fresh.join(there, [*name], "left_anti").dropDuplicates([*name]), name, marks)
+    fresh = fresh.join(there, [*name], "left_anti").dropDuplicates([*name])
+    _merge(own, own.keys, fresh, DEDUP_COLUMNS, name, marks)
 
 
 def _head(tables: SystemTables, table: str) -> int | None:
@@ -147,6 +156,7 @@ def _merge(
     own: SystemTables,
     table: str,
     rows: DataFrame,
+    columns: str,
     on: Sequence[str],
     marks: Mapping[str, str],
     *,
@@ -154,7 +164,7 @@ def _merge(
     since: str = "",
 ) -> None:
     """Write rows, if there are any, and how far the table is written."""
-    found = rows.select(*own.rows(table).columns).localCheckpoint()
+    found = rows.select(*names_of(columns)).localCheckpoint()
     if not found.isEmpty():
         merge(own.spark, table, found, on, update=update, where_target=since, properties=marks)
     else:

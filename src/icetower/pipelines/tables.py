@@ -114,6 +114,14 @@ def load_metadata(spark: SparkSession, name: str) -> Metadata:
     return metadata_of(spark, iceberg_table(spark, name))
 
 
+def find(spark: SparkSession, table: str) -> Metadata | None:
+    """The metadata of a table, whose name is not quoted; None where there is no such table."""
+    try:
+        return load_metadata(spark, quoted(table))
+    except NoSuchTable:
+        return None
+
+
 def metadata_of(spark: SparkSession, table: Any) -> Metadata:
     """The metadata that a Java table holds, as JSON."""
     return json.loads(jvm(spark).org.apache.iceberg.TableMetadataParser.toJson(table.operations().current()))

@@ -18,10 +18,11 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as f
 
-from icetower.errors import BadRequest, CommitConflict, IcetowerError
-from icetower.pipelines.tables import literal, merge, quoted, translating_errors
+from icetower.errors import BadRequest, CommitConflict, IcetowerError, UpstreamFailed
+from icetower.pipelines.own_tables import lacking, names_of
+from icetower.pipelines.tables import find, literal, load_metadata, merge, quoted, translating_errors
 from icetower.pipelines.wal_line import LoggedBatch, legacy_batch_id
-from icetower.pipelines.wal_plan import AppliedBatch, Batch
+from icetower.pipelines.wal_plan import AppliedBatch, Batch, Metadata
 from icetower.pipelines.wal_reading import FILE, ORDER, POSITION
 from icetower.pipelines.wal_rows import AGENT_COLUMN, KEY_COLUMN, OUTCOME, REASON, REJECTED, RULE, decided_ms
 
@@ -41,10 +42,12 @@ DEDUP_COLUMNS = (
     "agent_id STRING, idempotency_key STRING, table_name STRING, committed_at TIMESTAMP, "
     "table_uuid STRING, snapshot_id BIGINT, decided_at TIMESTAMP, attempt_id BIGINT, contract STRING, source STRING"
 )
+_READ = ("idempotency_key", "table_name", "committed_at", "table_uuid", "snapshot_id", "attempt_id", "source")
+_LAGS = ("lag_max_ms", "lag_median_ms")
 # Columns that earlier versions did not write.
 _LATER = {
     *("table_uuid", "wal_uuid", "previous_snapshot", "snapshot_id"),
-    *("lag_max_ms", "lag_median_ms", "decided_at", "attempt_id", "contract", "source"),
+    *(*_LAGS, "decided_at", "attempt_id", "contract", "source"),
 }
 
 ROWS = "rows"
@@ -92,46 +95,66 @@ class Logs:
     def keys(self) -> str:
         return f"{self.system}.agent_dedup_log"
 
+    @property
+    def _tables(self) -> dict[str, tuple[str, str]]:
+        """The columns of each table, and its partitions."""
+        return {
+            self.mediations: (_MEDIATION, ""),
+            self.rejections: (_REJECTION, " PARTITIONED BY (batch)"),
+            self.keys: (DEDUP_COLUMNS, " PARTITIONED BY (days(committed_at))"),
+        }
+
     def create(self, *, keys_alone: bool = False) -> None:
         """Create what is missing, and add the columns that tables of earlier versions lack.
 
         Args:
             keys_alone: leave the tables of mediators out.
-        """
-        tables = {
-            self.mediations: (_MEDIATION, ""),
-            self.rejections: (_REJECTION, " PARTITIONED BY (batch)"),
-            self.keys: (DEDUP_COLUMNS, " PARTITIONED BY (days(committed_at))"),
-        }
-        wanted = {self.keys: tables[self.keys]} if keys_alone else tables
-        missing = [table for table in wanted if not self.spark.catalog.tableExists(quoted(table))]
-        if missing:
-            self._run(f"creating {self.system}", f"CREATE NAMESPACE IF NOT EXISTS {quoted(self.system)}")
-        for table in missing:
-            columns, partitions = wanted[table]
-            statement = f"CREATE TABLE IF NOT EXISTS {quoted(table)} ({columns}) USING iceberg{partitions}"
-            self._run(f"creating {table}", statement)
-        for table in wanted.keys() - missing:
-            self._upgrade(table, wanted[table][0])
 
-    def _upgrade(self, table: str, columns: str) -> None:
-        lacking = self._lacking(table, columns)
-        if not lacking:
+        Raises:
+            BadRequest: somebody has changed the columns of a table (`system.columns`), or one of an earlier version
+                could not be upgraded (`wal.upgrade`).
+        """
+        wanted = {self.keys: self._tables[self.keys]} if keys_alone else self._tables
+        found = {table: find(self.spark, table) for table in wanted}
+        if None in found.values():
+            self._run(f"creating {self.system}", f"CREATE NAMESPACE IF NOT EXISTS {quoted(self.system)}")
+        for table, metadata in found.items():
+            columns, partitions = wanted[table]
+            if metadata is None:
+                statement = f"CREATE TABLE IF NOT EXISTS {quoted(table)} ({columns}) USING iceberg{partitions}"
+                self._run(f"creating {table}", statement)
+            else:
+                self._upgrade(table, metadata, columns)
+
+    def _upgrade(self, table: str, metadata: Metadata, columns: str) -> None:
+        later = lacking(metadata, table, columns)
+        if not later:
             return
-        statement = f"ALTER TABLE {quoted(table)} ADD COLUMNS ({', '.join(lacking)})"
+        foreign = [name for name in names_of(", ".join(later)) if name not in _LATER]
+        if foreign:
+            raise BadRequest(
+                f"{table} is another table than the log of this name: it has never had {', '.join(foreign)}. "
+                "Rename it, or use another namespace (--system)",
+                rule="system.columns",
+            )
+        statement = f"ALTER TABLE {quoted(table)} ADD COLUMNS ({', '.join(later)})"
         try:
             self._run(f"upgrading {table}", statement)
         except IcetowerError as error:
-            if self._lacking(table, columns):  # else another mediator was faster
+            if lacking(load_metadata(self.spark, quoted(table)), table, columns):  # else another one was faster
                 raise BadRequest(
                     f"{table} is of an earlier version and could not be upgraded: {error.message}. Run once, as a "
                     f"principal that may alter it: {statement}",
                     rule="wal.upgrade",
                 ) from error
 
-    def _lacking(self, table: str, columns: str) -> list[str]:
-        there = set(self.spark.table(table).columns)
-        return [one for one in columns.split(", ") if (name := one.partition(" ")[0]) in _LATER and name not in there]
+    def _rows(self, table: str, *columns: str) -> DataFrame:
+        """Some columns of a table. Raises `BadRequest` if somebody has renamed or dropped one since `create`."""
+        try:
+            return translating_errors(f"reading {table}", lambda: self.spark.table(quoted(table)).select(*columns))
+        except UpstreamFailed:
+            lacking(load_metadata(self.spark, quoted(table)), table, self._tables[table][0])
+            raise
 
     def _run(self, what: str, statement: str) -> None:
         translating_errors(what, lambda: self.spark.sql(statement))
@@ -168,7 +191,8 @@ class Logs:
         )
 
     def rejections_of(self, batch: Batch) -> int:
-        return self.spark.table(self.rejections).where(f.col("batch") == batch.id).count()
+        rows = self._rows(self.rejections, "batch").where(f.col("batch") == batch.id)
+        return translating_errors(f"reading {self.rejections}", rows.count)
 
     # -- keys and batches: after the commit
 
@@ -179,11 +203,12 @@ class Logs:
             wal_uuid: of the log whose batches of earlier versions are included: their ids prove to which table they
                 were applied.
         """
-        rows = self.spark.table(self.mediations).where(f"table_uuid = {literal(table_uuid)} OR table_uuid IS NULL")
         columns = (
             "batch, target, from_snapshot, through_snapshot, committed_snapshot, unix_millis(committed_at), wal_uuid, "
             "previous_snapshot"
         )
+        rows = self._rows(self.mediations, *names_of(_MEDIATION)[: -len(_LAGS)])
+        rows = rows.where(f"table_uuid = {literal(table_uuid)} OR table_uuid IS NULL")
         closed, batches, legacy = set[str](), list[LoggedBatch](), dict[tuple[str, int], int]()
         found = translating_errors(f"reading {self.mediations}", rows.selectExpr(*columns.split(", ")).collect)
         for batch, name, start, through, snapshot, at_ms, log, previous in found:
@@ -218,7 +243,7 @@ class Logs:
         return rows.select(f.col("idempotency_key").alias(KEY_COLUMN), f.col("snapshot_id").alias(SNAPSHOT))
 
     def _keys_since(self, since_ms: int | None) -> DataFrame:
-        rows = self.spark.table(self.keys)
+        rows = self._rows(self.keys, *_READ)
         if since_ms is None:
             return rows
         return rows.where(f.col("committed_at") >= f.timestamp_millis(f.lit(since_ms)))
@@ -232,7 +257,7 @@ class Logs:
     ) -> DataFrame:
         """Keys that an earlier version logged for a table of this name between two times, without a known batch."""
         first, last = (f.timestamp_millis(f.lit(at_ms)) for at_ms in between_ms)
-        rows = self.spark.table(self.keys).where("table_uuid IS NULL").where(f.col("table_name") == target)
+        rows = self._rows(self.keys, *_READ).where("table_uuid IS NULL").where(f.col("table_name") == target)
         rows = rows.where(f.col("committed_at").between(first, last))
         rows = rows.withColumn("__at", f.unix_millis("committed_at"))
         if legacy:
@@ -263,7 +288,8 @@ class Logs:
         if OUTCOME in rows.columns:
             sound = rows.where(f.col(OUTCOME) != REJECTED)
         else:
-            rejected = self.spark.table(self.rejections).where(f.col("batch") == done.batch)
+            rejected = self._rows(self.rejections, "batch", "wal_file", "wal_position")
+            rejected = rejected.where(f.col("batch") == done.batch)
             rejected = rejected.select(f.col("wal_file").alias(FILE), f.col("wal_position").alias(POSITION))
             sound = rows.join(rejected, [FILE, POSITION], "left_anti")
         sound = sound.join(logged, KEY_COLUMN, "left_anti")

@@ -1,0 +1,152 @@
+"""Maintenance while tables, and its own record, change: before a run, and between its steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from icetower.pipelines.maintenance import maintain
+from icetower.pipelines.tables import load_metadata
+from tests.pipelines.clocks import Later
+from tests.pipelines.evolution import BEFORE, Change, alter, rule_of
+from tests.pipelines.test_maintenance import HOUR_S, Tables
+from tests.pipelines.wal_world import once
+
+pytestmark = pytest.mark.spark
+
+STEPS = [BEFORE, "loaded", "compact", "deletes", "manifests", "expiring", "expire", "found", "deleted", "recorded"]
+ALL = ["id", "at", "region", "n", "place"]
+
+CHANGES = {
+    "a column more": Change(("{t} ADD COLUMN more STRING",)),
+    "a column less": Change(("{t} DROP COLUMN n",), names={"n": ""}),
+    "a column of another name": Change(("{t} RENAME COLUMN region TO place_of",), names={"region": "place_of"}),
+    "a wider type": Change(("{t} ALTER COLUMN n TYPE BIGINT",)),
+    "columns in another order": Change(("{t} ALTER COLUMN place FIRST",)),
+    "a nested field more": Change(("{t} ADD COLUMN place.floor INT",)),
+    "a partition field more": Change(("{t} ADD PARTITION FIELD bucket(4, id)",)),
+    "hours in place of days": Change(("{t} REPLACE PARTITION FIELD at_day WITH hours(at)",)),
+    "a partition field less": Change(("{t} DROP PARTITION FIELD region",)),
+    "no partition field": Change(("{t} DROP PARTITION FIELD region", "{t} DROP PARTITION FIELD at_day")),
+    "neither a partition field nor its column": Change(
+        ("{t} DROP PARTITION FIELD region", "{t} DROP COLUMN region"), names={"region": ""}
+    ),
+    "a sort order": Change(("{t} WRITE ORDERED BY id",)),
+    "format version 3": Change(("{t} SET TBLPROPERTIES ('format-version' = '3')",)),
+    "columns of the record more": Change(
+        ("{runs} ADD COLUMN more STRING FIRST", "{orphans} ADD COLUMN more STRING FIRST")
+    ),
+    "a column of the runs of another name": Change(
+        ("{runs} RENAME COLUMN expiring TO going",), ("{runs} RENAME COLUMN going TO expiring",), "system.columns"
+    ),
+    "the entries of the runs under another name": Change(
+        ("{runs} RENAME COLUMN entry TO name",), ("{runs} RENAME COLUMN name TO entry",), "system.columns"
+    ),
+    "a column of the orphans of another name": Change(
+        ("{orphans} RENAME COLUMN fate TO end",), ("{orphans} RENAME COLUMN end TO fate",), "system.columns"
+    ),
+    "partitions of the record by another field": Change(
+        ("{runs} REPLACE PARTITION FIELD at_day WITH bucket(2, entry)",)
+    ),
+    "format version 3 of the record": Change(("{runs} SET TBLPROPERTIES ('format-version' = '3')",)),
+}
+FULL = [
+    ("hours in place of days", "loaded"),
+    ("neither a partition field nor its column", "loaded"),
+    ("a column of the runs of another name", "expiring"),
+    ("columns of the record more", "found"),
+]
+SHARP = [(name, STEPS[at % len(STEPS)]) for number, name in enumerate(CHANGES) for at in (0, 1, number, number + 5)]
+
+
+class Evolving(Tables):
+    def __init__(self, spark: SparkSession, namespace: str, version: int) -> None:
+        super().__init__(spark, namespace)
+        modes = ", ".join(f"'write.{kind}.mode' = 'merge-on-read'" for kind in ("delete", "update", "merge"))
+        more = (
+            modes, "'maintenance.files-min' = '2'", "'commit.manifest.min-count-to-merge' = '4'",
+            "'commit.manifest-merge.enabled' = 'false'", "'history.expire.max-snapshot-age-ms' = '1800000'",
+        )  # fmt: skip
+        self.table = self.create("t", "PARTITIONED BY (region, days(at))", *more, version=version)
+        spark.sql(f"ALTER TABLE {self.table} ADD COLUMNS (n INT, place STRUCT<shop: INT>)")
+        record = {"runs": f"{self.job.system}.maintenance_runs", "orphans": f"{self.job.system}.iceberg_orphan_files"}
+        self.tables = {"t": self.table, **record}
+        self.wanted: dict[int, dict[str, Any]] = {}
+
+    def grow(self, change: Change, *ids: int) -> None:
+        """A commit for each row, into the columns that there are, whatever they are called."""
+        there = self.spark.table(self.table).schema.fields
+        for i in ids:
+            at, region, n, shop = f"2026-01-0{i % 2 + 1} 03:00:00", "eu" if i % 3 else "us", i * 10, i
+            known = {"id": str(i), "at": f"timestamp'{at}'", "region": f"'{region}'", "n": str(n)}
+            known["place_of"] = known["region"]
+            known["place"] = f"named_struct('shop', {shop})"
+            if any(each.name == "place" and "floor" in each.dataType.simpleString() for each in there):
+                known["place"] = f"named_struct('shop', {shop}, 'floor', 1)"
+            values = ", ".join(known.get(each.name, "NULL") for each in there)
+            self.spark.sql(f"INSERT INTO {self.table} VALUES ({values})")
+            row = {"id": i, "at": at, "region": region, "n": n, "place": shop}
+            self.wanted[i] = row
+
+    def forget(self, i: int) -> None:
+        self.spark.sql(f"DELETE FROM {self.table} WHERE id = {i}")
+        del self.wanted[i]
+
+    def attempt(self, hours: float, after: Callable[[str], None] = lambda _: None) -> set[str | None]:
+        """The rules by which the run, or a task of it, was refused."""
+        rules: set[str | None] = set()
+
+        def work() -> None:
+            report = maintain(self.spark, self.job, ambient=Later(int(hours * HOUR_S)), after=after)
+            rules.update(each.error.rule for each in report.failures)
+
+        return (rules | {rule_of(work)}) - {None}
+
+    def check(self, change: Change) -> None:
+        named = {name: change.names.get(name, name) for name in ALL}
+        of = {"at": "date_format({}, 'yyyy-MM-dd HH:mm:ss')", "place": "{}.shop", "n": "CAST({} AS INT)"}
+        shown = [of.get(name, "{}").format(now) for name, now in named.items() if now]
+        rows = self.spark.table(self.table).selectExpr(*shown).collect()
+        wanted = [tuple(row[name] for name, now in named.items() if now) for _, row in sorted(self.wanted.items())]
+        assert sorted(tuple(row) for row in rows) == wanted
+
+
+@pytest.mark.parametrize("version", [3, 2], ids=["v3", "v2"])
+@pytest.mark.parametrize(
+    ("name", "step"),
+    [*FULL, *(pytest.param(*each, marks=pytest.mark.sharp) for each in dict.fromkeys(SHARP) if each not in FULL)],
+)
+def test_what_changes_under_a_run_loses_no_row_and_is_recorded_once(
+    spark: SparkSession, fresh: Callable[[], str], name: str, step: str, version: int
+) -> None:
+    place, change = Evolving(spark, fresh(), version), CHANGES[name]
+    for table in ("", "x"):  # so that the record is there
+        place.create(f"other{table}", "")
+    assert place.attempt(0.0) == set()
+    place.grow(Change(()), *range(1, 9))
+    place.forget(3)
+    rules: set[str | None] = set()
+    if step == BEFORE:
+        alter(spark, change.under_way, place.tables)
+        rules |= place.attempt(1.0)
+        assert rules == {change.refused} - {None}
+    else:
+        rules |= place.attempt(1.0, once(step, lambda: alter(spark, change.under_way, place.tables)))
+    place.grow(change, 9, 10)
+    rules |= place.attempt(2.0)
+    assert rules <= {change.refused}
+    alter(spark, change.after, place.tables)
+    place.grow(change, 11, 12)
+    assert place.attempt(27.0) == set()
+    assert place.attempt(27.1) == set()
+    place.check(change)
+    runs = place.runs()
+    assert len({row.entry for row in runs}) == len(runs)
+    metadata = load_metadata(spark, place.table)
+    assert {s["snapshot-id"] for s in metadata["snapshots"] if "maintenance.task" in s["summary"]} <= {
+        row.snapshot_id for row in runs
+    }
+    assert all(row.expiring is None for row in runs)
