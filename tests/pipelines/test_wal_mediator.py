@@ -330,3 +330,58 @@ def test_what_was_rejected_can_be_sent_again_whatever_another_mediator_let_by(wo
     world.append((2, 3, "k2", "web"))
     assert world.run(contracts=newer).applied == 1
     assert world.ids() == [1, 2]
+
+
+def test_a_mediator_that_dies_keeps_its_own_rejections_and_not_those_of_a_rival(world: World) -> None:
+    """Keys of rows count as applied unless they were rejected, by the contracts of the mediator that committed."""
+    world.append((1, 1, "k1", "web"), (2, 3, "k2", "web"), (3, 3, "k3", "till"))
+    stricter = {"web": CONTRACTS["web"]}
+
+    def rival() -> None:  # plans the same batch by other contracts, and dies
+        with pytest.raises(Crash):
+            world.run(crash_at("rejections"), contracts=stricter)
+
+    def die(step: str) -> None:
+        once("rejections", rival)(step)
+        crash_at("committed")(step)
+
+    with pytest.raises(Crash):
+        world.run(die)
+    assert world.run().status == "idle"
+    assert world.ids() == [1, 3]
+    assert [row.idempotency_key for row in world.log("wal_rejections")] == ["k2"]
+    assert sorted(row.idempotency_key for row in world.log("agent_dedup_log")) == ["k1", "k3"]
+    plans = [{row.plan for row in world.log(name)} for name in ("wal_mediations", "wal_rejections")]
+    assert plans[0] == plans[1] != {None}
+
+
+def test_a_row_that_was_rejected_does_not_replace_its_successor_once_it_is_granted(world: World) -> None:
+    keys = ("id", "at")
+    world.append((1, 3, "k1", "web"))  # not granted
+    world.append((1, 3, "k2", "till"))
+    world.append((2, 3, "k3", "web"))  # not granted
+    assert world.run(merge_keys=keys).applied == 1
+    world.append((1, 3, "k2", "till"))
+    world.append((4, 3, "k4", "till"))
+    world.append((5, 3, "k5", "till"))
+    world.spark.sql(f"DELETE FROM {world.wal} WHERE id = 5")
+    wider = {**CONTRACTS, "web": contract("web", "2017-01-01", "2017-01-02", "2017-01-03")}
+    again = world.run(merge_keys=keys, contracts=wider, reread=True)
+    assert (again.applied, again.superseded, again.duplicates) == (2, 1, 2)
+    found = {row.id: row._idempotency_key for row in world.spark.table(world.target).collect()}
+    assert found == {1: "k2", 2: "k3", 4: "k4"}
+
+
+def test_columns_may_have_names_that_the_job_might_use(world: World) -> None:
+    """Debezium writes `__deleted`."""
+    for table in (world.wal, world.target):
+        world.spark.sql(f"ALTER TABLE {table} ADD COLUMNS (__deleted STRING, __row INT)")
+    values = "VALUES (1, timestamp'2017-01-01 05:00:00', 'k1', 'web', 'no', 7), (2, NULL, 'k2', 'web', 'no', 8)"
+    world.spark.sql(f"INSERT INTO {world.wal} (id, at, _idempotency_key, _agent, __deleted, __row) {values}")
+    assert world.run().applied == 1
+    assert [(row["__deleted"], row["__row"]) for row in world.spark.table(world.target).collect()] == [("no", 7)]
+    assert [json.loads(row.row)["__row"] for row in world.log("wal_rejections")] == [8]
+    for table in (world.wal, world.target):
+        world.spark.sql(f"ALTER TABLE {table} RENAME COLUMN __row TO _icetower_row")
+    with pytest.raises(BadRequest, match="_icetower_row"):
+        world.run()

@@ -15,7 +15,7 @@ from icetower.protocol.marks import MEDIATOR, SOURCE_SNAPSHOT
 
 OPERATION, TIME, KEY_COLUMN = "_operation", "_event_time", "_idempotency_key"
 UPSERT, DELETE = "upsert", "delete"
-_ORDER, _RANK, _DELETED, _STOOD = "__order", "__rank", "__deleted", "__stood"
+_ORDER, _RANK, _DELETED, _STOOD = "_icetower_order", "_icetower_rank", "_icetower_deleted", "_icetower_stood"
 
 
 def merged_view(

@@ -23,15 +23,18 @@ from icetower.ambient import Ambient, SystemAmbient
 from icetower.contracts.model import Contract, Operation
 from icetower.errors import BadRequest
 from icetower.iceberg.metadata import current_snapshot_id
-from icetower.pipelines.tables import identifier, literal, load_metadata, merge, quoted, translating_errors
+from icetower.pipelines.as_of import rows_as_of, spark_schema
+from icetower.pipelines.tables import identifier, literal, merge, quoted, translating_errors
 from icetower.pipelines.wal_applied import AppliedKeys
-from icetower.pipelines.wal_mediator import Job, Mediation, Run, mediate, nothing
+from icetower.pipelines.wal_logs import patiently
+from icetower.pipelines.wal_mediator import Job, Mediation, Run, Tables, mediate, nothing
 from icetower.pipelines.wal_plan import Batch, Metadata
-from icetower.pipelines.wal_reading import FILE, POSITION, ROW, SEQUENCE, SPEC, columns_as_of, read_batch
+from icetower.pipelines.wal_reading import FILE, POSITION, ROW, SEQUENCE, SPEC, read_batch
 from icetower.pipelines.wal_rows import (
     APPLIED,
     KEY_COLUMN,
     OUTCOME,
+    OWN,
     REASON,
     RULE,
     SUPERSEDED,
@@ -43,7 +46,8 @@ from icetower.pipelines.wal_rows import (
 OPERATION, TIME = "_operation", "_event_time"
 UPSERT, DELETE = "upsert", "delete"
 _MODES = tuple(f"write.{kind}.mode" for kind in ("delete", "update", "merge"))
-_THERE = "__there"
+_THERE, _NTH, _DELETED, _STOOD = (OWN + name for name in ("there", "nth", "deleted", "stood"))
+_FOUND = "_found"
 _ALL = 2**62
 
 
@@ -84,8 +88,7 @@ def merged_view(
         snapshots_max=_ALL,
         rows_max=_ALL,
     )
-    run = Fold(spark, job, ambient or SystemAmbient(), nothing)
-    return run.view()
+    return Fold(spark, job, ambient or SystemAmbient(), nothing).view()
 
 
 def compact(spark: SparkSession, target: str) -> dict[str, int]:
@@ -109,20 +112,20 @@ class Fold(Run):
 
     # -- checks
 
-    def _rules(self, target: Metadata, wal: Metadata) -> Rules:
-        self._require_columns()
-        require_merge_on_read(target, self.job.target)
-        rules = super()._rules(target, wal)
+    def _rules(self, tables: Tables) -> Rules:
+        self._require_columns(tables)
+        require_merge_on_read(tables.target, self.job.target)
+        rules = super()._rules(tables)
         return replace(rules, required=tuple(sorted({*rules.required, TIME})))
 
-    def _require_columns(self) -> None:
+    def _require_columns(self, tables: Tables) -> None:
         job = self.job
         if not job.merge_keys:
             raise BadRequest(
                 f"the keys of {job.target} are missing: name the columns that identify a row, --keys a,b",
                 rule="wal.merge-keys",
             )
-        deltas, target = (self.spark.table(name).schema for name in (job.wal, job.target))
+        target, deltas = (spark_schema(self.spark, each) for each in tables)
         for name, schema in ((job.wal, deltas), (job.target, target)):
             kinds = {field.name: field.dataType for field in schema.fields}
             if not isinstance(kinds.get(TIME), TimestampType | TimestampNTZType):
@@ -152,54 +155,51 @@ class Fold(Run):
         batch: Batch,
         judged: DataFrame,
         known: list[DataFrame],
-        target: Metadata,
+        tables: Tables,
         rules: Rules,
         order_by: str | None = None,
     ) -> DataFrame:
-        """The rows with their `__outcome`; `__there` says whether the table has a row with these keys."""
+        """The rows with their outcome; `_icetower_there` says whether the table has a row with these keys."""
         keys = [f.col(quoted(name)) for name in self.job.merge_keys]
         rows = classify(judged, known, ()).localCheckpoint()
         newest = f.row_number().over(Window.partitionBy(*keys, OUTCOME).orderBy(*(each.desc() for each in _order())))
-        rows = rows.withColumn("__nth", newest)
-        rows = self._beside(rows, self._deletes(batch, rows, rules), "__deleted")
-        rows = self._beside(rows, self._target(target), "__stood").withColumn(
-            _THERE, f.col("__stood_found").isNotNull()
+        rows = rows.withColumn(_NTH, newest)
+        rows = self._beside(rows, self._deletes(batch, tables.wal, rows, rules), _DELETED)
+        rows = self._beside(rows, self._target(tables.target), _STOOD).withColumn(
+            _THERE, f.col(_STOOD + _FOUND).isNotNull()
         )
-        late = (f.col(OPERATION) == UPSERT) & (f.col("__deleted") > f.col(TIME))
+        late = (f.col(OPERATION) == UPSERT) & (f.col(_DELETED) > f.col(TIME))
         loses = (
-            (f.col("__nth") > 1)
-            | f.coalesce(late, f.lit(False))
-            | f.coalesce(f.col("__stood") > f.col(TIME), f.lit(False))
+            (f.col(_NTH) > 1) | f.coalesce(late, f.lit(False)) | f.coalesce(f.col(_STOOD) > f.col(TIME), f.lit(False))
         )
         outcome = f.when((f.col(OUTCOME) == APPLIED) & loses, SUPERSEDED).otherwise(f.col(OUTCOME))
-        dropped = ("__nth", "__deleted", "__deleted_found", "__stood", "__stood_found")
-        return rows.withColumn(OUTCOME, outcome).drop(*dropped)
+        beside = [each + found for each in (_DELETED, _STOOD) for found in ("", _FOUND)]
+        return rows.withColumn(OUTCOME, outcome).drop(_NTH, *beside)
 
     def _beside(self, rows: DataFrame, others: DataFrame | None, name: str) -> DataFrame:
         """The rows, with the latest event time among `others` of the same keys, and whether there is one at all."""
         if others is None:
             nothing_found = f.lit(None)
             return rows.withColumn(name, nothing_found.cast("timestamp")).withColumn(
-                f"{name}_found", nothing_found.cast("boolean")
+                name + _FOUND, nothing_found.cast("boolean")
             )
         keys = self.job.merge_keys
-        latest = others.groupBy(*(f.col(quoted(key)).alias(f"__key_{i}") for i, key in enumerate(keys))).agg(
-            f.max(TIME).alias(name), f.lit(True).alias(f"{name}_found")
+        latest = others.groupBy(*(f.col(quoted(key)).alias(f"{OWN}key_{i}") for i, key in enumerate(keys))).agg(
+            f.max(TIME).alias(name), f.lit(True).alias(name + _FOUND)
         )
         same: Column = f.lit(True)
         for i, key in enumerate(keys):
-            same &= f.col(quoted(key)) == f.col(f"__key_{i}")
-        return rows.join(latest, same, "left").drop(*(f"__key_{i}" for i, _ in enumerate(keys)))
+            same &= f.col(quoted(key)) == f.col(f"{OWN}key_{i}")
+        return rows.join(latest, same, "left").drop(*(f"{OWN}key_{i}" for i, _ in enumerate(keys)))
 
-    def _deletes(self, batch: Batch, rows: DataFrame, rules: Rules) -> DataFrame | None:
+    def _deletes(self, batch: Batch, wal: Metadata, rows: DataFrame, rules: Rules) -> DataFrame | None:
         """The valid deletes that the delta table still has, of rows that the batch upserts, if they may be newer."""
         wanted = rows.where((f.col(OPERATION) == UPSERT) & (f.col(OUTCOME) == APPLIED))
         oldest_us = wanted.agg(f.unix_micros(f.min(TIME).cast("timestamp"))).collect()[0][0]
         if oldest_us is None:
             return None
-        reader = self.spark.read.format("iceberg").option("versionAsOf", batch.through).load(self.job.wal)
-        kept = reader.where((f.col(OPERATION) == DELETE) & (f.col(TIME) >= f.timestamp_micros(f.lit(oldest_us))))
-        kept = kept.select("*", f.col("_spec_id").alias(SPEC))
+        kept = rows_as_of(self.spark, self.job.wal, wal, batch.through, f.col("_spec_id").alias(SPEC))
+        kept = kept.where((f.col(OPERATION) == DELETE) & (f.col(TIME) >= f.timestamp_micros(f.lit(oldest_us))))
         kept = kept.join(wanted.select(*self.job.merge_keys).distinct(), list(self.job.merge_keys), "left_semi")
         return judge(kept, self._of_deletes(rules)).where(f.col(RULE).isNull())
 
@@ -207,13 +207,12 @@ class Fold(Run):
         head = current_snapshot_id(target)
         if head is None:
             return None
-        rows = self.spark.read.format("iceberg").option("versionAsOf", head).load(self.job.target)
-        return rows.select(*columns_as_of(self.spark, self.job.target, target, head))
+        return rows_as_of(self.spark, self.job.target, target, head)
 
     # -- the commit
 
-    def _columns(self) -> list[str]:
-        return [*self.spark.table(self.job.target).columns, OPERATION, _THERE]
+    def _columns(self, target: Metadata) -> list[str]:
+        return [*super()._columns(target), OPERATION, _THERE]
 
     def _write(self, batch: Batch, target: Metadata, rows: DataFrame, properties: Mapping[str, str]) -> bool:
         effective = rows.where((f.col(OPERATION) == UPSERT) | f.col(_THERE)).drop(_THERE)
@@ -242,13 +241,15 @@ class Fold(Run):
 
     def view(self) -> DataFrame:
         """The table as it would be after folding all that is new."""
-        job = self.job
-        target, wal = load_metadata(self.spark, job.target), load_metadata(self.spark, job.wal)
-        rules = self._rules(target, wal)
-        stands = self._target(target)
-        columns = self.spark.table(job.target).columns
+        return patiently(lambda: self._on_current(self._view))
+
+    def _view(self, tables: Tables) -> DataFrame:
+        job, (target, wal) = self.job, tables
+        rules = self._rules(tables)
+        schema = spark_schema(self.spark, target)
+        stands, columns = self._target(target), [quoted(name) for name in schema.names]
         if stands is None:
-            stands = self.spark.table(job.target).limit(0)
+            stands = self.spark.createDataFrame([], schema)
         batch = self._next(target, wal)
         if batch is None:
             return stands
@@ -257,7 +258,8 @@ class Fold(Run):
         if all(self.spark.catalog.tableExists(quoted(name)) for name in (self.logs.keys, self.logs.mediations)):
             mediations = self.logs.mediations_of(target["table-uuid"], wal["table-uuid"])
             known.append(AppliedKeys(self.logs, target, job.table_name, mediations).keys(stands, None)[0])
-        rows = self._outcomes(batch, judged, known, target, rules).where(f.col(OUTCOME) == APPLIED)
+        rows = self._outcomes(batch, judged, known, tables, rules).where(f.col(OUTCOME) == APPLIED)
+        self._require_unchanged(tables)
         untouched = stands.join(rows.select(*job.merge_keys), list(job.merge_keys), "left_anti").select(*columns)
         return untouched.unionByName(rows.where(f.col(OPERATION) == UPSERT).select(*columns))
 

@@ -133,7 +133,7 @@ class Files:
         return translating_errors(f"reading snapshot {snapshot_id} of {self.name}", read)
 
     def rows(self, files: Sequence[LiveFile], columns: Sequence[str]) -> DataFrame:
-        """The rows of some files, until `release`; `__file` is the file of each."""
+        """The rows of some files, until `release`; `_icetower_file` is the file of each."""
         staged = str(self.ambient.uuid4())
         self._cache().add(staged, self.table)
         self._staged.append(staged)

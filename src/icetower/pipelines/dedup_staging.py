@@ -51,13 +51,12 @@ class Forwarding(Run):
         if OUTCOME in rows.columns:
             return rows.where(f.col(OUTCOME) == DUPLICATE)
         # The run that committed the batch has died. What it applied is in the log of keys, each key once.
-        rejected = self.spark.table(self.logs.rejections).where(f.col("batch") == done.batch)
-        rejected = rejected.select(f.col("wal_file").alias(FILE), f.col("wal_position").alias(POSITION))
+        rejected = self.logs.rejected(done).select(f.col("wal_file").alias(FILE), f.col("wal_position").alias(POSITION))
         keys = self.logs.logged_keys(applied.uuid, {}, None).where(f.col(SNAPSHOT) == done.snapshot)
-        keys = keys.select(KEY_COLUMN).distinct().withColumn("__new", f.lit(True))
+        keys = keys.select(KEY_COLUMN).distinct().withColumn("_icetower_new", f.lit(True))
         sound = rows.join(rejected, [FILE, POSITION], "left_anti").join(keys, KEY_COLUMN, "left")
         nth = f.row_number().over(Window.partitionBy(KEY_COLUMN).orderBy(*(f.col(name) for name in ORDER)))
-        return sound.withColumn("__nth", nth).where("__nth > 1 OR __new IS NULL")
+        return sound.withColumn("_icetower_nth", nth).where("_icetower_nth > 1 OR _icetower_new IS NULL")
 
     def _discard(self, done: AppliedBatch, duplicates: dict[str, set[int]]) -> None:
         """Delete rows of the staging table that are still where they were read."""

@@ -1,8 +1,8 @@
 """The mediator's logs: batches, rejections, and the keys it has seen. Every write can be repeated.
 
-`wal_rejections` is written before a batch is committed, so rejected rows and their reasons survive any crash; they
-become valid with their batch in `wal_mediations`, which is written last and closes the batch. The next run writes what
-a crash left out in between.
+`wal_rejections` is written before a batch is committed, so rejected rows and their reasons survive any crash; those of
+the plan that the commit records count. `wal_mediations` is written last and closes the batch. The next run writes what
+a crash left out in between, and removes what others left that had planned the same batch.
 
 A key is logged with the target's uuid and the snapshot that applied it: a renamed table is the same table, a re-created
 one is another, and a batch that was rolled back is not applied (`wal_line`). Rows that earlier versions logged have
@@ -14,6 +14,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as f
@@ -26,16 +27,18 @@ from icetower.pipelines.wal_plan import AppliedBatch, Batch, Metadata
 from icetower.pipelines.wal_reading import FILE, ORDER, POSITION
 from icetower.pipelines.wal_rows import AGENT_COLUMN, KEY_COLUMN, OUTCOME, REASON, REJECTED, RULE, decided_ms
 
+T = TypeVar("T")
+
 TRIES = 5
 _MEDIATION = (
     "batch STRING, target STRING, wal STRING, from_snapshot BIGINT, through_snapshot BIGINT, rows_read BIGINT, "
     "rows_applied BIGINT, rows_superseded BIGINT, rows_duplicate BIGINT, rows_rejected BIGINT, "
     "committed_snapshot BIGINT, committed_at TIMESTAMP, table_uuid STRING, wal_uuid STRING, previous_snapshot BIGINT, "
-    "lag_max_ms BIGINT, lag_median_ms BIGINT"
+    "lag_max_ms BIGINT, lag_median_ms BIGINT, plan STRING"
 )
 _REJECTION = (
     "batch STRING, target STRING, agent STRING, idempotency_key STRING, rule STRING, reason STRING, row STRING, "
-    "wal_file STRING, wal_position BIGINT, rejected_at TIMESTAMP"
+    "wal_file STRING, wal_position BIGINT, rejected_at TIMESTAMP, plan STRING"
 )
 # The guide, step 4. Exports write it, too (`system_keys`): their rows have an `attempt_id`, those of mediators none.
 DEDUP_COLUMNS = (
@@ -43,11 +46,12 @@ DEDUP_COLUMNS = (
     "table_uuid STRING, snapshot_id BIGINT, decided_at TIMESTAMP, attempt_id BIGINT, contract STRING, source STRING"
 )
 _READ = ("idempotency_key", "table_name", "committed_at", "table_uuid", "snapshot_id", "attempt_id", "source")
+_REJECTED = ("batch", "plan", "wal_file", "wal_position")
 _LAGS = ("lag_max_ms", "lag_median_ms")
 # Columns that earlier versions did not write.
 _LATER = {
     *("table_uuid", "wal_uuid", "previous_snapshot", "snapshot_id"),
-    *(*_LAGS, "decided_at", "attempt_id", "contract", "source"),
+    *(*_LAGS, "decided_at", "attempt_id", "contract", "source", "plan"),
 }
 
 ROWS = "rows"
@@ -162,9 +166,9 @@ class Logs:
     # -- rejections: before the commit
 
     def write_rejections(
-        self, batch: Batch, target: str, judged: DataFrame, columns: Sequence[str], now_ms: int
+        self, batch: Batch, plan: str, target: str, judged: DataFrame, columns: Sequence[str], now_ms: int
     ) -> None:
-        """Put the batch's rejections in place of what an earlier attempt at the same batch wrote."""
+        """Write the rejections of one attempt at a batch, `plan`. They count if its commit records that plan."""
         row = f.to_json(f.struct(*(f.col(quoted(name)) for name in columns)), {"ignoreNullFields": "false"})
         rows = judged.where(f.col(OUTCOME) == REJECTED).select(
             f.lit(batch.id).alias("batch"),
@@ -177,22 +181,33 @@ class Logs:
             f.col(FILE).alias("wal_file"),
             f.col(POSITION).alias("wal_position"),
             f.timestamp_millis(f.lit(now_ms)).alias("rejected_at"),
+            f.lit(plan).alias("plan"),
         )
-        self._replace(batch, rows)
+        translating_errors(f"writing {self.rejections}", rows.writeTo(quoted(self.rejections)).append)
 
-    def forget_rejections(self, batch: Batch) -> None:
-        """Remove the rejections of a batch that will never be committed."""
-        self._replace(batch, self.spark.table(self.rejections).limit(0))
+    def rejected(self, done: AppliedBatch) -> DataFrame:
+        """The rejections of an applied batch. Attempts that were never committed may have left others of the batch."""
+        rows = self._rows(self.rejections, *_REJECTED).where(f.col("batch") == done.batch)
+        return rows if done.plan is None else rows.where(f.col("plan") == done.plan)
 
-    def _replace(self, batch: Batch, rows: DataFrame) -> None:
-        translating_errors(
-            f"writing {self.rejections}",
-            lambda: rows.writeTo(quoted(self.rejections)).overwrite(f.col("batch") == batch.id),
-        )
+    def keep_rejections(self, done: AppliedBatch) -> None:
+        """Remove what other attempts at an applied batch have left."""
+        if done.plan is not None:
+            self._forget(f"batch = {literal(done.batch)} AND (plan IS NULL OR plan <> {literal(done.plan)})")
 
-    def rejections_of(self, batch: Batch) -> int:
-        rows = self._rows(self.rejections, "batch").where(f.col("batch") == batch.id)
-        return translating_errors(f"reading {self.rejections}", rows.count)
+    def forget_rejections(self, batch: str, plan: str) -> None:
+        """Remove the rejections of an attempt that was not committed."""
+        self._forget(f"batch = {literal(batch)} AND plan = {literal(plan)}")
+
+    def _forget(self, where: str) -> None:
+        statement = f"DELETE FROM {quoted(self.rejections)} WHERE {where}"  # noqa: S608 - literals are quoted
+
+        def forget() -> None:
+            strays = self._rows(self.rejections, "batch", "plan").where(where)
+            if not translating_errors(f"reading {self.rejections}", strays.isEmpty):
+                self._run(f"writing {self.rejections}", statement)
+
+        patiently(forget)
 
     # -- keys and batches: after the commit
 
@@ -288,15 +303,13 @@ class Logs:
         if OUTCOME in rows.columns:
             sound = rows.where(f.col(OUTCOME) != REJECTED)
         else:
-            rejected = self._rows(self.rejections, "batch", "wal_file", "wal_position")
-            rejected = rejected.where(f.col("batch") == done.batch)
-            rejected = rejected.select(f.col("wal_file").alias(FILE), f.col("wal_position").alias(POSITION))
+            rejected = self.rejected(done).select(f.col("wal_file").alias(FILE), f.col("wal_position").alias(POSITION))
             sound = rows.join(rejected, [FILE, POSITION], "left_anti")
         sound = sound.join(logged, KEY_COLUMN, "left_anti")
         first = Window.partitionBy(KEY_COLUMN).orderBy(*(f.col(name) for name in ORDER))
         keys = (
-            sound.withColumn("__nth", f.row_number().over(first))
-            .where("__nth = 1")
+            sound.withColumn("_icetower_nth", f.row_number().over(first))
+            .where("_icetower_nth = 1")
             .select(
                 f.col(AGENT_COLUMN).alias("agent_id"),
                 f.col(KEY_COLUMN).alias("idempotency_key"),
@@ -315,14 +328,26 @@ class Logs:
         at = dt.datetime.fromtimestamp(done.committed_at_ms / 1000, dt.UTC)
         numbers = (counts.read, counts.applied, counts.superseded, counts.duplicates, counts.rejected)
         lags = (None, None) if done.decided is None else done.decided.lags_ms(done.committed_at_ms)
-        row = (done.batch, *names, done.start, done.through, *numbers, done.snapshot, at, *uuids, done.previous, *lags)
+        row = (
+            done.batch,
+            *names,
+            done.start,
+            done.through,
+            *numbers,
+            done.snapshot,
+            at,
+            *uuids,
+            done.previous,
+            *lags,
+            done.plan,
+        )
         self._insert(self.mediations, self.spark.createDataFrame([row], _MEDIATION), ("batch",))
 
     def _insert(self, table: str, rows: DataFrame, on: Sequence[str]) -> None:
         patiently(lambda: merge(self.spark, table, rows, on))
 
 
-def patiently(work: Callable[[], None]) -> None:
+def patiently(work: Callable[[], T]) -> T:
     """Do repeatable work until there is no conflict; at most `TRIES` times."""
     for attempt in range(1, TRIES + 1):
         try:
@@ -330,4 +355,4 @@ def patiently(work: Callable[[], None]) -> None:
         except CommitConflict:
             if attempt == TRIES:
                 raise
-    return None
+    raise AssertionError("unreachable")

@@ -17,7 +17,7 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
@@ -25,9 +25,10 @@ from pyspark.sql import functions as f
 from icetower.ambient import Ambient, SystemAmbient
 from icetower.contracts.model import Contract, Operation
 from icetower.contracts.terms import Layout
-from icetower.errors import BadRequest, CommitConflict, IcetowerError
+from icetower.errors import BadRequest, CommitConflict, IcetowerError, UpstreamFailed
 from icetower.iceberg.metadata import current_snapshot_id
 from icetower.iceberg.partitions import spec_of
+from icetower.pipelines.as_of import current_schema, rows_as_of, same_columns, spark_schema
 from icetower.pipelines.tables import (
     commit_nothing,
     identifier,
@@ -37,11 +38,14 @@ from icetower.pipelines.tables import (
     private_session,
     quoted,
     require_serializable,
+    translating_errors,
 )
 from icetower.pipelines.wal_applied import AppliedKeys
 from icetower.pipelines.wal_line import FIRST
 from icetower.pipelines.wal_logs import Logs
 from icetower.pipelines.wal_plan import (
+    PLAN,
+    PLAN_CHARACTERS,
     SEQUENCE,
     WAL,
     AppliedBatch,
@@ -56,11 +60,12 @@ from icetower.pipelines.wal_plan import (
     readable,
 )
 from icetower.pipelines.wal_pruning import removals_since
-from icetower.pipelines.wal_reading import columns_as_of, read_batch, with_known_order
+from icetower.pipelines.wal_reading import read_batch, with_known_order
 from icetower.pipelines.wal_rows import (
     APPLIED,
     KEY_COLUMN,
     OUTCOME,
+    OWN,
     UNORDERED,
     Rules,
     classify,
@@ -75,6 +80,7 @@ ROWS_MAX = 1_000_000
 TRIES = 5
 SETTLED_LOOK_BACK = 100
 _log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +212,13 @@ def mediate(
     raise AssertionError("unreachable")
 
 
+class Tables(NamedTuple):
+    """Both tables' metadata, by which one attempt goes from its beginning to its commit."""
+
+    target: Metadata
+    wal: Metadata
+
+
 class Run:
     """The attempts of one mediation."""
 
@@ -218,11 +231,36 @@ class Run:
         self.settled: list[str] = []
 
     def once(self) -> Mediation:
-        """One attempt on both tables' current state. Raises `CommitConflict` if another commit was faster."""
+        """One attempt on both tables' current state.
+
+        Raises `CommitConflict` if another commit was faster, or if a table got other columns or partitions meanwhile.
+        """
         self.settled = []
-        job = self.job
-        target, wal = load_metadata(self.spark, job.target), load_metadata(self.spark, job.wal)
-        rules = self._rules(target, wal)
+        return self._on_current(self._once)
+
+    def _on_current(self, work: Callable[[Tables], T]) -> T:
+        """Do it with both tables as they are now. What fails because they have changed is a `CommitConflict`."""
+        tables = self._load()
+        try:
+            return translating_errors(f"reading {self.job.wal}", lambda: work(tables))
+        except UpstreamFailed:
+            self._require_unchanged(tables)
+            raise
+
+    def _load(self) -> Tables:
+        return Tables(load_metadata(self.spark, self.job.target), load_metadata(self.spark, self.job.wal))
+
+    def _require_unchanged(self, tables: Tables) -> None:
+        """Raises `CommitConflict` if a table has other columns or partitions now: rows were read by the former ones."""
+        names = (self.job.target, self.job.wal)
+        for name, then, now in zip(names, tables, self._load(), strict=True):
+            same = all(then[each] == now[each] for each in ("table-uuid", "default-spec-id"))
+            if not (same and same_columns(then, now)):
+                raise CommitConflict(f"{name} has other columns or partitions than when the batch was planned")
+
+    def _once(self, tables: Tables) -> Mediation:
+        job, (target, wal) = self.job, tables
+        rules = self._rules(tables)
         mediations = self.logs.mediations_of(target["table-uuid"], wal["table-uuid"])
         applied = AppliedKeys(self.logs, target, job.table_name, mediations)
         self._settle(target, wal, applied)
@@ -236,24 +274,20 @@ class Run:
         judged = self._judged(read_batch(self.spark, job.wal, wal, batch), rules)
         known, batch = self._known(batch, target, judged, applied)
         # Detached from the tables: the counted rows are the merged ones, even if the tables change meanwhile.
-        rows = self._outcomes(batch, judged, known, target, rules, order_by).localCheckpoint()
+        rows = self._outcomes(batch, judged, known, tables, rules, order_by).localCheckpoint()
         found, decided = _counted(rows)
         if UNORDERED in found:
             raise _order_is_lost(job, found[UNORDERED], order_by)
         counts = Counts(sum(found.values()), **found)
         self.after("planned")
-        if counts.rejected or self.logs.rejections_of(batch):
-            self.logs.write_rejections(batch, job.table_name, rows, _columns(rows), self.ambient.now_ms())
+        plan = self.ambient.uuid4()[:PLAN_CHARACTERS]
+        if counts.rejected:
+            self.logs.write_rejections(batch, plan, job.table_name, rows, _columns(rows), self.ambient.now_ms())
         self.after("rejections")
-        columns = self._columns()
-        if new := sorted(set(columns) - set(rows.columns)):
-            raise CommitConflict(f"{job.target} has other columns than when the batch was planned: {', '.join(new)}")
-        sound = rows.where(f.col(OUTCOME) == APPLIED).select(*(f.col(quoted(name)) for name in columns))
-        done = self._commit(batch, batch.properties(counts, decided), target, sound if counts.applied else None)
+        sound = rows.where(f.col(OUTCOME) == APPLIED).select(*(f.col(quoted(name)) for name in self._columns(target)))
+        properties = batch.properties(counts, decided, plan)
+        done = self._commit(batch, properties, tables, sound if counts.applied else None)
         self.after("committed")
-        if self.logs.rejections_of(batch) != counts.rejected:
-            # Another mediator, which read other contracts, has planned the same batch meanwhile.
-            self.logs.write_rejections(batch, job.table_name, rows, _columns(rows), self.ambient.now_ms())
         self._close(done, rows, wal, applied)
         return Mediation(
             "applied",
@@ -284,14 +318,12 @@ class Run:
             removals={} if progress is None else removals_since(self.spark, job.wal, wal, progress.through),
         )
 
-    def _rules(self, target: Metadata, wal: Metadata) -> Rules:
+    def _rules(self, tables: Tables) -> Rules:
         """The rules for rows. Raises `BadRequest` if the two tables don't match, or races would not be detected."""
-        job = self.job
+        job, (target, wal) = self.job, tables
         require_serializable(target, job.target, job.own)
-        schema = self.spark.table(job.target).schema
-        require_matching_columns(
-            job.wal, self.spark.table(job.wal).schema, job.target, schema, more=self.change_columns
-        )
+        schema, logged = spark_schema(self.spark, target), spark_schema(self.spark, wal)
+        require_matching_columns(job.wal, logged, job.target, schema, more=self.change_columns)
         spec = spec_of(target, target["default-spec-id"])
         if job.merge_keys:
             unknown = sorted(set(job.merge_keys) - set(schema.names))
@@ -304,13 +336,12 @@ class Run:
                     "doesn't own",
                     rule="wal.merge-keys",
                 )
-        if job.order_by is not None and job.order_by not in self.spark.table(job.wal).columns:
+        if job.order_by is not None and job.order_by not in logged.names:
             raise BadRequest(
                 f"{job.wal} has no column {job.order_by}; --order-by (`Job.order_by`) must name one of the log's",
                 rule="wal.order",
             )
-        current = next(s for s in target["schemas"] if s["schema-id"] == target["current-schema-id"])
-        required = {field["name"] for field in current["fields"] if field["required"]}
+        required = {field["name"] for field in current_schema(target)["fields"] if field["required"]}
         return Rules(
             table=identifier(job.target),
             catalog=job.catalog,
@@ -331,12 +362,12 @@ class Run:
         batch: Batch,
         judged: DataFrame,
         known: list[DataFrame],
-        target: Metadata,
+        tables: Tables,
         rules: Rules,
         order_by: str | None,
     ) -> DataFrame:
         """The judged rows with their outcomes. `known`: the keys that were applied before."""
-        return classify(judged, known, self.job.merge_keys, order_by)
+        return classify(judged, known, self.job.merge_keys, order_by, whole=batch.whole)
 
     def _known(
         self, batch: Batch, target: Metadata, judged: DataFrame, applied: AppliedKeys
@@ -347,8 +378,7 @@ class Run:
         head = current_snapshot_id(target)
         rows = None
         if head is not None:
-            rows = self.spark.read.format("iceberg").option("versionAsOf", head).load(self.job.target)
-            rows = rows.select(*columns_as_of(self.spark, self.job.target, target, head))
+            rows = rows_as_of(self.spark, self.job.target, target, head)
         logged, found = applied.keys(rows, since_ms)
         if batch.previous == FIRST:
             batch = replace(batch, previous=found.tips.get(batch.wal_uuid, FIRST))
@@ -376,9 +406,9 @@ class Run:
 
     # -- the commit
 
-    def _columns(self) -> list[str]:
+    def _columns(self, target: Metadata) -> list[str]:
         """The columns of the rows that are written."""
-        return self.spark.table(self.job.target).columns
+        return spark_schema(self.spark, target).names
 
     def _write(self, batch: Batch, target: Metadata, rows: DataFrame, properties: Mapping[str, str]) -> bool:
         """Commit the rows with the properties; False, without a commit, if they change nothing."""
@@ -395,22 +425,23 @@ class Run:
         return True
 
     def _commit(
-        self, batch: Batch, properties: Mapping[str, str], target: Metadata, rows: DataFrame | None
+        self, batch: Batch, properties: Mapping[str, str], tables: Tables, rows: DataFrame | None
     ) -> AppliedBatch:
         """Commit the applied rows, or the progress alone if there are none."""
+        target = tables.target
         try:
+            self._require_unchanged(tables)
             if rows is None or not self._write(batch, target, rows, properties):
                 commit_nothing(self.spark, self.job.target, target, properties)
         except CommitConflict:
-            if self._committed(batch) is None:  # else the faster mediator's rejections are exactly these
-                self.logs.forget_rejections(batch)
+            self.logs.forget_rejections(batch.id, properties[PLAN])
             raise
         except IcetowerError:
-            done = self._committed(batch)
+            done = self._committed(batch, properties[PLAN])
             if done is None:
                 raise
             return done
-        done = self._committed(batch)
+        done = self._committed(batch, properties[PLAN])
         if done is None:
             raise CommitConflict(f"batch {batch.id} was committed to {self.job.target} and rolled back since")
         return done
@@ -436,9 +467,10 @@ class Run:
             conditions.append(f"(SELECT count(*) FROM ({line}) WHERE snapshot_id = {head}) > 0")  # noqa: S608
         return " AND ".join(conditions)
 
-    def _committed(self, batch: Batch) -> AppliedBatch | None:
-        target = load_metadata(self.spark, self.job.target)
-        return next((done for done in history(target, batch.wal_uuid) if done.batch == batch.id), None)
+    def _committed(self, batch: Batch, plan: str) -> AppliedBatch | None:
+        """The batch, if this very attempt has committed it; a rival may have committed another plan of the same one."""
+        done = history(load_metadata(self.spark, self.job.target), batch.wal_uuid)
+        return next((one for one in done if (one.batch, one.plan) == (batch.id, plan)), None)
 
     # -- after the commit
 
@@ -457,6 +489,7 @@ class Run:
             self.settled.append(done.batch)
 
     def _close(self, done: AppliedBatch, rows: DataFrame | None, wal: Metadata, applied: AppliedKeys) -> None:
+        self.logs.keep_rejections(done)
         if rows is not None and done.counts.applied:
             self.logs.write_keys(done, self.job.table_name, applied.uuid, rows, applied.before(done))
         self.after("keys")
@@ -502,4 +535,4 @@ def _order_is_lost(job: Job, rows: int, order_by: str | None) -> BadRequest:
 
 def _columns(rows: DataFrame) -> list[str]:
     """The log's own columns."""
-    return [name for name in rows.columns if not name.startswith("__")]
+    return [name for name in rows.columns if not name.startswith(OWN)]

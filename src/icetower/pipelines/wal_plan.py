@@ -37,6 +37,8 @@ BASE = MEDIATOR + "base-snapshot"
 PREVIOUS = MEDIATOR + "previous-snapshot"
 OLDEST = MEDIATOR + "oldest-decided-ms"
 MEDIAN = MEDIATOR + "median-decided-ms"
+PLAN = MEDIATOR + "plan"
+PLAN_CHARACTERS = 12
 COUNTS = ("read", "applied", "superseded", "duplicates", "rejected")
 
 
@@ -109,11 +111,13 @@ class Batch:
         """The same rows, read from another state of the log."""
         return replace(self, base=base, compacted=base != self.through)
 
-    def properties(self, counts: Counts, decided: Decided | None = None) -> dict[str, str]:
+    def properties(self, counts: Counts, decided: Decided | None = None, plan: str | None = None) -> dict[str, str]:
         """The properties of the snapshot that applies the batch; `AppliedBatch` reads them back."""
         based = {} if self.base is None else {BASE: str(self.base)}
         if decided is not None:
             based |= {OLDEST: str(decided.oldest_ms), MEDIAN: str(decided.median_ms)}
+        if plan is not None:
+            based[PLAN] = plan
         return {
             KEY: self.id,
             WAL: self.wal_uuid,
@@ -129,7 +133,11 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class AppliedBatch:
-    """An applied batch, as the target's history records it."""
+    """An applied batch, as the target's history records it.
+
+    Attributes:
+        plan: of the attempt that committed it: its rejections are the batch's. None if an earlier version did.
+    """
 
     batch: str
     sequence: int
@@ -141,6 +149,7 @@ class AppliedBatch:
     base: int | None = None
     previous: int | None = None
     decided: Decided | None = None
+    plan: str | None = None
 
 
 def history(target: Metadata, wal_uuid: str) -> Iterator[AppliedBatch]:
@@ -194,6 +203,7 @@ def _done(snapshot: Snapshot, summary: Mapping[str, str]) -> AppliedBatch:
             base=int(summary.get(BASE, summary[THROUGH])) if start == "none" else None,
             previous=int(summary[PREVIOUS]) if PREVIOUS in summary else None,
             decided=Decided(int(summary[OLDEST]), int(summary[MEDIAN])) if MEDIAN in summary else None,
+            plan=summary.get(PLAN),
         )
     except (KeyError, ValueError) as error:
         raise BadRequest(

@@ -7,7 +7,7 @@ in two cases only:
 - the snapshot that added its file is still in the log's metadata, and is an append;
 - the log has format version 3, and the row carries `_last_updated_sequence_number`, which compactions keep.
 
-Otherwise `__sequence` is null, and a job that needs the order must refuse (`wal_rows.classify`).
+Otherwise `_icetower_sequence` is null, and a job that needs the order must refuse (`wal_rows.classify`).
 """
 
 from __future__ import annotations
@@ -18,11 +18,14 @@ from typing import Any
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
+from icetower.errors import CommitConflict
+from icetower.pipelines.as_of import rows_as_of, spark_schema
 from icetower.pipelines.tables import quoted
 from icetower.pipelines.wal_plan import Batch, Metadata, line_ranks, oldest_base
 
-FILE, POSITION, SEQUENCE, ROW, SPEC = "__file", "__position", "__sequence", "__row", "__spec"
-LOGGED = "__logged"
+FILE, POSITION, SPEC = "_icetower_file", "_icetower_position", "_icetower_spec"
+SEQUENCE, ROW = "_icetower_sequence", "_icetower_row"
+LOGGED = "_icetower_logged"
 """When the row landed in the log, in milliseconds since 1970; null if its snapshot is not known."""
 ORDER = (SEQUENCE, ROW, FILE, POSITION)
 """The order of the log. Rows of one commit are ordered by their row ids, or else by their files and positions."""
@@ -30,7 +33,7 @@ ORDER = (SEQUENCE, ROW, FILE, POSITION)
 LAST_UPDATED = 2147483539
 """The id of the column `_last_updated_sequence_number` (specification: "Reserved Field IDs")."""
 
-_RANK, _BY_ROW = "__rank", "__by_row"
+_RANK, _BY_ROW = "_icetower_rank", "_icetower_by_row"
 
 
 def read_batch(spark: SparkSession, name: str, wal: Metadata, batch: Batch) -> DataFrame:
@@ -58,35 +61,22 @@ def with_known_order(spark: SparkSession, name: str, wal: Metadata, batch: Batch
     return batch.based_on(oldest_base(wal, batch.through)), False
 
 
-def columns_as_of(spark: SparkSession, name: str, metadata: Metadata, snapshot_id: int) -> list[Column]:
-    """The table's current columns, for rows read as of a snapshot: Spark gives them the names of that time."""
-    schemas = {schema["schema-id"]: schema for schema in metadata["schemas"]}
-    now = metadata["current-schema-id"]
-    snapshot = next(entry for entry in metadata["snapshots"] if entry["snapshot-id"] == snapshot_id)
-    then = {field["id"]: field["name"] for field in schemas[snapshot.get("schema-id", now)]["fields"]}
-    types = {field.name: field.dataType for field in spark.table(name).schema.fields}
-    return [
-        (f.col(quoted(then[field["id"]])) if field["id"] in then else f.lit(None))
-        .cast(types[field["name"]])
-        .alias(field["name"])
-        for field in schemas[now]["fields"]
-    ]
-
-
 def _as_of(spark: SparkSession, name: str, wal: Metadata, snapshot_id: int, through: int) -> DataFrame:
     """All rows that the log had at a snapshot, as the first rows of a batch up to `through`."""
-    rows = _reader(spark).option("versionAsOf", snapshot_id).load(name)
-    rows = rows.select(*columns_as_of(spark, name, wal, snapshot_id), *_places(wal), _last_updated(wal))
+    rows = rows_as_of(spark, name, wal, snapshot_id, *_places(wal), _last_updated(wal))
     rows = rows.join(_file_order(spark, name, wal, snapshot_id, through), FILE, "left")
     # Rows of format version 1 all have the number 0.
-    by_row = f.when(f.col(_BY_ROW) & (f.col("__last_updated") > 0), f.col("__last_updated"))
-    return rows.withColumn(SEQUENCE, f.coalesce(f.col(_RANK), by_row)).drop(_RANK, _BY_ROW, "__last_updated")
+    by_row = f.when(f.col(_BY_ROW) & (f.col("_icetower_last_updated") > 0), f.col("_icetower_last_updated"))
+    return rows.withColumn(SEQUENCE, f.coalesce(f.col(_RANK), by_row)).drop(_RANK, _BY_ROW, "_icetower_last_updated")
 
 
 def _appended(spark: SparkSession, name: str, wal: Metadata, start: int | None, batch: Batch) -> DataFrame:
     """The rows that were appended after a snapshot."""
     rows = _reader(spark).option("start-snapshot-id", str(start)).option("end-snapshot-id", batch.through).load(name)
-    rows = rows.select(*(f.col(quoted(column)) for column in rows.columns), *_places(wal))
+    columns = spark_schema(spark, wal).names
+    if rows.columns != columns:
+        raise CommitConflict(f"{name} has other columns than when the batch was planned")
+    rows = rows.select(*(f.col(quoted(column)) for column in columns), *_places(wal))
     # Files that a compaction has replaced since are no longer live; the history of all files has them.
     entries = _reader(spark)
     if batch.compacted:
@@ -117,7 +107,7 @@ def _file_order(spark: SparkSession, name: str, wal: Metadata, snapshot_id: int,
         inherited = f.coalesce(f.col("data_file.null_value_counts").getItem(LAST_UPDATED), f.lit(0))
         original = f.col("sequence_number") == f.col("file_sequence_number")
         all_written = written.isNotNull() & (written == f.col("data_file.record_count"))
-        untouched = written.isNull() & f.col("__known").isNull() & original
+        untouched = written.isNull() & f.col("_icetower_known").isNull() & original
         by_row = (all_written & ((inherited == 0) | original)) | untouched
     return files.groupBy(f.col("data_file.file_path").alias(FILE)).agg(
         f.min(_RANK).alias(_RANK),
@@ -132,7 +122,7 @@ def _ranks(spark: SparkSession, wal: Metadata, through: int) -> DataFrame:
         (snapshot_id, rank, True, None if rank is None else at[snapshot_id])
         for snapshot_id, rank in line_ranks(wal, through).items()
     ]
-    return spark.createDataFrame(rows, f"snapshot_id BIGINT, {_RANK} BIGINT, __known BOOLEAN, {LOGGED} BIGINT")
+    return spark.createDataFrame(rows, f"snapshot_id BIGINT, {_RANK} BIGINT, _icetower_known BOOLEAN, {LOGGED} BIGINT")
 
 
 def _places(wal: Metadata) -> list[Column]:
@@ -144,7 +134,7 @@ def _places(wal: Metadata) -> list[Column]:
 def _last_updated(wal: Metadata) -> Column:
     known = wal["format-version"] >= 3
     number = f.col("_last_updated_sequence_number") if known else f.lit(None).cast("bigint")
-    return number.alias("__last_updated")
+    return number.alias("_icetower_last_updated")
 
 
 def _reader(spark: SparkSession) -> Any:

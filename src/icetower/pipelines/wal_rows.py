@@ -1,6 +1,7 @@
 """The rows of a batch: checked against contracts, without duplicates, the newest version of each. DataFrame in and out.
 
-A judged row is a row of the log with `__rule` and `__reason` (null if no rule refuses it) and `__outcome`.
+A judged row is a row of the log with `_icetower_rule` and `_icetower_reason` (null if no rule refuses it) and
+`_icetower_outcome`.
 """
 
 from __future__ import annotations
@@ -28,12 +29,14 @@ from icetower.protocol.names import Identifier
 KEY_COLUMN = "_idempotency_key"
 AGENT_COLUMN = "_agent"
 WRITTEN_COLUMN = "_written_at"
-RULE, REASON, OUTCOME = "__rule", "__reason", "__outcome"
+OWN = "_icetower_"
+"""What the names of columns begin with that jobs put beside those of a table, while they work."""
+RULE, REASON, OUTCOME = "_icetower_rule", "_icetower_reason", "_icetower_outcome"
 APPLIED, SUPERSEDED, DUPLICATE, REJECTED = "applied", "superseded", "duplicates", "rejected"
 UNORDERED = "unordered"
 PARTITIONS_MAX = 10_000
 _log = logging.getLogger(__name__)
-_PART = "__part_{}"
+_PART = "_icetower_part_{}"
 _WIDENS = {("int", "bigint"), ("float", "double")}
 _FUNCTIONS = {"year": "years", "month": "months", "day": "days", "hour": "hours"}
 
@@ -52,6 +55,8 @@ def require_matching_columns(
     required = {field.name: field.dataType for field in target_schema.fields}
     if KEY_COLUMN not in required:
         raise _mismatch(f"{target} has no column {KEY_COLUMN}; add it, a string")
+    if taken := sorted(name for name in {*actual, *required} if name.startswith(OWN)):
+        raise _mismatch(f"columns that begin with {OWN} are the job's own; rename {', '.join(taken)}")
     missing = sorted({*required, AGENT_COLUMN, KEY_COLUMN} - set(actual))
     if missing:
         raise _mismatch(f"{wal} lacks {', '.join(missing)}, which rows for {target} need; add what is missing")
@@ -132,17 +137,17 @@ class Rules:
 
 
 def judge(rows: DataFrame, rules: Rules) -> DataFrame:
-    """The rows with `__rule` and `__reason`, both null for rows that no rule refuses."""
+    """The rows with `_icetower_rule` and `_icetower_reason`, both null for rows that no rule refuses."""
     parts = [_PART.format(index) for index, _ in enumerate(rules.spec.fields)]
     expressions = [f.expr(partition_expression(field, rules.catalog)) for field in rules.spec.fields]
     rows = rows.select("*", *(e.alias(name) for e, name in zip(expressions, parts, strict=True)))
-    places = rows.select(f.col(AGENT_COLUMN).alias("__writer"), *parts).distinct()
+    places = rows.select(f.col(AGENT_COLUMN).alias("_icetower_writer"), *parts).distinct()
     refused = _verdicts(places, rules)
-    same = f.col(AGENT_COLUMN).eqNullSafe(f.col("__writer"))
+    same = f.col(AGENT_COLUMN).eqNullSafe(f.col("_icetower_writer"))
     for name in parts:
         same &= rows[name].eqNullSafe(refused[name])
-    rows = rows.join(f.broadcast(refused), same, "left").drop("__writer", *(refused[name] for name in parts))
-    rule, reason = f.col("__contract_rule"), f.col("__contract_reason")
+    rows = rows.join(f.broadcast(refused), same, "left").drop("_icetower_writer", *(refused[name] for name in parts))
+    rule, reason = f.col("_icetower_contract_rule"), f.col("_icetower_contract_reason")
     checks: list[tuple[Column, Any, Any]] = [
         (
             ~f.col(SPEC).isin(list(rules.proven_specs)),
@@ -163,7 +168,7 @@ def judge(rows: DataFrame, rules: Rules) -> DataFrame:
     return (
         rows.withColumn(RULE, _first(checks, 1))
         .withColumn(REASON, _first(checks, 2))
-        .drop("__contract_rule", "__contract_reason", *parts)
+        .drop("_icetower_contract_rule", "_icetower_contract_reason", *parts)
     )
 
 
@@ -184,7 +189,7 @@ def _verdicts(places: DataFrame, rules: Rules) -> DataFrame:
     refused = [
         (*place, *verdict) for place in found if (verdict := _verdict(place[0], tuple(place)[1:], rules)) is not None
     ]
-    schema = StructType([*places.schema.fields, *(_text(f"__contract_{name}") for name in ("rule", "reason"))])
+    schema = StructType([*places.schema.fields, *(_text(f"_icetower_contract_{name}") for name in ("rule", "reason"))])
     return places.sparkSession.createDataFrame(refused, schema)
 
 
@@ -251,9 +256,14 @@ def raw_value(field: PartitionField, value: Any) -> Any:
 
 
 def classify(
-    judged: DataFrame, known: Sequence[DataFrame], merge_keys: Sequence[str], order_by: str | None = None
+    judged: DataFrame,
+    known: Sequence[DataFrame],
+    merge_keys: Sequence[str],
+    order_by: str | None = None,
+    *,
+    whole: bool = False,
 ) -> DataFrame:
-    """The judged rows with their `__outcome`.
+    """The judged rows with their `_icetower_outcome`.
 
     Of rows with the same key the first in the log's order counts; none does if the key is among `known` (DataFrames of
     one column, the keys applied before). With `merge_keys`, the last of those that would be applied to one row wins; if
@@ -261,37 +271,43 @@ def classify(
 
     Args:
         order_by: a column that orders the rows in place of the log.
+        whole: the rows are all of the log, so that those that were applied before are in their places, too: an older
+            row that was rejected then, and no longer is, does not replace a newer one.
     """
     order = [*([f.col(quoted(order_by))] if order_by else []), *(f.col(name) for name in ORDER)]
     by_key = Window.partitionBy(KEY_COLUMN, f.col(RULE).isNull()).orderBy(*order)
-    rows = judged.withColumn("__nth", f.row_number().over(by_key))
+    rows = judged.withColumn("_icetower_nth", f.row_number().over(by_key))
     keys = judged.where(f.col(RULE).isNull()).select(KEY_COLUMN).distinct()
     seen: DataFrame | None = None
     for frame in known:
         matching = frame.select(KEY_COLUMN).join(keys, KEY_COLUMN, "left_semi")
         seen = matching if seen is None else seen.unionByName(matching)
     if seen is None:
-        rows = rows.withColumn("__seen", f.lit(False))
+        rows = rows.withColumn("_icetower_seen", f.lit(False))
     else:
-        rows = rows.join(seen.distinct().withColumn("__seen", f.lit(True)), KEY_COLUMN, "left")
+        rows = rows.join(seen.distinct().withColumn("_icetower_seen", f.lit(True)), KEY_COLUMN, "left")
     outcome = (
         f.when(f.col(RULE).isNotNull(), REJECTED)
-        .when((f.col("__nth") > 1) | f.coalesce(f.col("__seen"), f.lit(False)), DUPLICATE)
+        .when((f.col("_icetower_nth") > 1) | f.coalesce(f.col("_icetower_seen"), f.lit(False)), DUPLICATE)
         .otherwise(APPLIED)
     )
-    rows = rows.withColumn(OUTCOME, outcome).drop("__nth", "__seen")
+    rows = rows.withColumn(OUTCOME, outcome).drop("_icetower_seen")
     if not merge_keys:
-        return rows
-    by_row = Window.partitionBy(*(f.col(quoted(name)) for name in merge_keys), OUTCOME)
+        return rows.drop("_icetower_nth")
+    in_place = (f.col(OUTCOME) == DUPLICATE) & (f.col("_icetower_nth") == 1) & f.lit(whole)
+    rows = rows.withColumn("_icetower_version", (f.col(OUTCOME) == APPLIED) | in_place)
+    by_row = Window.partitionBy(*(f.col(quoted(name)) for name in merge_keys), "_icetower_version")
     newest = f.row_number().over(by_row.orderBy(*(column.desc() for column in order)))
-    rows = rows.withColumn("__newest", newest).withColumn("__lost", _order_lost(by_row, order_by))
+    rows = rows.withColumn("_icetower_newest", newest).withColumn("_icetower_lost", _order_lost(by_row, order_by))
     outcome = (
         f.when(f.col(OUTCOME) != APPLIED, f.col(OUTCOME))
-        .when(f.col("__lost"), UNORDERED)
-        .when(f.col("__newest") > 1, SUPERSEDED)
+        .when(f.col("_icetower_lost"), UNORDERED)
+        .when(f.col("_icetower_newest") > 1, SUPERSEDED)
         .otherwise(APPLIED)
     )
-    return rows.withColumn(OUTCOME, outcome).drop("__newest", "__lost")
+    return rows.withColumn(OUTCOME, outcome).drop(
+        "_icetower_nth", "_icetower_version", "_icetower_newest", "_icetower_lost"
+    )
 
 
 def _order_lost(group: WindowSpec, order_by: str | None) -> Column:
