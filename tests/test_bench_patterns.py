@@ -7,6 +7,7 @@ import json
 import math
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,12 @@ import pyarrow as pa
 import pytest
 
 from bench.patterns import advice, oracle, report, rows, run
+from bench.patterns.agents import NO_TURN, TRIES, Timing, Turn, Worker, run_agents
+from bench.patterns.places import SCHEDULER, Lake, contract
 from bench.patterns.records import Attempted, Figures, Stored, figures
 from bench.patterns.rows import DISJOINT, HOT, NAMES, Write
+from bench.patterns.sides import COLLECTOR, SIDES, WAL
+from icetower.contracts.document import load
 from icetower.demo import data
 
 ROOT = Path(__file__).parent.parent
@@ -155,12 +160,54 @@ def test_a_machine_that_ended_no_merge_has_no_speed() -> None:
     assert run.speeds([figures_of("direct")]) == (0.01, 5.0, 1.0)
 
 
+@pytest.mark.parametrize("shape", rows.SHAPES)
+@pytest.mark.parametrize("pattern", ["", SCHEDULER, "mediator", "collector"])
+def test_every_pattern_has_a_contract_that_can_be_applied(shape: str, pattern: str) -> None:
+    lake = Lake("lake", "shop", {}, [])
+    through = {"mediator": lake.log, "collector": lake.deltas}.get(pattern, "")
+    text = contract(3, lake, shape, pattern, through, (3, 32))
+    assert load(text, source="agent3").tables
+    assert ("from: 9000ms, to: 12000ms" in text) == (pattern == SCHEDULER)
+    assert "every: 96000ms" in text or pattern != SCHEDULER
+
+
+def in_turns(worker: Worker, turn: Turn, grace_s: float) -> list[Attempted]:
+    its = [Write(0, number, (NEW,)) for number in range(5)]
+    timing = Timing(0.05, 0.01, grace_s)
+    return run_agents([worker], [its], timing, lambda error: type(error).__name__, lambda: None, {0: turn})[1]
+
+
+def test_an_agent_writes_in_its_turn_all_that_it_has() -> None:
+    statements: list[list[int]] = []
+
+    def write(its: Sequence[Attempted]) -> None:
+        statements.append([each.write.number for each in its])
+
+    found = in_turns(write, lambda stop: not stop.is_set(), 60.0)
+    assert [number for each in statements for number in each] == [0, 1, 2, 3, 4]
+    assert all(each.answered and len(each.tries_ms) == 1 for each in found)
+
+
+def test_a_write_is_given_up_after_its_tries() -> None:
+    def refuse(its: Sequence[Attempted]) -> None:
+        raise ValueError
+
+    found = in_turns(refuse, lambda stop: not stop.is_set(), 60.0)
+    assert [each.failures for each in found] == [["ValueError"] * TRIES] * 5
+
+
+def test_a_write_without_a_turn_counts_as_one_that_failed() -> None:
+    found = in_turns(lambda its: None, lambda stop: not stop.wait(), 0.0)
+    assert [each.failures for each in found] == [[NO_TURN]] * 5
+    assert not any(each.answered for each in found)
+
+
 @pytest.mark.full
 @pytest.mark.parametrize(
     ("conflicting", "best"), [(HOT, {"wal", "collector"}), (DISJOINT, {"icetower"})], ids=["hot", "disjoint"]
 )
 def test_the_planner_is_right_if_its_first_choice_is_among_the_best(conflicting: str, best: set[str]) -> None:
-    asked = advice.workload(conflicting, 32, period_s=2.0, work_s=1.0, job_s=3.0, interval_s=1.0)
+    asked = advice.workload(conflicting, 32, period_s=2.0, work_s=1.0, job_s=3.0, interval_s=1.0, slot_s=3.0)
     fair = {name: figures_of(name, conflicting, lag_s=3.0) for name in ("wal", "collector")}
     poor = {name: figures_of(name, conflicting, landed_of_ten=3) for name in ("direct", "icetower")}
     agreed = {**poor, **fair} if conflicting == HOT else {**poor, **fair, "icetower": figures_of("icetower", DISJOINT)}
@@ -181,9 +228,11 @@ def test_every_side_is_exact_in_short() -> None:
     done = subprocess.run([*command, *options], cwd=ROOT, capture_output=True, text=True, timeout=500)
     assert done.stdout, done.stderr[-4000:]
     found = json.loads(done.stdout)["runs"]
-    assert [each["side"] for each in found] == ["direct", "icetower", "wal", "collector"]
+    assert [each["side"] for each in found] == list(SIDES)
     for each in found:
         assert each["exact"]
-    for each in found[2:]:  # of a MERGE, a slow machine may not end any in time
+    for each in found:
+        if each["side"] not in (WAL, COLLECTOR):  # of a MERGE, a slow machine may not end any in time
+            continue
         assert (each["success_pct"], each["landed"], each["wasted_pct"]) == (100.0, each["due"], 0.0)
         assert each["batches"] > 0

@@ -57,12 +57,14 @@ def workload(
     work_s: float,
     job_s: float,
     interval_s: float,
+    slot_s: float,
     engine_writes_per_s: float | None = None,
 ) -> Workload:
     """The workload of a run, as somebody would describe it to the planner.
 
     Args:
         work_s: of one MERGE that nobody disturbs; `job_s`: of one batch.
+        interval_s: between two batches; `slot_s`: an agent's turn.
         engine_writes_per_s: how many MERGEs this machine does in a second.
     """
     hot = shape == HOT
@@ -79,6 +81,7 @@ def workload(
         freshness_s=FRESHNESS_S,
         job_s=job_s,
         interval_s=interval_s,
+        slot_s=slot_s,
         engine_writes_per_s=engine_writes_per_s,
     )
 

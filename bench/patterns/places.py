@@ -28,6 +28,9 @@ from icetower.pipelines.session import catalog_settings, spark_session
 
 CATALOG = "lake"
 JOB = "bench-job"
+SCHEDULER = "scheduler"
+SLOT_MS = 3000
+"""An agent's turn: long enough for a MERGE, which takes one to two seconds with the latency of S3."""
 SEED = 20261125
 READS = 3
 _SETTINGS = {
@@ -157,14 +160,25 @@ def create_table(spark: SparkSession, name: str, more: Mapping[str, str], partit
     )
 
 
-def contract(agent: int, lake: Lake, shape: str, pattern: str, through: str) -> str:
-    """An agent's contract. `pattern`: a clause of the table's rule, or ""; `through`: the table that it appends to."""
+def contract(agent: int, lake: Lake, shape: str, pattern: str, through: str, turn: tuple[int, int] = (0, 1)) -> str:
+    """An agent's contract.
+
+    Args:
+        pattern: a clause of the table's rule, or "".
+        through: the table that it appends to, or "".
+        turn: of the pattern `scheduler`: which one of how many is the agent's.
+    """
     name, table = agent_name(agent), lake.table.partition(".")[2]
-    owned = f"[{{region: [{region_of(shape, agent)}]}}]" if shape == DISJOINT else "all"
+    region = [f"region: [{region_of(shape, agent)}]"] if shape == DISJOINT else []
+    if pattern == SCHEDULER:
+        at, of = turn
+        every, start, end = (f"{each * SLOT_MS}ms" for each in (of, at, at + 1))
+        region.append(f"now: {{every: {every}, from: {start}, to: {end}}}")
+    owned = f"[{{{', '.join(region)}}}]" if region else "all"
     clauses = [f"table: {table}", "operations: [append, overwrite]", f"partitions: {owned}"]
     if pattern:
         clauses.append(f"pattern: {pattern}")
-    elif shape == DISJOINT:
+    if shape == DISJOINT and not through:
         clauses.append("read_scope: owned")
     rules = [f"  - {{{', '.join(clauses)}}}"]
     if through:

@@ -31,7 +31,7 @@ from bench.commits import pages
 from bench.patterns import rows, sides
 from bench.patterns.advice import Verdict, verdict, workload
 from bench.patterns.agents import Timing
-from bench.patterns.places import Place, open_place
+from bench.patterns.places import SLOT_MS, Place, open_place
 from bench.patterns.records import Figures
 from bench.patterns.report import advice_table, figure_table, promise_table
 from bench.patterns.sides import DIRECT, EVERY_S, ICETOWER, SIDES, Case
@@ -77,7 +77,7 @@ def verdicts(found: Sequence[Figures]) -> list[Verdict]:
     for each in found:
         groups.setdefault((each.shape, each.agents), []).append(each)
     return [
-        verdict(workload(shape, agents, PERIOD_S, work_s, job_s, EVERY_S, engine), shape, its)
+        verdict(workload(shape, agents, PERIOD_S, work_s, job_s, EVERY_S, SLOT_MS / 1000, engine), shape, its)
         for (shape, agents), its in sorted(groups.items(), key=lambda group: (group[0][0] != rows.HOT, group[0][1]))
     ]
 

@@ -3,7 +3,9 @@
 direct      MERGE by Spark into a plain SQL catalog: what people have
 icetower    the same MERGE through a tower, with a key for each write and a contract for each agent
 wal         appends to a log by the fast path, and the mediator upserts them
+slots       the MERGE of `icetower`, in turns that the contracts give: an agent writes all that it has as one
 collector   appends of changes to a delta table by the fast path, and the collector folds them in
+hybrid      both for one table: of each eight agents one MERGEs in turns, and the others append to the delta table
 """
 
 from __future__ import annotations
@@ -21,14 +23,26 @@ from pyiceberg.io import load_file_io
 from pyspark.sql import SparkSession
 
 from bench.patterns import oracle
-from bench.patterns.agents import Timing, Worker, run_agents
-from bench.patterns.places import JOB, SEED, Lake, Place, contract, create_table, job_contract, stored
+from bench.patterns.agents import Timing, Turn, Worker, run_agents
+from bench.patterns.places import (
+    JOB,
+    SCHEDULER,
+    SEED,
+    SLOT_MS,
+    Lake,
+    Place,
+    contract,
+    create_table,
+    job_contract,
+    stored,
+)
 from bench.patterns.records import Attempted, Figures, figures
 from bench.patterns.rows import KEYS, NAMES, Row, Write, agent_name, arrow, region_of
-from icetower.agent import DataFile, keyed
+from icetower.agent import DataFile, Patience, keyed, wait_for_slot
 from icetower.ambient import Ambient
 from icetower.contracts.model import Contract
 from icetower.demo import slow_io
+from icetower.errors import CommitConflict
 from icetower.pipelines.collector import collect
 from icetower.pipelines.tables import SNAPSHOT_PROPERTY, load_metadata
 from icetower.pipelines.wal_follow import Failure, Follower
@@ -39,8 +53,10 @@ from icetower.spark.recovery import java_causes
 
 parquet: Any = pyarrow.parquet
 
-DIRECT, ICETOWER, WAL, COLLECTOR = "direct", "icetower", "wal", "collector"
-SIDES = (DIRECT, ICETOWER, WAL, COLLECTOR)
+DIRECT, ICETOWER, SLOTS, WAL, COLLECTOR, HYBRID = "direct", "icetower", "slots", "wal", "collector", "hybrid"
+SIDES = (DIRECT, ICETOWER, SLOTS, WAL, COLLECTOR, HYBRID)
+BY_MERGE_EVERY = 8
+"""Of so many agents of the side `hybrid`, one MERGEs."""
 EVERY_S = 1.0
 _WRITE = "bench.write"
 _DRAINED_WITHIN_S = 300.0
@@ -106,42 +122,84 @@ def _icetower(place: Place, case: Case, writes: Sequence[Sequence[Write]], timin
     return _by_merge(place, lake, case, writes, timing, keys=True)
 
 
+def _slots(place: Place, case: Case, writes: Sequence[Sequence[Write]], timing: Timing) -> tuple[Ended, Lake, str]:
+    lake, _ = _registered(place, case, SCHEDULER)
+    create_table(place.session(lake), lake.table, {}, "region")
+    turns = {agent: _turn(place, lake, agent) for agent in range(case.agents)}
+    return _by_merge(place, lake, case, writes, timing, keys=True, turns=turns)
+
+
+class _Stopped(Exception):
+    """The run ended while an agent waited for its turn."""
+
+
+def _turn(place: Place, lake: Lake, agent: int) -> Turn:
+    tower, table = place.tower(agent_name(agent)), lake.table.partition(".")[2]
+
+    def wait(stop: threading.Event) -> bool:
+        def pause(seconds: float) -> None:
+            if stop.wait(seconds):
+                raise _Stopped
+
+        try:
+            wait_for_slot(tower, table, "overwrite", least_s=SLOT_MS / 2000, patience=Patience(pause=pause))
+        except _Stopped:
+            return False
+        return not stop.is_set()
+
+    return wait
+
+
 def _by_merge(
-    place: Place, lake: Lake, case: Case, writes: Sequence[Sequence[Write]], timing: Timing, *, keys: bool
+    place: Place,
+    lake: Lake,
+    case: Case,
+    writes: Sequence[Sequence[Write]],
+    timing: Timing,
+    *,
+    keys: bool,
+    turns: Mapping[int, Turn] | None = None,
 ) -> tuple[Ended, Lake, str]:
     workers = [
         _merging(place.session(lake, agent_name(agent)), lake, case, agent, keys) for agent in range(case.agents)
     ]
     context = place.spark.sparkContext
-    began_ms, attempts = run_agents(workers, writes, timing, _kind_of, context.cancelAllJobs)
+    began_ms, attempts = run_agents(workers, writes, timing, _kind_of, context.cancelAllJobs, turns)
+    _see_merges(place, lake, attempts)
+    return Ended(began_ms, attempts), lake, agent_name(0)
+
+
+def _see_merges(place: Place, lake: Lake, attempts: Sequence[Attempted]) -> None:
+    """When each write became visible: with the first snapshot that names it."""
     times = {
-        snapshot["summary"][_WRITE]: snapshot["timestamp-ms"]
-        for snapshot in load_metadata(place.session(lake), lake.table)["snapshots"]
-        if _WRITE in snapshot["summary"]
+        key: snapshot["timestamp-ms"]
+        for snapshot in reversed(load_metadata(place.session(lake), lake.table)["snapshots"])
+        for key in snapshot["summary"].get(_WRITE, "").split(",")
     }
     for each in attempts:
         # A write that was cut off, or whose outcome is unknown, may have landed.
         each.visible_ms = times.get(each.write.key)
-    return Ended(began_ms, attempts), lake, agent_name(0)
 
 
 def _merging(spark: SparkSession, lake: Lake, case: Case, agent: int, keys: bool) -> Worker:
     """An agent that MERGEs: of each product the newest price stays."""
     region = region_of(case.shape, agent)
 
-    def write(attempt: Attempted) -> None:
+    def write(its: Sequence[Attempted]) -> None:
         names = ", ".join(NAMES)
-        values = ", ".join(_values(row) for row in attempt.write.rows)
+        newest = {row["product_id"]: row for each in its for row in each.write.rows}  # they come in time order
+        values = ", ".join(_values(row) for row in newest.values())
         statement = (
             f"MERGE INTO {lake.table} t USING (SELECT * FROM VALUES {values} AS v({names})) s "
             f"ON t.region = {region} AND t.region = s.region AND t.product_id = s.product_id "
             "WHEN MATCHED AND t._event_time <= s._event_time THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
         )
-        spark.conf.set(SNAPSHOT_PROPERTY + _WRITE, attempt.write.key)
+        written = ",".join(each.write.key for each in its)
+        spark.conf.set(SNAPSHOT_PROPERTY + _WRITE, written)
         if not keys:
             spark.sql(statement)
             return
-        with declaring(spark, keyed(attempt.write.key)):
+        with declaring(spark, keyed(written)):
             spark.sql(statement)
 
     return write
@@ -182,15 +240,32 @@ def _collector(place: Place, case: Case, writes: Sequence[Sequence[Write]], timi
     return _through(place, lake, case, writes, timing, contracts, lake.deltas, more, _collect), lake, JOB
 
 
+def _hybrid(place: Place, case: Case, writes: Sequence[Sequence[Write]], timing: Timing) -> tuple[Ended, Lake, str]:
+    merging = range(0, case.agents, BY_MERGE_EVERY)
+    lake, contracts = _registered(place, case, "collector", merging)
+    _create_staged(place, lake, lake.deltas, {"_operation": "STRING"})
+    more = {"_operation": (pa.string(), "upsert")}
+    turns = {agent: _turn(place, lake, agent) for agent in merging}
+    return _through(place, lake, case, writes, timing, contracts, lake.deltas, more, _collect, turns), lake, JOB
+
+
 def _collect(spark: SparkSession, job: Job, *, ambient: Ambient) -> Mediation:
     return collect(spark, job, ambient=ambient)
 
 
-def _registered(place: Place, case: Case, pattern: str) -> tuple[Lake, dict[str, Contract]]:
-    """A lake behind the tower whose agents, and job, have contracts."""
+def _registered(
+    place: Place, case: Case, pattern: str, merging: Sequence[int] = ()
+) -> tuple[Lake, dict[str, Contract]]:
+    """A lake behind the tower, and contracts of the agents and the job. `merging`: agents with turns instead."""
     lake = place.behind_tower(case.agents)
     through = {"mediator": lake.log, "collector": lake.deltas}.get(pattern, "")
-    texts = {agent_name(agent): contract(agent, lake, case.shape, pattern, through) for agent in range(case.agents)}
+    turns = merging or range(case.agents)
+    texts = {
+        agent_name(agent): contract(agent, lake, case.shape, SCHEDULER, "", (turns.index(agent), len(turns)))
+        if agent in merging or pattern == SCHEDULER
+        else contract(agent, lake, case.shape, pattern, through)
+        for agent in range(case.agents)
+    }
     contracts = place.register(texts | {JOB: job_contract(lake)})
     lake.catalogs = {
         name: {**its, "token": place.secrets[name]} if name else its for name, its in lake.catalogs.items()
@@ -215,19 +290,27 @@ def _through(
     staged: str,
     more: Mapping[str, tuple[pa.DataType, Any]],
     apply: Callable[..., Mediation] | None,
+    turns: Mapping[int, Turn] | None = None,
 ) -> Ended:
-    """Agents that append, and the job that follows them, until it has nothing more to do."""
+    """Agents that append, and the job that follows them, until it has nothing more to do. Those with turns MERGE."""
     job = Job(staged, lake.table, dict(contracts), lake.system, merge_keys=KEYS, own=contracts[JOB])
     following = _Following(place.session(lake, JOB), job, apply)
-    workers = [_appending(place, staged, agent, more) for agent in range(case.agents)]
+    workers = [
+        _merging(place.session(lake, agent_name(agent)), lake, case, agent, keys=True)
+        if agent in (turns or {})
+        else _appending(place, staged, agent, more)
+        for agent in range(case.agents)
+    ]
     thread = threading.Thread(target=following.run)
     thread.start()
     try:
-        began_ms, attempts = run_agents(workers, writes, timing, _kind_of, lambda: None)
+        began_ms, attempts = run_agents(workers, writes, timing, _kind_of, lambda: None, turns)
     finally:
         following.stopping.set()
         thread.join(_DRAINED_WITHIN_S)
+        following.abandoned.set()
     following.check()
+    _see_merges(place, lake, [each for each in attempts if each.write.agent in (turns or {})])
     _see(place, lake, staged, attempts, following.batches)
     return Ended(began_ms, attempts, batches_ms=following.batches_ms, failures=following.failures)
 
@@ -248,7 +331,8 @@ def _appending(place: Place, staged: str, agent: int, more: Mapping[str, tuple[p
     tower = place.tower(name)
     files = load_file_io(slow_io.properties(place.latency, SEED + agent)) if place.latency != "none" else None
 
-    def write(attempt: Attempted) -> None:
+    def write(its: Sequence[Attempted]) -> None:
+        (attempt,) = its
         rows = arrow(attempt.write.rows, {**more, "_agent": (pa.string(), name)})
         content = io.BytesIO()
         parquet.write_table(rows, content)
@@ -267,9 +351,10 @@ class _Following:
 
     def __init__(self, spark: SparkSession, job: Job, apply: Callable[..., Mediation] | None) -> None:
         self.stopping = threading.Event()
+        self.abandoned = threading.Event()
         self.batches: list[Mediation] = []
         self.failures: list[str] = []
-        self._quiet = True
+        self._quiet, self._behind = True, False
         self._raised: BaseException | None = None
         self.batches_ms: list[float] = []
         self._apply = apply or mediate
@@ -295,24 +380,28 @@ class _Following:
 
     def _on(self, event: Mediation | Pruned | Failure) -> None:
         self._quiet = False
+        # Others that change the same rows may be faster, again and again; then the batch is tried later.
+        self._behind = isinstance(event, Failure) and isinstance(event.error, CommitConflict)
         if isinstance(event, Mediation):
             self.batches.append(event)
             if event.rejected or event.duplicates:
                 self.failures.append(f"{event.rejected} rows rejected, {event.duplicates} taken for duplicates")
-        else:
+        elif not self._behind:
             self.failures.append(str(event))
 
     def _wait(self, seconds: float) -> bool:
         quiet, self._quiet = self._quiet, True
         if self.stopping.is_set():
-            return quiet
-        time.sleep(seconds)
+            return (quiet and not self._behind) or (self._behind and self.abandoned.wait(seconds))
+        self.stopping.wait(seconds)
         return False
 
 
 _RUNS: Mapping[str, Callable[..., tuple[Ended, Lake, str]]] = {
     DIRECT: _direct,
     ICETOWER: _icetower,
+    SLOTS: _slots,
     WAL: _wal,
     COLLECTOR: _collector,
+    HYBRID: _hybrid,
 }

@@ -54,7 +54,8 @@ class Workload:
         storage: a provider of the simulator; `catalog_latency_ms`: a round trip to the catalog.
         freshness_s: the time within which a write must be visible in the table.
         job_s: how long a job of the mediator or the collector takes besides its reads and writes.
-        interval_s: how often such a job runs, and how long a slot is. None: a third of the freshness.
+        interval_s: how often such a job runs. None: a third of the freshness.
+        slot_s: how long an agent's slot is. None: a share of the freshness, and no shorter than a slow commit.
         engine_writes_per_s: how many statements that write the engine does in a second which all agents share, such as
             one Spark cluster. None: each agent has an engine of its own.
         read_usd_per_1000, write_usd_per_1000: price of requests to the storage; by default those of S3 Standard.
@@ -73,6 +74,7 @@ class Workload:
     freshness_s: float = 60.0
     job_s: float = 5.0
     interval_s: float | None = None
+    slot_s: float | None = None
     server_cpu_ms: float = 4.0
     engine_writes_per_s: float | None = None
     read_usd_per_1000: float = 0.0004
@@ -92,7 +94,9 @@ class Workload:
             "conflicts: 0 where own_partitions is true, since nobody else changes an agent's rows": self.conflicts == 0
             or not self.own_partitions,
             "engine_writes_per_s: above 0": self.engine_writes_per_s is None or self.engine_writes_per_s > 0,
-            "interval_s: 0.001 or more": self.interval_s is None or self.interval_s >= 0.001,
+            "interval_s and slot_s: 0.001 or more": all(
+                each is None or each >= 0.001 for each in (self.interval_s, self.slot_s)
+            ),
             "job_s, server_cpu_ms and the prices: 0 or more": min(
                 self.job_s, self.server_cpu_ms, self.read_usd_per_1000, self.write_usd_per_1000
             )
@@ -116,7 +120,7 @@ class Workload:
 
     @property
     def period_s(self) -> float:
-        """The interval of a job, or the length of a slot."""
+        """The interval of a job."""
         return self.interval_s or self.freshness_s / 3
 
     def setup(self, times: float, **overrides: Any) -> Setup:
@@ -232,10 +236,10 @@ def candidates(workload: Workload) -> list[Candidate]:
 
 
 def _slot_s(workload: Workload) -> float:
-    """How long an agent's slot is: a share of the freshness, and no shorter than a slow commit."""
+    """How long an agent's slot is, if that is not given."""
     works_s = workload.work_s if workload.conflicts > 0 else 0.0  # what it has read must be the newest
     shortest_s = max(_SLOT_MIN_S, 2 * (works_s + _commit_s(workload)))
-    return workload.interval_s or max(shortest_s, workload.freshness_s / (2 * workload.agents))
+    return workload.slot_s or max(shortest_s, workload.freshness_s / (2 * workload.agents))
 
 
 def _commit_s(workload: Workload) -> float:
