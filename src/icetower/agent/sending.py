@@ -11,6 +11,7 @@ import datetime as dt
 import hashlib
 import importlib
 import json
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -147,6 +148,7 @@ def _write(
             "the patterns direct, scheduler and collector delete"
         )
     if operation == "append" or delivery.pattern in (COLLECTOR, MEDIATOR):
+        _require_one_partition_each(target, rows)
         plain = all(str(field.transform) == "identity" for field in target.spec().fields)
         if plain and (delivery.blind or delivery.through):
             files = [*_files(tower, target, delivery.written, rows)]
@@ -169,6 +171,19 @@ def _write(
     else:
         target.upsert(rows, on, snapshot_properties=said)
     return False
+
+
+def _require_one_partition_each(target: Any, rows: Any) -> None:
+    """NaN is not equal to itself, and -0.0 is equal to 0.0: rows grouped by such values are lost, or written twice, by
+    PyIceberg's append, too (0.12, `_determine_partitions`)."""
+    for source in {field.source_id for field in target.spec().fields}:
+        name = target.schema().find_column_name(source)
+        for value in rows[name].unique().to_pylist() if name in rows.column_names else ():
+            if isinstance(value, float) and (math.isnan(value) or math.copysign(1.0, value) < 0.0 == abs(value)):
+                raise UsageError(
+                    f"{name} is {value}, and {'.'.join(target.name())} is partitioned by it: no client puts such rows "
+                    "into one partition. Write null or 0.0, or partition the table by another column"
+                )
 
 
 def _files(tower: Tower, target: Any, table: str, rows: Any) -> Iterator[DataFile]:

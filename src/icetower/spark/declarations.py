@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 
@@ -15,6 +16,7 @@ from icetower.pipelines.tables import SNAPSHOT_PROPERTY, literal, quoted, transl
 from icetower.protocol.marks import APPLICATION, OURS, SEQUENCE
 
 _OPTION = "snapshot-property."
+_SETTING = threading.Lock()
 
 
 def numbered(application: str, number: int) -> dict[str, str]:
@@ -43,15 +45,16 @@ def declaring(spark: SparkSession, properties: Mapping[str, str]) -> Generator[N
         UsageError: another block of the session has not ended.
     """
     names = [SNAPSHOT_PROPERTY + name for name in properties]
-    left = [name for name in spark.conf.getAll if name.startswith(SNAPSHOT_PROPERTY + OURS)]
-    if left:
-        raise UsageError(
-            f"the session has {left[0]} already: give each write a block of its own, and each thread a session of its "
-            "own (spark.newSession()); what you set yourself, unset"
-        )
-    try:
+    with _SETTING:  # two threads of one session must not both find it free
+        left = [name for name in spark.conf.getAll if name.startswith(SNAPSHOT_PROPERTY + OURS)]
+        if left:
+            raise UsageError(
+                f"the session has {left[0]} already: give each write a block of its own, and each thread a session of "
+                "its own (spark.newSession()); what you set yourself, unset"
+            )
         for name, value in properties.items():
             spark.conf.set(SNAPSHOT_PROPERTY + name, value)
+    try:
         yield
     finally:
         for name in names:
