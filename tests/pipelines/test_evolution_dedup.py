@@ -7,15 +7,15 @@ from collections.abc import Callable
 import pytest
 from pyspark.sql import SparkSession
 
+from icetower.pipelines.dedup_staging import forward
 from icetower.pipelines.dedup_verify import verify
 from tests.pipelines.evolution import BEFORE, Change, alter, rule_of
-from tests.pipelines.test_dedup import Place
+from tests.pipelines.test_dedup import Place, Staged
 from tests.pipelines.wal_world import once
 
 pytestmark = pytest.mark.spark
 
 STEPS = [BEFORE, "read", "keys", "written", "committed"]
-ALL = {name: name for name in ("id", "amount", "_idempotency_key")}
 
 CHANGES = {
     "a column more": Change(("{t} ADD COLUMN more STRING",)),
@@ -50,12 +50,14 @@ CHANGES = {
     ),
 }
 FULL = [
-    ("keys of another name", BEFORE),
-    ("no partition field", "written"),
-    ("format version 3", "written"),
-    ("a column of the log of another name", "read"),
+    ("keys of another name", BEFORE, 2),
+    ("no partition field", "written", 3),
+    ("format version 3", "written", 2),
+    ("a column of the log of another name", "read", 3),
 ]
-SHARP = [(name, step) for name in CHANGES for step in STEPS]
+SHARP = [
+    (name, STEPS[at % len(STEPS)], 2 + at % 2) for number, name in enumerate(CHANGES) for at in (0, number, number + 3)
+]
 
 
 class Evolving(Place):
@@ -131,10 +133,9 @@ def test_keys_that_were_renamed_back_without_a_commit_are_found_at_the_head(
     assert sorted(row.id for row in spark.table(place.table).collect()) == [1, 2, 3, 4, 5]
 
 
-@pytest.mark.parametrize("version", [3, 2], ids=["v3", "v2"])
 @pytest.mark.parametrize(
-    ("name", "step"),
-    [*FULL, *(pytest.param(*each, marks=pytest.mark.sharp) for each in SHARP if each not in FULL)],
+    ("name", "step", "version"),
+    [*FULL, *(pytest.param(*each, marks=pytest.mark.sharp) for each in dict.fromkeys(SHARP) if each not in FULL)],
 )
 def test_what_changes_under_a_run_hides_no_copy_and_removes_no_first_one(
     spark: SparkSession, fresh: Callable[[], str], name: str, step: str, version: int
@@ -166,3 +167,107 @@ def test_what_changes_under_a_run_hides_no_copy_and_removes_no_first_one(
     )
     assert place.log() == ["a", "b", "c", "d", "e"]
     assert place.run().status == "idle"
+
+
+@pytest.mark.parametrize(
+    "step",
+    ["keys", *(pytest.param(step, marks=pytest.mark.sharp) for step in (BEFORE, "read", "written", "committed"))],
+)
+def test_of_a_table_that_was_made_anew_no_first_copy_goes(
+    spark: SparkSession, fresh: Callable[[], str], step: str
+) -> None:
+    """It has the name of the old one, and the log has the same keys for that."""
+    place = Place(spark, fresh())
+
+    def anew() -> None:
+        spark.sql(f"DROP TABLE {place.table}")
+        columns = "id BIGINT, day INT, amount INT, _idempotency_key STRING"
+        spark.sql(f"CREATE TABLE {place.table} ({columns}) USING iceberg TBLPROPERTIES ('format-version' = '2')")
+        place.land((1, "a", 7), (2, "b", 7))
+        place.land((1, "a", 8))
+
+    place.land((1, "a", 1), (2, "b", 1))
+    place.run()
+    place.land((1, "a", 2), (5, "c", 1))
+    if step == BEFORE:
+        anew()
+    else:
+        assert rule_of(lambda: place.run(once(step, anew))) in (None, "upstream", "commit.stale")
+    for _ in range(2):
+        place.run()
+    assert place.rows() == [(1, "a", 7), (2, "b", 7)]
+
+
+STAGING = {
+    "keys of another name in the staging table": Change(
+        ("{staging} RENAME COLUMN _idempotency_key TO k",),
+        ("{staging} RENAME COLUMN k TO _idempotency_key",),
+        "wal.columns",
+    ),
+    "a column more": Change(("{target} ADD COLUMN more STRING", "{staging} ADD COLUMN more STRING")),
+    "a partition field more": Change(("{staging} ADD PARTITION FIELD bucket(2, id)",)),
+    "another order of columns": Change(("{staging} ALTER COLUMN _agent FIRST", "{target} ALTER COLUMN amount FIRST")),
+    "another partition field of the log of keys": Change(("{log} DROP PARTITION FIELD committed_at_day",)),
+    "a column of the log of keys of another name": Change(
+        ("{log} RENAME COLUMN table_uuid TO u",), ("{log} RENAME COLUMN u TO table_uuid",), "system.columns"
+    ),
+}
+STAGING_STEPS = [BEFORE, "planned", "committed", "discarding", "discarded", "keys"]
+
+
+@pytest.mark.parametrize(
+    ("name", "step"),
+    [
+        ("keys of another name in the staging table", "committed"),
+        *(
+            pytest.param(name, STAGING_STEPS[at % len(STAGING_STEPS)], marks=pytest.mark.sharp)
+            for number, name in enumerate(STAGING)
+            for at in (number, number + 3)
+        ),
+    ],
+)
+def test_staging_forwards_each_key_once_whatever_changes(
+    spark: SparkSession, fresh: Callable[[], str], name: str, step: str
+) -> None:
+    place, change = Staged(spark, fresh()), STAGING[name]
+    tables = {"target": place.target, "staging": place.staging, "log": f"{place.job.system}.agent_dedup_log"}
+    place.send((1, "a"), (2, "b"))
+    forward(spark, place.job)
+    place.send((1, "a"), (3, "c"))
+    rules: list[str | None] = []
+    if step == BEFORE:
+        alter(spark, change.under_way, tables)
+        rules.append(rule_of(lambda: forward(spark, place.job)))
+        assert rules == [change.refused]
+    else:
+        hook = once(step, lambda: alter(spark, change.under_way, tables))
+        rules.append(rule_of(lambda: forward(spark, place.job, after=hook)))
+    rules.append(rule_of(lambda: forward(spark, place.job)))
+    assert set(rules) <= {None, change.refused}
+    alter(spark, change.after, tables)
+    spark.sql(
+        f"INSERT INTO {place.staging} (id, amount, _idempotency_key, _agent) "
+        "VALUES (3, 1, 'c', 'web'), (4, 1, 'd', 'web')"
+    )
+    while forward(spark, place.job).status != "idle":
+        pass
+    assert place.keys(place.target) == ["a", "b", "c", "d"]
+    assert place.keys(place.staging) == ["a", "b", "c", "d"]
+
+
+@pytest.mark.sharp
+@pytest.mark.parametrize("statement", ["DROP COLUMN _idempotency_key", "RENAME COLUMN _idempotency_key TO old"])
+def test_rows_whose_keys_were_dropped_stay(spark: SparkSession, fresh: Callable[[], str], statement: str) -> None:
+    place = Evolving(spark, fresh(), 3)
+    place.insert((1, "a", 1))
+    place.run()
+    place.insert((1, "a", 2), (3, "c", 1))
+    alter(spark, (f"{{t}} {statement}",), place.tables)
+    assert rule_of(place.run) == "dedup.table"
+    alter(spark, ("{t} ADD COLUMN _idempotency_key STRING",), place.tables)
+    place.insert((5, "a", 3))
+    place.insert((7, "d", 1))
+    place.insert((7, "d", 2))
+    place.run()
+    place.run()
+    assert sorted(row.id for row in spark.table(place.table).collect()) == [1, 1, 3, 5, 7]

@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from icetower.pipelines.maintenance import maintain
+from icetower.pipelines.maintenance import Job, maintain
 from icetower.pipelines.tables import load_metadata
+from icetower.protocol.names import Identifier
 from tests.pipelines.clocks import Later
 from tests.pipelines.evolution import BEFORE, Change, alter, rule_of
-from tests.pipelines.test_maintenance import HOUR_S, Tables
-from tests.pipelines.wal_world import once
+from tests.pipelines.test_maintenance import EXPIRES, HOUR_S, Tables
+from tests.pipelines.wal_world import World, once
 
 pytestmark = pytest.mark.spark
 
@@ -150,3 +151,65 @@ def test_what_changes_under_a_run_loses_no_row_and_is_recorded_once(
         row.snapshot_id for row in runs
     }
     assert all(row.expiring is None for row in runs)
+
+
+@pytest.mark.parametrize("kind", ["BIGINT", pytest.param("STRING", marks=pytest.mark.sharp)])
+def test_rows_go_by_no_column_but_one_of_times(spark: SparkSession, fresh: Callable[[], str], kind: str) -> None:
+    """Numbers, read as times, would be of 1970."""
+    namespace = fresh()
+    table = f"{namespace}.agent_write_metrics"
+    spark.sql(f"CREATE TABLE {table} (attempts BIGINT, window_start {kind}) USING iceberg")
+    for number in (1, 2):
+        spark.sql(f"INSERT INTO {table} SELECT {number}, CAST({number} AS {kind})")
+    job = Job(system=namespace, tables=[Identifier.parse(table.partition(".")[2])])
+    (failure,) = maintain(spark, job, ambient=Later(HOUR_S)).failures
+    assert (failure.error.rule, spark.table(table).count()) == ("system.columns", 2)
+    spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('maintenance.keep-ms' = '0')")  # as it was told
+    assert maintain(spark, job, ambient=Later(HOUR_S)).failures == ()
+
+
+LOGS = {
+    "{mediations} RENAME COLUMN wal_uuid TO w": "{mediations} RENAME COLUMN w TO wal_uuid",
+    "{mediations} RENAME COLUMN committed_at TO c": "{mediations} RENAME COLUMN c TO committed_at",
+    "{keys} REPLACE PARTITION FIELD committed_at_day WITH bucket(2, idempotency_key)": "",
+    "{wal} RENAME COLUMN amount TO price": "{wal} RENAME COLUMN price TO amount",
+    "{wal} ADD PARTITION FIELD bucket(2, id)": "",
+}
+
+
+@pytest.mark.parametrize(
+    "statement", [name if not at else pytest.param(name, marks=pytest.mark.sharp) for at, name in enumerate(LOGS)]
+)
+@pytest.mark.parametrize("step", ["loaded", pytest.param(BEFORE, marks=pytest.mark.sharp)])
+def test_logs_that_change_lose_no_row_that_somebody_needs(
+    spark: SparkSession, fresh: Callable[[], str], statement: str, step: str
+) -> None:
+    world = World(spark, fresh())
+    names = {
+        "wal": world.wal,
+        "mediations": f"{world.system}.wal_mediations",
+        "keys": f"{world.system}.agent_dedup_log",
+    }
+    job = Job(system=world.system, tables=[Identifier.parse(name.partition(".")[2]) for name in names.values()])
+    world.append((1, 1, "k1", "web"), (2, 2, "k2", "till"))
+    world.run()
+    world.append((4, 1, "k4", "web"))
+    for table in (world.wal, names["keys"]):
+        spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('maintenance.keep-ms' = '3600000', {EXPIRES})")
+
+    def change() -> None:
+        alter(spark, (statement,), names)
+
+    if step == BEFORE:
+        change()
+    hook = once(step, change)
+    rules = {each.error.rule for each in maintain(spark, job, ambient=Later(40 * 24 * HOUR_S), after=hook).failures}
+    assert rules <= {"system.columns"}
+    if LOGS[statement]:
+        alter(spark, (LOGS[statement],), names)
+    assert maintain(spark, job, ambient=Later(41 * 24 * HOUR_S)).failures == ()
+    assert [row.id for row in spark.table(world.wal).collect()] == [4]
+    world.append((1, 1, "k4", "web"), (5, 2, "k5", "till"))
+    while world.run().status != "idle":
+        pass
+    assert world.ids() == [1, 2, 4, 5]

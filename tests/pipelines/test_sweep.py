@@ -13,6 +13,7 @@ from icetower.pipelines import sweep as sweeps
 from icetower.pipelines.sweep import sweep, sweep_id
 from icetower_simulator import runner
 from icetower_simulator.experiments import parse
+from tests.pipelines.evolution import alter, rule_of
 
 pytestmark = pytest.mark.spark
 TEXT = """
@@ -107,3 +108,34 @@ def test_sweeps_side_by_side_neither_lose_nor_double_a_run(
     assert spark.table(table).count() == 8
     with pytest.raises(StopIteration):
         next(there)
+
+
+CHANGES = {
+    "RENAME COLUMN seed TO s": "RENAME COLUMN s TO seed",
+    "RENAME COLUMN p99_s TO slow_s": "RENAME COLUMN slow_s TO p99_s",
+    "ADD COLUMN more STRING": None,
+    "ADD PARTITION FIELD seed": None,
+}
+
+
+@pytest.mark.parametrize(
+    "statement", [name if not at else pytest.param(name, marks=pytest.mark.sharp) for at, name in enumerate(CHANGES)]
+)
+def test_a_table_that_changes_under_a_sweep_has_each_run_once(
+    spark: SparkSession, fresh: Callable[[], str], monkeypatch: pytest.MonkeyPatch, statement: str
+) -> None:
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", sys.executable)
+    experiment, table, undone = parse(TEXT, "small", "small"), f"{fresh()}.results", CHANGES[statement]
+    sweep(spark, experiment, table, seeds=1)
+
+    def change(_: int, done: int) -> None:
+        if done == 4:
+            alter(spark, (f"{{t}} {statement}",), {"t": table})
+
+    wanted = None if undone is None else "system.columns"
+    assert rule_of(lambda: sweep(spark, experiment, table, on_progress=change)) == wanted
+    if undone is not None:
+        assert rule_of(lambda: sweep(spark, experiment, table)) == wanted
+        alter(spark, (f"{{t}} {undone}",), {"t": table})
+    sweep(spark, experiment, table)
+    assert sorted(row["seed"] for row in spark.table(table).collect()) == [1] * 4 + [2] * 4

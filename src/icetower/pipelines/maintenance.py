@@ -35,6 +35,7 @@ from icetower.pipelines.maintenance_plan import (
 )
 from icetower.pipelines.maintenance_plan import expiring as going
 from icetower.pipelines.maintenance_record import (
+    COMMITS_COUNTED,
     COMMITS_READ,
     COSTS_MS,
     NEXT_SCAN,
@@ -46,6 +47,7 @@ from icetower.pipelines.maintenance_record import (
     of_snapshots,
 )
 from icetower.pipelines.maintenance_rows import Ages
+from icetower.pipelines.own_tables import lacking
 from icetower.pipelines.tables import private_session, translating_errors
 from icetower.protocol.names import Identifier
 
@@ -227,7 +229,16 @@ class _Run:
         except NoSuchTable:  # it was dropped meanwhile
             self.states.pop(listed.identifier, None)
         except IcetowerError as error:
-            self.failures.append(Failure(str(listed.identifier), task, error))
+            self.failures.append(Failure(str(listed.identifier), task, self._reason(error)))
+
+    def _reason(self, error: IcetowerError) -> IcetowerError:
+        """An error; or that somebody has changed the record's tables, where that may be its cause."""
+        if isinstance(error, UpstreamFailed):
+            try:
+                self.record.require()
+            except IcetowerError as changed:
+                return changed
+        return error
 
     def _marks(self, name: str) -> str | None:
         """A property of the newest snapshot of `maintenance_runs` that has it."""
@@ -412,4 +423,11 @@ class _Run:
         head = str(current_snapshot_id(commits.metadata))
         if self._marks(COMMITS_READ) == head:
             return []
-        return self.record.count_refused(commits.listed.name, self.now_ms, {COMMITS_READ: head})
+        counted: list[Entry] = []
+
+        def count() -> None:
+            lacking(commits.metadata, commits.listed.name, COMMITS_COUNTED)
+            counted.extend(self.record.count_refused(commits.listed.name, self.now_ms, {COMMITS_READ: head}))
+
+        self._try(commits.listed, "count", count)
+        return counted

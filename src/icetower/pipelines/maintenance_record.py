@@ -30,6 +30,8 @@ NEXT_SCAN = "maintenance.next-scan-ms"
 """In a summary of the runs: no table is scanned for orphans before this time."""
 COMMITS_READ = "maintenance.commits-read"
 """Likewise: the snapshot of `iceberg_commits` up to which refused writers are counted."""
+COMMITS_COUNTED = "at TIMESTAMP, table_name STRING, outcome STRING, message STRING"
+"""The columns of `iceberg_commits` by which they are."""
 RECORDED = "maintenance.recorded-ms"
 """Likewise: the time of the newest snapshot that is recorded."""
 RECENT_MS = 6 * 3_600_000

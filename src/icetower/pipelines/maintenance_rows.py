@@ -7,10 +7,10 @@ still has, and the newest one of each target and log: by them the mediator knows
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, partial
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as f
 
 from icetower.ambient import Ambient
@@ -18,7 +18,8 @@ from icetower.iceberg.metadata import snapshot
 from icetower.pipelines import maintenance_tasks as tasks
 from icetower.pipelines.maintenance_files import State
 from icetower.pipelines.maintenance_plan import AGING, DAY_MS, TASK, Task, keep_ms, old_files
-from icetower.pipelines.tables import translating_errors
+from icetower.pipelines.own_tables import lacking, telling
+from icetower.pipelines.tables import load_metadata, translating_errors
 from icetower.pipelines.wal_logs import Logs
 from icetower.pipelines.wal_plan import history
 from icetower.pipelines.wal_pruning import prune
@@ -29,6 +30,8 @@ OPERATION = "_operation"
 """A delta table has this column."""
 TOMBSTONES_MS = 7 * DAY_MS
 """A delta table keeps its rows at least so long: a delete in it wins over an older upsert that comes later."""
+_MEDIATION = "batch STRING, table_uuid STRING, wal_uuid STRING, committed_snapshot BIGINT, committed_at TIMESTAMP"
+"""The columns of the log of mediations that tell who needs what."""
 _LOG = MEDIATOR + "table-uuid"
 
 
@@ -68,9 +71,10 @@ class Ages:
         uuids = set(self._readers.get(log.uuid, ()))
         mediations = self._named("wal_mediations")
         if mediations is not None:
-            rows = self.spark.table(mediations.listed.sql).where(f.col("wal_uuid") == log.uuid)
-            distinct = rows.select("table_uuid").distinct()
-            uuids |= {row.table_uuid for row in translating_errors("reading the log of mediations", distinct.collect)}
+            distinct = self._batches(mediations, lambda rows: rows.where(f.col("wal_uuid") == log.uuid), "table_uuid")
+            if distinct is None:
+                return None
+            uuids |= {row.table_uuid for row in distinct}
         by_uuid = {state.uuid: state for state in self.states.values()}
         return [by_uuid[each] for each in uuids] if uuids <= by_uuid.keys() else None
 
@@ -140,8 +144,7 @@ class Ages:
     def _mediations(self, state: State, before_ms: int) -> list[str]:
         """The batches that nobody needs: old, not in a target's history, and not the newest of a target and a log."""
         columns = ("batch", "table_uuid", "wal_uuid", "committed_snapshot", "unix_millis(committed_at) at_ms")
-        rows = self.spark.table(state.listed.sql).selectExpr(*columns)
-        found = translating_errors(f"reading {state.listed.name}", rows.collect)
+        found = self._batches(state, lambda rows: rows, *columns) or ()
         newest: dict[tuple[str, str], int] = {}
         timed = [row for row in found if row.at_ms is not None]
         for row in timed:
@@ -155,6 +158,20 @@ class Ages:
             and row.committed_snapshot not in there
             and row.at_ms < newest[row.table_uuid, row.wal_uuid]
         ]
+
+    def _batches(
+        self, mediations: State, among: Callable[[DataFrame], DataFrame], *columns: str
+    ) -> Sequence[Row] | None:
+        """What the log of mediations has; None if it is of an earlier version, whose batches nobody knows by uuids."""
+        listed = mediations.listed
+        if lacking(mediations.metadata, listed.name, _MEDIATION):
+            return None
+
+        def read() -> list[Row]:
+            return among(self.spark.table(listed.sql)).selectExpr(*columns).distinct().collect()
+
+        rows = partial(translating_errors, f"reading {listed.name}", read)
+        return telling(rows, listed.name, _MEDIATION, lambda: load_metadata(self.spark, listed.sql))
 
     def _prune_log(self, log: State, keeps_ms: int) -> None:
         # Under whatever name: while the column is called otherwise, the collector waits.

@@ -7,10 +7,12 @@ rows (which keys have landed, which attempt is exported) would be wrong. So that
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
-from icetower.errors import BadRequest
+from icetower.errors import BadRequest, UpstreamFailed
+
+T = TypeVar("T")
 
 Metadata = Mapping[str, Any]
 
@@ -51,6 +53,19 @@ def lacking(metadata: Metadata, table: str, columns: str) -> list[str]:
         else:
             raise _changed(f"{table} {_gone(name, kind, was, there)}")
     return never
+
+
+def telling(work: Callable[[], T], table: str, columns: str, metadata: Callable[[], Metadata]) -> T:
+    """Do work with a table. If it fails, and somebody has changed the table's columns meanwhile, say so as `lacking`.
+
+    Args:
+        metadata: loads the table's metadata.
+    """
+    try:
+        return work()
+    except UpstreamFailed:
+        lacking(metadata(), table, columns)
+        raise
 
 
 def renamed(metadata: Metadata, name: str) -> str | None:

@@ -19,8 +19,8 @@ from typing import TypeVar
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as f
 
-from icetower.errors import BadRequest, CommitConflict, IcetowerError, UpstreamFailed
-from icetower.pipelines.own_tables import lacking, names_of
+from icetower.errors import BadRequest, CommitConflict, IcetowerError
+from icetower.pipelines.own_tables import lacking, names_of, telling
 from icetower.pipelines.tables import find, literal, load_metadata, merge, quoted, translating_errors
 from icetower.pipelines.wal_line import LoggedBatch, legacy_batch_id
 from icetower.pipelines.wal_plan import AppliedBatch, Batch, Metadata
@@ -154,11 +154,11 @@ class Logs:
 
     def _rows(self, table: str, *columns: str) -> DataFrame:
         """Some columns of a table. Raises `BadRequest` if somebody has renamed or dropped one since `create`."""
-        try:
+
+        def rows() -> DataFrame:
             return translating_errors(f"reading {table}", lambda: self.spark.table(quoted(table)).select(*columns))
-        except UpstreamFailed:
-            lacking(load_metadata(self.spark, quoted(table)), table, self._tables[table][0])
-            raise
+
+        return telling(rows, table, self._tables[table][0], lambda: load_metadata(self.spark, quoted(table)))
 
     def _run(self, what: str, statement: str) -> None:
         translating_errors(what, lambda: self.spark.sql(statement))
