@@ -125,13 +125,13 @@ class Ages:
             self._prune_rows(state, aging.column, before_ms)
 
     def _prune_rows(self, state: State, column: str, before_ms: int) -> None:
-        rows = self.spark.table(state.listed.sql).where(f.col(column) < f.timestamp_millis(f.lit(before_ms)))
         if state.listed.identifier.name == "wal_mediations":
             going = self._mediations(state, before_ms)
             if going:
                 tasks.remove_rows(self.spark, state, "batch", going)
                 self.pruned.add(state.listed.identifier)
             return
+        rows = self.spark.table(state.listed.sql).where(f.col(column) < f.timestamp_millis(f.lit(before_ms)))
         ended = f.col("fate").isin("deleted", "gone")
         if not translating_errors(f"reading {state.listed.name}", rows.where(ended).isEmpty):
             statement = (

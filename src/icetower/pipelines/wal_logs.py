@@ -47,11 +47,14 @@ DEDUP_COLUMNS = (
 )
 _READ = ("idempotency_key", "table_name", "committed_at", "table_uuid", "snapshot_id", "attempt_id", "source")
 _REJECTED = ("batch", "plan", "wal_file", "wal_position")
-_LAGS = ("lag_max_ms", "lag_median_ms")
+_MEDIATED = (
+    *("batch", "target", "from_snapshot", "through_snapshot", "committed_snapshot", "committed_at"),
+    *("table_uuid", "wal_uuid", "previous_snapshot"),
+)
 # Columns that earlier versions did not write.
 _LATER = {
     *("table_uuid", "wal_uuid", "previous_snapshot", "snapshot_id"),
-    *(*_LAGS, "decided_at", "attempt_id", "contract", "source", "plan"),
+    *("lag_max_ms", "lag_median_ms", "decided_at", "attempt_id", "contract", "source", "plan"),
 }
 
 ROWS = "rows"
@@ -222,7 +225,7 @@ class Logs:
             "batch, target, from_snapshot, through_snapshot, committed_snapshot, unix_millis(committed_at), wal_uuid, "
             "previous_snapshot"
         )
-        rows = self._rows(self.mediations, *names_of(_MEDIATION)[: -len(_LAGS)])
+        rows = self._rows(self.mediations, *_MEDIATED)
         rows = rows.where(f"table_uuid = {literal(table_uuid)} OR table_uuid IS NULL")
         closed, batches, legacy = set[str](), list[LoggedBatch](), dict[tuple[str, int], int]()
         found = translating_errors(f"reading {self.mediations}", rows.selectExpr(*columns.split(", ")).collect)
