@@ -135,9 +135,9 @@ def test_the_logs_of_an_earlier_version_are_taken_over(
     with monkeypatch.context() as earlier:
         marks = Batch.properties
 
-        def properties(batch: Batch, counts: Counts, decided: Decided | None) -> dict[str, str]:
+        def properties(batch: Batch, counts: Counts, decided: Decided | None, plan: str | None) -> dict[str, str]:
             assert decided is not None
-            return {name: value for name, value in marks(batch, counts).items() if name != PREVIOUS}
+            return {name: value for name, value in marks(batch, counts, None, plan).items() if name != PREVIOUS}
 
         earlier.setattr(Batch, "id", property(lambda b: legacy_batch_id(b.target_uuid, b.wal_uuid, b.start, b.through)))
         earlier.setattr(Batch, "properties", properties)
@@ -145,7 +145,7 @@ def test_the_logs_of_an_earlier_version_are_taken_over(
         first = world.run(**KEYS)
         world.versions(3, 4)
         world.run(**KEYS)
-    made_without(world, "wal_mediations", "table_uuid", "wal_uuid", "previous_snapshot")
+    made_without(world, "wal_mediations", "table_uuid", "wal_uuid", "previous_snapshot", "plan")
     made_without(world, "agent_dedup_log", "table_uuid", "snapshot_id")
     world.versions(1, 3)
     if expired:
