@@ -33,7 +33,7 @@ from icetower.gateway.settings import load_settings
 from icetower.gateway.tower import open_tower
 from icetower.protocol import wire
 from icetower.recent import Budget
-from icetower.registry.principals import Principal, administrator
+from icetower.registry.principals import Principal, administrator, ended
 from icetower.threads import Threads
 
 MOST = 32 * 1024 * 1024
@@ -205,6 +205,26 @@ def test_a_principals_commit_goes_before_its_own_bodies() -> None:
     order = asyncio.run(story())
     last = max(at for at, name in enumerate(order) if name == "bob")
     assert order[:last].count("body") <= 8
+
+
+def test_bodies_of_a_credential_that_has_ended_stand_in_no_principals_way() -> None:
+    """Its secret was stolen, and rotated since: whoever has it may not fill the places of the one that it was."""
+
+    async def story() -> None:
+        parsing, go_on = Parsing(Budget()), threading.Event()
+        under_way = [asyncio.ensure_future(parsed(parsing, ended("ann"), lambda _: go_on.wait(), LONG))]
+        await asyncio.sleep(0)
+        under_way += [asyncio.ensure_future(parsed(parsing, ended("ann"), len, LONG)) for _ in range(WAITING_MAX)]
+        await asyncio.sleep(0)
+        with pytest.raises(CommitConflict, match=r"64 long bodies of \(ended\) wait"):
+            await parsed(parsing, ended("bob"), len, LONG, commits=True)
+        own = asyncio.ensure_future(parsed(parsing, ANN, len, LONG, commits=True))
+        await asyncio.sleep(0)
+        go_on.set()
+        assert await own == len(LONG)
+        await asyncio.gather(*under_way)
+
+    asyncio.run(story())
 
 
 def test_a_principals_waiting_bodies_are_bounded() -> None:

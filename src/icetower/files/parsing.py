@@ -156,6 +156,15 @@ class Turns:
                 ) from error
             raise
 
+    @asynccontextmanager
+    async def turn(self, principal: str) -> AsyncGenerator[None]:
+        """A turn for what is done within. Raises as `enter`."""
+        await self.enter(principal)
+        try:
+            yield
+        finally:
+            self.leave()
+
     def leave(self) -> None:
         """Whoever has the turn gives it up."""
         self._busy = False
@@ -207,6 +216,7 @@ class Parsing:
         )
         self.pieces = Turns(("long bodies", "the request was"), lambda: True, wait_s)
         self.listings = Turns(("lists", "the list was"), lambda: True, wait_s)
+        self.searches = Turns(("searches of the log", "the search was"), lambda: True, wait_s)
         self._threads = Threads(1, "parsing")
 
     @asynccontextmanager
@@ -244,11 +254,8 @@ class Parsing:
     @asynccontextmanager
     async def listing(self, principal: str) -> AsyncGenerator[None]:
         """The turn of one that lists names, of which there may be tens of thousands. Raises `CommitConflict`."""
-        await self.listings.enter(principal)
-        try:
+        async with self.listings.turn(principal):
             yield
-        finally:
-            self.listings.leave()
 
     async def _piece(self, work: Callable[[], T], principal: str, *, most: int | None, first: bool) -> T:
         await self.pieces.enter(principal, most=most, first=first)

@@ -93,7 +93,7 @@ async def parsed(
     if len(body) <= ON_LOOP_BYTES:
         return parse(body)
     try:
-        return await parsing.body(partial(parse, body), principal.name)
+        return await parsing.body(partial(parse, body), principal.waits_as)
     except CommitConflict as error:
         if commits:
             raise

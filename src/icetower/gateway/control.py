@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -285,18 +286,26 @@ class ControlRoutes:
         if outcome is not None and outcome not in tuple(Outcome):
             raise BadRequest(f"query parameter outcome is {outcome!r}; write one of {', '.join(Outcome)}")
         outcomes = NOT_LANDED if call.flag("refused") else ()
-        page = await ledger.search(
-            Search(
-                since_ms=call.number("since_ms") or 0,
-                table=call.query("table"),
-                principal=call.query("principal") if call.principal.administrator else call.principal.name,
-                outcomes=outcomes if outcome is None else (Outcome(outcome),),
-                request_id=call.query("request_id"),
-            ),
-            limit=call.limit(RECENT_MAX),
-            before=call.number("page_token"),
+        wanted = Search(
+            since_ms=call.number("since_ms") or 0,
+            table=call.query("table"),
+            principal=call.query("principal") if call.principal.administrator else call.principal.name,
+            outcomes=outcomes if outcome is None else (Outcome(outcome),),
+            request_id=call.query("request_id"),
         )
+        limit, before = call.limit(RECENT_MAX), call.number("page_token")
+        async with self._searching(call):
+            page = await ledger.search(wanted, limit=limit, before=before)
         return json_response({"attempts": [asdict(attempt) for attempt in page.attempts], "next_page_token": page.next})
+
+    @asynccontextmanager
+    async def _searching(self, call: Call) -> AsyncGenerator[None]:
+        """One search of the log at a time: each reads tens of thousands of rows, and commits ask the same database."""
+        try:
+            async with self._parsing.searches.turn(call.principal.name):
+                yield
+        except CommitConflict as error:
+            raise Unavailable(error.message) from error
 
     async def log_of_commits(self, call: Call) -> Response:
         """Attempts in the order in which they were logged: `?after= &limit=`, from the one after that number on.
@@ -320,8 +329,9 @@ class ControlRoutes:
         """How commits ended, and how long they took, by table and by principal."""
         call.require_administrator()
         ledger = await self._journal.read_through()
-        outcomes = await ledger.counts()
-        tables, principals = await ledger.summary("table"), await ledger.summary("principal")
+        async with self._searching(call):
+            outcomes = await ledger.counts()
+            tables, principals = await ledger.summary("table"), await ledger.summary("principal")
         return json_response(
             {
                 "outcomes": {outcome.value: count for outcome, count in outcomes.items()},

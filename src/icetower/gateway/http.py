@@ -59,9 +59,6 @@ _CONCERNS = "icetower.concerns"
 _CALLER = "icetower.caller"
 """In the scope of a request: the principal."""
 
-_ENDED = "(ended)"
-"""All who bring a credential that has ended share the places of one principal; no principal has this name."""
-
 _PROVEN_S = 1.0
 """A caller is known for so long; who is held for longer, or takes longer to send a body, is asked for again."""
 
@@ -291,12 +288,12 @@ class _Endpoint:
 
     async def _refuse_ended(self, request: Request, principal: Principal) -> NoReturn:
         """A commit by a credential that had ended before it came. Raises as `_refuse_landed`."""
-        intake = self.front.intake
-        request.scope[_CALLER] = _ENDED
+        intake, name = self.front.intake, principal.waits_as
+        request.scope[_CALLER] = name
 
         async def answer() -> None:
             at_once = self.front.settings.requests_at_once
-            async with intake.places.place(_ENDED, at_once), intake.bodies.room(_ENDED) as room:
+            async with intake.places.place(name, at_once), intake.bodies.room(name) as room:
                 read = partial(read_body, room=room)
                 body = await self.body.read(read, request, principal, self.front.settings.body_max_bytes)
                 await self.handler(Call(request, principal, body, self.front.shadow))

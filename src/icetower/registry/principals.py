@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from icetower.contracts.model import ADMINISTRATOR, Contract
 
+_ENDED = "(ended)"
+"""All who bring a credential that has ended share the places of one principal; no principal has this name."""
+
 
 @dataclass(frozen=True, slots=True)
 class Principal:
@@ -27,6 +30,11 @@ class Principal:
     @property
     def administrator(self) -> bool:
         return self.contract.administrator
+
+    @property
+    def waits_as(self) -> str:
+        """The name by which its requests wait for turns: credentials that have ended hold up no principal."""
+        return _ENDED if self.ended else self.name
 
 
 def administrator(name: str) -> Principal:
