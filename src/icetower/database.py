@@ -75,6 +75,11 @@ def sqlite_url(file: Path) -> str:
     return URL.create("sqlite", database=str(file)).render_as_string(hide_password=False)
 
 
+def shown_url(url: URL) -> str:
+    """A URL for messages: without its password, and without its options, of which some are passwords, too."""
+    return url.set(query={}).render_as_string(hide_password=True)
+
+
 def open_engine(url: str, *, own: bool = False) -> Engine:
     """An engine for a SQLAlchemy URL. Raises `ConfigurationError` for a URL that cannot be understood.
 
@@ -83,7 +88,7 @@ def open_engine(url: str, *, own: bool = False) -> Engine:
     """
     try:
         parsed = make_url(url)
-    except ArgumentError as error:
+    except (ArgumentError, ValueError) as error:
         raise ConfigurationError(
             "the database URL cannot be understood; write it as sqlite:////absolute/path.db or "
             "postgresql+psycopg://user:password@host/name",

@@ -21,6 +21,7 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
 from icetower.cli.app import COMMANDS, main
+from icetower.cli.found_catalogs import has_password
 from icetower.cli.own_tower import own_tower, token_for
 from icetower.gateway.settings import load_settings
 from verify.kit.tower_process import TowerProcess, command
@@ -150,6 +151,20 @@ class TestInit:
         assert status == 2
         assert "hush" not in out + err
         assert "postgresql+psycopg://me:***@127.0.0.1:1/lake cannot be read" in err
+
+    @pytest.mark.parametrize("option", ["password", "sslpassword"])
+    def test_a_password_among_the_options_of_an_address_is_not_shown(self, run: Run, option: str) -> None:
+        status, out, err = run("init", "--catalog", "x", "--uri", f"postgresql://127.0.0.1:1/lake?{option}=hush")
+        assert status == 2
+        assert "hush" not in out + err
+        assert "postgresql+psycopg://127.0.0.1:1/lake cannot be read" in err
+        assert has_password(f"postgresql://127.0.0.1/lake?{option}=hush"), "the file is its owner's alone"
+
+    def test_an_address_that_is_none_is_the_callers_mistake(self, run: Run) -> None:
+        status, out, err = run("init", "--catalog", "x", "--uri", "postgresql://me:hush@[::1/lake")
+        assert status == 2
+        assert "the catalog's address cannot be understood" in err
+        assert "hush" not in out + err
 
     def test_an_empty_catalog(self, run: Run) -> None:
         status, out, _ = run("init", "--new", "--data", "there")

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, func, inspect, select
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
-from icetower.database import Database
+from icetower.database import Database, shown_url
 from icetower.errors import ConfigurationError
 from icetower.upstream.sql import layout_tables
 
@@ -57,7 +57,7 @@ def normal_uri(uri: str) -> str:
     """A SQLAlchemy URL with a driver that a tower has, and an absolute path. Raises `ConfigurationError`."""
     try:
         url = make_url(uri)
-    except ArgumentError as error:
+    except (ArgumentError, ValueError) as error:
         raise ConfigurationError(
             "the catalog's address cannot be understood; write sqlite:////absolute/path.db or "
             "postgresql+psycopg://user@host/name",
@@ -77,12 +77,13 @@ def normal_uri(uri: str) -> str:
 
 
 def shown(uri: str) -> str:
-    """A URL without its password."""
-    return make_url(uri).render_as_string(hide_password=True)
+    """A URL without its passwords."""
+    return shown_url(make_url(uri))
 
 
 def has_password(uri: str) -> bool:
-    return make_url(uri).password is not None
+    url = make_url(uri)
+    return url.password is not None or any("password" in option.lower() for option in url.query)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from alembic.util import CommandError
 from sqlalchemy import Column, Connection, MetaData, String, Table, inspect, select
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from icetower.database import Database
+from icetower.database import Database, shown_url
 from icetower.errors import ConfigurationError
 
 _ADVISORY_LOCK = 0x1CE70  # any number, the same in every tower
@@ -56,7 +56,7 @@ def migrate(database: Database, scripts: Path, *, version_table: str) -> None:
         with _ONE_AT_A_TIME:
             database.run_now(work, write=True)
     except SQLAlchemyError as error:
-        shown = database.engine.url.render_as_string(hide_password=True)
+        shown = shown_url(database.engine.url)
         cause = str(error.orig if isinstance(error, DBAPIError) else type(error).__name__)
         raise ConfigurationError(
             f"the database {shown} cannot be opened: {cause}. Where it is damaged, restore it from a backup; "
