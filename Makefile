@@ -106,7 +106,7 @@ bench-ledger: $(READY) ## what a lookup in the ledger costs, up to COUNT keys (m
 bench-mediator: jars ## the mediator running on: 1,000 rows a second, killed or not, MINUTES (10) long: is its lag bounded?
 	@$(BIN)/python -m bench.mediator.run --minutes $(MINUTES)
 
-bench-patterns: jars ## direct MERGE, a log, deltas: which pattern for which writers? Ten minutes; FULL=1: 4 to 128 agents, hours
+bench-patterns: jars ## direct MERGE, a log, deltas: which pattern for which writers? Twenty minutes; FULL=1: 4 to 128 agents, hours
 	@$(BIN)/python -m bench.patterns.run $(if $(FULL),--full)
 
 never-weaker: jars jdk ## random jobs by Iceberg's Java client, through a tower and without one, compared; COUNT, SEED

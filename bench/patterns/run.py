@@ -1,6 +1,6 @@
 """Which pattern for which writers: the same writes through each, on the retail data; and is the planner right?
 
-    run.py                   4 and 32 agents on hot rows and on disjoint ones, one round: under ten minutes on two cores
+    run.py                   4 and 32 agents on hot rows and on disjoint ones, one round: twenty minutes on two cores
     run.py --full            4 to 128 agents, three rounds: some hours
     run.py --agents 32 --shapes hot --sides direct,wal --rounds 3
     run.py --add             adds the runs to those that are kept

@@ -164,7 +164,7 @@ CHANGES = {
     "a partition field of the deltas more": Change(("{deltas} ADD PARTITION FIELD bucket(2, id)",)),
     "no partition field of agents": Change(
         ("{deltas} REPLACE PARTITION FIELD _agent WITH bucket(2, _agent)",),
-        ("{deltas} REPLACE PARTITION FIELD _agent_bucket WITH _agent",),
+        ("{deltas} REPLACE PARTITION FIELD _agent_bucket_2 WITH _agent",),
         "wal.partitioning",
     ),
     "a sort order": Change(("{target} WRITE ORDERED BY amount", "{deltas} WRITE ORDERED BY amount")),
