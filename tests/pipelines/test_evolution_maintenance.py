@@ -18,7 +18,7 @@ from tests.pipelines.wal_world import World, once
 
 pytestmark = pytest.mark.spark
 
-STEPS = [BEFORE, "loaded", "compact", "deletes", "manifests", "expiring", "expire", "found", "deleted", "recorded"]
+STEPS = [BEFORE, "loaded", "compact", "manifests", "expiring", "expire", "found", "deleted", "recorded"]
 ALL = ["id", "at", "region", "n", "place"]
 
 CHANGES = {
@@ -133,17 +133,20 @@ def test_what_changes_under_a_run_loses_no_row_and_is_recorded_once(
     rules: set[str | None] = set()
     if step == BEFORE:
         alter(spark, change.under_way, place.tables)
-        rules |= place.attempt(1.0)
+        rules |= place.attempt(25.0)
         assert rules == {change.refused} - {None}
     else:
-        rules |= place.attempt(1.0, once(step, lambda: alter(spark, change.under_way, place.tables)))
+        reached: list[str] = []
+        hook = once(step, lambda: (alter(spark, change.under_way, place.tables), reached.append(step)))
+        rules |= place.attempt(25.0, hook)  # orphans are looked for after a day
+        assert reached == [step]
     place.grow(change, 9, 10)
-    rules |= place.attempt(2.0)
+    rules |= place.attempt(26.0)
     assert rules <= {change.refused}
     alter(spark, change.after, place.tables)
     place.grow(change, 11, 12)
-    assert place.attempt(27.0) == set()
-    assert place.attempt(27.1) == set()
+    assert place.attempt(51.0) == set()
+    assert place.attempt(51.1) == set()
     place.check(change)
     runs = place.runs()
     assert len({row.entry for row in runs}) == len(runs)
