@@ -117,13 +117,16 @@ class Place:
 
     def pyiceberg_view(self) -> list[Row]:
         """The same for a reader with PyIceberg, which asks no contracts."""
+        rows = self.pyiceberg_view_of(self.job.merge_keys)
+        return sorted((row["store"], row["id"], row["amount"]) for row in rows)
+
+    def pyiceberg_view_of(self, keys: tuple[str, ...]) -> list[dict[str, Any]]:
         target, deltas, log = (
             self._pyiceberg(name) for name in (self.target, self.deltas, f"{self.system}.agent_dedup_log")
         )
         assert target is not None
         assert deltas is not None
-        rows = merged_view_of_pyiceberg(target, deltas, self.job.merge_keys, dedup_log=log).to_pylist()
-        return sorted((row["store"], row["id"], row["amount"]) for row in rows)
+        return merged_view_of_pyiceberg(target, deltas, keys, dedup_log=log).to_pylist()
 
     def _pyiceberg(self, name: str) -> StaticTable | None:
         if not self.spark.catalog.tableExists(name):
@@ -227,6 +230,96 @@ def test_the_delta_table_is_compacted_and_its_snapshots_expire(place: Place) -> 
     assert place.view() == oracle(place.sent) == [(1, 2, 0)]
     place.run(reread=True)
     assert place.rows() == place.view() == [(1, 2, 0)]
+
+
+@pytest.mark.parametrize("last", ["upsert", "delete"])
+def test_a_change_that_was_rejected_does_not_replace_its_successor_once_it_is_granted(place: Place, last: str) -> None:
+    place.send(Change(5, "a", store=3, agent="till"))
+    place.send(Change(10, "b", store=3, amount=1))  # not granted
+    place.send(Change(10, "c", store=3, amount=2, operation=last, agent="till"))
+    place.run()
+    place.send(Change(10, "d", id=9))
+    place.spark.sql(f"DELETE FROM {place.deltas} WHERE id = 9")
+    wider = {**CONTRACTS, "web": contract("web", 1, 2, 3)}
+    again = place.run(contracts=wider, reread=True)
+    assert (again.applied, again.superseded, again.duplicates) == (0, 1, 2)
+    assert place.rows() == ([(3, 1, 2)] if last == "upsert" else [])
+
+
+def test_times_without_a_zone_are_compared_as_they_are(spark: SparkSession, fresh: Callable[[], str]) -> None:
+    """In Berlin, 03:10 is before 02:30 on the day on which clocks go forward."""
+    namespace = fresh()
+    target, deltas, keys = f"{namespace}.t", f"{namespace}.d", ("store", "id")
+    columns = "store INT, id BIGINT, _event_time TIMESTAMP_NTZ, _idempotency_key STRING"
+    for name, more in ((target, ""), (deltas, ", _operation STRING, _agent STRING")):
+        by = "_agent" if more else "store"
+        properties = f"'format-version' = '3', {MERGE_ON_READ}"
+        spark.sql(
+            f"CREATE TABLE {name} ({columns}{more}) USING iceberg PARTITIONED BY ({by}) TBLPROPERTIES ({properties})"
+        )
+    job = Job(deltas, target, CONTRACTS, f"{namespace}.system", merge_keys=keys)
+    sent = [
+        (1, "2026-03-29 03:10:00", "delete"),
+        (2, "-0044-03-15 12:00:00", "upsert"),
+        (3, "+12026-01-01 00:00:00", "delete"),
+    ]
+    for number, time, operation in sent:
+        spark.sql(
+            f"INSERT INTO {deltas} VALUES (1, {number}, timestamp_ntz'{time}', 'k{number}', '{operation}', 'web')"
+        )
+    collect(spark, job)
+    late = (
+        "1, timestamp_ntz'2026-03-29 02:30:00', 'l1'",
+        "2, timestamp_ntz'-0044-03-14 12:00:00', 'l2'",
+        "3, timestamp_ntz'+12025-01-01 00:00:00', 'l3'",
+    )
+    for each in late:
+        spark.sql(f"INSERT INTO {deltas} VALUES (1, {each}, 'upsert', 'web')")
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    assert zone is not None
+    spark.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
+    try:
+        view = merged_view(spark, target, deltas, keys, system=job.system)
+        seen = [row._idempotency_key for row in view.select("_idempotency_key").collect()]
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", zone)
+    collect(spark, job)
+    assert seen == [row._idempotency_key for row in spark.table(target).select("_idempotency_key").collect()] == ["k2"]
+
+
+def test_zeros_of_both_signs_are_one_key(spark: SparkSession, fresh: Callable[[], str]) -> None:
+    namespace = fresh()
+    place = Place.__new__(Place)
+    place.spark, place.system = spark, f"{namespace}.system"
+    place.target, place.deltas = f"{namespace}.t", f"{namespace}.d"
+    columns = "x DOUBLE, amount INT, _event_time TIMESTAMP, _idempotency_key STRING"
+    properties = f"TBLPROPERTIES ('format-version' = '3', {MERGE_ON_READ})"
+    spark.sql(f"CREATE TABLE {place.target} ({columns}) USING iceberg {properties}")
+    spark.sql(
+        f"CREATE TABLE {place.deltas} ({columns}, _operation STRING, _agent STRING) USING iceberg "
+        f"PARTITIONED BY (_agent) {properties}"
+    )
+    text = "version: 1\nagent: web\ntables:\n  - {table: '**', operations: [overwrite], partitions: all}\n"
+    contracts = {"web": load(text, source="test")}
+    place.job = Job(place.deltas, place.target, contracts, place.system, merge_keys=("x",))
+
+    def views() -> list[list[int]]:
+        one = merged_view(spark, place.target, place.deltas, ("x",), contracts=contracts, system=place.system)
+        other = place.pyiceberg_view_of(("x",))
+        return [sorted(row.amount for row in one.collect()), sorted(row["amount"] for row in other)]
+
+    for x, amount, second, operation in (
+        ("0.0", 1, 10, "upsert"), ("NaN", 2, 10, "upsert"), ("-0.0", 3, 11, "upsert"), ("0.0", 4, 12, "upsert"),
+        ("-0.0", 0, 13, "delete"), ("NaN", 0, 13, "delete"),
+    ):  # fmt: skip
+        values = f"double('{x}'), {amount}, timestamp'2026-01-01 00:00:{second}', '{x}{second}', '{operation}', 'web'"
+        spark.sql(f"INSERT INTO {place.deltas} VALUES ({values})")
+        seen = views()
+        if x != "NaN":
+            place.run()
+            seen.append(sorted(row.amount for row in spark.table(place.target).collect()))
+        assert all(each == seen[0] for each in seen), (x, seen)
+    assert seen[0] == []
 
 
 @pytest.mark.parametrize(("properties", "version"), [(MERGE_ON_READ, 2), ("'write.merge.mode' = 'copy-on-write'", 3)])

@@ -17,7 +17,9 @@ from icetower.contracts.terms import NO_LAYOUT
 from icetower.errors import BadRequest
 from icetower.iceberg.partitions import spec_of
 from icetower.pipelines.tables import iceberg_table, identifier, load_metadata, require_serializable
+from icetower.pipelines.wal_logs import Logs
 from icetower.pipelines.wal_mediator import Job, Mediation, Window, mediate
+from icetower.pipelines.wal_pruning import prune
 from tests.pipelines.wal_world import CONTRACTS, Crash, World, contract, crash_at, once
 
 pytestmark = pytest.mark.spark
@@ -370,6 +372,44 @@ def test_a_row_that_was_rejected_does_not_replace_its_successor_once_it_is_grant
     assert (again.applied, again.superseded, again.duplicates) == (2, 1, 2)
     found = {row.id: row._idempotency_key for row in world.spark.table(world.target).collect()}
     assert found == {1: "k2", 2: "k3", 4: "k4"}
+
+
+@pytest.mark.parametrize("log", ["pruned", "new"])
+def test_a_row_sent_again_does_not_supersede_what_came_since(world: World, log: str) -> None:
+    """The log has no longer the place where the row was applied."""
+    keys = ("id", "at")
+    world.append((1, 3, "k1", "till"))
+    assert world.run(merge_keys=keys).applied == 1
+    if log == "pruned":
+        assert prune(world.spark, world.wal, [world.target], Logs(world.spark, world.system), keep_s=-60).rows == 1
+    else:
+        world.spark.sql(f"DROP TABLE {world.wal}")
+        world.create_log()
+    world.append((1, 3, "k2", "till"))
+    world.append((1, 3, "k1", "till"))
+    if log == "pruned":
+        world.append((9, 3, "k9", "till"))
+        world.spark.sql(f"DELETE FROM {world.wal} WHERE id = 9")
+    again = world.run(merge_keys=keys, reread=True)
+    assert (again.applied, again.superseded, again.duplicates) == (1, 0, 1)
+    assert [row._idempotency_key for row in world.spark.table(world.target).collect()] == ["k2"]
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_of_two_commits_without_rows_one_keeps_its_rejections(world: World, dies: bool) -> None:
+    world.append((1, 3, "k1", "web"))
+
+    def rival() -> None:
+        if dies:
+            with pytest.raises(Crash):
+                world.run(crash_at("committed"))
+        else:
+            world.run()
+
+    world.run(once("rejections", rival))
+    assert world.run().status == "idle"
+    assert [row.idempotency_key for row in world.log("wal_rejections")] == ["k1"]
+    assert {row.plan for row in world.log("wal_rejections")} == {row.plan for row in world.log("wal_mediations")}
 
 
 def test_columns_may_have_names_that_the_job_might_use(world: World) -> None:

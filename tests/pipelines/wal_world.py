@@ -33,16 +33,19 @@ class World:
     def __init__(self, spark: SparkSession, namespace: str, properties: str = "", *, log_version: int = 2) -> None:
         self.spark = spark
         self.wal, self.target, self.system = f"{namespace}.wal", f"{namespace}.target", f"{namespace}.system"
-        spark.sql(
-            f"CREATE TABLE {self.wal} ({COLUMNS}, _agent STRING, _written_at TIMESTAMP) USING iceberg "
-            f"PARTITIONED BY (_agent) TBLPROPERTIES ('format-version' = '{log_version}')"
-        )
+        self.create_log(log_version)
         spark.sql(
             f"CREATE TABLE {self.target} ({COLUMNS}) USING iceberg PARTITIONED BY (days(at)) "
             f"TBLPROPERTIES ('commit.retry.num-retries' = '2'{properties})"
         )
         spark.sql(f"ALTER TABLE {self.target} REPLACE PARTITION FIELD days(at) WITH days(at) AS d_day")
         self.job = Job(self.wal, self.target, CONTRACTS, self.system)
+
+    def create_log(self, version: int = 2) -> None:
+        self.spark.sql(
+            f"CREATE TABLE {self.wal} ({COLUMNS}, _agent STRING, _written_at TIMESTAMP) USING iceberg "
+            f"PARTITIONED BY (_agent) TBLPROPERTIES ('format-version' = '{version}')"
+        )
 
     def append(self, *rows: tuple[int, int, str | None, str]) -> None:
         """(id, day of January 2017, key, agent)."""

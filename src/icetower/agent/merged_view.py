@@ -49,7 +49,8 @@ def merged_view(
     changes = _typed_like(pa, changes, stands)
     # Joins cannot carry nested columns, so what decides is apart from the rows, and names them by their places.
     order = pa.array(range(changes.num_rows), pa.int64())
-    deciding = changes.select([*keys, TIME, KEY_COLUMN, OPERATION]).append_column(_ORDER, order)
+    deciding = _without_signs(pc, changes.select([*keys, TIME, KEY_COLUMN, OPERATION]), keys)
+    deciding = deciding.append_column(_ORDER, order)
     deciding = _once_each(
         pc, deciding.filter(_valid(pc, deciding, keys)), _known_keys(pa, pc, target, stands, dedup_log)
     )
@@ -59,13 +60,14 @@ def merged_view(
     since = pc.min(newest[TIME]).as_py().isoformat()  # a delete that is older than all of them hides none
     newer = f"{OPERATION} = '{DELETE}' and {TIME} >= '{since}'"
     deletes = deltas.scan(row_filter=newer, selected_fields=(*keys, TIME, KEY_COLUMN, OPERATION)).to_arrow()
-    deletes = deletes.filter(_valid(pc, deletes, keys))
-    newest = newest.join(_latest(_typed_like(pa, deletes, stands), keys, _DELETED), list(keys), join_type="left outer")
-    newest = newest.join(_latest(stands, keys, _STOOD), list(keys), join_type="left outer")
+    deletes = _without_signs(pc, _typed_like(pa, deletes.filter(_valid(pc, deletes, keys)), stands), keys)
+    newest = newest.join(_latest(deletes, keys, _DELETED), list(keys), join_type="left outer")
+    placed = _without_signs(pc, stands.select([*keys, TIME]), keys)
+    newest = newest.join(_latest(placed, keys, _STOOD), list(keys), join_type="left outer")
     upsert = pc.equal(newest[OPERATION], UPSERT)
     deleted_later = pc.and_(upsert, _later(pc, newest[_DELETED], newest[TIME]))
     effective = newest.filter(pc.invert(pc.or_(deleted_later, _later(pc, newest[_STOOD], newest[TIME]))))
-    untouched = _without(pa, stands, effective, keys)
+    untouched = stands.take(_places_without(pa, placed, effective, keys))
     places = effective.filter(pc.equal(effective[OPERATION], UPSERT))[_ORDER]
     return pa.concat_tables([untouched, changes.take(places).select(stands.column_names)])
 
@@ -198,11 +200,22 @@ def _later(pc: Any, one: Any, other: Any) -> Any:
     return pc.fill_null(pc.greater(one, other), False)
 
 
-def _without(pa: Any, rows: Any, others: Any, keys: Sequence[str]) -> Any:
-    """The rows whose keys are not among those of the others."""
+def _without_signs(pc: Any, rows: Any, keys: Sequence[str]) -> Any:
+    """The rows with 0.0 for -0.0 in their keys: one key for Spark, and so for the fold, but two for Arrow."""
+    for name in keys:
+        kind = rows.schema.field(name).type
+        if str(kind) in ("float", "double"):
+            at = rows.schema.get_field_index(name)
+            zero = pc.cast(0.0, kind)
+            rows = rows.set_column(at, name, pc.if_else(pc.equal(rows[name], zero), zero, rows[name]))
+    return rows
+
+
+def _places_without(pa: Any, rows: Any, others: Any, keys: Sequence[str]) -> Any:
+    """The places of the rows whose keys are not among those of the others."""
     places = rows.select(list(keys)).append_column(_ORDER, pa.array(range(rows.num_rows), pa.int64()))
     kept = places.join(others.select(list(keys)), list(keys), join_type="left anti")
-    return rows.take(kept.sort_by(_ORDER)[_ORDER])
+    return kept.sort_by(_ORDER)[_ORDER]
 
 
 def _typed_like(pa: Any, rows: Any, others: Any) -> Any:

@@ -27,9 +27,9 @@ from icetower.pipelines.as_of import rows_as_of, spark_schema
 from icetower.pipelines.tables import identifier, literal, merge, quoted, translating_errors
 from icetower.pipelines.wal_applied import AppliedKeys
 from icetower.pipelines.wal_logs import patiently
-from icetower.pipelines.wal_mediator import Job, Mediation, Run, Tables, mediate, nothing
-from icetower.pipelines.wal_plan import Batch, Metadata
-from icetower.pipelines.wal_reading import FILE, POSITION, ROW, SEQUENCE, SPEC, read_batch
+from icetower.pipelines.wal_mediator import Job, Known, Mediation, Run, Tables, mediate, nothing
+from icetower.pipelines.wal_plan import Batch, Metadata, latest
+from icetower.pipelines.wal_reading import FILE, POSITION, ROW, SEQUENCE, SPEC, read_batch, read_before
 from icetower.pipelines.wal_rows import (
     APPLIED,
     KEY_COLUMN,
@@ -38,6 +38,7 @@ from icetower.pipelines.wal_rows import (
     REASON,
     RULE,
     SUPERSEDED,
+    VERSION,
     Rules,
     classify,
     judge,
@@ -154,15 +155,15 @@ class Fold(Run):
         self,
         batch: Batch,
         judged: DataFrame,
-        known: list[DataFrame],
+        known: Known,
         tables: Tables,
         rules: Rules,
         order_by: str | None = None,
     ) -> DataFrame:
         """The rows with their outcome; `_icetower_there` says whether the table has a row with these keys."""
         keys = [f.col(quoted(name)) for name in self.job.merge_keys]
-        rows = classify(judged, known, ()).localCheckpoint()
-        newest = f.row_number().over(Window.partitionBy(*keys, OUTCOME).orderBy(*(each.desc() for each in _order())))
+        rows = classify(judged, known.keys, (), read_before=known.rows).localCheckpoint()
+        newest = f.row_number().over(Window.partitionBy(*keys, VERSION).orderBy(*(each.desc() for each in _order())))
         rows = rows.withColumn(_NTH, newest)
         rows = self._beside(rows, self._deletes(batch, tables.wal, rows, rules), _DELETED)
         rows = self._beside(rows, self._target(tables.target), _STOOD).withColumn(
@@ -174,7 +175,7 @@ class Fold(Run):
         )
         outcome = f.when((f.col(OUTCOME) == APPLIED) & loses, SUPERSEDED).otherwise(f.col(OUTCOME))
         beside = [each + found for each in (_DELETED, _STOOD) for found in ("", _FOUND)]
-        return rows.withColumn(OUTCOME, outcome).drop(_NTH, *beside)
+        return rows.withColumn(OUTCOME, outcome).drop(_NTH, VERSION, *beside)
 
     def _beside(self, rows: DataFrame, others: DataFrame | None, name: str) -> DataFrame:
         """The rows, with the latest event time among `others` of the same keys, and whether there is one at all."""
@@ -195,11 +196,13 @@ class Fold(Run):
     def _deletes(self, batch: Batch, wal: Metadata, rows: DataFrame, rules: Rules) -> DataFrame | None:
         """The valid deletes that the delta table still has, of rows that the batch upserts, if they may be newer."""
         wanted = rows.where((f.col(OPERATION) == UPSERT) & (f.col(OUTCOME) == APPLIED))
-        oldest_us = wanted.agg(f.unix_micros(f.min(TIME).cast("timestamp"))).collect()[0][0]
-        if oldest_us is None:
+        # As text: as numbers, times without a zone would go by that of the session, by which the clock may go back.
+        oldest = wanted.agg(f.min(TIME).cast("string")).collect()[0][0]
+        if oldest is None:
             return None
+        oldest = f.lit(oldest).cast(wanted.schema[TIME].dataType)
         kept = rows_as_of(self.spark, self.job.wal, wal, batch.through, f.col("_spec_id").alias(SPEC))
-        kept = kept.where((f.col(OPERATION) == DELETE) & (f.col(TIME) >= f.timestamp_micros(f.lit(oldest_us))))
+        kept = kept.where((f.col(OPERATION) == DELETE) & (f.col(TIME) >= oldest))
         kept = kept.join(wanted.select(*self.job.merge_keys).distinct(), list(self.job.merge_keys), "left_semi")
         return judge(kept, self._of_deletes(rules)).where(f.col(RULE).isNull())
 
@@ -254,10 +257,12 @@ class Fold(Run):
         if batch is None:
             return stands
         judged = self._judged(read_batch(self.spark, job.wal, wal, batch), rules)
-        known = [stands.select(KEY_COLUMN)]
+        keys = [stands.select(KEY_COLUMN)]
         if all(self.spark.catalog.tableExists(quoted(name)) for name in (self.logs.keys, self.logs.mediations)):
             mediations = self.logs.mediations_of(target["table-uuid"], wal["table-uuid"])
-            known.append(AppliedKeys(self.logs, target, job.table_name, mediations).keys(stands, None)[0])
+            keys.append(AppliedKeys(self.logs, target, job.table_name, mediations).keys(stands, None)[0])
+        last = latest(target, wal["table-uuid"])
+        known = Known(keys, read_before(wal, batch, None if last is None else last.through))
         rows = self._outcomes(batch, judged, known, tables, rules).where(f.col(OUTCOME) == APPLIED)
         self._require_unchanged(tables)
         untouched = stands.join(rows.select(*job.merge_keys), list(job.merge_keys), "left_anti").select(*columns)

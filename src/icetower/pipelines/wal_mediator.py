@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from icetower.ambient import Ambient, SystemAmbient
@@ -60,7 +60,7 @@ from icetower.pipelines.wal_plan import (
     readable,
 )
 from icetower.pipelines.wal_pruning import removals_since
-from icetower.pipelines.wal_reading import read_batch, with_known_order
+from icetower.pipelines.wal_reading import read_batch, read_before, with_known_order
 from icetower.pipelines.wal_rows import (
     APPLIED,
     KEY_COLUMN,
@@ -219,6 +219,18 @@ class Tables(NamedTuple):
     wal: Metadata
 
 
+class Known(NamedTuple):
+    """What was applied before.
+
+    Attributes:
+        keys: frames of one column, the keys.
+        rows: which of the batch's rows were in batches before (`wal_reading.read_before`).
+    """
+
+    keys: list[DataFrame]
+    rows: Column | None
+
+
 class Run:
     """The attempts of one mediation."""
 
@@ -272,7 +284,9 @@ class Run:
             batch, ordered = with_known_order(self.spark, job.wal, wal, batch)
             order_by = None if ordered else job.order_by
         judged = self._judged(read_batch(self.spark, job.wal, wal, batch), rules)
-        known, batch = self._known(batch, target, judged, applied)
+        keys, batch = self._known(batch, target, judged, applied)
+        last = applied.batches.get(batch.previous)
+        known = Known(keys, read_before(wal, batch, None if last is None else last.through))
         # Detached from the tables: the counted rows are the merged ones, even if the tables change meanwhile.
         rows = self._outcomes(batch, judged, known, tables, rules, order_by).localCheckpoint()
         found, decided = _counted(rows)
@@ -361,13 +375,13 @@ class Run:
         self,
         batch: Batch,
         judged: DataFrame,
-        known: list[DataFrame],
+        known: Known,
         tables: Tables,
         rules: Rules,
         order_by: str | None,
     ) -> DataFrame:
-        """The judged rows with their outcomes. `known`: the keys that were applied before."""
-        return classify(judged, known, self.job.merge_keys, order_by, whole=batch.whole)
+        """The judged rows with their outcomes."""
+        return classify(judged, known.keys, self.job.merge_keys, order_by, read_before=known.rows)
 
     def _known(
         self, batch: Batch, target: Metadata, judged: DataFrame, applied: AppliedKeys
@@ -443,7 +457,10 @@ class Run:
             return done
         done = self._committed(batch, properties[PLAN])
         if done is None:
-            raise CommitConflict(f"batch {batch.id} was committed to {self.job.target} and rolled back since")
+            self.logs.forget_rejections(batch.id, properties[PLAN])
+            raise CommitConflict(
+                f"batch {batch.id} was committed to {self.job.target} and rolled back since, or by another one before"
+            )
         return done
 
     def _guard(self, batch: Batch, target: Metadata) -> str:
@@ -468,16 +485,21 @@ class Run:
         return " AND ".join(conditions)
 
     def _committed(self, batch: Batch, plan: str) -> AppliedBatch | None:
-        """The batch, if this very attempt has committed it; a rival may have committed another plan of the same one."""
+        """The batch, if this very attempt has committed it; a rival may have committed another plan of the same one.
+
+        Of two commits without rows both may land, as neither adds what the other has not seen: the first one counts.
+        """
         done = history(load_metadata(self.spark, self.job.target), batch.wal_uuid)
-        return next((one for one in done if (one.batch, one.plan) == (batch.id, plan)), None)
+        first = next((one for one in reversed([*done]) if one.batch == batch.id), None)
+        return None if first is None or first.plan != plan else first
 
     # -- after the commit
 
     def _settle(self, target: Metadata, wal: Metadata, applied: AppliedKeys) -> None:
         """Complete the logs of batches whose mediator ended before doing so."""
         recent = [*published(target, wal["table-uuid"]), *islice(history(target, wal["table-uuid"]), SETTLED_LOOK_BACK)]
-        for done in reversed([one for one in recent if one.batch not in applied.mediations.closed]):
+        first = {one.batch: one for one in recent}  # of two commits without rows, as `_committed` says
+        for done in reversed([one for one in first.values() if one.batch not in applied.mediations.closed]):
             batch = Batch(
                 target["table-uuid"], wal["table-uuid"], done.sequence, done.start, done.through, base=done.base
             )

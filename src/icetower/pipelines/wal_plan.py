@@ -380,12 +380,30 @@ def line_ranks(wal: Metadata, through: int) -> dict[int, int | None]:
 
     A rank is the sequence number of the snapshot; snapshots of format version 1, which have none, come before others.
     """
-    line = [*ancestors(wal, through)]
-    numbers = (snapshot.get("sequence-number") or -at for at, snapshot in enumerate(line, 1))
     return {
-        snapshot["snapshot-id"]: number if _operation(snapshot) == "append" else None
-        for snapshot, number in zip(line, numbers, strict=True)
+        snapshot["snapshot-id"]: rank if _operation(snapshot) == "append" else None
+        for snapshot, rank in _ranked(wal, through)
     }
+
+
+def last_rank(wal: Metadata, through: int, last: int) -> int:
+    """The highest rank of the snapshots up to `through` that had landed by `last`, whether or not the log has that one.
+
+    If `last` has expired, it came before all that the log still has. If the log was rolled back to before it, what
+    both have in common counts.
+    """
+    ranked = _ranked(wal, through)
+    ranks = {snapshot["snapshot-id"]: rank for snapshot, rank in ranked}
+    if any(snapshot["snapshot-id"] == last for snapshot in wal["snapshots"]):
+        for snapshot in ancestors(wal, last):
+            if snapshot["snapshot-id"] in ranks:
+                return ranks[snapshot["snapshot-id"]]
+    return ranked[-1][1] - 1
+
+
+def _ranked(wal: Metadata, through: int) -> list[tuple[Snapshot, int]]:
+    line = enumerate(ancestors(wal, through), 1)
+    return [(snapshot, snapshot.get("sequence-number") or -at) for at, snapshot in line]
 
 
 def _operation(snapshot: Snapshot) -> str:

@@ -21,7 +21,7 @@ from pyspark.sql import functions as f
 from icetower.errors import CommitConflict
 from icetower.pipelines.as_of import rows_as_of, spark_schema
 from icetower.pipelines.tables import quoted
-from icetower.pipelines.wal_plan import Batch, Metadata, line_ranks, oldest_base
+from icetower.pipelines.wal_plan import Batch, Metadata, last_rank, line_ranks, oldest_base
 
 FILE, POSITION, SPEC = "_icetower_file", "_icetower_position", "_icetower_spec"
 SEQUENCE, ROW = "_icetower_sequence", "_icetower_row"
@@ -59,6 +59,19 @@ def with_known_order(spark: SparkSession, name: str, wal: Metadata, batch: Batch
         if files.where(f"{_RANK} IS NULL AND NOT {_BY_ROW}").isEmpty():
             return batch.based_on(base), True
     return batch.based_on(oldest_base(wal, batch.through)), False
+
+
+def read_before(wal: Metadata, batch: Batch, last: int | None) -> Column | None:
+    """Which rows of a whole log were in batches before this one; None if none were.
+
+    Args:
+        last: the snapshot of the log through which it was read then; None if it was not.
+    """
+    if last is None or not batch.whole:
+        return None
+    place = last_rank(wal, batch.through, last)
+    # Without a place: a compaction has put it into one file with others, from a snapshot that has expired.
+    return f.coalesce(f.col(SEQUENCE) <= f.lit(place), f.lit(True))
 
 
 def _as_of(spark: SparkSession, name: str, wal: Metadata, snapshot_id: int, through: int) -> DataFrame:

@@ -34,6 +34,7 @@ OWN = "_icetower_"
 RULE, REASON, OUTCOME = "_icetower_rule", "_icetower_reason", "_icetower_outcome"
 APPLIED, SUPERSEDED, DUPLICATE, REJECTED = "applied", "superseded", "duplicates", "rejected"
 UNORDERED = "unordered"
+VERSION = "_icetower_version"
 PARTITIONS_MAX = 10_000
 _log = logging.getLogger(__name__)
 _PART = "_icetower_part_{}"
@@ -261,9 +262,9 @@ def classify(
     merge_keys: Sequence[str],
     order_by: str | None = None,
     *,
-    whole: bool = False,
+    read_before: Column | None = None,
 ) -> DataFrame:
-    """The judged rows with their `_icetower_outcome`.
+    """The judged rows with their `_icetower_outcome`, and whether each is a version of its row (`_icetower_version`).
 
     Of rows with the same key the first in the log's order counts; none does if the key is among `known` (DataFrames of
     one column, the keys applied before). With `merge_keys`, the last of those that would be applied to one row wins; if
@@ -271,8 +272,8 @@ def classify(
 
     Args:
         order_by: a column that orders the rows in place of the log.
-        whole: the rows are all of the log, so that those that were applied before are in their places, too: an older
-            row that was rejected then, and no longer is, does not replace a newer one.
+        read_before: which rows were in batches before, as `wal_reading.read_before` says. Where one of these was
+            applied, it keeps its place: an older row that was rejected then, and no longer is, does not replace it.
     """
     order = [*([f.col(quoted(order_by))] if order_by else []), *(f.col(name) for name in ORDER)]
     by_key = Window.partitionBy(KEY_COLUMN, f.col(RULE).isNull()).orderBy(*order)
@@ -292,11 +293,10 @@ def classify(
         .otherwise(APPLIED)
     )
     rows = rows.withColumn(OUTCOME, outcome).drop("_icetower_seen")
+    rows = rows.withColumn(VERSION, _is_version(read_before)).drop("_icetower_nth")
     if not merge_keys:
-        return rows.drop("_icetower_nth")
-    in_place = (f.col(OUTCOME) == DUPLICATE) & (f.col("_icetower_nth") == 1) & f.lit(whole)
-    rows = rows.withColumn("_icetower_version", (f.col(OUTCOME) == APPLIED) | in_place)
-    by_row = Window.partitionBy(*(f.col(quoted(name)) for name in merge_keys), "_icetower_version")
+        return rows
+    by_row = Window.partitionBy(*(f.col(quoted(name)) for name in merge_keys), VERSION)
     newest = f.row_number().over(by_row.orderBy(*(column.desc() for column in order)))
     rows = rows.withColumn("_icetower_newest", newest).withColumn("_icetower_lost", _order_lost(by_row, order_by))
     outcome = (
@@ -305,9 +305,18 @@ def classify(
         .when(f.col("_icetower_newest") > 1, SUPERSEDED)
         .otherwise(APPLIED)
     )
-    return rows.withColumn(OUTCOME, outcome).drop(
-        "_icetower_nth", "_icetower_version", "_icetower_newest", "_icetower_lost"
-    )
+    return rows.withColumn(OUTCOME, outcome).drop("_icetower_newest", "_icetower_lost")
+
+
+def _is_version(read_before: Column | None) -> Column:
+    """Whether a row is a version of its row of the target: it would be applied, or it was, at this place in the log.
+
+    A row that was sent again is none: it was applied in the place of the first one, which the log may have no longer.
+    """
+    applied = f.col(OUTCOME) == APPLIED
+    if read_before is None:
+        return applied
+    return applied | ((f.col(OUTCOME) == DUPLICATE) & (f.col("_icetower_nth") == 1) & read_before)
 
 
 def _order_lost(group: WindowSpec, order_by: str | None) -> Column:
