@@ -73,7 +73,7 @@ def test_keys_are_those_of_the_tables(world: World, tmp_path: Path) -> None:
     logs = Logs(world.spark, world.system)
     logs.create()
     batch = "'batch-2', 't', 'w', 1, 1, 0, 0, 0, 0, 0, 78, NULL, 'u', 'u', NULL, NULL, NULL"
-    world.spark.sql(f"INSERT INTO {world.system}.wal_mediations VALUES ({batch})")
+    world.spark.sql(f"INSERT INTO {world.system}.wal_mediations VALUES ({batch}, NULL)")
     own = f"'web', 'k', '{table}', timestamp_millis({START + 9}), '{uuid}', {mediated}, timestamp_millis({START}), NULL"
     world.spark.sql(f"INSERT INTO {world.system}.agent_dedup_log VALUES ({own}, NULL, NULL)")
 
