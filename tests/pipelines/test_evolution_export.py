@@ -7,10 +7,9 @@ from collections.abc import Callable
 import pytest
 from pyspark.sql import SparkSession
 
-from icetower.pipelines import export as job
 from icetower.pipelines.export import Exported
 from tests.pipelines.evolution import BEFORE, Change, alter, rule_of
-from tests.pipelines.test_export import TEAM, World
+from tests.pipelines.test_export import TEAM, World, filled
 from tests.pipelines.wal_world import once
 
 pytestmark = pytest.mark.spark
@@ -69,14 +68,7 @@ SHARP = [(name, STEPS[at % len(STEPS)]) for number, name in enumerate(CHANGES) f
 
 @pytest.fixture
 def world(spark: SparkSession, fresh: Callable[[], str], monkeypatch: pytest.MonkeyPatch) -> World:
-    monkeypatch.setattr(job, "PAGE", 2)
-    monkeypatch.setattr(job, "ROWS_MAX", 4)
-    world = World(spark, fresh())
-    outcomes = ("direct", "conflict", "rebased", "refused", "replayed", "unknown")
-    for outcome, key in zip(outcomes, (None, "k", "k", "l", "k", "m"), strict=True):
-        world.log.add(outcome, minute=1 if world.log.rows else 0, key_hash=key)
-    world.log.contract("agents", "version: 1")
-    return world
+    return filled(spark, fresh(), monkeypatch)
 
 
 def tables_of(world: World) -> dict[str, str]:

@@ -126,16 +126,21 @@ class World:
         assert self.table(table, *names) == [(*key, *counts(found)) for key, found in sorted(windows.items())]
 
 
-@pytest.fixture
-def world(spark: SparkSession, fresh: Callable[[], str], monkeypatch: pytest.MonkeyPatch) -> World:
+def filled(spark: SparkSession, namespace: str, monkeypatch: pytest.MonkeyPatch) -> World:
+    """A log of six attempts and a contract, which are exported in several pages."""
     monkeypatch.setattr(job, "PAGE", 2)
     monkeypatch.setattr(job, "ROWS_MAX", 4)
-    world = World(spark, fresh())
+    world = World(spark, namespace)
     outcomes = ("direct", "conflict", "rebased", "refused", "replayed", "unknown")
     for outcome, key in zip(outcomes, (None, "k", "k", "l", "k", "m"), strict=True):
         world.log.add(outcome, minute=1 if world.log.rows else 0, key_hash=key)
     world.log.contract("agents", "version: 1")
     return world
+
+
+@pytest.fixture
+def world(spark: SparkSession, fresh: Callable[[], str], monkeypatch: pytest.MonkeyPatch) -> World:
+    return filled(spark, fresh(), monkeypatch)
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,7 @@ __all__ = [
     "Metadata",
     "ancestors",
     "apply",
+    "current_schema",
     "current_snapshot_id",
     "data_location",
     "failed_requirements",
@@ -285,6 +286,11 @@ def with_log(
     ]
     expired = tuple(entry["metadata-file"] for entry in log[:-most])
     return {**metadata, "metadata-log": log[-most:]}, expired
+
+
+def current_schema(metadata: Metadata) -> Mapping[str, Any]:
+    """The current schema, as the metadata has it."""
+    return next(schema for schema in metadata["schemas"] if schema["schema-id"] == metadata["current-schema-id"])
 
 
 def current_snapshot_id(metadata: Metadata) -> int | None:

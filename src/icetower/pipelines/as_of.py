@@ -15,14 +15,10 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import ArrayType, BinaryType, DataType, MapType, StructType
 
+from icetower.iceberg.metadata import current_schema
 from icetower.pipelines.tables import Metadata, jvm, quoted, translating_errors
 
 Field = Mapping[str, Any]
-
-
-def current_schema(metadata: Metadata) -> Mapping[str, Any]:
-    """The current schema, as the metadata has it."""
-    return _schema(metadata, metadata["current-schema-id"])
 
 
 def spark_schema(spark: SparkSession, metadata: Metadata) -> StructType:

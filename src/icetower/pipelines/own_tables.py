@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from icetower.errors import BadRequest, UpstreamFailed
+from icetower.iceberg.metadata import current_schema
 
 T = TypeVar("T")
 
@@ -76,8 +77,7 @@ def renamed(metadata: Metadata, name: str) -> str | None:
 
 def fields_of(metadata: Metadata) -> dict[str, Mapping[str, Any]]:
     """The columns of a table, by name."""
-    schema = next(s for s in metadata["schemas"] if s["schema-id"] == metadata["current-schema-id"])
-    return {field["name"]: field for field in schema["fields"]}
+    return {field["name"]: field for field in current_schema(metadata)["fields"]}
 
 
 def _before(metadata: Metadata, name: str) -> int | None:

@@ -26,9 +26,9 @@ from icetower.ambient import Ambient, SystemAmbient
 from icetower.contracts.model import Contract, Operation
 from icetower.contracts.terms import Layout
 from icetower.errors import BadRequest, CommitConflict, IcetowerError, UpstreamFailed
-from icetower.iceberg.metadata import current_snapshot_id
+from icetower.iceberg.metadata import current_schema, current_snapshot_id
 from icetower.iceberg.partitions import spec_of
-from icetower.pipelines.as_of import current_schema, rows_as_of, same_columns, spark_schema
+from icetower.pipelines.as_of import rows_as_of, same_columns, spark_schema
 from icetower.pipelines.tables import (
     commit_nothing,
     identifier,
