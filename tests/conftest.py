@@ -41,7 +41,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     """A command does not import what it leaves out: Spark's client alone takes seconds, and so do 150 modules."""
     if config.option.markexpr == "quick":
         return True if layers.without_quick(collection_path) else None
-    left_out = config.option.markexpr in {"full", "sharp"} and collection_path.name.startswith("test_")
+    left_out = config.option.markexpr in {"full", "sharp", "matrix"} and collection_path.name.startswith("test_")
     return True if left_out and collection_path.is_file() and layers.only_quick(collection_path) else None
 
 

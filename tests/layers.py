@@ -4,6 +4,8 @@
     full    real servers, clients, engines and databases, and all that takes long: `make test`, after the quick ones
     sharp   whether the tests are sharp (mutation hunts), and what takes long and repeats what others test: random runs,
             kills at every point, the whole demo, the blocks of code of the documents: `make verify`
+    matrix  the whole of a matrix that the full tests run a part of: changes of tables at the steps of each job:
+            `make matrix`, an hour
 
 A folder has a layer, and so has each module that stands in no folder; `MODULES` names those that differ. A test that
 carries a layer's marker has that one. A test that asks for a server by its fixture, or that runs Java or Spark, is full
@@ -23,7 +25,7 @@ from typing import Any
 
 import pytest
 
-LAYERS = ("quick", "full", "sharp")
+LAYERS = ("quick", "full", "sharp", "matrix")
 
 FOLDERS = {
     "admission": "quick",

@@ -72,12 +72,12 @@ FULL = [
     ("a column more in the log first", "committed"),
     ("a column of another name", "rejections"),
 ]
-SHARP = [(name, STEPS[at % len(STEPS)]) for number, name in enumerate(CHANGES) for at in (number, number + 1)]
+MATRIX = [(name, STEPS[at % len(STEPS)]) for number, name in enumerate(CHANGES) for at in (number, number + 1)]
 
 
 @pytest.mark.parametrize(
     ("name", "step"),
-    [*FULL, *(pytest.param(*each, marks=pytest.mark.sharp) for each in SHARP if each not in FULL)],
+    [*FULL, *(pytest.param(*each, marks=pytest.mark.matrix) for each in MATRIX if each not in FULL)],
 )
 def test_what_changes_in_the_middle_of_a_batch_loses_and_doubles_nothing(world: World, name: str, step: str) -> None:
     change = CHANGES[name]

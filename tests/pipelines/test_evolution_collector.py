@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -180,12 +179,7 @@ FULL = [
     ("another name of a key", BEFORE),
     ("a nested field more in both", BEFORE),
 ]
-SHARP = [(name, STEPS[number % len(STEPS)]) for number, name in enumerate(CHANGES)]
-SHARP += [(name, BEFORE) for name in CHANGES if "name" in name or "nested" in name]
-EVERY = [(name, step) for name in CHANGES for step in STEPS]
-"""All of them take half an hour: ``ICETOWER_EVOLUTION=1 pytest tests/pipelines/test_evolution_collector.py``."""
-if "ICETOWER_EVOLUTION" in os.environ:
-    SHARP = EVERY
+MATRIX = [(name, step) for name in CHANGES for step in STEPS]
 
 
 @pytest.fixture
@@ -209,7 +203,7 @@ def hooked(monkeypatch: pytest.MonkeyPatch, step: str, work: Callable[[], object
 
 @pytest.mark.parametrize(
     ("name", "step"),
-    [*FULL, *(pytest.param(*each, marks=pytest.mark.sharp) for each in dict.fromkeys(SHARP) if each not in FULL)],
+    [*FULL, *(pytest.param(*each, marks=pytest.mark.matrix) for each in dict.fromkeys(MATRIX) if each not in FULL)],
 )
 def test_what_changes_under_a_collector_loses_nothing_and_mixes_nothing_up(
     place: Place, monkeypatch: pytest.MonkeyPatch, name: str, step: str

@@ -55,7 +55,7 @@ FULL = [
     ("format version 3", "written", 2),
     ("a column of the log of another name", "read", 3),
 ]
-SHARP = [
+MATRIX = [
     (name, STEPS[at % len(STEPS)], 2 + at % 2) for number, name in enumerate(CHANGES) for at in (0, number, number + 3)
 ]
 
@@ -135,7 +135,7 @@ def test_keys_that_were_renamed_back_without_a_commit_are_found_at_the_head(
 
 @pytest.mark.parametrize(
     ("name", "step", "version"),
-    [*FULL, *(pytest.param(*each, marks=pytest.mark.sharp) for each in dict.fromkeys(SHARP) if each not in FULL)],
+    [*FULL, *(pytest.param(*each, marks=pytest.mark.matrix) for each in dict.fromkeys(MATRIX) if each not in FULL)],
 )
 def test_what_changes_under_a_run_hides_no_copy_and_removes_no_first_one(
     spark: SparkSession, fresh: Callable[[], str], name: str, step: str, version: int
@@ -171,7 +171,7 @@ def test_what_changes_under_a_run_hides_no_copy_and_removes_no_first_one(
 
 @pytest.mark.parametrize(
     "step",
-    ["keys", *(pytest.param(step, marks=pytest.mark.sharp) for step in (BEFORE, "read", "written", "committed"))],
+    ["keys", *(pytest.param(step, marks=pytest.mark.matrix) for step in (BEFORE, "read", "written", "committed"))],
 )
 def test_of_a_table_that_was_made_anew_no_first_copy_goes(
     spark: SparkSession, fresh: Callable[[], str], step: str
@@ -220,7 +220,7 @@ STAGING_STEPS = [BEFORE, "planned", "committed", "discarding", "discarded", "key
     [
         ("keys of another name in the staging table", "committed"),
         *(
-            pytest.param(name, STAGING_STEPS[at % len(STAGING_STEPS)], marks=pytest.mark.sharp)
+            pytest.param(name, STAGING_STEPS[at % len(STAGING_STEPS)], marks=pytest.mark.matrix)
             for number, name in enumerate(STAGING)
             for at in (number, number + 3)
         ),
@@ -255,7 +255,7 @@ def test_staging_forwards_each_key_once_whatever_changes(
     assert place.keys(place.staging) == ["a", "b", "c", "d"]
 
 
-@pytest.mark.sharp
+@pytest.mark.matrix
 @pytest.mark.parametrize("statement", ["DROP COLUMN _idempotency_key", "RENAME COLUMN _idempotency_key TO old"])
 def test_rows_whose_keys_were_dropped_stay(spark: SparkSession, fresh: Callable[[], str], statement: str) -> None:
     place = Evolving(spark, fresh(), 3)

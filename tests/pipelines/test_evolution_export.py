@@ -63,7 +63,7 @@ FULL = [
     ("a column of the commits of another name", "commits"),
     ("partitions of the commits by another field", "commits"),
 ]
-SHARP = [(name, STEPS[at % len(STEPS)]) for number, name in enumerate(CHANGES) for at in (number, number + 3)]
+MATRIX = [(name, STEPS[at % len(STEPS)]) for number, name in enumerate(CHANGES) for at in (number, number + 3)]
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ def more(world: World) -> None:
 
 @pytest.mark.parametrize(
     ("name", "step"),
-    [*FULL, *(pytest.param(*each, marks=pytest.mark.sharp) for each in dict.fromkeys(SHARP) if each not in FULL)],
+    [*FULL, *(pytest.param(*each, marks=pytest.mark.matrix) for each in dict.fromkeys(MATRIX) if each not in FULL)],
 )
 def test_what_changes_under_an_export_loses_and_doubles_nothing(world: World, name: str, step: str) -> None:
     change, tables = CHANGES[name], tables_of(world)

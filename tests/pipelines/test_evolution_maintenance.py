@@ -60,7 +60,7 @@ FULL = [
     ("a column of the runs of another name", "expiring", 3),
     ("columns of the record more", "found", 2),
 ]
-SHARP = [
+MATRIX = [
     (name, STEPS[at % len(STEPS)], 2 + number % 2) for number, name in enumerate(CHANGES) for at in (number, number + 5)
 ]
 
@@ -119,7 +119,7 @@ class Evolving(Tables):
 
 @pytest.mark.parametrize(
     ("name", "step", "version"),
-    [*FULL, *(pytest.param(*each, marks=pytest.mark.sharp) for each in dict.fromkeys(SHARP) if each not in FULL)],
+    [*FULL, *(pytest.param(*each, marks=pytest.mark.matrix) for each in dict.fromkeys(MATRIX) if each not in FULL)],
 )
 def test_what_changes_under_a_run_loses_no_row_and_is_recorded_once(
     spark: SparkSession, fresh: Callable[[], str], name: str, step: str, version: int
@@ -157,7 +157,7 @@ def test_what_changes_under_a_run_loses_no_row_and_is_recorded_once(
     assert all(row.expiring is None for row in runs)
 
 
-@pytest.mark.parametrize("kind", ["BIGINT", pytest.param("STRING", marks=pytest.mark.sharp)])
+@pytest.mark.parametrize("kind", ["BIGINT", pytest.param("STRING", marks=pytest.mark.matrix)])
 def test_rows_go_by_no_column_but_one_of_times(spark: SparkSession, fresh: Callable[[], str], kind: str) -> None:
     """Numbers, read as times, would be of 1970."""
     namespace = fresh()
@@ -182,9 +182,9 @@ LOGS = {
 
 
 @pytest.mark.parametrize(
-    "statement", [name if not at else pytest.param(name, marks=pytest.mark.sharp) for at, name in enumerate(LOGS)]
+    "statement", [name if not at else pytest.param(name, marks=pytest.mark.matrix) for at, name in enumerate(LOGS)]
 )
-@pytest.mark.parametrize("step", ["loaded", pytest.param(BEFORE, marks=pytest.mark.sharp)])
+@pytest.mark.parametrize("step", ["loaded", pytest.param(BEFORE, marks=pytest.mark.matrix)])
 def test_logs_that_change_lose_no_row_that_somebody_needs(
     spark: SparkSession, fresh: Callable[[], str], statement: str, step: str
 ) -> None:
