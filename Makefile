@@ -16,7 +16,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # One more than there are cores, and four at most: tests of real servers wait for them a good part of the time.
 WORKERS := $(shell n=$$(nproc 2>/dev/null || echo 2); [ $$n -ge 3 ] && echo 4 || echo $$((n + 1)))
 
-.PHONY: help setup java jdk jars postgres demo check quick test verify matrix verify-docs differential mutations walkthrough reference experiments hostile soak torture bench-clients bench-commit bench-gate bench-isolation bench-ledger bench-mediator bench-orphans bench-patterns bench-audit bench-simulator never-weaker exchanges gate-oracle gate-mutations spark-merge reproduce rck parquet-fixtures lock format clean
+.PHONY: help setup java jdk jars class-archive postgres demo check quick test verify matrix verify-docs differential mutations walkthrough reference experiments hostile soak torture bench-clients bench-commit bench-gate bench-isolation bench-ledger bench-mediator bench-orphans bench-patterns bench-audit bench-simulator never-weaker exchanges gate-oracle gate-mutations spark-merge reproduce rck parquet-fixtures lock format clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,6 +35,9 @@ jdk: $(READY) ## the same with its compiler, for the differential test
 jars: java ## Iceberg's runtime for Spark and SQLite's driver, into Spark's jar cache
 	@$(BIN)/python tools/jars.py
 
+class-archive: jars ## the classes of Spark as tests' JVMs map them: each starts with 4 s of CPU less
+	@$(BIN)/python -m tools.class_archive
+
 postgres: $(READY) ## PostgreSQL for the tests: found, or installed on Debian as root
 	@$(BIN)/python tools/postgres.py --install
 
@@ -51,14 +54,14 @@ check: $(READY) ## formatting, lint, types, and which room may import which
 quick: $(READY) ## the tests that need nothing but `make setup`: no process, no connection; pure functions first
 	$(BIN)/pytest -m quick --numprocesses logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
-test: check jdk jars postgres ## the checks, then all tests of behaviour: real servers and real clients
+test: check jdk class-archive postgres ## the checks, then all tests of behaviour: real servers and real clients
 	@$(MAKE) --no-print-directory quick
 	$(BIN)/pytest -m full --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-verify: jdk jars postgres ## are the tests sharp? Mutations of the engine, the gate and the model; random runs, the demo, the documents
+verify: jdk class-archive postgres ## are the tests sharp? Mutations of the engine, the gate and the model; random runs, the demo, the documents
 	$(BIN)/pytest -m sharp --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-matrix: jars ## changes of tables at the steps of each Spark job, of which `make test` runs a few: an hour
+matrix: class-archive ## changes of tables at the steps of each Spark job, of which `make test` runs a few: an hour
 	$(BIN)/pytest -m matrix --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 verify-docs: jars jdk ## every command and block of code of the README and docs/, those that take longer than 20 s too

@@ -18,14 +18,14 @@ from hypothesis import settings
 from sqlalchemy import URL
 
 from tests import layers, postgres_cluster
+from tools import class_archive
 
 # The same examples in every run, however long they take: what CI says of a commit must not depend on luck.
 # `--hypothesis-profile=default` looks further.
 settings.register_profile("house", derandomize=True, deadline=None)
 settings.load_profile("house")
 
-# Java compiles in its first stage only: a test's JVM is too short-lived for the second, which takes 40 % of its time.
-os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+os.environ.setdefault("SPARK_SUBMIT_OPTS", class_archive.options())
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # So a shell starts what it starts in the background, and all that tests start would inherit it.
