@@ -14,7 +14,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-
 ROOT = Path(__file__).resolve().parent.parent
 READY = ROOT / ".venv" / "ready"
 ARCHIVE = ROOT / ".cache" / "spark.jsa"
