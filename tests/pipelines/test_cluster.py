@@ -5,6 +5,7 @@ The workers' Python has no Icetower: what runs in executors is in the archive th
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import os
 import re
@@ -21,13 +22,14 @@ from typing import Any
 
 import httpx2
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyspark
 import pytest
 
 from tests.pages.page_blocks import blocks_of
 from verify.kit.tower_process import TowerProcess, command
 
-pytestmark = [pytest.mark.spark, pytest.mark.sharp]
+pytestmark = pytest.mark.spark
 WITHIN_S = 480.0
 FAST_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 SPARK = Path(pyspark.__file__).parent
@@ -47,17 +49,22 @@ CONTRACT = """version: 1
 agent: till
 tables:
   - {table: shop.sales, operations: [append], partitions: [{store: [1]}], pattern: mediator}
+  - {table: shop.stock, operations: [append, overwrite, delete], partitions: all, pattern: collector}
 """
 EXPERIMENT = """model = "client"
-seeds = 2
+seeds = 1
 [setup]
-duration_s = 30
+duration_s = 5
 runtime_s = 2
 runtime_floor_s = 0
 [sweep]
 fast_append_ratio = [1.0, 0.5]
 """
 
+
+MERGE_ON_READ = {f"write.{kind}.mode": "merge-on-read" for kind in ("delete", "update", "merge")}
+COPIES = 5
+AT_REST = {"maintenance.quiet-ms": "0"}
 
 SMALL = {
     "spark.executor.memory": "512m",
@@ -153,7 +160,7 @@ def packed(cluster: Cluster) -> Path:
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TowerProcess]:
-    """A tower with a table, its log with a row of it, and a file that nothing refers to."""
+    """A tower with a table, its log and a file that nothing refers to; one with deltas; one with copies of a row."""
     tower = TowerProcess(tmp_path_factory.mktemp("shop") / "data")
     try:
         catalog = tower.catalog()
@@ -168,6 +175,20 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TowerProcess]:
             spec.add_identity("_agent")
         rows = [{"store": store, "amount": 5, "_idempotency_key": f"k{store}", "_agent": "till"} for store in (1, 2)]
         log.append(pa.Table.from_pylist(rows, log.schema().as_arrow()))
+        stock = pa.schema(
+            [("item", pa.int64()), ("_event_time", pa.timestamp("us", tz="UTC")), ("_idempotency_key", pa.string())]
+        )
+        catalog.create_table("shop.stock", stock, properties={"format-version": "3", **MERGE_ON_READ})
+        more = [pa.field("_operation", pa.string()), pa.field("_agent", pa.string())]
+        deltas = catalog.create_table("shop.stock_deltas", pa.schema([*stock, *more]))
+        with deltas.update_spec() as spec:
+            spec.add_identity("_agent")
+        change = {"item": 1, "_event_time": dt.datetime(2026, 1, 1, tzinfo=dt.UTC), "_idempotency_key": "c1"}
+        change |= {"_operation": "upsert", "_agent": "till"}
+        deltas.append(pa.Table.from_pylist([change], deltas.schema().as_arrow()))
+        copies = catalog.create_table("shop.copies", columns, properties=AT_REST)
+        for _ in range(COPIES):
+            copies.append(pa.Table.from_pylist([{"store": 1, "_idempotency_key": "k1"}], columns))
         lost = Path(target.location().removeprefix("file:")) / "data" / "lost.parquet"
         lost.parent.mkdir(parents=True, exist_ok=True)
         lost.write_bytes(b"lost")
@@ -193,8 +214,11 @@ def words_of(job: str, shop: TowerProcess, folder: Path) -> list[str]:
         "orphans": ["orphans", "shop.sales"],
         "audits": ["audits", "shop.sales", "shop.sales_log"],
         "export": ["export"],
+        "collect": ["collect", "--deltas", "shop.stock_deltas", "--target", "shop.stock", "--keys", "item"],
+        "dedup": ["dedup", "--target", "shop.copies"],
+        "maintain": ["maintain", "shop.copies"],
         "sweep": ["simulate", "sweep", str(folder / "small.toml")],
-    }[job] + ["--uri", shop.uri, *(["--json"] if job in ("mediate", "orphans", "export") else [])]
+    }[job] + ["--uri", shop.uri, *([] if job in ("audits", "sweep") else ["--json"])]
 
 
 def holds(job: str, shop: TowerProcess, said: str) -> bool:
@@ -212,14 +236,23 @@ def holds(job: str, shop: TowerProcess, said: str) -> bool:
                 ("shop.sales", None, []),
                 ("shop.sales_log", None, []),
             ]
+        case "collect":
+            rows = shop.catalog().load_table("shop.stock").scan().to_arrow().to_pylist()
+            return [line["applied"] for line in lines] == [1] and [row["item"] for row in rows] == [1]
+        case "dedup":
+            rows = shop.catalog().load_table("shop.copies").scan().to_arrow().to_pylist()
+            return [line["removed"] for line in lines] == [COPIES - 1] and len(rows) == 1
+        case "maintain":
+            return [line["task"] for line in lines if line["status"] == "done"][:1] == ["compact"]
         case "export":
             rows = shop.catalog().load_table("system.iceberg_commits").scan().to_arrow().num_rows
             return rows > 0 and [line["attempts"] for line in lines] == [rows]
         case _:
-            return shop.catalog().load_table("simulator.sweeps").scan().to_arrow().num_rows == 4
+            return shop.catalog().load_table("simulator.sweeps").scan().to_arrow().num_rows == 2
 
 
-@pytest.mark.parametrize("job", ["mediate", "orphans", "audits", "export", "sweep"])
+@pytest.mark.sharp
+@pytest.mark.parametrize("job", ["mediate", "orphans", "audits", "export", "collect", "dedup", "maintain", "sweep"])
 def test_a_job_runs_on_a_cluster(cluster: Cluster, packed: Path, shop: TowerProcess, job: str, tmp_path: Path) -> None:
     (tmp_path / "job.py").write_text(PAGE["#"])
     submit = words(PAGE["spark-submit"], cluster, packed)
@@ -240,6 +273,7 @@ def test_a_job_runs_on_a_cluster(cluster: Cluster, packed: Path, shop: TowerProc
     assert shop.secret not in done.stderr + done.stdout
 
 
+@pytest.mark.sharp
 def test_a_command_takes_a_master_and_settings(cluster: Cluster, packed: Path, shop: TowerProcess) -> None:
     """Without spark-submit: the driver is the command itself."""
     before = cluster.finished().count("icetower-audits")
@@ -255,3 +289,90 @@ def test_a_command_takes_a_master_and_settings(cluster: Cluster, packed: Path, s
     assert done.returncode == 0, done.stderr[-5000:]
     assert json.loads(done.stdout)["error"] is None
     assert cluster.finished().count("icetower-audits") == before + 1
+
+
+KILLING = """
+import os
+import signal
+import sys
+
+from icetower.cli import main
+from icetower.pipelines import wal_mediator
+
+mediate = wal_mediator.mediate
+
+
+def of_an_executor(spark):
+    for each in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            words = open(f"/proc/{each}/cmdline").read()
+        except OSError:
+            continue
+        if "CoarseGrainedExecutorBackend" in words and spark.sparkContext.applicationId in words:
+            yield int(each)
+
+
+def mediate_and_kill(spark, job, **more):
+    def after(step):
+        if step == os.environ["KILL_AFTER"]:
+            os.kill(next(of_an_executor(spark)), signal.SIGKILL)
+            print("killed an executor", file=sys.stderr)
+
+    return mediate(spark, job, after=after, **more)
+
+
+wal_mediator.mediate = mediate_and_kill
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    "stage",
+    [
+        pytest.param("planned", marks=pytest.mark.sharp),
+        *(pytest.param(stage, marks=pytest.mark.matrix) for stage in ("rejections", "committed", "keys", "closed")),
+    ],
+)
+def test_an_executor_may_be_killed_at_every_stage(
+    cluster: Cluster, shop: TowerProcess, tmp_path: Path, stage: str
+) -> None:
+    """Spark does again what was lost with it, or the job fails and is run again: each row is there once."""
+    catalog = shop.catalog()
+    namespace = f"hit_{stage}"
+    catalog.create_namespace(namespace)
+    columns = pa.schema([("store", pa.int64()), ("_idempotency_key", pa.string())])
+    target = catalog.create_table(f"{namespace}.sales", columns)
+    log = catalog.create_table(f"{namespace}.sales_log", columns.append(pa.field("_agent", pa.string())))
+    with log.update_spec() as spec:
+        spec.add_identity("_agent")
+    (tmp_path / "contracts").mkdir()
+    granted = CONTRACT.replace("shop.sales", f"{namespace}.sales").replace("[{store: [1]}]", "all")
+    (tmp_path / "contracts" / "till.yaml").write_text(granted)
+    (tmp_path / "killing.py").write_text(KILLING)
+    words = ["mediate", "--wal", f"{namespace}.sales_log", "--target", f"{namespace}.sales", "--contracts", "contracts"]
+    run = [sys.executable, "killing.py", *words, "--uri", shop.uri, "--master", cluster.uri, *SMALL_WORDS, "--json"]
+    keys = [f"{stage}-{row:03}" for row in range(100)]
+    for half in (keys[:50], keys[50:]):  # two files, so that both executors have rows
+        rows = [{"store": 1, "_idempotency_key": key, "_agent": "till"} for key in half]
+        log.append(pa.Table.from_pylist(rows, log.schema().as_arrow()))
+    said: list[str] = []
+    for kill_after in (stage, "", ""):
+        done = subprocess.run(
+            run,
+            cwd=tmp_path,
+            env={**os.environ, **cluster.environment, "ICETOWER_TOKEN": shop.secret, "KILL_AFTER": kill_after},
+            capture_output=True,
+            text=True,
+            timeout=WITHIN_S,
+            check=False,
+        )
+        said.append(done.stderr[-5000:])
+        assert ("killed an executor" in done.stderr) is bool(kill_after), said
+        if done.returncode == 0:
+            break
+    else:
+        pytest.fail("\n\n".join(said))
+    found = target.refresh().scan().to_arrow()
+    logged = catalog.load_table("system.agent_dedup_log").scan().to_arrow()
+    logged = logged.filter(pc.field("table_name") == f"{namespace}.sales")
+    assert sorted(found["_idempotency_key"].to_pylist()) == sorted(logged["idempotency_key"].to_pylist()) == keys

@@ -360,8 +360,9 @@ def test_a_delete_hides_older_upserts_however_long_ago_all_of_it_was(place: Plac
     assert place.rows() == []
 
 
-@pytest.mark.sharp
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize(
+    "seed", [pytest.param(seed, marks=pytest.mark.sharp if seed < 1 else pytest.mark.matrix) for seed in range(6)]
+)
 def test_the_view_before_a_fold_is_the_table_after_it(place: Place, seed: int) -> None:
     """Random histories: few rows, few times, keys sent again, others' rows, crashes, compactions."""
     dice = random.Random(seed)
