@@ -1,4 +1,4 @@
-"""A Spark session for all tests of this room, over a catalog in a temporary folder."""
+"""A Spark session for all tests of this room, over a catalog for each module in a temporary folder."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from icetower.pipelines.session import spark_session
 from verify.kit.light_spark import LIGHT
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def warehouse(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of one module: maintenance and orphans read every table of a catalog, and would read those of all modules."""
     return tmp_path_factory.mktemp("warehouse")
 
 
 @pytest.fixture(scope="module")
 def spark(warehouse: Path) -> SparkSession:
-    """The session that there is, or a new one: a process has one, and modules of other rooms stop theirs."""
+    """A session of the Spark that there is, or of a new one: modules of other rooms stop theirs."""
     return spark_session(
         "icetower-tests",
         catalog={"type": "hadoop", "warehouse": str(warehouse)},

@@ -49,14 +49,16 @@ CHANGES = {
         ("{log} RENAME COLUMN idempotency_key TO k",), ("{log} RENAME COLUMN k TO idempotency_key",), "system.columns"
     ),
 }
-FULL = [
+FULL = ("no partition field", "written", 3)
+MATRIX = [
     ("keys of another name", BEFORE, 2),
-    ("no partition field", "written", 3),
     ("format version 3", "written", 2),
     ("a column of the log of another name", "read", 3),
-]
-MATRIX = [
-    (name, STEPS[at % len(STEPS)], 2 + at % 2) for number, name in enumerate(CHANGES) for at in (0, number, number + 3)
+    *(
+        (name, STEPS[at % len(STEPS)], 2 + at % 2)
+        for number, name in enumerate(CHANGES)
+        for at in (0, number, number + 3)
+    ),
 ]
 
 
@@ -135,7 +137,7 @@ def test_keys_that_were_renamed_back_without_a_commit_are_found_at_the_head(
 
 @pytest.mark.parametrize(
     ("name", "step", "version"),
-    [*FULL, *(pytest.param(*each, marks=pytest.mark.matrix) for each in dict.fromkeys(MATRIX) if each not in FULL)],
+    [FULL, *(pytest.param(*each, marks=pytest.mark.matrix) for each in dict.fromkeys(MATRIX) if each != FULL)],
 )
 def test_what_changes_under_a_run_hides_no_copy_and_removes_no_first_one(
     spark: SparkSession, fresh: Callable[[], str], name: str, step: str, version: int
