@@ -24,9 +24,8 @@ from icetower.contracts.model import Contract, Operation
 from icetower.errors import BadRequest
 from icetower.iceberg.metadata import current_snapshot_id
 from icetower.pipelines.as_of import rows_as_of, spark_schema
-from icetower.pipelines.tables import identifier, literal, merge, quoted, translating_errors
+from icetower.pipelines.tables import identifier, literal, merge, patiently, quoted, translating_errors
 from icetower.pipelines.wal_applied import AppliedKeys
-from icetower.pipelines.wal_logs import patiently
 from icetower.pipelines.wal_mediator import Job, Known, Mediation, Run, Tables, mediate, nothing
 from icetower.pipelines.wal_plan import Batch, Metadata, latest
 from icetower.pipelines.wal_reading import FILE, POSITION, ROW, SEQUENCE, SPEC, read_batch, read_before

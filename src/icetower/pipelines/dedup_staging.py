@@ -18,9 +18,9 @@ from pyspark.sql import functions as f
 from icetower.ambient import Ambient
 from icetower.iceberg.metadata import current_snapshot_id
 from icetower.pipelines.dedup_files import Files
-from icetower.pipelines.tables import metadata_of
+from icetower.pipelines.tables import metadata_of, patiently
 from icetower.pipelines.wal_applied import AppliedKeys
-from icetower.pipelines.wal_logs import SNAPSHOT, patiently
+from icetower.pipelines.wal_logs import SNAPSHOT
 from icetower.pipelines.wal_mediator import Job, Mediation, Run, mediate, nothing
 from icetower.pipelines.wal_plan import AppliedBatch, Metadata
 from icetower.pipelines.wal_reading import FILE, ORDER, POSITION

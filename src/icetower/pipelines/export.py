@@ -16,13 +16,13 @@ from typing import Any, TypeVar
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
-from icetower.errors import BadRequest, CommitConflict, CommitStateUnknown, UpstreamFailed
+from icetower.errors import BadRequest, UpstreamFailed
 from icetower.ledger.ledger import text_hash
 from icetower.pipelines.system_keys import export_keys
 from icetower.pipelines.system_metrics import export_metrics
 from icetower.pipelines.system_tables import COMMITS, CONTRACTS, THROUGH, SystemTables, mark_of
 from icetower.pipelines.system_teams import Team, copy_for, is_of_exports, tables_for
-from icetower.pipelines.tables import merge, private_session, translating_errors
+from icetower.pipelines.tables import merge, patiently, private_session, translating_errors
 from icetower.protocol.marks import EXPORT
 
 PAGE = 1_000
@@ -288,11 +288,5 @@ def _export_contracts(tables: SystemTables, source: Source) -> int:
 
 
 def _repeatedly(work: Callable[[], T]) -> T:
-    """Do work that reads its progress first until it is committed; at most `TRIES` times."""
-    for attempt in range(1, TRIES + 1):
-        try:
-            return translating_errors("exporting", work)
-        except (CommitConflict, CommitStateUnknown):
-            if attempt == TRIES:
-                raise
-    raise AssertionError("unreachable")
+    """Do work that reads its progress first until it is committed."""
+    return patiently(lambda: translating_errors("exporting", work), tries=TRIES, and_unknown=True)

@@ -20,8 +20,7 @@ from icetower.errors import BadRequest
 from icetower.pipelines.cleanup import Disposition, Orphan
 from icetower.pipelines.maintenance_plan import DAY_MS, TASK, Task
 from icetower.pipelines.own_tables import lacking, names_of
-from icetower.pipelines.tables import find, identifier, merge, quoted, translating_errors
-from icetower.pipelines.wal_logs import patiently
+from icetower.pipelines.tables import find, identifier, merge, patiently, quoted, translating_errors
 from icetower.protocol.marks import PRINCIPAL
 
 Metadata = Mapping[str, Any]

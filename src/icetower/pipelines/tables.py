@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 from py4j.protocol import Py4JError, Py4JJavaError
@@ -295,6 +295,20 @@ def translating_errors(what: str, work: Callable[[], T]) -> T:
         if any(mark in causes for mark in _MISSING):
             raise NoSuchTable(f"{what}: there is no such table; create it first") from error
         raise UpstreamFailed(f"{what}: {reason}") from error
+
+
+def patiently(work: Callable[[], T], *, tries: int = 5, and_unknown: bool = False) -> T:
+    """Do repeatable work until there is no conflict, at most `tries` times.
+
+    Args:
+        work: reads again whatever it goes by.
+        and_unknown: also after a commit that may have landed or not: the work finds out.
+    """
+    again = (CommitConflict, CommitStateUnknown) if and_unknown else (CommitConflict,)
+    for _ in range(tries - 1):
+        with suppress(*again):
+            return work()
+    return work()
 
 
 def _causes_text(error: BaseException) -> str:

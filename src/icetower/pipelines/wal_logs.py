@@ -12,16 +12,16 @@ neither; the log of mediations shows to which batch they belong.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as f
 
-from icetower.errors import BadRequest, CommitConflict, IcetowerError
+from icetower.errors import BadRequest, IcetowerError
 from icetower.pipelines.own_tables import lacking, names_of, telling
-from icetower.pipelines.tables import find, literal, load_metadata, merge, quoted, translating_errors
+from icetower.pipelines.tables import find, literal, load_metadata, merge, patiently, quoted, translating_errors
 from icetower.pipelines.wal_line import LoggedBatch, legacy_batch_id
 from icetower.pipelines.wal_plan import AppliedBatch, Batch, Metadata
 from icetower.pipelines.wal_reading import FILE, ORDER, POSITION
@@ -29,7 +29,6 @@ from icetower.pipelines.wal_rows import AGENT_COLUMN, KEY_COLUMN, OUTCOME, REASO
 
 T = TypeVar("T")
 
-TRIES = 5
 _MEDIATION = (
     "batch STRING, target STRING, wal STRING, from_snapshot BIGINT, through_snapshot BIGINT, rows_read BIGINT, "
     "rows_applied BIGINT, rows_superseded BIGINT, rows_duplicate BIGINT, rows_rejected BIGINT, "
@@ -348,14 +347,3 @@ class Logs:
 
     def _insert(self, table: str, rows: DataFrame, on: Sequence[str]) -> None:
         patiently(lambda: merge(self.spark, table, rows, on))
-
-
-def patiently(work: Callable[[], T]) -> T:
-    """Do repeatable work until there is no conflict; at most `TRIES` times."""
-    for attempt in range(1, TRIES + 1):
-        try:
-            return work()
-        except CommitConflict:
-            if attempt == TRIES:
-                raise
-    raise AssertionError("unreachable")

@@ -20,8 +20,15 @@ from pyspark.sql import SparkSession
 from icetower.ambient import Ambient, SystemAmbient
 from icetower.errors import BadRequest
 from icetower.iceberg.metadata import ancestors, current_snapshot_id
-from icetower.pipelines.tables import data_file_of, elements, iceberg_table, load_metadata, translating_errors
-from icetower.pipelines.wal_logs import Logs, patiently
+from icetower.pipelines.tables import (
+    data_file_of,
+    elements,
+    iceberg_table,
+    load_metadata,
+    patiently,
+    translating_errors,
+)
+from icetower.pipelines.wal_logs import Logs
 from icetower.pipelines.wal_plan import Metadata, history, removing
 
 KEEP_S = 86_400

@@ -1,0 +1,1 @@
+"""Days of a warehouse, scaled down."""
