@@ -16,7 +16,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # One more than there are cores, and four at most: tests of real servers wait for them a good part of the time.
 WORKERS := $(shell n=$$(nproc 2>/dev/null || echo 2); [ $$n -ge 3 ] && echo 4 || echo $$((n + 1)))
 
-.PHONY: help setup java jdk jars class-archive postgres demo check quick test verify matrix verify-docs differential mutations walkthrough reference experiments hostile soak torture bench-clients bench-commit bench-gate bench-isolation bench-ledger bench-mediator bench-orphans bench-patterns bench-audit bench-simulator never-weaker exchanges gate-oracle gate-mutations spark-merge reproduce rck parquet-fixtures lock format clean
+.PHONY: help setup java jdk jars class-archive postgres demo check quick test verify matrix verify-docs differential mutations walkthrough reference experiments hostile soak torture bench-clients bench-commit bench-day bench-gate bench-isolation bench-ledger bench-mediator bench-orphans bench-patterns bench-audit bench-simulator never-weaker exchanges gate-oracle gate-mutations spark-merge reproduce rck parquet-fixtures lock format clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -111,6 +111,9 @@ bench-ledger: $(READY) ## what a lookup in the ledger costs, up to COUNT keys (m
 
 bench-mediator: jars ## the mediator running on: 1,000 rows a second, killed or not, MINUTES (10) long: is its lag bounded?
 	@$(BIN)/python -m bench.mediator.run --minutes $(MINUTES)
+
+bench-day: jars ## four days of a warehouse in 24 minutes: do storage, snapshots, logs and lag stay flat? DAYS
+	@$(BIN)/python -m bench.day.run $(if $(DAYS),--days $(DAYS))
 
 bench-patterns: jars ## direct MERGE, a log, deltas: which pattern for which writers? Twenty minutes; FULL=1: 4 to 128 agents, hours
 	@$(BIN)/python -m bench.patterns.run $(if $(FULL),--full)

@@ -246,6 +246,25 @@ def test_a_change_that_was_rejected_does_not_replace_its_successor_once_it_is_gr
     assert place.rows() == ([(3, 1, 2)] if last == "upsert" else [])
 
 
+def test_a_delete_that_was_folded_counts_whatever_became_of_its_agents_contract(place: Place) -> None:
+    place.send(Change(10, "a", store=2, amount=1), Change(30, "b", store=2, operation="delete"))
+    place.run()
+    place.send(Change(20, "c", store=2, amount=9, agent="till"))
+    revoked = {"till": CONTRACTS["till"]}
+    assert place.view(revoked) == []
+    assert (place.run(contracts=revoked).superseded, place.rows()) == (1, [])
+
+
+def test_a_delete_that_was_rejected_does_not_count_once_it_would_be_granted(place: Place) -> None:
+    place.send(Change(1, "a", store=3, amount=1, agent="till"))
+    place.send(Change(30, "b", store=3, operation="delete"))  # not granted
+    assert place.run().rejected == 1
+    place.send(Change(20, "c", store=3, amount=9, agent="till"))
+    wider = {**CONTRACTS, "web": contract("web", 1, 2, 3)}
+    assert place.view(wider) == place.view(None) == [(3, 1, 9)]
+    assert (place.run(contracts=wider).applied, place.rows()) == (1, [(3, 1, 9)])
+
+
 def test_times_without_a_zone_are_compared_as_they_are(spark: SparkSession, fresh: Callable[[], str]) -> None:
     """In Berlin, 03:10 is before 02:30 on the day on which clocks go forward."""
     namespace = fresh()

@@ -77,12 +77,13 @@ def send(
     """
     limits = patience or Patience()
 
-    def work(using: Tower, key: str) -> Sent:
+    def work(using: Tower, now: str) -> Sent:
         delivery = in_time(using, table, GRANTS[operation], least_s, limits)
         target = catalog.load_table(delivery.written)
+        # A write that was rolled back is sent again under another key, `now`; its rows keep theirs.
         prepared = _prepared(rows, target.schema().as_arrow(), delivery, operation, key, limits)
-        again = _write(using, target, prepared, delivery, operation, tuple(keys) or delivery.key_columns, key)
-        return Sent(delivery.pattern, delivery.written, key, delivery.slot, again)
+        again = _write(using, target, prepared, delivery, operation, tuple(keys) or delivery.key_columns, now)
+        return Sent(delivery.pattern, delivery.written, now, delivery.slot, again)
 
     granted = [GRANTS[operation]]
     return carry_out(work, tower, table, operations=granted, reason=reason, key=key, patience=limits)
@@ -149,8 +150,7 @@ def _write(
         )
     if operation == "append" or delivery.pattern in (COLLECTOR, MEDIATOR):
         _require_one_partition_each(target, rows)
-        plain = all(str(field.transform) == "identity" for field in target.spec().fields)
-        if plain and (delivery.blind or delivery.through):
+        if _is_plain(target) and (delivery.blind or delivery.through):
             files = [*_files(tower, target, delivery.written, rows)]
             return bool(files) and tower.append(delivery.written, files, key=key).outcome == "replayed"
         target.append(rows, snapshot_properties=keyed(key, blind=delivery.blind))
@@ -166,11 +166,25 @@ def _write(
     # PyIceberg writes moments of filters without their zone, which the tower cannot read.
     timed = any("timestamp" in str(rows.schema.field(name).type) for name in keys)
     said = keyed(key) | reads(target, True if timed or rows.num_rows > FILTERED_MAX else matching(rows, list(keys)))
+    before = target.metadata.current_snapshot_id
     if operation == "delete":
         target.delete(matching(rows, on), snapshot_properties=said)
     else:
         target.upsert(rows, on, snapshot_properties=said)
+    if target.metadata.current_snapshot_id == before:
+        # PyIceberg commits nothing that changes nothing. Without its key, these rows would replace later ones if they
+        # are sent again.
+        with target.transaction() as transaction, transaction.update_snapshot(said).overwrite():
+            pass
     return False
+
+
+def _is_plain(target: Any) -> bool:
+    """Is the table partitioned by columns as they are, whose values have one form in JSON, or not at all?"""
+    kinds = [str(target.schema().find_type(field.source_id)) for field in target.spec().fields]
+    return all(str(field.transform) == "identity" for field in target.spec().fields) and not any(
+        kind in ("float", "double", "binary", "uuid") or kind.startswith("fixed") for kind in kinds
+    )
 
 
 def _require_one_partition_each(target: Any, rows: Any) -> None:
@@ -178,6 +192,8 @@ def _require_one_partition_each(target: Any, rows: Any) -> None:
     PyIceberg's append, too (0.12, `_determine_partitions`)."""
     for source in {field.source_id for field in target.spec().fields}:
         name = target.schema().find_column_name(source)
+        if str(target.schema().find_type(source)) not in ("float", "double"):
+            continue
         for value in rows[name].unique().to_pylist() if name in rows.column_names else ():
             if isinstance(value, float) and (math.isnan(value) or math.copysign(1.0, value) < 0.0 == abs(value)):
                 raise UsageError(

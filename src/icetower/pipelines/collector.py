@@ -35,6 +35,7 @@ from icetower.pipelines.wal_rows import (
     OUTCOME,
     OWN,
     REASON,
+    REJECTED,
     RULE,
     SUPERSEDED,
     VERSION,
@@ -164,7 +165,7 @@ class Fold(Run):
         rows = classify(judged, known.keys, (), read_before=known.rows).localCheckpoint()
         newest = f.row_number().over(Window.partitionBy(*keys, VERSION).orderBy(*(each.desc() for each in _order())))
         rows = rows.withColumn(_NTH, newest)
-        rows = self._beside(rows, self._deletes(batch, tables.wal, rows, rules), _DELETED)
+        rows = self._beside(rows, self._deletes(batch, tables.wal, rows, known, rules), _DELETED)
         rows = self._beside(rows, self._target(tables.target), _STOOD).withColumn(
             _THERE, f.col(_STOOD + _FOUND).isNotNull()
         )
@@ -192,8 +193,9 @@ class Fold(Run):
             same &= f.col(quoted(key)) == f.col(f"{OWN}key_{i}")
         return rows.join(latest, same, "left").drop(*(f"{OWN}key_{i}" for i, _ in enumerate(keys)))
 
-    def _deletes(self, batch: Batch, wal: Metadata, rows: DataFrame, rules: Rules) -> DataFrame | None:
-        """The valid deletes that the delta table still has, of rows that the batch upserts, if they may be newer."""
+    def _deletes(self, batch: Batch, wal: Metadata, rows: DataFrame, known: Known, rules: Rules) -> DataFrame | None:
+        """The deletes that the delta table still has and that were let by, of rows that the batch upserts, if they may
+        be newer. What contracts say today is not asked: they may have changed since a delete was folded or rejected."""
         wanted = rows.where((f.col(OPERATION) == UPSERT) & (f.col(OUTCOME) == APPLIED))
         # As text: as numbers, times without a zone would go by that of the session, by which the clock may go back.
         oldest = wanted.agg(f.min(TIME).cast("string")).collect()[0][0]
@@ -203,7 +205,14 @@ class Fold(Run):
         kept = rows_as_of(self.spark, self.job.wal, wal, batch.through, f.col("_spec_id").alias(SPEC))
         kept = kept.where((f.col(OPERATION) == DELETE) & (f.col(TIME) >= oldest))
         kept = kept.join(wanted.select(*self.job.merge_keys).distinct(), list(self.job.merge_keys), "left_semi")
-        return judge(kept, self._of_deletes(rules)).where(f.col(RULE).isNull())
+        if not self.spark.catalog.tableExists(quoted(self.logs.rejections)):
+            return judge(kept, self._of_deletes(rules)).where(f.col(RULE).isNull())
+        kept = judge(kept, replace(self._of_deletes(rules), contracts=None)).where(f.col(RULE).isNull())
+        rejected = rows.where(f.col(OUTCOME) == REJECTED).select(KEY_COLUMN)
+        rejected = rejected.unionByName(self.logs.rejected_keys(self.job.table_name))
+        for let_by in (rows.where(f.col(OUTCOME) != REJECTED), *known.keys):
+            rejected = rejected.join(let_by.select(KEY_COLUMN), KEY_COLUMN, "left_anti")
+        return kept.join(rejected, KEY_COLUMN, "left_anti")
 
     def _target(self, target: Metadata) -> DataFrame | None:
         head = current_snapshot_id(target)

@@ -192,6 +192,11 @@ class Logs:
         rows = self._rows(self.rejections, *_REJECTED).where(f.col("batch") == done.batch)
         return rows if done.plan is None else rows.where(f.col("plan") == done.plan)
 
+    def rejected_keys(self, target: str) -> DataFrame:
+        """The keys of rows of a table that were ever rejected: `_idempotency_key`. Some may have been applied since."""
+        rows = self._rows(self.rejections, "target", "idempotency_key").where(f.col("target") == target)
+        return rows.select(f.col("idempotency_key").alias(KEY_COLUMN))
+
     def keep_rejections(self, done: AppliedBatch) -> None:
         """Remove what other attempts at an applied batch have left."""
         if done.plan is not None:

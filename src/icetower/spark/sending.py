@@ -76,18 +76,19 @@ def send(
     limits = patience or Patience()
     asked = tower or _tower_of(spark, catalog)
 
-    def work(using: Tower, key: str) -> Sent:
+    def work(using: Tower, now: str) -> Sent:
         delivery = in_time(using, name, GRANTS[operation], least_s, limits)
         there = f"{catalog}.{delivery.written}"
+        # A write that was rolled back is sent again under another key, `now`; its rows keep theirs.
         rows = _prepared(frame, spark.table(quoted(there)).schema, delivery, operation, key)
-        sent = Sent(delivery.pattern, delivery.written, key, delivery.slot)
+        sent = Sent(delivery.pattern, delivery.written, now, delivery.slot)
         try:
-            _write(rows, there, delivery, operation, tuple(keys) or delivery.key_columns, key)
+            _write(rows, there, delivery, operation, tuple(keys) or delivery.key_columns, now)
         except Exception as raised:
             refusal = refusal_of(raised)
             if refusal is not None and refusal.rule == "key.per-write":
                 # This application has landed it before: a key is of one set of rows, which these are again.
-                return Sent(sent.pattern, sent.table, key, again=True)
+                return Sent(sent.pattern, sent.table, now, again=True)
             raise
         return sent
 
