@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 import requests
+from pyiceberg.exceptions import ValidationException
 
 from icetower.agent import Patience, Tower, carry_out, refusal_of
 from icetower.ambient import SystemAmbient
@@ -242,6 +243,9 @@ def test_the_refusal_is_found_behind_an_exception_of_pyicebergs() -> None:
     away = refusal_of(requests.ConnectionError(request=requests.Request("GET", "http://127.0.0.1").prepare()))
     assert away is not None
     assert (away.status, away.next_step) == (503, "retry")
+    overtaken = refusal_of(ValidationException("Added data files were found matching the filter for snapshots {5}"))
+    assert overtaken is not None
+    assert (overtaken.next_step, overtaken.message[:10]) == ("refresh", "Added data")
     assert refusal_of(raised(None)) is None
     assert refusal_of(raised(FileNotFoundError("a file of its own"))) is None
     conflict = CommitConflict("m")

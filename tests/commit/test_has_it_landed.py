@@ -140,6 +140,7 @@ K2: set back to what has no past       | append k      | 2<1 5<2 main=5         
 K2: expired, and its branch is gone    | append k      | 1 3<2 t=3                    | k=2 left 2    | rolled-back k 2       | new
 K2: gone, and nobody saw how           | append k      | 3 main=3                     | k=1           | gone k 1              | new
 K2: left behind by a registration      | append k      | 3 main=3                     | k=9 registered 5 | new                | new
+K3: left behind, and its application goes on | 4<3 k @s1 | 3 main=3                   | k=9@s1 registered 5 | new             | new
 K2: registered anew, and uncertain     | append k      | 3 main=3                     | k=4 registered 5 | registered k 4     | new
 
 # -- by its number

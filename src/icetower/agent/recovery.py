@@ -18,7 +18,7 @@ from icetower.agent.client import Tower
 from icetower.agent.failures import error_of
 from icetower.agent.keys import new_key
 from icetower.ambient import Ambient, SystemAmbient
-from icetower.errors import IcetowerError, Unavailable
+from icetower.errors import CommitConflict, IcetowerError, Unavailable
 
 T = TypeVar("T")
 
@@ -124,6 +124,9 @@ def refusal_of(raised: BaseException) -> IcetowerError | None:
             return error_of(int(response.status_code), bytes(response.content))
         if isinstance(error, OSError) and getattr(error, "request", None) is not None:
             return Unavailable(f"no tower answers: {type(error).__name__}; is it running?", rule="client.connection")
+        if f"{type(error).__module__}.{type(error).__name__}" == "pyiceberg.exceptions.ValidationException":
+            # PyIceberg has looked itself at what landed since it read the table, and did not ask the tower.
+            return CommitConflict(str(error))
     return None
 
 

@@ -21,11 +21,11 @@ is known decides:
     in the table, and the branch's history ends before it would be reached:
         seen to leave its branch by expiry (L)                                  done
         otherwise                                                               unknown  key.gone
+    in the ledger alone (L), the table was registered at a version from before  new
     its key stands for another write of the same running application            misused  key.per-write
     in the ledger alone (L):
         its snapshots were seen to expire                                       done
             and the branch's history shows that it is not in it any more        misused  key.rolled-back
-        the table was registered at a version from before it                    new
         the table was registered anew since                                     unknown  key.registered-anew
         otherwise                                                               unknown  key.gone
     a creation, in the ledger alone; its table is not at its name (L)           unknown  key.gone
@@ -271,11 +271,12 @@ def _by_name(identity: Identity, table: Table, ledger: _Ledger | None) -> Verdic
             name = f"idempotency key {identity.key}"
             application = _application_in(table, snapshots[-1]) if commit is None else commit.application_id
             found = _Found(name, snapshots, commit)
-            return (
-                _rolled_back(found, identity.ref, table)
-                or _another_write(identity, snapshots, application)
-                or _done(found, identity.ref, table, ledger)
-            )
+            refused = _rolled_back(found, identity.ref, table)
+            if refused is not None:
+                return refused
+            done = _done(found, identity.ref, table, ledger)
+            # Where it may be done now, the same application may do it, with other content.
+            return None if done is None else _another_write(identity, snapshots, application) or done
     if identity.application is not None:
         application, number = identity.application
         last, commit = table.keys.sequence(identity.principal, identity.ref, application), None
