@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from icetower.contracts.differences import changes
 from icetower.contracts.document import dump, load
 from icetower.contracts.findings import Written
 from icetower.contracts.gaps import gaps
-from icetower.contracts.model import Contract, Operation
+from icetower.contracts.model import Contract, Operation, Orchestration
 from icetower.contracts.overlaps import overlaps
 from icetower.contracts.references import Found, references
 from icetower.contracts.review import alone
@@ -113,6 +114,13 @@ def test_of_a_slot_enough_must_be_left() -> None:
         assert slot is not None
         assert (slot.starts_ms - NINE) // MINUTE == starts
     assert next_slot(contract("a", "{region: eu}").tables, NINE) is None
+
+
+def test_a_moving_range_is_a_slot_for_a_scheduler_alone() -> None:
+    rules = contract("a", "{day(at): {from: now-2d, to: now+1d}}").tables
+    assert next_slot(rules, NINE) is None
+    (rule,) = rules
+    assert next_slot([replace(rule, orchestration=Orchestration.SCHEDULER)], NINE) is not None
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,7 @@ from icetower.agent.deliveries import (
     Act,
     Delivery,
     Sent,
+    Slot,
 )
 from icetower.agent.keys import keyed, reads
 from icetower.agent.recovery import Patience, carry_out
@@ -159,9 +160,7 @@ def _write(
         raise UsageError(
             f"no columns identify a row of {delivery.table}; create it with identifier fields, or pass keys="
         )
-    slot = delivery.slot
-    within = () if slot is None or slot.column is None else (slot.column,)  # in a slot, of its own rows alone
-    on = list(dict.fromkeys((*within, *keys)))
+    on = list(dict.fromkeys((*_within(rows, delivery.slot), *keys)))
     matching = importlib.import_module("pyiceberg.table.upsert_util").create_match_filter
     # PyIceberg writes moments of filters without their zone, which the tower cannot read.
     timed = any("timestamp" in str(rows.schema.field(name).type) for name in keys)
@@ -177,6 +176,14 @@ def _write(
         with target.transaction() as transaction, transaction.update_snapshot(said).overwrite():
             pass
     return False
+
+
+def _within(rows: Any, slot: Slot | None) -> tuple[str, ...]:
+    """The column of the slot, if all rows have its beginning there: then they replace rows of the slot alone."""
+    if slot is None or slot.column is None or slot.column not in rows.column_names:
+        return ()
+    column = rows[slot.column]
+    return (slot.column,) if column.unique().to_pylist() == [_fitting(slot.value, column.type)] else ()
 
 
 def _is_plain(target: Any) -> bool:

@@ -119,10 +119,19 @@ def moment_text(ms: int) -> str:
 
 
 def _lines(rule: Rule) -> Iterator[tuple[str, Extent]]:
-    """Of each region the line by which it moves: one that comes round before a range."""
+    """Of each region the line by which it moves: one that comes round before a range.
+
+    A range that moves with the clock makes slots under the pattern `scheduler` alone; else it bounds what is owned, and
+    any time is right.
+    """
+    slots = bounded_by_clock if rule.orchestration is Orchestration.SCHEDULER else _comes_round
     for region in rule.partitions or ():
-        lines = [(name, extent) for name, extent in region.fields if bounded_by_clock(extent)]
+        lines = [(name, extent) for name, extent in region.fields if slots(extent)]
         yield from sorted(lines, key=lambda line: not isinstance(line[1], Turn))[:1]
+
+
+def _comes_round(extent: Extent) -> bool:
+    return isinstance(extent, Turn)
 
 
 def _turns(rule: Rule) -> Iterator[Turn]:

@@ -196,13 +196,20 @@ def _write(rows: DataFrame, there: str, delivery: Delivery, operation: Act, keys
     _merge(rows, there, keys, keyed(key), delete=operation == "delete", slot=delivery.slot)
 
 
+def _within(rows: DataFrame, slot: Slot | None) -> tuple[str, ...]:
+    """The column of the slot, if all rows have its beginning there: then they replace rows of the slot alone."""
+    if slot is None or slot.column is None or slot.column not in rows.columns:
+        return ()
+    kind = rows.schema[slot.column].dataType
+    others = rows.where(~f.col(quoted(slot.column)).eqNullSafe(_beginning(slot, kind).cast(kind)))
+    return (slot.column,) if others.isEmpty() else ()
+
+
 def _merge(
     rows: DataFrame, there: str, keys: Sequence[str], properties: Mapping[str, str], *, delete: bool, slot: Slot | None
 ) -> None:
     """One MERGE of rows that are computed before: Spark cannot plan one whose rows come from tables behind a view."""
     spark = rows.sparkSession
-    within = () if slot is None or slot.column is None else (slot.column,)  # in a slot, of its own rows alone
-    condition = " AND ".join(f"t.{quoted(name)} = s.{quoted(name)}" for name in dict.fromkeys((*within, *keys)))
     columns = ", ".join(quoted(name) for name in rows.columns)
     values = ", ".join(f"s.{quoted(name)}" for name in rows.columns)
     sets = ", ".join(f"t.{quoted(name)} = s.{quoted(name)}" for name in rows.columns)
@@ -212,6 +219,8 @@ def _merge(
         else f"WHEN MATCHED THEN UPDATE SET {sets} WHEN NOT MATCHED THEN INSERT ({columns}) VALUES ({values})"  # noqa: S608 - names are quoted
     )
     computed = rows.localCheckpoint()
+    on = dict.fromkeys((*_within(computed, slot), *keys))
+    condition = " AND ".join(f"t.{quoted(name)} = s.{quoted(name)}" for name in on)
     with declaring(spark, properties):  # in the block, so that another thread's rows cannot take the place of these
         computed.createOrReplaceTempView(_VIEW)
         try:
