@@ -89,6 +89,14 @@ def test_an_exception_of_java_is_a_refusal(chain: list[Any], expected: tuple[int
     assert (refusal.status, refusal.rule, refusal.next_step) == expected
 
 
+def test_a_streaming_query_has_its_refusal_in_its_text() -> None:
+    answer = f"{ICEBERG}ForbiddenException: Forbidden: " + told(Forbidden, "contract.partitions", "request_partition")
+    refusal = refusal_of(RuntimeError(f"[STREAM_FAILED] Query terminated: Job aborted\n{answer}\n\tat java.lang"))
+    assert refusal is not None
+    assert (refusal.status, refusal.rule, refusal.next_step) == (403, "contract.partitions", "request_partition")
+    assert refusal_of(RuntimeError(f"{ICEBERG}ForbiddenException: by somebody else")) is None
+
+
 def test_what_is_no_refusal() -> None:
     for raised in (Captured(("java.lang.IllegalStateException", "x")), Captured((f"{ICEBERG}RESTException", "x"))):
         assert refusal_of(raised) is None

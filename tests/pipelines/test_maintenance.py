@@ -12,6 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from icetower.contracts.document import load
+from icetower.pipelines.dedup import Target, validate
 from icetower.pipelines.maintenance import Job, Report, maintain
 from icetower.pipelines.tables import iceberg_table, load_metadata
 from icetower.protocol.names import Identifier
@@ -103,6 +104,17 @@ def test_small_files_become_one_in_the_partitions_that_are_due_and_all_of_it_is_
     again = tables.run(2.0)
     assert not again.entries, again.entries
     assert len(tables.runs()) == len(report.entries)
+
+
+def test_a_table_that_is_deduplicated_is_no_log(tables: Tables) -> None:
+    table = tables.create("t", "", "'maintenance.keep-ms' = '60000'")
+    tables.spark.sql(f"ALTER TABLE {table} ADD COLUMN _idempotency_key STRING")
+    for number in range(6):
+        tables.spark.sql(f"INSERT INTO {table} VALUES ({number}, timestamp'2026-01-02 03:00:00', 'eu', 'k{number}')")
+    validate(tables.spark, Target(table, tables.job.system))
+    assert ("t", "compact") in done(tables.run(30.0))
+    assert not [each for each in done(tables.run(60.0)) if each == ("t", "prune")]
+    assert tables.ids(table) == [*range(6)]
 
 
 def test_a_partition_that_was_just_written_is_left_until_it_is_quiet(tables: Tables) -> None:

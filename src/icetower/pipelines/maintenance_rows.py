@@ -58,7 +58,8 @@ class Ages:
         found: dict[str, set[str]] = {}
         for state in self.states.values():
             for each in state.metadata.get("snapshots") or ():
-                if _LOG in each["summary"]:
+                # What a table tells of itself is how far it was deduplicated, and makes no log of it.
+                if each["summary"].get(_LOG, state.uuid) != state.uuid:
                     found.setdefault(each["summary"][_LOG], set()).add(state.uuid)
         return found
 

@@ -73,11 +73,23 @@ def refusal_of(raised: BaseException) -> IcetowerError | None:
             tail = next((found for _, text in causes if (found := Tail.of(text)) is not None), None)
             if tail is not None or name != f"{_PACKAGE}RESTException":
                 return _answered(status, name, message, tail)
+    if (answered := _in_text(str(raised))) is not None:
+        return answered
     if any(name in _UNREACHABLE for name, _ in causes):
         return Unavailable(f"no tower answers: {causes[-1][1]}; is it running?", rule="client.connection")
     if "TABLE_OR_VIEW_NOT_FOUND" in str(raised):
         return NoSuchTable(str(raised).splitlines()[0])
     return None
+
+
+def _in_text(text: str) -> IcetowerError | None:
+    """The refusal in the text of an exception that has others in its text alone, as that of a streaming query has."""
+    tail = Tail.of(text)
+    name = next((each for each in _STATUSES if f"{_PACKAGE}{each}" in text), None)
+    if tail is None or name is None:
+        return None
+    message = text.partition(f"{_PACKAGE}{name}")[2].partition("\n")[0].removeprefix(": ")
+    return _answered(_STATUSES[name], name, message, tail)
 
 
 def java_causes(raised: BaseException) -> list[tuple[str, str]]:
