@@ -73,8 +73,8 @@ def test_a_write_that_changed_nothing_changes_nothing_later(agent: Agent) -> Non
     how = {"operation": "upsert", "keys": ("sale",)}
     agent.send("shop.stock", rows((1, 5)), "u1", **how)
     agent.send("shop.stock", rows((1, 5)), "u2", **how)  # it is so already
-    agent.send("shop.stock", rows((1, 6)), "u3", **how)
-    agent.send("shop.stock", rows((1, 5)), "u2", **how)
+    assert not agent.send("shop.stock", rows((1, 6)), "u3", **how).again
+    assert agent.send("shop.stock", rows((1, 5)), "u2", **how).again
     assert agent.rows("shop.stock") == [{"sale": 1, "amount": 6}]
     gone = {"operation": "delete", "keys": ("sale",)}
     agent.send("shop.stock", rows((2, 0)).select(["sale"]), "d1", **gone)  # there is none

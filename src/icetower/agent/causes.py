@@ -49,6 +49,8 @@ def _known(error: BaseException) -> str | None:
         return "this is not an address; write it like http://127.0.0.1:8181"
     if isinstance(error, httpx2.LocalProtocolError | UnicodeError):
         return "the request cannot be sent; look for invalid characters in the token (ICETOWER_TOKEN) and the address"
+    if isinstance(error, httpx2.RemoteProtocolError) and "disconnected" in str(error):
+        return "it closed the connection without an answer; look whether it still runs, and try again"
     if isinstance(error, httpx2.RemoteProtocolError):
         return "its answer is not HTTP; check http:// or https:// and the port in the address"
     if isinstance(error, OSError) and error.strerror:

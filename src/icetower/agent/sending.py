@@ -36,6 +36,7 @@ from icetower.agent.keys import keyed, reads
 from icetower.agent.recovery import Patience, carry_out
 from icetower.agent.slots import in_time
 from icetower.errors import UsageError
+from icetower.protocol.marks import KEY as KEY_MARK
 
 FILTERED_MAX = 500
 """Rows that are named one by one in what a write declares to have read; of more, it is the whole table."""
@@ -154,8 +155,9 @@ def _write(
         if _is_plain(target) and (delivery.blind or delivery.through):
             files = [*_files(tower, target, delivery.written, rows)]
             return bool(files) and tower.append(delivery.written, files, key=key).outcome == "replayed"
+        before = _snapshots_of(target, key)
         target.append(rows, snapshot_properties=keyed(key, blind=delivery.blind))
-        return False
+        return _snapshots_of(target, key) <= before
     if not keys:
         raise UsageError(
             f"no columns identify a row of {delivery.table}; create it with identifier fields, or pass keys="
@@ -165,7 +167,7 @@ def _write(
     # PyIceberg writes moments of filters without their zone, which the tower cannot read.
     timed = any("timestamp" in str(rows.schema.field(name).type) for name in keys)
     said = keyed(key) | reads(target, True if timed or rows.num_rows > FILTERED_MAX else matching(rows, list(keys)))
-    before = target.metadata.current_snapshot_id
+    before, own = target.metadata.current_snapshot_id, _snapshots_of(target, key)
     if operation == "delete":
         target.delete(matching(rows, on), snapshot_properties=said)
     else:
@@ -175,7 +177,14 @@ def _write(
         # are sent again.
         with target.transaction() as transaction, transaction.update_snapshot(said).overwrite():
             pass
-    return False
+    return _snapshots_of(target, key) <= own
+
+
+def _snapshots_of(target: Any, key: str) -> set[int]:
+    """The snapshots of a table that were committed under a key. One that lands has a new one; one that had landed, as
+    the tower then answers, has not."""
+    found = (each for each in target.metadata.snapshots if each.summary is not None)
+    return {each.snapshot_id for each in found if each.summary.additional_properties.get(KEY_MARK) == key}
 
 
 def _within(rows: Any, slot: Slot | None) -> tuple[str, ...]:

@@ -32,7 +32,12 @@ _STALE = (
     MOVED,
     "org.apache.iceberg.exceptions.ValidationException",
     "org.apache.iceberg.exceptions.CommitFailedException",
+    "is not an ancestor of",  # the table was rolled back to before what was read
+    "Must use DVs for position deletes",  # it was upgraded to version 3
+    "(rule key.per-write,",  # a rival in the same application committed the same step
 )
+_NO_CATALOG = "REQUIRES_SINGLE_PART_NAMESPACE"
+"""Spark takes a catalog that it cannot load for a namespace of its own."""
 _MISSING = (
     "TABLE_OR_VIEW_NOT_FOUND",
     "org.apache.iceberg.exceptions.NoSuchTableException",
@@ -292,6 +297,10 @@ def translating_errors(what: str, work: Callable[[], T]) -> T:
             raise CommitStateUnknown(f"{what}: the catalog does not know whether it was committed") from error
         if any(mark in causes for mark in _STALE):
             raise CommitConflict(f"{what}: the table has changed meanwhile: {reason}") from error
+        if _NO_CATALOG in causes:
+            raise UpstreamFailed(
+                f"{what}: Spark cannot load the catalog. Does a server answer at its address, and is the token right?"
+            ) from error
         if any(mark in causes for mark in _MISSING):
             raise NoSuchTable(f"{what}: there is no such table; create it first") from error
         raise UpstreamFailed(f"{what}: {reason}") from error
