@@ -20,6 +20,7 @@ from icetower.pipelines.tables import iceberg_table, identifier, load_metadata, 
 from icetower.pipelines.wal_logs import Logs
 from icetower.pipelines.wal_mediator import Job, Mediation, Window, mediate
 from icetower.pipelines.wal_pruning import prune
+from tests.pages.page_blocks import blocks_of
 from tests.pipelines.wal_world import CONTRACTS, Crash, World, contract, crash_at, once
 
 pytestmark = pytest.mark.spark
@@ -53,6 +54,11 @@ def test_batches_are_applied_once_judged_and_written_down(world: World) -> None:
     assert set(rejected) == {"contract.partitions", "wal.key", "wal.agent"}
     assert json.loads(rejected["contract.partitions"].row)["id"] == 3
     assert rejected["wal.agent"].agent == "nobody"
+    (page,) = (block.text for block in blocks_of("docs/mediator.md") if "test_wal_mediator" in block.more)
+    listed = world.spark.sql(page.replace("tower.system", world.system)).collect()
+    assert {(row.agent, row.rule, row.row) for row in listed} == {
+        (row.agent, row.rule, row.row) for row in rejected.values()
+    }
     assert sorted((row.agent_id, row.idempotency_key) for row in world.log("agent_dedup_log")) == [
         ("till", "k2"),
         ("web", "k1"),
