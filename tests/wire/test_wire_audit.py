@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog import Catalog
 
-from icetower.agent import DataFile, having_read, keyed, new_key
+from icetower.agent import DataFile, Tower, having_read, keyed, new_key
 from verify.kit.tower_process import TowerProcess, command
 
 WRITES_ALL = """\
@@ -286,3 +287,22 @@ def test_a_revert_that_is_used_wrongly(tower: TowerProcess, words: tuple[str, ..
     assert done.returncode == status, done.stdout + done.stderr
     assert told in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_advice_names_whose_the_appends_of_the_fast_path_are(tower: TowerProcess, namespace: str) -> None:
+    table = f"{namespace}.sales"
+    with tower.catalog().create_table(table, pa.schema([("store", pa.int64())])).update_spec() as spec:
+        spec.add_identity("store")
+    names = [f"{namespace}-{who}" for who in ("ann", "bob")]
+    for store, name in enumerate(names):
+        rule = f"{{table: {table}, operations: [append], partitions: all, blind_appends: true}}"
+        with Tower(tower.uri, tower.principal(name, f"tables: [{rule}]\n")) as agent:
+            place = agent.new_data_file(table)
+            file = Path(place.removeprefix("file://"))
+            file.parent.mkdir(parents=True, exist_ok=True)
+            pq.write_table(tower.catalog().load_table(table).schema().as_arrow().empty_table(), file)
+            agent.append(table, [DataFile.of_parquet(place, partition={"store": store})])
+    done = typed(tower, "advise", tower.catalog().load_table(table).metadata_location, "--json")
+    assert done.returncode == 0, done.stderr
+    found = {each["name"]: each["partitions"] for each in json.loads(done.stdout)["writers"]}
+    assert found == {name: [[str(store)]] for store, name in enumerate(names)}

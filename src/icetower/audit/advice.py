@@ -10,10 +10,11 @@ from __future__ import annotations
 import datetime as dt
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, combinations, count, pairwise
 from math import gcd
+from types import MappingProxyType
 from typing import Any
 
 from icetower.audit.commits import Commit
@@ -28,6 +29,7 @@ from icetower.iceberg.partitions import PartitionField, PartitionSpec, human_val
 from icetower.protocol.marks import GROUP_FILE, PRINCIPAL
 from icetower.protocol.names import Identifier
 from icetower.protocol.snapshots import Snapshot
+from icetower.table.groups import Group
 from icetower.table.origins import application_of
 
 JSON = Mapping[str, Any]
@@ -174,18 +176,31 @@ class Advice:
         }
 
 
-def advise(table: Identifier, commits: Sequence[Commit], spec: PartitionSpec, writer_key: str | None = None) -> Advice:
+NO_GROUPS: Mapping[int, Group] = MappingProxyType({})
+
+
+def advise(
+    table: Identifier,
+    commits: Sequence[Commit],
+    spec: PartitionSpec,
+    writer_key: str | None = None,
+    groups: Mapping[int, Group] = NO_GROUPS,
+) -> Advice:
     """What there is to say of a branch's commits.
 
     Args:
         table: by which name contracts speak of it.
         spec: the table's default one.
         writer_key: the name of a summary property that says who wrote.
+        groups: of commits that stand for several appends, by the snapshot's id: whose each is.
     """
     called = _naming(commits, writer_key)
     writers: dict[str, Writer] = {}
     for commit in commits:
-        _count(writers.setdefault(called(commit), Writer(called(commit))), commit, spec)
+        group = None if writer_key else groups.get(commit.id)
+        parts = [(called(commit), None)] if group is None else [(shown(a.principal), {*a.files}) for a in group.appends]
+        for name, files in parts:
+            _count(writers.setdefault(name, Writer(name)), commit, spec, files)
     owners = _owners(writers.values())
     for writer in writers.values():
         writer.shared = {place: owners[place] for place in writer.places if owners[place] != writer.name}
@@ -245,7 +260,8 @@ def _unnamed(commits: Sequence[Commit], writer_key: str | None) -> tuple[int, tu
     return len(silent), tuple(likely[:CANDIDATES_MAX])
 
 
-def _count(writer: Writer, commit: Commit, spec: PartitionSpec) -> None:
+def _count(writer: Writer, commit: Commit, spec: PartitionSpec, files: Collection[str] | None) -> None:
+    """Count a commit, or of a group the append that these files are of."""
     writer.commits[commit.operation or "other"] += 1
     writer.retries += commit.retries
     writer.retried += bool(commit.retries)
@@ -255,11 +271,13 @@ def _count(writer: Writer, commit: Commit, spec: PartitionSpec) -> None:
     writer.last_ms = max(writer.last_ms, at_ms)
     places: set[Place] = set()
     for item in (*commit.delta.added, *commit.delta.removed):
+        if files is not None and item.path not in files:
+            continue
         if item.spec_id == spec.spec_id and len(item.partition) == len(spec.fields):
             pairs = zip(spec.fields, item.partition, strict=True)
             places.add(tuple(None if value is None else human_value(part, value) for part, value in pairs))
     writer.places.update(places)
-    added = commit.delta.data_added()
+    added = [item for item in commit.delta.data_added() if files is None or item.path in files]
     writer.files += len(added)
     writer.rows += sum(item.records for item in added)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -14,6 +16,7 @@ from rich.text import Text
 
 from icetower.audit.advice import GROUP_MS, Advice, advise, in_order
 from icetower.audit.auditor import Options, Walk
+from icetower.audit.commits import Commit
 from icetower.audit.wording import listed
 from icetower.cli.declarations import print_undeclared
 from icetower.cli.printing import SafeConsole, show
@@ -22,10 +25,12 @@ from icetower.cli.tables import DEFAULT_CATALOG, CatalogName, Copied, PlacedFile
 from icetower.cli.terminal import say, writing
 from icetower.cli.timelines import FAINT
 from icetower.counting import counted
-from icetower.errors import BadRequest, UsageError
+from icetower.errors import BadRequest, NotFound, UsageError, ValidationFailed
 from icetower.iceberg.metadata import MAIN
 from icetower.iceberg.partitions import spec_of
+from icetower.protocol.marks import GROUP_FILE
 from icetower.protocol.names import Identifier
+from icetower.table.groups import Group, read_group
 from icetower.texts import escaped
 
 PARTITIONS_SHOWN = 12
@@ -116,6 +121,7 @@ async def _look(
     try:
         walk = Walk(place.head, files, Options(branch))
         await walk.run()
+        groups = await _groups(walk.line.commits, files)
     finally:
         await files.close()
     metadata = place.head.metadata
@@ -124,7 +130,18 @@ async def _look(
     except BadRequest:
         identifier = OF_A_FILE
     identifier = OF_A_FILE if "/" in table or table.endswith((".json", ".gz")) else identifier
-    return advise(identifier, walk.line.commits, spec_of(metadata, metadata["default-spec-id"]), writer_key)
+    return advise(identifier, walk.line.commits, spec_of(metadata, metadata["default-spec-id"]), writer_key, groups)
+
+
+async def _groups(commits: Iterable[Commit], files: PlacedFiles) -> dict[int, Group]:
+    """Of each commit that stands for several appends, whose they are; without those whose group file is gone."""
+    found: dict[int, Group] = {}
+    for commit in commits:
+        path = commit.summary.get(GROUP_FILE)
+        if path is not None:
+            with suppress(NotFound, ValidationFailed):
+                found[commit.id] = read_group(await files.read(str(path)))
+    return found
 
 
 def _show(found: Advice, contracts: Path | None) -> None:
