@@ -40,7 +40,8 @@ def list_escalations(closed: Closed = False, uri: Uri = DEFAULT_URI, as_json: Js
         if as_json
         else [row | {"notified": [_delivery_text(delivery) for delivery in row["deliveries"]]} for row in rows]
     )
-    print_rows(rows, ("id", "state", "principal", "table", "opened_ms", "contact", "notified"), as_json)
+    columns = ("id", "state", "principal", "table", "opened_ms", "contact", "notified")
+    _print_or_none(rows, columns, "no agent is stopped", closed=closed, as_json=as_json)
 
 
 @escalations.command("show")
@@ -72,6 +73,16 @@ def close_escalation(id_: Id, note: Note, uri: Uri = DEFAULT_URI, as_json: Json 
     say(json.dumps(done) if as_json else text)
 
 
+def _print_or_none(
+    rows: list[dict[str, Any]], columns: tuple[str, ...], none: str, *, closed: bool, as_json: bool
+) -> None:
+    """Print the rows, or in words that there are none."""
+    if rows or as_json:
+        print_rows(rows, columns, as_json)
+    else:
+        say(f"{none}, and none was" if closed else f"{none}; --all shows closed ones")
+
+
 @requests.command("list")
 def list_requests(closed: Closed = False, uri: Uri = DEFAULT_URI, as_json: Json = False) -> None:
     """List requests for partitions, newest first.
@@ -84,7 +95,8 @@ def list_requests(closed: Closed = False, uri: Uri = DEFAULT_URI, as_json: Json 
     """
     with connect(uri) as tower:
         rows = tower.requests(state=None if closed else "open")
-    print_rows(rows, ("id", "state", "principal", "table", "partitions", "operations", "reason"), as_json)
+    columns = ("id", "state", "principal", "table", "partitions", "operations", "reason")
+    _print_or_none(rows, columns, "no request is open", closed=closed, as_json=as_json)
 
 
 @requests.command("show")

@@ -188,6 +188,7 @@ def _require_iceberg(session: SparkSession) -> None:
         loader.loadClass(_CATALOG_CLASS)
     except Py4JJavaError as error:
         raise ConfigurationError(
-            f"Spark was started without Iceberg: give spark-submit --packages {ICEBERG_RUNTIME}",
+            f"Spark was started without Iceberg: give spark-submit --packages {ICEBERG_RUNTIME}, or a session that is "
+            f"started before this one the setting spark.jars.packages={ICEBERG_RUNTIME}",
             rule="configuration.spark",
         ) from error
