@@ -18,6 +18,8 @@ tables:
   - {table: shop.sales, operations: [append], partitions: all, pattern: mediator, through: shop.sales_log}
   - {table: shop.sales_log, operations: [append], partitions: all, blind_appends: true}
   - {table: shop.stock, operations: [append, overwrite, delete], partitions: all}
+  - {table: shop.gone0, operations: [delete], partitions: all}
+  - {table: shop.gone1, operations: [delete], partitions: all}
   - {table: shop.parts, operations: [append], partitions: all, blind_appends: true}
 reads: ['**']
 """
@@ -81,6 +83,17 @@ def test_a_write_that_changed_nothing_changes_nothing_later(agent: Agent) -> Non
     agent.send("shop.stock", rows((2, 7)), "u4", **how)
     agent.send("shop.stock", rows((2, 0)).select(["sale"]), "d1", **gone)
     assert sorted(row["amount"] for row in agent.rows("shop.stock")) == [6, 7]
+
+
+@pytest.mark.parametrize("held", [[], [(1, 1)]])
+def test_an_agent_that_may_only_delete_may_delete_what_is_not_there(agent: Agent, held: list[tuple[int, int]]) -> None:
+    name = f"shop.gone{len(held)}"
+    table = agent.admin.create_table(name, COLUMNS)
+    if held:
+        table.append(rows(*held))
+    agent.send(name, rows((2, 0)).select(["sale"]), "d1", operation="delete", keys=("sale",))
+    assert agent.send(name, rows((2, 0)).select(["sale"]), "d1", operation="delete", keys=("sale",)).again
+    assert agent.rows(name) == rows(*held).to_pylist()
 
 
 @pytest.mark.parametrize(
