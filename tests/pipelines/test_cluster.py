@@ -63,8 +63,8 @@ fast_append_ratio = [1.0, 0.5]
 
 
 MERGE_ON_READ = {f"write.{kind}.mode": "merge-on-read" for kind in ("delete", "update", "merge")}
-COPIES = 5
-AT_REST = {"maintenance.quiet-ms": "0"}
+FILES = 5
+AT_REST = {"maintenance.quiet-ms": "1"}
 
 SMALL = {
     "spark.executor.memory": "512m",
@@ -160,7 +160,7 @@ def packed(cluster: Cluster) -> Path:
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TowerProcess]:
-    """A tower with a table, its log and a file that nothing refers to; one with deltas; one with copies of a row."""
+    """A tower with a table, its log and a file that nothing refers to; one with deltas; two of small files."""
     tower = TowerProcess(tmp_path_factory.mktemp("shop") / "data")
     try:
         catalog = tower.catalog()
@@ -186,9 +186,10 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TowerProcess]:
         change = {"item": 1, "_event_time": dt.datetime(2026, 1, 1, tzinfo=dt.UTC), "_idempotency_key": "c1"}
         change |= {"_operation": "upsert", "_agent": "till"}
         deltas.append(pa.Table.from_pylist([change], deltas.schema().as_arrow()))
-        copies = catalog.create_table("shop.copies", columns, properties=AT_REST)
-        for _ in range(COPIES):
-            copies.append(pa.Table.from_pylist([{"store": 1, "_idempotency_key": "k1"}], columns))
+        for name, keys in (("copies", ["k1"] * FILES), ("small", [f"k{number}" for number in range(FILES)])):
+            table = catalog.create_table(f"shop.{name}", columns, properties=AT_REST)
+            for key in keys:
+                table.append(pa.Table.from_pylist([{"store": 1, "_idempotency_key": key}], columns))
         lost = Path(target.location().removeprefix("file:")) / "data" / "lost.parquet"
         lost.parent.mkdir(parents=True, exist_ok=True)
         lost.write_bytes(b"lost")
@@ -214,9 +215,12 @@ def words_of(job: str, shop: TowerProcess, folder: Path) -> list[str]:
         "orphans": ["orphans", "shop.sales"],
         "audits": ["audits", "shop.sales", "shop.sales_log"],
         "export": ["export"],
-        "collect": ["collect", "--deltas", "shop.stock_deltas", "--target", "shop.stock", "--keys", "item"],
+        "collect": [
+            *["collect", "--deltas", "shop.stock_deltas", "--target", "shop.stock", "--keys", "item", "--contracts"],
+            str(contracts),
+        ],
         "dedup": ["dedup", "--target", "shop.copies"],
-        "maintain": ["maintain", "shop.copies"],
+        "maintain": ["maintain", "shop.small"],
         "sweep": ["simulate", "sweep", str(folder / "small.toml")],
     }[job] + ["--uri", shop.uri, *([] if job in ("audits", "sweep") else ["--json"])]
 
@@ -241,9 +245,11 @@ def holds(job: str, shop: TowerProcess, said: str) -> bool:
             return [line["applied"] for line in lines] == [1] and [row["item"] for row in rows] == [1]
         case "dedup":
             rows = shop.catalog().load_table("shop.copies").scan().to_arrow().to_pylist()
-            return [line["removed"] for line in lines] == [COPIES - 1] and len(rows) == 1
+            return [line["removed"] for line in lines] == [FILES - 1] and len(rows) == 1
         case "maintain":
-            return [line["task"] for line in lines if line["status"] == "done"][:1] == ["compact"]
+            return [(line["files_before"], line["files_after"]) for line in lines if line["task"] == "compact"] == [
+                (FILES, 1)
+            ]
         case "export":
             rows = shop.catalog().load_table("system.iceberg_commits").scan().to_arrow().num_rows
             return rows > 0 and [line["attempts"] for line in lines] == [rows]
