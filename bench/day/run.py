@@ -353,10 +353,12 @@ def grown(looks: list[Look]) -> dict[str, float]:
     end_s = looks[-1].at_s
     found: dict[str, float] = {}
     for name in SERIES:
-        third, last = (
-            statistics.median(getattr(look, name) for look in looks if low * end_s <= look.at_s <= high * end_s)
+        quarters = (
+            [getattr(look, name) for look in looks if low * end_s <= look.at_s <= high * end_s]
             for low, high in ((0.5, 0.75), (0.75, 1.0))
         )
+        # A run that is too short to look at it in each quarter has no median there.
+        third, last = (statistics.median(quarter or [getattr(looks[-1], name)]) for quarter in quarters)
         if last > FLAT * max(third, 1e-9):
             found[name] = round(last / max(third, 1e-9), 2)
     return found
