@@ -205,7 +205,8 @@ class Fold(Run):
         kept = rows_as_of(self.spark, self.job.wal, wal, batch.through, f.col("_spec_id").alias(SPEC))
         kept = kept.where((f.col(OPERATION) == DELETE) & (f.col(TIME) >= oldest))
         kept = kept.join(wanted.select(*self.job.merge_keys).distinct(), list(self.job.merge_keys), "left_semi")
-        if not self.spark.catalog.tableExists(quoted(self.logs.rejections)):
+        # A view that asks no contracts takes what was rejected as let by, as PyIceberg's does.
+        if rules.contracts is None or not self.spark.catalog.tableExists(quoted(self.logs.rejections)):
             return judge(kept, self._of_deletes(rules)).where(f.col(RULE).isNull())
         kept = judge(kept, replace(self._of_deletes(rules), contracts=None)).where(f.col(RULE).isNull())
         rejected = rows.where(f.col(OUTCOME) == REJECTED).select(KEY_COLUMN)
