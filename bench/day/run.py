@@ -36,11 +36,11 @@ import matplotlib as mpl
 import pyarrow as pa
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
-from pyarrow import parquet
 from pyiceberg.catalog import Catalog
 
 from bench.experiments.plots import BLUE, STYLE
-from icetower.agent import DataFile, Tower
+from bench.mediator.run import append_rows
+from icetower.agent import Tower
 from icetower.contracts.document import load
 from icetower.pipelines.export import Source, export
 from icetower.pipelines.maintenance import Job as Maintenance
@@ -150,7 +150,7 @@ class Warehouse:
         self.contracts = {
             f"agent{store}": CONTRACT.format(name=f"agent{store}", store=store) for store in range(AGENTS)
         }
-        self.secrets = dict.fromkeys(self.contracts, "")
+        self.secrets: dict[str, str] = {}
         for name, text in self.contracts.items():
             tower.admin.apply_contract(text)
             self.secrets[name] = tower.admin.create_principal(name, name)
@@ -232,11 +232,7 @@ class Agents:
                     }
                     for item, amount in amounts.items()
                 ]
-                path = tower.new_data_file(LOG)
-                file = Path(path.removeprefix("file://"))
-                file.parent.mkdir(parents=True, exist_ok=True)
-                parquet.write_table(pa.Table.from_pylist(rows, self.schema), file)
-                tower.append(LOG, [DataFile.of_parquet(path, partition={"_agent": name})])
+                append_rows(tower, LOG, pa.Table.from_pylist(rows, self.schema), name)
                 with self._lock:
                     self.last |= {(store, item): amount for item, amount in amounts.items()}
                     self.sent += len(rows)

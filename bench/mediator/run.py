@@ -145,12 +145,17 @@ class Agents:
             for at in range(self.rows)
         ]
         again = [row for row in rows if int(row["number"]) % 10 == 0]
-        path = tower.new_data_file(WAL)
-        file = Path(path.removeprefix("file://"))
-        file.parent.mkdir(parents=True, exist_ok=True)
-        parquet.write_table(pa.Table.from_pylist([*rows, *again], self.schema), file)
-        tower.append(WAL, [DataFile.of_parquet(path, partition={"_agent": f"agent{number}"})])
+        append_rows(tower, WAL, pa.Table.from_pylist([*rows, *again], self.schema), f"agent{number}")
         self.sent[number] += self.rows
+
+
+def append_rows(tower: Tower, log: str, rows: pa.Table, agent: str) -> None:
+    """Append an agent's rows to its partition of a log, in one file."""
+    path = tower.new_data_file(log)
+    file = Path(path.removeprefix("file://"))
+    file.parent.mkdir(parents=True, exist_ok=True)
+    parquet.write_table(rows, file)
+    tower.append(log, [DataFile.of_parquet(path, partition={"_agent": agent})])
 
 
 def arguments(*, uri: str, keep: str, contracts: Path | None) -> list[str]:

@@ -52,7 +52,7 @@ tables:
   - {table: shop.stock, operations: [append, overwrite, delete], partitions: all, pattern: collector}
 """
 EXPERIMENT = """model = "client"
-seeds = 1
+seeds = 2
 [setup]
 duration_s = 5
 runtime_s = 2
@@ -254,7 +254,7 @@ def holds(job: str, shop: TowerProcess, said: str) -> bool:
             rows = shop.catalog().load_table("system.iceberg_commits").scan().to_arrow().num_rows
             return rows > 0 and [line["attempts"] for line in lines] == [rows]
         case _:
-            return shop.catalog().load_table("simulator.sweeps").scan().to_arrow().num_rows == 2
+            return shop.catalog().load_table("simulator.sweeps").scan().to_arrow().num_rows == 4
 
 
 @pytest.mark.sharp
