@@ -12,12 +12,12 @@ from typing import Any
 
 import boto3
 import pytest
-from moto.server import ThreadedMotoServer
 from pyiceberg.io import load_file_io
 
 import icetower.storage.file_io as storage_module
 from icetower.errors import AlreadyExists, BadRequest, NotFound, UpstreamFailed
 from icetower.storage.file_io import FileIOStorage
+from tests.s3_server import s3_server
 from tests.storage.behaviour_storage import StorageBehaviour
 
 SECRET = "wJalrXUtnFEMI-a-secret"
@@ -25,17 +25,8 @@ SECRET = "wJalrXUtnFEMI-a-secret"
 
 @pytest.fixture(scope="session")
 def s3_properties() -> Iterator[dict[str, str]]:
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    properties = {
-        "s3.endpoint": f"http://{host}:{port}",
-        "s3.access-key-id": "test",
-        "s3.secret-access-key": SECRET,
-        "s3.region": "us-east-1",
-    }
-    yield properties
-    server.stop()
+    with s3_server(SECRET) as properties:
+        yield properties
 
 
 @pytest.fixture

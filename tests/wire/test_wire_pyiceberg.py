@@ -13,7 +13,6 @@ from typing import Any
 import boto3
 import pyarrow as pa
 import pytest
-from moto.server import ThreadedMotoServer
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import BadRequestError, RESTError
@@ -25,6 +24,7 @@ from pyiceberg.types import LongType, NestedField, StringType
 
 from icetower.agent import keyed, new_key
 from icetower.protocol.marks import APPLICATION, KEY, SEQUENCE
+from tests.s3_server import s3_server
 from tests.wire import pyiceberg_writers as writers
 from verify.kit.tower_process import TowerProcess, error_of
 
@@ -335,16 +335,8 @@ def test_a_purge_leaves_no_file(catalog: Catalog, table: Table) -> None:
 
 @pytest.fixture(scope="module")
 def s3_properties() -> Iterator[dict[str, str]]:
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield {
-        "s3.endpoint": f"http://{host}:{port}",
-        "s3.access-key-id": "test",
-        "s3.secret-access-key": "test",
-        "s3.region": "us-east-1",
-    }
-    server.stop()
+    with s3_server() as properties:
+        yield properties
 
 
 def test_a_warehouse_on_s3(
