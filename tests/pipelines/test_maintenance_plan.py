@@ -134,6 +134,11 @@ def test_a_partition_is_busy_for_a_while_after_a_write_and_not_after_a_rewrite()
     assert recent_snapshots(table(HOUR, 9 * MIN, MIN, summaries=rewritten), NOW) == [2]
     asked = {"maintenance.quiet-ms": str(MIN // 2)}
     assert recent_snapshots(table(HOUR, 9 * MIN, MIN, summaries=rewritten, properties=asked), NOW) == []
+    asked = {"maintenance.quiet-ms": "0"}
+    assert recent_snapshots(table(HOUR, 9 * MIN, 1, properties=asked), NOW) == []
+    for nonsense in ("-1", "ten minutes", ""):
+        asked = {"maintenance.quiet-ms": nonsense}
+        assert recent_snapshots(table(HOUR, 9 * MIN, properties=asked), NOW) == [2]
 
 
 def test_snapshots_that_others_have_not_read_stay() -> None:

@@ -27,7 +27,7 @@ ENABLED = "maintenance.enabled"
 FILES_MIN = "maintenance.files-min"
 """How many small data files, or files of deletes, make a partition due; Iceberg's own default."""
 QUIET_MS = "maintenance.quiet-ms"
-"""A partition that was written to more recently is left alone."""
+"""A partition that was written to more recently is left alone; 0: none is."""
 KEEP_MS = "maintenance.keep-ms"
 """Of a log, a delta table or a system table: rows that are older go, if nobody needs them any more."""
 TASK = "maintenance.task"
@@ -44,6 +44,8 @@ _DEFAULTS = {
     "write.target-file-size-bytes": 512 << 20,
     "commit.manifest.target-size-bytes": 8 << 20,
 }
+_LEAST = {QUIET_MS: 0}
+"""Below this a setting is no setting; elsewhere 1."""
 _SMALL = 0.75
 """Iceberg rewrites data files that are smaller than this part of the target size."""
 PARTITIONS_MAX = 100
@@ -271,12 +273,13 @@ def expiring(metadata: Metadata, before_ms: int) -> list[int]:
 
 
 def setting(metadata: Metadata, name: str) -> int:
-    """A property that is a number above 0; its default if it is not. One without a default is 0."""
+    """A property that is a number above 0 (or 0, where that says something); its default if it is not. One without a
+    default is 0."""
     try:
         value = int((metadata.get("properties") or {}).get(name, ""))
     except ValueError:
-        value = 0
-    return value if value > 0 else _DEFAULTS.get(name, 0)
+        value = -1
+    return value if value >= _LEAST.get(name, 1) else _DEFAULTS.get(name, 0)
 
 
 def _manifests_due(metadata: Metadata, lengths: Sequence[int]) -> bool:
