@@ -196,7 +196,7 @@ class _Run:
 
     def run(self) -> Report:
         listed = self.maintainer.catalog.tables()
-        self.record.create({each.name for each in listed})
+        self.record.create()
         for each in listed:
             self._try(each, "load", partial(self._load, each))
         self.maintainer.after("loaded")

@@ -9,18 +9,18 @@ Likewise an orphan that is to be deleted is `deleting` before it is deleted.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
-from icetower.errors import BadRequest
 from icetower.pipelines.cleanup import Disposition, Orphan
 from icetower.pipelines.maintenance_plan import DAY_MS, TASK, Task
-from icetower.pipelines.own_tables import lacking, names_of
-from icetower.pipelines.tables import find, identifier, merge, patiently, quoted, translating_errors
+from icetower.pipelines.making import AGED, OwnTable, make, require
+from icetower.pipelines.own_tables import names_of
+from icetower.pipelines.tables import identifier, merge, patiently, quoted, translating_errors
 from icetower.protocol.marks import PRINCIPAL
 
 Metadata = Mapping[str, Any]
@@ -49,7 +49,6 @@ _ORPHANS = (
     "table_name STRING, table_uuid STRING, path STRING, size_bytes BIGINT, modified_at TIMESTAMP, principal STRING, "
     "agent STRING, contract STRING, found_at TIMESTAMP, fate STRING, why STRING, changed_at TIMESTAMP"
 )
-_PROPERTIES = "'format-version' = '2', 'history.expire.max-snapshot-age-ms' = '86400000'"
 DELETING, GONE = "deleting", "gone"
 _TASKS = frozenset(task.value for task in Task)
 OPEN = (Disposition.REPORTED.value, Disposition.KEPT.value, DELETING)
@@ -161,32 +160,19 @@ class Record:
     def orphans(self) -> str:
         return f"{self.system}.iceberg_orphan_files"
 
-    def create(self, there: Collection[str]) -> None:
-        """Create what is missing. `there`: the tables of the catalog. Raises `BadRequest` as `require` does."""
-        wanted = {self.runs: (_RUNS, " PARTITIONED BY (days(at))"), self.orphans: (_ORPHANS, "")}
-        missing = [table for table in wanted if table not in there]
-        if missing and not any(table.rpartition(".")[0] == self.system for table in there):
-            self._run(f"creating {self.system}", f"CREATE NAMESPACE IF NOT EXISTS {quoted(self.system)}")
-        for table in missing:
-            columns, partitions = wanted[table]
-            statement = f"CREATE TABLE IF NOT EXISTS {quoted(table)} ({columns}) USING iceberg{partitions}"
-            self._run(f"creating {table}", f"{statement} TBLPROPERTIES ({_PROPERTIES})")
-        if len(missing) < len(wanted):
-            self.require()
+    @property
+    def _tables(self) -> tuple[OwnTable, OwnTable]:
+        return OwnTable(self.runs, _RUNS, "days(at)", AGED, later=()), OwnTable(
+            self.orphans, _ORPHANS, "", AGED, later=()
+        )
+
+    def create(self) -> None:
+        """Create what is missing. Raises `BadRequest` as `require` does."""
+        make(self.spark, self._tables, upgrade_rule="system.columns")
 
     def require(self) -> None:
         """Raises `BadRequest` if somebody has changed the columns of a table (`system.columns`)."""
-        for table, columns in ((self.runs, _RUNS), (self.orphans, _ORPHANS)):
-            metadata = find(self.spark, table)
-            if metadata is not None and (never := lacking(metadata, table, columns)):
-                raise BadRequest(
-                    f"{table} is another table than the record of this name: it has never had {', '.join(never)}. "
-                    "Rename it, or use another namespace (--system)",
-                    rule="system.columns",
-                )
-
-    def _run(self, what: str, statement: str) -> None:
-        translating_errors(what, lambda: self.spark.sql(statement))
+        require(self.spark, self._tables)
 
     # -- runs
 

@@ -7,7 +7,7 @@ rows (which keys have landed, which attempt is exported) would be wrong. So that
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from icetower.errors import BadRequest, UpstreamFailed
@@ -23,9 +23,9 @@ _WIDER = {("BIGINT", "INT")}
 """A type, and a narrower one whose values it has, too."""
 
 
-def names_of(columns: str) -> list[str]:
-    """The names in the columns of a DDL statement."""
-    return [one.partition(" ")[0] for one in columns.split(", ")]
+def names_of(columns: str | Sequence[str]) -> list[str]:
+    """The names in the columns of a DDL statement, or in a list of such columns."""
+    return [one.partition(" ")[0] for one in (columns.split(", ") if isinstance(columns, str) else columns)]
 
 
 def lacking(metadata: Metadata, table: str, columns: str) -> list[str]:

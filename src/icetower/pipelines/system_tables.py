@@ -9,10 +9,9 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from icetower.errors import BadRequest, IcetowerError
 from icetower.iceberg.metadata import ancestors, current_snapshot_id
-from icetower.pipelines.own_tables import lacking
-from icetower.pipelines.tables import commit_nothing, find, load_metadata, quoted, translating_errors
+from icetower.pipelines.making import AGED, OwnTable, make
+from icetower.pipelines.tables import commit_nothing, find, load_metadata, quoted
 from icetower.pipelines.wal_logs import DEDUP_COLUMNS
 from icetower.protocol.marks import EXPORT
 
@@ -38,7 +37,6 @@ CONTRACTS = (
     "contract STRING, version INT, text STRING, applied_by STRING, message STRING, in_force_from TIMESTAMP, "
     "in_force_until TIMESTAMP"
 )
-_PROPERTIES = "'format-version' = '2', 'history.expire.max-snapshot-age-ms' = '86400000'"
 
 LANDED = "outcome IN ('direct', 'rebased', 'appended')"
 
@@ -84,22 +82,13 @@ class SystemTables:
             BadRequest: somebody has changed the columns of a table (`system.columns`), or one of an earlier version
                 could not be upgraded (`export.upgrade`).
         """
-        wanted = {
-            self.commits: (COMMITS, " PARTITIONED BY (days(at))"),
-            self.metrics: (METRICS, " PARTITIONED BY (days(window_start))"),
-            self.contracts: (CONTRACTS, ""),
-            self.keys: (DEDUP_COLUMNS, " PARTITIONED BY (days(committed_at))"),
-        }
-        found = {table: self.find(table) for table in wanted}
-        if None in found.values():
-            self._run(f"creating {self.system}", f"CREATE NAMESPACE IF NOT EXISTS {quoted(self.system)}")
-        for table, metadata in found.items():
-            columns, partitions = wanted[table]
-            if metadata is None:
-                statement = f"CREATE TABLE IF NOT EXISTS {quoted(table)} ({columns}) USING iceberg{partitions}"
-                self._run(f"creating {table}", f"{statement} TBLPROPERTIES ({_PROPERTIES})")
-            else:
-                self._upgrade(table, metadata, columns)
+        wanted = [
+            OwnTable(self.commits, COMMITS, "days(at)", AGED),
+            OwnTable(self.metrics, METRICS, "days(window_start)", AGED),
+            OwnTable(self.contracts, CONTRACTS, "", AGED),
+            OwnTable(self.keys, DEDUP_COLUMNS, "days(committed_at)", AGED),
+        ]
+        make(self.spark, wanted, upgrade_rule="export.upgrade")
 
     def load(self, table: str) -> Mapping[str, Any]:
         """The table's metadata. Raises `NoSuchTable`."""
@@ -112,24 +101,6 @@ class SystemTables:
     def find(self, table: str) -> Mapping[str, Any] | None:
         """The table's metadata; None where there is no such table."""
         return find(self.spark, table)
-
-    def _upgrade(self, table: str, metadata: Mapping[str, Any], columns: str) -> None:
-        later = lacking(metadata, table, columns)
-        if not later:
-            return
-        statement = f"ALTER TABLE {quoted(table)} ADD COLUMNS ({', '.join(later)})"
-        try:
-            self._run(f"upgrading {table}", statement)
-        except IcetowerError as error:
-            if lacking(self.load(table), table, columns):  # else another export was faster
-                raise BadRequest(
-                    f"{table} is of an earlier version and could not be upgraded: {error.message}. Run once, as a "
-                    f"principal that may alter it: {statement}",
-                    rule="export.upgrade",
-                ) from error
-
-    def _run(self, what: str, statement: str) -> None:
-        translating_errors(what, lambda: self.spark.sql(statement))
 
     def note(self, table: str, properties: Mapping[str, str]) -> None:
         """Commit how far a table is written, where there is nothing to write. Raises `CommitConflict`."""

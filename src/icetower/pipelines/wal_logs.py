@@ -19,11 +19,11 @@ from typing import TypeVar
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as f
 
-from icetower.errors import BadRequest, IcetowerError
-from icetower.pipelines.own_tables import lacking, names_of, telling
-from icetower.pipelines.tables import find, literal, load_metadata, merge, patiently, quoted, translating_errors
+from icetower.pipelines.making import OwnTable, make
+from icetower.pipelines.own_tables import telling
+from icetower.pipelines.tables import literal, load_metadata, merge, patiently, quoted, translating_errors
 from icetower.pipelines.wal_line import LoggedBatch, legacy_batch_id
-from icetower.pipelines.wal_plan import AppliedBatch, Batch, Metadata
+from icetower.pipelines.wal_plan import AppliedBatch, Batch
 from icetower.pipelines.wal_reading import FILE, ORDER, POSITION
 from icetower.pipelines.wal_rows import AGENT_COLUMN, KEY_COLUMN, OUTCOME, REASON, REJECTED, RULE, decided_ms
 
@@ -102,13 +102,13 @@ class Logs:
         return f"{self.system}.agent_dedup_log"
 
     @property
-    def _tables(self) -> dict[str, tuple[str, str]]:
-        """The columns of each table, and its partitions."""
-        return {
-            self.mediations: (_MEDIATION, ""),
-            self.rejections: (_REJECTION, " PARTITIONED BY (batch)"),
-            self.keys: (DEDUP_COLUMNS, " PARTITIONED BY (days(committed_at))"),
-        }
+    def _tables(self) -> dict[str, OwnTable]:
+        tables = (
+            OwnTable(self.mediations, _MEDIATION, later=_LATER),
+            OwnTable(self.rejections, _REJECTION, "batch", later=_LATER),
+            OwnTable(self.keys, DEDUP_COLUMNS, "days(committed_at)", later=_LATER),
+        )
+        return {table.name: table for table in tables}
 
     def create(self, *, keys_alone: bool = False) -> None:
         """Create what is missing, and add the columns that tables of earlier versions lack.
@@ -120,39 +120,8 @@ class Logs:
             BadRequest: somebody has changed the columns of a table (`system.columns`), or one of an earlier version
                 could not be upgraded (`wal.upgrade`).
         """
-        wanted = {self.keys: self._tables[self.keys]} if keys_alone else self._tables
-        found = {table: find(self.spark, table) for table in wanted}
-        if None in found.values():
-            self._run(f"creating {self.system}", f"CREATE NAMESPACE IF NOT EXISTS {quoted(self.system)}")
-        for table, metadata in found.items():
-            columns, partitions = wanted[table]
-            if metadata is None:
-                statement = f"CREATE TABLE IF NOT EXISTS {quoted(table)} ({columns}) USING iceberg{partitions}"
-                self._run(f"creating {table}", statement)
-            else:
-                self._upgrade(table, metadata, columns)
-
-    def _upgrade(self, table: str, metadata: Metadata, columns: str) -> None:
-        later = lacking(metadata, table, columns)
-        if not later:
-            return
-        foreign = [name for name in names_of(", ".join(later)) if name not in _LATER]
-        if foreign:
-            raise BadRequest(
-                f"{table} is another table than the log of this name: it has never had {', '.join(foreign)}. "
-                "Rename it, or use another namespace (--system)",
-                rule="system.columns",
-            )
-        statement = f"ALTER TABLE {quoted(table)} ADD COLUMNS ({', '.join(later)})"
-        try:
-            self._run(f"upgrading {table}", statement)
-        except IcetowerError as error:
-            if lacking(load_metadata(self.spark, quoted(table)), table, columns):  # else another one was faster
-                raise BadRequest(
-                    f"{table} is of an earlier version and could not be upgraded: {error.message}. Run once, as a "
-                    f"principal that may alter it: {statement}",
-                    rule="wal.upgrade",
-                ) from error
+        wanted = [self._tables[self.keys]] if keys_alone else [*self._tables.values()]
+        make(self.spark, wanted, upgrade_rule="wal.upgrade")
 
     def _rows(self, table: str, *columns: str) -> DataFrame:
         """Some columns of a table. Raises `BadRequest` if somebody has renamed or dropped one since `create`."""
@@ -160,7 +129,7 @@ class Logs:
         def rows() -> DataFrame:
             return translating_errors(f"reading {table}", lambda: self.spark.table(quoted(table)).select(*columns))
 
-        return telling(rows, table, self._tables[table][0], lambda: load_metadata(self.spark, quoted(table)))
+        return telling(rows, table, self._tables[table].columns, lambda: load_metadata(self.spark, quoted(table)))
 
     def _run(self, what: str, statement: str) -> None:
         translating_errors(what, lambda: self.spark.sql(statement))
@@ -327,7 +296,8 @@ class Logs:
                 f.timestamp_millis(decided_ms(rows.columns)).alias("decided_at"),
             )
         )
-        self._insert(self.keys, keys.localCheckpoint(), ("idempotency_key", "table_uuid", "snapshot_id"))
+        on = ("idempotency_key", "table_uuid", "snapshot_id")
+        self._insert(self.keys, keys.localCheckpoint(), on, at_ms=done.committed_at_ms)
 
     def write_mediation(self, done: AppliedBatch, names: tuple[str, str], uuids: tuple[str, str]) -> None:
         """Close a batch. `names`, `uuids`: of the target and the log."""
@@ -348,7 +318,10 @@ class Logs:
             *lags,
             done.plan,
         )
-        self._insert(self.mediations, self.spark.createDataFrame([row], _MEDIATION), ("batch",))
+        rows = self.spark.createDataFrame([row], _MEDIATION)
+        self._insert(self.mediations, rows, ("batch",), at_ms=done.committed_at_ms)
 
-    def _insert(self, table: str, rows: DataFrame, on: Sequence[str]) -> None:
-        patiently(lambda: merge(self.spark, table, rows, on))
+    def _insert(self, table: str, rows: DataFrame, on: Sequence[str], *, at_ms: int | None = None) -> None:
+        """Add rows that are not there. `at_ms`: the `committed_at` of them all; no other is read."""
+        where = "" if at_ms is None else f"t.committed_at = timestamp_millis({at_ms})"
+        patiently(lambda: merge(self.spark, table, rows, on, where_target=where))
