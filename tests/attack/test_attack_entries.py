@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
+import fastavro
 import orjson
 import pytest
 
@@ -82,6 +84,33 @@ def test_r5_a_removal_done_again_in_merged_manifests_leaves_the_naming_of_others
     live = [e.file for r in rows for e in read_manifest(plain(r.path).read_bytes()).entries if e.status != DELETED]
     assert [file.partition for file in live if file.path.endswith("theirs.parquet")] == [THEIRS]
     assert after["snapshots"][-1]["summary"]["total-data-files"] == str(len(live)) == "15"
+
+
+def marked_deleted(by: int) -> Callable[[bytes], bytes]:
+    """A manifest whose DELETED entries say that another snapshot removed their files."""
+
+    def forgery(data: bytes) -> bytes:
+        reader = fastavro.reader(io.BytesIO(data))
+        rows: list[Any] = [{**row, "snapshot_id": by} if row["status"] == DELETED else row for row in reader]
+        written = io.BytesIO()
+        metadata = {name: value for name, value in reader.metadata.items() if not name.startswith("avro.")}
+        fastavro.writer(written, reader.writer_schema, rows, codec="deflate", metadata=metadata)
+        return written.getvalue()
+
+    return forgery
+
+
+def test_r5_no_agent_marks_a_file_of_another_table_as_deleted(forge: Forge) -> None:
+    """A purge, or an expiry by Java's core, deletes what such an entry names."""
+    admin, agent = forge(), forge(OWNER)
+    theirs = admin.path(replace(admin, table="other").create(2), "a.parquet")
+    admin.create(2)
+    named = Entry(DELETED, ID, 1, 1, added(theirs, MINE).file)
+    new = added(agent.path(agent.load(), "b.parquet"), MINE)
+    answer = agent.send(agent.snapshot([(DATA, [new, named])], rewrite=marked_deleted(777)))
+    assert (answer.status_code, error_of(answer)["rule"]) == (400, "contract.manifest")
+    assert "is marked DELETED by snapshot 777" in error_of(answer)["message"]
+    assert agent.live() == []
 
 
 def test_r5_a_commit_of_two_vectors_for_one_data_file_is_refused(forge: Forge) -> None:

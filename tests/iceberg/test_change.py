@@ -284,6 +284,27 @@ def test_r5_of_two_namings_in_one_partition_the_one_that_is_meant_goes() -> None
     assert (change.problems, [t.sequence_number for t in change.removed]) == ((), [2])
 
 
+@pytest.mark.parametrize("by", [10, None])
+def test_r5_a_tombstone_of_an_earlier_snapshot_may_be_kept_and_none_may_be_made_up(by: int | None) -> None:
+    """Expiry and purges delete what it names."""
+    base = manifest(entry(ADDED, "p", snapshot_id=10), entry(DELETED, "gone", snapshot_id=by))
+    listed = row("base", base, sequence_number=2, added_snapshot_id=10)
+
+    def problems(path: str, snapshot_id: int, *replaced: ManifestFile) -> tuple[str, ...]:
+        own = manifest(entry(EXISTING, "p"), entry(DELETED, path, snapshot_id=snapshot_id))
+        if not replaced:
+            own = manifest(entry(ADDED, "q"), entry(DELETED, path, snapshot_id=snapshot_id))
+        return change_of(SNAPSHOT, diff_lists([*replaced], [row("own", own)]), {"base": base, "own": own}).problems
+
+    assert problems("gone", 10, listed) == ()
+    for path, snapshot_id, *replaced in (("other", 10, listed), ("gone", 11, listed), ("gone", 10), ("other", 777)):
+        (problem,) = problems(path, snapshot_id, *replaced)
+        assert problem == (
+            f"file {path} is marked DELETED by snapshot {snapshot_id}, and no manifest that this commit replaces "
+            "says so"
+        )
+
+
 def test_what_readers_only_plan_by_may_be_left_out() -> None:
     base = manifest(entry(ADDED, "p", snapshot_id=10, file={"record": {"split_offsets": [4], "sort_order_id": 1}}))
     diff = diff_lists([row("base", base, sequence_number=2, added_snapshot_id=10)], [row("own", KEEPS_P)])

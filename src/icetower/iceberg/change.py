@@ -179,7 +179,7 @@ def change_of(
     problems = (
         *altered,
         *check_rows(snapshot, diff.added, manifests),
-        *check_entries(snapshot, diff.added, manifests, before, true, carried_vectors or {}),
+        *check_entries(snapshot, diff.added, manifests, before, true, carried_vectors or {}, diff.removed),
     )
     others = siblings - {snapshot["snapshot-id"]}
     return Change(

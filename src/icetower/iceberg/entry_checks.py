@@ -232,10 +232,12 @@ def check_entries(
     before: Sequence[LiveEntry],
     diff: Difference,
     carried_vectors: Mapping[str, str],
+    replaced: Sequence[ManifestFile],
 ) -> Iterator[str]:
     """The status of each entry of a new manifest, against the files that were and are live.
 
     Args:
+        replaced: the manifests of the parent that the snapshot no longer names.
         carried_vectors: by data file, a manifest that is carried over and holds a live deletion vector for it.
     """
     own_id = snapshot["snapshot-id"]
@@ -248,14 +250,12 @@ def check_entries(
         is_added = live.entry.status == ADDED
         problems = _added(snapshot, live, live.key in known) if is_added else _existing(live, was)
         yield from (f"file {live.entry.file.path} {problem}" for problem in problems)
-    # A tombstone of an older snapshot says nothing about this one: some writers keep them.
-    gone = [
-        (entry, row.spec_id)
-        for row in added
-        for entry in manifests[row.path].entries
-        if entry.status == DELETED and entry.snapshot_id in (None, own_id)
-    ]
+    tombstones = [(entry, row) for row in added for entry in manifests[row.path].entries if entry.status == DELETED]
+    gone = [(entry, row.spec_id) for entry, row in tombstones if entry.snapshot_id in (None, own_id)]
     yield from _tombstone_problems(gone, known, diff)
+    if len(gone) < len(tombstones):
+        older = [entry for entry, _ in tombstones if entry.snapshot_id not in (None, own_id)]
+        yield from _older_tombstone_problems(older, replaced, manifests)
     yield from _vector_problems(diff, carried_vectors)
 
 
@@ -287,6 +287,25 @@ def _tombstone_problems(gone: Sequence[tuple[Entry, int]], known: set[FileKey], 
     for at in sorted(set(range(len(there))) - set(pairs.values())):
         live = diff.removed[at]
         yield f"file {live.entry.file.path} was live in {live.row.path} and is left out without a DELETED entry"
+
+
+def _older_tombstone_problems(
+    older: Sequence[Entry], replaced: Sequence[ManifestFile], manifests: Mapping[str, Manifest]
+) -> Iterator[str]:
+    """Tombstones of earlier snapshots, which some writers keep. They say nothing about this one, and yet must be true:
+    expiry and purges delete the files that they name, which may be another table's."""
+    kept = {
+        (entry.file.path, entry.snapshot_id or row.added_snapshot_id)
+        for row in replaced
+        for entry in manifests[row.path].entries
+        if entry.status == DELETED
+    }
+    for entry in older:
+        if (entry.file.path, entry.snapshot_id) not in kept:
+            yield (
+                f"file {entry.file.path} is marked DELETED by snapshot {entry.snapshot_id}, and no manifest that this "
+                "commit replaces says so"
+            )
 
 
 def _vector_problems(diff: Difference, carried: Mapping[str, str]) -> Iterator[str]:

@@ -26,6 +26,7 @@ from icetower.errors import (
 from icetower.files.changes import Manifests
 from icetower.iceberg import metadata as table_metadata
 from icetower.iceberg.builder import is_uuid
+from icetower.iceberg.manifests import DELETED
 from icetower.iceberg.metadata import Metadata
 from icetower.ledger.histories import TableName
 from icetower.ledger.ledger import Ledger
@@ -350,9 +351,15 @@ class Lifecycle:
         try:
             for path in manifests:
                 try:
-                    files = {entry.file.path for entry in (await self._manifests.manifest_at(path)).entries}
+                    entries = (await self._manifests.manifest_at(path)).entries
                 except NotFound:
                     continue
+                # That a file was removed once does not make it this table's: elsewhere it may be another's today.
+                files = {
+                    entry.file.path
+                    for entry in entries
+                    if entry.status != DELETED or any(is_under(entry.file.path, root) for root in roots)
+                }
                 await delete(files - deleted)
                 deleted |= files
             await delete(manifests | listed | named_by(head.metadata) | {head.location})
