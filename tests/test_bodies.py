@@ -7,10 +7,11 @@ from collections.abc import Coroutine
 from typing import Any
 
 import pytest
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 
 from icetower.errors import BodyTooLarge, RequestTooSlow
 from icetower.gateway.bodies import FREE_BYTES, Bodies
+from icetower.gateway.connection_state import ConnectionState
 from icetower.gateway.http import read_body
 
 MIB = 1024 * 1024
@@ -24,6 +25,7 @@ class Crowd:
         self.reading: list[str] = []
         self.come: dict[str, asyncio.Event] = {}
         self.answer: dict[str, asyncio.Event] = {}
+        self.states: dict[str, ConnectionState] = {}
 
     async def send(self, *names: str, size: int = MIB, chunked: bool = False) -> list[asyncio.Task[int]]:
         """A body for each name, such as `ann.1`, of the principal before the dot."""
@@ -47,7 +49,7 @@ class Crowd:
 
         header = (b"transfer-encoding", b"chunked") if chunked else (b"content-length", b"%d" % size)
         try:
-            async with self.bodies.room(name.split(".")[0]) as room:
+            async with self.bodies.room(name.split(".")[0], self.states.setdefault(name, ConnectionState())) as room:
                 body = await read_body(Request({"type": "http", "headers": [header]}, receive), 2 * MIB, room)
                 await self.answer[name].wait()
                 return len(body)
@@ -184,6 +186,24 @@ def test_who_hangs_up_while_it_waits_leaves_no_trace(bodies: Bodies) -> None:
         for task in reversed(tasks):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        assert (bodies.held_bytes, bodies._principals, bodies._with_waiting) == (0, {}, {})
+
+    run(story())
+
+
+def test_a8_a_body_whose_connection_goes_while_it_waits_for_room_leaves_no_trace(bodies: Bodies) -> None:
+    async def story() -> None:
+        crowd = Crowd(bodies)
+        tasks = await crowd.send(*numbered("ann", 9))
+        assert crowd.reading == numbered("ann", 5)
+        for name in ("ann.5", "ann.7"):
+            crowd.states[name].lose()
+        await crowd.end("ann.0")
+        for number in (5, 7):
+            with pytest.raises(ClientDisconnect):
+                await tasks[number]
+        assert crowd.reading == ["ann.1", "ann.2", "ann.3", "ann.4", "ann.6"]
+        await crowd.end("ann.1", "ann.2", "ann.3", "ann.4", "ann.6", "ann.8")
         assert (bodies.held_bytes, bodies._principals, bodies._with_waiting) == (0, {}, {})
 
     run(story())

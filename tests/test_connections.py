@@ -43,8 +43,8 @@ POST = b"POST /%s HTTP/1.1\r\nHost: t\r\nContent-Length: %d\r\n\r\n"
 class Served:
     """An application that answers `/held` once `open` is set, `/large` with 32 MB, `/wait` never, all else by its path.
 
-    `/pieces` is `/large` as the gateway sends it. It reads bodies of `/body…` alone, and takes whoever asks for
-    `/known…` for somebody with a credential.
+    `/pieces` is `/large` as the gateway sends it. It reads bodies of what has `body` in its name alone, and takes
+    whoever asks for `/known-ann` for ann, with a credential. What ends in `wait` waits for its turn, in vain.
     """
 
     connections: Connections
@@ -57,10 +57,10 @@ class Served:
         path = scope["path"].removeprefix("/")
         self.asked.append(path)
         if path.startswith("known"):
-            connection_state_of(scope).prove()
+            connection_state_of(scope).prove(path.split("-")[1] if "-" in path else path)
         if path.startswith("held"):
             await self.open.wait()
-        if path.startswith("wait"):
+        if path.startswith("wait") or path.endswith("wait"):
             self.waiting += 1
             assert not await connection_state_of(scope).wait(asyncio.get_running_loop().create_future())
             self.waiting -= 1
@@ -69,13 +69,17 @@ class Served:
             await Unread(1 << 30).send(Response(b"x" * 32_000_000), "ann", scope, send)
             return
         body = b"x" * 32_000_000 if path == "large" else path.encode()
-        while path.startswith("body") and (message := await receive())["type"] == "http.request":
+        while "body" in path and (message := await receive())["type"] == "http.request":
             body += message["body"]
             if not message["more_body"]:
                 break
         headers = [(b"content-length", b"%d" % len(body))]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": body})
+
+    def ranks(self, rank: Rank) -> int:
+        """How many connections have it."""
+        return sum(connection.rank is rank for connection in self.connections.all)
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         return await asyncio.open_connection("127.0.0.1", self.port)
@@ -475,6 +479,40 @@ def test_a8_a_request_that_waits_for_its_turn_is_closed_for_others_and_one_under
             served.open.set()
             assert await answer(held[0]) == (200, b"held")
             assert await answer(newer[0]) == (200, b"held-too")
+
+    run(story())
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [POST % (b"known-greedy-body", 32_000_000), b"GET /", GET % b"known-greedy-wait"],
+    ids=["its body is to come", "its next head comes slowly", "it waits for its turn"],
+)
+@pytest.mark.parametrize("bounds", [replace(BOUNDS, by_address_max=6), replace(BOUNDS, connections_max=6)])
+def test_a8_one_principal_with_many_connections_keeps_nobody_out(sent: bytes, bounds: Bounds) -> None:
+    """Nothing is done yet for their requests: they are closed for others, before those of who has fewer."""
+
+    async def story() -> None:
+        async with serving(bounds) as served:
+            known = [await served.connect() for _ in range(2)]
+            for reader, writer in known:
+                writer.write(GET % b"known-ann")
+                assert await answer(reader) == (200, b"known-ann")
+            greedy = [await served.connect() for _ in range(4)]
+            for reader, writer in greedy:
+                writer.write(GET % b"known-greedy")
+                assert await answer(reader) == (200, b"known-greedy")
+                writer.write(sent)
+            await until(lambda: served.ranks(Rank.COMING) == 4)
+            newer: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+            for _ in range(2):
+                newer.append(await served.connect())
+                newer[-1][1].write(GET % b"known-bob")
+                assert await answer(newer[-1][0]) == (200, b"known-bob")
+            for reader, writer in known:
+                writer.write(GET % b"known-ann")
+                assert await answer(reader) == (200, b"known-ann")
+            assert (served.ranks(Rank.COMING), len(served.connections.all)) == (2, 6)
 
     run(story())
 

@@ -8,7 +8,9 @@ from collections.abc import Coroutine
 from typing import Any
 
 import pytest
+from starlette.requests import ClientDisconnect
 
+from icetower.gateway.connection_state import ConnectionState
 from icetower.gateway.places import Places
 
 
@@ -20,6 +22,7 @@ class Crowd:
         places._look_later = lambda: None  # type: ignore[method-assign]  # the tests say how late the loop is
         self.under_way: list[str] = []
         self.ends: dict[str, asyncio.Event] = {}
+        self.states: dict[str, ConnectionState] = {}
 
     async def send(self, *names: str) -> list[asyncio.Task[None]]:
         """One request for each name, such as `ann.1`, of the principal before the dot."""
@@ -29,7 +32,7 @@ class Crowd:
 
     async def _request(self, name: str) -> None:
         self.ends[name] = asyncio.Event()
-        async with self.places.place(name.split(".")[0]):
+        async with self.places.place(name.split(".")[0], self.states.setdefault(name, ConnectionState())):
             self.under_way.append(name)
             await self.ends[name].wait()
         self.under_way.remove(name)
@@ -107,7 +110,7 @@ def test_a_contract_says_how_many_requests_of_a_principal_go_on_at_once_also_of_
         end = asyncio.Event()
 
         async def request(number: int, most: int) -> None:
-            async with places.place("ann", most):
+            async with places.place("ann", ConnectionState(), most):
                 under_way.append(number)
                 await end.wait()
 
@@ -132,11 +135,11 @@ def test_a8_requests_that_wait_for_nothing_go_on_one_in_a_turn_of_the_loop_while
         end = asyncio.Event()
 
         async def polite() -> None:
-            async with places.place("ann"):
+            async with places.place("ann", ConnectionState()):
                 await end.wait()
 
         async def cheap() -> None:
-            async with places.place("greedy"):
+            async with places.place("greedy", ConnectionState()):
                 begun.append("cheap")
 
         tasks = [asyncio.create_task(polite()), asyncio.create_task(polite())]
@@ -152,6 +155,27 @@ def test_a8_requests_that_wait_for_nothing_go_on_one_in_a_turn_of_the_loop_while
         end.set()
         await asyncio.gather(*tasks)
         await asyncio.sleep(0)
+        assert not places._principals
+
+    run(story())
+
+
+def test_a8_a_request_whose_connection_goes_while_it_is_held_leaves_no_trace() -> None:
+    async def story() -> None:
+        places = Places(deadline_s=3600, slots_max=2)
+        crowd = Crowd(places)
+        await crowd.send("ann.1", "bob.1")
+        held = await crowd.send(*(f"ann.{number}" for number in range(2, 6)))
+        for name in ("ann.2", "ann.4"):
+            crowd.states[name].lose()
+        await crowd.end("ann.1")  # in the same turn of the loop
+        for task in (held[0], held[2]):
+            with pytest.raises(ClientDisconnect):
+                await task
+        assert crowd.under_way == ["bob.1", "ann.3"]
+        await crowd.end("ann.3", "bob.1")
+        assert crowd.under_way == ["ann.5"]
+        await crowd.end("ann.5")
         assert not places._principals
 
     run(story())

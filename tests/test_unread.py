@@ -165,7 +165,7 @@ def test_a8_a_request_keeps_its_place_until_its_first_piece_has_its_turn() -> No
 
         async def load(number: int) -> None:
             response = SharedResponse([bytes(MIB)], {}, "x/y")
-            async with places.place("greedy", 2):
+            async with places.place("greedy", ConnectionState(), 2):
                 made.append(number)
                 await unread.turn(response, "greedy", {"type": "http", "method": "GET"})
 

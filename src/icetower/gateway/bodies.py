@@ -16,7 +16,10 @@ from collections.abc import Awaitable
 from dataclasses import dataclass, field
 from types import TracebackType
 
+from starlette.requests import ClientDisconnect
+
 from icetower.errors import RequestTooSlow
+from icetower.gateway.connection_state import ConnectionState
 
 FREE_BYTES = 64 * 1024
 """A body up to this takes no room: a connection holds as much of it anyway."""
@@ -28,8 +31,8 @@ LOOK_S = 1.0
 class _Principal:
     held_bytes: int = 0
     rooms: dict[Room, None] = field(default_factory=dict["Room", None])
-    waiting: deque[tuple[Room, int, asyncio.Future[None]]] = field(
-        default_factory=deque["tuple[Room, int, asyncio.Future[None]]"]
+    waiting: deque[tuple[Room, int, asyncio.Future[bool]]] = field(
+        default_factory=deque["tuple[Room, int, asyncio.Future[bool]]"]
     )
 
 
@@ -53,9 +56,9 @@ class Bodies:
         """Principals with bodies that wait, in the order of their turns."""
         self._look: asyncio.TimerHandle | None = None
 
-    def room(self, name: str) -> Room:
+    def room(self, name: str, connection_state: ConnectionState) -> Room:
         """For one request of a principal."""
-        return Room(self, name)
+        return Room(self, name, connection_state)
 
     async def take(self, room: Room, size: int) -> None:
         """See `Room.take`."""
@@ -65,7 +68,7 @@ class Bodies:
             self._give(principal, room, size)
             return
         loop = asyncio.get_running_loop()
-        turn: asyncio.Future[None] = loop.create_future()
+        turn: asyncio.Future[bool] = loop.create_future()
         entry = room, size, turn
         principal.waiting.append(entry)
         self._with_waiting[room.name] = None
@@ -73,14 +76,16 @@ class Bodies:
         self._let_go_on()
         if self._look is None:
             self._look = loop.call_later(LOOK_S, self._look_around, loop)
+        given = False
         try:
-            await asyncio.shield(turn)
-        except asyncio.CancelledError:
-            if entry in principal.waiting:
+            given = await room.connection_state.wait(turn)
+        finally:
+            if not given and entry in principal.waiting:
                 principal.waiting.remove(entry)
                 self._forget(room.name)
                 self._let_go_on()
-            raise
+        if not given:
+            raise ClientDisconnect
 
     def give_back(self, room: Room, size: int) -> None:
         """A room needs so much less."""
@@ -142,8 +147,10 @@ class Bodies:
                         return  # what becomes free is for this one
                     break
                 principal.waiting.popleft()
+                if turn.done():  # its connection has gone
+                    continue
                 self._give(principal, room, size)
-                turn.set_result(None)
+                turn.set_result(True)
                 self._with_waiting[name] = self._with_waiting.pop(name)
             self._forget(name)
 
@@ -163,8 +170,9 @@ class Room:
         since_s: when it began to wait, or to be read.
     """
 
-    def __init__(self, bodies: Bodies, name: str) -> None:
+    def __init__(self, bodies: Bodies, name: str, connection_state: ConnectionState) -> None:
         self.name = name
+        self.connection_state = connection_state
         self.size = 0
         self.reading: asyncio.Timeout | None = None
         self.since_s = 0.0
@@ -179,7 +187,7 @@ class Room:
         self._bodies.give_back(self, self.size)
 
     async def take(self, size: int) -> None:
-        """Wait for room for a body of so many bytes."""
+        """Wait for room for a body of so many bytes. Raises `ClientDisconnect` if its connection has gone meanwhile."""
         await self._bodies.take(self, size)
 
     def keep(self, size: int) -> None:

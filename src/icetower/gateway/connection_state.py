@@ -21,21 +21,21 @@ class ConnectionState:
     """One for each connection.
 
     Args:
-        changed: is called when `known` or `held` have changed.
+        changed: is called when `known_as` or `held` have changed.
         abort: ends the connection.
 
     Attributes:
-        known: a credential was right on this connection.
+        known_as: whose credential was right on this connection; None: none was.
         sent_bytes: of long answers, handed to the connection so far.
     """
 
-    __slots__ = ("_changed", "_turn", "abort", "known", "lost", "sent_bytes")
+    __slots__ = ("_changed", "_turn", "abort", "known_as", "lost", "sent_bytes")
 
     def __init__(self, changed: Callable[[], None] = _nothing, abort: Callable[[], None] = _nothing) -> None:
         self._changed = changed
         self._turn: asyncio.Future[bool] | None = None
         self.abort = abort
-        self.known = False
+        self.known_as: str | None = None
         self.lost = False
         self.sent_bytes = 0
 
@@ -44,14 +44,21 @@ class ConnectionState:
         """Whether its request waits for its turn."""
         return self._turn is not None
 
-    def prove(self) -> None:
-        """A credential was right."""
-        if not self.known:
-            self.known = True
+    @property
+    def known(self) -> bool:
+        """Whether a credential was right on this connection."""
+        return self.known_as is not None
+
+    def prove(self, principal: str) -> None:
+        """A credential was right, of this principal."""
+        if self.known_as != principal:
+            self.known_as = principal
             self._changed()
 
     async def wait(self, turn: asyncio.Future[bool]) -> bool:
         """Wait for a turn. False: the connection has gone."""
+        if self.lost:
+            return False
         self._turn = turn
         self._changed()
         try:

@@ -5,9 +5,10 @@ how many requests may come in one piece. uvicorn's protocol for httptools is ext
 connection notes when it began what it does now, and one look a second over all of them ends those that take too long:
 no timer is set for a request.
 
-Where there are too many, the least worth is closed first (`Rank`), of the address that has most connections; where all
-have requests under way, the new one is. Requests under way are never ended for others, and descriptors are set aside
-for storage and SQL.
+Where there are too many, the least worth is closed first (`Rank`): of those without a credential one of the address
+that has most connections, of the others one of the principal that has most, so that nobody is crowded out by one
+principal. Where all have requests under way, the new one is. Requests that have come whole and had their turn are
+never ended for others, and descriptors are set aside for storage and SQL.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import asyncio
 import logging
 import resource
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum, IntEnum, auto
 from typing import Any, ClassVar
@@ -89,6 +91,15 @@ class Rank(IntEnum):
     UNKNOWN = 1
     """No credential was right on it so far, and no request of it is under way; one that waits for its turn is not."""
     IDLE = 2
+    COMING = 3
+    """Its request has not come whole, or waits for its turn: nothing was done for it yet."""
+
+
+_BY_ADDRESS, _BY_PRINCIPAL = (Rank.ANSWERED, Rank.UNKNOWN), (Rank.IDLE, Rank.COMING)
+
+
+_Group = tuple[str, str | None]
+"""An address, and a principal; None: no credential was right."""
 
 
 class Connections:
@@ -102,8 +113,9 @@ class Connections:
         self.bounds = bounds
         self.all: set[Connection] = set()
         self.unknown_bytes = 0
-        self._closable: dict[Rank, dict[str, dict[Connection, None]]] = {rank: {} for rank in Rank}
+        self._closable: dict[Rank, dict[_Group, dict[Connection, None]]] = {rank: {} for rank in Rank}
         self._by_address: Counter[str] = Counter()
+        self._by_principal: Counter[str | None] = Counter()
         self._look: asyncio.TimerHandle | None = None
 
     def admit(self, connection: Connection) -> bool:
@@ -115,6 +127,7 @@ class Connections:
             return False
         self.all.add(connection)
         self._by_address[address] += 1
+        self._by_principal[connection.group[1]] += 1
         if self._look is None:
             self._look = connection.loop.call_later(LOOK_S, self._look_around, connection.loop)
         return True
@@ -124,21 +137,28 @@ class Connections:
             self.move(connection, None)
             self.weigh(connection, 0)
             self.all.remove(connection)
-            self._by_address[connection.address] -= 1
-            if not self._by_address[connection.address]:
-                del self._by_address[connection.address]
+            _less(self._by_address, connection.address)
+            _less(self._by_principal, connection.group[1])
+
+    def belongs(self, connection: Connection, principal: str | None) -> None:
+        """Whose a connection is, as of now."""
+        rank = connection.rank
+        self.move(connection, None)
+        _less(self._by_principal, connection.group[1])
+        connection.group = connection.address, principal
+        self._by_principal[principal] += 1
+        self.move(connection, rank)
 
     def move(self, connection: Connection, rank: Rank | None) -> None:
         """A connection has another rank; None: it may not be closed for others."""
-        address = connection.address
         if connection.rank is not None:
             ranked = self._closable[connection.rank]
-            del ranked[address][connection]
-            if not ranked[address]:
-                del ranked[address]
+            del ranked[connection.group][connection]
+            if not ranked[connection.group]:
+                del ranked[connection.group]
         connection.rank = rank
         if rank is not None:
-            self._closable[rank].setdefault(address, {})[connection] = None
+            self._closable[rank].setdefault(connection.group, {})[connection] = None
 
     def weigh(self, connection: Connection, unseen_bytes: int) -> None:
         """So much has a connection without a credential sent ahead. Where all have sent too much, the most ends."""
@@ -161,19 +181,36 @@ class Connections:
         self._look = loop.call_later(LOOK_S, self._look_around, loop) if self.all else None
 
     def _close_one(self, address: str | None) -> bool:
-        """Close the connection of an address that is worth least, and has been so for longest.
+        """Close the connection that is worth least, and has been so for longest.
 
         Args:
-            address: None: the one that has most connections, of those with one that is worth so little.
+            address: one of this address; None: any.
         """
-        for ranked in self._closable.values():
-            among = max(ranked, key=self._by_address.__getitem__, default="") if address is None else address
-            connection = next(iter(ranked.get(among, ())), None)
-            if connection is not None:
-                self.leave(connection)
-                connection.transport.abort()
-                return True
-        return False
+        connection = self._least(address)
+        if connection is None:
+            return False
+        self.leave(connection)
+        connection.transport.abort()
+        return True
+
+    def _least(self, address: str | None) -> Connection | None:
+        def groups(rank: Rank) -> Iterable[_Group]:
+            return (group for group in self._closable[rank] if address in (None, group[0]))
+
+        for rank in _BY_ADDRESS:
+            group = max(groups(rank), key=lambda each: self._by_address[each[0]], default=None)
+            if group is not None:
+                return next(iter(self._closable[rank][group]))
+        among = {group for rank in _BY_PRINCIPAL for group in groups(rank)}
+        group = max(among, key=lambda each: self._by_principal[each[1]], default=None)
+        ranked = (self._closable[rank].get(group, {}) for rank in _BY_PRINCIPAL) if group is not None else ()
+        return next((connection for some in ranked for connection in some), None)
+
+
+def _less(counter: Counter[Any], name: str | None) -> None:
+    counter[name] -= 1
+    if not counter[name]:
+        del counter[name]
 
 
 class Connection(HttpToolsProtocol):
@@ -194,6 +231,7 @@ class Connection(HttpToolsProtocol):
         self._refusal: IcetowerError | None = None
         self._answering: RequestResponseCycle | None = None
         self.rank: Rank | None = None
+        self.group: _Group = (self.address, None)
         self.unseen_bytes = 0
         self.connection_state = ConnectionState(self._settle, transport.abort)
         if self.peers.admit(self):
@@ -336,15 +374,18 @@ class Connection(HttpToolsProtocol):
         self._settle()
 
     def _settle(self) -> None:
-        """Whether this connection may be closed for others, and how soon, as of now."""
+        """Whose this connection is, and whether it may be closed for others, and how soon, as of now."""
+        if self not in self.peers.all:
+            return
+        state = self.connection_state
+        if self.group[1] != state.known_as:
+            self.peers.belongs(self, state.known_as)
         rank: Rank | None = None
         if self._answered_s is not None:
             rank = Rank.ANSWERED
-        elif not self.connection_state.known and (self._doing is not Doing.WORK or self.connection_state.held):
-            rank = Rank.UNKNOWN
-        elif self._doing is Doing.IDLE:
-            rank = Rank.IDLE
-        if rank is not self.rank and self in self.peers.all:
+        elif self._doing is not Doing.WORK or state.held:
+            rank = Rank.UNKNOWN if not state.known else Rank.IDLE if self._doing is Doing.IDLE else Rank.COMING
+        if rank is not self.rank:
             self.peers.move(self, rank)
 
     # -- what takes too long --------------------------------------------------------------------------------------

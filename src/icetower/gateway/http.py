@@ -248,11 +248,13 @@ class _Endpoint:
             if principal.ended:
                 ended, principal = principal, None
                 await self._refuse_ended(request, ended)
-            connection_state_of(request.scope).prove()
+            connection_state = connection_state_of(request.scope)
+            connection_state.prove(principal.name)
             request.scope[_CALLER] = principal.name
             intake, name = front.intake, principal.name
             at_once = principal.contract.requests_at_once or front.settings.requests_at_once
-            async with intake.places.place(name, at_once), intake.bodies.room(name) as room:
+            room = intake.bodies.room(name, connection_state)
+            async with intake.places.place(name, connection_state, at_once), room:
                 read = partial(read_body, room=room)
                 body = await self.body.read(read, request, principal, front.settings.body_max_bytes)
                 if front.registry.number != number or front.ambient.monotonic_s() - started_s > _PROVEN_S:
@@ -292,8 +294,9 @@ class _Endpoint:
         request.scope[_CALLER] = name
 
         async def answer() -> None:
-            at_once = self.front.settings.requests_at_once
-            async with intake.places.place(name, at_once), intake.bodies.room(name) as room:
+            at_once, connection_state = self.front.settings.requests_at_once, connection_state_of(request.scope)
+            room = intake.bodies.room(name, connection_state)
+            async with intake.places.place(name, connection_state, at_once), room:
                 read = partial(read_body, room=room)
                 body = await self.body.read(read, request, principal, self.front.settings.body_max_bytes)
                 await self.handler(Call(request, principal, body, self.front.shadow))

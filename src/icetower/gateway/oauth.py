@@ -16,6 +16,7 @@ from icetower.gateway.connection_state import connection_state_of
 from icetower.gateway.http import Front, json_response, read_body
 from icetower.gateway.paths import path_of
 from icetower.gateway.token_rates import TokenRates
+from icetower.registry.registry import hash_of
 
 BODY_MAX_BYTES = 16 * 1024
 ACCESS_TOKEN = "urn:ietf:params:oauth:token-type:access_token"  # noqa: S105 - the name of a type, not a token
@@ -35,8 +36,9 @@ class OAuthRoutes:
     async def _tokens(self, request: Request) -> Response:
         try:
             form = _form(await read_body(request, BODY_MAX_BYTES))
-            token, lifetime_s = await self._grant(request, form)
-            connection_state_of(request.scope).prove()
+            name, secret = _credential(request, form)
+            token, lifetime_s = await self._grant(request, name, secret)
+            connection_state_of(request.scope).prove(name or hash_of(secret))
             self._front.intake.unknown_callers.right(token)
         except IcetowerError as error:
             host = None if request.client is None else request.client.host
@@ -50,26 +52,30 @@ class OAuthRoutes:
         }
         return json_response(body, headers={"Cache-Control": "no-store"})
 
-    async def _grant(self, request: Request, form: dict[str, str]) -> tuple[str, int]:
-        grant = form.get("grant_type")
-        if grant == "client_credentials":
-            name, secret = _client(request, form)
-        elif grant == TOKEN_EXCHANGE:
-            # A client that proves itself needs no token that is still good: Java renews an expired one like this.
-            name, secret = _basic(request) or ("", form.get("subject_token", ""))
-            if not secret:
-                raise BadRequest("subject_token is missing", rule="oauth.invalid_request")
-        else:
-            raise BadRequest(
-                f"grant_type {grant!r} is not offered; use client_credentials or {TOKEN_EXCHANGE}",
-                rule="oauth.unsupported_grant_type",
-            )
+    async def _grant(self, request: Request, name: str, secret: str) -> tuple[str, int]:
         rates = self._rates
         address = "" if request.client is None else request.client.host
         with rates.attempt(address, name, secret):
             if not name:  # `credential=SECRET` without a name: the secret speaks for itself
                 return await self._front.registry.exchange(secret, allow=rates.allow)
             return await self._front.registry.issue_token(name, secret, allow=rates.allow)
+
+
+def _credential(request: Request, form: dict[str, str]) -> tuple[str, str]:
+    """Whoever asks for a token, and its secret or its token; without a name, that alone."""
+    grant = form.get("grant_type")
+    if grant == "client_credentials":
+        return _client(request, form)
+    if grant != TOKEN_EXCHANGE:
+        raise BadRequest(
+            f"grant_type {grant!r} is not offered; use client_credentials or {TOKEN_EXCHANGE}",
+            rule="oauth.unsupported_grant_type",
+        )
+    # A client that proves itself needs no token that is still good: Java renews an expired one like this.
+    name, secret = _basic(request) or ("", form.get("subject_token", ""))
+    if not secret:
+        raise BadRequest("subject_token is missing", rule="oauth.invalid_request")
+    return name, secret
 
 
 def _client(request: Request, form: dict[str, str]) -> tuple[str, str]:

@@ -19,6 +19,10 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
+from starlette.requests import ClientDisconnect
+
+from icetower.gateway.connection_state import ConnectionState
+
 SLOTS_MAX = 256
 LOOK_S = 0.05
 LATE_S = 0.01
@@ -30,7 +34,7 @@ class _Principal:
     most: int = 1
     """So many at once, by its contract."""
     under_way: int = 0
-    held: deque[asyncio.Future[None]] = field(default_factory=deque["asyncio.Future[None]"])
+    held: deque[asyncio.Future[bool]] = field(default_factory=deque["asyncio.Future[bool]"])
 
 
 class Places:
@@ -48,8 +52,15 @@ class Places:
         """Principals with held requests."""
 
     @asynccontextmanager
-    async def place(self, name: str, most: int = 1 << 30) -> AsyncGenerator[None]:
-        """A place for one request of a principal, as soon as it may have one more. `most`: that it has at once."""
+    async def place(self, name: str, connection_state: ConnectionState, most: int = 1 << 30) -> AsyncGenerator[None]:
+        """A place for one request of a principal, as soon as it may have one more.
+
+        Args:
+            most: that it has at once.
+
+        Raises:
+            ClientDisconnect: its connection has gone meanwhile.
+        """
         principal = self._principals.get(name)
         if principal is None:
             principal = self._principals[name] = _Principal()
@@ -57,7 +68,7 @@ class Places:
                 self._look_later()
         principal.most = most
         if principal.held or principal.under_way >= self._each(principal):
-            await self._hold(name, principal)
+            await self._hold(name, principal, connection_state)
         else:
             principal.under_way += 1
         try:
@@ -94,29 +105,38 @@ class Places:
         if self._with_held:
             self._let_go_on()
 
-    async def _hold(self, name: str, principal: _Principal) -> None:
+    async def _hold(self, name: str, principal: _Principal, connection_state: ConnectionState) -> None:
         loop = asyncio.get_running_loop()
-        place: asyncio.Future[None] = loop.create_future()
+        place: asyncio.Future[bool] = loop.create_future()
         principal.held.append(place)
         self._with_held[name] = None
         deadline = loop.call_later(self._deadline_s, self._give, principal, place)
         try:
-            await asyncio.shield(place)
+            given = await connection_state.wait(place)
         except asyncio.CancelledError:
-            if place.done():  # it was given at the same moment
+            if place.done() and not place.cancelled() and place.result():  # it was given at the same moment
                 self._leave(name, principal)
             else:
-                principal.held.remove(place)
-                self._forget(name, principal)
+                self._let_go(name, principal, place)
             raise
         finally:
             deadline.cancel()
+        if not given:
+            self._let_go(name, principal, place)
+            raise ClientDisconnect
 
-    def _give(self, principal: _Principal, place: asyncio.Future[None]) -> None:
-        if not place.done():
+    def _let_go(self, name: str, principal: _Principal, place: asyncio.Future[bool]) -> None:
+        if place in principal.held:
             principal.held.remove(place)
-            principal.under_way += 1
-            place.set_result(None)
+        self._forget(name, principal)
+
+    def _give(self, principal: _Principal, place: asyncio.Future[bool]) -> None:
+        """Let one go on that is held, unless its connection has gone."""
+        if place in principal.held:
+            principal.held.remove(place)
+            if not place.done():
+                principal.under_way += 1
+                place.set_result(True)
 
     def _leave(self, name: str, principal: _Principal) -> None:
         principal.under_way -= 1
