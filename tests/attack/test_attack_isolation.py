@@ -15,7 +15,7 @@ import pytest
 from icetower.agent import new_key
 from icetower.iceberg.avro_files import _joined, _split  # pyright: ignore[reportPrivateUsage]
 from icetower.iceberg.manifest_writing import write_manifest_list
-from icetower.iceberg.manifests import DELETED, EXISTING, read_manifest_list
+from icetower.iceberg.manifests import DATA, DELETED, EXISTING, read_manifest_list
 from tests.commit.engine_world import creation
 from verify.kit.forger import OWNER, SCHEMA, Forger, added, plain
 from verify.kit.tower_process import TowerProcess, error_of
@@ -175,6 +175,50 @@ def test_who_may_register_names_no_file_of_others(forge: Forge, tmp_path: Path) 
         assert error_of(answer)["rule"] == "register.location", parts
     assert error_of(register(agent, forged(base, metadata_log=[{"timestamp-ms": 1}])))["rule"] == "metadata"
     assert register(agent, forged(base)).status_code == 200
+
+
+@pytest.mark.parametrize("by", ["manifest", "list"])
+def test_who_may_register_names_no_file_of_others_in_manifests_either(forge: Forge, by: str) -> None:
+    """Where an administrator has registered such a table, a purge takes nothing that lies where another table does."""
+    admin = forge()
+    victim = replace(admin, table="victim")
+    victim.create(2, None)
+    victim.send(victim.append("a.parquet", partition=())).raise_for_status()
+    head = victim.load()
+    theirs, rows = plain(victim.path(head, "a.parquet")), victim.rows(head, head["current-snapshot-id"])
+    theirs.parent.mkdir(exist_ok=True)
+    theirs.write_bytes(b"rows")
+
+    agent = forge("tables: [{table: NS.t, operations: [create, read, register, drop]}]\n")
+    base = agent.create(2, None)
+    own = (agent.path(base, "own.parquet"), str(theirs))
+    named = [(DATA, [added(path, ()) for path in own])] if by == "manifest" else []
+    _, updates = agent.snapshot(named, manifests=rows if by == "list" else ())
+    snapshot = next(update["snapshot"] for update in updates if "snapshot" in update)
+    assert agent.http.delete(agent.url).status_code == 204
+    place = forged(base, snapshots=[snapshot], current_snapshot_id=snapshot["snapshot-id"], last_sequence_number=1)
+    answer = register(agent, place)
+    assert (answer.status_code, error_of(answer)["rule"]) == (400, "register.location")
+    assert register(admin, place).status_code == 200
+    assert admin.http.delete(admin.url, params={"purgeRequested": "true"}).status_code == 204
+    assert (theirs.exists(), plain(place).exists(), plain(rows[0].path).exists()) == (True, False, True)
+    assert victim.live() == ["a.parquet"]
+
+
+def test_a_purge_takes_no_file_of_the_tower(tmp_path: Path) -> None:
+    tower = TowerProcess(tmp_path / "data")
+    try:
+        with tower.client() as http:
+            http.post("/v1/namespaces", json={"namespace": ["ns"]}).raise_for_status()
+            admin = Forger(http, "ns")
+            admin.create(2, None)
+            secret, other = tmp_path / "data" / "admin.token", tmp_path / "imported.parquet"
+            other.write_text("rows")
+            admin.send(admin.snapshot([(DATA, [added(str(path), ()) for path in (secret, other)])])).raise_for_status()
+            assert http.delete(admin.url, params={"purgeRequested": "true"}).status_code == 204
+    finally:
+        tower.stop()
+    assert (secret.exists(), other.exists()) == (True, False)
 
 
 def test_only_a_tables_own_metadata_files_are_deleted_after_a_commit(tmp_path: Path) -> None:

@@ -46,6 +46,7 @@ class Purged(World):
         uuid = self.place[-36:]
         self.updates = [*creation(self.staged, uuid=uuid, location=self.place), *sent.updates]
         await self.create_by_commit(await self.admitted())
+        await self.tables.drop(OTHER, purge=False)  # a purge leaves what lies where another table does
         return storage
 
     async def admitted(self) -> Admitted:

@@ -224,6 +224,7 @@ def open_tower(settings: Settings, ambient: Ambient, *, open_to_all: bool = Fals
         warehouse=warehouse,
         ledger=ledger,
         client_code=settings.client_code,
+        data=str(data.absolute()),
     )
     shadow = ShadowRecorder(ambient, journal.put)
     footers, contents = Footers(storage, budget=budget), Contents(storage, budget=budget)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
+from pathlib import PurePosixPath
 from typing import Any
 
 from icetower.admission.admitted import Admitted
@@ -43,6 +45,9 @@ _UUID_LENGTH = 36
 PURGED_AT_ONCE = 1_000
 """Files of a purge that are looked at, and deleted, before others' requests go on."""
 
+REGISTERED_MANIFESTS_MAX = 10_000
+"""Manifests that are read where an agent registers a table."""
+
 COMPARED_AT_ONCE = 1_000
 """Paths of a registered file that are compared before others' requests go on."""
 
@@ -53,6 +58,7 @@ class Lifecycle:
     """Args:
     ledger: registrations are kept in it before they happen; None where there is none.
     client_code: values of properties by which clients may load code.
+    data: the tower's own directory; None where it has none.
     """
 
     def __init__(
@@ -66,6 +72,7 @@ class Lifecycle:
         warehouse: str,
         ledger: Ledger | None = None,
         client_code: Allowed = NO_CODE,
+        data: str | None = None,
     ) -> None:
         self._upstream = upstream
         self._storage = storage
@@ -75,6 +82,7 @@ class Lifecycle:
         self._warehouse = warehouse.rstrip("/")
         self._ledger = ledger
         self._client_code = client_code
+        self._data = data
         self.purges = Purges()
 
     async def new_metadata(
@@ -245,6 +253,7 @@ class Lifecycle:
                     raise _outside(f"{path}, which {location} names,", identifier)
                 if number % COMPARED_AT_ONCE == 0:
                     await self._ambient.sleep(0)
+            await self._check_reach(identifier, head, roots)
             await self._check_alone(identifier, head, place)
         if current is None:
             await self._check_free(identifier)  # a mistake costs no keys
@@ -268,6 +277,35 @@ class Lifecycle:
             except Exception:  # it is registered; keys that it has left behind are answered 422 then
                 log.exception("the ledger could not keep that %s was registered", identifier)
         return head
+
+    async def _check_reach(self, identifier: Identifier, head: HeadState, roots: Collection[str]) -> None:
+        """All that its manifests name lies under `roots`: the table is no door to another's files."""
+
+        def check(path: str, where: str) -> None:
+            if not any(is_under(path, root) for root in roots):
+                raise _outside(f"{path}, which {where} names,", identifier)
+
+        lists = {path for snapshot in head.metadata.get("snapshots", ()) if (path := snapshot.get("manifest-list"))}
+        seen: set[str] = set()
+        for listed in sorted(lists):
+            try:
+                rows = await self._manifests.list_at(listed)
+            except NotFound:
+                continue
+            for path in sorted({row.path for row in rows} - seen):
+                check(path, listed)
+                seen.add(path)
+                if len(seen) > REGISTERED_MANIFESTS_MAX:
+                    raise BadRequest(
+                        f"{identifier} has more than {REGISTERED_MANIFESTS_MAX} manifests, and all are read where no "
+                        "administrator registers a table; ask one",
+                        rule="register.location",
+                    )
+                with suppress(NotFound):
+                    for number, entry in enumerate((await self._manifests.manifest_at(path)).entries, 1):
+                        check(entry.file.path, path)
+                        if number % COMPARED_AT_ONCE == 0:
+                            await self._ambient.sleep(0)
 
     async def _check_alone(self, identifier: Identifier, head: HeadState, place: str) -> None:
         """No other table has this one's UUID, or lies at its place, since it was renamed from there."""
@@ -334,7 +372,7 @@ class Lifecycle:
                     left -= mine
                     await self._storage.delete_many(sorted(mine), below=root)
                 if not confined:
-                    await self._storage.delete_many(sorted(left))
+                    await self._storage.delete_many(sorted(left - await self._of_others(left)))
 
         listed: set[str] = set()
         manifests: set[str] = set()
@@ -365,6 +403,27 @@ class Lifecycle:
             await delete(manifests | listed | named_by(head.metadata) | {head.location})
         finally:
             self._manifests.forget(manifests | listed)  # a creation that names them must find that they are gone
+
+    async def _of_others(self, paths: Collection[str]) -> set[str]:
+        """Those of some files that lie where another table does, or among the tower's own.
+
+        A table's manifests may name any file, and whoever writes them may have write access to nothing else.
+        """
+        places = {path: plain_path(path).split("://")[-1] for path in paths}
+        folders = sorted({str(folder) for place in places.values() for folder in PurePosixPath(place).parents})
+        found = await asyncio.gather(*(self._upstream.tables_at(f"{folder}/metadata/") for folder in folders))
+        theirs = {folder for folder, tables in zip(folders, found, strict=True) if tables}
+
+        def is_of_another(place: str) -> bool:
+            return any(str(folder) in theirs for folder in PurePosixPath(place).parents)
+
+        kept = {path for path, place in places.items() if is_of_another(place) or self._is_own(path)}
+        if kept:
+            log.warning("a purge leaves %d files which lie where others do, such as %s", len(kept), min(kept))
+        return kept
+
+    def _is_own(self, path: str) -> bool:
+        return self._data is not None and is_under(path, self._data) and not is_under(path, self._warehouse)
 
     async def _check_free(self, identifier: Identifier) -> None:
         if not await self._upstream.namespace_exists(identifier.namespace):
