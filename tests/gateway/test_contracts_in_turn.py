@@ -44,3 +44,23 @@ def test_contracts_are_read_in_the_thread_for_long_bodies(tmp_path: Path, monkey
     asyncio.run(story())
     assert len(threads) == 5
     assert threading.main_thread() not in threads
+
+
+def test_me_gives_a_contract_as_it_was_written(tmp_path: Path) -> None:
+    """To write a long one anew took fifteen seconds on the event loop, at any agent's request."""
+    text = "# ours\nversion: 1\nagent: a\ntables:\n  - {table: ns.t, operations: [read]}\n"
+
+    async def story() -> Any:
+        tower = open_tower(load_settings(None, data=str(tmp_path)), SystemAmbient(), open_to_all=True)
+        transport = httpx2.ASGITransport(app=build(tower), raise_app_exceptions=True)
+        headers = {"Content-Type": "application/json"}
+        async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1", headers=headers) as http:
+            (await http.post("/icetower/v1/contracts", content=text)).raise_for_status()
+            made = await http.post("/icetower/v1/principals", json={"name": "a-1", "contract": "a"})
+            bearer = {"Authorization": f"Bearer {made.json()['secret']}"}
+            found = (await http.get("/icetower/v1/me", headers=bearer)).json()
+        await tower.close()
+        return found
+
+    found = asyncio.run(story())
+    assert (found["principal"], found["contract"], found["text"]) == ("a-1", "a", text)

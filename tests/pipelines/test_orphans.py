@@ -56,6 +56,8 @@ def test_l2_orphans_younger_than_a_day_are_found_and_everything_referenced_is_ke
     for path in left:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"12345")
+    for name, target in (("around", location), ("theirs", Path("/etc/hostname")), ("nowhere", Path("/nowhere"))):
+        (location / "data" / name).symlink_to(target)
     neighbour = location.parent / f"{location.name}2" / "data" / "theirs.parquet"
     neighbour.parent.mkdir(parents=True)
     neighbour.write_bytes(b"1")

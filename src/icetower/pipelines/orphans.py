@@ -95,7 +95,10 @@ def _local(location: str) -> str | None:
 
 
 def _listed_here(spark: SparkSession, folder: str) -> DataFrame:
-    """The files of a folder on this machine. Hadoop would start a program for each file, to learn who owns it."""
+    """The files of a folder on this machine. Hadoop would start a program for each file, to learn who owns it.
+
+    What symbolic links lead to lies elsewhere, and some lead around without end.
+    """
     paths: list[str] = []
     sizes: list[int] = []
     times: list[int] = []
@@ -104,19 +107,27 @@ def _listed_here(spark: SparkSession, folder: str) -> DataFrame:
         try:
             with os.scandir(waiting.pop()) as entries:
                 for entry in entries:
-                    if entry.is_dir():
+                    if entry.is_dir(follow_symlinks=False):
                         waiting.append(entry.path)
-                    elif not (entry.name.startswith(".") and entry.name.endswith(".crc")):  # Hadoop's own
-                        found = entry.stat()
+                    elif entry.is_file(follow_symlinks=False) and not _is_hadoops(entry.name):
+                        try:
+                            found = entry.stat()
+                        except FileNotFoundError:  # deleted meanwhile
+                            continue
                         paths.append(f"file:{entry.path}")
                         sizes.append(found.st_size)
                         times.append(found.st_mtime_ns // 1_000_000)
-        except FileNotFoundError:  # deleted meanwhile
+        except FileNotFoundError:
             continue
         except OSError as error:
             raise UpstreamFailed(f"{folder} cannot be listed: {error}") from error
     columns = {"path": pa.array(paths, pa.string()), "size_bytes": pa.array(sizes, pa.int64())}
     return spark.createDataFrame(pa.table({**columns, "modified_ms": pa.array(times, pa.int64())}))
+
+
+def _is_hadoops(name: str) -> bool:
+    """Whether a file is a checksum of Hadoop's."""
+    return name.startswith(".") and name.endswith(".crc")
 
 
 def _listed_by_java(spark: SparkSession, handle: Any, location: str) -> DataFrame:
