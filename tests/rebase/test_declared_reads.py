@@ -12,7 +12,10 @@ from icetower.contracts.document import load
 from icetower.errors import IcetowerError
 from icetower.files.changes import read_changes
 from icetower.iceberg.change import Touched
+from icetower.iceberg.expressions import from_json
+from icetower.iceberg.pruning import comparisons
 from icetower.protocol.updates import Updates
+from icetower.rebase import written
 from icetower.registry.principals import Principal
 from icetower_client_model.operations import Kind, Operation
 from tests.commit.engine_world import World, judged, outcomes, run
@@ -91,6 +94,18 @@ def test_a_conflict_in_what_was_read_names_the_partition_of_what_came_or_went() 
         error = run(story(filter_, theirs))
         assert (error.rule, error.partitions) == (rule, (partition,))
         assert f" in {partition.replace(chr(27), ' ')}: " in error.message  # a name commands no terminal
+
+
+@pytest.mark.parametrize(("most", "expected"), [(100, "rebased"), (59, "409 conflict.C1")])
+def test_a8_a_filter_is_compared_with_so_many_files_and_takes_the_rest_for_read(
+    most: int, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One commit with a filter of 60 KB, after one of 20,000 files, held up everybody for a hundred seconds."""
+    monkeypatch.setattr(written, "COMPARISONS_MAX", most)
+    long = json.dumps({"type": "in", "term": "category", "values": ["a", *(f"x{n}" for n in range(18))]})
+    theirs = {"add": [data(f"new{n}", "b") for n in range(3)]}
+    assert comparisons(from_json(json.loads(long))) == 20
+    assert run(after(theirs, words("serializable", long))) == expected
 
 
 LIES = [

@@ -7,7 +7,7 @@ Source: Iceberg 1.12, `Expressions`, `UnboundPredicate`, `Binder`, `RewriteNot` 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias, cast
 
 from icetower.errors import ValidationFailed
@@ -84,6 +84,16 @@ class Bound:
     op: str
     column: Column
     literals: tuple[Value, ...] = ()
+    _keys: frozenset[Any] = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        # Lists of thousands of values are asked about thousands of files.
+        keys = (identity_key(each, self.column.type) for each in self.literals) if self.op in SETS else ()
+        object.__setattr__(self, "_keys", frozenset(keys))
+
+    def lists(self, value: Value) -> bool:
+        """Whether a Java set of the literals holds a value."""
+        return identity_key(value, self.column.type) in self._keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,12 +372,12 @@ def columns_of(schema: Mapping[str, Any]) -> dict[str, Column]:
 
 
 def _columns(fields: Iterable[Mapping[str, Any]], prefix: str, *, required: bool) -> Iterator[Column]:
-    for field in fields:
-        within = required and bool(field["required"])
-        kind = field["type"]
-        yield Column(field["id"], prefix + field["name"], _type_text(kind), within, bool(prefix), _label(field))
+    for each in fields:
+        within = required and bool(each["required"])
+        kind = each["type"]
+        yield Column(each["id"], prefix + each["name"], _type_text(kind), within, bool(prefix), _label(each))
         if not isinstance(kind, str) and kind["type"] == "struct":
-            yield from _columns(kind["fields"], f"{prefix}{field['name']}.", required=within)
+            yield from _columns(kind["fields"], f"{prefix}{each['name']}.", required=within)
 
 
 def _label(field: Mapping[str, Any]) -> str:

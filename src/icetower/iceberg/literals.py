@@ -100,12 +100,6 @@ def identity_key(value: Value, kind: str) -> Any:
     return value.as_tuple() if isinstance(value, Decimal) else order_key(value, kind)
 
 
-def contains(values: tuple[Value, ...], value: Value, kind: str) -> bool:
-    """Whether a Java set of `values` holds `value`."""
-    wanted = identity_key(value, kind)
-    return any(identity_key(each, kind) == wanted for each in values)
-
-
 def is_nan(value: Value | None) -> bool:
     """Whether this is the floating-point value that is no number."""
     return isinstance(value, float) and math.isnan(value)

@@ -14,7 +14,7 @@ from typing import Any
 from icetower.errors import ValidationFailed
 from icetower.iceberg.bounds import from_single_value
 from icetower.iceberg.expressions import SETS, Bound, Expression, evaluate
-from icetower.iceberg.literals import FLOATING, Value, compare, contains, is_nan, order_key
+from icetower.iceberg.literals import FLOATING, Value, compare, is_nan, order_key
 from icetower.iceberg.records import DataFile
 
 IN_LIMIT = 200
@@ -162,7 +162,7 @@ def _might_match(predicate: Bound, metrics: Metrics) -> bool:
 def _equals_any(predicate: Bound, value: Value) -> bool:
     kind = predicate.column.type
     if predicate.op in SETS:
-        return contains(predicate.literals, value, kind)
+        return predicate.lists(value)
     return compare(value, predicate.literals[0], kind) == 0
 
 

@@ -18,9 +18,12 @@ from icetower.iceberg.expressions import (
     SETS,
     TRUE,
     Always,
+    And,
     Bound,
     Column,
     Expression,
+    Not,
+    Or,
     Predicate,
     bind,
     bind_predicate,
@@ -31,12 +34,12 @@ from icetower.iceberg.expressions import (
     rewrite_not,
     settle,
 )
-from icetower.iceberg.literals import FLOATING, LONG_MAX, LONG_MIN, Value, compare, contains, is_nan, order_key
+from icetower.iceberg.literals import FLOATING, LONG_MAX, LONG_MIN, Value, compare, is_nan, order_key
 from icetower.iceberg.metrics import IN_LIMIT, Metrics, metrics_of
 from icetower.iceberg.partitions import PartitionField, PartitionSpec
 from icetower.iceberg.records import DataFile, FieldSummary, ManifestFile
 
-__all__ = ["NULL_POINTER", "OVERFLOW", "Metrics", "Pruner", "can_contain", "metrics_of"]
+__all__ = ["NULL_POINTER", "OVERFLOW", "Metrics", "Pruner", "can_contain", "comparisons", "metrics_of"]
 
 NULL_POINTER = "iceberg.NullPointerException"
 """The rule of the error where Iceberg itself fails: a prefix test on a null partition value, in a residual."""
@@ -50,6 +53,19 @@ _NULL_POINTER_TEXT = (
 )
 
 Partition = tuple[Any, ...]
+
+
+def comparisons(expr: Expression) -> int:
+    """How many comparisons it takes at most to ask whether a file can have rows of a filter."""
+    match expr:
+        case And(left, right) | Or(left, right):
+            return comparisons(left) + comparisons(right)
+        case Not(child):
+            return comparisons(child)
+        case Predicate() | Bound():
+            return 1 + min(len(expr.literals), IN_LIMIT)
+        case Always():
+            return 0
 
 
 class Pruner:
@@ -259,7 +275,7 @@ def _value_matches(predicate: Bound, value: Value | None) -> bool:
         case "not-nan":
             return not is_nan(value)
         case "in" | "not-in":
-            return (value is not None and contains(predicate.literals, value, kind)) is (op == "in")
+            return (value is not None and predicate.lists(value)) is (op == "in")
         case "starts-with" | "not-starts-with":
             return (value is not None and str(value).startswith(str(predicate.literals[0]))) is (op == "starts-with")
         case _:
@@ -298,7 +314,7 @@ def _summary_might_match(predicate: Bound, summary: FieldSummary, path: str) -> 
             if value is None:
                 return True
             if op in SETS:
-                return not contains(predicate.literals, value, kind)
+                return not predicate.lists(value)
             return compare(value, predicate.literals[0], kind) != 0
         case "starts-with" | "not-starts-with":
             prefix = str(predicate.literals[0]).encode()

@@ -26,7 +26,7 @@ from icetower.iceberg.deletes import Place, is_unpartitioned, place_key
 from icetower.iceberg.entries import Files, Live, NeedsFile, NeedsFiles
 from icetower.iceberg.expressions import Column, columns_of
 from icetower.iceberg.partitions import PartitionSpec
-from icetower.iceberg.pruning import Pruner
+from icetower.iceberg.pruning import Pruner, comparisons
 from icetower.iceberg.records import (
     ADDED,
     DATA,
@@ -301,18 +301,25 @@ def _against_new_deletes(written: Written, live: Live, table: Table, about: str 
 
 Covers = Callable[[DataFile, int], bool]
 
+COMPARISONS_MAX = 200_000
+"""Of the filter of one commit with files that landed meanwhile. What is left then counts as read."""
+
 
 def _covers(scope: ReadScope, table: Table) -> Covers:
     """Whether a file can hold rows of what was read, or delete some."""
     columns: Mapping[str, Column] = columns_of(table.schema)
     pruners: dict[int, Pruner] = {}
+    each = 0 if scope.filter is None else comparisons(scope.filter)
+    left = COMPARISONS_MAX
 
     def covers(file: DataFile, spec_id: int) -> bool:
         # An equality delete of an unpartitioned spec reaches into every partition.
         everywhere = file.content == EQUALITY_DELETES and is_unpartitioned(table.specs[spec_id])
         if scope.owned is not None and not everywhere and not scope.owned(spec_id, file.partition):
             return False
-        if scope.filter is None:
+        nonlocal left
+        left -= each
+        if scope.filter is None or left < 0:  # it is asked on the event loop, and nobody else goes on meanwhile
             return True
         if spec_id not in pruners:
             pruners[spec_id] = Pruner(scope.filter, table.specs[spec_id], columns)
