@@ -100,12 +100,22 @@ def test_where_files_are_written_is_not_an_agents_to_say_under_an_early_name_eit
 
 
 def test_a_purge_deletes_no_statistics_that_lie_elsewhere(forge: Forge, tmp_path: Path) -> None:
+    """And no file of the table that is something else; an expiry deletes statistics, too."""
     agent = forge(EVERYTHING)
     agent.create()
-    file = {"snapshot-id": 1, "statistics-path": f"file://{tmp_path}/precious", "file-size-in-bytes": 1}
+    assert agent.send(agent.append("live.parquet")).status_code == 200
+    base = agent.load()
+    live, listed = agent.path(base, "live.parquet"), base["snapshots"][0]["manifest-list"]
+    row = agent.rows(base, base["current-snapshot-id"])[0].path
+    metadata = agent.http.get(agent.url).json()["metadata-location"]
     for part in ("statistics", "partition-statistics"):
-        answer = agent.commit([], [{"action": f"set-{part}", part: file}])
-        assert error_of(answer)["rule"] == "contract.location"
+        for path in (f"file://{tmp_path}/precious.stats", live, listed, row, metadata):
+            file = {"snapshot-id": base["current-snapshot-id"], "statistics-path": path, "file-size-in-bytes": 1}
+            answer = agent.commit([], [{"action": f"set-{part}", part: file}])
+            assert (answer.status_code, error_of(answer)["rule"]) == (403, "contract.location"), path
+    own = f"{base['location']}/metadata/partition-stats-1.parquet"
+    file = {"snapshot-id": base["current-snapshot-id"], "statistics-path": own, "file-size-in-bytes": 1}
+    assert agent.commit([], [{"action": "set-partition-statistics", "partition-statistics": file}]).status_code == 200
 
 
 def test_a_tables_place_is_not_an_agents_to_choose(forge: Forge, tower: TowerProcess, tmp_path: Path) -> None:

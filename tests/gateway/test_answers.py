@@ -87,3 +87,14 @@ def test_an_answer_of_ones_own_is_made_once_and_all_of_them_are_bounded(compress
     assert len(state.own_answers) == 1  # it takes as much as the whole version, nearly
     state.shed()
     assert not state.own_answers
+
+
+def test_a8_a_version_with_the_snapshots_of_its_refs_alone_is_made_and_packed_once() -> None:
+    """Each load with `snapshots=refs` packed it anew, on the event loop."""
+    snapshots = [{"snapshot-id": number} for number in range(3)]
+    metadata = {"snapshots": snapshots, "refs": {"main": {"snapshot-id": 2}}, "properties": {}}
+    head = HeadState("s3://b/t/metadata/1.metadata.json", metadata)
+    first = answer_parts(head.of_refs, b"{}", compressed=True)
+    assert answer_parts(head.of_refs, b"{}", compressed=True) is first
+    assert orjson.loads(gzip.decompress(b"".join(first)))["metadata"]["snapshots"] == [{"snapshot-id": 2}]
+    assert head.metadata["snapshots"] == snapshots

@@ -12,7 +12,7 @@ from icetower.admission.alterations import shared
 from icetower.admission.facts import Facts
 from icetower.admission.honesty import SETS_PROPERTIES, given_properties
 from icetower.admission.identity import check_key
-from icetower.admission.locations import PATHS, check_files, roots_of, steers_clients
+from icetower.admission.locations import PATHS, check_files, may_be_statistics, steers_clients
 from icetower.admission.operations import RETENTION
 from icetower.admission.permissions import require
 from icetower.admission.quotas import check_quota
@@ -21,7 +21,6 @@ from icetower.contracts.check import Clear, Touch, check
 from icetower.contracts.model import FILE_OPERATIONS, Operation
 from icetower.contracts.terms import NO_LAYOUT, Layout
 from icetower.errors import ContractViolation
-from icetower.paths import is_under
 from icetower.protocol.marks import OF_THE_TOWER, OURS, PROGRESS, REVERTS
 
 JSON = Mapping[str, Any]
@@ -235,10 +234,14 @@ def check_locations(facts: Facts) -> None:
     ]
     if not facts.changes and not statistics:
         return
-    roots = roots_of(facts.after)
-    for path in statistics:  # a purge deletes them
-        if not any(is_under(path, root) for root in roots):
-            raise _refusal(facts, "contract.location", f"the statistics file {path} doesn't lie under {roots[-1]}")
+    for path in statistics:  # expiry and purges delete them
+        if not may_be_statistics(path, facts.after):
+            raise _refusal(
+                facts,
+                "contract.location",
+                f"the statistics file {path} is none that clients write: they write those where the table's metadata "
+                "lies, with .stats, .puffin or .parquet at the end",
+            )
     check_files(facts.principal, facts.table, facts.after, [file.path for file in facts.added])
 
 

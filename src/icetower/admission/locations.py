@@ -51,6 +51,15 @@ def roots_of(metadata: JSON) -> tuple[str, ...]:
     return (*(properties[name] for name in DATA_PATHS if properties.get(name)), metadata["location"])
 
 
+def may_be_statistics(path: str, metadata: JSON) -> bool:
+    """Whether a file of statistics may be called so: it is no data file, and no file of metadata.
+
+    Iceberg's libraries write ``.stats`` and, for partitions, the table's file format; Trino writes ``.stats``, too.
+    """
+    folder = (metadata.get("properties") or {}).get("write.metadata.path") or f"{metadata['location']}/metadata"
+    return is_under(path, folder) and path.endswith((".stats", ".puffin", ".parquet"))
+
+
 def check_files(principal: Principal, table: Identifier, metadata: JSON, paths: Iterable[str]) -> None:
     """Raises `ContractViolation` for a file that is added outside of the table's places, and `Misplaced` for one that
     is in them, and not where the principal's own go."""

@@ -84,6 +84,13 @@ class HeadState:
         found = self.snapshots.get(snapshot_id)
         return None if found is None else Snapshot(found)
 
+    @cached_property
+    def of_refs(self) -> HeadState:
+        """The same version with the snapshots alone that refs name, as some clients load it."""
+        named = {ref["snapshot-id"] for ref in self.metadata.get("refs", {}).values()}
+        snapshots = [each for each in self.metadata.get("snapshots", ()) if each["snapshot-id"] in named]
+        return HeadState(self.location, {**self.metadata, "snapshots": snapshots})
+
     @property
     def format_version(self) -> int:
         """1, 2 or 3."""
