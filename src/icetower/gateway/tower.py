@@ -30,12 +30,14 @@ from icetower.gateway.escalations import EscalationRoutes
 from icetower.gateway.http import Front
 from icetower.gateway.iceberg import CatalogRoutes
 from icetower.gateway.intake import Intake
+from icetower.gateway.metrics import MetricRoutes
 from icetower.gateway.oauth import OAuthRoutes
 from icetower.gateway.readiness import Readiness, readiness_of
 from icetower.gateway.settings import Settings, data_directory
 from icetower.gateway.shadow import ShadowRoutes
 from icetower.gateway.token_rates import TokenRates
 from icetower.ledger.ledger import Ledger
+from icetower.ledger.measures import Measures
 from icetower.ledger.writers import Writers
 from icetower.observe.bypasses import Bypasses
 from icetower.observe.events import Events
@@ -75,6 +77,7 @@ class Records:
     registry: Registry
     ledger: Ledger
     journal: Journal
+    measures: Measures
     escalations: Escalations
     databases: Sequence[Database]
 
@@ -140,6 +143,7 @@ class Tower:
             DeliveryRoutes(front, lake.heads, front.ambient),
             EscalationRoutes(front, records.escalations),
             ShadowRoutes(front, records.registry, records.journal),
+            MetricRoutes(front, records.measures, records.journal, front.ambient),
         )
         return [each for room in rooms for each in room.routes()]
 
@@ -208,7 +212,7 @@ def open_tower(settings: Settings, ambient: Ambient, *, open_to_all: bool = Fals
     journal = Journal(ledger, heads.group_keys, ambient)
     attempts = Attempts(ambient, events, journal.put, slow_s=server.slow_swap_s)
     lake = Lake(upstream, storage, manifests, heads, budget)
-    records = Records(registry, ledger, journal, escalations, [control, catalog])
+    records = Records(registry, ledger, journal, Measures(control), escalations, [control, catalog])
     undeclared = Undeclared(ambient, events)
     watch = Watch(events, attempts, bypasses, undeclared, readiness)
 

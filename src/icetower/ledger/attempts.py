@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
@@ -165,17 +165,33 @@ class Summary:
     queue_wait_ms: dict[int, float]
 
 
-def write_attempts(connection: Connection, logged: Sequence[Attempt], now_ms: int, attempts_max: int) -> None:
+def write_attempts(
+    connection: Connection,
+    logged: Sequence[Attempt],
+    now_ms: int,
+    attempts_max: int,
+    before_the_oldest_go: Callable[[int], None] | None = None,
+) -> None:
     """Append to the log, and let the oldest go where it is full.
 
     This comes last in its transaction: towers that share a PostgreSQL take turns from here until they have committed.
     So whoever sees a number has seen all lower ones, and a reader that goes by them misses none.
+
+    Args:
+        before_the_oldest_go: is told the newest number, once all are appended.
     """
-    if connection.dialect.name == "postgresql":
-        connection.execute(select(func.pg_advisory_xact_lock(ORDER_LOCK)))
+    take_order_lock(connection)
     _insert(connection, [_row_of(attempt, now_ms) for attempt in logged])
     newest = connection.execute(select(func.max(attempts.c.id))).scalar_one()
+    if before_the_oldest_go is not None:
+        before_the_oldest_go(newest)
     connection.execute(delete(attempts).where(attempts.c.id <= newest - attempts_max))
+
+
+def take_order_lock(connection: Connection) -> None:
+    """Be the one tower that numbers attempts, until this transaction ends. SQLite has one writer anyway."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(select(func.pg_advisory_xact_lock(ORDER_LOCK)))
 
 
 def _insert(connection: Connection, rows: Sequence[dict[str, Any]]) -> None:

@@ -10,6 +10,7 @@ import json
 
 from sqlalchemy import ColumnElement, Connection, Table, or_, update
 
+from icetower.ledger.metrics import forget_partitions
 from icetower.ledger.schema import attempts, shadow
 
 TEXT_CHARACTERS_MIN = 3
@@ -24,7 +25,9 @@ def forget(connection: Connection, text: str) -> int:
         connection.exec_driver_sql("PRAGMA secure_delete = ON")  # else the text stays in freed parts of the file
     emptied = update(attempts).where(_has(attempts, text)).values(partitions="[]", message=None)
     counted = update(shadow).where(_has(shadow, text)).values(partitions="[]", message="")
-    return connection.execute(emptied).rowcount + connection.execute(counted).rowcount
+    found = connection.execute(emptied).rowcount + connection.execute(counted).rowcount
+    forget_partitions(connection, text)  # repeats names of the log: not counted twice
+    return found
 
 
 def _has(table: Table, text: str) -> ColumnElement[bool]:

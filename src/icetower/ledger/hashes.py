@@ -13,6 +13,9 @@ TORN = b"torn"
 REGISTRATION = b"registration"
 SHADOW = b"shadow"
 WRITER = b"writer"
+MEASURED = b"measured"
+TRY = b"try"
+REPORT = b"report"
 
 
 def hashed(kind: bytes, *names: str) -> bytes:

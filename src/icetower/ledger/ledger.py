@@ -49,6 +49,7 @@ from icetower.ledger.forgetting import forget
 from icetower.ledger.hashes import ANSWER, APPLICATION, GROUP, KEY, hashed
 from icetower.ledger.histories import Fate, TableName
 from icetower.ledger.lookups import ASKED_AT_ONCE, Lookups
+from icetower.ledger.metrics import COUNT_EVERY, count_logged
 from icetower.ledger.schema import answers, expired, groups, keys
 from icetower.ledger.shadow import Ended, ShadowCount, Shadowed, read_endings, read_shadowed, write_shadowed
 from icetower.ledger.writers import Writer
@@ -211,6 +212,8 @@ class Ledger:
         self._answers = Lookups(self._database, answers)
         self._writers = Lookups(self._database, groups)
         self._upserts: dict[str, tuple[str, list[str] | None]] = {}
+        self._counted = 0
+        """Up to here the figures are counted for certain; maybe further, by another tower."""
         # Anywhere: a tower that restarts often must not sweep the same beginning again and again.
         start = int(ambient.uniform() * 256).to_bytes(1, "big")
         self._swept: dict[str, bytes] = {table.name: start for table in (keys, groups, expired, answers)}
@@ -236,7 +239,12 @@ class Ledger:
             (answers, [self._answer_row(name, answer, now) for name, answer in answered.items()]),
         ]
         brief = [name for name, answer in answered.items() if answer.brief_s is not None]
-        logged = batch.attempts
+        logged, counted = batch.attempts, self._counted
+
+        def count(connection: Connection, newest: int) -> None:
+            nonlocal counted
+            if newest - counted >= min(COUNT_EVERY, self._attempts_max):
+                counted = count_logged(connection)
 
         def work(connection: Connection) -> None:
             numbers = histories.numbers_of(connection, {commit.owner.table_uuid for commit in commits})
@@ -252,10 +260,11 @@ class Ledger:
                     self._sweep(connection, table, SWEPT_MIN + SWEPT_PER_ROW * len(some), now)
             write_shadowed(connection, batch.shadowed)
             if logged:
-                write_attempts(connection, logged, now, self._attempts_max)
+                write_attempts(connection, logged, now, self._attempts_max, lambda newest: count(connection, newest))
 
         if logged or batch.shadowed or batch.expired or any(some for _, some in rows):
             await self._database.run(work, write=True)
+        self._counted = counted
 
     def _window_ms(self, *, numbered: bool) -> int:
         return self._lifetime_ms * (SEQUENCE_LIFETIMES if numbered else 1)

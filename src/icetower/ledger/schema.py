@@ -115,3 +115,60 @@ shadow = Table(
     Column("message", Text, nullable=False),
     Column("partitions", Text, nullable=False),  # JSON list of names
 )
+
+metric_windows = Table(
+    "ledger_metric_windows",
+    metadata,
+    Column("window_ms", BigInteger, primary_key=True),  # its start
+    Column("id", LargeBinary(16), primary_key=True),  # of (principal, table)
+    Column("principal", String(255), nullable=False),  # empty: all
+    Column("table_name", Text, nullable=False),  # empty: all
+    Column("table_id", LargeBinary(16), nullable=False),  # of the table, for its index: names are too long for one
+    Column("attempts", BigInteger, nullable=False),
+    Column("tally", Text, nullable=False),  # JSON: `tallies.Tally`
+    sqlite_with_rowid=False,
+)
+"""Attempts by window. The newest windows stand together at the end of the tree, where all writes go."""
+
+metric_totals = Table(
+    "ledger_metric_totals",
+    metadata,
+    Column("id", LargeBinary(16), primary_key=True),
+    Column("principal", String(255), nullable=False),
+    Column("table_name", Text, nullable=False),
+    Column("attempts", BigInteger, nullable=False),
+    Column("at_ms", BigInteger, nullable=False),  # of the last attempt
+    Column("tally", Text, nullable=False),
+    sqlite_with_rowid=False,
+)
+
+metric_counts = Table(
+    "ledger_metric_counts",
+    metadata,
+    Column("name", String(160), primary_key=True),
+    Column("count", BigInteger, nullable=False),
+)
+"""Attempts by outcome and rule, and how many rows the tables beside this one have."""
+
+tries = Table(
+    "ledger_tries",
+    metadata,
+    Column("id", LargeBinary(16), primary_key=True),  # of (principal, table, write)
+    Column("at_ms", BigInteger, nullable=False),  # of the last try that did not land
+    sqlite_with_rowid=False,
+)
+"""Writes that were tried and did not land: what tells a first try from a later one."""
+
+metric_reports = Table(
+    "ledger_metric_reports",
+    metadata,
+    Column("id", LargeBinary(16), primary_key=True),  # of (kind, table, source)
+    Column("kind", String(32), nullable=False),
+    Column("table_name", Text, nullable=False),
+    Column("source", String(255), nullable=False),  # of orphans the principal, of a bypass its snapshot; may be empty
+    Column("value", Float, nullable=False),
+    Column("details", Text, nullable=False),  # JSON
+    Column("at_ms", BigInteger, nullable=False),
+    sqlite_with_rowid=False,
+)
+"""What jobs have measured last, and towers noticed: orphans, lags, commits around the tower, room on the disk."""
