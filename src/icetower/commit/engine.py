@@ -189,10 +189,10 @@ class Engine:
         await asyncio.shield(task)
         return [w.answer.result() for w in waiting]
 
-    def queued(self, identifier: Identifier) -> int:
-        """How many commits wait for a table."""
-        table = self._tables.get(identifier)
-        return len(table.queue) if table else 0
+    def queued(self, identifier: Identifier | None = None) -> int:
+        """How many commits wait for a table; None: for any."""
+        tables = self._tables.values() if identifier is None else filter(None, [self._tables.get(identifier)])
+        return sum(len(table.queue) for table in tables)
 
     async def drain(self) -> None:
         """Take no more commits, and finish those that wait and what is to be done after them."""

@@ -3,7 +3,7 @@
 [server]                     host, port, data, body_max_bytes, queue_deadline_s, key_lifetime_s, token_ttl_s,
                              token_renewal_max_s, origins, requests_at_once, storage_threads, metadata_max_bytes,
                              cache_max_bytes, bodies_max_bytes, answers_max_bytes, slow_swap_s, disk_min_bytes,
-                             log_format, log_level
+                             log_format, log_level, metrics_token_sha256, metrics_token_env
 [upstream]                   uri (SQLAlchemy URL), catalog (its name in the shared tables), warehouse
 [storage]                    properties for PyIceberg's FileIO on the server, such as s3.endpoint
 [table-config]               properties handed to clients with each table, such as s3.endpoint
@@ -79,6 +79,10 @@ class Server(_Section):
     """With less free below `data`, the server says that it is not ready."""
     log_format: Form = Form.LOGFMT
     log_level: Literal["info", "warning", "error"] = "warning"
+    metrics_token_sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
+    """SHA-256, in hexadecimal, of the token that may read `/metrics`; without one only an administrator's may."""
+    metrics_token_env: str | None = None
+    """The environment variable that has that token."""
 
 
 class UpstreamSettings(_Section):

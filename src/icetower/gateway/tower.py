@@ -18,6 +18,7 @@ from icetower.commit.gatekeeper import Gatekeeper
 from icetower.commit.head import Heads
 from icetower.commit.replays import Replays
 from icetower.commit.safe_refusals import SafeRefusals
+from icetower.commit.steps import Step
 from icetower.contracts.model import ADMINISTRATOR_NAME
 from icetower.database import Database, sqlite_url
 from icetower.escalations.escalations import Escalations
@@ -27,20 +28,24 @@ from icetower.files.footers import Footers
 from icetower.gateway.control import ADMIN_SECRET_FILE, ControlRoutes
 from icetower.gateway.deliveries import DeliveryRoutes
 from icetower.gateway.escalations import EscalationRoutes
+from icetower.gateway.exposition import Local
 from icetower.gateway.http import Front
 from icetower.gateway.iceberg import CatalogRoutes
 from icetower.gateway.intake import Intake
 from icetower.gateway.metrics import MetricRoutes
 from icetower.gateway.oauth import OAuthRoutes
 from icetower.gateway.readiness import Readiness, readiness_of
+from icetower.gateway.scrape import Scrape, ScrapeRoutes, hash_of_token
 from icetower.gateway.settings import Settings, data_directory
 from icetower.gateway.shadow import ShadowRoutes
 from icetower.gateway.token_rates import TokenRates
 from icetower.ledger.ledger import Ledger
 from icetower.ledger.measures import Measures
+from icetower.ledger.metrics import BYPASS, Report
 from icetower.ledger.writers import Writers
-from icetower.observe.bypasses import Bypasses
+from icetower.observe.bypasses import Bypass, Bypasses
 from icetower.observe.events import Events
+from icetower.observe.pulse import Pulse
 from icetower.observe.undeclared import Undeclared
 from icetower.recent import Budget
 from icetower.registry.registry import Registry
@@ -91,6 +96,8 @@ class Watch:
     bypasses: Bypasses
     undeclared: Undeclared
     readiness: Readiness
+    scrape: Scrape
+    metrics_token: bytes | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +150,7 @@ class Tower:
             DeliveryRoutes(front, lake.heads, front.ambient),
             EscalationRoutes(front, records.escalations),
             ShadowRoutes(front, records.registry, records.journal),
+            ScrapeRoutes(front, watch.scrape, watch.metrics_token),
             MetricRoutes(front, records.measures, records.journal, front.ambient),
         )
         return [each for room in rooms for each in room.routes()]
@@ -159,6 +167,7 @@ class Tower:
         await self.records.escalations.close()
         await self.watch.bypasses.close()
         await self.watch.readiness.close()
+        self.watch.scrape.close()
         self.watch.events.close()
         await self.lake.upstream.close()
         for database in self.records.databases:
@@ -198,7 +207,7 @@ def open_tower(settings: Settings, ambient: Ambient, *, open_to_all: bool = Fals
     events, budget = Events(ambient), Budget(server.cache_max_bytes)
     escalations = Escalations(registry, ambient, settings.escalations.channels(os.environ), events)
     manifests = Manifests(storage, budget=budget)
-    bypasses = Bypasses(manifests, ambient, events)
+    bypasses = Bypasses(manifests, ambient, events, lambda bypass: journal.put(_report_of(bypass)))
     heads = Heads(
         upstream,
         storage,
@@ -214,11 +223,21 @@ def open_tower(settings: Settings, ambient: Ambient, *, open_to_all: bool = Fals
     lake = Lake(upstream, storage, manifests, heads, budget)
     records = Records(registry, ledger, journal, Measures(control), escalations, [control, catalog])
     undeclared = Undeclared(ambient, events)
-    watch = Watch(events, attempts, bypasses, undeclared, readiness)
-
     gatekeeper = Gatekeeper(registry, ledger, heads.group_keys, journal.flush)
     limits = Limits(deadline_s=server.queue_deadline_s, metadata_max_bytes=server.metadata_max_bytes)
-    engine = Engine(upstream, storage, heads, manifests, ambient, gatekeeper, limits, attempts.swapped)
+    pulse = Pulse()
+
+    def swapped(steps: Sequence[Step], took_s: float) -> None:
+        pulse.swapped(took_s)
+        attempts.swapped(steps, took_s)
+
+    engine = Engine(upstream, storage, heads, manifests, ambient, gatekeeper, limits, swapped)
+
+    def local() -> Local:
+        return Local(engine.queued(), pulse.swaps, pulse.swap_s, journal.waiting, journal.dropped_ever, None)
+
+    scrape = Scrape(records.measures, ambient, local, data)
+    watch = Watch(events, attempts, bypasses, undeclared, readiness, scrape, hash_of_token(server, os.environ))
     lifecycle = Lifecycle(
         upstream,
         storage,
@@ -252,3 +271,9 @@ def open_tower(settings: Settings, ambient: Ambient, *, open_to_all: bool = Fals
     intake = Intake(server, ambient, open_to_all=open_to_all)
     front = Front(registry, intake, attempts, journal, shadow, ambient, server, open_to_all)
     return Tower(settings, data, lake, records, watch, engine, lifecycle, commits, front, TokenRates(ambient))
+
+
+def _report_of(bypass: Bypass) -> Report:
+    """A commit around the tower, as the ledger counts it: the same, whichever tower noticed it."""
+    details = {"partitions": list(bypass.partitions), "origin": dict(bypass.origin), "operation": bypass.operation}
+    return Report(BYPASS, bypass.table, str(bypass.snapshot_id), 1.0, bypass.noticed_ms, details)

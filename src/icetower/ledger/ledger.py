@@ -49,7 +49,7 @@ from icetower.ledger.forgetting import forget
 from icetower.ledger.hashes import ANSWER, APPLICATION, GROUP, KEY, hashed
 from icetower.ledger.histories import Fate, TableName
 from icetower.ledger.lookups import ASKED_AT_ONCE, Lookups
-from icetower.ledger.metrics import COUNT_EVERY, count_logged
+from icetower.ledger.metrics import COUNT_EVERY, Report, count_logged, note_once
 from icetower.ledger.schema import answers, expired, groups, keys
 from icetower.ledger.shadow import Ended, ShadowCount, Shadowed, read_endings, read_shadowed, write_shadowed
 from icetower.ledger.writers import Writer
@@ -180,6 +180,7 @@ class Batch:
     answers: Sequence[tuple[str, str, Answer]] = ()
     shadowed: Sequence[Shadowed] = ()
     writers: Collection[Writer] = ()
+    noticed: Sequence[Report] = ()
 
 
 def key_hash(key: str | None) -> str | None:
@@ -259,10 +260,11 @@ class Ledger:
                     self._upsert(connection, table, sorted(some, key=lambda row: row["id"]))
                     self._sweep(connection, table, SWEPT_MIN + SWEPT_PER_ROW * len(some), now)
             write_shadowed(connection, batch.shadowed)
+            note_once(connection, batch.noticed)
             if logged:
                 write_attempts(connection, logged, now, self._attempts_max, lambda newest: count(connection, newest))
 
-        if logged or batch.shadowed or batch.expired or any(some for _, some in rows):
+        if logged or batch.shadowed or batch.noticed or batch.expired or any(some for _, some in rows):
             await self._database.run(work, write=True)
         self._counted = counted
 

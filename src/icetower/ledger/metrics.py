@@ -436,6 +436,8 @@ def _report_id(report: Report) -> bytes:
 
 def note_once(connection: Connection, reports: Sequence[Report]) -> int:
     """Keep those of some reports that are not there yet, and count them since ever. How many were new."""
+    if not reports:
+        return 0
     by_id = {_report_id(report): report for report in reports}
     asked = select(metric_reports.c.id).where(metric_reports.c.id.in_(list(by_id)))
     known = {bytes(name) for name in connection.execute(asked).scalars()}

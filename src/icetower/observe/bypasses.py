@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -54,10 +54,21 @@ class Bypass:
 
 
 class Bypasses:
-    """What went around the tower since it was started."""
+    """What went around the tower since it was started.
 
-    def __init__(self, manifests: Manifests, ambient: Ambient, events: Events) -> None:
+    Args:
+        keep: takes each, to be counted for longer.
+    """
+
+    def __init__(
+        self,
+        manifests: Manifests,
+        ambient: Ambient,
+        events: Events,
+        keep: Callable[[Bypass], None] = lambda _: None,
+    ) -> None:
         self._manifests = manifests
+        self._keep = keep
         self._ambient = ambient
         self._events = events
         self._kept: deque[Bypass] = deque(maxlen=KEPT)
@@ -111,6 +122,7 @@ class Bypasses:
             partitions=partitions,
         )
         self._kept.append(bypass)
+        self._keep(bypass)
         self._events.say(
             Event.BYPASS,
             table=bypass.table,

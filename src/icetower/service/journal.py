@@ -19,9 +19,10 @@ from icetower.commit.group_keys import GroupKeys
 from icetower.errors import IcetowerError, UpstreamFailed
 from icetower.ledger.answers import Answer
 from icetower.ledger.ledger import Attempt, Batch, Commit, Ledger, commits_of
+from icetower.ledger.metrics import Report
 from icetower.ledger.shadow import Shadowed
 
-Item = Attempt | Commit | Shadowed | tuple[str, str, Answer]
+Item = Attempt | Commit | Shadowed | Report | tuple[str, str, Answer]
 
 ITEMS_MAX = 50_000
 BATCH = 500
@@ -50,8 +51,15 @@ class Journal:
         self._left = 0
         """How many entries have come, and how many of them wait no more."""
         self._dropped = 0
+        self.dropped_ever = 0
+        """Entries that were never written."""
         self._writer: asyncio.Task[None] | None = None
         self._one_at_a_time = asyncio.Lock()
+
+    @property
+    def waiting(self) -> int:
+        """How many entries are not written yet."""
+        return self._came - self._left
 
     def put(self, *items: Item) -> None:
         """Keep some entries, soon."""
@@ -146,6 +154,7 @@ class Journal:
                     commits=[item for item in batch if isinstance(item, Commit)],
                     answers=[item for item in batch if isinstance(item, tuple)],
                     shadowed=[item for item in batch if isinstance(item, Shadowed)],
+                    noticed=[item for item in batch if isinstance(item, Report)],
                 )
             )
         except UpstreamFailed:
@@ -154,12 +163,14 @@ class Journal:
             raise
         except IcetowerError as error:  # no time makes it right
             log.error("%d entries of the ledger were dropped: %s", len(batch), error.message)
+            self.dropped_ever += len(batch)
         self._forget(batch)
 
     def _make_room(self) -> None:
         while len(self._items) > self._items_max:
             self._forget([self._items.popleft()])
             self._dropped += 1
+            self.dropped_ever += 1
 
     def _forget(self, items: Sequence[Item]) -> None:
         self._left += len(items)
