@@ -30,6 +30,7 @@ LAYERS = ("quick", "full", "sharp", "matrix")
 FOLDERS = {
     "admission": "quick",
     "agent": "quick",
+    "alerts": "quick",
     "attack": "full",
     "audit": "quick",
     "cli": "full",

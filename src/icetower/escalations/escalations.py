@@ -265,10 +265,14 @@ class Escalations:
             contact=contact and one_line(contact),
             details=details,
             opened_ms=now_ms,
-            deliveries=self._deliveries(webhook, contact, now_ms),
+            deliveries=self.deliveries(webhook, contact, now_ms),
         )
 
-    def _deliveries(self, webhook: str | None, contact: str | None, now_ms: int) -> tuple[Delivery, ...]:
+    def wake(self) -> None:
+        """There is something new to send, that another room has opened."""
+        self._notifier.wake()
+
+    def deliveries(self, webhook: str | None, contact: str | None, now_ms: int) -> tuple[Delivery, ...]:
         """A webhook and a mail where both can be; that nobody hears of it is shown, too."""
         sent = [] if webhook is None else [Delivery(Channel.WEBHOOK, webhook, next_ms=now_ms)]
         if contact is not None and mail_address(contact) is not None:

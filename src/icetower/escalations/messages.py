@@ -65,6 +65,20 @@ def mail(ticket: Ticket, sender: Address, to: Address, at_ms: int) -> EmailMessa
 
 
 def _lines(ticket: Ticket) -> list[str]:
+    if ticket.kind is Kind.ALERT:
+        return [
+            f"{one_line(ticket.title)}.",
+            "",
+            f"since      {time_text(ticket.opened_ms)}",
+            f"partitions {', '.join(one_line(each) for each in ticket.details['partitions']) or 'none in particular'}",
+            f"alert      {ticket.details['alert']}",
+            "",
+            one_line(ticket.details["advice"]),
+            "",
+            "It ends by itself when the value is back. To hear nothing of it for a while:",
+            "",
+            f"  icetower alerts silence {ticket.details['alert']} --for 2h --reason 'why'",
+        ]
     commands = "escalations" if ticket.kind is Kind.ESCALATION else "requests"
     about = [
         f"{one_line(ticket.title)}.",

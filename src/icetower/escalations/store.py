@@ -14,7 +14,7 @@ from icetower.escalations.tickets import Channel, Closing, Decision, Delivery, K
 from icetower.registry.registry import Registry
 from icetower.registry.schema import deliveries, tickets
 
-OPEN_MAX: Mapping[Kind, int] = {Kind.ESCALATION: 100, Kind.REQUEST: 20}
+OPEN_MAX: Mapping[Kind, int] = {Kind.ESCALATION: 100, Kind.REQUEST: 20, Kind.ALERT: 1_000}
 """Tickets of a kind that one principal can have open."""
 
 REQUESTS_A_DAY_MAX = 50
@@ -106,16 +106,7 @@ class Store:
                     rule=f"{kind}.closed",
                     next_step="none",
                 )
-            values = {
-                "closed_ms": closing.at_ms,
-                "closed_by": closing.by,
-                "decision": closing.decision.value,
-                "note": closing.note,
-            }
-            connection.execute(update(tickets).where(tickets.c.id == id_).values(**values))
-            unsent = (deliveries.c.matter == id_) & deliveries.c.next_ms.is_not(None)
-            connection.execute(update(deliveries).where(unsent).values(next_ms=None, fault=CLOSED_FIRST))
-            _sweep(connection)
+            close_now(connection, id_, closing)
             return _with_deliveries(connection, [_find(connection, kind, id_)])[0]
 
         return await self._registry.change(work, quietly=kind is Kind.REQUEST)
@@ -186,6 +177,31 @@ class Store:
             connection.execute(update(deliveries).where(mine).values(**values))
 
         await self._registry.change(work, quietly=True)
+
+
+# ---------------------------------------------------------------------------------- in the transaction of somebody else
+
+
+def open_now(connection: Connection, ticket: Ticket) -> bool:
+    """Open a ticket, unless one is open for the same. Whether it was."""
+    if _find_open(connection, ticket.subject) is not None:
+        return False
+    _insert(connection, ticket)
+    return True
+
+
+def close_now(connection: Connection, id_: str, closing: Closing) -> None:
+    """Close a ticket that is open; what has not been sent of it is not sent any more."""
+    values = {
+        "closed_ms": closing.at_ms,
+        "closed_by": closing.by,
+        "decision": closing.decision.value,
+        "note": closing.note,
+    }
+    connection.execute(update(tickets).where(tickets.c.id == id_, _OPEN).values(**values))
+    unsent = (deliveries.c.matter == id_) & deliveries.c.next_ms.is_not(None)
+    connection.execute(update(deliveries).where(unsent).values(next_ms=None, fault=CLOSED_FIRST))
+    _sweep(connection)
 
 
 # ------------------------------------------------------------------------------------------------------------- queries

@@ -33,19 +33,22 @@ class Kind(StrEnum):
 
     ESCALATION = "escalation"
     REQUEST = "request"
+    ALERT = "alert"
 
 
 class Decision(StrEnum):
-    """How a ticket was closed: an escalation is `closed`, a request granted or denied."""
+    """How a ticket was closed: an escalation is `closed`, a request granted or denied, an alert resolved."""
 
     CLOSED = "closed"
     GRANTED = "granted"
     DENIED = "denied"
+    RESOLVED = "resolved"
 
 
 DECISIONS: Mapping[Kind, frozenset[Decision]] = {
     Kind.ESCALATION: frozenset({Decision.CLOSED}),
     Kind.REQUEST: frozenset({Decision.GRANTED, Decision.DENIED}),
+    Kind.ALERT: frozenset({Decision.RESOLVED}),
 }
 
 
@@ -100,7 +103,7 @@ class Ticket:
         table: its name as people write it.
         contact: the named human, or the contact of the contract's owner; None: the contract names nobody.
         details: of an escalation `after_failures`, `within_s` and the last `failures`; of a request `partitions`,
-            `operations` and `reason`.
+            `operations` and `reason`; of an alert `rule`, `value`, `threshold`, `partitions`, `message` and `advice`.
         closing: None while it is open.
     """
 
@@ -119,6 +122,8 @@ class Ticket:
     @property
     def title(self) -> str:
         """In a line."""
+        if self.kind is Kind.ALERT:
+            return str(self.details["message"])
         if self.kind is Kind.REQUEST:
             return f"{self.principal} asks for partitions of {self.table}"
         failures = counted(self.details["after_failures"], "failure")

@@ -11,6 +11,8 @@
 [defaults], [overrides]      catalog properties for clients: GET /v1/config returns them as they stand here
 [escalations]                smtp_host, smtp_port, smtp_encryption, smtp_user, smtp_password_env, sender, plain_webhooks
 [escalations.webhooks]       by the names that contracts use: NAME = {url, secret_env}
+[alerts]                     enabled, every_s, webhook, mail
+[alerts.rules.NAME]          metric, above, below, clears_at, window_s, for_s, at_least, advice, off
 
 Secrets are not in the file: `…_env` names the environment variable that has one.
 """
@@ -19,12 +21,14 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from icetower.alerts.rules import DEFAULTS, Metric, Rule
 from icetower.contracts.model import NAME
 from icetower.errors import ConfigurationError
 from icetower.escalations.sending import Channels, Encryption, MailServer, Webhook
@@ -161,8 +165,64 @@ def _secret(of: str, name: str, environment: Mapping[str, str]) -> str:
     return secret
 
 
-def _wrong(key: str, what: str) -> ConfigurationError:
-    return ConfigurationError(f"[escalations] {key} {what}", rule="configuration.escalations")
+def _wrong(key: str, what: str, section: str = "escalations") -> ConfigurationError:
+    return ConfigurationError(f"[{section}] {key} {what}", rule=f"configuration.{section}")
+
+
+class AlertRuleSettings(_Section):
+    """What is said of a rule; of one that comes with the tower the rest stays as it is."""
+
+    metric: Metric | None = None
+    above: float | None = None
+    below: float | None = None
+    clears_at: float | None = None
+    window_s: Annotated[int, Field(ge=300, le=86_400)] | None = None
+    for_s: Annotated[int, Field(ge=0, le=86_400)] | None = None
+    at_least: Annotated[int, Field(ge=1)] | None = None
+    advice: Annotated[str, Field(max_length=1_000)] | None = None
+    off: bool = False
+
+
+class AlertSettings(_Section):
+    """When people hear that figures are out of bounds, and who."""
+
+    enabled: bool = True
+    every_s: Annotated[float, Field(ge=1, le=3_600)] = 15.0
+    """How often the figures are looked at."""
+    webhook: str | None = None
+    """The name of one of `escalations.webhooks`."""
+    mail: str | None = None
+    """The address that alerts are mailed to."""
+    rules: dict[str, AlertRuleSettings] = {}
+
+    def rules_in_force(self) -> tuple[Rule, ...]:
+        """The rules. Raises `ConfigurationError` naming what is wrong."""
+        found = {rule.name: rule for rule in DEFAULTS}
+        for name, said in self.rules.items():
+            before = found.pop(name, None)
+            if not said.off:
+                found[name] = _rule(name, said, before)
+        return tuple(found.values())
+
+
+def _rule(name: str, said: AlertRuleSettings, before: Rule | None) -> Rule:
+    at = f"rules.{name}"
+    if len(name) > 64 or not NAME.fullmatch(name):
+        raise _wrong(at, "is no name; write letters, digits, '_', '-' or '.', 64 at most", "alerts")
+    given = {key: value for key, value in said.model_dump(exclude={"off"}).items() if value is not None}
+    if said.above is not None and said.below is not None:
+        raise _wrong(at, "has two bounds; write above or below", "alerts")
+    if said.above is not None or said.below is not None:
+        given |= {"above": said.above, "below": said.below}
+    if before is None and (said.metric is None or (said.above is None and said.below is None)):
+        raise _wrong(at, f"is new: it needs a metric ({', '.join(Metric)}), and above or below", "alerts")
+    rule = Rule(name, said.metric or Metric.RETRY_RATE) if before is None else before
+    rule = replace(rule, **given)
+    if said.clears_at is None and (said.above is not None or said.below is not None):
+        rule = replace(rule, clears_at=rule.threshold)
+    if rule.breached(rule.clears_at):
+        raise _wrong(at, "never ends: clears_at lies beyond its bound", "alerts")
+    return rule
 
 
 class Settings(_Section):
@@ -174,6 +234,7 @@ class Settings(_Section):
     defaults: dict[str, str] = {}
     overrides: dict[str, str] = {}
     escalations: EscalationSettings = EscalationSettings()
+    alerts: AlertSettings = AlertSettings()
 
 
 def data_directory(given: str, databases: Sequence[str] = ("control.db",)) -> Path:

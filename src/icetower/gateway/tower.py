@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from starlette.routing import Route
@@ -12,6 +14,7 @@ from starlette.routing import Route
 from icetower.admission.gate import Files, Gate
 from icetower.admission.quotas import RateLimits
 from icetower.admission.shadow import ShadowRecorder
+from icetower.alerts.alerts import Alerts, Recipients
 from icetower.ambient import Ambient
 from icetower.commit.engine import Engine, Limits
 from icetower.commit.gatekeeper import Gatekeeper
@@ -21,10 +24,12 @@ from icetower.commit.safe_refusals import SafeRefusals
 from icetower.commit.steps import Step
 from icetower.contracts.model import ADMINISTRATOR_NAME
 from icetower.database import Database, sqlite_url
+from icetower.errors import ConfigurationError
 from icetower.escalations.escalations import Escalations
 from icetower.files.changes import Manifests
 from icetower.files.deletes import Contents, Vectors
 from icetower.files.footers import Footers
+from icetower.gateway.alerts import AlertRoutes, alert_families
 from icetower.gateway.control import ADMIN_SECRET_FILE, ControlRoutes
 from icetower.gateway.deliveries import DeliveryRoutes
 from icetower.gateway.escalations import EscalationRoutes
@@ -35,7 +40,7 @@ from icetower.gateway.intake import Intake
 from icetower.gateway.metrics import MetricRoutes
 from icetower.gateway.oauth import OAuthRoutes
 from icetower.gateway.readiness import Readiness, readiness_of
-from icetower.gateway.scrape import Scrape, ScrapeRoutes, hash_of_token
+from icetower.gateway.scrape import Scrape, ScrapeRoutes, free_bytes, hash_of_token
 from icetower.gateway.settings import Settings, data_directory
 from icetower.gateway.shadow import ShadowRoutes
 from icetower.gateway.token_rates import TokenRates
@@ -97,6 +102,7 @@ class Watch:
     undeclared: Undeclared
     readiness: Readiness
     scrape: Scrape
+    alerts: Alerts
     metrics_token: bytes | None
 
 
@@ -151,6 +157,7 @@ class Tower:
             EscalationRoutes(front, records.escalations),
             ShadowRoutes(front, records.registry, records.journal),
             ScrapeRoutes(front, watch.scrape, watch.metrics_token),
+            AlertRoutes(front, watch.alerts),
             MetricRoutes(front, records.measures, records.journal, front.ambient),
         )
         return [each for room in rooms for each in room.routes()]
@@ -159,9 +166,12 @@ class Tower:
         """Make an administrator where there is none, and begin to send what waits for people."""
         await self._ensure_administrator()
         self.records.escalations.start()
+        if self.settings.alerts.enabled:
+            self.watch.alerts.start()
 
     async def close(self) -> None:
         """Finish what waits, write what is to be written, let go of files and threads."""
+        await self.watch.alerts.close()
         await self.engine.drain()
         await self.records.journal.close()
         await self.records.escalations.close()
@@ -236,8 +246,24 @@ def open_tower(settings: Settings, ambient: Ambient, *, open_to_all: bool = Fals
     def local() -> Local:
         return Local(engine.queued(), pulse.swaps, pulse.swap_s, journal.waiting, journal.dropped_ever, None)
 
-    scrape = Scrape(records.measures, ambient, local, data)
-    watch = Watch(events, attempts, bypasses, undeclared, readiness, scrape, hash_of_token(server, os.environ))
+    said = settings.alerts
+    if said.webhook is not None and said.webhook not in settings.escalations.webhooks:
+        raise ConfigurationError(
+            f"[alerts] webhook {said.webhook!r} is none of [escalations.webhooks]", rule="configuration.alerts"
+        )
+    alerts = Alerts(
+        registry,
+        records.measures,
+        escalations,
+        ambient,
+        said.rules_in_force(),
+        Recipients(said.webhook, said.mail),
+        every_s=said.every_s,
+        name=f"{socket.gethostname()}:{server.port}",
+        free_bytes=lambda: free_bytes(data),
+    )
+    scrape = Scrape(records.measures, ambient, local, data, partial(alert_families, alerts))
+    watch = Watch(events, attempts, bypasses, undeclared, readiness, scrape, alerts, hash_of_token(server, os.environ))
     lifecycle = Lifecycle(
         upstream,
         storage,

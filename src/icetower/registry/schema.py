@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Column, Integer, MetaData, String, Table, Text
+from sqlalchemy import BigInteger, Column, Float, Integer, MetaData, String, Table, Text
 
 metadata = MetaData()
 
@@ -69,4 +69,28 @@ deliveries = Table(
     Column("next_ms", BigInteger),  # when it is sent (again), or whoever is sending it has had long enough; null: never
     Column("delivered_ms", BigInteger),
     Column("fault", Text),  # of the last attempt
+)
+
+# Alerts that stand or have ended a while ago, and what people have silenced (alerts/).
+alerts = Table(
+    "registry_alerts",
+    metadata,
+    Column("id", String(32), primary_key=True),  # of (rule, principal, table)
+    Column("rule", String(64), nullable=False),
+    Column("principal", String(255), nullable=False),  # empty: none
+    Column("target", Text, nullable=False),  # the table; empty: none
+    Column("state", String(16), nullable=False),
+    Column("since_ms", BigInteger, nullable=False),
+    Column("value", Float, nullable=False),
+    Column("partitions", Text, nullable=False),  # JSON list of names
+    Column("told", String(36)),  # the ticket by which people hear of it
+)
+
+silences = Table(
+    "registry_silences",
+    metadata,
+    Column("about", String(80), primary_key=True),  # the id of an alert, or "rule:" and a rule's name
+    Column("until_ms", BigInteger, nullable=False),
+    Column("by", String(255), nullable=False),
+    Column("reason", Text, nullable=False),
 )
