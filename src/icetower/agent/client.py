@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
 from urllib.parse import quote
@@ -257,6 +257,43 @@ class Tower:
     def bypasses(self, *, limit: int = 100) -> list[dict[str, Any]]:
         """Commits to tables that bypassed the tower since it was started, newest first. For administrators."""
         return self._json("GET", "/bypasses", params={"limit": str(limit)})["bypasses"]
+
+    def metrics(
+        self, *, since_ms: int = 0, principal: str | None = None, table: str | None = None, limit: int = 100,
+        page_token: str | None = None,
+    ) -> dict[str, Any]:  # fmt: skip
+        """What attempts came to, by agent, table and five minutes (`windows`, newest first) and since ever (`totals`).
+
+        An agent gets its own. `page_token`: the `next_page_token` of the page before (docs/metrics.md).
+        """
+        given = {"since_ms": str(since_ms), "limit": str(limit)}
+        given |= {} if principal is None else {"principal": principal}
+        given |= {} if table is None else {"table": table}
+        given |= {} if page_token is None else {"page_token": page_token}
+        return self._json("GET", "/metrics", params=given)
+
+    def report_orphans(self, tables: Sequence[str], orphans: Sequence[Mapping[str, Any]]) -> None:
+        """Tell the tower which orphaned files were found: `table`, `principal`, `files`, `bytes`. For administrators.
+
+        Args:
+            tables: those that were looked through; one that has no orphans now has 0.
+        """
+        self._json(
+            "PUT", "/metrics/orphans", json={"tables": list(tables), "orphans": [dict(each) for each in orphans]}
+        )
+
+    def alerts(self) -> dict[str, Any]:
+        """`alerts`, those that fire first, and the `rules` in force. An agent gets its own alerts."""
+        return self._json("GET", "/alerts")
+
+    def silence(self, *, id_: str | None = None, rule: str | None = None, for_s: float, reason: str) -> dict[str, Any]:
+        """Nobody is told of an alert, or of what a rule finds, for so many seconds. For administrators."""
+        about = {"id": id_} if rule is None else {"rule": rule}
+        return self._json("POST", "/alerts/silence", json={**about, "for_s": for_s, "reason": reason})
+
+    def end_silence(self, *, id_: str | None = None, rule: str | None = None) -> None:
+        """End what `silence` began. For administrators."""
+        self._json("DELETE", "/alerts/silence", json={"id": id_} if rule is None else {"rule": rule})
 
     def forget(self, text: str) -> int:
         """Take a text, such as a person's id, out of the partitions and messages of the tower's log of attempts.

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from starlette.routing import Route
@@ -14,43 +12,35 @@ from starlette.routing import Route
 from icetower.admission.gate import Files, Gate
 from icetower.admission.quotas import RateLimits
 from icetower.admission.shadow import ShadowRecorder
-from icetower.alerts.alerts import Alerts, Recipients
 from icetower.ambient import Ambient
 from icetower.commit.engine import Engine, Limits
 from icetower.commit.gatekeeper import Gatekeeper
 from icetower.commit.head import Heads
 from icetower.commit.replays import Replays
 from icetower.commit.safe_refusals import SafeRefusals
-from icetower.commit.steps import Step
 from icetower.contracts.model import ADMINISTRATOR_NAME
 from icetower.database import Database, sqlite_url
-from icetower.errors import ConfigurationError
 from icetower.escalations.escalations import Escalations
 from icetower.files.changes import Manifests
 from icetower.files.deletes import Contents, Vectors
 from icetower.files.footers import Footers
-from icetower.gateway.alerts import AlertRoutes, alert_families
 from icetower.gateway.control import ADMIN_SECRET_FILE, ControlRoutes
 from icetower.gateway.deliveries import DeliveryRoutes
 from icetower.gateway.escalations import EscalationRoutes
-from icetower.gateway.exposition import Local
 from icetower.gateway.http import Front
 from icetower.gateway.iceberg import CatalogRoutes
 from icetower.gateway.intake import Intake
-from icetower.gateway.metrics import MetricRoutes
+from icetower.gateway.monitor import Monitor, monitor_of, report_of
 from icetower.gateway.oauth import OAuthRoutes
 from icetower.gateway.readiness import Readiness, readiness_of
-from icetower.gateway.scrape import Scrape, ScrapeRoutes, free_bytes, hash_of_token
 from icetower.gateway.settings import Settings, data_directory
 from icetower.gateway.shadow import ShadowRoutes
 from icetower.gateway.token_rates import TokenRates
 from icetower.ledger.ledger import Ledger
 from icetower.ledger.measures import Measures
-from icetower.ledger.metrics import BYPASS, Report
 from icetower.ledger.writers import Writers
-from icetower.observe.bypasses import Bypass, Bypasses
+from icetower.observe.bypasses import Bypasses
 from icetower.observe.events import Events
-from icetower.observe.pulse import Pulse
 from icetower.observe.undeclared import Undeclared
 from icetower.recent import Budget
 from icetower.registry.registry import Registry
@@ -87,7 +77,6 @@ class Records:
     registry: Registry
     ledger: Ledger
     journal: Journal
-    measures: Measures
     escalations: Escalations
     databases: Sequence[Database]
 
@@ -101,9 +90,7 @@ class Watch:
     bypasses: Bypasses
     undeclared: Undeclared
     readiness: Readiness
-    scrape: Scrape
-    alerts: Alerts
-    metrics_token: bytes | None
+    monitor: Monitor
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,28 +143,23 @@ class Tower:
             DeliveryRoutes(front, lake.heads, front.ambient),
             EscalationRoutes(front, records.escalations),
             ShadowRoutes(front, records.registry, records.journal),
-            ScrapeRoutes(front, watch.scrape, watch.metrics_token),
-            AlertRoutes(front, watch.alerts),
-            MetricRoutes(front, records.measures, records.journal, front.ambient),
         )
-        return [each for room in rooms for each in room.routes()]
+        return [*(each for room in rooms for each in room.routes()), *watch.monitor.routes(front)]
 
     async def start(self) -> None:
         """Make an administrator where there is none, and begin to send what waits for people."""
         await self._ensure_administrator()
         self.records.escalations.start()
-        if self.settings.alerts.enabled:
-            self.watch.alerts.start()
+        self.watch.monitor.start()
 
     async def close(self) -> None:
         """Finish what waits, write what is to be written, let go of files and threads."""
-        await self.watch.alerts.close()
+        await self.watch.monitor.close()
         await self.engine.drain()
         await self.records.journal.close()
         await self.records.escalations.close()
         await self.watch.bypasses.close()
         await self.watch.readiness.close()
-        self.watch.scrape.close()
         self.watch.events.close()
         await self.lake.upstream.close()
         for database in self.records.databases:
@@ -217,7 +199,7 @@ def open_tower(settings: Settings, ambient: Ambient, *, open_to_all: bool = Fals
     events, budget = Events(ambient), Budget(server.cache_max_bytes)
     escalations = Escalations(registry, ambient, settings.escalations.channels(os.environ), events)
     manifests = Manifests(storage, budget=budget)
-    bypasses = Bypasses(manifests, ambient, events, lambda bypass: journal.put(_report_of(bypass)))
+    bypasses = Bypasses(manifests, ambient, events, lambda bypass: journal.put(report_of(bypass)))
     heads = Heads(
         upstream,
         storage,
@@ -231,39 +213,13 @@ def open_tower(settings: Settings, ambient: Ambient, *, open_to_all: bool = Fals
     journal = Journal(ledger, heads.group_keys, ambient)
     attempts = Attempts(ambient, events, journal.put, slow_s=server.slow_swap_s)
     lake = Lake(upstream, storage, manifests, heads, budget)
-    records = Records(registry, ledger, journal, Measures(control), escalations, [control, catalog])
+    records = Records(registry, ledger, journal, escalations, [control, catalog])
     undeclared = Undeclared(ambient, events)
     gatekeeper = Gatekeeper(registry, ledger, heads.group_keys, journal.flush)
     limits = Limits(deadline_s=server.queue_deadline_s, metadata_max_bytes=server.metadata_max_bytes)
-    pulse = Pulse()
-
-    def swapped(steps: Sequence[Step], took_s: float) -> None:
-        pulse.swapped(took_s)
-        attempts.swapped(steps, took_s)
-
-    engine = Engine(upstream, storage, heads, manifests, ambient, gatekeeper, limits, swapped)
-
-    def local() -> Local:
-        return Local(engine.queued(), pulse.swaps, pulse.swap_s, journal.waiting, journal.dropped_ever, None)
-
-    said = settings.alerts
-    if said.webhook is not None and said.webhook not in settings.escalations.webhooks:
-        raise ConfigurationError(
-            f"[alerts] webhook {said.webhook!r} is none of [escalations.webhooks]", rule="configuration.alerts"
-        )
-    alerts = Alerts(
-        registry,
-        records.measures,
-        escalations,
-        ambient,
-        said.rules_in_force(),
-        Recipients(said.webhook, said.mail),
-        every_s=said.every_s,
-        name=f"{socket.gethostname()}:{server.port}",
-        free_bytes=lambda: free_bytes(data),
-    )
-    scrape = Scrape(records.measures, ambient, local, data, partial(alert_families, alerts))
-    watch = Watch(events, attempts, bypasses, undeclared, readiness, scrape, alerts, hash_of_token(server, os.environ))
+    engine = Engine(upstream, storage, heads, manifests, ambient, gatekeeper, limits, attempts.swapped)
+    monitor = monitor_of(settings, data, registry, Measures(control), escalations, journal, attempts, engine, ambient)
+    watch = Watch(events, attempts, bypasses, undeclared, readiness, monitor)
     lifecycle = Lifecycle(
         upstream,
         storage,
@@ -297,9 +253,3 @@ def open_tower(settings: Settings, ambient: Ambient, *, open_to_all: bool = Fals
     intake = Intake(server, ambient, open_to_all=open_to_all)
     front = Front(registry, intake, attempts, journal, shadow, ambient, server, open_to_all)
     return Tower(settings, data, lake, records, watch, engine, lifecycle, commits, front, TokenRates(ambient))
-
-
-def _report_of(bypass: Bypass) -> Report:
-    """A commit around the tower, as the ledger counts it: the same, whichever tower noticed it."""
-    details = {"partitions": list(bypass.partitions), "origin": dict(bypass.origin), "operation": bypass.operation}
-    return Report(BYPASS, bypass.table, str(bypass.snapshot_id), 1.0, bypass.noticed_ms, details)

@@ -84,6 +84,9 @@ class Attempts:
         self._events = events
         self._keep = keep
         self._slow_s = slow_s
+        self.swaps = 0
+        self.swap_s = 0.0
+        """How many swaps there were, and how long they took together, in seconds."""
         self._reads_s: OrderedDict[tuple[str, str, str], float] = OrderedDict()
 
     def ended(
@@ -180,6 +183,8 @@ class Attempts:
 
     def swapped(self, steps: Sequence[Step], took_s: float) -> None:
         """A group of commits was swapped in, or was not, after a while."""
+        self.swaps += 1
+        self.swap_s += took_s
         if took_s < self._slow_s:
             return
         self._events.say(
