@@ -168,6 +168,7 @@ BODIES: tuple[tuple[str, Any], ...] = (
     ("/icetower/v1/contracts/a/restore", {"version": 1, "expected": 1, "message": "m"}),
     ("/icetower/v1/principals", {"name": "p", "contract": "administrator"}),
     ("/icetower/v1/escalations/1/close", {"note": "n"}),
+    ("/icetower/v1/alerts/silence", {"rule": "retry-rate", "for_s": 1, "reason": "r"}),
     ("/icetower/v1/requests", ASKED),
     ("/icetower/v1/requests/1/close", {"decision": "granted", "note": "n"}),
 )
@@ -177,6 +178,7 @@ QUERIES: tuple[tuple[str, tuple[str, ...]], ...] = (
     (TABLE, ("snapshots",)),
     ("/icetower/v1/commits", ("limit", "table", "principal")),
     ("/icetower/v1/bypasses", ("limit",)),
+    ("/icetower/v1/metrics", ("since_ms", "principal", "table", "limit", "page_token")),
     ("/icetower/v1/undeclared", ("table", "limit")),
     ("/icetower/v1/escalations", ("state", "limit", "principal")),
     ("/icetower/v1/contracts/a", ("version",)),

@@ -116,7 +116,11 @@ class Alerts:
     async def look(self) -> None:
         """Read the figures, and bring the alerts up to them."""
         await self._measures.count()
-        free_bytes, now_ms = await self._threads.run(self._free_bytes, DISK_WAIT_S), self._ambient.now_ms()
+        try:
+            free_bytes = await self._threads.run(self._free_bytes, DISK_WAIT_S)
+        except TimeoutError:  # a disk that hangs says nothing of its room
+            free_bytes = None
+        now_ms = self._ambient.now_ms()
         if free_bytes is not None:
             await self._measures.report([Report(DISK, "", self._name, float(free_bytes), now_ms)])
         readings = await self._measures.read(lambda connection: read_values(connection, self.rules, now_ms))
