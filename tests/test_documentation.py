@@ -7,11 +7,20 @@ from pathlib import Path
 
 import pytest
 import yaml
+from pydantic import BaseModel
 
 from icetower import errors
 from icetower.ambient import SystemAmbient
 from icetower.contracts.document import load
-from icetower.gateway.settings import EscalationSettings, Server, Settings, UpstreamSettings
+from icetower.gateway.settings import (
+    EscalationSettings,
+    EventsSettings,
+    LineageSettings,
+    Server,
+    Settings,
+    TracesSettings,
+    UpstreamSettings,
+)
 from icetower.gateway.tower import open_tower
 
 ROOT = Path(__file__).parent.parent
@@ -20,8 +29,10 @@ README, OPERATIONS, PROTOCOL, ARCHITECTURE = (
 )
 
 
-@pytest.mark.parametrize("model", [Server, UpstreamSettings, EscalationSettings])
-def test_every_setting_is_documented(model: type[Server | UpstreamSettings | EscalationSettings]) -> None:
+@pytest.mark.parametrize(
+    "model", [Server, UpstreamSettings, EscalationSettings, TracesSettings, EventsSettings, LineageSettings]
+)
+def test_every_setting_is_documented(model: type[BaseModel]) -> None:
     for name in model.model_fields:
         assert f"`{name}`" in OPERATIONS, name
 

@@ -20,8 +20,9 @@ from icetower.errors import IcetowerError, UpstreamFailed
 from icetower.ledger.answers import Answer
 from icetower.ledger.ledger import Attempt, Batch, Commit, Ledger, commits_of
 from icetower.ledger.shadow import Shadowed
+from icetower.ledger.watching import Changed, Reported
 
-Item = Attempt | Commit | Shadowed | tuple[str, str, Answer]
+Item = Attempt | Commit | Shadowed | Changed | Reported | tuple[str, str, Answer]
 
 ITEMS_MAX = 50_000
 BATCH = 500
@@ -146,6 +147,8 @@ class Journal:
                     commits=[item for item in batch if isinstance(item, Commit)],
                     answers=[item for item in batch if isinstance(item, tuple)],
                     shadowed=[item for item in batch if isinstance(item, Shadowed)],
+                    changed=[item for item in batch if isinstance(item, Changed)],
+                    reported=[item for item in batch if isinstance(item, Reported)],
                 )
             )
         except UpstreamFailed:
