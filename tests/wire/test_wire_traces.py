@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pyarrow as pa
@@ -226,3 +229,18 @@ def test_a_collector_that_is_dead_or_hangs_neither_delays_nor_fails_a_commit(
     table = made(tower)
     tower.catalog().load_table(table).append(ROWS, snapshot_properties=BLIND)
     assert tower.catalog().load_table(table).scan().to_arrow().num_rows == 1
+
+
+def test_without_traces_opentelemetry_is_not_even_imported() -> None:
+    program = """
+import sys
+from icetower.ambient import SystemAmbient
+from icetower.gateway.settings import Settings
+from icetower.gateway.tower import open_tower
+tower = open_tower(Settings.model_validate({"server": {"data": sys.argv[1]}}), SystemAmbient())
+assert tower.front.traces is None
+print(sorted(name for name in sys.modules if name.startswith("opentelemetry")))
+"""
+    with TemporaryDirectory() as folder:
+        done = subprocess.run([sys.executable, "-c", program, folder], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr

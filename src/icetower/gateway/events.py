@@ -15,7 +15,8 @@ from starlette.routing import Route
 
 from icetower.admission import permissions
 from icetower.contracts.model import Operation
-from icetower.errors import BadRequest, Gone, NotFound
+from icetower.errors import BadRequest, CommitConflict, Gone, NotFound, Unavailable
+from icetower.files.parsing import Parsing
 from icetower.gateway.http import Call, Front, json_response, route
 from icetower.ledger.watching import Changed
 from icetower.protocol.events import Kind, Query, parse_query, token_of
@@ -38,8 +39,9 @@ class EventRoutes:
     keep: how many events this tower keeps; 0: none.
     """
 
-    def __init__(self, front: Front, journal: Journal, keep: int) -> None:
+    def __init__(self, front: Front, journal: Journal, parsing: Parsing, keep: int) -> None:
         self._front = front
+        self._parsing = parsing
         self._journal = journal
         self._keep = keep
 
@@ -54,7 +56,7 @@ class EventRoutes:
     async def query_events(self, call: Call) -> Response:
         """`QueryEventsRequest` → `QueryEventsResponse`."""
         query = parse_query(read_object(call.body or b"{}", "events query"))
-        found, last = await self._page(call, query, min(query.page_size or PAGE_DEFAULT, PAGE_MAX))
+        found, last = await self._in_turn(call, query, min(query.page_size or PAGE_DEFAULT, PAGE_MAX))
         parts = b",".join(event.event.encode() for _, event in found)
         token = orjson.dumps(token_of(last, query))
         body = b'{"continuation-token":' + token + b',"events":[' + parts + b"]}"
@@ -65,7 +67,7 @@ class EventRoutes:
         table = call.query("table")
         names = None if table is None else frozenset({tuple(table.split("."))})
         query = Query(call.number("after") or 0, since_ms=call.number("since_ms") or 0, names=names)
-        found, last = await self._page(call, query, call.limit(PAGE_MAX))
+        found, last = await self._in_turn(call, query, call.limit(PAGE_MAX))
         rows = b",".join(b'{"number":%d,%s' % (number, event.event.encode()[1:]) for number, event in found)
         return Response(b'{"events":[' + rows + b'],"next":%d}' % last, media_type="application/json")
 
@@ -75,6 +77,14 @@ class EventRoutes:
         ledger = await self._journal.read_through()
         found = await ledger.reports(since_ms=call.number("since_ms") or 0, limit=call.limit(REPORTS_MAX))
         return json_response({"reports": [asdict(report) for report in found]})
+
+    async def _in_turn(self, call: Call, query: Query, limit: int) -> tuple[list[tuple[int, Changed]], int]:
+        """A page, one search of a log at a time: commits ask the same database."""
+        try:
+            async with self._parsing.searches.turn(call.principal.name):
+                return await self._page(call, query, limit)
+        except CommitConflict as error:
+            raise Unavailable(error.message) from error
 
     async def _page(self, call: Call, query: Query, limit: int) -> tuple[list[tuple[int, Changed]], int]:
         """The next events that are wanted and may be seen, and the number up to which the log was looked through.

@@ -145,7 +145,7 @@ class Tower:
                 self.settings.server,
                 self.data,
             ),
-            EventRoutes(front, records.journal, self.settings.events.keep),
+            EventRoutes(front, records.journal, lake.manifests.parsing, self.settings.events.keep),
             DeliveryRoutes(front, lake.heads, front.ambient),
             EscalationRoutes(front, records.escalations),
             ShadowRoutes(front, records.registry, records.journal),

@@ -105,7 +105,10 @@ class Ended:
 
 
 Heard = Callable[[Ended], None]
-"""Is called with each attempt; it neither waits nor raises."""
+"""Is called with each attempt; it does not wait."""
+
+
+log = logging.getLogger("icetower")
 
 
 class Attempts:
@@ -192,10 +195,17 @@ class Attempts:
             self._say(attempt, error)
         elif self._events.writes(logging.INFO):
             self._say_landed(attempt)
-        if known.trace is not None:
-            trace_attempt(known.trace, attempt, started_s, committed)
-        for heard in self._heard:
-            heard(Ended(attempt, known, started_s, committed, error))
+        if known.trace is not None or self._heard:
+            self._hear(Ended(attempt, known, started_s, committed, error))
+
+    def _hear(self, ended: Ended) -> None:
+        try:
+            if ended.known.trace is not None:
+                trace_attempt(ended.known.trace, ended.kept, ended.started_s, ended.committed)
+            for heard in self._heard:
+                heard(ended)
+        except Exception:  # it has landed, or it has not: whoever only listens changes nothing about that
+            log.exception("request %s: what became of it could not be told to all that follow", ended.kept.request_id)
 
     def new_id(self) -> str:
         """The id of a new request."""
@@ -244,7 +254,10 @@ class Attempts:
     def swapped(self, steps: Sequence[Step], took_s: float) -> None:
         """A group of commits was swapped in, or was not, after a while."""
         if self._traces is not None:
-            trace_group(self._traces, steps)
+            try:
+                trace_group(self._traces, steps)
+            except Exception:  # this is called between the swap and its answers
+                log.exception("a group of commits could not be traced")
         if took_s < self._slow_s:
             return
         self._events.say(
