@@ -7,7 +7,7 @@ have migrations of their own, and are written with the log of attempts, behind t
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from sqlalchemy import (
     select,
 )
 
-from icetower.ledger.attempts import ORDER_LOCK
+from icetower.ledger.attempts import ORDER_LOCK, Attempt, Outcome
 
 MIGRATIONS = Path(__file__).parent / "watch_migrations"
 VERSION_TABLE = "ledger_watch_version"
@@ -35,6 +35,7 @@ VERSION_TABLE = "ledger_watch_version"
 EVENTS_MAX = 50_000
 REPORTS_MAX = 100_000
 EVENT_CHARACTERS_MAX = 64 * 1024
+_LANDED = frozenset({Outcome.DIRECT, Outcome.REBASED, Outcome.APPENDED, Outcome.REPLAYED})
 
 metadata = MetaData()
 
@@ -172,6 +173,21 @@ def read_reports(connection: Connection, since_ms: int, limit: int) -> tuple[Rep
         Reported(row.at_ms, row.principal, row.table_name, row.snapshot_id, row.operation, row.attempts, row.total_ms)
         for row in connection.execute(query)
     )
+
+
+def client_retries(logged: Iterable[Attempt], reported: Iterable[Reported]) -> dict[tuple[str, int], int]:
+    """How often clients sent commits beyond the first time, by principal and snapshot: their reports, joined to the log.
+
+    A report of a commit that the principal itself has not landed counts for nothing, whatever it says. Where there are
+    several of one commit, the highest holds: a report may be sent again.
+    """
+    landed = {(each.principal, i) for each in logged if each.outcome in _LANDED for i in each.snapshots}
+    found: dict[tuple[str, int], int] = {}
+    for each in reported:
+        name = (each.principal, each.snapshot_id)
+        if name in landed:
+            found[name] = max(found.get(name, 0), each.attempts - 1)
+    return found
 
 
 def _changed(row: Any) -> Changed:
