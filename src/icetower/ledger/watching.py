@@ -176,7 +176,7 @@ def read_reports(connection: Connection, since_ms: int, limit: int) -> tuple[Rep
 
 
 def client_retries(logged: Iterable[Attempt], reported: Iterable[Reported]) -> dict[tuple[str, int], int]:
-    """How often clients sent commits beyond the first time, by principal and snapshot: their reports, joined to the log.
+    """How often clients sent commits beyond the first time, by principal and snapshot: reports, joined to the log.
 
     A report of a commit that the principal itself has not landed counts for nothing, whatever it says. Where there are
     several of one commit, the highest holds: a report may be sent again.
