@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
@@ -67,6 +69,8 @@ specification has it. Its reference server creates them on the way.
 A token that is renewed by itself comes to its end, and Java has no other way then; so it renews by its credential."""
 
 COMPRESS_FROM_BYTES = 16 * 1024
+UUID_WITHIN_S = 2.0
+"""A table's metadata is waited for so long where nothing but an event needs it."""
 
 ENDPOINTS = (
     "GET /v1/{prefix}/namespaces",
@@ -403,11 +407,12 @@ class CatalogRoutes:
         return no_content()
 
     async def _uuid(self, table: Identifier) -> str:
-        """A table's uuid, for those who follow changes: a table whose metadata is lost can still be dropped."""
-        try:
-            return str((await self._heads.load(table)).metadata.get("table-uuid") or NOBODY_KNOWS)
-        except IcetowerError:
-            return NOBODY_KNOWS
+        """A table's uuid, for those who follow changes. One whose metadata is lost or far can still be dropped."""
+        if self._settings.events.keep:
+            with suppress(IcetowerError, TimeoutError):
+                async with asyncio.timeout(UUID_WITHIN_S):
+                    return str((await self._heads.load(table)).metadata.get("table-uuid") or NOBODY_KNOWS)
+        return NOBODY_KNOWS
 
     async def report_metrics(self, call: Call) -> Response:
         call.allow(permissions.require, Operation.READ, call.table)
