@@ -144,6 +144,27 @@ def test_appends_by_the_fast_path_are_events_of_their_own_principals(start_tower
     assert {updates[0]["snapshot"]["snapshot-id"], updates[1]["snapshot-id"]} == {snapshot.snapshot_id}
 
 
+def test_a_transaction_is_one_request_with_an_event_for_each_table(start_tower: Callable[..., TowerProcess]) -> None:
+    tower = start_tower()
+    catalog = tower.catalog()
+    catalog.create_namespace("shop")
+    names = ("one", "two")
+    uuids = {name: str(catalog.create_table(f"shop.{name}", SCHEMA).metadata.table_uuid) for name in names}
+    token = asked(tower)[1]
+    update = {"action": "set-properties", "updates": {"a": "b"}}
+    changes = [
+        {"identifier": {"namespace": ["shop"], "name": name}, "requirements": [], "updates": [update]} for name in names
+    ]
+    with tower.client() as http:
+        assert http.post("/v1/transactions/commit", json={"table-changes": changes}).status_code == 204
+    events, _ = asked(tower, token)
+    assert {event["operation"]["table-uuid"] for event in events} == set(uuids.values())
+    assert [event["operation"]["updates"] for event in events] == [[update]] * 2
+    assert [event["request-event-count"] for event in events] == [2, 2]
+    assert len({event["request-id"] for event in events}) == 1
+    assert {attempt["request_id"] for attempt in tower.admin.commits(limit=2)} == {events[0]["request-id"]}
+
+
 def test_a_bounded_number_is_kept_and_who_comes_later_is_told(
     start_tower: Callable[..., TowerProcess], tmp_path: Path
 ) -> None:
