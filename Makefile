@@ -41,9 +41,9 @@ class-archive: jars ## the classes of Spark as tests' JVMs map them: each starts
 postgres: $(READY) ## PostgreSQL for the tests: found, or installed on Debian as root
 	@$(BIN)/python tools/postgres.py --install
 
-demo: jars ## the main job on real retail data, without and with a tower, then the pipeline on Spark: every cent reconciled
-	@$(BIN)/icetower demo --days 2
-	@$(BIN)/icetower pipeline run --days 1 --hours 4 --kills 2
+demo: jars ## the main job on real retail data, without and with a tower, then the pipeline on Spark: every cent reconciled; LOOK=1 leaves the tower of the first up
+	@$(BIN)/icetower demo --days 2 $(if $(LOOK),--look)
+	@$(if $(LOOK),,$(BIN)/icetower pipeline run --days 1 --hours 4 --kills 2)
 
 check: $(READY) ## formatting, lint, types, and which room may import which
 	$(BIN)/ruff format --check .

@@ -7,11 +7,21 @@ from pathlib import Path
 
 import pytest
 import yaml
+from pydantic import BaseModel
 
 from icetower import errors
 from icetower.ambient import SystemAmbient
 from icetower.contracts.document import load
-from icetower.gateway.settings import AlertSettings, EscalationSettings, Server, Settings, UpstreamSettings
+from icetower.gateway.settings import (
+    AlertSettings,
+    EscalationSettings,
+    EventsSettings,
+    LineageSettings,
+    Server,
+    Settings,
+    TracesSettings,
+    UpstreamSettings,
+)
 from icetower.gateway.tower import open_tower
 
 ROOT = Path(__file__).parent.parent
@@ -20,10 +30,19 @@ README, OPERATIONS, PROTOCOL, ARCHITECTURE = (
 )
 
 
-@pytest.mark.parametrize("model", [Server, UpstreamSettings, EscalationSettings, AlertSettings])
-def test_every_setting_is_documented(
-    model: type[Server | UpstreamSettings | EscalationSettings | AlertSettings],
-) -> None:
+@pytest.mark.parametrize(
+    "model",
+    [
+        Server,
+        UpstreamSettings,
+        EscalationSettings,
+        AlertSettings,
+        TracesSettings,
+        EventsSettings,
+        LineageSettings,
+    ],
+)
+def test_every_setting_is_documented(model: type[BaseModel]) -> None:
     for name in model.model_fields:
         assert f"`{name}`" in OPERATIONS, name
 

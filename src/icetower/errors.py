@@ -15,6 +15,7 @@
     │   ├── AlreadyExists              409
     │   ├── NamespaceNotEmpty          409
     │   └── CommitConflict             409  stale: refresh and try again (Iceberg: CommitFailedException)
+    ├── Gone                           410  what was asked for is no longer kept
     ├── BodyTooLarge                   413
     ├── RequestTooSlow                 408  the head or the body of a request does not come
     ├── UrlTooLong                     414
@@ -213,6 +214,13 @@ class CommitConflict(Conflict):
     kind = "CommitFailedException"
     default_rule = "commit.stale"
     missing: MissingDeclaration | None = None
+
+
+class Gone(IcetowerError):
+    status = 410
+    kind = "GoneException"
+    default_rule = "events.gone"
+    default_next_step = "fix_request"
 
 
 class BodyTooLarge(IcetowerError):

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from threading import Barrier
+from threading import Barrier, Event
 from typing import Any
 
 import pyarrow as pa
@@ -330,3 +330,32 @@ def test_an_agents_token_binds_spark_too(tower: TowerProcess, t: Spark) -> None:
     with pytest.raises(Exception, match="owner=south"):
         t.session.sql(f"INSERT INTO bound.{t.short} VALUES (2, 'north', 0), (3, 'south', 0)").collect()
     assert t.ids() == [1]
+
+
+# -- what Iceberg's client says of its commits ------------------------------------------------------------------------
+
+
+def test_the_client_reports_how_often_it_sent_a_commit(tower: TowerProcess, t: Spark) -> None:
+    """By the snapshot and the principal a report joins the log of attempts, whose tries of one write the server sees
+    as requests of their own."""
+    t.create()
+    t.sql("INSERT INTO {t} VALUES (1, 'spark', 1)")
+    head = t.head()
+
+    def reported() -> list[dict[str, Any]]:
+        with tower.client() as http:
+            rows = http.get("/icetower/v1/reports", params={"limit": 1000}).json()["reports"]
+        return [row for row in rows if row["snapshot_id"] == head]
+
+    pause, report = Event(), None
+    for _ in range(300):  # Java reports behind the commit
+        if found := reported():
+            [report] = found
+            break
+        pause.wait(0.2)
+    assert report is not None, "no report came"
+    assert (report["table"], report["principal"], report["operation"]) == (t.short, "admin", "append")
+    assert report["attempts"] == 1
+    assert report["total_ms"] > 0
+    [attempt] = [each for each in tower.admin.commits(table=t.short) if head in each["snapshots"]]
+    assert attempt["principal"] == report["principal"]

@@ -31,6 +31,9 @@ def demo(
     latency: Annotated[
         StorageLatency, typer.Option("--storage-latency", help="Of every file, on both sides: S3's, or none added.")
     ] = StorageLatency.S3,
+    look: Annotated[
+        bool, typer.Option("--look", help="Leave the tower up at the end, for a look at what happened, until Ctrl-C.")
+    ] = False,
 ) -> None:
     """Run the main job on real data, without and with Icetower, and reconcile every row.
 
@@ -42,9 +45,11 @@ def demo(
     \b
     Example:
       icetower demo --days 14
+      icetower demo --days 2 --look
     """
-    from icetower.demo.report import show, to_json
+    from icetower.demo.report import Findings, show, to_json
     from icetower.demo.run import run_demo
+    from icetower.demo.serving import Serving, leave_up
 
     console = Console(stderr=as_json)
     if not console.is_terminal:  # a log has no width of its own
@@ -54,9 +59,14 @@ def demo(
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
             raise UsageError(f"--keep {folder} is not empty; name a new directory")
-        findings = run_demo(folder.resolve(), days=days, seed=seed, latency=latency, console=console)
-        show(findings, console)
-        if as_json:
-            say(json.dumps(to_json(findings)))
+
+        def told(findings: Findings, serving: Serving) -> None:
+            show(findings, console)
+            if as_json:
+                say(json.dumps(to_json(findings)))
+            if look:
+                leave_up(serving, console)
+
+        findings = run_demo(folder.resolve(), days=days, seed=seed, latency=latency, console=console, told=told)
     if not findings.good:
         raise typer.Exit(1)

@@ -92,19 +92,22 @@ class Engine:
 
     # -- the ways in ----------------------------------------------------------------------------------------------
 
-    async def submit_append(self, member: AdmittedAppend, head: HeadState | None = None) -> Committed:
+    async def submit_append(
+        self, member: AdmittedAppend, head: HeadState | None = None, *, request: str = ""
+    ) -> Committed:
         """Queue one append by the fast path, in the same queue, and wait for its answer. Raises as `submit` does.
 
         Args:
             head: the version that it was admitted on. What must be known of its files is read before it is queued.
+            request: the id of its request.
         """
         if head is not None:
             newest = partial(self._heads.newer, head)
             await self._planner.live.warm(newest, member, within_s=self.limits.deadline_s)
-        return await self.submit(member)
+        return await self.submit(member, request=request)
 
-    async def submit(self, member: Member) -> Committed:
-        """Queue one commit and wait for its answer.
+    async def submit(self, member: Member, *, request: str = "") -> Committed:
+        """Queue one commit and wait for its answer. `request`: the id of its request.
 
         Raises:
             CommitConflict: stale and not to be rebased, or withdrawn from the queue at its deadline.
@@ -115,7 +118,7 @@ class Engine:
         if closed is not None:
             return _unwrapped(await self._look.answer(member, closed))
         table = self._table(member.identifier)
-        waiting = self._waiting(table, member)
+        waiting = self._waiting(table, member, request)
         self._enqueue(table, waiting)
         deadline = asyncio.get_running_loop().call_later(self.limits.deadline_s, self._leave, table, waiting)
         try:
@@ -171,7 +174,7 @@ class Engine:
 
         self._later(look_and_answer())
 
-    async def submit_together(self, members: Sequence[Admitted]) -> list[Committed]:
+    async def submit_together(self, members: Sequence[Admitted], *, request: str = "") -> list[Committed]:
         """Commit to several tables, all or nothing; the answers are in the order of the members.
 
         Raises as `submit` does.
@@ -181,7 +184,7 @@ class Engine:
         closed = self._closed_to(members)
         if closed is not None:
             return _unwrapped(await self._look.answers(members, closed))
-        waiting = [self._waiting(self._table(member.identifier), member) for member in members]
+        waiting = [self._waiting(self._table(member.identifier), member, request) for member in members]
         # A task of its own: a caller that goes away must not let go of the turns half-way.
         task = asyncio.create_task(self._together(sorted(waiting, key=lambda w: w.member.identifier)))
         self._transactions.add(task)
@@ -546,7 +549,7 @@ class Engine:
             table = self._tables[identifier] = TableState(identifier, self.limits, self._budget, self._landed)
         return table
 
-    def _waiting(self, table: TableState, member: Member) -> Waiting:
+    def _waiting(self, table: TableState, member: Member, request: str) -> Waiting:
         answer: asyncio.Future[Committed] = asyncio.get_running_loop().create_future()
         names = member.identity.in_flight
         table.under_way.update(names)
@@ -561,7 +564,7 @@ class Engine:
                 done.exception()
 
         answer.add_done_callback(answered)
-        return Waiting(member, answer, self._ambient.monotonic_s(), bases_of(member), names=names)
+        return Waiting(member, answer, self._ambient.monotonic_s(), bases_of(member), names=names, request=request)
 
     def _later(self, work: Coroutine[Any, Any, None]) -> None:
         """Do something in the background."""

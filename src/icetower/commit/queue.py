@@ -29,6 +29,8 @@ class Cost:
         metadata_bytes: its share of what was written for its group: metadata file, manifest lists, manifests, keys.
         manifests: those that its snapshots added; appends that share a snapshot have equal shares of them.
         plan_ms, write_ms, swap_ms: of its group.
+        plan_s, write_s, swap_s: when these began, monotonic.
+        group: by what a trace names its group; None: nobody traces.
     """
 
     metadata_bytes: int
@@ -36,6 +38,10 @@ class Cost:
     plan_ms: float
     write_ms: float
     swap_ms: float
+    plan_s: float = 0.0
+    write_s: float = 0.0
+    swap_s: float = 0.0
+    group: object = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +70,7 @@ class Waiting:
         swaps_lost: how often its group was beaten by an outside writer.
         batch: stands for the members that are tried together, and without others, since their group has failed.
         names: what it goes by when it is sent again.
+        request: the id of its request; empty where it has none.
     """
 
     member: Member
@@ -77,6 +84,7 @@ class Waiting:
     swaps_lost: int = 0
     batch: object = None
     names: frozenset[str] = frozenset()
+    request: str = ""
 
     @property
     def appends(self) -> bool:

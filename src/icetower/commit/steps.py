@@ -98,12 +98,23 @@ def _last_number(head: HeadState) -> int:
 
 @dataclass(slots=True)
 class Took:
-    """What a step took: milliseconds, and bytes that were written."""
+    """What a step took: milliseconds, and bytes that were written.
+
+    Attributes:
+        plan_s, write_s, swap_s: when these began, monotonic.
+        landed: whether its swap did; None until it is known.
+        group: by what a trace names the group; None: nobody traces.
+    """
 
     plan_ms: float = 0.0
     write_ms: float = 0.0
     swap_ms: float = 0.0
     written_bytes: int = 0
+    plan_s: float = 0.0
+    write_s: float = 0.0
+    swap_s: float = 0.0
+    landed: bool | None = None
+    group: object = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +164,17 @@ class Step:
         for each in accepted:
             lists = (str((head.snapshots.get(i) or {}).get("manifest-list")) for i in each.snapshots)
             manifests = sum(len(self.plan.own.get(path, ())) for path in lists) / sharing[each.snapshots]
-            cost = Cost(took.written_bytes // size, manifests, took.plan_ms, took.write_ms, took.swap_ms)
+            cost = Cost(
+                took.written_bytes // size,
+                manifests,
+                took.plan_ms,
+                took.write_ms,
+                took.swap_ms,
+                took.plan_s,
+                took.write_s,
+                took.swap_s,
+                took.group,
+            )
             found.append((each.member, Committed(each.outcome, head, each.snapshots, 0.0, size, cost)))
         return found
 
@@ -282,7 +303,7 @@ class Planner:
         self._note_live(head.metadata.get("table-uuid"), members, planned)
         gone = () if keep_log else tuple(path for path in expired if is_own_metadata_file(path, logged))
         step = Step(identifier, waiting, version, version.followed_by(new), planned, gone)
-        step.took.plan_ms = (self._ambient.monotonic_s() - began_s) * 1000
+        step.took.plan_s, step.took.plan_ms = began_s, (self._ambient.monotonic_s() - began_s) * 1000
         return step
 
     def _note_live(self, uuid: Any, members: Sequence[Member], planned: Plan) -> None:

@@ -60,7 +60,7 @@ class Swaps:
             *(self._storage.write(path, data) for path, data in writes.items()), return_exceptions=True
         )
         for step in steps:
-            step.took.write_ms = (self._ambient.monotonic_s() - began_s) * 1000
+            step.took.write_s, step.took.write_ms = began_s, (self._ambient.monotonic_s() - began_s) * 1000
         # Only now that all have ended: a write that is still under way must not outlive the clean-up.
         for result in results:
             if isinstance(result, AlreadyExists):
@@ -92,12 +92,14 @@ class Swaps:
     async def swap(self, steps: Sequence[Step]) -> bool:
         """Whether it landed. Raises as `_swap` does."""
         began_s = self._ambient.monotonic_s()
+        landed: bool | None = None
         try:
-            return await self._swap(steps)
+            landed = await self._swap(steps)
+            return landed
         finally:
             took_s = self._ambient.monotonic_s() - began_s
             for step in steps:
-                step.took.swap_ms = took_s * 1000
+                step.took.swap_s, step.took.swap_ms, step.took.landed = began_s, took_s * 1000, landed
             if self._timed is not None:
                 self._timed(steps, took_s)
 

@@ -23,7 +23,7 @@ from icetower.demo.plan import Behaviour
 from icetower.demo.processes import Outcome
 from icetower.demo.reconcile import Verdict, read_table, reconcile
 from icetower.demo.report import Findings, Promise, count_commits, queue_waits
-from icetower.demo.serving import register_agents, tower_process
+from icetower.demo.serving import Serving, register_agents, tower_process
 from icetower.demo.sides import Run, Workload, run_workload
 from icetower.iceberg.metadata import parse
 from icetower.storage.file_io import FileIOStorage
@@ -73,8 +73,20 @@ class ProgressDisplay:
         self.seconds[name] = clock.monotonic_s() - start_s
 
 
-def run_demo(folder: Path, *, days: int, seed: int, latency: str, console: Console) -> Findings:
-    """Run both sides below `folder` (empty) and compare. Raises `IcetowerError` where a step cannot be done at all."""
+def run_demo(
+    folder: Path,
+    *,
+    days: int,
+    seed: int,
+    latency: str,
+    console: Console,
+    told: Callable[[Findings, Serving], None],
+) -> Findings:
+    """Run both sides below `folder` (empty) and compare. Raises `IcetowerError` where a step cannot be done at all.
+
+    Args:
+        told: hears of what was found, while the tower is still up.
+    """
     display = ProgressDisplay(console)
     with display.step("read the source"):
         workload = _workload(folder, days, seed, latency)
@@ -95,21 +107,23 @@ def run_demo(folder: Path, *, days: int, seed: int, latency: str, console: Conso
         with display.step("reconcile"):
             verdicts = _reconciled(load_catalog("tower", **serving.catalog(secrets[plan.AUDITOR])), workload, run)
             audited = asyncio.run(_audited(load_catalog("tower", **serving.catalog(serving.token))))
-    return Findings(
-        days=days,
-        latency=latency,
-        verdicts=verdicts,
-        recounted=after.recounted,
-        orphans=after.orphans,
-        orphaned_metadata=after.orphaned_metadata,
-        tower=run,
-        plain=plain,
-        counts=count_commits(run.outcome, attempts),
-        plain_counts=count_commits(plain.outcome),
-        queue_waits_ms=queue_waits(attempts),
-        promises=(*_promises(run.outcome, run.journals, after, verdicts), audited),
-        seconds=display.seconds,
-    )
+        findings = Findings(
+            days=days,
+            latency=latency,
+            verdicts=verdicts,
+            recounted=after.recounted,
+            orphans=after.orphans,
+            orphaned_metadata=after.orphaned_metadata,
+            tower=run,
+            plain=plain,
+            counts=count_commits(run.outcome, attempts),
+            plain_counts=count_commits(plain.outcome),
+            queue_waits_ms=queue_waits(attempts),
+            promises=(*_promises(run.outcome, run.journals, after, verdicts), audited),
+            seconds=display.seconds,
+        )
+        told(findings, serving)
+    return findings
 
 
 def _workload(folder: Path, days: int, seed: int, latency: str) -> Workload:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -11,6 +12,8 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+from rich.console import Console
 
 from icetower.agent import Tower
 from icetower.demo import plan
@@ -23,10 +26,11 @@ _SERVING = re.compile(r"icetower: serving (\S+)")
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """A running tower; `token` is the administrator's secret."""
+    """A running tower; `token` is the administrator's secret, and `secret_file` the file that has it."""
 
     uri: str
     token: str
+    secret_file: Path
 
     def catalog(self, secret: str) -> dict[str, str]:
         """Properties of a catalog, for PyIceberg, of the principal with that secret."""
@@ -51,7 +55,8 @@ def tower_process(folder: Path, storage: Mapping[str, str]) -> Generator[Serving
         process = subprocess.Popen(command, stdout=stream, stderr=subprocess.STDOUT)  # noqa: S603 - our own program
     try:
         uri = _await_line(process, log)
-        yield Serving(uri, (folder / "tower" / "admin.token").read_text(encoding="utf-8").strip())
+        secret_file = folder / "tower" / "admin.token"
+        yield Serving(uri, secret_file.read_text(encoding="utf-8").strip(), secret_file)
     finally:
         process.terminate()
         try:
@@ -59,6 +64,23 @@ def tower_process(folder: Path, storage: Mapping[str, str]) -> Generator[Serving
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+
+def leave_up(serving: Serving, console: Console) -> None:
+    """Say where the tower is, and wait until somebody has seen enough (Ctrl-C, or SIGTERM)."""
+    console.print(f"The tower of this run is up: {serving.uri}", soft_wrap=True, highlight=False, markup=False)
+    console.print(
+        f"Its administrator's token is in {serving.secret_file}", soft_wrap=True, highlight=False, markup=False
+    )
+    console.print("Ctrl-C stops it.", highlight=False)
+    enough = threading.Event()
+    before = {each: signal.signal(each, lambda *_: enough.set()) for each in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        while not enough.wait(1.0):  # not without an end: signals are handled between two waits
+            pass
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
 
 
 def _await_line(process: subprocess.Popen[bytes], log: Path) -> str:

@@ -41,7 +41,9 @@ from icetower.gateway.settings import LOOPBACK, Server
 from icetower.gateway.unknown_callers import NO_CREDENTIAL, bearer_of
 from icetower.ledger.answers import Answer
 from icetower.observe.events import one_line
+from icetower.observe.traces import CommitTrace, Traces
 from icetower.protocol.catalog import error_body
+from icetower.protocol.events import Kind
 from icetower.protocol.names import NAMESPACE_SEPARATOR, Identifier, Namespace, check_bounds, checked_identifier
 from icetower.registry.principals import Principal, administrator
 from icetower.registry.registry import RESERVED_NAME, Registry
@@ -58,6 +60,12 @@ _CONCERNS = "icetower.concerns"
 
 _CALLER = "icetower.caller"
 """In the scope of a request: the principal."""
+
+_CHANGED = "icetower.changed"
+"""In the scope of a request that changes something, and is no commit: the operation as an event has it."""
+
+_TRACE = "icetower.trace"
+"""In the scope of a commit's request, where it is traced."""
 
 _PROVEN_S = 1.0
 """A caller is known for so long; who is held for longer, or takes longer to send a body, is asked for again."""
@@ -79,6 +87,7 @@ class Front:
     Attributes:
         open_to_all: whether callers without credentials are let in as an administrator (loopback only).
         turns: requests under one idempotency key, one at a time.
+        traces: of commits; None: nobody traces.
     """
 
     registry: Registry
@@ -90,6 +99,7 @@ class Front:
     settings: Server
     open_to_all: bool = False
     turns: Turns = field(default_factory=Turns)
+    traces: Traces | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +120,11 @@ class Call:
     def table(self) -> Identifier:
         return checked_identifier(self.namespace, self.request.path_params["table"])
 
+    @property
+    def trace(self) -> CommitTrace | None:
+        """The trace of a commit's request; None: nobody traces."""
+        return self.request.scope.get(_TRACE)
+
     def concerns(self, *about: Identifier | Namespace, operation: str | None = None) -> None:
         """Say what the log of attempts calls this request, where its path does not tell.
 
@@ -119,6 +134,13 @@ class Call:
         """
         names = tuple(str(each) if isinstance(each, Identifier) else ".".join(each) for each in about)
         self.request.scope[_CONCERNS] = names, operation
+
+    def changed(self, kind: Kind, **about: Any) -> None:
+        """Say what this request, which is no commit, changes: for those who follow changes by events."""
+        self.request.scope[_CHANGED] = {
+            "operation-type": kind.value,
+            **{name.replace("_", "-"): value for name, value in about.items()},
+        }
 
     def require_administrator(self) -> None:
         """Raises `Forbidden` for anybody else."""
@@ -219,7 +241,7 @@ def route(
         body: how long a body it takes.
     """
     # An object, and no function: Starlette wraps functions twice, to catch exceptions that never leave this one.
-    endpoint = _Endpoint(front, handler, mutates, operation, commits, again, body)
+    endpoint = _Endpoint(front, handler, mutates, operation, commits, again, body, path)
     return NamedRoute(path, endpoint, methods=[method])
 
 
@@ -232,11 +254,23 @@ class _Endpoint:
     commits: bool
     again: Handler | None
     body: BodyBound
+    path: str
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive, send)
-        response = await self._answer(request)
+        traces = self.front.traces
+        if traces is None or not self.commits:
+            response = await self._answer(request)
+        else:
+            response = await self._traced(request, traces)
         await self.front.intake.unread.send(response, scope.get(_CALLER, ""), scope, send)
+
+    async def _traced(self, request: Request, traces: Traces) -> Response:
+        with traces.request(request.method, self.path, request.headers) as trace:
+            request.scope[_TRACE] = trace
+            response = await self._answer(request)
+            trace.answered(response.status_code)
+            return response
 
     async def _answer(self, request: Request) -> Response:
         front = self.front
@@ -336,10 +370,12 @@ class _Endpoint:
         names, operation = request.scope.get(_CONCERNS, (_named(request), None))
         if error is None and operation == STAGED:
             return
+        change = None if error is not None else request.scope.get(_CHANGED)
         left_out = len(names) - REFUSED_TABLES_MAX
         for name in names[:REFUSED_TABLES_MAX]:
             about = one_line(name)
-            known = Known(principal.contract.name)
+            known = Known(principal.contract.name, change=change)
+            change = None  # one request is one event, whatever it is about
             attempts.ended(
                 principal.name, about, operation or self.operation, started_s, error, known=known, left_out=left_out
             )

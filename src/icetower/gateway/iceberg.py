@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
@@ -18,7 +20,7 @@ from icetower.admission.locations import PATHS
 from icetower.admission.properties import check_properties
 from icetower.commit.head import Heads
 from icetower.contracts.model import Operation
-from icetower.errors import BadRequest, ContractViolation, NoSuchNamespace, NoSuchTable
+from icetower.errors import BadRequest, ContractViolation, IcetowerError, NoSuchNamespace, NoSuchTable
 from icetower.files.parsing import Parsing
 from icetower.gateway.answers import answer_parts, etag, overlaid
 from icetower.gateway.body_bounds import APPEND, COMMIT, CREATION, NAMESPACE, REPORT, TRANSACTION, parsed
@@ -40,13 +42,16 @@ from icetower.gateway.paths import path_of
 from icetower.gateway.settings import Settings
 from icetower.gateway.unread import SharedResponse
 from icetower.ledger.answers import Answer
+from icetower.ledger.watching import Reported
 from icetower.protocol import catalog as wire
 from icetower.protocol.appends import append_answer, parse_append
 from icetower.protocol.commits import parse_commit, parse_transaction
+from icetower.protocol.events import NOBODY_KNOWS, Kind
 from icetower.protocol.marks import GROUP_SIZE
 from icetower.protocol.names import Identifier, check_new, checked_identifier
-from icetower.protocol.wire import read_object
+from icetower.protocol.reports import parse_report
 from icetower.service.attempts import READ, STAGED
+from icetower.service.changes import created, identified
 from icetower.service.commits import Commits
 from icetower.service.journal import Journal
 from icetower.service.lifecycle import Lifecycle
@@ -63,6 +68,8 @@ specification has it. Its reference server creates them on the way.
 A token that is renewed by itself comes to its end, and Java has no other way then; so it renews by its credential."""
 
 COMPRESS_FROM_BYTES = 16 * 1024
+UUID_WITHIN_S = 2.0
+"""A table's metadata is waited for so long where nothing but an event needs it."""
 
 ENDPOINTS = (
     "GET /v1/{prefix}/namespaces",
@@ -213,6 +220,7 @@ class CatalogRoutes:
         check_code(wanted.properties, self._settings.client_code, of="namespace")
         _require_no_location(call, [*filter(locations.steers_clients, wanted.properties)], ".".join(namespace))
         await self._upstream.create_namespace(namespace, wanted.properties)
+        call.changed(Kind.CREATE_NAMESPACE, namespace=namespace, properties=wanted.properties)
         return json_response({"namespace": namespace, "properties": wanted.properties})
 
     async def namespace_again(self, call: Call) -> Response:
@@ -245,6 +253,7 @@ class CatalogRoutes:
                     rule="contract.location",
                 )
         await self._upstream.drop_namespace(call.namespace)
+        call.changed(Kind.DROP_NAMESPACE, namespace=call.namespace)
         return no_content()
 
     async def update_namespace(self, call: Call) -> Response:
@@ -254,6 +263,9 @@ class CatalogRoutes:
         check_code(wanted.updates, self._settings.client_code, of="namespace")
         _require_no_location(call, sorted(changed), ".".join(call.namespace))
         done = await self._upstream.update_namespace(call.namespace, wanted.removals, wanted.updates)
+        call.changed(
+            Kind.UPDATE_NAMESPACE_PROPERTIES, namespace=call.namespace, updated=done.updated, removed=done.removed
+        )
         return json_response({"updated": done.updated, "removed": done.removed, "missing": done.missing})
 
     async def update_again(self, call: Call) -> Response:
@@ -299,7 +311,14 @@ class CatalogRoutes:
             own = {**HeadState("", metadata).withheld(self._settings.client_code), **given}
             staged = {**metadata, "properties": overlaid(metadata.get("properties") or {}, own)}
             return json_response({"metadata": staged, "config": self._settings.table_config})
-        return self._table_response(call, identifier, await self._lifecycle.create(identifier, metadata))
+        head = await self._lifecycle.create(identifier, metadata)
+        call.changed(
+            Kind.CREATE_TABLE,
+            identifier=identified(identifier),
+            table_uuid=str(metadata["table-uuid"]),
+            updates=created(metadata),
+        )
+        return self._table_response(call, identifier, head)
 
     async def create_again(self, call: Call) -> Response:
         """A table that was created before, as it is by now; a staged one has changed nothing, and is made anew."""
@@ -344,6 +363,8 @@ class CatalogRoutes:
         head = await self._lifecycle.register(
             identifier, wanted.metadata_location, overwrite=wanted.overwrite, confined=confined
         )
+        uuid = str(head.metadata.get("table-uuid") or NOBODY_KNOWS)
+        call.changed(Kind.REGISTER_TABLE, identifier=identified(identifier), table_uuid=uuid)
         return self._table_response(call, identifier, head)
 
     async def load_table(self, call: Call) -> Response:
@@ -361,8 +382,13 @@ class CatalogRoutes:
     async def drop_table(self, call: Call) -> Response:
         call.allow(permissions.require, Operation.DROP, call.table)
         await self._stops.require_free(call.principal, call.table)
-        confined = not call.principal.administrator
-        await self._lifecycle.drop(call.table, purge=call.flag("purgeRequested"), confined=confined)
+        confined, purge, uuid = (
+            not call.principal.administrator,
+            call.flag("purgeRequested"),
+            await self._uuid(call.table),
+        )
+        await self._lifecycle.drop(call.table, purge=purge, confined=confined)
+        call.changed(Kind.DROP_TABLE, identifier=identified(call.table), table_uuid=uuid, purge=purge)
         return no_content()
 
     async def rename_table(self, call: Call) -> Response:
@@ -373,12 +399,26 @@ class CatalogRoutes:
         call.allow(permissions.require, Operation.RENAME, source)
         call.allow(permissions.require, Operation.CREATE, target)
         await self._stops.require_free(call.principal, source)
+        uuid = await self._uuid(source)
         await self._lifecycle.rename(source, target)
+        names = {"source": identified(source), "destination": identified(target)}
+        call.changed(Kind.RENAME_TABLE, table_uuid=uuid, **names)
         return no_content()
+
+    async def _uuid(self, table: Identifier) -> str:
+        """A table's uuid, for those who follow changes. One whose metadata is lost or far can still be dropped."""
+        if self._settings.events.keep:
+            with suppress(IcetowerError, TimeoutError):
+                async with asyncio.timeout(UUID_WITHIN_S):
+                    return str((await self._heads.load(table)).metadata.get("table-uuid") or NOBODY_KNOWS)
+        return NOBODY_KNOWS
 
     async def report_metrics(self, call: Call) -> Response:
         call.allow(permissions.require, Operation.READ, call.table)
-        await self._parsed(call, partial(read_object, what="metrics report"))
+        report = await self._parsed(call, parse_report)
+        if report is not None:
+            about = call.principal.name, str(call.table)
+            self._journal.put(Reported(self._front.ambient.now_ms(), *about, *report))
         return no_content()
 
     # -- commits ------------------------------------------------------------------------------------------------------
@@ -392,7 +432,7 @@ class CatalogRoutes:
 
         async def commit(call: Call) -> Response:
             return self._table_response(
-                call, table, await self._commits.commit(call.principal, request, key, application)
+                call, table, await self._commits.commit(call.principal, request, key, application, call.trace)
             )
 
         if key is None:
@@ -414,7 +454,7 @@ class CatalogRoutes:
         """The fast path: data files into a table, without its metadata in the answer."""
         request = await self._parsed(call, parse_append, commits=True)
         key, application = idempotency_key(call.request), numbered(call.request)
-        done = await self._commits.append(call.principal, call.table, request, key, application)
+        done = await self._commits.append(call.principal, call.table, request, key, application, call.trace)
         snapshot = done.head.snapshots.get(done.snapshots[-1]) or {}
         return json_response(
             append_answer(
@@ -433,7 +473,7 @@ class CatalogRoutes:
         key, application = idempotency_key(call.request), numbered(call.request)
 
         async def commit(call: Call) -> Response:
-            await self._commits.commit_together(call.principal, requests, key, application)
+            await self._commits.commit_together(call.principal, requests, key, application, call.trace)
             return no_content()
 
         if key is None:

@@ -3,7 +3,7 @@
 [server]                     host, port, data, body_max_bytes, queue_deadline_s, key_lifetime_s, token_ttl_s,
                              token_renewal_max_s, origins, requests_at_once, storage_threads, metadata_max_bytes,
                              cache_max_bytes, bodies_max_bytes, answers_max_bytes, slow_swap_s, disk_min_bytes,
-                             log_format, log_level, metrics_token_sha256, metrics_token_env
+                             log_format, log_level, log_lines_max, metrics_token_sha256, metrics_token_env
 [upstream]                   uri (SQLAlchemy URL), catalog (its name in the shared tables), warehouse
 [storage]                    properties for PyIceberg's FileIO on the server, such as s3.endpoint
 [table-config]               properties handed to clients with each table, such as s3.endpoint
@@ -13,6 +13,9 @@
 [escalations.webhooks]       by the names that contracts use: NAME = {url, secret_env}
 [alerts]                     enabled, every_s, webhook, mail
 [alerts.rules.NAME]          metric, above, below, clears_at, window_s, for_s, at_least, advice, off
+[traces]                     enabled, endpoint, service, sample, caller, spans_max
+[events]                     keep
+[lineage]                    url, token_env, namespace, catalog, plain, queue_max, timeout_s, retry_for_s
 
 Secrets are not in the file: `…_env` names the environment variable that has one.
 """
@@ -34,7 +37,10 @@ from icetower.errors import ConfigurationError
 from icetower.escalations.sending import Channels, Encryption, MailServer, Webhook
 from icetower.escalations.tickets import mail_address
 from icetower.gateway.settings_errors import settings_error
-from icetower.observe.events import Form
+from icetower.ledger.watching import EVENTS_MAX
+from icetower.observe.events import LINES_MAX, Form
+from icetower.observe.posting import QUEUE_MAX, RETRY_FOR_S, TIMEOUT_S, Address
+from icetower.observe.traces import SPANS_MAX, Caller, TraceSettings
 from icetower.recent import CACHE_MAX_BYTES
 from icetower.storage.port import METADATA_MAX_BYTES
 
@@ -87,6 +93,8 @@ class Server(_Section):
     """SHA-256, in hexadecimal, of the token that may read `/metrics`; without one only an administrator's may."""
     metrics_token_env: str | None = None
     """The environment variable that has that token."""
+    log_lines_max: Annotated[int, Field(ge=0)] = LINES_MAX
+    """Lines of one kind in one minute; 0: all of them."""
 
 
 class UpstreamSettings(_Section):
@@ -225,6 +233,93 @@ def _rule(name: str, said: AlertRuleSettings, before: Rule | None) -> Rule:
     return rule
 
 
+class TracesSettings(_Section):
+    """Traces of commits by OpenTelemetry. What is not set comes from its own environment variables."""
+
+    enabled: bool = False
+    endpoint: str | None = None
+    """Where spans are posted to, OTLP over HTTP: `http://127.0.0.1:4318/v1/traces`. Headers with a secret in them come
+    from OTEL_EXPORTER_OTLP_HEADERS."""
+    service: str | None = None
+    sample: Annotated[float, Field(ge=0, le=1)] | None = None
+    """The part of the requests that is traced."""
+    caller: Caller = Caller.LINK
+    """What becomes of a client's `traceparent`."""
+    spans_max: Annotated[int, Field(ge=64, le=1_000_000)] = SPANS_MAX
+    """Spans that wait to be sent; beyond it the oldest are dropped."""
+
+    def wanted(self) -> TraceSettings | None:
+        """None: nobody traces. Raises `ConfigurationError`."""
+        if not self.enabled:
+            return None
+        if self.endpoint is not None:
+            checked_address(self.endpoint, "[traces] endpoint", rule="configuration.traces")
+        return TraceSettings(self.endpoint, self.service, self.sample, self.caller, self.spans_max)
+
+
+class EventsSettings(_Section):
+    """Changes of tables and namespaces, for others to follow."""
+
+    keep: Annotated[int, Field(ge=0, le=10_000_000)] = EVENTS_MAX
+    """So many are kept, the newest; 0: none."""
+
+
+class LineageSettings(_Section):
+    """OpenLineage's events of commits: off without a `url`."""
+
+    url: str | None = None
+    """Where events are posted to: `https://lineage.example.com/api/v1/lineage`. Often a secret itself; it is never
+    shown."""
+    token_env: str | None = None
+    """The environment variable with a token, which is sent as a bearer."""
+    namespace: str = "icetower"
+    """Of the jobs."""
+    catalog: str | None = None
+    """The namespace of the tables' names; default: `upstream.catalog`."""
+    plain: bool = False
+    """Whether the address may be plain HTTP beyond loopback."""
+    queue_max: Annotated[int, Field(ge=1, le=1_000_000)] = QUEUE_MAX
+    """Commits whose events wait; beyond it the oldest are dropped."""
+    timeout_s: Annotated[float, Field(gt=0, le=60)] = TIMEOUT_S
+    retry_for_s: Annotated[float, Field(ge=0, le=86_400)] = RETRY_FOR_S
+    """So long after its first try an event is given up."""
+
+    def address(self, environment: Mapping[str, str]) -> Address | None:
+        """None: nothing is sent. Raises `ConfigurationError`, which shows no secret."""
+        rule = "configuration.lineage"
+        if self.url is None:
+            return None
+        scheme, host = checked_address(self.url, "[lineage] url", rule=rule)
+        if scheme == "http" and host not in LOOPBACK and not self.plain:
+            raise ConfigurationError(
+                "[lineage] url is plain HTTP to another machine; write https, or set plain = true", rule=rule
+            )
+        if self.token_env is None:
+            return Address(self.url)
+        token = environment.get(self.token_env)
+        if not token or not token.isascii() or not token.isprintable():
+            raise ConfigurationError(
+                f"[lineage] token_env: the environment variable {self.token_env} has no token that can be sent",
+                rule=rule,
+            )
+        return Address(self.url, token)
+
+
+def checked_address(url: str, key: str, *, rule: str) -> tuple[str, str]:
+    """The scheme and the host of an address that the tower posts to.
+
+    Raises `ConfigurationError` where it is none, or has a user or a password in it; the message does not show it.
+    """
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        host, parts = None, urlsplit("")
+    if not host or parts.scheme not in ("http", "https") or parts.username is not None or not _plain(url):
+        raise ConfigurationError(f"{key} is no address; write https://host/path, without a user in it", rule=rule)
+    return parts.scheme, host
+
+
 class Settings(_Section):
     server: Server = Server()
     upstream: UpstreamSettings = UpstreamSettings()
@@ -235,6 +330,9 @@ class Settings(_Section):
     overrides: dict[str, str] = {}
     escalations: EscalationSettings = EscalationSettings()
     alerts: AlertSettings = AlertSettings()
+    traces: TracesSettings = TracesSettings()
+    events: EventsSettings = EventsSettings()
+    lineage: LineageSettings = LineageSettings()
 
 
 def data_directory(given: str, databases: Sequence[str] = ("control.db",)) -> Path:

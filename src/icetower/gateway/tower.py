@@ -27,6 +27,7 @@ from icetower.files.footers import Footers
 from icetower.gateway.control import ADMIN_SECRET_FILE, ControlRoutes
 from icetower.gateway.deliveries import DeliveryRoutes
 from icetower.gateway.escalations import EscalationRoutes
+from icetower.gateway.events import EventRoutes
 from icetower.gateway.http import Front
 from icetower.gateway.iceberg import CatalogRoutes
 from icetower.gateway.intake import Intake
@@ -41,14 +42,19 @@ from icetower.ledger.measures import Measures
 from icetower.ledger.writers import Writers
 from icetower.observe.bypasses import Bypasses
 from icetower.observe.events import Events
+from icetower.observe.openlineage import Names
+from icetower.observe.posting import Poster
+from icetower.observe.traces import Traces, open_traces
 from icetower.observe.undeclared import Undeclared
 from icetower.recent import Budget
 from icetower.registry.registry import Registry
 from icetower.registry.tokens import Lifetimes
-from icetower.service.attempts import Attempts
+from icetower.service.attempts import Attempts, Heard
+from icetower.service.changes import Changes
 from icetower.service.commits import Commits
 from icetower.service.journal import Journal
 from icetower.service.lifecycle import Lifecycle
+from icetower.service.lineage import Lineage
 from icetower.service.outcomes import Outcomes
 from icetower.service.owners import Owners
 from icetower.storage.file_io import FileIOStorage
@@ -91,6 +97,8 @@ class Watch:
     undeclared: Undeclared
     readiness: Readiness
     monitor: Monitor
+    traces: Traces | None
+    lineage: Poster | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +148,7 @@ class Tower:
                 self.settings.server,
                 self.data,
             ),
+            EventRoutes(front, records.journal, lake.manifests.parsing, self.settings.events.keep),
             DeliveryRoutes(front, lake.heads, front.ambient),
             EscalationRoutes(front, records.escalations),
             ShadowRoutes(front, records.registry, records.journal),
@@ -160,6 +169,10 @@ class Tower:
         await self.records.escalations.close()
         await self.watch.bypasses.close()
         await self.watch.readiness.close()
+        if self.watch.lineage is not None:
+            await self.watch.lineage.close()
+        if self.watch.traces is not None:
+            await self.watch.traces.close()
         self.watch.events.close()
         await self.lake.upstream.close()
         for database in self.records.databases:
@@ -195,8 +208,10 @@ def open_tower(settings: Settings, ambient: Ambient, *, open_to_all: bool = Fals
     )
 
     registry = Registry(control, ambient, Lifetimes(server.token_ttl_s, server.token_renewal_max_s))
-    ledger = Ledger(control, ambient, lifetime_s=server.key_lifetime_s)
-    events, budget = Events(ambient), Budget(server.cache_max_bytes)
+    ledger = Ledger(control, ambient, lifetime_s=server.key_lifetime_s, events_max=settings.events.keep)
+    events, budget = Events(ambient, lines_max=server.log_lines_max or None), Budget(server.cache_max_bytes)
+    traced = settings.traces.wanted()
+    traces = None if traced is None else open_traces(traced, ambient)
     escalations = Escalations(registry, ambient, settings.escalations.channels(os.environ), events)
     manifests = Manifests(storage, budget=budget)
     bypasses = Bypasses(manifests, ambient, events, lambda bypass: journal.put(report_of(bypass)))
@@ -211,7 +226,10 @@ def open_tower(settings: Settings, ambient: Ambient, *, open_to_all: bool = Fals
         parsing=manifests.parsing,
     )
     journal = Journal(ledger, heads.group_keys, ambient)
-    attempts = Attempts(ambient, events, journal.put, slow_s=server.slow_swap_s)
+    lineage, heard = _lineage(settings, ambient, events)
+    if settings.events.keep:
+        heard.append(Changes(journal.put, ambient).heard)
+    attempts = Attempts(ambient, events, journal.put, slow_s=server.slow_swap_s, heard=heard, traces=traces)
     lake = Lake(upstream, storage, manifests, heads, budget)
     records = Records(registry, ledger, journal, escalations, [control, catalog])
     undeclared = Undeclared(ambient, events)
@@ -219,7 +237,7 @@ def open_tower(settings: Settings, ambient: Ambient, *, open_to_all: bool = Fals
     limits = Limits(deadline_s=server.queue_deadline_s, metadata_max_bytes=server.metadata_max_bytes)
     engine = Engine(upstream, storage, heads, manifests, ambient, gatekeeper, limits, attempts.swapped)
     monitor = monitor_of(settings, data, registry, Measures(control), escalations, journal, attempts, engine, ambient)
-    watch = Watch(events, attempts, bypasses, undeclared, readiness, monitor)
+    watch = Watch(events, attempts, bypasses, undeclared, readiness, monitor, traces, lineage)
     lifecycle = Lifecycle(
         upstream,
         storage,
@@ -251,5 +269,23 @@ def open_tower(settings: Settings, ambient: Ambient, *, open_to_all: bool = Fals
         gate, engine, heads, replays, refusals, writers, lifecycle, gatekeeper, outcomes, journal, ambient
     )
     intake = Intake(server, ambient, open_to_all=open_to_all)
-    front = Front(registry, intake, attempts, journal, shadow, ambient, server, open_to_all)
+    front = Front(registry, intake, attempts, journal, shadow, ambient, server, open_to_all, traces=traces)
     return Tower(settings, data, lake, records, watch, engine, lifecycle, commits, front, TokenRates(ambient))
+
+
+def _lineage(settings: Settings, ambient: Ambient, events: Events) -> tuple[Poster | None, list[Heard]]:
+    """What sends OpenLineage's events, and what it hears of commits by; nothing where nobody wants them."""
+    wanted, address = settings.lineage, settings.lineage.address(os.environ)
+    if address is None:
+        return None, []
+    poster = Poster(
+        address,
+        "lineage",
+        ambient,
+        events,
+        queue_max=wanted.queue_max,
+        timeout_s=wanted.timeout_s,
+        retry_for_s=wanted.retry_for_s,
+    )
+    names = Names(wanted.namespace, wanted.catalog or settings.upstream.catalog)
+    return poster, [Lineage(poster, names, ambient).heard]

@@ -29,7 +29,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from icetower.ambient import Ambient
 from icetower.database import Database
-from icetower.ledger import histories
+from icetower.ledger import histories, watching
 from icetower.ledger.answers import Answer
 from icetower.ledger.attempts import (
     Attempt,
@@ -52,6 +52,7 @@ from icetower.ledger.lookups import ASKED_AT_ONCE, Lookups
 from icetower.ledger.metrics import COUNT_EVERY, Report, count_logged, note_once
 from icetower.ledger.schema import answers, expired, groups, keys
 from icetower.ledger.shadow import Ended, ShadowCount, Shadowed, read_endings, read_shadowed, write_shadowed
+from icetower.ledger.watching import EVENTS_MAX, Changed, Changes, Reported
 from icetower.ledger.writers import Writer
 from icetower.registry.sql import migrate
 from icetower.table.keys import Names
@@ -181,6 +182,8 @@ class Batch:
     shadowed: Sequence[Shadowed] = ()
     writers: Collection[Writer] = ()
     noticed: Sequence[Report] = ()
+    changed: Sequence[Changed] = ()
+    reported: Sequence[Reported] = ()
 
 
 def key_hash(key: str | None) -> str | None:
@@ -199,16 +202,25 @@ class Ledger:
     Args:
         lifetime_s: how long keys and answers are kept. A live one is never evicted.
         attempts_max: how many attempts the log keeps; the oldest give way.
+        events_max: how many events it keeps; 0: none.
     """
 
     def __init__(
-        self, database: Database, ambient: Ambient, *, lifetime_s: int = LIFETIME_S, attempts_max: int = ATTEMPTS_MAX
+        self,
+        database: Database,
+        ambient: Ambient,
+        *,
+        lifetime_s: int = LIFETIME_S,
+        attempts_max: int = ATTEMPTS_MAX,
+        events_max: int = EVENTS_MAX,
     ) -> None:
         self._database = LedgerDoor(database)
         self._ambient = ambient
         self._lifetime_ms = lifetime_s * 1000
         self._attempts_max = attempts_max
+        self._events_max = events_max
         migrate(database, Path(__file__).parent / "migrations", version_table="ledger_version")
+        migrate(database, watching.MIGRATIONS, version_table=watching.VERSION_TABLE)
         self._keys = Lookups(self._database, keys)
         self._answers = Lookups(self._database, answers)
         self._writers = Lookups(self._database, groups)
@@ -263,8 +275,10 @@ class Ledger:
             note_once(connection, batch.noticed)
             if logged:
                 write_attempts(connection, logged, now, self._attempts_max, lambda newest: count(connection, newest))
+            watching.write_watched(connection, batch.changed, batch.reported, self._events_max)
 
-        if logged or batch.shadowed or batch.noticed or batch.expired or any(some for _, some in rows):
+        watched = bool(batch.changed or batch.reported or batch.noticed)
+        if logged or watched or batch.shadowed or batch.expired or any(some for _, some in rows):
             await self._database.run(work, write=True)
         self._counted = counted
 
@@ -478,6 +492,14 @@ class Ledger:
     async def attempts_after(self, after: int, *, limit: int) -> Numbered:
         """The first attempts that were logged after the one with this number."""
         return await self._database.run(lambda connection: read_after(connection, after, limit))
+
+    async def changes_after(self, after: int, *, since_ms: int = 0, limit: int) -> Changes:
+        """The first events after the one with this number, from a time on."""
+        return await self._database.run(lambda connection: watching.read_changes(connection, after, since_ms, limit))
+
+    async def reports(self, *, since_ms: int = 0, limit: int) -> tuple[Reported, ...]:
+        """What clients have reported of their commits since a time, newest first."""
+        return await self._database.run(lambda connection: watching.read_reports(connection, since_ms, limit))
 
     async def forget(self, text: str) -> int:
         """Take a text out of the log: see `forgetting`. How many attempts had it."""

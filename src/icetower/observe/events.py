@@ -39,6 +39,7 @@ class Event(StrEnum):
     REFUSED = "refused"
     CONFLICT = "conflict"
     UNKNOWN = "unknown"
+    LANDED = "landed"
     FAILED = "failed"
     NOT_AUTHENTICATED = "not-authenticated"
     ESCALATION = "escalation"
@@ -46,6 +47,7 @@ class Event(StrEnum):
     SWAP_SLOW = "swap-slow"
     BYPASS = "bypass"
     UNDECLARED = "undeclared"
+    NOT_SENT = "not-sent"
     LEFT_OUT = "left-out"
 
 
@@ -69,10 +71,10 @@ class Events:
     """Writes events to the log. One a server.
 
     Args:
-        lines_max: so many lines of one kind are written in `WINDOW_S` seconds.
+        lines_max: so many lines of one kind are written in `WINDOW_S` seconds; None: all.
     """
 
-    def __init__(self, ambient: Ambient, *, lines_max: int = LINES_MAX) -> None:
+    def __init__(self, ambient: Ambient, *, lines_max: int | None = LINES_MAX) -> None:
         self._ambient = ambient
         self._lines_max = lines_max
         self._windows: dict[Event, _Window] = {}
@@ -86,11 +88,15 @@ class Events:
         self._count(now_s)
         window = self._windows.setdefault(event, _Window(now_s))
         window.count += 1
-        if window.count > self._lines_max:
+        if self._lines_max is not None and window.count > self._lines_max:
             window.left_out += 1
             self._count_later()
             return
         _write(event, level, fields)
+
+    def writes(self, level: int) -> bool:
+        """Whether lines of a level are written at all."""
+        return log.isEnabledFor(level)
 
     def close(self) -> None:
         """Say what was left out so far."""

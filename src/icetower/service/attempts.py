@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
@@ -34,7 +34,11 @@ from icetower.ledger.attempts import (
     Outcome,
 )
 from icetower.observe.events import Event, Events, one_line
+from icetower.observe.traces import CommitTrace, Traces
+from icetower.protocol.names import Identifier
 from icetower.protocol.snapshots import Snapshot
+from icetower.protocol.updates import Updates
+from icetower.service.tracing import trace_attempt, trace_group
 from icetower.table.head import HeadState
 from icetower.texts import clipped
 
@@ -59,7 +63,16 @@ _METADATA_LOST = "upstream.metadata"
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What else is known of an attempt; see the fields of the log with these names."""
+    """What else is known of an attempt; see the fields of the log with these names.
+
+    Attributes:
+        request_id: of the request, where it has one already.
+        trace: of the request; None: nobody traces.
+        updates: as its client sent them; None of an append by the fast path, and of what is no commit.
+        requests: how many attempts the request is.
+        identifier: the table of a commit.
+        change: of what is no commit, and was made: the operation as an event has it.
+    """
 
     contract: str | None = None
     key_hash: str | None = None
@@ -67,6 +80,35 @@ class Known:
     base: int | None = None
     decided_ms: int | None = None
     judge_ms: float | None = None
+    request_id: str | None = None
+    trace: CommitTrace | None = None
+    updates: Updates | None = None
+    requests: int = 1
+    identifier: Identifier | None = None
+    change: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """An attempt that has ended, for whoever hears of all of them.
+
+    Attributes:
+        kept: as the log keeps it.
+        started_s: when it came, monotonic.
+    """
+
+    kept: Attempt
+    known: Known
+    started_s: float
+    committed: Committed | None
+    error: IcetowerError | None
+
+
+Heard = Callable[[Ended], None]
+"""Is called with each attempt; it does not wait."""
+
+
+log = logging.getLogger("icetower")
 
 
 class Attempts:
@@ -75,10 +117,19 @@ class Attempts:
     Args:
         keep: takes what is to be written to the ledger.
         slow_s: a swap that takes longer is a line on the log.
+        heard: hear of each attempt.
+        traces: hear of each group that is swapped; None: nobody traces.
     """
 
     def __init__(
-        self, ambient: Ambient, events: Events, keep: Callable[[Attempt], None], *, slow_s: float = SLOW_SWAP_S
+        self,
+        ambient: Ambient,
+        events: Events,
+        keep: Callable[[Attempt], None],
+        *,
+        slow_s: float = SLOW_SWAP_S,
+        heard: Sequence[Heard] = (),
+        traces: Traces | None = None,
     ) -> None:
         self._ambient = ambient
         self._events = events
@@ -87,6 +138,8 @@ class Attempts:
         self.swaps = 0
         self.swap_s = 0.0
         """How many swaps there were, and how long they took together, in seconds."""
+        self._heard = tuple(heard)
+        self._traces = traces
         self._reads_s: OrderedDict[tuple[str, str, str], float] = OrderedDict()
 
     def ended(
@@ -111,7 +164,7 @@ class Attempts:
         """
         error = result if isinstance(result, IcetowerError) else None
         about = clipped(about, ABOUT_CHARACTERS_MAX)
-        request_id = self.named(error)
+        request_id = self.named(error, known.request_id)
         if error is not None:
             error.logged = True
         if error is not None and operation == READ and self._said_lately(principal, about, error.rule):
@@ -143,12 +196,32 @@ class Attempts:
         self._keep(attempt)
         if error is not None:
             self._say(attempt, error)
+        elif self._events.writes(logging.INFO):
+            self._say_landed(attempt)
+        if known.trace is not None or self._heard:
+            self._hear(Ended(attempt, known, started_s, committed, error))
 
-    def named(self, error: IcetowerError | None) -> str:
-        """The id of a request: a new one, unless the error has one. Two equal requests at once may share an error."""
+    def _hear(self, ended: Ended) -> None:
+        try:
+            if ended.known.trace is not None:
+                trace_attempt(ended.known.trace, ended.kept, ended.started_s, ended.committed)
+            for heard in self._heard:
+                heard(ended)
+        except Exception:  # it has landed, or it has not: whoever only listens changes nothing about that
+            log.exception("request %s: what became of it could not be told to all that follow", ended.kept.request_id)
+
+    def new_id(self) -> str:
+        """The id of a new request."""
+        return self._ambient.uuid4().replace("-", "")[-REQUEST_ID_CHARACTERS:]
+
+    def named(self, error: IcetowerError | None, request_id: str | None = None) -> str:
+        """The id of a request: the error's, or the one that it has already, or a new one.
+
+        Two equal requests at once may share an error.
+        """
         if error is not None and error.request_id is not None:
             return error.request_id
-        request_id = self._ambient.uuid4().replace("-", "")[-REQUEST_ID_CHARACTERS:]
+        request_id = request_id or self.new_id()
         if error is not None:
             error.request_id = request_id
         return request_id
@@ -185,10 +258,17 @@ class Attempts:
         """A group of commits was swapped in, or was not, after a while."""
         self.swaps += 1
         self.swap_s += took_s
+        if self._traces is not None:
+            try:
+                trace_group(self._traces, steps)
+            except Exception:  # this is called between the swap and its answers
+                log.exception("a group of commits could not be traced")
         if took_s < self._slow_s:
             return
         self._events.say(
             Event.SWAP_SLOW,
+            requests=list(dict.fromkeys(waiting.request for step in steps for waiting in step.waiting)),
+            principals=list(dict.fromkeys(waiting.member.principal for step in steps for waiting in step.waiting)),
             tables=[str(step.identifier) for step in steps],
             metadata=[step.new.head.location for step in steps],
             snapshots=[
@@ -209,6 +289,22 @@ class Attempts:
         if len(self._reads_s) > READS_KEPT_MAX:
             self._reads_s.popitem(last=False)
         return False
+
+    def _say_landed(self, attempt: Attempt) -> None:
+        self._events.say(
+            Event.LANDED,
+            logging.INFO,
+            request=attempt.request_id,
+            principal=attempt.principal,
+            table=attempt.table,
+            operation=attempt.operation,
+            outcome=attempt.outcome.value,
+            snapshots=attempt.snapshots,
+            partitions=attempt.partitions,
+            group_size=attempt.group_size,
+            queue_wait_ms=attempt.queue_wait_ms,
+            latency_ms=attempt.latency_ms,
+        )
 
     def _say(self, attempt: Attempt, error: IcetowerError) -> None:
         in_conflict = attempt.outcome is Outcome.CONFLICT

@@ -30,11 +30,12 @@ from icetower.errors import IcetowerError, KeyMisused, NoSuchTable, NotSupported
 from icetower.files.parsing import Reading
 from icetower.iceberg.change import Touched
 from icetower.ledger.writers import Writers
+from icetower.observe.traces import CommitTrace
 from icetower.protocol.appends import AppendRequest
 from icetower.protocol.commits import CommitRequest
 from icetower.protocol.marks import DECIDED
 from icetower.protocol.names import Identifier, check_new
-from icetower.protocol.updates import creates
+from icetower.protocol.updates import Updates, creates
 from icetower.registry.principals import Principal
 from icetower.registry.tokens import contract_revoked, not_authenticated
 from icetower.service.attempts import partitions_of
@@ -84,11 +85,13 @@ class Commits:
         request: CommitRequest,
         key: str | None,
         application: tuple[str, int] | None = None,
+        trace: CommitTrace | None = None,
     ) -> HeadState:
         """One commit to one table.
 
         Args:
             key, application: as the request's headers have them.
+            trace: of the request; None: nobody traces.
 
         Returns:
             The table with the commit.
@@ -100,7 +103,8 @@ class Commits:
         assert table is not None
         if principal.ended:
             await self._refuse_ended(principal, [request], key, application)
-        attempt = Attempt(principal, [table], "?", self._ambient.monotonic_s(), key)
+        attempt = Attempt(principal, [table], "?", self._ambient.monotonic_s(), key, trace=trace)
+        self._outcomes.begin(attempt)
 
         async def work() -> tuple[Committed]:
             with self._lifecycle.purges.watched() as watch:
@@ -111,7 +115,7 @@ class Commits:
                         return (admitted,)
                     attempt.operation = "+".join(sorted(admitted.operations)) or "none"
                     self._judged(attempt, admitted)
-                    done = await self._land(admitted, watch, reads=_may_read(principal, table))
+                    done = await self._land(admitted, watch, attempt, reads=_may_read(principal, table))
                     attempt.partitions = partitions_of(done.head, _touched(admitted))
                     return (done,)
 
@@ -132,6 +136,7 @@ class Commits:
         requests: Sequence[CommitRequest],
         key: str | None,
         application: tuple[str, int] | None = None,
+        trace: CommitTrace | None = None,
     ) -> None:
         """A commit over several tables, all or nothing. Arguments and errors as of `commit`."""
         if principal.ended:
@@ -139,10 +144,11 @@ class Commits:
         if len(requests) > 1 and not self._engine.atomic_multi_table:
             raise NotSupported("the catalog behind this server cannot commit several tables in one step")
         if len(requests) == 1:
-            await self.commit(principal, requests[0], key, application)
+            await self.commit(principal, requests[0], key, application, trace)
             return
         tables = [request.identifier for request in requests if request.identifier is not None]
-        attempt = Attempt(principal, tables, "transaction", self._ambient.monotonic_s(), key, work=key)
+        attempt = Attempt(principal, tables, "transaction", self._ambient.monotonic_s(), key, work=key, trace=trace)
+        self._outcomes.begin(attempt)
 
         async def work() -> tuple[Committed, ...]:
             try:
@@ -182,16 +188,16 @@ class Commits:
         request: AppendRequest,
         key: str | None,
         application: tuple[str, int] | None = None,
+        trace: CommitTrace | None = None,
     ) -> Committed:
-        """Data files into a table, by the fast path. Errors as of `commit`.
-
-        Args:
-            key, application: as the request's headers have them.
-        """
+        """Data files into a table, by the fast path. Arguments and errors as of `commit`."""
         if principal.ended:
             raise not_authenticated()  # clients delete nothing
         sent_key = key or request.key
-        attempt = Attempt(principal, [table], "append", self._ambient.monotonic_s(), sent_key, work=sent_key)
+        began_s = self._ambient.monotonic_s()
+        attempt = Attempt(principal, [table], "append", began_s, sent_key, work=sent_key, trace=trace)
+        request_id = self._outcomes.begin(attempt).request_id or ""
+        attempt.updates[table] = Updates([{"action": "set-snapshot-ref", "ref-name": request.ref, "type": "branch"}])
         # Two without a key, of one content, may be two appends.
         names = (key, request.key, application, request.application)
         name = (principal.name, table, request.ref, *names) if any(names) else None
@@ -211,7 +217,7 @@ class Commits:
                 principal, table, request, identity, head, since_s=attempt.started_s
             )
             self._judged(attempt, admitted)
-            done = await self._engine.submit_append(admitted, head)
+            done = await self._engine.submit_append(admitted, head, request=request_id)
             attempt.partitions = partitions_of(done.head, admitted.files)
             return (done,)
 
@@ -295,7 +301,7 @@ class Commits:
         await self._replays.refuse_dropped(table, uuid, identity)
         return None
 
-    async def _land(self, admitted: Admitted, watch: Watch, *, reads: bool) -> Committed:
+    async def _land(self, admitted: Admitted, watch: Watch, attempt: Attempt, *, reads: bool) -> Committed:
         if creates(admitted.requirements):
             for error in (await self._gatekeeper.still_admits([admitted])).values():
                 raise error
@@ -308,7 +314,7 @@ class Commits:
                     await self._journal.flush()
             return done
         await self._keep_writer([admitted])
-        done = await self._engine.submit(admitted)
+        done = await self._engine.submit(admitted, request=attempt.request_id or "")
         self._journal.remember_commit(admitted, done)
         return done
 
@@ -355,7 +361,7 @@ class Commits:
         self._judged(attempt, *members)
         await self._keep_writer(members)
         try:
-            committed = await self._engine.submit_together(members)
+            committed = await self._engine.submit_together(members, request=attempt.request_id or "")
         except KeyMisused as error:
             if error.rule != "key.transaction" or len(marked) == len(requests):
                 raise
@@ -386,6 +392,7 @@ class Commits:
 def _asked(attempt: Attempt, request: CommitRequest, identity: Identity) -> None:
     """Note what a commit says of itself."""
     assert request.identifier is not None
+    attempt.updates[request.identifier] = request.updates
     write = attempt.write(request.identifier)
     write.identified(identity)
     if identity.snapshots:

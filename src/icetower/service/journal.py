@@ -21,8 +21,9 @@ from icetower.ledger.answers import Answer
 from icetower.ledger.ledger import Attempt, Batch, Commit, Ledger, commits_of
 from icetower.ledger.metrics import Report
 from icetower.ledger.shadow import Shadowed
+from icetower.ledger.watching import Changed, Reported
 
-Item = Attempt | Commit | Shadowed | Report | tuple[str, str, Answer]
+Item = Attempt | Commit | Shadowed | Report | Changed | Reported | tuple[str, str, Answer]
 
 ITEMS_MAX = 50_000
 BATCH = 500
@@ -155,6 +156,8 @@ class Journal:
                     answers=[item for item in batch if isinstance(item, tuple)],
                     shadowed=[item for item in batch if isinstance(item, Shadowed)],
                     noticed=[item for item in batch if isinstance(item, Report)],
+                    changed=[item for item in batch if isinstance(item, Changed)],
+                    reported=[item for item in batch if isinstance(item, Reported)],
                 )
             )
         except UpstreamFailed:

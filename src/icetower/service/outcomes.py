@@ -12,8 +12,10 @@ from icetower.errors import CommitConflict, IcetowerError
 from icetower.escalations.escalations import Escalations
 from icetower.ledger.attempts import NUMBERED, numbered_name
 from icetower.ledger.ledger import key_hash, text_hash
+from icetower.observe.traces import CommitTrace
 from icetower.observe.undeclared import Undeclared
 from icetower.protocol.names import Identifier
+from icetower.protocol.updates import Updates
 from icetower.registry.principals import Principal
 from icetower.service.attempts import REFUSED_TABLES_MAX, Attempts, Known
 from icetower.service.owners import Owners
@@ -59,6 +61,9 @@ class Attempt:
         looking_at: the one of its tables that is being judged, if one is.
         writes: of each table, what is known of what is written to it.
         judged_s: when it was admitted, monotonic.
+        request_id: under which all logs have it.
+        trace: of its request; None: nobody traces.
+        updates: of each table, as they were sent.
     """
 
     principal: Principal
@@ -71,6 +76,9 @@ class Attempt:
     looking_at: Identifier | None = None
     writes: dict[Identifier, Write] = field(default_factory=dict["Identifier", "Write"])
     judged_s: float | None = None
+    request_id: str | None = None
+    trace: CommitTrace | None = None
+    updates: dict[Identifier, Updates] = field(default_factory=dict["Identifier", "Updates"])
 
     def write(self, table: Identifier) -> Write:
         """What is known of what is written to a table, to be filled in."""
@@ -85,6 +93,13 @@ class Outcomes:
         self._escalations = escalations
         self._owners = owners
         self._attempts = attempts
+
+    def begin(self, attempt: Attempt) -> Attempt:
+        """Give an attempt its id, under which all logs have it, and its trace."""
+        attempt.request_id = self._attempts.new_id()
+        if attempt.trace is not None:
+            attempt.trace.begins(attempt.request_id)
+        return attempt
 
     @asynccontextmanager
     async def watched(self, attempt: Attempt) -> AsyncGenerator[None]:
@@ -133,6 +148,11 @@ class Outcomes:
             write.base,
             write.decided_ms,
             None if judged_s is None else (judged_s - attempt.started_s) * 1000,
+            attempt.request_id,
+            attempt.trace,
+            attempt.updates.get(table),
+            len(attempt.tables),
+            table,
         )
         self._attempts.ended(
             attempt.principal.name,

@@ -1,0 +1,200 @@
+"""What others follow: changes of tables and namespaces as events, and reports of clients on their commits.
+
+Both are logs with numbers that grow in the order in which they were written, and keep a bounded number of rows. They
+have migrations of their own, and are written with the log of attempts, behind the answers.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Connection,
+    Float,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    delete,
+    func,
+    select,
+)
+
+from icetower.ledger.attempts import ORDER_LOCK, Attempt, Outcome
+
+MIGRATIONS = Path(__file__).parent / "watch_migrations"
+VERSION_TABLE = "ledger_watch_version"
+
+EVENTS_MAX = 50_000
+REPORTS_MAX = 100_000
+EVENT_CHARACTERS_MAX = 64 * 1024
+_LANDED = frozenset({Outcome.DIRECT, Outcome.REBASED, Outcome.APPENDED, Outcome.REPLAYED})
+
+metadata = MetaData()
+
+events = Table(
+    "watch_events",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("at_ms", BigInteger, nullable=False),
+    Column("kind", String(32), nullable=False),  # of the operation, by the names of Iceberg's proposal
+    Column("objects", Text, nullable=False),  # JSON: the names of what it is about, each as a list of levels
+    Column("uuid", String(36)),  # of the table
+    Column("event", Text, nullable=False),  # JSON, as it is answered
+    sqlite_autoincrement=True,
+)
+
+reports = Table(
+    "watch_reports",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("at_ms", BigInteger, nullable=False),
+    Column("principal", String(255), nullable=False),
+    Column("table_name", Text, nullable=False),
+    Column("snapshot_id", BigInteger, nullable=False),
+    Column("operation", String(32), nullable=False),
+    Column("attempts", Integer, nullable=False),
+    Column("total_ms", Float),
+    sqlite_autoincrement=True,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """A change as an event.
+
+    Attributes:
+        kind: of the operation, such as `update-table`.
+        objects: the tables or namespaces that it is about, each as its levels; of a rename both names.
+        uuid: of the table.
+        event: as it is answered.
+    """
+
+    at_ms: int
+    kind: str
+    objects: tuple[tuple[str, ...], ...]
+    uuid: str | None
+    event: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """What a client says of a commit that has landed, as it counts it.
+
+    Attributes:
+        snapshot_id: that it added; by it, and the principal, the report joins the log of attempts.
+        attempts: how often it sent the commit, the last time included.
+        total_ms: from its first try to its end; None: it does not say.
+    """
+
+    at_ms: int
+    principal: str
+    table: str
+    snapshot_id: int
+    operation: str
+    attempts: int
+    total_ms: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """Events with their numbers. `oldest`, `newest`: numbers of the whole log; None: it is empty."""
+
+    events: tuple[tuple[int, Changed], ...]
+    oldest: int | None
+    newest: int | None
+
+
+def write_watched(
+    connection: Connection, changed: Sequence[Changed], reported: Sequence[Reported], events_max: int
+) -> None:
+    """Append to both logs, and let the oldest go where they are full.
+
+    As the log of attempts is written: whoever sees a number has seen all lower ones.
+    """
+    if not changed and not reported:
+        return
+    if connection.dialect.name == "postgresql":
+        connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({ORDER_LOCK})")
+    if changed and events_max:
+        rows = [
+            {
+                "at_ms": each.at_ms,
+                "kind": each.kind,
+                "objects": json.dumps(each.objects),
+                "uuid": each.uuid,
+                "event": each.event,
+            }
+            for each in changed
+        ]
+        connection.execute(events.insert(), rows)
+        _trim(connection, events, events_max)
+    if reported:
+        rows = [
+            {
+                "at_ms": each.at_ms,
+                "principal": each.principal,
+                "table_name": each.table,
+                "snapshot_id": each.snapshot_id,
+                "operation": each.operation,
+                "attempts": each.attempts,
+                "total_ms": each.total_ms,
+            }
+            for each in reported
+        ]
+        connection.execute(reports.insert(), rows)
+        _trim(connection, reports, REPORTS_MAX)
+
+
+def read_changes(connection: Connection, after: int, since_ms: int, limit: int) -> Changes:
+    """The first events after the one with a number, from a time on."""
+    query = select(events).where(events.c.id > after).order_by(events.c.id).limit(limit)
+    if since_ms:
+        first = select(func.min(events.c.id)).where(events.c.at_ms >= since_ms)
+        found = connection.execute(first).scalar()
+        query = query.where(events.c.id >= (found or 2**31 - 1))
+    rows = [(row.id, _changed(row)) for row in connection.execute(query)]
+    oldest = connection.execute(select(func.min(events.c.id))).scalar()
+    newest = connection.execute(select(func.max(events.c.id))).scalar()
+    return Changes(tuple(rows), oldest, newest)
+
+
+def read_reports(connection: Connection, since_ms: int, limit: int) -> tuple[Reported, ...]:
+    """What clients have reported since a time, newest first. Of one snapshot there may be several reports."""
+    query = select(reports).where(reports.c.at_ms >= since_ms).order_by(reports.c.id.desc()).limit(limit)
+    return tuple(
+        Reported(row.at_ms, row.principal, row.table_name, row.snapshot_id, row.operation, row.attempts, row.total_ms)
+        for row in connection.execute(query)
+    )
+
+
+def client_retries(logged: Iterable[Attempt], reported: Iterable[Reported]) -> dict[tuple[str, int], int]:
+    """How often clients sent commits beyond the first time, by principal and snapshot: reports, joined to the log.
+
+    A report of a commit that the principal itself has not landed counts for nothing, whatever it says. Where there are
+    several of one commit, the highest holds: a report may be sent again.
+    """
+    landed = {(each.principal, i) for each in logged if each.outcome in _LANDED for i in each.snapshots}
+    found: dict[tuple[str, int], int] = {}
+    for each in reported:
+        name = (each.principal, each.snapshot_id)
+        if name in landed:
+            found[name] = max(found.get(name, 0), each.attempts - 1)
+    return found
+
+
+def _changed(row: Any) -> Changed:
+    objects = tuple(tuple(levels) for levels in json.loads(row.objects))
+    return Changed(row.at_ms, row.kind, objects, row.uuid, row.event)
+
+
+def _trim(connection: Connection, table: Table, rows_max: int) -> None:
+    newest = connection.execute(select(func.max(table.c.id))).scalar_one()
+    connection.execute(delete(table).where(table.c.id <= newest - rows_max))
