@@ -62,6 +62,14 @@ def refused_port() -> int:
 
 CONTRACT = "version: 1\nagent: a\nowner: a@example.com\ntables:\n  - table: a.b\n    operations: [append]\n"
 OVER_THE_WIRE = {
+    ("status",): (),
+    ("top",): (),
+    ("agents", "list"): (),
+    ("agents", "show"): ("a",),
+    ("alerts", "list"): (),
+    ("alerts", "silence"): ("--rule", "r", "--reason", "x"),
+    ("alerts", "unsilence"): ("--rule", "r"),
+    ("tables", "list"): (),
     ("commits",): (),
     ("bypasses",): (),
     ("forget",): ("p-4711",),
