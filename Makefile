@@ -22,6 +22,8 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(READY) ## a virtual environment in .venv with exactly what requirements.lock names
+	@echo "Icetower is in .venv. Next:  . .venv/bin/activate  and then  icetower init  (a tower in front of your catalog),"
+	@echo "or  icetower init --new  (an empty catalog); make demo shows it at work."
 
 $(READY): requirements.lock pyproject.toml tools/setup.sh
 	@tools/setup.sh

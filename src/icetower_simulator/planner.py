@@ -7,6 +7,7 @@ required freshness. Every number comes from a simulated run; the breaking point 
 from __future__ import annotations
 
 import math
+import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -423,12 +424,58 @@ _NOTES: Mapping[str, str] = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class SharedBy:
+    """The column by whose buckets the rows of a table are shared out.
+
+    Attributes:
+        buckets: into how many the table is partitioned by it; None: it is not.
+    """
+
+    column: str
+    buckets: int | None = None
+
+
+def shared_by(metadata: Mapping[str, Any]) -> SharedBy | None:
+    """The column for a table's contracts: that of its bucket partitions, or an identifier; None if it has no column.
+
+    Args:
+        metadata: the table's, as plain JSON.
+    """
+    schema = next((each for each in metadata["schemas"] if each["schema-id"] == metadata["current-schema-id"]), None)
+    specs = [each for each in metadata["partition-specs"] if each["spec-id"] == metadata["default-spec-id"]]
+    columns: dict[int, str] = {
+        each["id"]: each["name"] for each in (schema or {}).get("fields", ()) if each["type"] in _BUCKETED
+    }
+    for field in specs[0]["fields"] if specs else ():
+        size = _BUCKET.fullmatch(field["transform"])
+        if size is not None and field["source-id"] in columns:
+            return SharedBy(columns[field["source-id"]], int(size[1]))
+    identifiers = [each for each in (schema or {}).get("identifier-field-ids", ()) if each in columns]
+    first = next(iter([*identifiers, *columns]), None)
+    return None if first is None else SharedBy(columns[first])
+
+
+_BUCKET = re.compile(r"bucket\[(\d+)\]")
+_BUCKETED = frozenset({"int", "long", "string", "uuid", "date"})
+"""Types of columns by which rows are usually shared out."""
+
+
 def contracts(
-    plan: Plan, pattern: str, table: str = "namespace.table", agent: str = "my_agent", *, first: int = 1
+    plan: Plan,
+    pattern: str,
+    table: str = "namespace.table",
+    agent: str = "my_agent",
+    *,
+    first: int = 1,
+    shared_by: SharedBy | None = None,
 ) -> tuple[str, ...]:
     """The contracts to start from under a pattern, as YAML: those of the first agents, and that of the job, if any.
 
     Agents that may change each other's rows share one contract: no contract can keep apart what the workload does not.
+
+    Args:
+        shared_by: the column by whose buckets agents share the rows; None: the table is not known.
     """
     workload = plan.workload
     shares = _shares(workload, pattern)
@@ -438,7 +485,9 @@ def contracts(
     names = (agent, *(f"{agent}_{number}" for number in range(2, agents + 1)))
     sharing = "Each agent needs a contract of its own" if apart else "All agents are principals of this contract"
     about = f"# {_NOTES[pattern]}.\n" + (f"# {sharing}.\n" if workload.agents > 1 else "")
-    texts = [about + _contract(workload, pattern, table, name, (at, shares)) for at, name in enumerate(names)]
+    texts = [
+        about + _contract(workload, pattern, table, name, (at, shares), shared_by) for at, name in enumerate(names)
+    ]
     if pattern in _JOBS:
         texts.append(_JOBS[pattern].format(table=table, agent=agent))
     return tuple(texts)
@@ -481,7 +530,9 @@ def _shares(workload: Workload, pattern: str) -> int:
     return min(workload.partitions, workload.agents) if pattern in ("isolated", "intents") else 1
 
 
-def _contract(workload: Workload, pattern: str, table: str, agent: str, share: tuple[int, int]) -> str:
+def _contract(
+    workload: Workload, pattern: str, table: str, agent: str, share: tuple[int, int], shared_by: SharedBy | None
+) -> str:
     """One agent's contract. `share`: the number of its share of the partitions, and how many shares there are."""
     number, shares = share
     region: list[str] = []
@@ -490,8 +541,15 @@ def _contract(workload: Workload, pattern: str, table: str, agent: str, share: t
         region.append(f"now: {{every: {every}s, from: {start}s, to: {end}s}}")
     if shares > 1:
         size = max(workload.partitions, shares)
+        column, note = "id", "its share; write a column of the table in place of id"
+        if shared_by is not None:
+            column, note = shared_by.column, "this agent's share of the partitions"
+            if shared_by.buckets is not None and shared_by.buckets >= shares:
+                size = shared_by.buckets
+            else:
+                note = f"its share; the table is not partitioned so yet: add bucket({size}, {column})"
         start, end = number * size // shares, (number + 1) * size // shares
-        region.append(f"bucket({size}, id): {{from: {start}, to: {end}}}   # this agent's share of the partitions")
+        region.append(f"bucket({size}, {column}): {{from: {start}, to: {end}}}   # {note}")
     lines = [
         "version: 1",
         f"agent: {agent}",

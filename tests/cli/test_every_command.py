@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 import socket
-import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
@@ -14,35 +13,10 @@ import pytest
 import typer
 from typer.main import get_command
 
-from icetower.cli import main
 from icetower.cli.app import COMMANDS, app
+from tests.cli.conftest import Run
 
 COMMANDS_PAGE = (Path(__file__).parents[2] / "docs" / "commands.md").read_text()
-
-Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """The program as a shell would run it in an empty folder: exit status, standard output, standard error."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("PYICEBERG_HOME", str(tmp_path))
-    for name in ("ICETOWER_URI", "ICETOWER_TOKEN", "ICETOWER_TRACEBACK"):
-        monkeypatch.delenv(name, raising=False)
-
-    def program(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["icetower", *words])
-        status = 0
-        try:
-            main()
-        except SystemExit as ended:
-            status = ended.code if isinstance(ended.code, int) else 1
-        said = capsys.readouterr()
-        assert "Traceback" not in said.err + said.out
-        return status, said.out, said.err
-
-    return program
 
 
 def leaves(command: typer.core.TyperGroup, words: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
@@ -88,6 +62,14 @@ def refused_port() -> int:
 
 CONTRACT = "version: 1\nagent: a\nowner: a@example.com\ntables:\n  - table: a.b\n    operations: [append]\n"
 OVER_THE_WIRE = {
+    ("status",): (),
+    ("top",): (),
+    ("agents", "list"): (),
+    ("agents", "show"): ("a",),
+    ("alerts", "list"): (),
+    ("alerts", "silence"): ("--rule", "r", "--reason", "x"),
+    ("alerts", "unsilence"): ("--rule", "r"),
+    ("tables", "list"): (),
     ("commits",): (),
     ("bypasses",): (),
     ("forget",): ("p-4711",),

@@ -217,6 +217,7 @@ class Tower:
         refused: bool = False,
         since_ms: int | None = None,
         request_id: str | None = None,
+        outcome: str | None = None,
     ) -> list[dict[str, Any]]:
         """The newest attempts, newest first; an agent sees its own.
 
@@ -226,8 +227,10 @@ class Tower:
             refused: only attempts that were not committed: refused, in conflict, or with an unknown outcome.
             since_ms: only attempts from this time on, in milliseconds since 1970.
             request_id: only attempts whose request ids begin with this; errors name the ids.
+            outcome: only attempts that ended so, such as ``rebased`` or ``conflict``.
         """
         filters = {"table": table, "principal": principal, "since_ms": since_ms, "request_id": request_id}
+        filters |= {"outcome": outcome}
         params = {name: str(value) for name, value in filters.items() if value is not None}
         params |= {"refused": "true"} if refused else {}
         found: list[dict[str, Any]] = []
@@ -249,6 +252,58 @@ class Tower:
     def commits_summary(self) -> dict[str, Any]:
         """How commits ended and how long they took, by table and principal."""
         return self._json("GET", "/commits/summary")
+
+    def ready(self) -> dict[str, Any]:
+        """Whether the tower can take commits: `status`, and the state of each of `components`. For anybody."""
+        response = self._sent("GET", "/readyz")
+        if response.status_code not in (200, 503):
+            raise error_of(response.status_code, response.content)
+        return self._parsed(response)
+
+    def metrics(
+        self,
+        *,
+        since_ms: int | None = None,
+        principal: str | None = None,
+        table: str | None = None,
+        limit: int = PAGE_MAX,
+    ) -> dict[str, Any]:
+        """The metrics of writing by principal and table: `windows` of `window_s` seconds, and `totals` over all.
+
+        An agent sees its own. docs/system-tables.md defines the figures (`system.agent_write_metrics`).
+
+        Args:
+            limit: the most rows of an answer, read from as many pages as needed.
+        """
+        filters = {"since_ms": since_ms, "principal": principal, "table": table}
+        params = {name: str(value) for name, value in filters.items() if value is not None}
+        found: dict[str, Any] = {}
+        left = limit
+        while left > 0:
+            page = self._json("GET", "/metrics", params=params | {"limit": str(min(left, PAGE_MAX))})
+            rows = max(len(page["windows"]), len(page["totals"]), 1)
+            left -= rows
+            if not found:
+                found = page
+            else:
+                found["windows"] += page["windows"]
+                found["totals"] += page["totals"]
+            if page.get("next_page_token") is None:
+                break
+            params["page_token"] = str(page["next_page_token"])
+        return found
+
+    def alerts(self) -> dict[str, Any]:
+        """The `alerts` that are pending, firing or silenced, and the `rules` that raise them."""
+        return self._json("GET", "/alerts")
+
+    def silence(self, what: Mapping[str, str], for_s: float, reason: str) -> dict[str, Any]:
+        """Silence an alert (``{"id": …}``) or all of a rule (``{"rule": …}``) for so many seconds."""
+        return self._json("POST", "/alerts/silence", json={**what, "for_s": for_s, "reason": reason})
+
+    def unsilence(self, what: Mapping[str, str]) -> dict[str, Any]:
+        """End a silence."""
+        return self._json("DELETE", "/alerts/silence", json=dict(what))
 
     def readiness(self) -> dict[str, Any]:
         """Whether everything that commits need works: `ready`, and the state and details of each of `components`."""
@@ -366,14 +421,18 @@ class Tower:
         return self._request(method, "/icetower/v1" + path, **options)
 
     def _request(self, method: str, path: str, **options: Any) -> Any:
-        try:
-            response = self._http.request(method, path, **options)
-        except (httpx2.HTTPError, httpx2.InvalidURL, UnicodeError) as error:
-            raise errors.Unavailable(unreachable("tower", self.uri, error), rule="client.connection") from error
+        response = self._sent(method, path, **options)
         if not response.is_success:
             raise error_of(response.status_code, response.content)
-        if not response.content:
-            return None
+        return self._parsed(response) if response.content else None
+
+    def _sent(self, method: str, path: str, **options: Any) -> httpx2.Response:
+        try:
+            return self._http.request(method, path, **options)
+        except (httpx2.HTTPError, httpx2.InvalidURL, UnicodeError) as error:
+            raise errors.Unavailable(unreachable("tower", self.uri, error), rule="client.connection") from error
+
+    def _parsed(self, response: httpx2.Response) -> Any:
         try:
             return response.json()
         except ValueError as error:

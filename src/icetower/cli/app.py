@@ -14,7 +14,7 @@ from typer.main import get_command
 
 from icetower import __version__
 from icetower.cli.own_tower import where_tokens_come_from
-from icetower.cli.terminal import fail, say
+from icetower.cli.terminal import DONE, FAILED, INTERRUPTED, USED_WRONGLY, fail, say
 from icetower.errors import ConfigurationError, IcetowerError, NotAuthenticated, UsageError
 
 COMMANDS = {
@@ -29,10 +29,17 @@ COMMANDS = {
     "audits": "audits:audits",
     "advise": "advise:advise_table",
     "revert": "revert:revert",
+    "status": "status:status",
+    "top": "top:top",
+    "agents": "agents:agents",
+    "alerts": "alerts:alerts",
+    "doctor": "doctor:doctor",
+    "support-bundle": "support_bundle:support_bundle",
     "commits": "commits:commits",
     "bypasses": "commits:bypasses",
     "forget": "commits:forget",
     "tables": "declarations:tables",
+    "tables list": "table_list:list_tables",
     "plan": "plan:plan",
     "mediate": "mediate:mediate",
     "collect": "collect:collect",
@@ -52,6 +59,9 @@ COMMANDS = {
 }
 """Name → the module in this package, and its function or group of commands."""
 
+
+_Misread: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
+"""What Typer raises where it cannot read the command line. It does not export the class."""
 
 TRACEBACK = "ICETOWER_TRACEBACK"
 """The variable that makes unexpected errors print their traceback."""
@@ -130,25 +140,59 @@ def root(
 
 
 def main() -> None:
-    """Exit status: 0 done; 1 failed or refused; 2 wrong usage; 3, of some commands: something was found."""
+    """Run the program. docs/commands.md lists the exit statuses."""
     try:
-        app()
-    except NotAuthenticated as error:
-        fail(f"{error.message}; {where_tokens_come_from()}")
-        sys.exit(1)
-    except IcetowerError as error:
-        fail(error.message)
-        sys.exit(2 if isinstance(error, ConfigurationError | UsageError) else 1)
+        # Not standalone: Typer's own messages would not be JSON, and would not read like the others.
+        status = app(standalone_mode=False)
     except BrokenPipeError:  # the reader of the output has ended, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
-    except OSError as error:
-        about = "" if error.filename is None else f"{error.filename}: "
-        fail(f"{about}{(error.strerror or str(error)).lower()}; check that it exists and may be read and written")
-        sys.exit(1)
+        sys.exit(FAILED)
+    except KeyboardInterrupt:
+        status = INTERRUPTED
     except Exception as error:
-        if os.environ.get(TRACEBACK):
+        if os.environ.get(TRACEBACK) and not isinstance(error, IcetowerError | OSError | typer.Abort | _Misread):
             raise
+        sys.exit(_report(error))
+    if status == INTERRUPTED:
+        fail("interrupted; what was done before stays, and the command can be run again", INTERRUPTED)
+    sys.exit(status if isinstance(status, int) else DONE)
+
+
+def _report(error: Exception) -> int:
+    """Say what went wrong, in one paragraph. The exit status."""
+    if isinstance(error, _Misread):
+        return _misread(error)
+    status = USED_WRONGLY if isinstance(error, ConfigurationError | UsageError) else FAILED
+    if isinstance(error, NotAuthenticated):
+        fail(f"{error.message}; {_where_tokens_come_from()}", status, error)
+    elif isinstance(error, IcetowerError):
+        fail(error.message, status, error)
+    elif isinstance(error, typer.Abort):  # a question got no answer
+        fail("a question was not answered; nothing was done. `--help` lists the options that answer it", status)
+    elif isinstance(error, OSError):
+        about = "" if error.filename is None else f"{error.filename}: "
+        cause = (error.strerror or str(error)).lower()
+        fail(f"{about}{cause}; check that it exists and may be read and written", status)
+    else:
         first = (str(error).strip().splitlines() or [""])[0]
-        fail(f"an error of Icetower's own: {type(error).__name__}: {first}; {TRACEBACK}=1 shows its traceback")
-        sys.exit(1)
+        fail(f"an error of Icetower's own: {type(error).__name__}: {first}; {TRACEBACK}=1 shows its traceback", status)
+    return status
+
+
+def _misread(error: Any) -> int:
+    """Say what is wrong with the options or arguments. The exit status."""
+    if type(error).__name__ == "NoArgsIsHelpError":  # its message is the help
+        error.show()
+        return USED_WRONGLY
+    text = str(error.format_message()).strip().rstrip(".")
+    named = text[:1].lower() + text[1:]
+    program = "icetower" if error.ctx is None else error.ctx.command_path
+    fail(f"{named}; `{program} --help` shows how it is used", USED_WRONGLY, UsageError(named))
+    return USED_WRONGLY
+
+
+def _where_tokens_come_from() -> str:
+    try:
+        return where_tokens_come_from()
+    except IcetowerError as error:  # the configuration cannot be read
+        return error.message

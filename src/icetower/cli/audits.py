@@ -32,6 +32,7 @@ def audits(
     storage: StorageOptions = None,
     master: Master = None,
     conf: Conf = None,
+    as_json: Annotated[bool, typer.Option("--json", help="As without it: each line is JSON.")] = False,
 ) -> None:
     """Audit the histories of many tables on Spark, side by side.
 
@@ -43,6 +44,7 @@ def audits(
     Example:
       icetower audits shop.sales shop.prices --checkpoints /var/audits
     """
+    del as_json
     need_spark()
     from icetower.pipelines.audits import AuditSettings, audit_tables, heads
     from icetower.pipelines.session import CATALOG

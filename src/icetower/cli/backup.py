@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Annotated
@@ -14,6 +15,8 @@ import typer
 from sqlalchemy.engine import make_url
 
 from icetower.cli.own_tower import SECRET_NAME, config_file
+from icetower.cli.progress import waiting
+from icetower.cli.registry import Json
 from icetower.cli.terminal import say, warn
 from icetower.errors import UsageError
 
@@ -28,7 +31,7 @@ Config = Annotated[
 Data = Annotated[Path | None, typer.Option(help="The tower's data directory, if the settings do not name it.")]
 
 
-def backup(folder: Folder, config: Config = None, data: Data = None) -> None:
+def backup(folder: Folder, config: Config = None, data: Data = None, as_json: Json = False) -> None:
     """Copy the tower's databases and its administrator's token to a new folder. The tower may be running.
 
     The ledger and the registry are copied first, then the catalog: commits in a restored ledger are in the restored
@@ -47,15 +50,22 @@ def backup(folder: Folder, config: Config = None, data: Data = None) -> None:
         raise UsageError(f"{folder} exists already, and was not changed; name a new folder") from error
     except OSError as error:
         raise UsageError(f"{folder} cannot be created: {error.strerror}") from error
-    for name, place in places.databases():
-        _copy(place, folder / name)
-        say(f"{place} is in {folder / name}")
-    if places.secret.exists():
-        _copy_secret(places.secret, folder / SECRET_NAME)
+    done: list[dict[str, str]] = []
+    try:
+        with waiting("copying"):
+            for name, place in places.databases():
+                _copy(place, folder / name)
+                done.append({"from": str(place), "to": str(folder / name)})
+            if places.secret.exists():
+                _copy_secret(places.secret, folder / SECRET_NAME)
+    except BaseException:  # Ctrl-C, too: half a backup must not be taken for one
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    _report(done, "{from} is in {to}", as_json=as_json)
     _warn_about_catalog(places)
 
 
-def restore(folder: Folder, config: Config = None, data: Data = None) -> None:
+def restore(folder: Folder, config: Config = None, data: Data = None, as_json: Json = False) -> None:
     """Restore a backup to the paths in the settings. Nothing is overwritten: move existing files away first.
 
     \b
@@ -70,17 +80,35 @@ def restore(folder: Folder, config: Config = None, data: Data = None) -> None:
         for there in (place, *(place.with_name(place.name + end) for end in _COMPANIONS)):
             if there.exists():
                 raise UsageError(f"{there} exists already: stop the tower, move the file away, and restore again")
-    for source, place in present:
+    for source, _ in present:
         _require_intact(source)
-        try:
-            place.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UsageError(f"{place.parent} cannot be created: {error.strerror}") from error
-        _copy(source, place)
-        say(f"{place} is restored")
-    if (folder / SECRET_NAME).exists() and not places.secret.exists():
-        _copy_secret(folder / SECRET_NAME, places.secret)
+    done: list[dict[str, str]] = []
+    try:
+        with waiting("restoring"):
+            for source, place in present:
+                try:
+                    place.parent.mkdir(parents=True, exist_ok=True)
+                except OSError as error:
+                    raise UsageError(f"{place.parent} cannot be created: {error.strerror}") from error
+                _copy(source, place)
+                done.append({"from": str(source), "to": str(place)})
+            if (folder / SECRET_NAME).exists() and not places.secret.exists():
+                _copy_secret(folder / SECRET_NAME, places.secret)
+    except BaseException:  # Ctrl-C, too: the next try starts afresh
+        for each in done:
+            Path(each["to"]).unlink(missing_ok=True)
+        raise
+    _report(done, "{to} is restored", as_json=as_json)
     _warn_about_catalog(places)
+
+
+def _report(done: Sequence[Mapping[str, str]], line: str, *, as_json: bool) -> None:
+    """Print which files were copied."""
+    if as_json:
+        say(json.dumps({"files": done}))
+        return
+    for each in done:
+        say(line.format(**each))
 
 
 class _Places:
@@ -121,6 +149,9 @@ def _copy(source: Path, target: Path) -> None:
     except sqlite3.Error as error:
         target.unlink()
         raise UsageError(f"{source} cannot be copied to {target}: {error}") from error
+    except BaseException:  # such as Ctrl-C
+        target.unlink()
+        raise
 
 
 def _require_intact(file: Path) -> None:

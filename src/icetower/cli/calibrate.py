@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,6 +13,7 @@ from rich.table import Table
 from icetower.ambient import SystemAmbient
 from icetower.cli.own_tower import token_for
 from icetower.cli.printing import show
+from icetower.cli.registry import Json
 from icetower.cli.simulate import needed
 from icetower.cli.tables import pairs
 from icetower.cli.terminal import say, warn
@@ -31,6 +33,7 @@ def calibrate(
     ],
     count: Annotated[int, typer.Option(min=20, max=10_000, help="Calls of each kind.")] = 100,
     namespace: Annotated[str, typer.Option(help="The namespace of a temporary table.")] = "icetower_calibration",
+    as_json: Json = False,
 ) -> None:
     """Measure a catalog and its storage for the simulator.
 
@@ -67,8 +70,15 @@ def calibrate(
         )
     fits = {what: calibration.fitted(found) for what, found in (("read", reads), ("look", looks), ("commit", commits))}
     fits |= {f"write {size // 1024} KiB": calibration.fitted(found) for size, found in writes.items()}
-    _show(fits)
     section = calibration.provider_section(name, fits["read"], writes, fits["look"], fits["commit"])
+    if as_json:
+        percentiles = {
+            what: [dict(zip(("fraction", "measured_ms", "fitted_ms"), each, strict=True)) for each in fit.percentiles]
+            for what, fit in fits.items()
+        }
+        say(json.dumps({"percentiles": percentiles, "provider": section.rstrip()}))
+        return
+    _show(fits)
     say(section.rstrip())
 
 

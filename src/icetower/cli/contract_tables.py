@@ -18,7 +18,7 @@ from icetower.cli.lake import JSON, Lake, part
 from icetower.contracts.findings import Written
 from icetower.contracts.references import Found, without_catalog
 from icetower.contracts.regions import Pattern
-from icetower.errors import IcetowerError, NotFound, Unavailable, UpstreamFailed, ValidationFailed
+from icetower.errors import BadRequest, IcetowerError, NotFound, Unavailable, UpstreamFailed, ValidationFailed
 from icetower.files.changes import Manifests
 from icetower.iceberg.manifests import DATA, DELETED
 from icetower.iceberg.partitions import PartitionSpec, partition_key, spec_of
@@ -39,7 +39,10 @@ class Routes:
     def __init__(self, uri: str, token: str | None) -> None:
         self.uri = uri.rstrip("/")
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-        self._http = httpx2.Client(base_url=self.uri, headers=headers, timeout=TIMEOUT_S)
+        try:
+            self._http = httpx2.Client(base_url=self.uri, headers=headers, timeout=TIMEOUT_S)
+        except (httpx2.InvalidURL, UnicodeError) as error:
+            raise BadRequest(unreachable("tower", self.uri, error)) from error
 
     def __enter__(self) -> Routes:
         return self

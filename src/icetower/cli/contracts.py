@@ -19,7 +19,7 @@ from icetower.cli.contract_output import Difference
 from icetower.cli.contract_tables import TowerState, read_state
 from icetower.cli.contract_template import TemplateFields, template
 from icetower.cli.registry import DEFAULT_URI, Json, Uri, connect, print_rows, token_for
-from icetower.cli.terminal import at_terminal, fail, say, warn
+from icetower.cli.terminal import FAILED, at_terminal, fail, say, tell_finding, warn
 from icetower.cli.times import time_text
 from icetower.contracts import references, review
 from icetower.contracts.findings import RULES, Finding, Severity, Written, condensed
@@ -49,6 +49,7 @@ def init(
         str | None, typer.Option(help="Contact for failures: an address, or `Name <address>`.")
     ] = None,
     file: Annotated[Path | None, typer.Option(help="The file to write.  [default: NAME.yaml]")] = None,
+    as_json: Json = False,
 ) -> None:
     """Write a first contract for an agent.
 
@@ -84,17 +85,19 @@ def init(
         raise UsageError(f"{path} exists already, and was not changed; choose another with --file") from error
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {error.strerror}") from error
-    say(f"{path} is written; `icetower contracts check {path}` shows what it lacks")
+    done = f"{path} is written; `icetower contracts check {path}` shows what it lacks"
+    say(json.dumps({"file": str(path), "schema": str(path.parent / FILE_NAME)}) if as_json else done)
 
 
 @contracts.command("schema")
-def schema() -> None:
+def schema(as_json: Annotated[bool, typer.Option("--json", help="As without it: the schema is JSON.")] = False) -> None:
     """Print the JSON Schema of contracts, for editors.
 
     \b
     Example:
       icetower contracts schema > contract.schema.json
     """
+    del as_json
     sys.stdout.write(schema_text())
 
 
@@ -170,10 +173,11 @@ def _require_valid(contracts: Sequence[Written], uri: str, ignore: Sequence[str]
     found = condensed(_findings(contracts, uri, partitions=False))
     kept = [each for each in found if each.rule not in (ignore or ()) and each.severity is not Severity.NOTE]
     for finding in kept:
-        fail(f"{finding.place}: {finding.severity}: {finding.message} [{finding.rule}]")
+        tell_finding(f"{finding.place}: {finding.severity}: {finding.message} [{finding.rule}]")
     if errors := sorted({each.rule for each in kept if each.severity is Severity.ERROR}):
-        fail(f"nothing was put in force: correct the errors, or ignore them with --ignore {' --ignore '.join(errors)}")
-        raise typer.Exit(1)
+        ignoring = f"--ignore {' --ignore '.join(errors)}"
+        fail(f"nothing was put in force: correct the errors, or ignore them with {ignoring}", FAILED)
+        raise typer.Exit(FAILED)
 
 
 def _stricter(finding: Finding) -> Finding:
@@ -279,8 +283,8 @@ def apply(
         if not as_json:
             output.say_differences(differences, nothing="nothing changes: all of it is in force")
             if any(each.changes for each in differences) and not (yes or _agrees()):
-                fail("nothing was applied")
-                raise typer.Exit(1)
+                fail("nothing was applied", FAILED)
+                raise typer.Exit(FAILED)
         done = tower.apply_contracts(
             [it.text for it in proposed],
             expected=[expected[it.contract.name] for it in proposed],

@@ -19,7 +19,7 @@ from icetower.cli.printing import show
 from icetower.cli.registry import DEFAULT_URI, Json, Uri
 from icetower.cli.spark import Conf, Master, job_session, need_spark, spark_errors, waiting
 from icetower.cli.terminal import say, warn
-from icetower.cli.times import duration_s
+from icetower.cli.times import duration_s, pause_of
 from icetower.counting import counted, number_of
 from icetower.errors import UsageError
 
@@ -59,7 +59,14 @@ def dedup(
         bool, typer.Option("--follow/--once", help="Run on and take what lands, or end when there is nothing new.")
     ] = False,
     every_s: Annotated[
-        float, typer.Option(min=0.1, help="With --follow: time between two looks at the table, in seconds.")
+        float,
+        typer.Option(
+            "--every",
+            "--every-s",
+            parser=pause_of,
+            metavar="TIME",
+            help="With --follow: time between two looks at the table, such as 5s or 1m.",
+        ),
     ] = 5.0,
     master: Master = None,
     conf: Conf = None,

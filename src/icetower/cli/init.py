@@ -23,6 +23,7 @@ from icetower.cli.found_catalogs import (
     shown,
 )
 from icetower.cli.own_tower import CONFIG_FILE, CONFIG_VARIABLE, SECRET_NAME, address
+from icetower.cli.registry import Json
 from icetower.cli.tables import pairs
 from icetower.cli.terminal import at_terminal, say, warn
 from icetower.errors import UsageError
@@ -62,6 +63,7 @@ def init(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on.", min=1, max=65535)] = 8181,
     config: Annotated[Path, typer.Option(help="File to write.")] = Path(CONFIG_FILE),
+    as_json: Json = False,
 ) -> None:
     """Write the configuration of a tower in front of an existing catalog. Nothing is overwritten.
 
@@ -81,6 +83,21 @@ def init(
     given = pairs(storage or (), "--storage")
     text, secret = _written(chosen, warehouse, given, data.absolute(), host, port)
     _write(config, text)
+    if as_json:
+        candidate = chosen.candidate
+        say(
+            json.dumps(
+                {
+                    "config": str(config.absolute()),
+                    "catalog": None if candidate is None else candidate.name,
+                    "uri": address(host, port),
+                    "data": str(data.absolute()),
+                    "token_file": str(data.absolute() / SECRET_NAME),
+                    "has_secrets": secret,
+                }
+            )
+        )
+        return
     _report(chosen, config, data.absolute(), address(host, port), secret=secret)
 
 

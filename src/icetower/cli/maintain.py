@@ -117,15 +117,26 @@ def _show(report: Report, *, as_json: bool, quiet: bool = False) -> None:
     if as_json:
         for entry in report.entries:
             say(json.dumps({"status": "done", **entry.to_json()}))
+        for left in () if quiet else report.left_alone:
+            say(json.dumps(left.to_json()))
         return
     if not report.entries:
         if not quiet:
             say(f"nothing is due in {counted(report.tables, 'table')}")
+            _show_left_alone(report)
         return
     shown = Table(*COLUMNS)
     for entry in report.entries:
         shown.add_row(*map(escaped, cells(entry)))
     show(shown)
+    if not quiet:
+        _show_left_alone(report)
+
+
+def _show_left_alone(report: Report) -> None:
+    """Why nothing was due on tables, in a line for each."""
+    for left in report.left_alone:
+        say(escaped(f"{left.table} was left alone: {left.reason}"))
 
 
 def cells(entry: Entry) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from icetower.cli.printing import show
 from icetower.cli.registry import DEFAULT_URI, Json, Uri, connect
 from icetower.cli.spark import Conf, Master, job_session, need_spark, spark_errors, waiting
 from icetower.cli.terminal import say, warn
-from icetower.cli.times import duration_s
+from icetower.cli.times import duration_s, pause_of, seconds_of
 from icetower.contracts.document import load
 from icetower.contracts.model import Contract
 from icetower.counting import counted, number_of
@@ -36,7 +36,14 @@ COLUMNS = ("batch", "read", "applied", "superseded", "duplicates", "rejected", "
 
 Follow = Annotated[bool, typer.Option("--follow/--once", help="Run on and apply what comes, or end when all is read.")]
 Every = Annotated[
-    float, typer.Option(min=0.1, help="With --follow: for how long rows are collected into a batch, in seconds.")
+    float,
+    typer.Option(
+        "--every",
+        "--every-s",
+        parser=pause_of,
+        metavar="TIME",
+        help="With --follow: for how long rows are collected into a batch, such as 5s or 1m.",
+    ),
 ]
 
 
@@ -70,7 +77,16 @@ def mediate(
         str | None,
         typer.Option(help="Timestamp column that limits where duplicates are searched."),
     ] = None,
-    window_s: Annotated[int, typer.Option(help="With --window-column: how far back, in seconds.")] = 86400,
+    window_s: Annotated[
+        float,
+        typer.Option(
+            "--window",
+            "--window-s",
+            parser=seconds_of,
+            metavar="TIME",
+            help="With --window-column: how far back, such as 1d.",
+        ),
+    ] = 86400,
     reread: Annotated[
         bool, typer.Option("--reread", help="Take the whole log if it cannot be read from the end of the progress.")
     ] = False,
@@ -102,7 +118,7 @@ def mediate(
       icetower mediate --wal shop.sales_log --target shop.sales --merge-keys id --contracts contracts/
       icetower mediate --jobs mediate.toml --follow --prune-older 24h
     """
-    wanted = _wanted(jobs, wal, target, merge_keys, window_column, window_s, order_by)
+    wanted = _wanted(jobs, wal, target, merge_keys, window_column, int(window_s), order_by)
     keep_s = None if prune_older is None else duration_s(prune_older, "--prune-older")
     need_spark()
     from icetower.pipelines.wal_follow import Follower

@@ -14,6 +14,7 @@ from icetower.cli.printing import show
 from icetower.cli.registry import DEFAULT_URI, Json, Uri, connect
 from icetower.cli.spark import Conf, Master, job_session, need_spark, spark_errors, waiting
 from icetower.cli.terminal import say
+from icetower.cli.times import seconds_of
 from icetower.counting import counted, number_of
 from icetower.texts import escaped
 
@@ -29,7 +30,13 @@ def orphans(
     uri: Uri = DEFAULT_URI,
     older_than_s: Annotated[
         float,
-        typer.Option(help="Leave out younger files, unless a contract sets the age: a writer may still be at work."),
+        typer.Option(
+            "--older-than",
+            "--older-than-s",
+            parser=seconds_of,
+            metavar="TIME",
+            help="Leave out younger files, unless a contract sets the age: a writer may still be at work. Such as 1d.",
+        ),
     ] = 86400,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Delete nothing; show what would be deleted.")] = False,
     master: Master = None,

@@ -19,6 +19,7 @@ from icetower.registry.proof import NONCE_CHARACTERS, PROOF_PATH, is_proof
 
 CONFIG_FILE = "icetower.toml"
 CONFIG_VARIABLE = "ICETOWER_CONFIG"
+URI_VARIABLE = "ICETOWER_URI"
 TOKEN_VARIABLE = "ICETOWER_TOKEN"  # noqa: S105 - the name of a variable
 DEFAULT_URI = "http://127.0.0.1:8181"
 DEFAULT_DATA = Path(".icetower")
@@ -63,11 +64,14 @@ def address(host: str, port: int) -> str:
     return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
-def token_for(uri: str) -> str | None:
+def token_for(uri: str, *, within_s: float = PROOF_TIMEOUT_S) -> str | None:
     """ICETOWER_TOKEN; without it, and only for a tower on this machine, the secret in its data directory.
 
     A user can type any address, but only the tower itself may see its administrator's secret: so it must first prove
     that it already has the secret (`registry.proof`).
+
+    Args:
+        within_s: so long the proof may take, in seconds.
     """
     token = os.environ.get(TOKEN_VARIABLE)
     if token:  # an empty one counts as not set, as in a pipeline without its secret
@@ -79,16 +83,16 @@ def token_for(uri: str) -> str | None:
         secret = own.secret_file.read_text().strip()
     except OSError:
         return None
-    return secret if _proves_itself(uri, secret) else None
+    return secret if _proves_itself(uri, secret, within_s) else None
 
 
-def _proves_itself(uri: str, secret: str) -> bool:
+def _proves_itself(uri: str, secret: str, within_s: float) -> bool:
     """Whether the server at an address already has the secret."""
     there = urlsplit(uri)
     if there.scheme != "http" or there.hostname is None:
         return False
     nonce = secrets.token_hex(NONCE_CHARACTERS // 2)
-    connection = HTTPConnection(there.hostname, there.port or 80, timeout=PROOF_TIMEOUT_S)
+    connection = HTTPConnection(there.hostname, there.port or 80, timeout=within_s)
     try:
         connection.connect()
         host, port = connection.sock.getpeername()[:2]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -13,6 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from icetower.cli.demo import LOG_COLUMNS
+from icetower.cli.registry import Json
 from icetower.cli.spark import need_spark, spark_errors
 from icetower.cli.terminal import say
 from icetower.errors import UsageError
@@ -21,7 +23,7 @@ pipeline = typer.Typer(help="Agents with PySpark on real data: run them, and see
 
 
 @pipeline.command("tables")
-def tables() -> None:
+def tables(as_json: Json = False) -> None:
     """Print the SQL that creates the tables of the pipeline.
 
     \b
@@ -30,7 +32,8 @@ def tables() -> None:
     """
     from icetower.demo.retail.shipped import text_of
 
-    say(text_of("tables.sql").rstrip())
+    sql = text_of("tables.sql").rstrip()
+    say(json.dumps({"sql": sql}) if as_json else sql)
 
 
 @pipeline.command("run")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,13 +11,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
+from icetower.cli.contract_tables import Routes
 from icetower.cli.known import require_table
+from icetower.cli.lake import Lake, part
 from icetower.cli.printing import show
-from icetower.cli.registry import DEFAULT_URI, Json, Uri, connect
+from icetower.cli.registry import DEFAULT_URI, Json, Uri, connect, token_for
 from icetower.cli.simulate import make_folder, needed, progress
 from icetower.cli.terminal import at_terminal, say
 from icetower.counting import counted
-from icetower.errors import ConfigurationError, UsageError
+from icetower.errors import ConfigurationError, IcetowerError, UsageError
+from icetower.protocol.names import Identifier
 
 if TYPE_CHECKING:
     from icetower_simulator.planner import Advice, Plan, Workload
@@ -83,7 +86,8 @@ def plan(
     make_folder(out)
     with progress(quiet=as_json) as on_progress:
         done: Plan = planner.plan(found, on_progress)
-    fragments: tuple[str, ...] = planner.contracts(done, done.advice[0].candidate.name, log or table)
+    shared = planner.shared_by(_metadata(uri, log)) if log else None
+    fragments: tuple[str, ...] = planner.contracts(done, done.advice[0].candidate.name, log or table, shared_by=shared)
     if out is not None:
         _write(out, done, fragments)
     if as_json:
@@ -93,6 +97,15 @@ def plan(
     for fragment in fragments:
         say("")
         say(fragment.rstrip())
+
+
+def _metadata(uri: str, table: str) -> Mapping[str, Any]:
+    """A table's metadata; of one that is not there any more, or that the caller may not read, that of an empty one."""
+    try:
+        with Routes(uri, token_for(uri)) as routes:
+            return part(Lake(routes).load(Identifier.parse(table)), "metadata")
+    except IcetowerError:
+        return {"schemas": [], "partition-specs": [], "current-schema-id": 0, "default-spec-id": 0}
 
 
 def _ask_workload(planner: Any) -> Workload:

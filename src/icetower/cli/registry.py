@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
@@ -14,6 +15,8 @@ from icetower.cli.own_tower import CONFIG_FILE, DEFAULT_URI, own_tower, token_fo
 from icetower.cli.printing import show
 from icetower.cli.terminal import say
 from icetower.cli.times import duration_s, time_text
+from icetower.contracts.model import ADMINISTRATOR_NAME, VIEWER_NAME
+from icetower.errors import UsageError
 from icetower.texts import escaped
 
 __all__ = ["DEFAULT_URI", "Json", "Uri", "connect", "own_uri", "principals", "print_rows", "time_text", "token_for"]
@@ -44,10 +47,23 @@ def connect(uri: str) -> Tower:
     return Tower(uri, token_for(uri))
 
 
+class Role(StrEnum):
+    """A built-in contract, for people."""
+
+    VIEWER = "viewer"
+    ADMINISTRATOR = "administrator"
+
+
+_CONTRACTS = {Role.VIEWER: VIEWER_NAME, Role.ADMINISTRATOR: ADMINISTRATOR_NAME}
+
+
 @principals.command("create")
 def create_principal(
     name: str,
-    contract: Annotated[str, typer.Option(help="The contract it is bound to, or `administrator`.")],
+    contract: Annotated[str | None, typer.Option(help="The contract it is bound to, or `administrator`.")] = None,
+    role: Annotated[
+        Role | None, typer.Option(help="For a person, instead of a contract. A viewer looks, and changes nothing.")
+    ] = None,
     uri: Uri = DEFAULT_URI,
     as_json: Json = False,
 ) -> None:
@@ -58,7 +74,11 @@ def create_principal(
     \b
     Example:
       icetower principals create pricing-1 --contract pricing_agent
+      icetower principals create dana --role viewer
     """
+    if (contract is None) == (role is None):
+        raise UsageError("name --contract, for an agent, or --role, for a person; one of them")
+    contract = contract or _CONTRACTS[role or Role.VIEWER]
     with connect(uri) as tower:
         secret = tower.create_principal(name, contract)
     say(json.dumps({"name": name, "contract": contract, "secret": secret}) if as_json else secret)
@@ -101,7 +121,7 @@ def rotate_principal(
 
 
 @principals.command("revoke")
-def revoke_principal(name: str, uri: Uri = DEFAULT_URI) -> None:
+def revoke_principal(name: str, uri: Uri = DEFAULT_URI, as_json: Json = False) -> None:
     """End a principal; no other principal is affected.
 
     \b
@@ -110,7 +130,7 @@ def revoke_principal(name: str, uri: Uri = DEFAULT_URI) -> None:
     """
     with connect(uri) as tower:
         tower.revoke_principal(name)
-    say(f"{name} is revoked")
+    say(json.dumps({"name": name, "revoked": True}) if as_json else f"{name} is revoked")
 
 
 def print_rows(rows: list[dict[str, Any]], columns: tuple[str, ...], as_json: bool) -> None:

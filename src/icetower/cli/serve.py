@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -34,6 +35,9 @@ def serve(
     log_level: Annotated[
         str | None, typer.Option(help="The lowest level that is logged: info, warning or error.  [default: warning]")
     ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object when it serves; --log-format is of the log.")
+    ] = False,
 ) -> None:
     """Serve the Iceberg REST catalog.
 
@@ -70,6 +74,10 @@ def serve(
     first = not (place / SECRET_NAME).exists()
 
     def ready(uri: str) -> None:
+        if as_json:
+            token_file = str(place / SECRET_NAME)
+            say(json.dumps({"serving": uri, "data": str(place), "token_file": token_file, "first_start": first}))
+            return
         say(f"icetower: serving {uri} (data in {settings.server.data})")
         if first:
             say(f"icetower: the administrator's token is in {place / SECRET_NAME}")

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -41,7 +42,7 @@ SHOWN = ("commits_per_s", "success_pct", "p50_s", "p95_s", "p99_s", "mean_retrie
 
 
 @simulate.command("list")
-def list_experiments() -> None:
+def list_experiments(as_json: Json = False) -> None:
     """List the experiments that come with Icetower.
 
     \b
@@ -49,8 +50,15 @@ def list_experiments() -> None:
       icetower simulate list
     """
     experiments = needed("experiments")
-    for name in experiments.names():
-        found = experiments.load(name)
+    loaded = {name: experiments.load(name) for name in experiments.names()}
+    if as_json:
+        rows = [
+            {"name": name, "title": each.title, "configurations": len(each.points()), "seeds": each.seeds}
+            for name, each in loaded.items()
+        ]
+        say(json.dumps(rows))
+        return
+    for name, found in loaded.items():
         points, seeds = counted(len(found.points()), "configuration"), counted(found.seeds, "seed")
         say(f"{name:12} {points:>18}, {seeds:>8}  {found.title}")
 
@@ -87,7 +95,9 @@ def run(
 
 
 @simulate.command("reproduce")
-def reproduce(seeds: Seeds = None, first_seed: First = None, workers: Workers = None, out: Out = None) -> None:
+def reproduce(
+    seeds: Seeds = None, first_seed: First = None, workers: Workers = None, out: Out = None, as_json: Json = False
+) -> None:
     """Compare the published figures with simulated ones.
 
     It runs experiments 1a, 1b, 2a and 2b.
@@ -101,16 +111,21 @@ def reproduce(seeds: Seeds = None, first_seed: First = None, workers: Workers = 
     experiments, runner = needed("experiments"), needed("runner")
     make_folder(out)
     off = total = 0
+    found: list[dict[str, Any]] = []
     for name, model in REPRODUCED:
-        with progress() as on_progress:
+        with progress(quiet=as_json) as on_progress:
             result = runner.run(experiments.load(name), model, seeds, first_seed, workers, on_progress, _now_s)
         if out is not None:
             _write(out, result)
-        say(f"{name}, model {model}: {counted(result.runs, 'run')} in {result.wall_s:.1f} s")
-        _show_compared(result.compared)
+        compared = [asdict(each) | {"agrees": each.agrees} for each in result.compared]
+        found.append({"experiment": name, "model": model, "runs": result.runs, "compared": compared})
+        if not as_json:
+            say(f"{name}, model {model}: {counted(result.runs, 'run')} in {result.wall_s:.1f} s")
+            _show_compared(result.compared)
         off += sum(not each.agrees for each in result.compared)
         total += len(result.compared)
-    say(f"{total - off} of {total} published figures agree, by their rounding or within 3 %")
+    agree = f"{total - off} of {total} published figures agree, by their rounding or within 3 %"
+    say(json.dumps({"agree": total - off, "figures": total, "experiments": found}) if as_json else agree)
     if off:
         raise typer.Exit(1)
 

@@ -12,15 +12,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from icetower.cli.own_tower import token_for
+from icetower.cli.progress import waiting
+from icetower.cli.terminal import interrupted_line
 from icetower.errors import ConfigurationError, IcetowerError, UpstreamFailed, UsageError
 from icetower.pipelines.interrupts import ended_by_interrupts
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+__all__ = [
+    "CREDENTIAL_VARIABLE",
+    "Conf",
+    "Master",
+    "job_session",
+    "need_spark",
+    "settings_of",
+    "spark_errors",
+    "waiting",
+]
 
 Master = Annotated[
     str | None,
@@ -77,15 +88,6 @@ def settings_of(conf: list[str] | None) -> dict[str, str]:
     return {name: value for name, _, value in pairs}
 
 
-def waiting(what: str) -> Progress:
-    """A line on the terminal, with the time since it began, until the work ends."""
-    progress = Progress(
-        SpinnerColumn(), TextColumn(what), TimeElapsedColumn(), console=Console(stderr=True), transient=True
-    )
-    progress.add_task(what, total=None)
-    return progress
-
-
 @contextmanager
 def spark_errors(interrupted: str) -> Generator[None]:
     """Raise exceptions of Spark or its JVM as `UpstreamFailed`, with their first line.
@@ -93,7 +95,7 @@ def spark_errors(interrupted: str) -> Generator[None]:
     Args:
         interrupted: the message if Ctrl-C ends the command.
     """
-    with ended_by_interrupts(interrupted), _in_one_line():
+    with ended_by_interrupts(interrupted, interrupted_line), _in_one_line():
         yield
 
 

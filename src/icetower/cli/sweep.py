@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import typer
 from rich.table import Table
 
 from icetower.cli.printing import show
+from icetower.cli.registry import Json
 from icetower.cli.simulate import Model, Seeds, needed, progress
 from icetower.cli.spark import Conf, Master, job_session, need_spark, settings_of, spark_errors
 from icetower.cli.terminal import say
@@ -31,6 +33,7 @@ def sweep(
     seeds: Seeds = None,
     master: Master = None,
     conf: Conf = None,
+    as_json: Json = False,
 ) -> None:
     """Run an experiment on Spark, restartable at any point.
 
@@ -56,7 +59,7 @@ def sweep(
         catalog = {"type": "hadoop", "warehouse": str(warehouse.absolute())}
         spark = spark_session("icetower-sweep", catalog=catalog, master=master, settings=settings_of(conf))
     try:
-        with progress() as on_progress:
+        with progress(quiet=as_json) as on_progress:
             name = run(spark, found, f"{CATALOG}.{table}", model=model, seeds=seeds, on_progress=on_progress)
         shown = Table("configuration", "runs", "commits a s", "success %", "p50 s", "p99 s", title=f"{table}: {name}")
         results = quoted(f"{CATALOG}.{table}")
@@ -64,7 +67,11 @@ def sweep(
             "select configuration, count(*) runs, avg(commits_per_s) c, avg(success_pct) s, avg(p50_s) p50, "  # noqa: S608
             f"avg(p99_s) p99 from {results} where sweep = '{name}' group by 1 order by 1 limit {SHOWN_MAX}"
         )
-        for row in means.collect():
+        rows = means.collect()
+        if as_json:
+            say(json.dumps({"sweep": name, "table": table, "configurations": [row.asDict() for row in rows]}))
+            return
+        for row in rows:
             shown.add_row(
                 row["configuration"].strip("{}").replace('"', ""),
                 str(row["runs"]),

@@ -5,8 +5,12 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime, timedelta
 
+import typer
+
 from icetower.errors import UsageError
 
+PAUSE_LEAST_S = 0.1
+_NUMBER = re.compile(r"\d{1,9}(\.\d{1,9})?")
 _AGO = re.compile(r"(\d{1,9})(s|m|h|d)")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
@@ -31,6 +35,24 @@ def duration_s(text: str, option: str) -> float:
     if found is None:
         raise UsageError(f"{option} {text!r} is not a length of time: write it like 90m, 2h or 1d")
     return timedelta(**{_UNITS[found[2]]: int(found[1])}).total_seconds()
+
+
+def seconds_of(given: str | float) -> float:
+    """An option's length of time, in seconds: 90m, 2h, or a number of seconds alone. Raises `typer.BadParameter`."""
+    text = str(given)
+    try:
+        seconds = float(text) if _NUMBER.fullmatch(text) else duration_s(text, "it")
+    except UsageError as error:
+        raise typer.BadParameter(f"{text!r} is not a length of time: write it like 90s, 5m or 2h") from error
+    return seconds
+
+
+def pause_of(given: str | float) -> float:
+    """Likewise, of a pause between two looks: at least a tenth of a second."""
+    seconds = seconds_of(given)
+    if seconds < PAUSE_LEAST_S:
+        raise typer.BadParameter(f"{given} is too short; the least is {PAUSE_LEAST_S:g} s")
+    return seconds
 
 
 def time_text(at_ms: int) -> str:

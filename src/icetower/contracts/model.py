@@ -45,6 +45,8 @@ from icetower.protocol.names import Identifier
 VERSION = 1
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 ADMINISTRATOR_NAME = "administrator"
+VIEWER_NAME = "(viewer)"
+"""Of the built-in contract of people who look and change nothing. No file's contract can have it: see `NAME`."""
 OWNED = "owned"
 """The only value of `read_scope`; without the field nothing is known of what a write depends on."""
 ENFORCE, SHADOW = "enforce", "shadow"
@@ -590,3 +592,4 @@ class Contract(Part):
 
 
 ADMINISTRATOR = Contract(ADMINISTRATOR_NAME, description="everything is allowed", administrator=True)
+VIEWER = Contract(VIEWER_NAME, description="the control API may be read; nothing else is allowed")

@@ -160,7 +160,7 @@ class ControlRoutes:
 
     async def show_readiness(self, call: Call) -> Response:
         """What `/readyz` says, with details: for administrators."""
-        call.require_administrator()
+        call.require_overseer()
         states = await self._readiness.states()
         rows = {name: {"state": each.state, "took_ms": each.took_ms, **each.details} for name, each in states.items()}
         return json_response({"ready": _all_ready(states), "components": rows})
@@ -172,7 +172,7 @@ class ControlRoutes:
         """
         principal = call.principal
         text: str | None = None
-        if not principal.administrator:
+        if not principal.sees_all:
             text = (await self._registry.contract(principal.contract.name, principal.contract_version)).text
         return json_response(
             {
@@ -186,7 +186,7 @@ class ControlRoutes:
         )
 
     async def list_contracts(self, call: Call) -> Response:
-        call.require_administrator()
+        call.require_overseer()
         return json_response({"contracts": [asdict(version) for version in await self._registry.contracts()]})
 
     async def apply_contract(self, call: Call) -> Response:
@@ -231,7 +231,7 @@ class ControlRoutes:
     def _own_contract(self, call: Call) -> str:
         """The contract in the path, which anybody but an administrator must be bound to."""
         name = str(call.request.path_params["name"])
-        if not call.principal.administrator and name != call.principal.contract.name:
+        if not call.principal.sees_all and name != call.principal.contract.name:
             raise Forbidden(f"{call.principal.name} may read its own contract only", rule="permission.administrator")
         return name
 
@@ -260,7 +260,7 @@ class ControlRoutes:
         return json_response({"contract": name, "version": version})
 
     async def list_principals(self, call: Call) -> Response:
-        call.require_administrator()
+        call.require_overseer()
         return json_response({"principals": [asdict(record) for record in await self._registry.principals()]})
 
     async def create_principal(self, call: Call) -> Response:
@@ -294,7 +294,7 @@ class ControlRoutes:
         wanted = Search(
             since_ms=call.number("since_ms") or 0,
             table=call.query("table"),
-            principal=call.query("principal") if call.principal.administrator else call.principal.name,
+            principal=call.query("principal") if call.principal.sees_all else call.principal.name,
             outcomes=outcomes if outcome is None else (Outcome(outcome),),
             request_id=call.query("request_id"),
         )
@@ -317,7 +317,7 @@ class ControlRoutes:
 
         For whoever copies the log: no attempt turns up later with a lower number than one that was answered.
         """
-        call.require_administrator()
+        call.require_overseer()
         ledger = await self._journal.read_through()
         found = await ledger.attempts_after(call.number("after") or 0, limit=call.limit(RECENT_MAX))
         rows = [{"id": number, **asdict(attempt)} for number, attempt in found.attempts]
@@ -332,7 +332,7 @@ class ControlRoutes:
 
     async def summarise_commits(self, call: Call) -> Response:
         """How commits ended, and how long they took, by table and by principal."""
-        call.require_administrator()
+        call.require_overseer()
         ledger = await self._journal.read_through()
         async with self._searching(call):
             outcomes = await ledger.counts()
@@ -347,13 +347,13 @@ class ControlRoutes:
 
     async def recent_bypasses(self, call: Call) -> Response:
         """Commits that were noticed to have come around the tower, since it was started."""
-        call.require_administrator()
+        call.require_overseer()
         found = self._bypasses.newest(call.limit(RECENT_MAX))
         return json_response({"bypasses": [bypass.to_json() for bypass in found]})
 
     async def count_undeclared(self, call: Call) -> Response:
         """Commits that were refused for want of a declaration; an agent sees its own."""
-        own = None if call.principal.administrator else call.principal.name
+        own = None if call.principal.sees_all else call.principal.name
         rows = self._undeclared.to_json(own, call.query("table"), call.limit(RECENT_MAX))
         return json_response({"undeclared": rows})
 

@@ -1,6 +1,6 @@
 """The control API's routes for what waits for a person: `/icetower/v1/escalations` and `/icetower/v1/requests`.
 
-An administrator sees all and closes them; an agent sees its own, and may ask for partitions.
+Administrators and viewers see all; administrators close them; an agent sees its own, and may ask for partitions.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class EscalationRoutes:
                 raise BadRequest(f"query parameter state is {state!r}; write {OPEN} or {CLOSED}, or leave it out")
             found = await self._escalations.list(
                 kind,
-                principal=call.query("principal") if call.principal.administrator else call.principal.name,
+                principal=call.query("principal") if call.principal.sees_all else call.principal.name,
                 open_=None if state is None else state == OPEN,
                 limit=call.limit(LISTED_MAX),
             )
@@ -73,7 +73,7 @@ class EscalationRoutes:
 
     def _showing(self, kind: Kind) -> Handler:
         async def answer(call: Call) -> Response:
-            own = None if call.principal.administrator else call.principal.name
+            own = None if call.principal.sees_all else call.principal.name
             found = await self._escalations.find(kind, call.request.path_params["id"], own)
             return json_response(found.to_json())
 

@@ -147,6 +147,13 @@ class Call:
         if not self.principal.administrator:
             raise Forbidden(f"{self.principal.name} is not an administrator", rule="permission.administrator")
 
+    def require_overseer(self) -> None:
+        """Raises `Forbidden` for anybody but administrators and viewers. Only for what changes nothing."""
+        if not self.principal.sees_all:
+            raise Forbidden(
+                f"{self.principal.name} is neither an administrator nor a viewer", rule="permission.administrator"
+            )
+
     def allow(self, check: Callable[..., None], *arguments: Any) -> None:
         """Ask `admission.permissions` about the caller. Raises `ContractViolation`, but in shadow mode."""
         self.shadow.allow(self.principal, check, *arguments)
@@ -282,6 +289,7 @@ class _Endpoint:
             if principal.ended:
                 ended, principal = principal, None
                 await self._refuse_ended(request, ended)
+            _require_only_looks(principal, request.method)
             connection_state = connection_state_of(request.scope)
             connection_state.prove(principal.name)
             request.scope[_CALLER] = principal.name
@@ -297,6 +305,7 @@ class _Endpoint:
                     found = await _authenticate(front, request, may_be_revoked=self.commits)
                     if found.ended:
                         await self._refuse_landed(self.handler(Call(request, found, body, front.shadow)))
+                    _require_only_looks(found, request.method)
                     principal = found
                 call = Call(request, principal, body, front.shadow)
                 if self.mutates and (key := idempotency_key(request)) is not None:
@@ -416,6 +425,18 @@ async def _authenticate(front: Front, request: Request, *, may_be_revoked: bool)
     if principal.revoked and not may_be_revoked:
         raise contract_revoked(f"contract {principal.contract.name} of {principal.name}")
     return principal
+
+
+def _require_only_looks(principal: Principal, method: str) -> None:
+    """Raises `Forbidden` where a viewer sends what may change something: any method but GET and HEAD, on any route.
+
+    A viewer has never committed, so none of its commits can have landed before (trap A3).
+    """
+    if principal.viewer and method not in ("GET", "HEAD"):
+        raise Forbidden(
+            f"{principal.name} is a viewer, who may look and change nothing; ask an administrator to do it",
+            rule="permission.viewer",
+        )
 
 
 async def read_body(request: Request, max_bytes: int, room: Room | None = None) -> bytes:

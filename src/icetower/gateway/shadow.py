@@ -44,7 +44,7 @@ class ShadowRoutes:
 
         Raises `NotFound` for a contract that there has never been.
         """
-        call.require_administrator()
+        call.require_overseer()
         name = call.query("contract")
         ledger, registry = await self._journal.read_through(), self._registry
         newest = {version.name: version for version in await registry.contracts()}

@@ -27,11 +27,11 @@ def before_leaving(end: Callable[[], None]) -> None:
 
 
 @contextmanager
-def ended_by_interrupts(message: str) -> Generator[None]:
-    """While this is entered, an interrupt ends the process with `message` on standard error."""
+def ended_by_interrupts(message: str, line: Callable[[str], str] = "icetower: {}".format) -> Generator[None]:
+    """While this is entered, an interrupt ends the process with `message` on standard error, as `line` writes it."""
 
     def leave(_number: int, _frame: FrameType | None) -> None:
-        _leave(message)
+        _leave(line(message))
 
     in_main_thread = threading.current_thread() is threading.main_thread()
     before = signal.getsignal(signal.SIGINT)
@@ -40,7 +40,7 @@ def ended_by_interrupts(message: str) -> Generator[None]:
     try:
         yield
     except KeyboardInterrupt:  # from another handler, such as PySpark's while it starts
-        _leave(message)
+        _leave(line(message))
     finally:
         if in_main_thread:
             signal.signal(signal.SIGINT, before)
@@ -68,5 +68,5 @@ def _leave(message: str) -> NoReturn:
     for end in _before_exit:
         end()
     with suppress(OSError):
-        os.write(2, f"{shown}icetower: {message}\n".encode())
+        os.write(2, f"{shown}{message}\n".encode())
     os._exit(STATUS)

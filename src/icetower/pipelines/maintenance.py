@@ -32,6 +32,7 @@ from icetower.pipelines.maintenance_plan import (
     due,
     scan_every_ms,
     setting,
+    why_not,
 )
 from icetower.pipelines.maintenance_plan import expiring as going
 from icetower.pipelines.maintenance_record import (
@@ -97,12 +98,24 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
+class LeftAlone:
+    """A table on which nothing was due but, maybe, the expiry of snapshots and a look for orphans, and why."""
+
+    table: str
+    reason: str
+
+    def to_json(self) -> dict[str, Any]:
+        return {"status": "left alone", "table": self.table, "reason": self.reason}
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """One run. `entries`: what it recorded, also of runs that were killed before."""
 
     tables: int
     entries: tuple[Entry, ...]
     failures: tuple[Failure, ...]
+    left_alone: tuple[LeftAlone, ...] = ()
 
 
 def nothing(_: str) -> None:
@@ -193,6 +206,7 @@ class _Run:
         self.states: dict[Identifier, State] = {}
         self.history: dict[str, Entry] = {}
         self.properties: dict[str, str] = {}
+        self.left_alone: list[LeftAlone] = []
 
     def run(self) -> Report:
         listed = self.maintainer.catalog.tables()
@@ -209,7 +223,9 @@ class _Run:
         self._scan(wanted)
         written = self._write()
         written += self._count_refused()
-        return Report(len(wanted), tuple(written), tuple(self.failures))
+        busy = {each.table_name for each in written} | {each.table for each in self.failures}
+        left = tuple(each for each in self.left_alone if each.table not in busy)
+        return Report(len(wanted), tuple(written), tuple(self.failures), left)
 
     # -- what there is
 
@@ -261,6 +277,7 @@ class _Run:
         may = allowed(self.job.own, state.listed.identifier)
         listed = state.listed
         if (state.metadata.get("properties") or {}).get("maintenance.enabled", "true").lower() == "false":
+            self.left_alone.append(LeftAlone(str(listed.identifier), why_not(state.metadata, [], [], may)))
             return
         changed = False
         if Task.PRUNE in may:
@@ -277,6 +294,9 @@ class _Run:
         found = due(
             state.metadata, partitions, state.manifest_lengths, now_ms=self.now_ms, tasks=wanted - {Task.EXPIRE}
         )
+        if not found and not changed:
+            reason = why_not(state.metadata, partitions, state.manifest_lengths, may)
+            self.left_alone.append(LeftAlone(str(listed.identifier), reason))
         for each in found:
             self._try(listed, each.task, partial(self._perform, listed.identifier, each, vectors))
         state = self.states[listed.identifier]

@@ -14,6 +14,7 @@ from enum import StrEnum
 from typing import Any
 
 from icetower.contracts.model import FILE_OPERATIONS, Contract, Operation
+from icetower.counting import counted
 from icetower.iceberg.lineage import ancestors
 from icetower.iceberg.metadata import current_snapshot_id
 from icetower.protocol.marks import PROGRESS
@@ -182,6 +183,30 @@ def due(
     if before_ms is not None:
         found.append(Due(Task.EXPIRE, before_ms=before_ms))
     return tuple(each for each in found if each.task in tasks)
+
+
+def why_not(
+    metadata: Metadata, partitions: Sequence[Partition], manifests: Sequence[int], may: Collection[Task]
+) -> str:
+    """Why nothing is due on a table, for people: the first reason that its owner can do something about."""
+    if (metadata.get("properties") or {}).get(ENABLED, "true").lower() == "false":
+        return f"{ENABLED} is false"
+    if not may:
+        return "the run's own contract grants no task on it"
+    if current_snapshot_id(metadata) is None:
+        return "it is empty"
+    files_min = setting(metadata, FILES_MIN)
+    full = [each for each in partitions if max(each.small, each.vectors, each.deletes) >= files_min]
+    busy = sum(each.busy for each in full)
+    if busy:
+        minutes = setting(metadata, QUIET_MS) / 60_000
+        return f"{counted(busy, 'partition')} would be, and were written in the last {minutes:g} min ({QUIET_MS})"
+    most = max((max(each.small, each.vectors, each.deletes) for each in partitions), default=0)
+    return (
+        f"no partition has {files_min} small or deleting files ({FILES_MIN}; the most is {most}), "
+        f"{counted(len(manifests), 'manifest')} of {setting(metadata, MANIFESTS_MIN)} ({MANIFESTS_MIN}), "
+        f"{'no snapshot is old enough' if AGE_MAX_MS in (metadata.get('properties') or {}) else f'no {AGE_MAX_MS}'}"
+    )
 
 
 def allowed(own: Contract | None, table: Identifier) -> frozenset[Task]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from icetower.contracts.model import ADMINISTRATOR, Contract
+from icetower.contracts.model import ADMINISTRATOR, VIEWER, VIEWER_NAME, Contract
 
 _ENDED = "(ended)"
 """All who bring a credential that has ended share the places of one principal; no principal has this name."""
@@ -32,6 +32,16 @@ class Principal:
         return self.contract.administrator
 
     @property
+    def viewer(self) -> bool:
+        """Whether it may read the control API, and do nothing else."""
+        return self.contract.name == VIEWER_NAME
+
+    @property
+    def sees_all(self) -> bool:
+        """Whether the control API shows it other principals' affairs, too."""
+        return self.administrator or self.viewer
+
+    @property
     def waits_as(self) -> str:
         """The name by which its requests wait for turns: credentials that have ended hold up no principal."""
         return _ENDED if self.ended else self.name
@@ -40,6 +50,11 @@ class Principal:
 def administrator(name: str) -> Principal:
     """A principal that may do everything: a tower that is started open on loopback, or the first one of all."""
     return Principal(name, ADMINISTRATOR, 0)
+
+
+def viewer(name: str) -> Principal:
+    """A principal that may look at everything the control API shows, and change nothing."""
+    return Principal(name, VIEWER, 0)
 
 
 def ended(name: str) -> Principal:

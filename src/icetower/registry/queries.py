@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, Select, or_, select, update
 
-from icetower.contracts.model import ADMINISTRATOR_NAME
+from icetower.contracts.model import ADMINISTRATOR_NAME, VIEWER_NAME
 from icetower.registry import versions
 from icetower.registry.schema import changes, contracts, credentials, principals
 
@@ -51,8 +51,8 @@ def bindings(connection: Connection, names: Sequence[str]) -> dict[str, tuple[st
     """Principal → its contract and that contract's version; None where that is revoked."""
     found: dict[str, tuple[str, int] | None] = {}
     for name, (row, latest) in in_force(connection, names).items():
-        if row.contract == ADMINISTRATOR_NAME:
-            found[name] = (ADMINISTRATOR_NAME, 0)
+        if row.contract in (ADMINISTRATOR_NAME, VIEWER_NAME):
+            found[name] = (row.contract, 0)
         else:
             found[name] = None if latest is None or latest.text is None else (row.contract, latest.version)
     return found

@@ -17,11 +17,11 @@ from sqlalchemy import Connection, Row, insert, or_, select, update
 from sqlalchemy.exc import SQLAlchemyError
 
 from icetower.ambient import Ambient
-from icetower.contracts.model import ADMINISTRATOR_NAME, NAME, Contract
+from icetower.contracts.model import ADMINISTRATOR_NAME, NAME, VIEWER_NAME, Contract
 from icetower.database import Database, Together
 from icetower.errors import AlreadyExists, BadRequest, NotFound, Unavailable
 from icetower.registry import tokens, versions
-from icetower.registry.principals import Principal, administrator, ended
+from icetower.registry.principals import Principal, administrator, ended, viewer
 from icetower.registry.queries import (
     bindings,
     count_change,
@@ -126,7 +126,7 @@ class Registry:
     # -------------------------------------------------------------------------------------------------- principals
 
     async def create_principal(self, name: str, contract: str) -> str:
-        """A new principal bound to a contract in force (or to ``administrator``); returns its secret, shown this once.
+        """A new principal bound to a contract in force, or to a built-in one; returns its secret, shown this once.
 
         Raises `BadRequest` for a name that cannot be one, `AlreadyExists`, and `NotFound` for an unknown contract.
         """
@@ -415,6 +415,8 @@ def _principal_of(person: Row[Any], latest: Row[Any] | None) -> Principal:
     """A principal with its contract as it is now; a revoked contract grants nothing."""
     if person.contract == ADMINISTRATOR_NAME:
         return administrator(person.name)
+    if person.contract == VIEWER_NAME:
+        return viewer(person.name)
     if latest is None or latest.text is None:
         nothing = Contract(person.contract, description="revoked")
         return Principal(person.name, nothing, latest.version if latest else 0, revoked=True)
@@ -432,7 +434,7 @@ def _require_principal(connection: Connection, name: str) -> None:
 
 
 def _require_contract(connection: Connection, name: str) -> None:
-    if name != ADMINISTRATOR_NAME:
+    if name not in (ADMINISTRATOR_NAME, VIEWER_NAME):
         versions.find(connection, name, None)
 
 
