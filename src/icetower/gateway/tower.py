@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from starlette.routing import Route
+from starlette.routing import BaseRoute
 
 from icetower.admission.gate import Files, Gate
 from icetower.admission.quotas import RateLimits
@@ -31,7 +31,8 @@ from icetower.gateway.http import Front
 from icetower.gateway.iceberg import CatalogRoutes
 from icetower.gateway.intake import Intake
 from icetower.gateway.oauth import OAuthRoutes
-from icetower.gateway.readiness import Readiness, readiness_of
+from icetower.gateway.page_tower import PageOfTower, Watch, page_of
+from icetower.gateway.readiness import readiness_of
 from icetower.gateway.settings import Settings, data_directory
 from icetower.gateway.shadow import ShadowRoutes
 from icetower.gateway.token_rates import TokenRates
@@ -80,17 +81,6 @@ class Records:
 
 
 @dataclass(frozen=True, slots=True)
-class Watch:
-    """What a tower notices of itself and of others."""
-
-    events: Events
-    attempts: Attempts
-    bypasses: Bypasses
-    undeclared: Undeclared
-    readiness: Readiness
-
-
-@dataclass(frozen=True, slots=True)
 class Tower:
     """One running tower.
 
@@ -108,8 +98,9 @@ class Tower:
     commits: Commits
     front: Front
     token_rates: TokenRates
+    page: PageOfTower
 
-    def routes(self) -> list[Route]:
+    def routes(self) -> list[BaseRoute]:
         """All routes, in the order in which they are tried."""
         front, lake, records, watch = self.front, self.lake, self.records, self.watch
         rooms = (
@@ -141,7 +132,7 @@ class Tower:
             EscalationRoutes(front, records.escalations),
             ShadowRoutes(front, records.registry, records.journal),
         )
-        return [each for room in rooms for each in room.routes()]
+        return [*(each for room in rooms for each in room.routes()), *self.page.routes()]
 
     async def start(self) -> None:
         """Make an administrator where there is none, and begin to send what waits for people."""
@@ -247,4 +238,6 @@ def open_tower(settings: Settings, ambient: Ambient, *, open_to_all: bool = Fals
     )
     intake = Intake(server, ambient, open_to_all=open_to_all)
     front = Front(registry, intake, attempts, journal, shadow, ambient, server, open_to_all)
-    return Tower(settings, data, lake, records, watch, engine, lifecycle, commits, front, TokenRates(ambient))
+    rates = TokenRates(ambient)
+    page = page_of(front, rates, registry, journal, escalations, upstream, heads, manifests.parsing, watch)
+    return Tower(settings, data, lake, records, watch, engine, lifecycle, commits, front, rates, page)
