@@ -57,7 +57,7 @@ class Explainer:
 
     async def timeline(self, attempt: Attempt) -> Timeline | None:
         """What others did between an attempt's base and its end; None where it has no base, or nothing can be read."""
-        if attempt.base is None:
+        if attempt.base is None and not attempt.snapshots:
             return None
         try:
             head = await self._heads.load(Identifier.parse(attempt.table))
@@ -78,7 +78,8 @@ def timeline_of(head: HeadState, attempt: Attempt) -> Timeline:
         if at == attempt.base:
             break
         at = Snapshot(snapshot).parent_id
-    found_base = bool(line) and line[-1]["snapshot-id"] == attempt.base
+    # Without a base its writer knew of nothing in the table.
+    found_base = bool(line) and (attempt.base is None or line[-1]["snapshot-id"] == attempt.base)
     # What came after a refusal had no part in it.
     kept = [
         each

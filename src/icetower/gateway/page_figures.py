@@ -9,6 +9,8 @@ from icetower.ledger.attempts import Outcome
 from icetower.service.journal import Journal
 
 ROWS_MAX = 50_000
+WINDOWS_MIN, WINDOWS_MAX = 12, 288
+"""An hour, and a day."""
 
 
 class LoggedFigures:
@@ -21,7 +23,12 @@ class LoggedFigures:
         """The newest windows, oldest first."""
         ledger = await self._journal.read_through()
         found = await ledger.windows(principal=principal, table=table, window_ms=WINDOW_MS, rows_max=ROWS_MAX)
-        return [_window(starts_ms, found[starts_ms]) for starts_ms in sorted(found)]
+        if not found:
+            return []
+        newest = max(found)
+        # Quiet times are a part of the curve, too.
+        first = max(min(min(found), newest - (WINDOWS_MIN - 1) * WINDOW_MS), newest - (WINDOWS_MAX - 1) * WINDOW_MS)
+        return [_window(starts_ms, found.get(starts_ms, {})) for starts_ms in range(first, newest + 1, WINDOW_MS)]
 
 
 def _window(starts_ms: int, counted: dict[Outcome, tuple[int, float]]) -> Window:

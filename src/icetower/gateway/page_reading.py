@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 KEPT_S = 1.0
 """What was read is shown for so long; who did it sees it at once, since what acts forgets it."""
-SLOW_KEPT_S = 10.0
+SLOW_KEPT_S = 3.0
 """Of what takes longer to read: names of tables, and owners of partitions."""
 KEPT_MAX = 256
 TICKETS_MAX = 200

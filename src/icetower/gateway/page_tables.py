@@ -27,8 +27,6 @@ from icetower.rules import Table
 
 LIVE_SHOWN = 200
 LISTED_LIVE = 25
-REFRESH_MS = 5_000
-"""The drawing ends now: so often it moves on where nothing has happened."""
 UNSEEN = Tally()
 REQUEST_CHARACTERS_MIN = 4
 
@@ -99,8 +97,7 @@ class TablePageRoutes:
         found = await self._reading.stream(str(table), visit.own, LIVE_SHOWN)
         newest = found.attempts[0][0] if found.attempts else 0
         values = await self._table(visit, table)
-        seen = newest, self._front.ambient.now_ms() // REFRESH_MS
-        return seen, lambda: self._pages.part("table_live.html", me=visit.principal, **values)
+        return newest, lambda: self._pages.part("table_live.html", me=visit.principal, **values)
 
     async def _table(self, visit: Visit, table: Identifier) -> dict[str, Any]:
         found = await self._reading.stream(str(table), visit.own, LIVE_SHOWN)

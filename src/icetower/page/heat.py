@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from icetower.ledger.attempts import Attempt, Outcome
+from icetower.ledger.attempts import NOT_LANDED, Attempt, Outcome
 
 PARTITIONS_MAX = 40
 PRINCIPALS_MAX = 10
@@ -29,7 +29,7 @@ class Row:
 
     Attributes:
         owner: the contract that owns it, "" where none does, None where it is not known.
-        contended: more than one principal came there, and something was a conflict.
+        contended: more than one principal came there, and something did not land.
     """
 
     partition: str
@@ -54,23 +54,21 @@ def heat_of(attempts: Sequence[Attempt], owner: Callable[[str], str | None]) -> 
     times: Counter[tuple[str, str]] = Counter()
     failed: Counter[tuple[str, str]] = Counter()
     conflicts: Counter[str] = Counter()
+    lost: Counter[str] = Counter()
     for attempt in attempts:
         for partition in attempt.partitions:
             times[partition, attempt.principal] += 1
-            failed[partition, attempt.principal] += attempt.outcome in (
-                Outcome.REFUSED,
-                Outcome.CONFLICT,
-                Outcome.UNKNOWN,
-            )
+            failed[partition, attempt.principal] += attempt.outcome in NOT_LANDED
             conflicts[partition] += attempt.outcome is Outcome.CONFLICT
+            lost[partition] += attempt.outcome in NOT_LANDED
     by_partition: Counter[str] = Counter()
     by_principal: Counter[str] = Counter()
     for (partition, principal), count in times.items():
         by_partition[partition] += count
         by_principal[principal] += count
     principals = tuple(sorted(name for name, _ in by_principal.most_common(PRINCIPALS_MAX)))
-    # Where there are conflicts is what somebody looks for.
-    hottest = sorted(by_partition, key=lambda name: (-conflicts[name], -by_partition[name], name))[:PARTITIONS_MAX]
+    # Where something did not land is what somebody looks for.
+    hottest = sorted(by_partition, key=lambda name: (-lost[name], -by_partition[name], name))[:PARTITIONS_MAX]
     most = max(times.values(), default=1)
     rows = tuple(
         Row(
@@ -79,7 +77,7 @@ def heat_of(attempts: Sequence[Attempt], owner: Callable[[str], str | None]) -> 
             tuple(_cell(times[partition, name], failed[partition, name], most) for name in principals),
             by_partition[partition],
             conflicts[partition],
-            conflicts[partition] > 0 and sum(1 for each, _ in times if each == partition) > 1,
+            lost[partition] > 0 and sum(1 for each, _ in times if each == partition) > 1,
         )
         for partition in hottest
     )

@@ -10,7 +10,7 @@ from icetower.ledger.attempts import Attempt, Outcome
 from icetower.page.times import clock_text
 
 LANES_MAX = 12
-WIDTH, LANE_HEIGHT, TOP, NAMES_WIDTH, MARGIN = 960, 26, 8, 150, 14
+WIDTH, LANE_HEIGHT, TOP, NAMES_WIDTH, MARGIN = 960, 26, 8, 150, 34
 """Of the drawing, in its own units."""
 TICKS = 5
 OTHERS = "others"
@@ -68,7 +68,7 @@ class Lanes:
 
 
 def lanes_of(attempts: Sequence[tuple[int, Attempt]], now_ms: int) -> Lanes:
-    """The drawing of some attempts at one table, from the oldest of them until now."""
+    """The drawing of some attempts at one table, from the oldest of them to the newest."""
     times = Counter(attempt.principal for _, attempt in attempts)
     named = [name for name, _ in times.most_common(LANES_MAX)]
     if len(times) > LANES_MAX:
@@ -77,7 +77,8 @@ def lanes_of(attempts: Sequence[tuple[int, Attempt]], now_ms: int) -> Lanes:
         name: TOP + LANE_HEIGHT * (at + 0.5) for at, name in enumerate(sorted(named, key=lambda n: (n == OTHERS, n)))
     }
     oldest_ms = min((attempt.at_ms for _, attempt in attempts), default=now_ms)
-    span_ms = max(now_ms - oldest_ms, 1_000)
+    newest_ms = max((attempt.at_ms for _, attempt in attempts), default=now_ms)
+    span_ms = max(newest_ms - oldest_ms, 1_000)
     left, right = NAMES_WIDTH + MARGIN, WIDTH - MARGIN
 
     def across(at_ms: int) -> float:
@@ -101,7 +102,7 @@ def lanes_of(attempts: Sequence[tuple[int, Attempt]], now_ms: int) -> Lanes:
         _links(attempts, marks),
         tuple(Tick(across(ms), clock_text(ms)) for ms in ends),
         TOP + LANE_HEIGHT * max(1, len(height)) + 24,
-        f"{len(attempts)} attempts of {len(times)} principals, {clock_text(oldest_ms)} to {clock_text(now_ms)} UTC",
+        f"{len(attempts)} attempts of {len(times)} principals, {clock_text(oldest_ms)} to {clock_text(newest_ms)} UTC",
     )
 
 

@@ -74,6 +74,7 @@ def shown(value: object) -> object:
 def prose(text: str) -> Markup:
     """A text of `rules.toml`, whose Markdown has code and links: code is shown as such, and of a link its words."""
     without_links = _without_links(text)
+    without_links = without_links[:1].upper() + without_links[1:]
     parts = without_links.split("`")
     return Markup("").join(
         Markup("<code>{}</code>").format(escaped(part)) if at % 2 else escape(escaped(part))

@@ -40,6 +40,7 @@
       return new uPlot({
         width: place.clientWidth,
         height: 220,
+        tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1000), "Etc/UTC"),
         axes: [axis, { ...axis, size: 60 }],
         series: [{}, ...names.map((name) => ({
           label: name.replaceAll("_", " "), stroke: colour(`--series-${name.replaceAll("_", "-")}`), width: 2,
