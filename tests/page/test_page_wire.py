@@ -106,7 +106,6 @@ def test_behind_tls_the_cookie_is_held_to_it(browser: Browser, world: PageWorld)
     fields = {"code": CODE.findall(page.text)[0], "name": "admin", "secret": world.tower.secret}
     headers = {"Origin": f"https://{host}", "Cookie": form}
     answer = httpx2.post(f"{world.tower.uri}/ui/sign-in", data=fields, headers=headers)
-    # The proxy's host is the same, and its port the default of https: only then is the origin the tower's own.
     assert answer.status_code == 303, answer.text
     cookie = answer.headers.get_list("set-cookie")[0]
     assert cookie.startswith("__Host-icetower-session=")

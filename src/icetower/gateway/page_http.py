@@ -48,7 +48,8 @@ NAVIGATION: Sequence[tuple[str, str, bool]] = (
 """Address, words, and whether it is for administrators alone."""
 
 PAGE_SIZE = 50
-NUMBER_DIGITS_MAX = 18
+NUMBER_MAX = 2**63 - 1
+"""As databases and ids of snapshots have them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +88,7 @@ class Visit:
         given = self.query(name) if text is None else text
         if given is None:
             return None
-        if not given.isascii() or not given.isdigit() or len(given) > NUMBER_DIGITS_MAX:
+        if not given.isascii() or not given.isdigit() or len(given) > 19 or int(given) > NUMBER_MAX:
             raise BadRequest(f"{name} must be a number")
         return int(given)
 

@@ -57,8 +57,10 @@ class Activity:
 def read_activity(connection: Connection, principal: str | None, rows_max: int) -> Activity:
     """Count the newest `rows_max` attempts; `principal`: only this one's among them."""
     own = attempts.c
-    newest, oldest = connection.execute(select(func.max(own.id), func.min(own.id))).one()
-    if newest is None:
+    # One at a time: asked for both at once, SQLite reads the whole table.
+    newest = connection.execute(select(func.max(own.id))).scalar()
+    oldest = connection.execute(select(func.min(own.id))).scalar()
+    if newest is None or oldest is None:
         return Activity((), {}, None, complete=True)
     first = max(newest - rows_max + 1, oldest)
     since_ms = connection.execute(select(own.at_ms).where(own.id >= first).order_by(own.id).limit(1)).scalar()
