@@ -12,6 +12,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from icetower.errors import BadRequest, Forbidden, IcetowerError, NotAuthenticated, without_frames
+from icetower.gateway.connection_state import connection_state_of
 from icetower.gateway.http import Front
 from icetower.gateway.page_sessions import Sessions, Visitor
 from icetower.gateway.paths import NamedRoute, path_of
@@ -177,7 +178,7 @@ class _PageEndpoint:
             visitor = await pages.sessions.visitor(request)
             name = visitor.principal.name
             at_once = visitor.principal.contract.requests_at_once or front.settings.requests_at_once
-            async with front.intake.places.place(name, at_once):
+            async with front.intake.places.place(name, connection_state_of(request.scope), at_once):
                 form = await pages.sessions.form(request, visitor.key) if self.method == "POST" else {}
                 if self.method == "POST":
                     visitor = await pages.sessions.visitor(request)  # a body may take its time to come

@@ -99,7 +99,7 @@ class Sessions:
             front.intake.unknown_callers.wrong(token)
             raise
         front.intake.unknown_callers.right(token)
-        connection_state_of(request.scope).prove()
+        connection_state_of(request.scope).prove(principal.name)
         if principal.revoked:
             raise contract_revoked(f"contract {principal.contract.name} of {principal.name}")
         return Visitor(principal, token, by_session=True)
