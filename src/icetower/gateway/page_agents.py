@@ -9,6 +9,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from icetower.contracts.differences import changes
+from icetower.contracts.slots import EVERY
 from icetower.errors import BadRequest, Forbidden, NotFound
 from icetower.escalations.escalations import Escalations
 from icetower.escalations.tickets import Decision, Kind, Ticket
@@ -196,7 +197,7 @@ class AgentPageRoutes:
 
     async def show_slots(self, visit: Visit) -> Response:
         """Whose turn it is, was and will be."""
-        contracts = await self._reading.in_force() if visit.own is None else [visit.principal.contract]
+        contracts = await self._reading.in_force(EVERY) if visit.own is None else [visit.principal.contract]
         turns = turns_of(contracts, self._front.ambient.now_ms())
         return self._pages.page(visit, "slots.html", "Slots", turns=turns)
 

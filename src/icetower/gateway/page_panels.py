@@ -129,7 +129,7 @@ async def _declarations(sources: Sources) -> Panel:
 
 async def _jobs(sources: Sources) -> Panel:
     """Maintenance, and the pipelines that bring rows in: when each of their principals was last seen."""
-    roles = {contract.name: contract.role for contract in await sources.reading.in_force()}
+    roles = {contract.name: contract.role for contract in await sources.reading.in_force("role")}
     fared = health((await sources.reading.activity(None)).groups, of_tables=False)
     rows: list[Sequence[Any]] = []
     for record in await sources.reading.principals():

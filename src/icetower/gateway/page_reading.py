@@ -43,6 +43,8 @@ TABLES_MAX = 10_000
 JUDGED_MAX = 20_000
 """Pairs of a contract and a partition that one look judges."""
 LIVE_SCANNED_MAX = 20_000
+ESCAPE = "\\"
+"""In YAML any word may be written with it."""
 READ_TIMEOUT_S = 20.0
 
 
@@ -140,11 +142,14 @@ class Reading:
         """The newest version of every contract, by name; revoked ones have no text."""
         return await self.briefly.get("contracts", self.registry.contracts)
 
-    async def in_force(self) -> list[Contract]:
-        """The contracts in force, read. One that is new takes milliseconds to read, and there may be hundreds."""
-        found: list[Contract] = []
+    async def in_force(self, *mentioned: str) -> list[Contract]:
+        """The contracts in force whose text has one of these words. Others cannot be meant.
+
+        A contract that is new takes milliseconds to read, and there may be hundreds.
+        """
+        words, found = (*mentioned, ESCAPE), list[Contract]()
         for version in await self.contracts():
-            if version.text is not None:
+            if version.text is not None and any(word in version.text for word in words):
                 found.append(parsed(version.name, version.text))
                 await self.ambient.sleep(0)
         return found
@@ -188,7 +193,7 @@ class Reading:
         except IcetowerError:
             return {}
         specs, layout, now_ms = known_specs(head.metadata), Layout.of(head.metadata), self.ambient.now_ms()
-        contracts = await self.in_force() if principal.administrator else [principal.contract]
+        contracts = await self.in_force(table.name, "*") if principal.administrator else [principal.contract]
         owning = [
             (contract.name, Ownership(rules, layout, now_ms))
             for contract in sorted(contracts, key=lambda each: each.role is not Role.AGENT)
