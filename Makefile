@@ -16,7 +16,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # One more than there are cores, and four at most: tests of real servers wait for them a good part of the time.
 WORKERS := $(shell n=$$(nproc 2>/dev/null || echo 2); [ $$n -ge 3 ] && echo 4 || echo $$((n + 1)))
 
-.PHONY: help setup java jdk jars class-archive postgres demo check quick test verify matrix verify-docs differential mutations walkthrough reference experiments hostile soak torture bench-clients bench-commit bench-day bench-gate bench-isolation bench-ledger bench-mediator bench-orphans bench-patterns bench-audit bench-simulator never-weaker exchanges gate-oracle gate-mutations spark-merge reproduce rck parquet-fixtures lock format clean
+.PHONY: help setup java jdk jars class-archive postgres chromium vendor screenshots demo check quick test verify matrix verify-docs differential mutations walkthrough reference experiments hostile soak torture bench-clients bench-commit bench-day bench-gate bench-isolation bench-ledger bench-mediator bench-orphans bench-patterns bench-audit bench-simulator never-weaker exchanges gate-oracle gate-mutations spark-merge reproduce rck parquet-fixtures lock format clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -43,6 +43,15 @@ class-archive: jars ## the classes of Spark as tests' JVMs map them: each starts
 postgres: $(READY) ## PostgreSQL for the tests: found, or installed on Debian as root
 	@$(BIN)/python tools/postgres.py --install
 
+chromium: $(READY) ## Chromium for the tests of the page: found, or installed on Debian as root
+	@$(BIN)/python tools/chromium.py --install
+
+vendor: $(READY) ## newer versions of the scripts and styles that the repository holds for the page, from npm
+	@$(BIN)/python tools/vendor.py
+
+screenshots: chromium ## the pictures of the page in docs/images, made by its browser test
+	ICETOWER_SCREENSHOTS=1 $(BIN)/pytest tests/page/test_page_browser.py
+
 demo: jars ## the main job on real retail data, without and with a tower, then the pipeline on Spark: every cent reconciled; LOOK=1 leaves the tower of the first up
 	@$(BIN)/icetower demo --days 2 $(if $(LOOK),--look)
 	@$(if $(LOOK),,$(BIN)/icetower pipeline run --days 1 --hours 4 --kills 2)
@@ -56,7 +65,7 @@ check: $(READY) ## formatting, lint, types, and which room may import which
 quick: $(READY) ## the tests that need nothing but `make setup`: no process, no connection; pure functions first
 	$(BIN)/pytest -m quick --numprocesses logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
-test: check jdk class-archive postgres ## the checks, then all tests of behaviour: real servers and real clients
+test: check jdk class-archive postgres chromium ## the checks, then all tests of behaviour: real servers and real clients
 	@$(MAKE) --no-print-directory quick
 	$(BIN)/pytest -m full --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 

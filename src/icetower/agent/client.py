@@ -270,7 +270,7 @@ class Tower:
     ) -> dict[str, Any]:
         """The metrics of writing by principal and table: `windows` of `window_s` seconds, and `totals` over all.
 
-        An agent sees its own. docs/system-tables.md defines the figures (`system.agent_write_metrics`).
+        An agent sees its own. docs/metrics.md defines the figures.
 
         Args:
             limit: the most rows of an answer, read from as many pages as needed.
@@ -294,11 +294,11 @@ class Tower:
         return found
 
     def alerts(self) -> dict[str, Any]:
-        """The `alerts` that are pending, firing or silenced, and the `rules` that raise them."""
+        """`alerts`, those that fire first, and the `rules` in force. An agent gets its own alerts."""
         return self._json("GET", "/alerts")
 
     def silence(self, what: Mapping[str, str], for_s: float, reason: str) -> dict[str, Any]:
-        """Silence an alert (``{"id": …}``) or all of a rule (``{"rule": …}``) for so many seconds."""
+        """Nobody is told of an alert (``{"id": …}``), or of all of a rule (``{"rule": …}``), for so many seconds."""
         return self._json("POST", "/alerts/silence", json={**what, "for_s": for_s, "reason": reason})
 
     def unsilence(self, what: Mapping[str, str]) -> dict[str, Any]:
@@ -313,20 +313,6 @@ class Tower:
         """Commits to tables that bypassed the tower since it was started, newest first. For administrators."""
         return self._json("GET", "/bypasses", params={"limit": str(limit)})["bypasses"]
 
-    def metrics(
-        self, *, since_ms: int = 0, principal: str | None = None, table: str | None = None, limit: int = 100,
-        page_token: str | None = None,
-    ) -> dict[str, Any]:  # fmt: skip
-        """What attempts came to, by agent, table and five minutes (`windows`, newest first) and since ever (`totals`).
-
-        An agent gets its own. `page_token`: the `next_page_token` of the page before (docs/metrics.md).
-        """
-        given = {"since_ms": str(since_ms), "limit": str(limit)}
-        given |= {} if principal is None else {"principal": principal}
-        given |= {} if table is None else {"table": table}
-        given |= {} if page_token is None else {"page_token": page_token}
-        return self._json("GET", "/metrics", params=given)
-
     def report_orphans(self, tables: Sequence[str], orphans: Sequence[Mapping[str, Any]]) -> None:
         """Tell the tower which orphaned files were found: `table`, `principal`, `files`, `bytes`. For administrators.
 
@@ -336,19 +322,6 @@ class Tower:
         self._json(
             "PUT", "/metrics/orphans", json={"tables": list(tables), "orphans": [dict(each) for each in orphans]}
         )
-
-    def alerts(self) -> dict[str, Any]:
-        """`alerts`, those that fire first, and the `rules` in force. An agent gets its own alerts."""
-        return self._json("GET", "/alerts")
-
-    def silence(self, *, id_: str | None = None, rule: str | None = None, for_s: float, reason: str) -> dict[str, Any]:
-        """Nobody is told of an alert, or of what a rule finds, for so many seconds. For administrators."""
-        about = {"id": id_} if rule is None else {"rule": rule}
-        return self._json("POST", "/alerts/silence", json={**about, "for_s": for_s, "reason": reason})
-
-    def end_silence(self, *, id_: str | None = None, rule: str | None = None) -> None:
-        """End what `silence` began. For administrators."""
-        self._json("DELETE", "/alerts/silence", json={"id": id_} if rule is None else {"rule": rule})
 
     def forget(self, text: str) -> int:
         """Take a text, such as a person's id, out of the partitions and messages of the tower's log of attempts.

@@ -82,9 +82,10 @@ def _no_route(scope: Scope, error: HTTPException) -> Response:
 
 
 class _Server(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config, ready: Callable[[int], None]) -> None:
+    def __init__(self, config: uvicorn.Config, ready: Callable[[int], None], stopping: Callable[[], None]) -> None:
         super().__init__(config)
         self._ready = ready
+        self._stopping = stopping
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -96,6 +97,7 @@ class _Server(uvicorn.Server):
         if self.should_exit and sig == signal.SIGINT:
             self.force_exit = True
         self.should_exit = True
+        self._stopping()
 
 
 def serve(settings: Settings, ambient: Ambient, *, open_to_all: bool, ready: Callable[[str], None]) -> None:
@@ -134,7 +136,7 @@ def serve(settings: Settings, ambient: Ambient, *, open_to_all: bool, ready: Cal
         backlog=2048,
     )
     shown = f"[{host}]" if ":" in host else host
-    server = _Server(config, lambda port: ready(f"http://{shown}:{port}"))
+    server = _Server(config, lambda port: ready(f"http://{shown}:{port}"), tower.page.streams.stop)
     # What was loaded stays, and hardly anything here is in cycles: with Python's own thresholds, looking for them again
     # and again takes a tenth of the processor.
     gc.collect()

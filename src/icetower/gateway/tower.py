@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from starlette.routing import Route
+from starlette.routing import BaseRoute
 
 from icetower.admission.gate import Files, Gate
 from icetower.admission.quotas import RateLimits
@@ -31,9 +31,10 @@ from icetower.gateway.events import EventRoutes
 from icetower.gateway.http import Front
 from icetower.gateway.iceberg import CatalogRoutes
 from icetower.gateway.intake import Intake
-from icetower.gateway.monitor import Monitor, monitor_of, report_of
+from icetower.gateway.monitor import monitor_of, report_of
 from icetower.gateway.oauth import OAuthRoutes
-from icetower.gateway.readiness import Readiness, readiness_of
+from icetower.gateway.page_tower import PageOfTower, Watch, page_of
+from icetower.gateway.readiness import readiness_of
 from icetower.gateway.settings import Settings, data_directory
 from icetower.gateway.shadow import ShadowRoutes
 from icetower.gateway.token_rates import TokenRates
@@ -44,7 +45,7 @@ from icetower.observe.bypasses import Bypasses
 from icetower.observe.events import Events
 from icetower.observe.openlineage import Names
 from icetower.observe.posting import Poster
-from icetower.observe.traces import Traces, open_traces
+from icetower.observe.traces import open_traces
 from icetower.observe.undeclared import Undeclared
 from icetower.recent import Budget
 from icetower.registry.registry import Registry
@@ -88,20 +89,6 @@ class Records:
 
 
 @dataclass(frozen=True, slots=True)
-class Watch:
-    """What a tower notices of itself and of others."""
-
-    events: Events
-    attempts: Attempts
-    bypasses: Bypasses
-    undeclared: Undeclared
-    readiness: Readiness
-    monitor: Monitor
-    traces: Traces | None
-    lineage: Poster | None
-
-
-@dataclass(frozen=True, slots=True)
 class Tower:
     """One running tower.
 
@@ -119,8 +106,9 @@ class Tower:
     commits: Commits
     front: Front
     token_rates: TokenRates
+    page: PageOfTower
 
-    def routes(self) -> list[Route]:
+    def routes(self) -> list[BaseRoute]:
         """All routes, in the order in which they are tried."""
         front, lake, records, watch = self.front, self.lake, self.records, self.watch
         rooms = (
@@ -153,7 +141,8 @@ class Tower:
             EscalationRoutes(front, records.escalations),
             ShadowRoutes(front, records.registry, records.journal),
         )
-        return [*(each for room in rooms for each in room.routes()), *watch.monitor.routes(front)]
+        rows = (each for room in rooms for each in room.routes())
+        return [*rows, *watch.monitor.routes(front), *self.page.routes()]
 
     async def start(self) -> None:
         """Make an administrator where there is none, and begin to send what waits for people."""
@@ -270,7 +259,9 @@ def open_tower(settings: Settings, ambient: Ambient, *, open_to_all: bool = Fals
     )
     intake = Intake(server, ambient, open_to_all=open_to_all)
     front = Front(registry, intake, attempts, journal, shadow, ambient, server, open_to_all, traces=traces)
-    return Tower(settings, data, lake, records, watch, engine, lifecycle, commits, front, TokenRates(ambient))
+    rates = TokenRates(ambient)
+    page = page_of(front, rates, registry, journal, escalations, upstream, heads, manifests.parsing, watch)
+    return Tower(settings, data, lake, records, watch, engine, lifecycle, commits, front, rates, page)
 
 
 def _lineage(settings: Settings, ambient: Ambient, events: Events) -> tuple[Poster | None, list[Heard]]:

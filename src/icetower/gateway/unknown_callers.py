@@ -15,6 +15,7 @@ from collections import OrderedDict, deque
 from starlette.types import Scope
 
 from icetower.gateway.connection_state import connection_state_of
+from icetower.gateway.page_cookies import session_of
 from icetower.gateway.token_rates import network_of
 from icetower.registry.registry import hash_of
 
@@ -112,6 +113,11 @@ def bearer_of(header: str) -> str | None:
 
 
 def _bearer(scope: Scope) -> str | None:
-    """The token that a request brings; an empty one where its Authorization header has another form."""
+    """The token that a request brings; an empty one where its Authorization header has another form.
+
+    Somebody who has signed in at the page brings it in a cookie, to the page alone.
+    """
     header = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"authorization"), None)
-    return None if header is None or header == NO_CREDENTIAL else bearer_of(header) or ""
+    if header is None or header == NO_CREDENTIAL:
+        return session_of(scope)
+    return bearer_of(header) or ""

@@ -11,7 +11,7 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Any, Literal
 
-from sqlalchemy import ColumnElement, Connection, Dialect, Row, delete, func, insert, select
+from sqlalchemy import ColumnElement, Connection, Dialect, Row, delete, func, insert, or_, select
 
 from icetower.ledger.schema import attempts
 
@@ -125,6 +125,7 @@ class Search:
     Attributes:
         outcomes: one of these; empty: any.
         request_id: how their ids begin.
+        snapshot: one of those that they committed.
     """
 
     since_ms: int = 0
@@ -132,6 +133,7 @@ class Search:
     principal: str | None = None
     outcomes: tuple[Outcome, ...] = ()
     request_id: str | None = None
+    snapshot: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +141,14 @@ class Page:
     """Attempts, newest first. `next`: where the next page begins; None after the last one."""
 
     attempts: tuple[Attempt, ...]
+    next: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class NumberedPage:
+    """A page of attempts with their numbers in the log, newest first; `next` as of a `Page`."""
+
+    attempts: tuple[tuple[int, Attempt], ...]
     next: int | None
 
 
@@ -211,20 +221,42 @@ def _statement(dialect: Dialect) -> tuple[str, list[str] | None]:
 
 def read_page(connection: Connection, wanted: Search, limit: int, before: int | None) -> Page:
     """The newest attempts that are wanted, at most `limit`, among the next `SCANNED_MAX` that were logged `before`."""
+    found = read_numbered_page(connection, wanted, limit, before)
+    return Page(tuple(attempt for _, attempt in found.attempts), found.next)
+
+
+def read_numbered_page(
+    connection: Connection, wanted: Search, limit: int, before: int | None, *, scanned_max: int = SCANNED_MAX
+) -> NumberedPage:
+    """As `read_page`, with the numbers of the attempts.
+
+    Args:
+        scanned_max: so many attempts are looked at, however few of them are wanted.
+    """
     own = attempts.c.id
-    scanned = select(own).order_by(own.desc()).limit(SCANNED_MAX)
+    scanned = select(own).order_by(own.desc()).limit(scanned_max)
     scanned = scanned if before is None else scanned.where(own < before)
     last = connection.execute(select(func.min(scanned.subquery().c.id))).scalar()
     if last is None:
-        return Page((), None)
+        return NumberedPage((), None)
     query = select(attempts).where(own >= last, *_conditions(wanted)).order_by(own.desc()).limit(limit + 1)
     rows = list(connection.execute(query if before is None else query.where(own < before)))
     if len(rows) > limit:
-        return Page(tuple(map(_attempt, rows[:limit])), rows[limit - 1].id)
+        return NumberedPage(_with_numbers(rows[:limit]), rows[limit - 1].id)
     oldest = connection.execute(select(attempts.c.id, attempts.c.at_ms).order_by(own).limit(1)).one()
     began = connection.execute(select(attempts.c.at_ms).where(own == last)).scalar_one()
     over = oldest.id == last or began < wanted.since_ms
-    return Page(tuple(map(_attempt, rows)), None if over else last)
+    return NumberedPage(_with_numbers(rows), None if over else last)
+
+
+def read_attempts(connection: Connection, numbers: Sequence[int]) -> dict[int, Attempt]:
+    """Attempts by their numbers in the log; those that it has."""
+    rows = connection.execute(select(attempts).where(attempts.c.id.in_(numbers)))
+    return dict(_with_numbers(rows))
+
+
+def _with_numbers(rows: Iterable[Row[Any]]) -> tuple[tuple[int, Attempt], ...]:
+    return tuple((row.id, _attempt(row)) for row in rows)
 
 
 def read_after(connection: Connection, after: int, limit: int) -> Numbered:
@@ -286,6 +318,12 @@ def _conditions(wanted: Search) -> list[ColumnElement[bool]]:
         found.append(attempts.c.outcome.in_([outcome.value for outcome in wanted.outcomes]))
     if wanted.request_id is not None:
         found.append(attempts.c.request_id.startswith(wanted.request_id, autoescape=True))
+    if wanted.snapshot is not None:  # the list is JSON, and no id is a part of another there
+        listed = attempts.c.snapshots
+        one = str(wanted.snapshot)
+        found.append(
+            or_(listed == f"[{one}]", *(listed.contains(part) for part in (f"[{one},", f" {one},", f" {one}]")))
+        )
     return found
 
 

@@ -30,16 +30,21 @@ from sqlalchemy.dialects import postgresql, sqlite
 from icetower.ambient import Ambient
 from icetower.database import Database
 from icetower.ledger import histories, watching
+from icetower.ledger.activity import ACTIVITY_ROWS_MAX, Activity, read_activity, read_windows
 from icetower.ledger.answers import Answer
 from icetower.ledger.attempts import (
+    SCANNED_MAX,
     Attempt,
     Numbered,
+    NumberedPage,
     Outcome,
     Page,
     Search,
     Summary,
     read_after,
+    read_attempts,
     read_counts,
+    read_numbered_page,
     read_page,
     read_summary,
     write_attempts,
@@ -488,6 +493,28 @@ class Ledger:
     async def search(self, wanted: Search, *, limit: int, before: int | None = None) -> Page:
         """A page of the attempts that are wanted, newest first; `before`: where the page before it ended."""
         return await self._database.run(lambda connection: read_page(connection, wanted, limit, before))
+
+    async def search_numbered(
+        self, wanted: Search, *, limit: int, before: int | None = None, scanned_max: int = SCANNED_MAX
+    ) -> NumberedPage:
+        """As `search`, with the numbers of the attempts; `scanned_max` of them are looked at."""
+        return await self._database.run(
+            lambda connection: read_numbered_page(connection, wanted, limit, before, scanned_max=scanned_max)
+        )
+
+    async def attempts_of(self, numbers: Sequence[int]) -> dict[int, Attempt]:
+        """Attempts by their numbers; those that the log has."""
+        return await self._database.run(lambda connection: read_attempts(connection, numbers))
+
+    async def activity(self, *, principal: str | None = None, rows_max: int = ACTIVITY_ROWS_MAX) -> Activity:
+        """What the newest `rows_max` attempts come to, by principal, table, outcome and rule; of one principal's."""
+        return await self._database.run(lambda connection: read_activity(connection, principal, rows_max))
+
+    async def windows(
+        self, *, principal: str | None, table: str | None, window_ms: int, rows_max: int
+    ) -> dict[int, dict[Outcome, tuple[int, float]]]:
+        """The newest `rows_max` attempts by the start of their window and their outcome: how many, the slowest."""
+        return await self._database.run(lambda c: read_windows(c, principal, table, window_ms, rows_max))
 
     async def attempts_after(self, after: int, *, limit: int) -> Numbered:
         """The first attempts that were logged after the one with this number."""

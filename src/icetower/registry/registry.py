@@ -314,6 +314,12 @@ class Registry:
             raise tokens.not_authenticated()
         return token, good_s
 
+    async def end_token(self, bearer: str) -> None:
+        """An access token is good for nothing from now on. Secrets stay as they are."""
+        which = (credentials.c.hash == hash_of(bearer[:BEARER_CHARACTERS_MAX])) & credentials.c.issued_from.is_not(None)
+        now = self._ambient.now_ms()
+        await self._write(lambda connection: tokens.end(connection, which, now))
+
     # --------------------------------------------------------------------------------------------------- contracts
 
     async def apply_contract(self, contract: Contract, *, by: str, text: str | None = None) -> int:

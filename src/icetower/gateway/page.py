@@ -1,0 +1,177 @@
+"""The page's own routes: what it is made of, signing in and out, and the first screen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import replace
+from typing import Any
+from urllib.parse import urlsplit
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from icetower.errors import Forbidden, IcetowerError, NotFound, TooManyRequests, without_frames
+from icetower.escalations.tickets import Kind
+from icetower.gateway.http import Front, takes_gzip
+from icetower.gateway.page_cookies import FORM, SECURE_FORM, is_page, set_cookie
+from icetower.gateway.page_http import SECURITY, Pages, Visit, redirect
+from icetower.gateway.page_live import Streams
+from icetower.gateway.page_reading import Reading
+from icetower.gateway.page_sessions import Sessions, code_of, forgetting
+from icetower.gateway.paths import NamedRoute, path_of
+from icetower.observe.bypasses import Bypasses
+from icetower.observe.undeclared import Undeclared
+from icetower.page.assets import Asset
+from icetower.page.refusals import RULES_MAX, Tally, by_rule, health
+from icetower.rules import Table
+
+SHOWN_MAX = 20
+"""Tickets, bypasses and declarations on the first screen."""
+ASSETS_KEPT_S = 365 * 24 * 3600
+SIGN_IN = "/ui/sign-in"
+
+
+class FrontPageRoutes:
+    """Assets, signing in and out, and the first screen: who is refused or stopped, why, since when, and what to do."""
+
+    def __init__(
+        self,
+        front: Front,
+        pages: Pages,
+        streams: Streams,
+        sessions: Sessions,
+        reading: Reading,
+        bypasses: Bypasses,
+        undeclared: Undeclared,
+        assets: Mapping[str, Asset],
+        rules: Table,
+    ) -> None:
+        self._front = front
+        self._pages = pages
+        self._streams = streams
+        self._sessions = sessions
+        self._reading = reading
+        self._bypasses = bypasses
+        self._undeclared = undeclared
+        self._assets = assets
+        self._rules = rules
+
+    def routes(self) -> list[BaseRoute]:
+        pages = self._pages
+        return [
+            NamedRoute("/ui/assets/{name}", self._asset, methods=["GET"]),
+            Route(SIGN_IN, self._sign_in_form, methods=["GET"]),
+            Route(SIGN_IN, self._sign_in, methods=["POST"]),
+            pages.route("POST", "/ui/sign-out", self._sign_out),
+            pages.route("GET", "/", self.show),
+            self._streams.route("/ui/live/now", self.live),
+        ]
+
+    # ── What the page is made of ─────────────────────────────────────────────────────────────────────────────────
+
+    async def _asset(self, request: Request) -> Response:
+        """A script or a style. Whoever has it in this version is told so, and nothing else."""
+        asset = self._assets.get(request.path_params["name"])
+        if asset is None:
+            return self._pages.failed(request, None, NotFound("the page has no such file"))
+        for_ever = request.query_params.get("v") == asset.version
+        kept = f"public, max-age={ASSETS_KEPT_S}, immutable" if for_ever else "public, no-cache"
+        headers = {**SECURITY, "ETag": asset.etag, "Cache-Control": kept, "Vary": "Accept-Encoding"}
+        if asset.etag in request.headers.get("if-none-match", ""):
+            return Response(status_code=304, headers=headers)
+        if takes_gzip(request):
+            return Response(asset.packed, headers=headers | {"Content-Encoding": "gzip"}, media_type=asset.media_type)
+        return Response(asset.content, headers=headers, media_type=asset.media_type)
+
+    # ── Signing in and out ───────────────────────────────────────────────────────────────────────────────────────
+
+    async def _sign_in_form(self, request: Request) -> Response:
+        return self._form(request, request.query_params.get("next", ""))
+
+    def _form(
+        self, request: Request, next_: str, error: IcetowerError | None = None, name: str = "", status: int = 200
+    ) -> Response:
+        key = self._sessions.form_key(request) or self._sessions.new_form_key()
+        next_ = "" if (own := own_address(next_)) == "/" else own
+        response = self._pages.html(
+            "sign_in.html", status, title="Sign in", code=code_of(key, SIGN_IN), next=next_, error=error, name=name
+        )
+        # Both: the page may be reached by TLS or not, and the browser takes the one that fits.
+        response.headers.append("Set-Cookie", set_cookie(FORM, key, secure=False))
+        response.headers.append("Set-Cookie", set_cookie(SECURE_FORM, key, secure=True))
+        return response
+
+    async def _sign_in(self, request: Request) -> Response:
+        fields: Mapping[str, str] = {}
+        try:
+            key = self._sessions.form_key(request)
+            if key is None:
+                raise Forbidden("the form is too old; send it again", rule="page.form", next_step="retry")
+            fields = await self._sessions.form(request, key)
+            cookies = await self._sessions.sign_in(
+                request, fields.get("name", "").strip(), fields.get("secret", "").strip()
+            )
+        except IcetowerError as error:
+            host = None if request.client is None else request.client.host
+            self._front.attempts.failed(request.method, path_of(request.scope), error, address=host)
+            response = self._form(request, fields.get("next", ""), error, fields.get("name", ""), error.status)
+            if isinstance(error, TooManyRequests):
+                left_ms = (error.wait_until_ms or 0) - self._front.ambient.now_ms()
+                response.headers["Retry-After"] = str(max(1, -(-left_ms // 1000)))
+            without_frames(error)
+            return response
+        return redirect(own_address(fields.get("next", "")), cookies)
+
+    async def _sign_out(self, visit: Visit) -> Response:
+        await self._sessions.sign_out(visit.visitor)
+        return redirect(SIGN_IN, forgetting())
+
+    # ── The first screen ─────────────────────────────────────────────────────────────────────────────────────────
+
+    async def show(self, visit: Visit) -> Response:
+        """Who is refused or stopped, why, since when, and what to do."""
+        return self._pages.page(visit, "now.html", "Now", **await self._now(visit))
+
+    async def live(self, visit: Visit) -> tuple[Hashable, Callable[[], str]]:
+        """The same, as it goes on."""
+        values = await self._now(visit)
+        activity = values["activity"]
+        seen = (
+            tuple(activity.counted.items()),
+            tuple(ticket.id for ticket in (*values["escalations"], *values["requests"])),
+            len(values["bypasses"]),
+        )
+        return seen, lambda: self._pages.part("now_live.html", me=visit.principal, **values)
+
+    async def _now(self, visit: Visit) -> dict[str, Any]:
+        reading, own = self._reading, visit.own
+        activity = await reading.activity(own)
+        rules = by_rule(activity.groups, self._rules.rules, self._rules.next_steps)
+        shown = rules[:RULES_MAX]
+        samples = await reading.numbered([each.last for each in shown])
+        escalations = await reading.tickets(Kind.ESCALATION, own)
+        requests = await reading.tickets(Kind.REQUEST, own)
+        return {
+            "activity": activity,
+            "tally": Tally.of(activity.counted),
+            "agents": len(health(activity.groups, of_tables=False)),
+            "rules": [replace(each, sample=samples.get(each.last)) for each in shown],
+            "more_rules": len(rules) - len(shown),
+            "escalations": escalations[:SHOWN_MAX],
+            "more_escalations": max(0, len(escalations) - SHOWN_MAX),
+            "requests": requests[:SHOWN_MAX],
+            "more_requests": max(0, len(requests) - SHOWN_MAX),
+            "bypasses": self._bypasses.newest(SHOWN_MAX) if visit.principal.administrator else [],
+            "undeclared": self._undeclared.to_json(own, None, SHOWN_MAX),
+        }
+
+
+def own_address(asked: str) -> str:
+    """An address on the page to go to; the first screen for every other one, on whatever host."""
+    try:
+        parts = urlsplit(asked)
+    except ValueError:
+        return "/"
+    plain = asked.startswith("/") and not asked.startswith("//") and not set(asked) & set("\\\r\n\t\x00")
+    return asked if plain and not parts.netloc and not parts.scheme and is_page(parts.path) and asked.isascii() else "/"

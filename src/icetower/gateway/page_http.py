@@ -1,0 +1,203 @@
+"""From a request for the page to a visit, and from a visit to HTML: what all pages share."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from icetower.errors import BadRequest, Forbidden, IcetowerError, NotAuthenticated, without_frames
+from icetower.gateway.connection_state import connection_state_of
+from icetower.gateway.http import Front
+from icetower.gateway.page_sessions import Sessions, Visitor
+from icetower.gateway.paths import NamedRoute, path_of
+from icetower.page.rendering import Renderer, url
+from icetower.registry.principals import Principal
+
+log = logging.getLogger("icetower")
+
+SECURITY: Mapping[str, str] = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+        "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    ),
+    "X-Frame-Options": "DENY",
+    "X-Content-Type-Options": "nosniff",
+    # Not `no-referrer`: browsers would hide from the tower, too, which page a form comes from.
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+}
+"""Of every answer: nothing is loaded from elsewhere, nothing inline is run, and nobody puts the page into a frame."""
+
+NAVIGATION: Sequence[tuple[str, str, bool]] = (
+    ("/", "Now", False),
+    ("/ui/agents", "Agents", False),
+    ("/ui/tables", "Tables", False),
+    ("/ui/commits", "Commits", False),
+    ("/ui/contracts", "Contracts", False),
+    ("/ui/slots", "Slots", False),
+    ("/ui/metrics", "Metrics", False),
+    ("/ui/operations", "Operations", True),
+)
+"""Address, words, and whether it is for administrators alone."""
+
+PAGE_SIZE = 50
+NUMBER_MAX = 2**63 - 1
+"""As databases and ids of snapshots have them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """One request of somebody who has signed in.
+
+    Attributes:
+        form: the fields of a form, of a POST.
+    """
+
+    request: Request
+    visitor: Visitor
+    form: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    @property
+    def principal(self) -> Principal:
+        return self.visitor.principal
+
+    @property
+    def own(self) -> str | None:
+        return self.visitor.own
+
+    def require_administrator(self) -> None:
+        """Raises `Forbidden` for anybody else."""
+        if not self.principal.administrator:
+            raise Forbidden(f"{self.principal.name} is not an administrator", rule="permission.administrator")
+
+    def path(self, name: str) -> str:
+        return str(self.request.path_params[name])
+
+    def query(self, name: str) -> str | None:
+        return self.request.query_params.get(name) or None
+
+    def number(self, name: str, text: str | None = None) -> int | None:
+        """A number of the query; None where there is none. Raises `BadRequest`."""
+        given = self.query(name) if text is None else text
+        if given is None:
+            return None
+        if not given.isascii() or not given.isdigit() or len(given) > 19 or int(given) > NUMBER_MAX:
+            raise BadRequest(f"{name} must be a number")
+        return int(given)
+
+
+PageHandler = Callable[[Visit], Awaitable[Response]]
+
+
+class Pages:
+    """Renders pages, and answers for the routes of all of them. One for a tower."""
+
+    def __init__(self, front: Front, sessions: Sessions, renderer: Renderer) -> None:
+        self.front = front
+        self.sessions = sessions
+        self._renderer = renderer
+
+    def route(self, method: str, path: str, handler: PageHandler) -> NamedRoute:
+        """A route for those who have signed in."""
+        return NamedRoute(path, _PageEndpoint(self, handler, method), methods=[method])
+
+    def page(self, visit: Visit, template: str, title: str, status: int = 200, **values: Any) -> Response:
+        """A whole page."""
+        visitor = visit.visitor
+        path = visit.request.url.path
+        shown = [
+            (address, words, path == address or (address != "/" and path.startswith(address)))
+            for address, words, for_administrators in NAVIGATION
+            if visitor.principal.administrator or not for_administrators
+        ]
+        return self.html(
+            template,
+            status,
+            title=title,
+            me=visitor.principal,
+            by_session=visitor.by_session,
+            navigation=shown,
+            code=visitor.code,
+            query=visit.request.query_params,
+            **values,
+        )
+
+    def html(self, template: str, status: int = 200, **values: Any) -> Response:
+        """A template as an answer that nobody keeps."""
+        content = self._renderer.render(template, now_ms=self.front.ambient.now_ms(), **values)
+        return Response(content, status, {**SECURITY, "Cache-Control": "no-store"}, "text/html; charset=utf-8")
+
+    def part(self, template: str, **values: Any) -> str:
+        """A part of a page, for live updates."""
+        return self._renderer.render(template, now_ms=self.front.ambient.now_ms(), **values)
+
+    def failed(self, request: Request, visitor: Visitor | None, error: IcetowerError) -> Response:
+        """An error as a page."""
+        if visitor is None:
+            return self.html("error_outside.html", error.status, title="Not shown", error=error)
+        return self.page(Visit(request, visitor), "error.html", "Not shown", error.status, error=error)
+
+
+def redirect(address: str, cookies: Sequence[str] = ()) -> Response:
+    """On to another address of this tower, by GET."""
+    response = Response(status_code=303, headers={**SECURITY, "Cache-Control": "no-store", "Location": address})
+    for cookie in cookies:
+        response.headers.append("Set-Cookie", cookie)
+    return response
+
+
+def sign_in_address(request: Request) -> str:
+    """The form for signing in, which leads back to what was asked for."""
+    asked = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+    return url("sign-in", next=asked if request.method == "GET" and asked != "/" else None)
+
+
+@dataclass(frozen=True, slots=True)
+class _PageEndpoint:
+    pages: Pages
+    handler: PageHandler
+    method: str
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive, send)
+        response, name = await self._answer(request)
+        await self.pages.front.intake.unread.send(response, name, scope, send)
+
+    async def _answer(self, request: Request) -> tuple[Response, str]:
+        pages, front = self.pages, self.pages.front
+        visitor: Visitor | None = None
+        try:
+            visitor = await pages.sessions.visitor(request)
+            name = visitor.principal.name
+            at_once = visitor.principal.contract.requests_at_once or front.settings.requests_at_once
+            async with front.intake.places.place(name, connection_state_of(request.scope), at_once):
+                form = await pages.sessions.form(request, visitor.key) if self.method == "POST" else {}
+                if self.method == "POST":
+                    visitor = await pages.sessions.visitor(request)  # a body may take its time to come
+                response = await self.handler(Visit(request, visitor, form))
+                await front.intake.unread.turn(response, name, request.scope)
+            return response, name
+        except NotAuthenticated as error:
+            without_frames(error)
+            return redirect(sign_in_address(request)), ""
+        except IcetowerError as error:
+            front.attempts.failed(request.method, path_of(request.scope), error)
+            front.attempts.named(error)
+            response = pages.failed(request, visitor, error)
+            without_frames(error)
+        except ClientDisconnect:
+            response = Response(status_code=400, headers=dict(SECURITY))
+        except Exception:
+            failure = IcetowerError("the page could not be made; the server's log says why")
+            name = front.attempts.named(failure)
+            log.exception("request %s: %s %s failed", name, request.method, path_of(request.scope))
+            response = pages.failed(request, None, failure)
+        return response, "" if visitor is None else visitor.principal.name

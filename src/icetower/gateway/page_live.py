@@ -1,0 +1,133 @@
+"""Live parts of the page: server-sent events, bounded in number and in time, and ended with the session.
+
+A stream sends a part of the page whenever what it shows has changed. All streams of one part share what is read for it.
+Each tick asks for the session again, so that a revocation ends a stream within a second. When the tower stops, streams
+end first: they would hold up its drain.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Hashable
+from dataclasses import dataclass
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from icetower.errors import IcetowerError, NotAuthenticated, Unavailable, without_frames
+from icetower.gateway.connection_state import connection_state_of
+from icetower.gateway.page_http import SECURITY, Pages, Visit
+from icetower.gateway.paths import NamedRoute
+
+TICK_S = 1.0
+STREAM_MAX_S = 600.0
+"""Then a browser connects anew."""
+STREAMS_MAX = 200
+STREAMS_OF_PRINCIPAL_MAX = 20
+QUIET_MAX_S = 15.0
+"""After so long without news a line is sent, so that proxies keep the connection, and ages stay right."""
+SEND_TIMEOUT_S = 10.0
+
+Fragment = Callable[[Visit], Awaitable[tuple[Hashable, Callable[[], str]]]]
+"""What a part shows, to be compared, and how it is made into HTML."""
+
+
+class Streams:
+    """The streams of a tower."""
+
+    def __init__(self, pages: Pages) -> None:
+        self._pages = pages
+        self._by_principal: Counter[str] = Counter()
+        self._stopping = False
+
+    def __len__(self) -> int:
+        return self._by_principal.total()
+
+    def route(self, path: str, fragment: Fragment) -> NamedRoute:
+        return NamedRoute(path, _Stream(self, self._pages, fragment), methods=["GET"])
+
+    def stop(self) -> None:
+        """End all streams within a tick, and begin no more."""
+        self._stopping = True
+
+    @property
+    def stopping(self) -> bool:
+        return self._stopping
+
+    def enter(self, name: str) -> None:
+        """Raises `Unavailable` where there are too many."""
+        if self._stopping or len(self) >= STREAMS_MAX or self._by_principal[name] >= STREAMS_OF_PRINCIPAL_MAX:
+            raise Unavailable("too many live pages are open; this one is shown as it was when it was loaded")
+        self._by_principal[name] += 1
+
+    def leave(self, name: str) -> None:
+        self._by_principal[name] -= 1
+        if not self._by_principal[name]:
+            del self._by_principal[name]
+
+
+@dataclass(frozen=True, slots=True)
+class _Stream:
+    streams: Streams
+    pages: Pages
+    fragment: Fragment
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive, send)
+        try:
+            visitor = await self.pages.sessions.visitor(request)
+            seen, html = await self.fragment(Visit(request, visitor))  # what may not be seen is refused here
+            self.streams.enter(visitor.principal.name)
+        except IcetowerError as error:
+            without_frames(error)
+            await Response(status_code=error.status, headers=dict(SECURITY))(scope, receive, send)
+            return
+        headers = {**SECURITY, "Cache-Control": "no-store", "Content-Type": "text/event-stream; charset=utf-8"}
+        raw = [(key.lower().encode(), value.encode()) for key, value in headers.items()]
+        await send({"type": "http.response.start", "status": 200, "headers": raw})
+        try:
+            await self._go_on(request, send, seen, html)
+        finally:
+            self.streams.leave(visitor.principal.name)
+
+    async def _go_on(self, request: Request, send: Send, seen: Hashable, html: Callable[[], str]) -> None:
+        ambient, state = self.pages.front.ambient, connection_state_of(request.scope)
+        ends_s, said_s = ambient.monotonic_s() + STREAM_MAX_S, ambient.monotonic_s()
+        if not await _sent(send, _message(html())):
+            state.abort()
+            return
+        while not self.streams.stopping and not state.lost and ambient.monotonic_s() < ends_s:
+            await ambient.sleep(TICK_S)
+            try:
+                visitor = await self.pages.sessions.visitor(request)
+                now, html = await self.fragment(Visit(request, visitor))
+            except NotAuthenticated:
+                break
+            except IcetowerError as error:
+                without_frames(error)
+                continue  # a database that is away for a moment
+            if now == seen and ambient.monotonic_s() < said_s + QUIET_MAX_S:
+                continue
+            seen, said_s = now, ambient.monotonic_s()
+            if not await _sent(send, _message(html())):
+                state.abort()
+                return
+        await _sent(send, b"", more=False)
+
+
+def _message(html: str) -> bytes:
+    """One event: each line of the text is a line of its own, so that no text can begin a field or an event."""
+    lines = html.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    return ("".join(f"data: {line}\n" for line in lines) + "\n").encode()
+
+
+async def _sent(send: Send, body: bytes, *, more: bool = True) -> bool:
+    """Whether the connection took it in time."""
+    try:
+        async with asyncio.timeout(SEND_TIMEOUT_S):
+            await send({"type": "http.response.body", "body": body, "more_body": more})
+    except TimeoutError:
+        return False
+    return True

@@ -1,0 +1,406 @@
+"""The page over the wire: signing in, who sees what, acting, and what other sites may not do."""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx2
+import pytest
+
+from icetower.gateway.page_sessions import code_of
+from icetower.page.assets import read_assets
+from tests.page.page_world import TABLE, PageWorld
+from verify.kit.tower_process import TowerProcess
+
+CODE = re.compile(r'name="code" value="([0-9a-f]{64})"')
+PAGES = (
+    "/", "/ui/agents", "/ui/agents/promotions", "/ui/tables", "/ui/tables/shop.t", "/ui/commits", "/ui/commits/1",
+    "/ui/contracts", "/ui/contracts/stock", "/ui/slots", "/ui/metrics", "/ui/metrics/data", "/ui/operations",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PageWorld]:
+    world = PageWorld(tmp_path_factory.mktemp("page") / "data")
+    try:
+        world.work()
+        yield world
+    finally:
+        status = world.stop()
+    assert status == 0, world.tower.log.read_text()
+
+
+class Browser:
+    """What a browser does, without one: it keeps cookies, and says where its forms come from."""
+
+    def __init__(self, tower: TowerProcess) -> None:
+        self.origin = tower.uri
+        self.http = httpx2.Client(base_url=tower.uri, timeout=60)
+
+    def get(self, path: str, **headers: str) -> httpx2.Response:
+        return self.http.get(path, headers=headers)
+
+    def post(self, path: str, fields: dict[str, str], **headers: str) -> httpx2.Response:
+        return self.http.post(path, data=fields, headers={"Origin": self.origin, **headers})
+
+    def code(self, path: str) -> str:
+        """The code of the last form on a page."""
+        return CODE.findall(self.get(path).text)[-1]
+
+    def sign_in(self, name: str, secret: str, **more: str) -> httpx2.Response:
+        return self.post("/ui/sign-in", {"code": self.code("/ui/sign-in"), "name": name, "secret": secret, **more})
+
+    @property
+    def token(self) -> str:
+        return self.http.cookies["icetower-session"]
+
+
+@pytest.fixture
+def browser(world: PageWorld) -> Iterator[Browser]:
+    browser = Browser(world.tower)
+    yield browser
+    browser.http.close()
+
+
+@pytest.fixture
+def admin(browser: Browser, world: PageWorld) -> Browser:
+    assert browser.sign_in("admin", world.tower.secret).status_code == 303
+    return browser
+
+
+def ticket(world: PageWorld, kind: str) -> str:
+    found: list[dict[str, Any]] = getattr(world.tower.admin, kind)()
+    return found[0]["id"]
+
+
+# ── Signing in ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_without_signing_in_nothing_is_shown(browser: Browser) -> None:
+    for path in PAGES:
+        answer = browser.get(path)
+        assert (answer.status_code, answer.headers["location"].split("?")[0]) == (303, "/ui/sign-in"), path
+    assert browser.get("/ui/live/now").status_code == 401
+    assert browser.post("/ui/sign-out", {}).status_code == 303
+    assert browser.get("/", Authorization="Bearer x").status_code == 303
+
+
+def test_a_session_is_a_cookie_that_scripts_and_other_sites_do_not_get(browser: Browser, world: PageWorld) -> None:
+    answer = browser.sign_in("", world.tower.secret, next="/ui/tables")
+    assert (answer.status_code, answer.headers["location"]) == (303, "/ui/tables")
+    cookie = next(each for each in answer.headers.get_list("set-cookie") if each.startswith("icetower-session="))
+    assert {"HttpOnly", "SameSite=Strict", "Path=/", "Max-Age=3600"} <= set(cookie.split("; ")[1:])
+    assert "Secure" not in cookie
+    assert browser.get("/ui/tables").status_code == 200
+
+
+def test_behind_tls_the_cookie_is_held_to_it(browser: Browser, world: PageWorld) -> None:
+    host = urlsplit(world.tower.uri).netloc
+    page = httpx2.get(f"{world.tower.uri}/ui/sign-in")
+    form = next(each for each in page.headers.get_list("set-cookie") if each.startswith("__Host-")).split(";")[0]
+    fields = {"code": CODE.findall(page.text)[0], "name": "admin", "secret": world.tower.secret}
+    headers = {"Origin": f"https://{host}", "Cookie": form}
+    answer = httpx2.post(f"{world.tower.uri}/ui/sign-in", data=fields, headers=headers)
+    assert answer.status_code == 303, answer.text
+    cookie = answer.headers.get_list("set-cookie")[0]
+    assert cookie.startswith("__Host-icetower-session=")
+    assert "Secure" in cookie.split("; ")
+
+
+def test_the_cookie_is_no_credential_of_the_api(admin: Browser) -> None:
+    assert admin.get("/icetower/v1/me").status_code == 401
+    assert admin.get("/v1/config").status_code == 401
+    assert admin.get("/icetower/v1/me", Authorization=f"Bearer {admin.token}").status_code == 200
+
+
+def test_signing_out_ends_the_token(admin: Browser) -> None:
+    token = admin.token
+    assert admin.post("/ui/sign-out", {"code": admin.code("/")}).status_code == 303
+    assert admin.get("/", Cookie=f"icetower-session={token}").status_code == 303
+    assert admin.get("/icetower/v1/me", Authorization=f"Bearer {token}").status_code == 401
+
+
+def test_wrong_secrets_are_refused_and_soon_not_looked_at(tmp_path: Path) -> None:
+    tower = TowerProcess(tmp_path / "data")
+    try:
+        browser = Browser(tower)
+        found = [browser.sign_in("admin", f"wrong-{n}") for n in range(12)]
+        assert [each.status_code for each in found[:10]] == [401] * 10
+        assert found[-1].status_code == 429
+        assert int(found[-1].headers["retry-after"]) >= 1
+        assert 'role="alert"' in found[0].text
+        assert "wrong-0" not in found[0].text
+        assert browser.get("/").status_code == 303
+        program = httpx2.post(
+            f"{tower.uri}/v1/oauth/tokens",
+            data={"grant_type": "client_credentials", "client_id": "admin", "client_secret": "wrong"},
+        )
+        assert program.status_code == 429  # one bucket for both doors
+    finally:
+        assert tower.stop() == 0
+
+
+def test_a_revocation_ends_the_session_and_its_streams(world: PageWorld) -> None:
+    secret = world.tower.principal("passing", "tables: [{table: shop.t, operations: [read]}]\n")
+    browser = Browser(world.tower)
+    assert browser.sign_in("passing", secret).status_code == 303
+    assert browser.get("/").status_code == 200
+    with browser.http.stream("GET", "/ui/live/now") as stream:
+        parts = stream.iter_text()
+        assert stream.headers["content-type"].startswith("text/event-stream")
+        assert next(parts).startswith("data: ")
+        world.tower.admin.revoke_principal("passing")
+        assert browser.get("/").status_code == 303
+        for _ in parts:  # it ends; without that the client's timeout does
+            pass
+
+
+# ── Who sees what ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_an_administrator_sees_all(admin: Browser) -> None:
+    for path in PAGES:
+        answer = admin.get(path)
+        assert answer.status_code == 200, (path, answer.text)
+    first = admin.get("/").text
+    for text in (
+        "promotions",
+        "contract.partitions",
+        "rebase.not-blind",
+        "Dana Ito",
+        "request_partition",
+        "is stopped",
+    ):
+        assert text in first, text
+    table = admin.get("/ui/tables/shop.t").text
+    assert "region=1/product=2" in table
+    assert "contended" in table
+    assert 'class="mark rebased"' in table
+
+
+def test_an_agents_team_sees_its_own(browser: Browser, world: PageWorld) -> None:
+    assert browser.sign_in("stock", world.secrets["stock"]).status_code == 303
+    first = browser.get("/").text
+    assert "contract.partitions" not in first
+    assert "promotions" not in first
+    for path in ("/ui/agents", "/ui/tables/shop.t", "/ui/commits", "/ui/metrics", "/ui/slots"):
+        text = browser.get(path).text
+        assert "promotions" not in text, path
+        assert "pricing" not in text, path
+    foreign = [row for row in world.tower.admin.commits(limit=100) if row["principal"] == "promotions"]
+    snapshot = next(row for row in foreign if row["snapshots"])["snapshots"][0]
+    assert "promotions" not in browser.get(f"/ui/commits?snapshot={snapshot}").text
+    assert browser.get("/ui/commits?principal=promotions&outcome=refused").text.count("contract.partitions") == 0
+    for path, status in (
+        ("/ui/agents/promotions", 404),
+        ("/ui/agents/admin", 404),
+        ("/ui/contracts/promotions", 403),
+        ("/ui/tables/hidden.t", 404),
+        ("/ui/operations", 403),
+        (f"/ui/escalations/{ticket(world, 'escalations')}", 404),
+        (f"/ui/requests/{ticket(world, 'requests')}", 404),
+        ("/ui/commits/999999", 404),
+    ):
+        assert browser.get(path).status_code == status, path
+    numbers = range(1, 1 + len(world.tower.admin.commits(limit=100)))
+    shown = [n for n in numbers if browser.get(f"/ui/commits/{n}").status_code == 200]
+    assert 0 < len(shown) < len(numbers)
+    assert browser.get("/ui/live/tables/hidden.t").status_code == 404
+
+
+def test_a_commit_is_found_by_what_its_client_was_told(admin: Browser, world: PageWorld) -> None:
+    refused = next(row for row in world.tower.admin.commits(limit=100) if row["rule"] == "contract.partitions")
+    answer = admin.get(f"/ui/find?q={refused['request_id']}")
+    page = admin.http.get(answer.headers["location"], follow_redirects=True)
+    for text in (
+        "contract.partitions",
+        "doesn&#39;t own region=1/product=2",
+        "request_partition",
+        refused["request_id"],
+    ):
+        assert text in page.text, text
+    rebased = next(row for row in world.tower.admin.commits(limit=100) if row["outcome"] == "rebased")
+    answer = admin.get(f"/ui/find?q={rebased['snapshots'][0]}")
+    page = admin.http.get(answer.headers["location"], follow_redirects=True)
+    assert "this commit" in page.text
+    assert "by others" in page.text
+    assert admin.get("/ui/find?q=<script>").status_code == 400
+
+
+# ── Acting ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def closing(browser: Browser, path: str, **fields: str) -> dict[str, str]:
+    return {
+        "code": browser.code(f"{path}?close=closed"),
+        "sure": "yes",
+        "decision": "closed",
+        "note": "mended",
+        **fields,
+    }
+
+
+def test_a_form_of_another_site_or_session_does_nothing(admin: Browser, world: PageWorld) -> None:
+    path = f"/ui/escalations/{ticket(world, 'escalations')}"
+    fields = closing(admin, path)
+    target = f"{path}/close"
+    other = Browser(world.tower)
+    other.sign_in("admin", world.tower.secret)
+    post = admin.http.post
+    own = {"Origin": world.tower.uri}
+    attempts = {
+        "another site": post(target, data=fields, headers={"Origin": "https://evil.example"}),
+        "a sandbox": post(target, data=fields, headers={"Origin": "null"}),
+        "another port": post(target, data=fields, headers={"Origin": "http://127.0.0.1:1"}),
+        "cross-site": post(target, data=fields, headers={"Sec-Fetch-Site": "cross-site"}),
+        "no origin at all": post(target, data=fields),
+        "no code": post(target, data={**fields, "code": ""}, headers=own),
+        "another session": other.post(target, fields),
+        "another form": post(target, data={**fields, "code": admin.code("/")}, headers=own),
+        "a plain text": post(target, content="x=y", headers={**own, "Content-Type": "text/plain"}),
+        "not sure": post(target, data={**fields, "sure": "no"}, headers=own),
+        "no decision": post(target, data={**fields, "decision": "granted"}, headers=own),
+        "no note": post(target, data={**fields, "note": " "}, headers=own),
+        "too long": post(target, data={**fields, "note": "n" * 40_000}, headers=own),
+    }
+    statuses = {why: answer.status_code for why, answer in attempts.items()}
+    assert statuses == {
+        "another site": 403, "a sandbox": 403, "another port": 403, "cross-site": 403, "no origin at all": 403,
+        "no code": 403, "another session": 403, "another form": 403, "a plain text": 400, "not sure": 400,
+        "no decision": 400, "no note": 400, "too long": 413,
+    }  # fmt: skip
+    assert admin.get(target).status_code == 405
+    assert world.tower.admin.escalations(state="open") != []
+
+
+def test_an_agent_cannot_close_its_own_escalation(browser: Browser, world: PageWorld) -> None:
+    browser.sign_in("promotions", world.secrets["promotions"])
+    path = f"/ui/escalations/{ticket(world, 'escalations')}"
+    page = browser.get(f"{path}?close=closed")
+    assert page.status_code == 200
+    assert "Yes, close it" not in page.text
+    fields = {"code": code_of(browser.token, f"{path}/close"), "sure": "yes", "decision": "closed", "note": "me"}
+    assert browser.post(f"{path}/close", fields).status_code == 403
+    assert world.tower.admin.escalations(state="open") != []
+
+
+def test_an_escalation_is_closed_after_a_question_and_that_is_kept(world: PageWorld, tmp_path: Path) -> None:
+    own = PageWorld(tmp_path / "data")
+    try:
+        own.work()
+        admin = Browser(own.tower)
+        admin.sign_in("admin", own.tower.secret)
+        for kind, decision in (("escalations", "closed"), ("requests", "denied")):
+            path = f"/ui/{kind}/{ticket(own, kind)}"
+            assert "Are you sure" not in admin.get(path).text
+            asked = admin.get(f"{path}?close={decision}")
+            assert "sure?" in asked.text
+            fields = {
+                "code": CODE.findall(asked.text)[-1],
+                "sure": "yes",
+                "decision": decision,
+                "note": "<b>mended</b>",
+            }
+            answer = admin.post(f"{path}/close", fields)
+            assert (answer.status_code, answer.headers["location"]) == (303, path)
+            assert "&lt;b&gt;mended&lt;/b&gt;" in admin.get(path).text
+            assert admin.post(f"{path}/close", fields).status_code == 409
+        assert own.tower.admin.escalations(state="open") == []
+        closed = own.tower.admin.escalations()[0]
+        assert (closed["closed_by"], closed["note"]) == ("admin", "<b>mended</b>")
+        logged = [
+            (row["operation"], row["outcome"], row["table"]) for row in own.tower.admin.commits(principal="admin")
+        ]
+        assert ("escalation-closed", "done", TABLE) in logged
+        assert ("request-denied", "done", TABLE) in logged
+        again = own.forger("promotions")
+        assert again.send(again.append("z.parquet", partition=(3, 4))).status_code == 200
+    finally:
+        assert own.stop() == 0
+
+
+# ── What is sent ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_every_answer_carries_the_policy(admin: Browser, world: PageWorld) -> None:
+    paths = [
+        *PAGES,
+        "/ui/sign-in",
+        "/ui/assets/page.css",
+        "/ui/assets/none",
+        "/ui/agents/nobody",
+        "/ui/commits?before=x",
+    ]
+    for path in paths:
+        headers = admin.get(path).headers
+        assert "default-src 'none'" in headers["content-security-policy"], path
+        assert "frame-ancestors 'none'" in headers["content-security-policy"], path
+        assert (headers["x-frame-options"], headers["x-content-type-options"]) == ("DENY", "nosniff"), path
+        kept = headers["cache-control"]
+        assert kept.startswith("public") if "assets/page" in path else kept == "no-store", path
+
+
+def test_files_are_sent_once(world: PageWorld) -> None:
+    asset = read_assets()["pico.css"]
+    url = f"{world.tower.uri}/ui/assets/pico.css"
+    first = httpx2.get(f"{url}?v={asset.version}", headers={"Accept-Encoding": "gzip"})
+    assert (first.status_code, first.content, first.headers["content-encoding"]) == (200, asset.content, "gzip")
+    assert "immutable" in first.headers["cache-control"]
+    assert "immutable" not in httpx2.get(url).headers["cache-control"]
+    again = httpx2.get(url, headers={"If-None-Match": first.headers["etag"]})
+    assert (again.status_code, again.content) == (304, b"")
+    assert httpx2.get(f"{world.tower.uri}/ui/assets/..%2f..%2frules.toml").status_code == 404
+    assert httpx2.get(f"{world.tower.uri}/ui/assets/manifest.json").status_code == 404
+
+
+def test_names_that_attack_are_shown_as_text(world: PageWorld, admin: Browser) -> None:
+    payload = "<img src=x onerror=alert(1)>"
+    with world.tower.client() as http:
+        http.post("/v1/namespaces", json={"namespace": [payload]}).raise_for_status()
+        body = {"name": payload, "schema": {"type": "struct", "fields": []}}
+        http.post(
+            f"/v1/namespaces/{payload.replace('<', '%3C').replace('>', '%3E')}/tables", json=body
+        ).raise_for_status()
+    while "onerror" not in admin.get("/ui/tables?q=img").text:  # names are kept for a moment
+        pass
+    for path in ("/ui/tables", "/ui/commits", "/"):
+        text = admin.get(path).text
+        assert "<img" not in text, path
+    assert "&lt;img src=x onerror=alert(1)&gt;" in admin.get("/ui/tables?q=img").text
+    shown = admin.get("/ui/tables/%3Cimg%20src=x%20onerror=alert(1)%3E.%3Cimg%20src=x%20onerror=alert(1)%3E")
+    assert shown.status_code == 200
+    assert "<img" not in shown.text
+    searched = admin.get('/ui/commits?table="><script>alert(1)</script>')
+    assert "<script>alert" not in searched.text
+
+
+def test_an_open_tower_asks_nobody_and_stays_on_loopback(tmp_path: Path) -> None:
+    tower = TowerProcess(tmp_path / "data", "--open")
+    try:
+        browser = Browser(tower)
+        assert browser.get("/").status_code == 200
+        assert "Sign out" not in browser.get("/").text
+        port = urlsplit(tower.uri).port
+        named = browser.get("/", Host=f"evil.example:{port}")
+        assert named.status_code == 303  # a name that was made to lead here
+    finally:
+        assert tower.stop() == 0
+
+
+def test_a_tower_stops_at_once_while_somebody_looks(tmp_path: Path) -> None:
+    tower = TowerProcess(tmp_path / "data", "--open")
+    address = urlsplit(tower.uri)
+    with socket.create_connection((address.hostname or "", address.port or 0), 30) as connection:
+        connection.sendall(f"GET /ui/live/now HTTP/1.1\r\nHost: {address.netloc}\r\n\r\n".encode())
+        received = b""
+        while b"data: " not in received:
+            received += connection.recv(65536)
+        assert tower.stop() == 0
+        while data := connection.recv(65536):
+            received += data
+    assert received.endswith(b"\r\n0\r\n\r\n")  # it was ended, and not cut off after the half minute of a drain
