@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
 from urllib.parse import quote
@@ -16,6 +16,7 @@ from icetower.agent.channel import Channel
 from icetower.agent.data_folders import DataFolders
 from icetower.agent.deliveries import Delivery, Slot
 from icetower.agent.failures import error_of
+from icetower.protocol.names import Identifier, namespace_to_path
 
 TIMEOUT_S = 30.0
 PAGE_MAX = 1_000
@@ -97,6 +98,31 @@ class Tower:
             table: ``namespace.table``.
         """
         return self._folders.new_data_file(table)
+
+    def check(
+        self,
+        table: str,
+        *,
+        commit: Mapping[str, Any] | None = None,
+        operation: str | Sequence[str] = "append",
+        partitions: Sequence[str | Mapping[str, Any]] = (),
+        files: int = 0,
+        size_bytes: int = 0,
+    ) -> dict[str, Any]:
+        """A dry run: would this be let through now? Nothing is committed, and nothing counts against the caller.
+
+        Returns `allowed`, the `outcome` that it would have, and the `error` that would refuse it (None: none).
+
+        Args:
+            table: ``namespace.table``.
+            commit: the body of a commit, as the commit route takes it; its manifests are written already.
+            operation, partitions, files, size_bytes: without a commit, what is intended: partitions by name, as
+                refusals have it, or one value or a list of them for each field of the table's partition spec.
+        """
+        intent = {"operation": operation, "partitions": [*partitions], "files": files, "bytes": size_bytes}
+        identifier = Identifier.parse(table)
+        path = f"/v1/namespaces/{namespace_to_path(identifier.namespace)}/tables/{_quoted(identifier.name)}/check"
+        return self._request("POST", path, json={"intent": intent} if commit is None else dict(commit))
 
     # -- clients of the same tower --------------------------------------------------------------------------------
 

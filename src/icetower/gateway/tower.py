@@ -24,6 +24,7 @@ from icetower.escalations.escalations import Escalations
 from icetower.files.changes import Manifests
 from icetower.files.deletes import Contents, Vectors
 from icetower.files.footers import Footers
+from icetower.gateway.checks import CheckRoutes
 from icetower.gateway.control import ADMIN_SECRET_FILE, ControlRoutes
 from icetower.gateway.deliveries import DeliveryRoutes
 from icetower.gateway.escalations import EscalationRoutes
@@ -44,6 +45,7 @@ from icetower.recent import Budget
 from icetower.registry.registry import Registry
 from icetower.registry.tokens import Lifetimes
 from icetower.service.attempts import Attempts
+from icetower.service.checks import Checks
 from icetower.service.commits import Commits
 from icetower.service.journal import Journal
 from icetower.service.lifecycle import Lifecycle
@@ -106,6 +108,7 @@ class Tower:
     engine: Engine
     lifecycle: Lifecycle
     commits: Commits
+    checks: Checks
     front: Front
     token_rates: TokenRates
 
@@ -125,6 +128,7 @@ class Tower:
                 records.journal,
                 self.settings,
             ),
+            CheckRoutes(front, self.checks, lake.manifests.parsing, front.ambient),
             ControlRoutes(
                 front,
                 self.lake.manifests.parsing,
@@ -227,18 +231,12 @@ def open_tower(settings: Settings, ambient: Ambient, *, open_to_all: bool = Fals
     )
     shadow = ShadowRecorder(ambient, journal.put)
     footers, contents = Footers(storage, budget=budget), Contents(storage, budget=budget)
-    gate = Gate(
-        Files(manifests, footers, Vectors(storage), contents),
-        escalations,
-        RateLimits(ambient, shadow, deadline_s=server.queue_deadline_s),
-        shadow,
-        registry,
-        lifecycle,
-        ambient,
-        settings.client_code,
-    )
-    outcomes = Outcomes(escalations, Owners(registry, ambient), attempts, undeclared)
+    files, owners = Files(manifests, footers, Vectors(storage), contents), Owners(registry, ambient)
+    rates, code = RateLimits(ambient, shadow, deadline_s=server.queue_deadline_s), settings.client_code
+    gate = Gate(files, escalations, rates, shadow, registry, lifecycle, ambient, code)
+    outcomes = Outcomes(escalations, owners, attempts, undeclared)
     replays = Replays(heads, ledger)
+    checks = Checks(files, escalations, rates, registry, lifecycle, engine, heads, replays, owners, ambient, code)
     writers = Writers(ledger, ambient)
     refusals = SafeRefusals(upstream, heads, replays, ledger, manifests, writers)
     commits = Commits(
@@ -246,4 +244,4 @@ def open_tower(settings: Settings, ambient: Ambient, *, open_to_all: bool = Fals
     )
     intake = Intake(server, ambient, open_to_all=open_to_all)
     front = Front(registry, intake, attempts, journal, shadow, ambient, server, open_to_all)
-    return Tower(settings, data, lake, records, watch, engine, lifecycle, commits, front, TokenRates(ambient))
+    return Tower(settings, data, lake, records, watch, engine, lifecycle, commits, checks, front, TokenRates(ambient))
