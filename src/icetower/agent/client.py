@@ -124,6 +124,44 @@ class Tower:
         path = f"/v1/namespaces/{namespace_to_path(identifier.namespace)}/tables/{_quoted(identifier.name)}/check"
         return self._request("POST", path, json={"intent": intent} if commit is None else dict(commit))
 
+    def landed(self, table: str, key: str, *, ref: str = "main") -> dict[str, Any]:
+        """Whether what the caller has sent under a key is in the table, after a lost answer.
+
+        Returns `outcome`, ``replayed`` (it is there, as `snapshot`) or ``new`` (it is not, and may be sent again under
+        the key), or an `error` where the key stands for something that was rolled back, or nobody can tell any more.
+        A write that is still on its way is not in the table yet.
+        """
+        identifier = Identifier.parse(table)
+        path = f"/v1/namespaces/{namespace_to_path(identifier.namespace)}/tables/{_quoted(identifier.name)}/check"
+        return self._request("POST", path, json={"landed": {"key": key, "ref": ref}})
+
+    def load(self, table: str) -> dict[str, Any]:
+        """A table as the catalog's protocol has it: `metadata`, `metadata-location`, `config`."""
+        identifier = Identifier.parse(table)
+        return self._request(
+            "GET", f"/v1/namespaces/{namespace_to_path(identifier.namespace)}/tables/{_quoted(identifier.name)}"
+        )
+
+    def commit(
+        self, table: Identifier, requirements: Sequence[Mapping[str, Any]], updates: Sequence[Mapping[str, Any]]
+    ) -> None:
+        """Send a commit that is put together already, once.
+
+        Raises `CommitStateUnknown` if there is no answer: it may have landed.
+        """
+        path = f"/v1/namespaces/{namespace_to_path(table.namespace)}/tables/{_quoted(table.name)}"
+        body = {
+            "identifier": {"namespace": list(table.namespace), "name": table.name},
+            "requirements": list(requirements),
+            "updates": list(updates),
+        }
+        try:
+            self._request("POST", path, json=body, timeout=ANSWER_WITHIN_S)
+        except errors.Unavailable as error:
+            if error.rule != "client.connection":
+                raise
+            raise errors.CommitStateUnknown(f"{error.message}; the commit may have landed") from error
+
     # -- clients of the same tower --------------------------------------------------------------------------------
 
     def pyiceberg_properties(self) -> dict[str, str]:
@@ -290,6 +328,14 @@ class Tower:
         How many attempts had it. For administrators (docs/erasure.md).
         """
         return int(self._json("POST", "/commits/forget", json={"text": text})["attempts"])
+
+    def metrics(self, *, since_ms: int | None = None, table: str | None = None, limit: int = 100) -> dict[str, Any]:
+        """Figures of writes by principal and table: `windows`, and `totals` of them; an agent sees its own.
+
+        Raises `NotFound` where the tower keeps none.
+        """
+        wanted = {"since_ms": since_ms, "table": table, "limit": limit}
+        return self._json("GET", "/metrics", params={k: str(v) for k, v in wanted.items() if v is not None})
 
     def undeclared(self, *, table: str | None = None, limit: int = 1_000) -> list[dict[str, Any]]:
         """Commits refused for lack of a declaration since the tower was started, by table and principal; most first.

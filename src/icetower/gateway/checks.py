@@ -20,7 +20,7 @@ from icetower.gateway.http import Call, Front, idempotency_key, json_response, n
 from icetower.gateway.token_rates import Buckets
 from icetower.ledger.shadow import Shadowed
 from icetower.protocol.catalog import error_body
-from icetower.protocol.checks import IntentRequest, parse_check
+from icetower.protocol.checks import IntentRequest, LandedRequest, parse_check
 from icetower.service.checks import Checks, Intent, Verdict
 
 CHECKS = (60, 2.0)
@@ -48,6 +48,8 @@ class CheckRoutes:
             operations = frozenset(Operation(each) for each in wanted.operations())
             intent = Intent(operations, wanted.regions(), wanted.files, wanted.size_bytes)
             verdict = await self._checks.intent(call.principal, call.table, intent)
+        elif isinstance(wanted, LandedRequest):
+            verdict = await self._checks.landed(call.principal, call.table, wanted.key, wanted.ref)
         else:
             if wanted.identifier is not None and wanted.identifier != call.table:
                 raise BadRequest(

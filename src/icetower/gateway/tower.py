@@ -31,6 +31,7 @@ from icetower.gateway.escalations import EscalationRoutes
 from icetower.gateway.http import Front
 from icetower.gateway.iceberg import CatalogRoutes
 from icetower.gateway.intake import Intake
+from icetower.gateway.mcp_mount import McpMount
 from icetower.gateway.oauth import OAuthRoutes
 from icetower.gateway.readiness import Readiness, readiness_of
 from icetower.gateway.settings import Settings, data_directory
@@ -111,6 +112,7 @@ class Tower:
     checks: Checks
     front: Front
     token_rates: TokenRates
+    mcp: McpMount
 
     def routes(self) -> list[Route]:
         """All routes, in the order in which they are tried."""
@@ -144,6 +146,7 @@ class Tower:
             DeliveryRoutes(front, lake.heads, front.ambient),
             EscalationRoutes(front, records.escalations),
             ShadowRoutes(front, records.registry, records.journal),
+            self.mcp,
         )
         return [each for room in rooms for each in room.routes()]
 
@@ -154,6 +157,7 @@ class Tower:
 
     async def close(self) -> None:
         """Finish what waits, write what is to be written, let go of files and threads."""
+        await self.mcp.close()
         await self.engine.drain()
         await self.records.journal.close()
         await self.records.escalations.close()
@@ -244,4 +248,5 @@ def open_tower(settings: Settings, ambient: Ambient, *, open_to_all: bool = Fals
     )
     intake = Intake(server, ambient, open_to_all=open_to_all)
     front = Front(registry, intake, attempts, journal, shadow, ambient, server, open_to_all)
-    return Tower(settings, data, lake, records, watch, engine, lifecycle, commits, checks, front, TokenRates(ambient))
+    token_rates, mcp = TokenRates(ambient), McpMount(front, settings.storage)
+    return Tower(settings, data, lake, records, watch, engine, lifecycle, commits, checks, front, token_rates, mcp)

@@ -47,9 +47,18 @@ class IntentRequest(Wire):
         return tuple(each[:TEXT_CHARACTERS_MAX] if isinstance(each, str) else _values(each) for each in self.partitions)
 
 
-def parse_check(data: bytes) -> CommitRequest | IntentRequest:
+class LandedRequest(Wire):
+    """Whether what the caller has sent under a key is in the table."""
+
+    key: str = Field(min_length=1, max_length=TEXT_CHARACTERS_MAX)
+    ref: str = Field(default="main", min_length=1, max_length=TEXT_CHARACTERS_MAX)
+
+
+def parse_check(data: bytes) -> CommitRequest | IntentRequest | LandedRequest:
     """What is to be checked. Raises `BadRequest`."""
     body = read_object(data, "check")
+    if isinstance(body.get("landed"), dict):
+        return read(LandedRequest, body["landed"], "landed")
     if "intent" not in body:
         return parse_commit(data)
     if not isinstance(body["intent"], dict):

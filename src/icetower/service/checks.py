@@ -67,9 +67,9 @@ class Verdict:
 
     Attributes:
         outcome: ``direct``, ``rebased``, ``created`` or ``replayed``; ``admitted`` of an intent, which has no files to
-            compare with what others write; None where it would be refused.
+            compare with what others write; ``new`` of a key that is not in the table; None where it would be refused.
         error: the refusal.
-        snapshot: at which the branch, or for an intent ``main``, stood.
+        snapshot: at which the branch, or for an intent ``main``, stood; of a key that has landed, as which.
         partitions: that it touches, a few.
         shadowed: what the contract, which is in shadow mode, would note.
         wait_s: how long the quota of commits a minute would hold it.
@@ -174,6 +174,23 @@ class Checks:
         except IcetowerError as error:
             return await self._refused(principal, error, noted, wait_s)
         return Verdict("admitted", None, _branch(head, "main"), operations, names, tuple(noted), wait_s)
+
+    async def landed(self, principal: Principal, table: Identifier, key: str, ref: str) -> Verdict:
+        """Whether a write of the principal under a key is in a branch: ``replayed``, or ``new``.
+
+        Raises:
+            IcetowerError: 5xx: it cannot be told now.
+        """
+        noted = list[Shadowed]()
+        try:
+            ShadowRecorder(self._ambient, noted.append).allow(principal, permissions.require, Operation.READ, table)
+            head = await self._heads.load(table)
+            found = await self._replays.find(table, head, Identity.of_append(principal.name, ref, key, None))
+        except IcetowerError as error:
+            return await self._refused(principal, error, noted, 0.0)
+        if found is None:
+            return Verdict("new", None, _branch(head, ref))
+        return Verdict("replayed", None, found.snapshots[-1] if found.snapshots else None)
 
     async def _judged(
         self,
