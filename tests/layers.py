@@ -44,6 +44,7 @@ FOLDERS = {
     "grants": "full",
     "iceberg": "quick",
     "ledger": "quick",
+    "mcp": "full",
     "observe": "quick",
     "oracle": "quick",
     "pages": "full",

@@ -101,15 +101,16 @@ class McpMount:
     async def _server(self) -> ASGIApp:
         """The server, made when it is first used. Raises `NotSupported` where its package is not installed."""
         async with self._lock:
-            if self._serves is None:
+            serves = self._serves
+            if serves is None:
                 if find_spec("mcp") is None:
                     raise NotSupported("this tower has no MCP: install icetower[server,mcp]", rule="supported")
                 manager, workers = await asyncio.to_thread(_made, self._front)
                 ready = asyncio.Event()
                 self._task = asyncio.create_task(self._run(manager, workers, ready))
                 await ready.wait()
-                self._serves = manager.handle_request
-        return self._serves
+                serves = self._serves = manager.handle_request
+        return serves
 
     async def _run(self, manager: Any, workers: Any, ready: asyncio.Event) -> None:
         try:

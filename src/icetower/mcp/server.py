@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,10 +16,10 @@ from pydantic import BaseModel
 
 from icetower import __version__
 from icetower.ambient import Ambient
-from icetower.errors import IcetowerError, NotFound
+from icetower.errors import BadRequest, IcetowerError, NotFound
 from icetower.mcp import tables
-from icetower.mcp.results import Result, Untrusted, clean, fenced
-from icetower.mcp.tools import ABOUT, CallerOf, Tools, attempt_of, who_is
+from icetower.mcp.results import Result, Untrusted, clean, fenced, shown
+from icetower.mcp.tools import ABOUT, CallerOf, Tools, attempt_of, refused, who_is
 from icetower.mcp.workers import Workers
 
 INSTRUCTIONS = """\
@@ -75,6 +76,7 @@ class _Granted:
                 raise MCPError(
                     code=INVALID_PARAMS, message=f"you have no tool {shown!r}: your contract does not grant it (whoami)"
                 )
+            return _readable(await call_next(ctx))
         return await call_next(ctx)
 
     async def _granted(self, ctx: ServerRequestContext[Any, Any]) -> frozenset[str]:
@@ -84,6 +86,28 @@ class _Granted:
         except IcetowerError as error:
             raise MCPError(code=INTERNAL_ERROR, message=clean(error.message), data={"rule": error.rule}) from None
         return frozenset(found.tools)
+
+
+_DETAIL = re.compile(r" \[type=[^\n]*\]|\n *For further information visit [^\n]*")
+
+
+def _readable(result: HandlerResult) -> HandlerResult:
+    """Arguments that do not fit the schema are a refusal like any other, without what only a programmer needs."""
+    found: dict[str, Any] = (
+        result.model_dump(mode="json", by_alias=True, exclude_none=True)
+        if isinstance(result, BaseModel)
+        else dict(result or {})
+    )
+    if not found.get("isError") or found.get("structuredContent") is not None:
+        return result
+    said = "\n".join(str(each.get("text", "")) for each in found.get("content", ()))
+    if "validation error" in said:
+        message = _DETAIL.sub("", said.partition("\n")[2]).strip()
+        error: IcetowerError = BadRequest(f"the arguments do not fit: {clean(message)}", rule="mcp.arguments")
+    else:
+        error = IcetowerError("the tool failed; the server's log says how")
+    readable = shown(refused(Result, error)).model_copy(update={"is_error": True})
+    return {**found, **readable.model_dump(mode="json", by_alias=True, exclude_none=True)}
 
 
 def _only(result: HandlerResult, granted: frozenset[str]) -> HandlerResult:

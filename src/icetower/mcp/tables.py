@@ -369,7 +369,7 @@ def parsed_filter(text: str | None) -> Any:
 
 
 def _wrong(what: str, why: str) -> BadRequest:
-    return BadRequest(f"{what}: {why}", rule=f"mcp.{what}")
+    return BadRequest(f"{what}: {why}", rule="mcp.arguments")
 
 
 # ── Writing ──────────────────────────────────────────────────────────────────────────────────────────────────────────

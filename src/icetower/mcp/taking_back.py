@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from icetower.agent import new_key
+from icetower.contracts.model import Operation
 from icetower.errors import (
     BadRequest,
     CommitConflict,
     CommitStateUnknown,
-    ContractViolation,
+    Forbidden,
     IcetowerError,
     Unavailable,
     UpstreamFailed,
@@ -22,7 +23,7 @@ from icetower.errors import (
 from icetower.iceberg import metadata as table_metadata
 from icetower.mcp.results import Reverted, clean
 from icetower.mcp.tables import Desk
-from icetower.protocol.marks import KEY
+from icetower.protocol.marks import KEY, REVERTS
 from icetower.protocol.names import Identifier
 from icetower.revert.agents import Agent, Naming, Wanted
 from icetower.revert.reverting import Plan
@@ -99,7 +100,7 @@ async def _revert(desk: Desk, name: str, snapshot: str, confirmed: str | None) -
         raise BadRequest(
             f"{clean(name)} has no snapshot {clean(snapshot, 100)!r} (or too many); commit_status and query_rows name "
             "snapshots",
-            rule="revert.branch",
+            rule="mcp.arguments",
         )
     wanted = Wanted(principal, found["timestamp-ms"], only=frozenset({id_}))
     files = _Files(place.storage)
@@ -107,21 +108,20 @@ async def _revert(desk: Desk, name: str, snapshot: str, confirmed: str | None) -
         agent = Agent(head, files, wanted)
         plan = await agent.plan(None)
         if not plan.snapshots:
-            raise ContractViolation(
-                f"snapshot {snapshot} of {clean(name)} is not {principal}'s; only its own commits can be taken back",
-                rule="permission",
+            raise Forbidden(
+                f"snapshot {snapshot} of {clean(name)} is not {principal}'s; it can take back its own alone"
             )
         result = _result(name, plan)
         if confirmed is None or plan.dependencies or plan.nothing:
             return result
         if confirmed != digest_of(result):
-            raise CommitConflict("the table has changed since a person was asked; ask again", rule="revert.attempts")
+            raise CommitConflict("the table has changed since a person was asked; ask again")
         words = {"engine-name": "icetower-mcp", KEY: new_key(desk.ambient)}
         naming = Naming(desk.ambient.snapshot_id(), desk.ambient.now_ms(), words, desk.ambient.uuid4)
         draft = await agent.draft(plan, naming)
         await asyncio.gather(*(files.storage.write(path, data) for path, data in draft.files.items()))
         try:
-            _commit(desk, name, draft.requirements, draft.updates)
+            desk.tower.commit(Identifier.parse(name), draft.requirements, _without_mark(desk, name, draft.updates))
         except (CommitStateUnknown, Unavailable, UpstreamFailed):
             raise  # it may be committed, and then the table needs its files
         except IcetowerError:
@@ -163,5 +163,18 @@ def _place(desk: Desk, name: str) -> _Place:
     return _Place(HeadState(str(found.get("metadata-location") or ""), metadata), dict(table.io.properties))
 
 
-def _commit(desk: Desk, name: str, requirements: Any, updates: Any) -> None:
-    desk.tower.commit(Identifier.parse(name), list(requirements), list(updates))
+def _without_mark(desk: Desk, name: str, updates: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Without the mark of a revert, which the tower takes from those alone who may delete everywhere in the table.
+
+    An audit then sees a delete of the caller's own files, which it is.
+    """
+    if desk.me.contract.grants_everywhere(frozenset({Operation.DELETE}), Identifier.parse(name)):
+        return list(updates)
+    found: list[Mapping[str, Any]] = []
+    for update in updates:
+        snapshot: Mapping[str, Any] | None = update.get("snapshot")
+        if snapshot is not None:
+            summary = {key: value for key, value in snapshot["summary"].items() if key != REVERTS}
+            update = {**update, "snapshot": {**snapshot, "summary": summary}}
+        found.append(update)
+    return found
