@@ -45,6 +45,7 @@ FOLDERS = {
     "grants": "full",
     "iceberg": "quick",
     "ledger": "quick",
+    "mcp": "full",
     "observe": "quick",
     "oracle": "quick",
     "page": "quick",

@@ -29,6 +29,7 @@ from pyiceberg.types import DoubleType, LongType, NestedField, StringType, Times
 from icetower.contracts.document import load as load_contract
 from icetower.gateway.settings import Settings, load_settings
 from icetower.protocol.appends import parse_append
+from icetower.protocol.checks import IntentRequest, parse_check
 from icetower_client_model.cases import Case
 from icetower_simulator.experiments import parse as parse_experiment
 from tests.pages.page_blocks import ROOT, Block
@@ -256,6 +257,18 @@ def _append_answer(document: Any) -> None:
     assert document.keys() == {"snapshot-id", "sequence-number", "outcome", "group-size", "files", "queue-wait-ms"}
 
 
+def _dry_run_request(document: Any) -> None:
+    found = parse_check(json.dumps(document).encode())
+    assert isinstance(found, IntentRequest)
+    assert found.operations()
+    assert found.regions()
+
+
+def _dry_run_answer(document: Any) -> None:
+    names = {"allowed", "outcome", "error", "snapshot", "operations", "partitions", "shadowed", "wait_ms"}
+    assert document.keys() == names
+
+
 def _partition_request(document: Any) -> None:
     assert document.keys() == {"table", "partitions", "operations", "reason"}
 
@@ -294,6 +307,8 @@ CHECKS: Mapping[str, Callable[[Any], None]] = {
     "refusal": _refusal,
     "append request": _append_request,
     "append answer": _append_answer,
+    "dry run request": _dry_run_request,
+    "dry run answer": _dry_run_answer,
     "partition request": _partition_request,
     "escalation webhook": _escalation_webhook,
     "case": _case,

@@ -126,6 +126,10 @@ class RateLimits:
         self._deadline_s = deadline_s
         self._rates = Rates()
 
+    def wait_now_s(self, principal: Principal, table: Identifier) -> float:
+        """How long a commit that came now would be held, in seconds. It takes no place."""
+        return self._rates.wait_s(principal, table, self._ambient.monotonic_s(), -1.0)
+
     async def wait(self, principal: Principal, table: Identifier, *, since_s: float, work: Hashable) -> None:
         """Wait for a place.
 

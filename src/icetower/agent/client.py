@@ -16,6 +16,7 @@ from icetower.agent.channel import Channel
 from icetower.agent.data_folders import DataFolders
 from icetower.agent.deliveries import Delivery, Slot
 from icetower.agent.failures import error_of
+from icetower.protocol.names import Identifier, namespace_to_path
 
 TIMEOUT_S = 30.0
 PAGE_MAX = 1_000
@@ -97,6 +98,69 @@ class Tower:
             table: ``namespace.table``.
         """
         return self._folders.new_data_file(table)
+
+    def check(
+        self,
+        table: str,
+        *,
+        commit: Mapping[str, Any] | None = None,
+        operation: str | Sequence[str] = "append",
+        partitions: Sequence[str | Mapping[str, Any]] = (),
+        files: int = 0,
+        size_bytes: int = 0,
+    ) -> dict[str, Any]:
+        """A dry run: would this be let through now? Nothing is committed, and nothing counts against the caller.
+
+        Returns `allowed`, the `outcome` that it would have, and the `error` that would refuse it (None: none).
+
+        Args:
+            table: ``namespace.table``.
+            commit: the body of a commit, as the commit route takes it; its manifests are written already.
+            operation, partitions, files, size_bytes: without a commit, what is intended: partitions by name, as
+                refusals have it, or one value or a list of them for each field of the table's partition spec.
+        """
+        intent = {"operation": operation, "partitions": [*partitions], "files": files, "bytes": size_bytes}
+        identifier = Identifier.parse(table)
+        path = f"/v1/namespaces/{namespace_to_path(identifier.namespace)}/tables/{_quoted(identifier.name)}/check"
+        return self._request("POST", path, json={"intent": intent} if commit is None else dict(commit))
+
+    def landed(self, table: str, key: str, *, ref: str = "main") -> dict[str, Any]:
+        """Whether what the caller has sent under a key is in the table, after a lost answer.
+
+        Returns `outcome`, ``replayed`` (it is there, as `snapshot`) or ``new`` (it is not, and may be sent again under
+        the key), or an `error` where the key stands for something that was rolled back, or nobody can tell any more.
+        A write that is still on its way is not in the table yet.
+        """
+        identifier = Identifier.parse(table)
+        path = f"/v1/namespaces/{namespace_to_path(identifier.namespace)}/tables/{_quoted(identifier.name)}/check"
+        return self._request("POST", path, json={"landed": {"key": key, "ref": ref}})
+
+    def load(self, table: str) -> dict[str, Any]:
+        """A table as the catalog's protocol has it: `metadata`, `metadata-location`, `config`."""
+        identifier = Identifier.parse(table)
+        return self._request(
+            "GET", f"/v1/namespaces/{namespace_to_path(identifier.namespace)}/tables/{_quoted(identifier.name)}"
+        )
+
+    def commit(
+        self, table: Identifier, requirements: Sequence[Mapping[str, Any]], updates: Sequence[Mapping[str, Any]]
+    ) -> None:
+        """Send a commit that is put together already, once.
+
+        Raises `CommitStateUnknown` if there is no answer: it may have landed.
+        """
+        path = f"/v1/namespaces/{namespace_to_path(table.namespace)}/tables/{_quoted(table.name)}"
+        body = {
+            "identifier": {"namespace": list(table.namespace), "name": table.name},
+            "requirements": list(requirements),
+            "updates": list(updates),
+        }
+        try:
+            self._request("POST", path, json=body, timeout=ANSWER_WITHIN_S)
+        except errors.Unavailable as error:
+            if error.rule != "client.connection":
+                raise
+            raise errors.CommitStateUnknown(f"{error.message}; the commit may have landed") from error
 
     # -- clients of the same tower --------------------------------------------------------------------------------
 

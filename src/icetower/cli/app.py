@@ -54,6 +54,7 @@ COMMANDS = {
     "simulate": "simulate:simulate",
     "simulate sweep": "sweep:sweep",
     "simulate calibrate": "calibrate:calibrate",
+    "mcp": "mcp:mcp",
     "escalations": "escalations:escalations",
     "requests": "escalations:requests",
 }

@@ -33,8 +33,9 @@ from icetower.ambient import Ambient
 from icetower.commit.gatekeeper import Gatekeeper
 from icetower.commit.head import Heads
 from icetower.commit.landed import Landed
-from icetower.commit.last_look import SENT_BACK, LastLook, draining, lost_for_good, withdrawn
+from icetower.commit.last_look import SENT_BACK, LastLook, as_error, draining, lost_for_good, withdrawn
 from icetower.commit.limits import Limits
+from icetower.commit.plan import Plan
 from icetower.commit.queue import Committed, Member, Waiting, bases_of, regrouped
 from icetower.commit.resolution import half_known
 from icetower.commit.steps import Planner, Step, Version
@@ -192,6 +193,14 @@ class Engine:
         await asyncio.shield(task)
         return [w.answer.result() for w in waiting]
 
+    async def would(self, member: Admitted) -> tuple[Plan, HeadState]:
+        """The plan for one commit alone, on the table as it stands, of which nothing is queued or written.
+
+        Raises `NoSuchTable`, `NotFound`, and as `Planner.step`.
+        """
+        version = await self._load(self._table(member.identifier))
+        return await self._planner.alone(version, member), version.head
+
     def queued(self, identifier: Identifier | None = None) -> int:
         """How many commits wait for a table; None: for any."""
         tables = self._tables.values() if identifier is None else filter(None, [self._tables.get(identifier)])
@@ -275,13 +284,13 @@ class Engine:
                 version = await self._load(table)
             except Exception as raised:  # noqa: BLE001 - a worker that dies would leave its clients waiting for ever
                 for waiting in group:
-                    waiting.settle(_as_error(raised))
+                    waiting.settle(as_error(raised))
                 return None
         pending = InFlightGroup(group, version, None, None)
         try:
             pending.step = await self._plan(table, group, version)
         except Exception as raised:  # noqa: BLE001 - likewise
-            pending.error = _as_error(raised)
+            pending.error = as_error(raised)
         before = table.in_flight[-1] if table.in_flight else None
         pending.landing = asyncio.create_task(self._carry_out(table, pending, before))
         pending.landing.add_done_callback(lambda _: table.wake.set())
@@ -296,7 +305,7 @@ class Engine:
             if before is not None and await before.landed() is not GroupOutcome.LANDED:
                 return GroupOutcome.PREDECESSOR_LOST
         except Exception as raised:  # noqa: BLE001 - a worker that dies would leave its clients waiting for ever
-            pending.error = _as_error(raised)
+            pending.error = as_error(raised)
         return GroupOutcome.FAILED
 
     async def _bring_back(self, table: TableState, pending: InFlightGroup) -> Version | None:
@@ -408,7 +417,7 @@ class Engine:
         except DatabaseBusy as busy:  # only 409 says that it may be sent again (trap A4)
             return CommitConflict(busy.message, rule=busy.rule, next_step="retry")
         except Exception as raised:  # noqa: BLE001 - all who wait must be answered
-            return _as_error(raised)
+            return as_error(raised)
         return lost_for_good(self.limits.rounds_max)
 
     async def _planned_together(
@@ -588,12 +597,3 @@ def _unwrapped(answer: T | IcetowerError) -> T:
     if isinstance(answer, IcetowerError):
         raise answer
     return answer
-
-
-def _as_error(raised: Exception) -> IcetowerError:
-    """The error that the clients of a group get for an exception; one that was not foreseen leaves the outcome open."""
-    if isinstance(raised, IcetowerError):
-        return raised
-    error = CommitStateUnknown(f"the commit engine failed: {type(raised).__name__}")
-    error.__cause__ = raised
-    return error

@@ -93,3 +93,12 @@ def withdrawn(deadline_s: float, identifier: Identifier) -> CommitConflict:
         rule="queue.deadline",
         next_step="retry",
     )
+
+
+def as_error(raised: Exception) -> IcetowerError:
+    """The error that the clients of a group get for an exception; one that was not foreseen leaves the outcome open."""
+    if isinstance(raised, IcetowerError):
+        return raised
+    error = CommitStateUnknown(f"the commit engine failed: {type(raised).__name__}")
+    error.__cause__ = raised
+    return error

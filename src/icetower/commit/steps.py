@@ -306,6 +306,14 @@ class Planner:
         step.took.plan_s, step.took.plan_ms = began_s, (self._ambient.monotonic_s() - began_s) * 1000
         return step
 
+    async def alone(self, version: Version, member: Admitted) -> Plan:
+        """The plan for one commit, of which nothing is to be written. Raises as `step`."""
+        cache = PlanCache(self._manifests.budget)
+        try:
+            return await self._planned(version, [member], cache, frozenset(version.head.snapshots), merges=False)
+        finally:
+            cache.clear()
+
     def _note_live(self, uuid: Any, members: Sequence[Member], planned: Plan) -> None:
         """What new manifests name needs no reading again. To other branches they do not belong."""
         appended = {member.ref for member in members if isinstance(member, AdmittedAppend)}
@@ -316,14 +324,19 @@ class Planner:
                 live.add(path, paths)
 
     async def _planned(
-        self, version: Version, members: Sequence[Member], cache: PlanCache, keep: frozenset[int]
+        self,
+        version: Version,
+        members: Sequence[Member],
+        cache: PlanCache,
+        keep: frozenset[int],
+        *,
+        merges: bool = True,
     ) -> Plan:
         """The plan, with everything read that it needs."""
         now_ms = max(self._ambient.now_ms(), version.head.metadata["last-updated-ms"])
         live = partial(self.live.of, version.head.metadata.get("table-uuid"))
         cache.trim()
         left = self._limits.read_files_max
-        merges = True
         for _ in range(self._limits.read_rounds_max):
             planned = plan(
                 version.head,

@@ -285,7 +285,7 @@ class _Endpoint:
         started_s = front.ambient.monotonic_s()
         try:
             number = front.registry.number  # before it is asked: what changes meanwhile counts as later
-            principal = await _authenticate(front, request, may_be_revoked=self.commits)
+            principal = await authenticate(front, request, may_be_revoked=self.commits)
             if principal.ended:
                 ended, principal = principal, None
                 await self._refuse_ended(request, ended)
@@ -302,7 +302,7 @@ class _Endpoint:
                 if front.registry.number != number or front.ambient.monotonic_s() - started_s > _PROVEN_S:
                     # A body may take an hour to come: revocations and the ends of tokens hold for it, too.
                     principal = None
-                    found = await _authenticate(front, request, may_be_revoked=self.commits)
+                    found = await authenticate(front, request, may_be_revoked=self.commits)
                     if found.ended:
                         await self._refuse_landed(self.handler(Call(request, found, body, front.shadow)))
                     _require_only_looks(found, request.method)
@@ -397,7 +397,7 @@ def _named(request: Request) -> tuple[str]:
     return (".".join(filter(None, (*levels, named.get("table")))),)
 
 
-async def _authenticate(front: Front, request: Request, *, may_be_revoked: bool) -> Principal:
+async def authenticate(front: Front, request: Request, *, may_be_revoked: bool) -> Principal:
     """The caller. `may_be_revoked`: of a commit it is asked first whether it has landed (trap A3)."""
     header = request.headers.get("authorization")
     if header is None or header == NO_CREDENTIAL:

@@ -24,6 +24,7 @@ from icetower.escalations.escalations import Escalations
 from icetower.files.changes import Manifests
 from icetower.files.deletes import Contents, Vectors
 from icetower.files.footers import Footers
+from icetower.gateway.checks import CheckRoutes
 from icetower.gateway.control import ADMIN_SECRET_FILE, ControlRoutes
 from icetower.gateway.deliveries import DeliveryRoutes
 from icetower.gateway.escalations import EscalationRoutes
@@ -31,6 +32,7 @@ from icetower.gateway.events import EventRoutes
 from icetower.gateway.http import Front
 from icetower.gateway.iceberg import CatalogRoutes
 from icetower.gateway.intake import Intake
+from icetower.gateway.mcp_mount import McpMount
 from icetower.gateway.monitor import monitor_of, report_of
 from icetower.gateway.oauth import OAuthRoutes
 from icetower.gateway.page_tower import PageOfTower, Watch, page_of
@@ -52,6 +54,7 @@ from icetower.registry.registry import Registry
 from icetower.registry.tokens import Lifetimes
 from icetower.service.attempts import Attempts, Heard
 from icetower.service.changes import Changes
+from icetower.service.checks import Checks
 from icetower.service.commits import Commits
 from icetower.service.journal import Journal
 from icetower.service.lifecycle import Lifecycle
@@ -104,9 +107,11 @@ class Tower:
     engine: Engine
     lifecycle: Lifecycle
     commits: Commits
+    checks: Checks
     front: Front
     token_rates: TokenRates
     page: PageOfTower
+    mcp: McpMount
 
     def routes(self) -> list[BaseRoute]:
         """All routes, in the order in which they are tried."""
@@ -124,6 +129,7 @@ class Tower:
                 records.journal,
                 self.settings,
             ),
+            CheckRoutes(front, self.checks, lake.manifests.parsing, front.ambient),
             ControlRoutes(
                 front,
                 self.lake.manifests.parsing,
@@ -140,6 +146,7 @@ class Tower:
             DeliveryRoutes(front, lake.heads, front.ambient),
             EscalationRoutes(front, records.escalations),
             ShadowRoutes(front, records.registry, records.journal),
+            self.mcp,
         )
         rows = (each for room in rooms for each in room.routes())
         return [*rows, *watch.monitor.routes(front), *self.page.routes()]
@@ -153,6 +160,7 @@ class Tower:
     async def close(self) -> None:
         """Finish what waits, write what is to be written, let go of files and threads."""
         await self.watch.monitor.close()
+        await self.mcp.close()
         await self.engine.drain()
         await self.records.journal.close()
         await self.records.escalations.close()
@@ -240,18 +248,12 @@ def open_tower(settings: Settings, ambient: Ambient, *, open_to_all: bool = Fals
     )
     shadow = ShadowRecorder(ambient, journal.put)
     footers, contents = Footers(storage, budget=budget), Contents(storage, budget=budget)
-    gate = Gate(
-        Files(manifests, footers, Vectors(storage), contents),
-        escalations,
-        RateLimits(ambient, shadow, deadline_s=server.queue_deadline_s),
-        shadow,
-        registry,
-        lifecycle,
-        ambient,
-        settings.client_code,
-    )
-    outcomes = Outcomes(escalations, Owners(registry, ambient), attempts, undeclared)
+    files, owners = Files(manifests, footers, Vectors(storage), contents), Owners(registry, ambient)
+    rates, code = RateLimits(ambient, shadow, deadline_s=server.queue_deadline_s), settings.client_code
+    gate = Gate(files, escalations, rates, shadow, registry, lifecycle, ambient, code)
+    outcomes = Outcomes(escalations, owners, attempts, undeclared)
     replays = Replays(heads, ledger)
+    checks = Checks(files, escalations, rates, registry, lifecycle, engine, heads, replays, owners, ambient, code)
     writers = Writers(ledger, ambient)
     refusals = SafeRefusals(upstream, heads, replays, ledger, manifests, writers)
     commits = Commits(
@@ -259,9 +261,9 @@ def open_tower(settings: Settings, ambient: Ambient, *, open_to_all: bool = Fals
     )
     intake = Intake(server, ambient, open_to_all=open_to_all)
     front = Front(registry, intake, attempts, journal, shadow, ambient, server, open_to_all, traces=traces)
-    rates = TokenRates(ambient)
+    rates, mcp = TokenRates(ambient), McpMount(front, settings.storage)
     page = page_of(front, rates, registry, journal, escalations, upstream, heads, manifests.parsing, watch)
-    return Tower(settings, data, lake, records, watch, engine, lifecycle, commits, front, rates, page)
+    return Tower(settings, data, lake, records, watch, engine, lifecycle, commits, checks, front, rates, page, mcp)
 
 
 def _lineage(settings: Settings, ambient: Ambient, events: Events) -> tuple[Poster | None, list[Heard]]:

@@ -35,12 +35,14 @@ class Wanted:
         agent: the principal, as the tower knows it, or a name for several.
         since_ms: those that were committed at this time or later, in milliseconds since 1970.
         principals: those that `agent` stands for; empty: itself.
+        only: of those commits, these snapshots alone; None: all.
     """
 
     agent: str
     since_ms: int
     branch: str = MAIN
     principals: tuple[str, ...] = ()
+    only: frozenset[int] | None = None
 
     def of(self, principal: object) -> bool:
         """Whether this principal's commits are meant."""
@@ -146,7 +148,10 @@ class Agent:
         """The agent's commits by position; of a group of appends, the files that are its own."""
         own: dict[int, frozenset[str] | None] = {}
         for at, snapshot in enumerate(chain):
-            if snapshot["timestamp-ms"] < self._wanted.since_ms:
+            only = self._wanted.only
+            if snapshot["timestamp-ms"] < self._wanted.since_ms or (
+                only is not None and snapshot["snapshot-id"] not in only
+            ):
                 continue
             summary: Mapping[str, Any] = snapshot.get("summary") or {}
             if GROUP_FILE in summary:
