@@ -69,10 +69,12 @@ class McpMount:
         front = self._front
         try:
             principal = await authenticate(front, request, may_be_revoked=False)
-            connection_state_of(scope).prove()
+            connection_state = connection_state_of(scope)
+            connection_state.prove(principal.name)
             # Places of its own: a tool's requests to this tower need the principal's places while this one waits.
             name = f"{principal.name}\n/mcp"
-            async with front.intake.places.place(name, AT_ONCE), front.intake.bodies.room(name) as room:
+            room = front.intake.bodies.room(name, connection_state)
+            async with front.intake.places.place(name, connection_state, AT_ONCE), room:
                 read = partial(read_body, room=room)
                 body = await _BODY.read(read, request, principal, front.settings.body_max_bytes)
                 serves = await self._server()

@@ -103,7 +103,7 @@ def export(
 
     Raises:
         BadRequest: the log is not the one that was read before (`export.log`), a table of an earlier version could not
-            be upgraded (`export.upgrade`), or somebody has changed the columns of one (`system.columns`).
+            be upgraded (`system.upgrade`), or somebody has changed the columns of one (`system.columns`).
     """
     tables = SystemTables(private_session(spark), system)
     tables.create()

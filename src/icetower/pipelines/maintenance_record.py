@@ -168,7 +168,7 @@ class Record:
 
     def create(self) -> None:
         """Create what is missing. Raises `BadRequest` as `require` does."""
-        make(self.spark, self._tables, upgrade_rule="system.columns")
+        make(self.spark, self._tables)
 
     def require(self) -> None:
         """Raises `BadRequest` if somebody has changed the columns of a table (`system.columns`)."""

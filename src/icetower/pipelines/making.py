@@ -55,16 +55,15 @@ class OwnTable:
         return never
 
 
-def make(spark: SparkSession, wanted: Sequence[OwnTable], *, upgrade_rule: str) -> None:
+def make(spark: SparkSession, wanted: Sequence[OwnTable]) -> None:
     """Create what is missing, and add the columns that tables of earlier versions lack.
 
     Args:
         wanted: tables of one namespace.
-        upgrade_rule: of the error where a table could not be upgraded.
 
     Raises:
         BadRequest: somebody has changed the columns of a table (`system.columns`), or one of an earlier version could
-            not be upgraded.
+            not be upgraded (`system.upgrade`).
     """
     found = {table.name: find(spark, table.name) for table in wanted}
     if None in found.values():
@@ -75,7 +74,7 @@ def make(spark: SparkSession, wanted: Sequence[OwnTable], *, upgrade_rule: str) 
         if metadata is None:
             _run(spark, f"creating {table.name}", table.statement)
         elif later := table.lacks(metadata):
-            _upgrade(spark, table, later, upgrade_rule)
+            _upgrade(spark, table, later)
 
 
 def require(spark: SparkSession, wanted: Sequence[OwnTable]) -> None:
@@ -86,7 +85,7 @@ def require(spark: SparkSession, wanted: Sequence[OwnTable]) -> None:
             table.lacks(metadata)
 
 
-def _upgrade(spark: SparkSession, table: OwnTable, later: Sequence[str], rule: str) -> None:
+def _upgrade(spark: SparkSession, table: OwnTable, later: Sequence[str]) -> None:
     statement = f"ALTER TABLE {quoted(table.name)} ADD COLUMNS ({', '.join(later)})"
     try:
         _run(spark, f"upgrading {table.name}", statement)
@@ -95,7 +94,7 @@ def _upgrade(spark: SparkSession, table: OwnTable, later: Sequence[str], rule: s
             raise BadRequest(
                 f"{table.name} is of an earlier version and could not be upgraded: {error.message}. Run once, as a "
                 f"principal that may alter it: {statement}",
-                rule=rule,
+                rule="system.upgrade",
             ) from error
 
 

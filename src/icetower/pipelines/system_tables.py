@@ -80,7 +80,7 @@ class SystemTables:
 
         Raises:
             BadRequest: somebody has changed the columns of a table (`system.columns`), or one of an earlier version
-                could not be upgraded (`export.upgrade`).
+                could not be upgraded (`system.upgrade`).
         """
         wanted = [
             OwnTable(self.commits, COMMITS, "days(at)", AGED),
@@ -88,7 +88,7 @@ class SystemTables:
             OwnTable(self.contracts, CONTRACTS, "", AGED),
             OwnTable(self.keys, DEDUP_COLUMNS, "days(committed_at)", AGED),
         ]
-        make(self.spark, wanted, upgrade_rule="export.upgrade")
+        make(self.spark, wanted)
 
     def load(self, table: str) -> Mapping[str, Any]:
         """The table's metadata. Raises `NoSuchTable`."""

@@ -118,10 +118,10 @@ class Logs:
 
         Raises:
             BadRequest: somebody has changed the columns of a table (`system.columns`), or one of an earlier version
-                could not be upgraded (`wal.upgrade`).
+                could not be upgraded (`system.upgrade`).
         """
         wanted = [self._tables[self.keys]] if keys_alone else [*self._tables.values()]
-        make(self.spark, wanted, upgrade_rule="wal.upgrade")
+        make(self.spark, wanted)
 
     def _rows(self, table: str, *columns: str) -> DataFrame:
         """Some columns of a table. Raises `BadRequest` if somebody has renamed or dropped one since `create`."""
