@@ -248,7 +248,7 @@ def test_migrations_run_once_and_when_several_start_together(url: str, clock: Cl
     database = Database(url)
     versions = database.run_now(lambda c: c.execute(text("SELECT version_num FROM registry_version")).scalars().all())
     database.close()
-    assert versions == ["0004"]
+    assert versions == ["0005"]
 
 
 def test_migrated_tables_are_those_that_queries_name(url: str, registry: Registry) -> None:

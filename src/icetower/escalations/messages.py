@@ -77,7 +77,8 @@ def _lines(ticket: Ticket) -> list[str]:
             "",
             "It ends by itself when the value is back. To hear nothing of it for a while:",
             "",
-            f"  icetower alerts silence {ticket.details['alert']} --for 2h --reason 'why'",
+            "  POST /icetower/v1/alerts/silence",
+            f'  {{"id": "{ticket.details["alert"]}", "for_s": 7200, "reason": "why"}}',
         ]
     commands = "escalations" if ticket.kind is Kind.ESCALATION else "requests"
     about = [
