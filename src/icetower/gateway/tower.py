@@ -207,8 +207,6 @@ def open_tower(settings: Settings, ambient: Ambient, *, open_to_all: bool = Fals
     registry = Registry(control, ambient, Lifetimes(server.token_ttl_s, server.token_renewal_max_s))
     ledger = Ledger(control, ambient, lifetime_s=server.key_lifetime_s, events_max=settings.events.keep)
     events, budget = Events(ambient, lines_max=server.log_lines_max or None), Budget(server.cache_max_bytes)
-    traced = settings.traces.wanted()
-    traces = None if traced is None else open_traces(traced, ambient)
     escalations = Escalations(registry, ambient, settings.escalations.channels(os.environ), events)
     manifests = Manifests(storage, budget=budget)
     bypasses = Bypasses(manifests, ambient, events, lambda bypass: journal.put(report_of(bypass)))
@@ -223,9 +221,7 @@ def open_tower(settings: Settings, ambient: Ambient, *, open_to_all: bool = Fals
         parsing=manifests.parsing,
     )
     journal = Journal(ledger, heads.group_keys, ambient)
-    lineage, heard = _lineage(settings, ambient, events)
-    if settings.events.keep:
-        heard.append(Changes(journal.put, ambient).heard)
+    traces, lineage, heard = _followers(settings, ambient, events, journal)
     attempts = Attempts(ambient, events, journal.put, slow_s=server.slow_swap_s, heard=heard, traces=traces)
     lake = Lake(upstream, storage, manifests, heads, budget)
     records = Records(registry, ledger, journal, escalations, [control, catalog])
@@ -266,11 +262,16 @@ def open_tower(settings: Settings, ambient: Ambient, *, open_to_all: bool = Fals
     return Tower(settings, data, lake, records, watch, engine, lifecycle, commits, checks, front, rates, page, mcp)
 
 
-def _lineage(settings: Settings, ambient: Ambient, events: Events) -> tuple[Poster | None, list[Heard]]:
-    """What sends OpenLineage's events, and what it hears of commits by; nothing where nobody wants them."""
+def _followers(
+    settings: Settings, ambient: Ambient, events: Events, journal: Journal
+) -> tuple[Traces | None, Poster | None, list[Heard]]:
+    """Traces, what sends OpenLineage's events, and all that hear of each attempt; nothing where nobody wants them."""
+    traced = settings.traces.wanted()
+    traces = None if traced is None else open_traces(traced, ambient)
+    heard = [Changes(journal.put, ambient).heard] if settings.events.keep else []
     wanted, address = settings.lineage, settings.lineage.address(os.environ)
     if address is None:
-        return None, []
+        return traces, None, heard
     poster = Poster(
         address,
         "lineage",
@@ -281,4 +282,4 @@ def _lineage(settings: Settings, ambient: Ambient, events: Events) -> tuple[Post
         retry_for_s=wanted.retry_for_s,
     )
     names = Names(wanted.namespace, wanted.catalog or settings.upstream.catalog)
-    return poster, [Lineage(poster, names, ambient).heard]
+    return traces, poster, [*heard, Lineage(poster, names, ambient).heard]
