@@ -1,56 +1,312 @@
-"""docs/guide.md names nothing that is not there, and no command that no test runs."""
+"""docs/guide.md: each sentence of the guide has its row, and each row's command is run and shows what the row says.
+
+Commands of the program run in one world of the pages, in the order of the page, each once. Tests run in two processes:
+those that are light, and in `make verify` the others, which share one Spark.
+"""
 
 from __future__ import annotations
 
+import os
 import re
-from itertools import chain
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
-from tests.pages.page_blocks import PAGES, ROOT, blocks_of
+from tests.pages import page_scenes
+from tests.pages.page_blocks import ROOT, Block
+from tests.pages.page_world import Failed, World
 
-PAGE = (ROOT / "docs/guide.md").read_text()
-ROWS = [
-    [cell.strip() for cell in line.strip("|").split(" | ")]
-    for line in PAGE.splitlines()
-    if line.startswith("| ") and not line.startswith(("| the guide |", "| --- "))
-]
-RUN = "\n".join(
-    chain(
-        (
-            text
-            for page in PAGES
-            for block in blocks_of(page)
-            if block.kind != "needs"
-            for text in (block.text, block.more)
-        ),
-        (
-            path.read_text()
-            for folder in ("cli", "pipelines", "demo")
-            for path in (ROOT / "tests" / folder).glob("*.py")
-        ),
-        ((ROOT / "tests/test_bench_isolation.py").read_text(),),
-    )
+PAGE = ROOT / "docs/guide.md"
+
+SENTENCES = {
+    "Introduction": 7,
+    "How Iceberg optimistic concurrency control actually works": 22,
+    "The agent concurrency problem: three distinct failure modes": 23,
+    "Partition-level isolation": 15,
+    "Idempotency keys": 17,
+    "Orchestration patterns": 25,
+    "Iceberg v3 deletion vectors": 13,
+    "A multi-agent write pipeline": 33,
+    "Isolation contracts": 12,
+    "Five metrics": 22,
+    "Iceberg v4 and intents": 8,
+    "Summary of the guide": 12,
+}
+"""How many each section of the guide has, counted as its page says."""
+
+WITHOUT = ("nothing to run: about others", "nothing to run: announces what follows", "not yet")
+"""Why a row may have no command."""
+
+LONG = tuple(f"icetower plan examples/workloads/{each}.toml" for each in ("read_heavy", "write_heavy", "alerting"))
+"""Commands that simulate for many seconds."""
+
+ON_SPARK = "tests/pipelines/"
+"""Tests that need Spark are those of this folder. `make test` runs them by themselves, and here these alone:"""
+
+LIGHT_ON_SPARK = (
+    "tests/pipelines/test_wal_mediator.py::test_batches_are_applied_once_judged_and_written_down",
+    "tests/pipelines/test_maintenance.py::test_orphans_are_recorded_with_what_became_of_them",
 )
-"""Whatever is run: blocks of the pages, and the tests of commands."""
+
+WITHIN_S = 540
+
+Failure = Failed | subprocess.TimeoutExpired
+
+Outcomes = dict[str, str]
+"""By the name of each test: passed, or what it said."""
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0][:40])
-def test_each_item_is_shown_or_not_yet_there(row: list[str]) -> None:
-    _, where, *shown = row
-    names = re.findall(r"`([^`]+)`", shown[0]) if shown else []
-    assert names or where == "not yet"
-    for name in names:
-        if name.startswith("tests/"):
-            path, _, test = name.partition("::")
-            assert f"def {test}" in (ROOT / path).read_text()
-        elif name.startswith("icetower "):
-            words = name.split()[1:]
-            assert name in RUN or ", ".join(f'"{word}"' for word in words) in RUN, name
-        else:
-            assert re.search(rf"^{name.removeprefix('make ')}:", (ROOT / "Makefile").read_text(), re.MULTILINE), name
-            assert name in RUN or name in (ROOT / ".ci/run").read_text() or "bench" in name, name
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row of a table of the page.
+
+    Attributes:
+        first, last: its sentences.
+        command: as it stands; empty if there is none.
+        without: why there is none.
+    """
+
+    section: str
+    first: int
+    last: int
+    where: str
+    differs: str
+    command: str
+    without: str
+    shows: tuple[str, ...]
+
+    @property
+    def place(self) -> str:
+        return f"{self.section}, {self.first}"
 
 
-def test_the_page_goes_through_the_guide() -> None:
-    assert len(ROWS) > 40
+def rows_of(text: str) -> list[Row]:
+    """The rows of a page in order. Raises `ValueError` for a line of a table that is no row."""
+    found: list[Row] = []
+    section = ""
+    for line in text.splitlines():
+        if line.startswith("## "):
+            section = line.removeprefix("## ")
+        if not line.startswith("| ") or line.startswith(("| sentence |", "| --- ")):
+            continue
+        cells = [cell.strip() for cell in line.strip().removeprefix("|").removesuffix("|").split("|")]
+        numbers = re.fullmatch(r"(\d+)(?:–(\d+))?", cells[0])
+        if len(cells) != 6 or numbers is None:
+            raise ValueError(f"{section}: no row: {line}")
+        command = re.fullmatch(r"`([^`]+)`", cells[4])
+        found.append(
+            Row(
+                section,
+                int(numbers[1]),
+                int(numbers[2] or numbers[1]),
+                cells[2],
+                cells[3],
+                command[1] if command else "",
+                "" if command else cells[4],
+                tuple(re.findall(r"`([^`]+)`", cells[5])),
+            )
+        )
+    return found
+
+
+ROWS = rows_of(PAGE.read_text())
+COMMANDS = list(dict.fromkeys(row.command for row in ROWS if row.command))
+PROGRAM = [command for command in COMMANDS if "pytest " not in command]
+TESTS = [command for command in COMMANDS if "pytest " in command]
+
+
+def is_long(command: str) -> bool:
+    return command in LONG or (ON_SPARK in command and not command.endswith(LIGHT_ON_SPARK))
+
+
+def layered(commands: list[str]) -> list[object]:
+    return [
+        pytest.param(each, marks=pytest.mark.sharp if is_long(each) else (), id=each[-70:].strip()) for each in commands
+    ]
+
+
+# -- the page ---------------------------------------------------------------------------------------------------------
+
+
+def test_every_sentence_has_its_row() -> None:
+    assert list(dict.fromkeys(row.section for row in ROWS)) == list(SENTENCES)
+    for section, count in SENTENCES.items():
+        rows = [row for row in ROWS if row.section == section]
+        assert [number for row in rows for number in range(row.first, row.last + 1)] == list(range(1, count + 1))
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.place)
+def test_a_row_has_a_command_that_shows_something_or_says_why_not(row: Row) -> None:
+    if row.without:
+        assert row.without in WITHOUT
+        assert not row.shows
+        assert row.without != "not yet" or "not yet: " in row.differs.lower(), "say what there is"
+    else:
+        assert row.shows
+        assert row.where or row.differs, "say where it is, or what is wrong with it"
+        assert all(len(each) >= 3 for each in row.shows)
+
+
+def test_what_the_page_names_is_there() -> None:
+    for row in ROWS:
+        for path, fragment in re.findall(r"\]\(([^)#]*)(?:#([^)]*))?\)", f"{row.where} {row.differs}"):
+            target = (PAGE.parent / path).resolve()
+            assert target.exists(), f"{row.place}: {path}"
+            assert not fragment or fragment in _fragments(target), f"{row.place}: {path}#{fragment}"
+        for path in re.findall(r"`((?:src|bench|tests|examples)/[^`]+)`", f"{row.where} {row.differs}"):
+            assert (ROOT / path).exists(), f"{row.place}: {path}"
+
+
+def test_rows_are_read() -> None:
+    text = "## A\n| sentence | b |\n| --- | --- |\n| 1–2 | says | where |  | `icetower x` | `a`, `b c` |\n"
+    assert rows_of(text) == [Row("A", 1, 2, "where", "", "icetower x", "", ("a", "b c"))]
+    assert rows_of("| 3 | says |  | Not yet: x | not yet |  |\n")[0].without == "not yet"
+    with pytest.raises(ValueError, match="no row"):
+        rows_of("| 1 | says | where | `icetower x` |\n")
+
+
+def _fragments(page: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", each.lower()).strip().replace(" ", "-") for each in headings}
+
+
+# -- commands of the program ------------------------------------------------------------------------------------------
+
+APPENDS = """\
+from datetime import datetime
+
+import pyarrow as pa
+from pyiceberg.catalog import load_catalog
+from pyiceberg.exceptions import ForbiddenError
+
+catalog = load_catalog("tower", type="rest", uri="http://127.0.0.1:8181", credential="pricing-1:SECRET")
+table = catalog.load_table("pricing.product_prices")
+for day, key in (("2017-01-02", "first"), ("2017-01-02", "first"), ("2017-02-02", "second")):
+    rows = pa.table({"ts": [datetime.fromisoformat(day)], "product_id": [7], "price": [9.99]})
+    try:
+        table.append(rows, snapshot_properties={"icetower.idempotency-key": key})
+    except ForbiddenError:
+        assert key == "second"
+    else:
+        assert key == "first"
+    table.refresh()
+assert table.scan().to_arrow().num_rows == 1
+"""
+"""What the page's quick start has done: a commit, the same once more, and one that is refused."""
+
+
+@pytest.fixture(scope="module")
+def printed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, str | Failure]]:
+    """What each command printed, run in the order of the page. A long one is run when it is asked for."""
+    world = World(tmp_path_factory.mktemp("guide") / "world")
+    try:
+        world.settle()
+        page_scenes.start(world)
+        world.python(Block("test_guide.py", 1, "python", APPENDS))
+        yield _Printed(world)
+    finally:
+        world.stop()
+
+
+class _Printed(dict[str, "str | Failure"]):
+    def __init__(self, world: World) -> None:
+        self.world = world
+        for command in PROGRAM:
+            if not is_long(command):
+                self[command] = self._run(command)
+
+    def __missing__(self, command: str) -> str | Failure:
+        self[command] = self._run(command)
+        return self[command]
+
+    def _run(self, command: str) -> str | Failure:
+        try:
+            return self.world.shell(f"{command} 2>&1", "docs/guide.md")
+        except (Failed, subprocess.TimeoutExpired) as error:
+            return error
+
+
+@pytest.mark.parametrize("command", layered(PROGRAM))
+def test_a_command_shows_what_its_rows_say(command: str, printed: Mapping[str, str | Failure]) -> None:
+    said = printed[command]
+    if isinstance(said, Failure):
+        raise said
+    for row in ROWS:
+        if row.command == command:
+            for words in row.shows:
+                assert words in said, f"{row.place}: {words} is not in\n{said}"
+
+
+# -- tests ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Mapping[bool, Outcomes | AssertionError]:
+    """What became of the tests, by whether they are long. Each of both is one process, run when it is asked for."""
+    return _Outcomes(tmp_path_factory.mktemp("outcomes"))
+
+
+class _Outcomes(dict[bool, "Outcomes | AssertionError"]):
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __missing__(self, long: bool) -> Outcomes | AssertionError:
+        asked = sorted({name for command in TESTS if is_long(command) is long for name in names_in(command)})
+        try:
+            self[long] = run_tests(asked, self.folder / f"{long}.xml")
+        except AssertionError as error:
+            self[long] = error
+        return self[long]
+
+
+def names_in(command: str) -> list[str]:
+    """The tests that a command names."""
+    program, *names = shlex.split(command)
+    assert program == ".venv/bin/pytest"
+    return names
+
+
+def run_tests(names: list[str], report: Path) -> Outcomes:
+    """Each test that ran, and what became of it. Raises `AssertionError` where one of the names is none."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", f"--junitxml={report}", "-o", "junit_family=xunit1", *names],
+        cwd=ROOT,
+        env={name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")},
+        capture_output=True,
+        text=True,
+        timeout=WITHIN_S,
+        stdin=subprocess.DEVNULL,
+        check=False,
+    )
+    assert done.returncode in (0, 1), f"{done.stdout}\n{done.stderr}"
+    return {
+        _name_of(case): "passed" if not len(case) or {each.tag for each in case} <= {"system-out", "properties"}
+        else "".join(case.itertext())
+        for case in ElementTree.parse(report).iter("testcase")
+    }  # fmt: skip
+
+
+def _name_of(case: ElementTree.Element) -> str:
+    file = case.get("file", "")
+    inner = case.get("classname", "").removeprefix(file.removesuffix(".py").replace("/", "."))
+    return "::".join([file, *inner.strip(".").split("."), case.get("name", "")]).replace("::::", "::")
+
+
+@pytest.mark.parametrize("command", layered(TESTS))
+def test_a_test_of_the_page_passes(command: str, outcomes: Mapping[bool, Outcomes | AssertionError]) -> None:
+    found = outcomes[is_long(command)]
+    if isinstance(found, AssertionError):
+        raise found
+    for name in names_in(command):
+        became = {
+            each: how for each, how in found.items() if each == name or each.startswith((f"{name}[", f"{name}::"))
+        }
+        assert became, f"{name} is none of {sorted(found)}"
+        assert set(became.values()) == {"passed"}, became
+    assert all(row.shows == ("passed",) for row in ROWS if row.command == command)
