@@ -1,7 +1,7 @@
 """docs/guide.md: each sentence of the guide has its row, and each row's command is run and shows what the row says.
 
 Commands of the program run in one world of the pages, in the order of the page, each once. Tests run in two processes:
-those that are light, and in `make verify` the others, which share one Spark.
+the light ones, and in `make verify` the others, which share one Spark. `make test` runs each of them by itself, too.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ WITHOUT = ("nothing to run: about others", "nothing to run: announces what follo
 LONG = tuple(f"icetower plan examples/workloads/{each}.toml" for each in ("read_heavy", "write_heavy", "alerting"))
 """Commands that simulate for many seconds."""
 
-ON_SPARK = "tests/pipelines/"
-"""Tests that need Spark are those of this folder. `make test` runs them by themselves, and here these alone:"""
-
-LIGHT_ON_SPARK = (
-    "tests/pipelines/test_wal_mediator.py::test_batches_are_applied_once_judged_and_written_down",
-    "tests/pipelines/test_maintenance.py::test_orphans_are_recorded_with_what_became_of_them",
+HEAVY = (
+    "tests/pipelines/",
+    "tests/test_bench_isolation.py::test_a_short_run_of_a_claim_finds_all_rows_as_they_should_be[retry rate",
+    "tests/test_bench_isolation.py::test_a_short_run_of_a_claim_finds_all_rows_as_they_should_be[thundering herd",
+    "tests/wire/test_wire_pyiceberg.py::test_eight_processes_append_without_a_retry",
 )
+"""Tests with Spark, or with many processes, by how their names begin."""
 
-WITHIN_S = 540
+WITHIN_S = 1200
 
 Failure = Failed | subprocess.TimeoutExpired
 
@@ -122,7 +122,14 @@ TESTS = [command for command in COMMANDS if "pytest " in command]
 
 
 def is_long(command: str) -> bool:
-    return command in LONG or (ON_SPARK in command and not command.endswith(LIGHT_ON_SPARK))
+    return command in LONG or ("pytest " in command and any(name.startswith(HEAVY) for name in names_in(command)))
+
+
+def names_in(command: str) -> list[str]:
+    """The tests that a command names."""
+    program, *names = shlex.split(command)
+    assert program == ".venv/bin/pytest"
+    return names
 
 
 def layered(commands: list[str]) -> list[object]:
@@ -159,6 +166,10 @@ def test_what_the_page_names_is_there() -> None:
             target = (PAGE.parent / path).resolve()
             assert target.exists(), f"{row.place}: {path}"
             assert not fragment or fragment in _fragments(target), f"{row.place}: {path}#{fragment}"
+        for name in names_in(row.command) if "pytest " in row.command else ():
+            path, *inner = name.split("[")[0].split("::")
+            assert inner, f"{row.place}: name a test, and not all of {path}"
+            assert re.search(rf"def {inner[-1]}\b", _tests_of(path)), f"{row.place}: {name}"
         for path in re.findall(r"`((?:src|bench|tests|examples)/[^`]+)`", f"{row.where} {row.differs}"):
             assert (ROOT / path).exists(), f"{row.place}: {path}"
 
@@ -169,6 +180,12 @@ def test_rows_are_read() -> None:
     assert rows_of("| 3 | says |  | Not yet: x | not yet |  |\n")[0].without == "not yet"
     with pytest.raises(ValueError, match="no row"):
         rows_of("| 1 | says | where | `icetower x` |\n")
+
+
+def _tests_of(path: str) -> str:
+    """The text of a module of tests, and of those that it has its tests from."""
+    folder = (ROOT / path).parent
+    return "\n".join(each.read_text() for each in (ROOT / path, *folder.glob("behaviour_*.py")))
 
 
 def _fragments(page: Path) -> set[str]:
@@ -263,13 +280,6 @@ class _Outcomes(dict[bool, "Outcomes | AssertionError"]):
         except AssertionError as error:
             self[long] = error
         return self[long]
-
-
-def names_in(command: str) -> list[str]:
-    """The tests that a command names."""
-    program, *names = shlex.split(command)
-    assert program == ".venv/bin/pytest"
-    return names
 
 
 def run_tests(names: list[str], report: Path) -> Outcomes:
