@@ -285,7 +285,7 @@ class _Outcomes(dict[bool, "Outcomes | AssertionError"]):
 def run_tests(names: list[str], report: Path) -> Outcomes:
     """Each test that ran, and what became of it. Raises `AssertionError` where one of the names is none."""
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", f"--junitxml={report}", "-o", "junit_family=xunit1", *names],
+        [sys.executable, "-m", "pytest", f"--junitxml={report}", *names],
         cwd=ROOT,
         env={name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")},
         capture_output=True,
@@ -295,17 +295,19 @@ def run_tests(names: list[str], report: Path) -> Outcomes:
         check=False,
     )
     assert done.returncode in (0, 1), f"{done.stdout}\n{done.stderr}"
-    return {
-        _name_of(case): "passed" if not len(case) or {each.tag for each in case} <= {"system-out", "properties"}
-        else "".join(case.itertext())
-        for case in ElementTree.parse(report).iter("testcase")
-    }  # fmt: skip
+    return {_name_of(case): _became(case) for case in ElementTree.parse(report).iter("testcase")}
 
 
 def _name_of(case: ElementTree.Element) -> str:
-    file = case.get("file", "")
-    inner = case.get("classname", "").removeprefix(file.removesuffix(".py").replace("/", "."))
-    return "::".join([file, *inner.strip(".").split("."), case.get("name", "")]).replace("::::", "::")
+    """As pytest takes it: a test that is inherited is one of the class that inherits it."""
+    parts = case.get("classname", "").split(".")
+    length = next(number for number in range(1, len(parts) + 1) if (ROOT / f"{'/'.join(parts[:number])}.py").is_file())
+    return "::".join([f"{'/'.join(parts[:length])}.py", *parts[length:], case.get("name", "")])
+
+
+def _became(case: ElementTree.Element) -> str:
+    wrong = [each for each in case if each.tag in {"failure", "error", "skipped"}]
+    return "".join(f"{each.tag}: {each.get('message')}\n{each.text}" for each in wrong) or "passed"
 
 
 @pytest.mark.parametrize("command", layered(TESTS))
