@@ -48,8 +48,8 @@ LONG = tuple(f"icetower plan examples/workloads/{each}.toml" for each in ("read_
 
 HEAVY = (
     "tests/pipelines/",
-    "tests/test_bench_isolation.py::test_a_short_run_of_a_claim_finds_all_rows_as_they_should_be[retry rate",
-    "tests/test_bench_isolation.py::test_a_short_run_of_a_claim_finds_all_rows_as_they_should_be[thundering herd",
+    "tests/test_bench_isolation.py::test_a_short_run_of_a_claim_finds_all_rows_as_they_should_be",
+    "tests/test_bench_isolation.py::test_killed_writers_leave_files_and_double_rows_where_nobody_knows_their_key",
     "tests/wire/test_wire_pyiceberg.py::test_eight_processes_append_without_a_retry",
 )
 """Tests with Spark, or with many processes, by how their names begin."""
