@@ -78,11 +78,15 @@ def rendered(text: str) -> dict[str, str]:
         "code": lambda address: "c" * 64, "query": {}, "now_ms": 10_000,
     }  # fmt: skip
     nothing = {"escalations": [], "requests": [], "more_escalations": 0, "more_requests": 0, "bypasses": []}
+    alert = {
+        "id": text, "rule": text, "state": "firing", "since_ms": 1, "message": text, "advice": text,
+        "about": {"principal": text, "table": text}, "partitions": [text],
+    }  # fmt: skip
     table = rules.table()
     return {
         "now": renderer.render(
             "now.html", **shared, **nothing, activity=activity, tally=Tally(), agents=1, more_rules=0,
-            rules=[replace(each, sample=one) for each in found],
+            alerts=[alert], rules=[replace(each, sample=one) for each in found],
             undeclared=[{"table": text, "principal": text, "declaration": text, "refused": 1, "command": text}],
         ),
         "commit": renderer.render(

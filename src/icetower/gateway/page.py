@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
@@ -28,8 +28,18 @@ from icetower.rules import Table
 
 SHOWN_MAX = 20
 """Tickets, bypasses and declarations on the first screen."""
+ALERTING = ("firing", "pending")
 ASSETS_KEPT_S = 365 * 24 * 3600
 SIGN_IN = "/ui/sign-in"
+
+
+Alerts = Callable[[str | None], Awaitable[Sequence[Mapping[str, Any]]]]
+"""The alerts of one principal, or all, as `GET /icetower/v1/alerts` has them."""
+
+
+async def no_alerts(_: str | None) -> Sequence[Mapping[str, Any]]:
+    """Where nothing raises any."""
+    return ()
 
 
 class FrontPageRoutes:
@@ -46,6 +56,7 @@ class FrontPageRoutes:
         undeclared: Undeclared,
         assets: Mapping[str, Asset],
         rules: Table,
+        alerts: Alerts = no_alerts,
     ) -> None:
         self._front = front
         self._pages = pages
@@ -56,6 +67,7 @@ class FrontPageRoutes:
         self._undeclared = undeclared
         self._assets = assets
         self._rules = rules
+        self._alerts = alerts
 
     def routes(self) -> list[BaseRoute]:
         pages = self._pages
@@ -141,6 +153,7 @@ class FrontPageRoutes:
             tuple(activity.counted.items()),
             tuple(ticket.id for ticket in (*values["escalations"], *values["requests"])),
             len(values["bypasses"]),
+            tuple((alert["id"], alert["state"]) for alert in values["alerts"]),
         )
         return seen, lambda: self._pages.part("now_live.html", me=visit.principal, **values)
 
@@ -162,6 +175,7 @@ class FrontPageRoutes:
             "more_escalations": max(0, len(escalations) - SHOWN_MAX),
             "requests": requests[:SHOWN_MAX],
             "more_requests": max(0, len(requests) - SHOWN_MAX),
+            "alerts": [alert for alert in await self._alerts(own) if alert["state"] in ALERTING][:SHOWN_MAX],
             "bypasses": self._bypasses.newest(SHOWN_MAX) if visit.principal.administrator else [],
             "undeclared": self._undeclared.to_json(own, None, SHOWN_MAX),
         }

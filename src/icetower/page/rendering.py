@@ -7,7 +7,7 @@ are written as in code (`\\x1b`): a name cannot act on the page, nor look like a
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, cast
+from typing import Any
 from urllib.parse import quote, urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -46,7 +46,8 @@ class Renderer:
             "prose": prose,
             "count": lambda number: f"{number:,}",
         }
-        cast("dict[str, Any]", environment.globals).update(url=url, asset=self._asset)
+        offered: Any = environment.globals  # typed as what it holds to begin with
+        offered.update(url=url, asset=self._asset)
         self._environment = environment
 
     def render(self, template: str, **values: Any) -> str:
