@@ -79,7 +79,7 @@ def tower(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TowerProcess]:
 
 @pytest.fixture
 def shop(tower: TowerProcess, request: pytest.FixtureRequest) -> Shop:
-    name = re.sub(r"\W+", "_", request.node.name).strip("_").lower()[-40:]
+    name = re.sub(r"\W+", "_", request.node.name).lower()[-40:].strip("_")
     catalog = tower.catalog()
     catalog.create_namespace(name)
     catalog.create_table((name, "prices"), SCHEMA, partition_spec=BY_REGION)

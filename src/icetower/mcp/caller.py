@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from icetower.contracts.document import load
-from icetower.contracts.model import ADMINISTRATOR, Contract, Operation
+from icetower.contracts.model import ADMINISTRATOR, FILE_OPERATIONS, Contract, Operation
 
 READING = frozenset(
     {
@@ -72,7 +72,8 @@ class Me:
         contract = self.contract
         if contract.administrator or contract.shadow:
             return True
-        return any(rule.grants(operation) and rule.partitions != () for rule in contract.rules)
+        anywhere = operation not in FILE_OPERATIONS  # what needs no partitions of one's own
+        return any(rule.grants(operation) and (anywhere or rule.partitions != ()) for rule in contract.rules)
 
     def tools(self, names: tuple[str, ...], *, read_only: bool) -> tuple[str, ...]:
         """Which of these tools the caller has."""

@@ -17,7 +17,7 @@ from icetower.agent import Patience, Sent, Tower, refusal_of, send
 from icetower.agent.deliveries import Act
 from icetower.ambient import Ambient
 from icetower.contracts.check import Clear, Touch, check
-from icetower.contracts.model import Operation
+from icetower.contracts.model import FILE_OPERATIONS, Operation
 from icetower.contracts.terms import Layout
 from icetower.contracts.wording import region_text
 from icetower.counting import series
@@ -188,9 +188,9 @@ def owned_in_words(me: Me, table: str | None = None) -> list[str]:
     lines: list[str] = []
     for rule in me.contract.rules if identifier is None else me.contract.rules_for(identifier):
         where = ""
-        if rule.partitions == ():
+        if rule.partitions == () and any(map(rule.grants, FILE_OPERATIONS)):
             where = ", on no partition yet"
-        elif rule.partitions is not None:
+        elif rule.partitions:
             where = ", on rows where " + "; or where ".join(region_text(each) for each in rule.partitions)
         if rule.excluded:
             where += ", but not where " + "; or where ".join(region_text(each) for each in rule.excluded)
