@@ -125,8 +125,7 @@ def _configuration(path: Path | None) -> tuple[Settings | None, list[Check]]:
 
 
 def _has_secrets(settings: Settings) -> bool:
-    url = settings.upstream.uri
-    return bool(settings.storage or settings.escalations.webhooks or (url and make_url(url).password))
+    return bool(settings.storage or settings.escalations.webhooks or "@" in (settings.upstream.uri or ""))
 
 
 def _data(data: Path) -> Iterator[Check]:
@@ -230,6 +229,9 @@ def _storage(settings: Settings, data: Path, ambient: Ambient) -> Iterator[Check
     if parts.scheme in ("", "file"):
         place = Path(parts.path if parts.scheme else warehouse)
         there = next(each for each in (place, *place.parents) if each.exists())
+        if not there.is_dir():
+            yield fail(name, f"{there} is a file, and no folder", "name a folder in [upstream] warehouse")
+            return
         if there != place and os.access(there, os.W_OK):
             yield ok(name, f"{place} does not exist yet; the first table makes it")
             return

@@ -14,6 +14,7 @@ import typer
 from icetower.agent import Tower
 from icetower.ambient import SystemAmbient
 from icetower.cli.attempts import folded, followed
+from icetower.cli.completion import complete_agent, complete_table
 from icetower.cli.known import named, require_agent, require_table
 from icetower.cli.registry import DEFAULT_URI, Json, Uri, connect, print_rows
 from icetower.cli.terminal import say
@@ -47,9 +48,16 @@ def commits(
         bool, typer.Option("--refused", help="Only attempts that were refused, in conflict, or of unknown outcome.")
     ] = False,
     agent: Annotated[
-        str | None, typer.Option(help="Only attempts of this principal, or of all principals of this contract.")
+        str | None,
+        typer.Option(
+            help="Only attempts of this principal, or of all principals of this contract.",
+            autocompletion=complete_agent,
+        ),
     ] = None,
-    table: Annotated[str | None, typer.Option(help="Only attempts on this table, namespace.table.")] = None,
+    table: Annotated[
+        str | None,
+        typer.Option(help="Only attempts on this table, namespace.table.", autocompletion=complete_table),
+    ] = None,
     since: Annotated[
         str | None, typer.Option(help="The earliest time: 2026-11-21T08:00Z, or how long ago: 90m, 2h, 1d.")
     ] = None,

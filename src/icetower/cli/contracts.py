@@ -14,6 +14,7 @@ import typer
 from icetower.agent import Tower
 from icetower.ambient import SystemAmbient
 from icetower.cli import contract_output as output
+from icetower.cli.completion import complete_contract
 from icetower.cli.contract_files import files_at, read_files, written
 from icetower.cli.contract_output import Difference
 from icetower.cli.contract_tables import TowerState, read_state
@@ -26,6 +27,8 @@ from icetower.contracts.findings import RULES, Finding, Severity, Written, conde
 from icetower.contracts.model import NAME, Contract
 from icetower.contracts.schema import FILE_NAME, schema_text
 from icetower.errors import Forbidden, NotFound, UsageError
+
+Name = Annotated[str, typer.Argument(help="The contract.", autocompletion=complete_contract)]
 
 contracts = typer.Typer(help="Isolation contracts: who may write what.", no_args_is_help=True)
 
@@ -373,7 +376,7 @@ def _state(version: dict[str, Any]) -> str:
 
 @contracts.command("show")
 def show(
-    name: str,
+    name: Name,
     version: Annotated[int | None, typer.Option(help="An older version.")] = None,
     uri: Uri = DEFAULT_URI,
     as_json: Json = False,
@@ -390,7 +393,7 @@ def show(
 
 
 @contracts.command("history")
-def history(name: str, uri: Uri = DEFAULT_URI, as_json: Json = False) -> None:
+def history(name: Name, uri: Uri = DEFAULT_URI, as_json: Json = False) -> None:
     """Show every version of a contract.
 
     Who applied it, when and why, and what it changed.
@@ -426,7 +429,7 @@ def _written(version: Any) -> Written:
 
 
 @contracts.command("revoke")
-def revoke(name: str, uri: Uri = DEFAULT_URI, message: Message = None, as_json: Json = False) -> None:
+def revoke(name: Name, uri: Uri = DEFAULT_URI, message: Message = None, as_json: Json = False) -> None:
     """End a contract, for all of its principals at once.
 
     From their next request on they may do nothing, and their tokens are revoked.
@@ -444,7 +447,7 @@ def revoke(name: str, uri: Uri = DEFAULT_URI, message: Message = None, as_json: 
 
 @contracts.command("restore")
 def restore(
-    name: str,
+    name: Name,
     version: Annotated[
         int | None, typer.Option(help="The version.  [default: the last one of a revoked contract]")
     ] = None,

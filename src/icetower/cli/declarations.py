@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from icetower.cli.completion import complete_table
 from icetower.cli.contract_tables import Routes
 from icetower.cli.lake import Lake, part
 from icetower.cli.registry import DEFAULT_URI, Json, Uri, connect, print_rows, token_for
@@ -38,7 +39,7 @@ MEANINGS: Mapping[str, str] = {
 
 tables = typer.Typer(help="Tables: what their owners declare about their writers.", no_args_is_help=True)
 
-Table = Annotated[str, typer.Argument(help="namespace.table.")]
+Table = Annotated[str, typer.Argument(help="namespace.table.", autocompletion=complete_table)]
 
 
 class Isolation(StrEnum):

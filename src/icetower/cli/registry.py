@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from icetower.agent import Tower
+from icetower.cli.completion import complete_agent
 from icetower.cli.own_tower import CONFIG_FILE, DEFAULT_URI, own_tower, token_for
 from icetower.cli.printing import show
 from icetower.cli.terminal import say
@@ -45,6 +46,9 @@ Uri = Annotated[
 def connect(uri: str) -> Tower:
     """A client of a tower, with the token that `token_for` finds."""
     return Tower(uri, token_for(uri))
+
+
+Principal = Annotated[str, typer.Argument(help="The principal.", autocompletion=complete_agent)]
 
 
 class Role(StrEnum):
@@ -99,7 +103,7 @@ def list_principals(uri: Uri = DEFAULT_URI, as_json: Json = False) -> None:
 
 @principals.command("rotate")
 def rotate_principal(
-    name: str,
+    name: Principal,
     grace: Annotated[
         str, typer.Option(help="How long the old secret and its tokens stay valid, such as 2h or 7d.")
     ] = "0s",
@@ -121,7 +125,7 @@ def rotate_principal(
 
 
 @principals.command("revoke")
-def revoke_principal(name: str, uri: Uri = DEFAULT_URI, as_json: Json = False) -> None:
+def revoke_principal(name: Principal, uri: Uri = DEFAULT_URI, as_json: Json = False) -> None:
     """End a principal; no other principal is affected.
 
     \b
