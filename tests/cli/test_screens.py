@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from icetower.agent import Tower
+from icetower.ambient import SystemAmbient
 from icetower.cli.attempts import folded, followed
 from icetower.cli.figures import by
 from tests.cli.conftest import Run
@@ -231,7 +232,15 @@ class Routes(BaseHTTPRequestHandler):
                 metrics(f"east{ESCAPE}", "shop.sales", attempts=9, refused=9, first_tries=3),
             ]
             second = "page_token" in self.path
-            page = {"window_s": 300, "now_ms": NOW_MS, "windows": [], "totals": rows[1:] if second else rows[:1]}
+            now_ms = SystemAmbient().now_ms()
+            old = metrics("long ago", "old.t", attempts=1) | {"window_ms": now_ms - 3_600_000}
+            rows = [row | {"window_ms": now_ms - now_ms % 300_000} for row in rows]
+            page = {
+                "window_s": 300,
+                "now_ms": now_ms,
+                "windows": [rows[1], old] if second else rows[:1],
+                "totals": [old],
+            }
             self._answer(200, page | {"next_page_token": None if second else "2"})
         else:
             self._answer(200, {"alerts": [ALERT, ALERT | {"id": "c3", "state": "resolved"}], "rules": [RULE]})
@@ -307,7 +316,9 @@ def test_top_without_a_terminal_is_one_screen(run: Run, stand_in: type[Routes]) 
     assert "90.5 %" in out
     assert ESCAPE not in out
     found = json.loads(run("top", "--json")[1])
-    assert found["tables"][0]["commits_per_s"] == pytest.approx(0.2)
+    assert 300 <= found["seconds"] < 600  # the windows that the last five minutes touch
+    assert found["tables"][0]["commits_per_s"] == pytest.approx(60 / found["seconds"])
+    assert "old.t" not in out
     assert found["agents"][0]["name"] == "north"
 
 

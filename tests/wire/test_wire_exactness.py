@@ -162,8 +162,8 @@ def test_two_towers_send_one_notification_of_an_alert(towers: Callable[..., Towe
         assert (said["rule"], said["value"], said["advice"]) == ("refusals", 0.2, "Look at it.")
         (shown,) = [each for each in second.admin.alerts()["alerts"] if each["rule"] == "refusals"]
         assert (shown["state"], shown["ticket"]) == ("firing", said["id"])
-        second.admin.silence({"id": shown["id"]}, 60, "known")
+        second.admin.silence(id_=shown["id"], for_s=60, reason="known")
         assert {each["id"]: each["state"] for each in first.admin.alerts()["alerts"]}[shown["id"]] == "silenced"
-        first.admin.unsilence({"id": shown["id"]})
+        first.admin.end_silence(id_=shown["id"])
         assert [tower.stop() for tower in (first, second)] == [0, 0]
         assert receiver.posts.empty()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
 from urllib.parse import quote
@@ -324,51 +324,6 @@ class Tower:
             raise error_of(response.status_code, response.content)
         return self._parsed(response)
 
-    def metrics(
-        self,
-        *,
-        since_ms: int | None = None,
-        principal: str | None = None,
-        table: str | None = None,
-        limit: int = PAGE_MAX,
-    ) -> dict[str, Any]:
-        """The metrics of writing by principal and table: `windows` of `window_s` seconds, and `totals` over all.
-
-        An agent sees its own. docs/metrics.md defines the figures.
-
-        Args:
-            limit: the most rows of an answer, read from as many pages as needed.
-        """
-        filters = {"since_ms": since_ms, "principal": principal, "table": table}
-        params = {name: str(value) for name, value in filters.items() if value is not None}
-        found: dict[str, Any] = {}
-        left = limit
-        while left > 0:
-            page = self._json("GET", "/metrics", params=params | {"limit": str(min(left, PAGE_MAX))})
-            rows = max(len(page["windows"]), len(page["totals"]), 1)
-            left -= rows
-            if not found:
-                found = page
-            else:
-                found["windows"] += page["windows"]
-                found["totals"] += page["totals"]
-            if page.get("next_page_token") is None:
-                break
-            params["page_token"] = str(page["next_page_token"])
-        return found
-
-    def alerts(self) -> dict[str, Any]:
-        """`alerts`, those that fire first, and the `rules` in force. An agent gets its own alerts."""
-        return self._json("GET", "/alerts")
-
-    def silence(self, what: Mapping[str, str], for_s: float, reason: str) -> dict[str, Any]:
-        """Nobody is told of an alert (``{"id": …}``), or of all of a rule (``{"rule": …}``), for so many seconds."""
-        return self._json("POST", "/alerts/silence", json={**what, "for_s": for_s, "reason": reason})
-
-    def unsilence(self, what: Mapping[str, str]) -> dict[str, Any]:
-        """End a silence."""
-        return self._json("DELETE", "/alerts/silence", json=dict(what))
-
     def readiness(self) -> dict[str, Any]:
         """Whether everything that commits need works: `ready`, and the state and details of each of `components`."""
         return self._json("GET", "/readiness")
@@ -386,6 +341,33 @@ class Tower:
         self._json(
             "PUT", "/metrics/orphans", json={"tables": list(tables), "orphans": [dict(each) for each in orphans]}
         )
+
+    def metrics(
+        self, *, since_ms: int = 0, principal: str | None = None, table: str | None = None, limit: int = 100,
+        page_token: str | None = None,
+    ) -> dict[str, Any]:  # fmt: skip
+        """What attempts came to, by agent, table and five minutes (`windows`, newest first) and since ever (`totals`).
+
+        An agent gets its own. `page_token`: the `next_page_token` of the page before (docs/metrics.md).
+        """
+        given = {"since_ms": str(since_ms), "limit": str(limit)}
+        given |= {} if principal is None else {"principal": principal}
+        given |= {} if table is None else {"table": table}
+        given |= {} if page_token is None else {"page_token": page_token}
+        return self._json("GET", "/metrics", params=given)
+
+    def alerts(self) -> dict[str, Any]:
+        """`alerts`, those that fire first, and the `rules` in force. An agent gets its own alerts."""
+        return self._json("GET", "/alerts")
+
+    def silence(self, *, id_: str | None = None, rule: str | None = None, for_s: float, reason: str) -> dict[str, Any]:
+        """Nobody is told of an alert, or of what a rule finds, for so many seconds. For administrators."""
+        about = {"id": id_} if rule is None else {"rule": rule}
+        return self._json("POST", "/alerts/silence", json={**about, "for_s": for_s, "reason": reason})
+
+    def end_silence(self, *, id_: str | None = None, rule: str | None = None) -> None:
+        """End what `silence` began. For administrators."""
+        self._json("DELETE", "/alerts/silence", json={"id": id_} if rule is None else {"rule": rule})
 
     def forget(self, text: str) -> int:
         """Take a text, such as a person's id, out of the partitions and messages of the tower's log of attempts.

@@ -13,7 +13,7 @@ from icetower.agent import Tower
 from icetower.ambient import SystemAmbient
 from icetower.cli.attempts import folded
 from icetower.cli.completion import complete_agent
-from icetower.cli.figures import Figures, by
+from icetower.cli.figures import Figures, by, windows
 from icetower.cli.known import named, require_agent
 from icetower.cli.registry import DEFAULT_URI, Json, Uri, connect
 from icetower.cli.screens import ago, percent, say_section, why
@@ -117,8 +117,9 @@ def _agents(tower: Tower, since_ms: int) -> list[dict[str, Any]]:
 
 def recent_figures(tower: Tower, key: str, since_ms: int, principal: str | None = None) -> list[Figures]:
     """The figures by agent or table; of a tower without metrics, those of its newest attempts."""
+    now_ms = SystemAmbient().now_ms()
     try:
-        return by(key, tower.metrics(since_ms=since_ms, principal=principal)["totals"])
+        return by(key, windows(tower, (now_ms - since_ms) / 1000, now_ms, principal).rows)
     except NotFound:
         attempts = tower.commits(limit=READ_MAX, since_ms=since_ms, principal=principal)
         return by(key, [_as_metrics(row) for row in attempts])

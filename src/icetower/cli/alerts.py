@@ -78,7 +78,7 @@ def silence(
     seconds = duration_s(for_, "--for")
     with connect(uri) as tower:
         which = _which(tower, id_, rule)
-        done = tower.silence(which, seconds, reason)
+        done = tower.silence(id_=which.get("id"), rule=which.get("rule"), for_s=seconds, reason=reason)
     say(json.dumps(done) if as_json else f"{_named(which)} is silenced for {for_}")
 
 
@@ -92,8 +92,8 @@ def unsilence(id_: Id = None, rule: Rule = None, uri: Uri = DEFAULT_URI, as_json
     """
     with connect(uri) as tower:
         which = _which(tower, id_, rule)
-        done = tower.unsilence(which)
-    say(json.dumps(done) if as_json else f"{_named(which)} is not silenced any more")
+        tower.end_silence(id_=which.get("id"), rule=which.get("rule"))
+    say(json.dumps(which) if as_json else f"{_named(which)} is not silenced any more")
 
 
 def about(alert: Mapping[str, Any]) -> str:

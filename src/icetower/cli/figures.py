@@ -1,4 +1,4 @@
-"""The metrics of a tower by agent or by table, added up from its rows by agent and table; pure."""
+"""The metrics of a tower by agent or by table, added up from its rows by agent, table and window."""
 
 from __future__ import annotations
 
@@ -6,7 +6,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from icetower.agent import Tower
+
 HOT_MAX = 3
+ROWS_MAX = 20_000
+"""Rows of windows that figures are made of, newest first; further ones are left out."""
+PAGE_MAX = 1_000
 
 _COUNTS = ("attempts", "landed", "refused", "conflicts", "unknown", "retries", "first_tries", "first_try_landed")
 
@@ -71,3 +76,32 @@ def by(key: str, rows: Iterable[Mapping[str, Any]]) -> list[Figures]:
 
 def _longer(known: float | None, other: float | None) -> float | None:
     return known if other is None else other if known is None else max(known, other)
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """The rows of the windows that a time touches: from the beginning of the first one, `since_ms`, until `now_ms`."""
+
+    rows: list[dict[str, Any]]
+    since_ms: int
+    now_ms: int
+
+    @property
+    def seconds(self) -> float:
+        return max(self.now_ms - self.since_ms, 1) / 1000
+
+
+def windows(tower: Tower, last_s: float, now_ms: int, principal: str | None = None) -> Windows:
+    """What attempts came to lately, in whole windows. Raises `NotFound` of a tower that has no metrics."""
+    since_ms = now_ms - round(last_s * 1000)
+    page = tower.metrics(since_ms=since_ms, principal=principal, limit=PAGE_MAX)
+    width_ms = int(page["window_s"]) * 1000
+    first_ms = since_ms - since_ms % width_ms
+    if first_ms < since_ms:  # a window that began before counts, too
+        page = tower.metrics(since_ms=first_ms, principal=principal, limit=PAGE_MAX)
+    rows: list[dict[str, Any]] = list(page["windows"])
+    while page["next_page_token"] is not None and len(rows) < ROWS_MAX:
+        token = str(page["next_page_token"])
+        page = tower.metrics(since_ms=first_ms, principal=principal, limit=PAGE_MAX, page_token=token)
+        rows += page["windows"]
+    return Windows([row for row in rows if row["window_ms"] >= first_ms], first_ms, int(page["now_ms"]))

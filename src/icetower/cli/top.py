@@ -17,7 +17,7 @@ from rich.text import Text
 
 from icetower.agent import Tower
 from icetower.ambient import SystemAmbient
-from icetower.cli.figures import Figures, by
+from icetower.cli.figures import Figures, by, windows
 from icetower.cli.printing import SafeConsole
 from icetower.cli.registry import DEFAULT_URI, Json, Uri, connect
 from icetower.cli.screens import percent, plain_table
@@ -26,17 +26,18 @@ from icetower.cli.times import duration_s, time_text
 from icetower.errors import IcetowerError, Unavailable, UsageError
 from icetower.texts import escaped
 
-ROWS_MAX = 10_000
-"""Rows of metrics that one screen is made of; the busiest come first."""
 LEAST_EVERY_S = 0.5
 OTHER_LINES = 7
+ALL_LINES = 10_000
 COLUMNS = ("commits/s", "first try", "conflicts", "refused", "p50 ms", "p99 ms", "hot partitions")
 
 Screen = dict[str, Any]
 
 
 def top(
-    window: Annotated[str, typer.Option(help="The time over which it counts, such as 5m.")] = "5m",
+    window: Annotated[
+        str, typer.Option(help="The time over which it counts, such as 5m; the tower counts by five minutes.")
+    ] = "5m",
     every: Annotated[str, typer.Option(help="How often it asks the tower, such as 2s.")] = "2s",
     once: Annotated[bool, typer.Option("--once", help="Print one screen and end, as without a terminal.")] = False,
     uri: Uri = DEFAULT_URI,
@@ -60,35 +61,35 @@ def top(
         if as_json:
             say(json.dumps(_as_json(first)))
         elif once or not at_terminal():
-            SafeConsole().print(_drawn(uri, window, first, lines=ROWS_MAX))
+            SafeConsole().print(_drawn(uri, first, lines=ALL_LINES))
         else:
             with suppress(KeyboardInterrupt):
-                _live(uri, window, first, ask, max(every_s, LEAST_EVERY_S))
+                _live(uri, first, ask, max(every_s, LEAST_EVERY_S))
 
 
 def _asked(tower: Tower, window_s: float) -> Screen:
-    now_ms = SystemAmbient().now_ms()
-    found = tower.metrics(since_ms=now_ms - round(window_s * 1000), limit=ROWS_MAX)
-    totals = found["totals"]
-    return {"now_ms": found["now_ms"], "s": window_s, "tables": by("table", totals), "agents": by("principal", totals)}
+    found = windows(tower, window_s, SystemAmbient().now_ms())
+    tables, agents = by("table", found.rows), by("principal", found.rows)
+    return {"now_ms": found.now_ms, "since_ms": found.since_ms, "s": found.seconds, "tables": tables, "agents": agents}
 
 
 def _as_json(screen: Screen) -> dict[str, Any]:
     return {
         "now_ms": screen["now_ms"],
-        "window_s": screen["s"],
+        "since_ms": screen["since_ms"],
+        "seconds": screen["s"],
         "tables": [each.to_json(screen["s"]) for each in screen["tables"]],
         "agents": [each.to_json(screen["s"]) for each in screen["agents"]],
     }
 
 
-def _live(uri: str, window: str, first: Screen, ask: Callable[[], Screen], every_s: float) -> None:
+def _live(uri: str, first: Screen, ask: Callable[[], Screen], every_s: float) -> None:
     """Draw until `q`. A tower that does not answer is said so, and asked again; what was drawn stays."""
     screen, trouble = first, ""
     console = SafeConsole()
     with _keys() as quits, Live(console=console, screen=True, auto_refresh=False) as live:
         while True:
-            live.update(_drawn(uri, window, screen, lines=console.height, trouble=trouble), refresh=True)
+            live.update(_drawn(uri, screen, lines=console.height, trouble=trouble), refresh=True)
             if quits(every_s):
                 return
             try:
@@ -101,10 +102,10 @@ def _live(uri: str, window: str, first: Screen, ask: Callable[[], Screen], every
                 trouble = error.message
 
 
-def _drawn(uri: str, window: str, screen: Screen, *, lines: int, trouble: str = "") -> Group:
+def _drawn(uri: str, screen: Screen, *, lines: int, trouble: str = "") -> Group:
     """A screen of so many lines: half for tables, half for agents."""
     each = max(3, (lines - OTHER_LINES) // 2)
-    head = f"{uri}   last {window}   {time_text(screen['now_ms'])}   q ends"
+    head = f"{uri}   {time_text(screen['now_ms'])}   since {time_text(screen['since_ms'])[11:19]}   q ends"
     parts: list[Any] = [Text(escaped(head), style="bold", no_wrap=True)]
     if trouble:
         parts.append(Text(escaped(trouble), style="red"))
