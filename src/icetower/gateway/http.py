@@ -289,10 +289,10 @@ class _Endpoint:
             if principal.ended:
                 ended, principal = principal, None
                 await self._refuse_ended(request, ended)
-            _require_only_looks(principal, request.method)
             connection_state = connection_state_of(request.scope)
             connection_state.prove(principal.name)
             request.scope[_CALLER] = principal.name
+            _require_only_looks(principal, request.method)
             intake, name = front.intake, principal.name
             at_once = principal.contract.requests_at_once or front.settings.requests_at_once
             room = intake.bodies.room(name, connection_state)
