@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from icetower.errors import CommitConflict
-from icetower.ledger.ledger import Attempt, key_hash, text_hash
+from icetower.ledger.hashes import key_hash, text_hash
+from icetower.ledger.ledger import Attempt
 from icetower.protocol.commits import CommitRequest
 from icetower.protocol.marks import APPLICATION, DECIDED, KEY, SEQUENCE
 from icetower.protocol.updates import Updates

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from icetower.ledger.attempts import numbered_name
-from icetower.ledger.ledger import text_hash
+from icetower.ledger.hashes import text_hash
 from icetower.pipelines.system_tables import COMMITS, METRICS
 from icetower.pipelines.system_teams import Team
 from icetower.pipelines.tables import iceberg_table

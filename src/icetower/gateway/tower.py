@@ -47,7 +47,7 @@ from icetower.observe.bypasses import Bypasses
 from icetower.observe.events import Events
 from icetower.observe.openlineage import Names
 from icetower.observe.posting import Poster
-from icetower.observe.traces import open_traces
+from icetower.observe.traces import Traces, open_traces
 from icetower.observe.undeclared import Undeclared
 from icetower.recent import Budget
 from icetower.registry.registry import Registry
@@ -257,9 +257,11 @@ def open_tower(settings: Settings, ambient: Ambient, *, open_to_all: bool = Fals
     )
     intake = Intake(server, ambient, open_to_all=open_to_all)
     front = Front(registry, intake, attempts, journal, shadow, ambient, server, open_to_all, traces=traces)
-    rates, mcp = TokenRates(ambient), McpMount(front, settings.storage)
-    page = page_of(front, rates, registry, journal, escalations, upstream, heads, manifests.parsing, watch)
-    return Tower(settings, data, lake, records, watch, engine, lifecycle, commits, checks, front, rates, page, mcp)
+    token_rates, mcp = TokenRates(ambient), McpMount(front, settings.storage)
+    page = page_of(front, token_rates, registry, journal, escalations, upstream, heads, manifests.parsing, watch)
+    return Tower(
+        settings, data, lake, records, watch, engine, lifecycle, commits, checks, front, token_rates, page, mcp
+    )
 
 
 def _followers(

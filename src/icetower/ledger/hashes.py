@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hashlib import blake2b
+from hashlib import blake2b, sha256
 
 KEY = b"key"
 APPLICATION = b"application"
@@ -25,3 +25,13 @@ def hashed(kind: bytes, *names: str) -> bytes:
     """
     text = ":".join([*[str(len(name)) for name in names], "".join(names)])
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16, person=kind).digest()
+
+
+def key_hash(key: str | None) -> str | None:
+    """How a client's key appears in the log."""
+    return None if key is None else text_hash(key)
+
+
+def text_hash(text: str) -> str:
+    """SHA-256 in hexadecimal."""
+    return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

@@ -7,7 +7,6 @@ passes by everything in turn, in bounded pieces. Nothing that is live is ever re
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -189,16 +188,6 @@ class Batch:
     noticed: Sequence[Report] = ()
     changed: Sequence[Changed] = ()
     reported: Sequence[Reported] = ()
-
-
-def key_hash(key: str | None) -> str | None:
-    """How a client's key appears in the log."""
-    return None if key is None else text_hash(key)
-
-
-def text_hash(text: str) -> str:
-    """SHA-256 in hexadecimal."""
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 class Ledger:

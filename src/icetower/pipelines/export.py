@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
 from icetower.errors import BadRequest, UpstreamFailed
-from icetower.ledger.ledger import text_hash
+from icetower.ledger.hashes import text_hash
 from icetower.pipelines.system_keys import export_keys
 from icetower.pipelines.system_metrics import export_metrics
 from icetower.pipelines.system_tables import COMMITS, CONTRACTS, THROUGH, SystemTables, mark_of

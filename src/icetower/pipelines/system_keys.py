@@ -14,7 +14,7 @@ from pyspark.sql import Row
 
 from icetower.errors import NoSuchTable, ValidationFailed
 from icetower.ledger.attempts import NUMBERED, numbered_name
-from icetower.ledger.ledger import text_hash
+from icetower.ledger.hashes import text_hash
 from icetower.pipelines.system_tables import LANDED, THROUGH, SystemTables
 from icetower.pipelines.system_teams import is_of_exports
 from icetower.pipelines.tables import iceberg_table, merge, metadata_of, quoted, read_if_there, translating_errors

@@ -11,7 +11,7 @@ from icetower.commit.engine import Committed
 from icetower.errors import CommitConflict, IcetowerError
 from icetower.escalations.escalations import Escalations
 from icetower.ledger.attempts import NUMBERED, numbered_name
-from icetower.ledger.ledger import key_hash, text_hash
+from icetower.ledger.hashes import key_hash, text_hash
 from icetower.observe.traces import CommitTrace
 from icetower.observe.undeclared import Undeclared
 from icetower.protocol.names import Identifier
