@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Iterator
+from email.headerregistry import Address
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,6 +17,7 @@ from icetower.ambient import SystemAmbient
 from icetower.database import Database
 from icetower.errors import NotFound
 from icetower.escalations.escalations import Escalations
+from icetower.escalations.messages import mail
 from icetower.escalations.sending import Channels, Webhook
 from icetower.escalations.store import Store
 from icetower.escalations.tickets import Delivery, Ticket
@@ -167,3 +169,14 @@ def test_few_attempts_say_nothing(world: World) -> None:
     world.wrote(Outcome.CONFLICT, 9)
     world.look()
     assert world.states() == {}
+
+
+def test_a_mail_names_the_partitions_and_what_to_do(world: World) -> None:
+    world.wrote(Outcome.CONFLICT, 20)
+    world.look()
+    ((ticket, _),) = world.due()
+    sent = mail(ticket, Address("Icetower", "icetower", "example.com"), Address("", "oncall", "example.com"), START)
+    text = sent.get_content()
+    assert sent["Subject"].startswith("[icetower] retry-rate: agent_write_retry_rate of agent-1 at ns.t is 20")
+    for said in ("partitions day=1\n", "docs/patterns.md", "/icetower/v1/alerts/silence", ticket.details["alert"]):
+        assert said in text
