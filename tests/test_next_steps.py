@@ -73,7 +73,7 @@ def test_an_option_that_a_message_names_is_there(path: Path, option: str) -> Non
     if path.parent.name == "pipelines" and job is not None:
         assert option in options(ROOT.commands[job])
     else:
-        others = {"contract_files": OF_GIT, "session": OF_SPARK_SUBMIT}.get(path.stem, set[str]())
+        others = {"contract_files": OF_GIT, "session": OF_SPARK_SUBMIT, "app": {"--help"}}.get(path.stem, set[str]())
         assert option in every_option(ROOT) | others
 
 
