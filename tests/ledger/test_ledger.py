@@ -24,7 +24,7 @@ from icetower.errors import KeyMisused
 from icetower.ledger import ledger as ledger_module
 from icetower.ledger.answers import Answer
 from icetower.ledger.attempts import Numbered, percentile, write_attempts
-from icetower.ledger.hashes import APPLICATION, KEY, hashed
+from icetower.ledger.hashes import APPLICATION, KEY, hashed, key_hash
 from icetower.ledger.histories import BEFORE
 from icetower.ledger.ledger import (
     SEQUENCE_LIFETIMES,
@@ -37,7 +37,6 @@ from icetower.ledger.ledger import (
     Group,
     Ledger,
     Outcome,
-    key_hash,
 )
 from icetower.ledger.schema import metadata
 

@@ -51,7 +51,7 @@ class AlertRoutes:
 
     async def show(self, call: Call) -> Response:
         """Alerts, those that fire first, and the rules."""
-        own = None if call.principal.administrator else call.principal.name
+        own = None if call.principal.sees_all else call.principal.name
         found = await self._alerts.shown(own)
         return json_response({"alerts": found, "rules": [rule.to_json() for rule in self._alerts.rules]})
 

@@ -176,7 +176,7 @@ class FrontPageRoutes:
             "requests": requests[:SHOWN_MAX],
             "more_requests": max(0, len(requests) - SHOWN_MAX),
             "alerts": [alert for alert in await self._alerts(own) if alert["state"] in ALERTING][:SHOWN_MAX],
-            "bypasses": self._bypasses.newest(SHOWN_MAX) if visit.principal.administrator else [],
+            "bypasses": self._bypasses.newest(SHOWN_MAX) if visit.principal.sees_all else [],
             "undeclared": self._undeclared.to_json(own, None, SHOWN_MAX),
         }
 

@@ -46,7 +46,7 @@ NAVIGATION: Sequence[tuple[str, str, bool]] = (
     ("/ui/metrics", "Metrics", False),
     ("/ui/operations", "Operations", True),
 )
-"""Address, words, and whether it is for administrators alone."""
+"""Address, words, and whether it is for administrators and viewers alone."""
 
 PAGE_SIZE = 50
 NUMBER_MAX = 2**63 - 1
@@ -77,6 +77,13 @@ class Visit:
         """Raises `Forbidden` for anybody else."""
         if not self.principal.administrator:
             raise Forbidden(f"{self.principal.name} is not an administrator", rule="permission.administrator")
+
+    def require_overseer(self) -> None:
+        """Raises `Forbidden` for anybody but administrators and viewers. Only for what changes nothing."""
+        if not self.principal.sees_all:
+            raise Forbidden(
+                f"{self.principal.name} is neither an administrator nor a viewer", rule="permission.administrator"
+            )
 
     def path(self, name: str) -> str:
         return str(self.request.path_params[name])
@@ -115,8 +122,8 @@ class Pages:
         path = visit.request.url.path
         shown = [
             (address, words, path == address or (address != "/" and path.startswith(address)))
-            for address, words, for_administrators in NAVIGATION
-            if visitor.principal.administrator or not for_administrators
+            for address, words, for_overseers in NAVIGATION
+            if visitor.principal.sees_all or not for_overseers
         ]
         return self.html(
             template,

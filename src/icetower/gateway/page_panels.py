@@ -160,7 +160,7 @@ async def _replays(sources: Sources) -> Panel:
         rows[:ROWS_MAX],
         "Nobody has sent again what had landed.",
         "An agent that is killed and started again, or that lost an answer, sends its write once more under the same "
-        "key. What it wrote and never committed are orphaned files: `icetower pipeline orphans` finds them.",
+        "key. What it wrote and never committed are orphaned files: `icetower orphans` finds them.",
     )
 
 
@@ -231,7 +231,7 @@ class PanelPageRoutes:
         return await self._sources.reading.briefly.get(("windows", principal, table), read)
 
     async def show_operations(self, visit: Visit) -> Response:
-        """What operators look after; for administrators."""
-        visit.require_administrator()
+        """What operators look after; for administrators and viewers."""
+        visit.require_overseer()
         panels = [(entry, await entry.read(self._sources)) for entry in PANELS]
         return self._pages.page(visit, "operations.html", "Operations", panels=panels)

@@ -186,14 +186,14 @@ class Reading:
     async def owners(self, principal: Principal, table: Identifier, partitions: Sequence[str]) -> dict[str, str]:
         """By the names of partitions, the contracts that own them; "" where none does. What is unknown is left out.
 
-        Who is no administrator hears of its own contract alone.
+        An agent hears of its own contract alone.
         """
         try:
             head = await self.heads.load(table)
         except IcetowerError:
             return {}
         specs, layout, now_ms = known_specs(head.metadata), Layout.of(head.metadata), self.ambient.now_ms()
-        contracts = await self.in_force(table.name, "*") if principal.administrator else [principal.contract]
+        contracts = await self.in_force(table.name, "*") if principal.sees_all else [principal.contract]
         owning = [
             (contract.name, Ownership(rules, layout, now_ms))
             for contract in sorted(contracts, key=lambda each: each.role is not Role.AGENT)
@@ -213,7 +213,7 @@ class Reading:
                 continue
             await self.ambient.sleep(0)
             owner = next((who for who, owned in owning if owned.of(*place) is Membership.INSIDE), "")
-            if owner or principal.administrator:
+            if owner or principal.sees_all:
                 found[name] = owner
         return found
 

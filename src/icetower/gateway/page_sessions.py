@@ -60,7 +60,7 @@ class Visitor:
     @property
     def own(self) -> str | None:
         """Whose attempts, tickets and metrics it sees; None: everybody's."""
-        return None if self.principal.administrator else self.principal.name
+        return None if self.principal.sees_all else self.principal.name
 
     def code(self, address: str) -> str:
         """The code of the form that is sent to an address."""

@@ -85,7 +85,18 @@ def page_of(
     return PageOfTower(
         streams,
         (
-            FrontPageRoutes(front, pages, streams, sessions, reading, watch.bypasses, watch.undeclared, assets, table),
+            FrontPageRoutes(
+                front,
+                pages,
+                streams,
+                sessions,
+                reading,
+                watch.bypasses,
+                watch.undeclared,
+                assets,
+                table,
+                watch.monitor.alerts.shown,
+            ),
             AgentPageRoutes(front, pages, reading, registry, escalations, table),
             TablePageRoutes(front, pages, streams, reading, heads, Explainer(heads), table),
             PanelPageRoutes(pages, sources, LoggedFigures(journal)),

@@ -125,8 +125,8 @@ class ScrapeRoutes:
         return [Route(PATH, _Endpoint(self._token_hash, self._scrape, inner), methods=["GET"])]
 
     async def show(self, call: Call) -> Response:
-        """For administrators: all figures."""
-        call.require_administrator()
+        """For administrators and viewers: all figures."""
+        call.require_overseer()
         return await _answer(self._scrape)
 
 

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Any
 
-import orjson
 from pydantic import Field
 
 from icetower.errors import BadRequest
@@ -133,9 +132,13 @@ class _Token(Wire):
     types: list[str] | None = None
 
 
+def _text(value: JSON) -> str:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+
+
 def token_of(after: int, query: Query) -> str:
     """A `continuation-token`: a place in the log, and the filters. It grants nothing: each page is judged anew."""
-    return base64.urlsafe_b64encode(orjson.dumps({"after": after, **query.filters})).decode()
+    return base64.urlsafe_b64encode(_text({"after": after, **query.filters}).encode()).decode()
 
 
 def _token(text: str) -> _Token:
@@ -168,10 +171,10 @@ def event_of(
         "actor": {"id": principal} if contract is None else {"id": principal, "contract": contract},
         "operation": operation,
     }
-    text = orjson.dumps(event)
+    text = _text(event)
     if len(text) > characters_max:
         left_out = len(operation.get("updates") or ())
         short = {key: value for key, value in operation.items() if key not in ("updates", "requirements", "properties")}
         short |= {"updates": [], "x-updates-left-out": left_out} if "updates" in operation else {}
-        text = orjson.dumps({**event, "operation": short})
-    return text.decode()
+        text = _text({**event, "operation": short})
+    return text
