@@ -404,3 +404,16 @@ def test_a_tower_stops_at_once_while_somebody_looks(tmp_path: Path) -> None:
         while data := connection.recv(65536):
             received += data
     assert received.endswith(b"\r\n0\r\n\r\n")  # it was ended, and not cut off after the half minute of a drain
+
+
+def test_the_curves_are_the_figures_of_the_control_api(admin: Browser, world: PageWorld) -> None:
+    with world.tower.client() as http:
+        rows = http.get("/icetower/v1/metrics", params={"limit": "1000"}).json()["windows"]
+    for asked in ({}, {"table": TABLE}, {"principal": "promotions"}, {"principal": "promotions", "table": TABLE}):
+        curves = admin.http.get("/ui/metrics/data", params=asked).json()
+        mine = [row for row in rows if all(row[name] == value for name, value in asked.items())]
+        assert mine, asked
+        for name in ("attempts", "landed", "refused", "conflicts", "unknown"):
+            assert sum(curves[name]) == sum(row[name] for row in mine), (asked, name)
+        slowest = max(row["latency_max_ms"] or 0.0 for row in mine)
+        assert max(each or 0.0 for each in curves["latency_max_ms"]) == slowest

@@ -1,47 +1,71 @@
-"""The curves of the page, counted from the log of attempts: the newest of them, by five minutes."""
+"""The curves of the page: what attempts came to, by five minutes, as the figures in the control database have it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from icetower.ambient import Ambient
 from icetower.gateway.page_panels import WINDOW_MS, Window
-from icetower.ledger.attempts import Outcome
+from icetower.ledger.measures import Measures
+from icetower.ledger.metrics import Wanted
+from icetower.ledger.tallies import Tally, ratio, summed, window_of
 from icetower.service.journal import Journal
 
-ROWS_MAX = 50_000
 WINDOWS_MIN, WINDOWS_MAX = 12, 288
 """An hour, and a day."""
+ROWS_MAX, ROWS_AT_ONCE = 20_000, 2_000
+"""Rows of figures that one look adds up; where there are more, the curve begins later."""
 
 
-class LoggedFigures:
-    """Figures from the log."""
+class MeasuredFigures:
+    """Figures of one principal, of one table, of both, or of all."""
 
-    def __init__(self, journal: Journal) -> None:
+    def __init__(self, measures: Measures, journal: Journal, ambient: Ambient) -> None:
+        self._measures = measures
         self._journal = journal
+        self._ambient = ambient
 
     async def windows(self, principal: str | None, table: str | None) -> Sequence[Window]:
         """The newest windows, oldest first."""
-        ledger = await self._journal.read_through()
-        found = await ledger.windows(principal=principal, table=table, window_ms=WINDOW_MS, rows_max=ROWS_MAX)
+        await self._journal.flush()
+        await self._measures.count()
+        found = await self._tallies(principal, table)
         if not found:
             return []
         newest = max(found)
         # Quiet times are a part of the curve, too.
-        first = max(min(min(found), newest - (WINDOWS_MIN - 1) * WINDOW_MS), newest - (WINDOWS_MAX - 1) * WINDOW_MS)
-        return [_window(starts_ms, found.get(starts_ms, {})) for starts_ms in range(first, newest + 1, WINDOW_MS)]
+        first = min(min(found), newest - (WINDOWS_MIN - 1) * WINDOW_MS)
+        return [_window(start_ms, summed(found.get(start_ms, ()))) for start_ms in range(first, newest + 1, WINDOW_MS)]
+
+    async def _tallies(self, principal: str | None, table: str | None) -> dict[int, list[Tally]]:
+        since_ms = window_of(self._ambient.now_ms()) - (WINDOWS_MAX - 1) * WINDOW_MS
+        if principal is None and table is None:  # there is one row for all of them
+            principal = table = ""
+        wanted = Wanted(since_ms, principal, table)
+        found: dict[int, list[Tally]] = {}
+        rows, before = 0, None
+        while rows < ROWS_MAX:
+            page = await self._measures.windows(wanted, limit=ROWS_AT_ONCE, before=before)
+            for row in page.rows:
+                found.setdefault(row.window_ms or 0, []).append(row.tally)
+            rows, before = rows + len(page.rows), page.next
+            if before is None:
+                return found
+        del found[min(found)]  # a part of it was not read
+        return found
 
 
-def _window(starts_ms: int, counted: dict[Outcome, tuple[int, float]]) -> Window:
-    def count(*outcomes: Outcome) -> int:
-        return sum(counted[each][0] for each in outcomes if each in counted)
-
-    landed = count(Outcome.DIRECT, Outcome.REBASED, Outcome.APPENDED)
+def _window(start_ms: int, tally: Tally) -> Window:
     return Window(
-        starts_ms,
-        sum(times for times, _ in counted.values()),
-        landed,
-        count(Outcome.REFUSED),
-        count(Outcome.CONFLICT),
-        count(Outcome.UNKNOWN),
-        max((slowest for _, slowest in counted.values()), default=None),
+        start_ms,
+        tally.attempts,
+        tally.landed,
+        tally.refused,
+        tally.conflicts,
+        tally.unknown,
+        tally.latency_max_ms,
+        tally.latency.percentile(0.5),
+        tally.latency.percentile(0.99),
+        ratio(tally.retries, tally.landed),
+        ratio(tally.first_try_landed, tally.first_tries),
     )

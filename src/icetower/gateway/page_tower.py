@@ -16,7 +16,7 @@ from icetower.gateway.monitor import Monitor
 from icetower.gateway.page import FrontPageRoutes
 from icetower.gateway.page_agents import AgentPageRoutes
 from icetower.gateway.page_explain import Explainer
-from icetower.gateway.page_figures import LoggedFigures
+from icetower.gateway.page_figures import MeasuredFigures
 from icetower.gateway.page_http import Pages
 from icetower.gateway.page_live import Streams
 from icetower.gateway.page_panels import PanelPageRoutes, Sources
@@ -99,6 +99,6 @@ def page_of(
             ),
             AgentPageRoutes(front, pages, reading, registry, escalations, table),
             TablePageRoutes(front, pages, streams, reading, heads, Explainer(heads), table),
-            PanelPageRoutes(pages, sources, LoggedFigures(journal)),
+            PanelPageRoutes(pages, sources, MeasuredFigures(watch.monitor.measures, journal, ambient)),
         ),
     )

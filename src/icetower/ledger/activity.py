@@ -95,24 +95,3 @@ def read_activity(connection: Connection, principal: str | None, rows_max: int) 
         counts = counts.where(own.principal == principal)
     counted = {Outcome(row.outcome): row.n for row in connection.execute(counts.group_by(own.outcome))}
     return Activity(groups, counted, since_ms, complete=first == oldest and len(rows) <= GROUPS_MAX)
-
-
-def read_windows(
-    connection: Connection, principal: str | None, table: str | None, window_ms: int, rows_max: int
-) -> dict[int, dict[Outcome, tuple[int, float]]]:
-    """Of the newest `rows_max` attempts, by the start of their window and their outcome: how many, and the slowest."""
-    own = attempts.c
-    newest = connection.execute(select(func.max(own.id))).scalar()
-    if newest is None:
-        return {}
-    starts = (own.at_ms - own.at_ms % window_ms).label("starts")
-    query = select(starts, own.outcome, func.count().label("times"), func.max(own.latency_ms).label("slowest"))
-    query = query.where(own.id > newest - rows_max, own.outcome != Outcome.DONE.value, own.operation != "read")
-    if principal is not None:
-        query = query.where(own.principal == principal)
-    if table is not None:
-        query = query.where(own.table_name == table)
-    found: dict[int, dict[Outcome, tuple[int, float]]] = {}
-    for row in connection.execute(query.group_by(starts, own.outcome)):
-        found.setdefault(row.starts, {})[Outcome(row.outcome)] = row.times, row.slowest
-    return found

@@ -29,7 +29,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from icetower.ambient import Ambient
 from icetower.database import Database
 from icetower.ledger import histories, watching
-from icetower.ledger.activity import ACTIVITY_ROWS_MAX, Activity, read_activity, read_windows
+from icetower.ledger.activity import ACTIVITY_ROWS_MAX, Activity, read_activity
 from icetower.ledger.answers import Answer
 from icetower.ledger.attempts import (
     SCANNED_MAX,
@@ -498,12 +498,6 @@ class Ledger:
     async def activity(self, *, principal: str | None = None, rows_max: int = ACTIVITY_ROWS_MAX) -> Activity:
         """What the newest `rows_max` attempts come to, by principal, table, outcome and rule; of one principal's."""
         return await self._database.run(lambda connection: read_activity(connection, principal, rows_max))
-
-    async def windows(
-        self, *, principal: str | None, table: str | None, window_ms: int, rows_max: int
-    ) -> dict[int, dict[Outcome, tuple[int, float]]]:
-        """The newest `rows_max` attempts by the start of their window and their outcome: how many, the slowest."""
-        return await self._database.run(lambda c: read_windows(c, principal, table, window_ms, rows_max))
 
     async def attempts_after(self, after: int, *, limit: int) -> Numbered:
         """The first attempts that were logged after the one with this number."""
