@@ -162,7 +162,15 @@ def test_a_log_from_before_the_figures_stays_uncounted(database: Database, clock
     log(ledger, ONE)
     # As if it had been made by the version before: the migration begins at the newest attempt.
     database.run_now(lambda c: c.exec_driver_sql("UPDATE ledger_version SET version_num = '0006'"), write=True)
-    for name in ("metric_windows", "metric_totals", "metric_counts", "tries", "metric_reports"):
+    for name in (
+        "metric_windows",
+        "metric_totals",
+        "metric_counts",
+        "tries",
+        "metric_reports",
+        "events",
+        "client_reports",
+    ):
         database.run_now(lambda c, name=name: c.exec_driver_sql(f"DROP TABLE ledger_{name}"), write=True)
     again = Ledger(database, clock)
     log(again, ONE, ONE)

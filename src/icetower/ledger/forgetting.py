@@ -11,8 +11,7 @@ import json
 from sqlalchemy import ColumnElement, Connection, Table, delete, or_, update
 
 from icetower.ledger.metrics import forget_partitions
-from icetower.ledger.schema import attempts, shadow
-from icetower.ledger.watching import events
+from icetower.ledger.schema import attempts, events, shadow
 
 TEXT_CHARACTERS_MIN = 3
 """A shorter text would take the messages of half the log."""

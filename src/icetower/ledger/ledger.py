@@ -214,7 +214,6 @@ class Ledger:
         self._attempts_max = attempts_max
         self._events_max = events_max
         migrate(database, Path(__file__).parent / "migrations", version_table="ledger_version")
-        migrate(database, watching.MIGRATIONS, version_table=watching.VERSION_TABLE)
         self._keys = Lookups(self._database, keys)
         self._answers = Lookups(self._database, answers)
         self._writers = Lookups(self._database, groups)

@@ -172,3 +172,29 @@ metric_reports = Table(
     sqlite_with_rowid=False,
 )
 """What jobs have measured last, and towers noticed: orphans, lags, commits around the tower, room on the disk."""
+
+events = Table(
+    "ledger_events",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("at_ms", BigInteger, nullable=False),
+    Column("kind", String(32), nullable=False),  # of the operation, by the names of Iceberg's proposal
+    Column("objects", Text, nullable=False),  # JSON: the names of what it is about, each as a list of levels
+    Column("uuid", String(36)),  # of the table
+    Column("event", Text, nullable=False),  # JSON, as it is answered
+    sqlite_autoincrement=True,
+)
+
+client_reports = Table(
+    "ledger_client_reports",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("at_ms", BigInteger, nullable=False),
+    Column("principal", String(255), nullable=False),
+    Column("table_name", Text, nullable=False),
+    Column("snapshot_id", BigInteger, nullable=False),
+    Column("operation", String(32), nullable=False),
+    Column("attempts", Integer, nullable=False),
+    Column("total_ms", Float),
+    sqlite_autoincrement=True,
+)

@@ -1,7 +1,7 @@
 """What others follow: changes of tables and namespaces as events, and reports of clients on their commits.
 
 Both are logs with numbers that grow in the order in which they were written, and keep a bounded number of rows. They
-have migrations of their own, and are written with the log of attempts, behind the answers.
+are written with the log of attempts, behind the answers.
 """
 
 from __future__ import annotations
@@ -9,61 +9,18 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from sqlalchemy import (
-    BigInteger,
-    Column,
-    Connection,
-    Float,
-    Integer,
-    MetaData,
-    String,
-    Table,
-    Text,
-    delete,
-    func,
-    select,
-)
+from sqlalchemy import Connection, Table, delete, func, select
 
 from icetower.ledger.attempts import ORDER_LOCK, Attempt, Outcome
-
-MIGRATIONS = Path(__file__).parent / "watch_migrations"
-VERSION_TABLE = "ledger_watch_version"
+from icetower.ledger.schema import client_reports as reports
+from icetower.ledger.schema import events
 
 EVENTS_MAX = 50_000
 REPORTS_MAX = 100_000
 EVENT_CHARACTERS_MAX = 64 * 1024
 _LANDED = frozenset({Outcome.DIRECT, Outcome.REBASED, Outcome.APPENDED, Outcome.REPLAYED})
-
-metadata = MetaData()
-
-events = Table(
-    "watch_events",
-    metadata,
-    Column("id", Integer, primary_key=True),
-    Column("at_ms", BigInteger, nullable=False),
-    Column("kind", String(32), nullable=False),  # of the operation, by the names of Iceberg's proposal
-    Column("objects", Text, nullable=False),  # JSON: the names of what it is about, each as a list of levels
-    Column("uuid", String(36)),  # of the table
-    Column("event", Text, nullable=False),  # JSON, as it is answered
-    sqlite_autoincrement=True,
-)
-
-reports = Table(
-    "watch_reports",
-    metadata,
-    Column("id", Integer, primary_key=True),
-    Column("at_ms", BigInteger, nullable=False),
-    Column("principal", String(255), nullable=False),
-    Column("table_name", Text, nullable=False),
-    Column("snapshot_id", BigInteger, nullable=False),
-    Column("operation", String(32), nullable=False),
-    Column("attempts", Integer, nullable=False),
-    Column("total_ms", Float),
-    sqlite_autoincrement=True,
-)
 
 
 @dataclass(frozen=True, slots=True)

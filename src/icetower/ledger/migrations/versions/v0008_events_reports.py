@@ -3,13 +3,13 @@
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0001"
-down_revision = None
+revision = "0008"
+down_revision = "0007"
 
 
 def upgrade() -> None:
     op.create_table(
-        "watch_events",
+        "ledger_events",
         sa.Column("id", sa.Integer, primary_key=True, autoincrement=True),
         sa.Column("at_ms", sa.BigInteger, nullable=False, index=True),
         sa.Column("kind", sa.String(32), nullable=False),
@@ -19,7 +19,7 @@ def upgrade() -> None:
         sqlite_autoincrement=True,
     )
     op.create_table(
-        "watch_reports",
+        "ledger_client_reports",
         sa.Column("id", sa.Integer, primary_key=True, autoincrement=True),
         sa.Column("at_ms", sa.BigInteger, nullable=False, index=True),
         sa.Column("principal", sa.String(255), nullable=False),
