@@ -138,7 +138,7 @@ def test_a_name_forges_no_line_of_the_output(capsys: pytest.CaptureFixture[str])
     print_undeclared([{**row, "first_ms": 0, "last_ms": 0, "command": command}])
     said = {"id": "1", "table": table, "partitions": [f"day=1\n{forged}"]}
     print_rows([said], ("id", "table", "partitions"), as_json=False)
-    fail(error_of(404, json.dumps({"error": {"message": f"no {table}", "type": ""}}).encode()).message)
+    fail(error_of(404, json.dumps({"error": {"message": f"no {table}", "type": ""}}).encode()).message, 1)
     out, err = capsys.readouterr()
     lines = (out + err).splitlines()
     assert all(line.isprintable() for line in lines)

@@ -10,8 +10,12 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import Run
-from tests.cli.test_every_command import CONTRACT, LEAVES, OVER_THE_WIRE, ROOT, refused_port
+from tests.cli.test_every_command import CONTRACT, OVER_THE_WIRE, ROOT, refused_port
+from tests.cli.test_every_command import LEAVES as ALL
 from verify.kit.tower_process import TowerProcess
+
+LEAVES = [words for words in ALL if words != ("mcp",)]
+"""`icetower mcp` speaks to a program, by a protocol of its own (tests/mcp)."""
 
 ON_SPARK = {("audits",), ("mediate",), ("collect",), ("dedup",), ("maintain",), ("orphans",), ("export",)}
 OTHER_WORDS: dict[tuple[str, ...], tuple[str, ...]] = {

@@ -417,3 +417,16 @@ def test_the_curves_are_the_figures_of_the_control_api(admin: Browser, world: Pa
             assert sum(curves[name]) == sum(row[name] for row in mine), (asked, name)
         slowest = max(row["latency_max_ms"] or 0.0 for row in mine)
         assert max(each or 0.0 for each in curves["latency_max_ms"]) == slowest
+
+
+def test_a_viewer_sees_everything_but_tables_and_closes_nothing(browser: Browser, world: PageWorld) -> None:
+    secret = world.tower.admin.create_principal("dana", "(viewer)")
+    assert browser.sign_in("dana", secret).status_code == 303
+    for path in PAGES:  # a viewer reads no table, here and elsewhere
+        assert browser.get(path).status_code == (404 if path == "/ui/tables/shop.t" else 200), path
+    assert "promotions" in browser.get("/").text
+    path = f"/ui/escalations/{ticket(world, 'escalations')}"
+    fields = {"code": code_of(browser.token, f"{path}/close"), "sure": "yes", "decision": "closed", "note": "me"}
+    answer = browser.post(f"{path}/close", fields)
+    assert (answer.status_code, "not an administrator" in answer.text) == (403, True)
+    assert world.tower.admin.escalations()[0]["state"] == "open"

@@ -290,13 +290,16 @@ def test_what_lies_behind_a_symbolic_link_or_was_written_again_is_kept(
     unset(spark, table)
     place = data(spark, table) / "web-1"
     again, plain = left(place / "again.parquet"), left(place / "plain.parquet")
-    elsewhere = left(tmp_path / "elsewhere" / "b.parquet")
-    (place / "link").symlink_to(elsewhere.parent)
+    elsewhere, moved = left(tmp_path / "elsewhere" / "b.parquet"), left(place / "moved" / "b.parquet")
+    (place / "link").symlink_to(elsewhere.parent)  # nobody looks behind it
     prove = cleanup._referenced_elsewhere  # pyright: ignore[reportPrivateUsage]
 
     def late(*given: Any) -> Any:
         found = prove(*given)
         again.write_bytes(b"another one")
+        moved.unlink()
+        moved.parent.rmdir()
+        moved.parent.symlink_to(elsewhere.parent)
         return found
 
     monkeypatch.setattr(cleanup, "_referenced_elsewhere", late)
@@ -306,7 +309,7 @@ def test_what_lies_behind_a_symbolic_link_or_was_written_again_is_kept(
         "b.parquet": (Disposition.KEPT, True),
         "plain.parquet": (Disposition.DELETED, False),
     }
-    assert "symbolic link" in (done[place / "link" / "b.parquet"].why or "")
+    assert "symbolic link" in (done[moved].why or "")
     assert "written again" in (done[again].why or "")
     assert elsewhere.exists()
     assert not plain.exists()

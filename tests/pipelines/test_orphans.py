@@ -68,6 +68,8 @@ def test_l2_orphans_younger_than_a_day_are_found_and_everything_referenced_is_ke
     assert {row.size_bytes for row in found} == {5}
     assert all(row.modified_at is not None for row in found)
     assert find_orphans(spark, table, older_than_s=hour_s).collect() == []  # a write under way
+    for name in ("around", "theirs", "nowhere"):
+        (location / "data" / name).unlink()
     monkeypatch.setattr(orphans, "_local", lambda _: None)  # as in a storage
     again = find_orphans(spark, table, older_than_s=hour_s, ambient=Later(2 * hour_s))
     assert sorted(map(tuple, again.collect())) == sorted(map(tuple, found))

@@ -19,7 +19,7 @@ class Wire(HTTPAdapter):
 
     Attributes:
         counts: what its commits came to, by the names of the tower's figures.
-        lose: so many of the next answers to commits are lost: the tower has given them, and the client hears nothing.
+        lose: so many of the next answers to commits that landed are lost: the client hears nothing.
     """
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class Wire(HTTPAdapter):
         if key is None:
             return answer
         self._count(key, answer.status_code)
-        if self.lose > 0:
+        if self.lose > 0 and answer.status_code == 200:
             self.lose -= 1
             raise LostAnswer("the answer was lost")
         return answer

@@ -167,7 +167,8 @@ def test_the_command_does_as_its_page_says(
         rest, _ = running.communicate(timeout=60)
     said = (tmp_path / "stderr").read_text()
     assert (running.returncode, rest) == (130, ""), said
-    assert said.endswith("icetower: interrupted; what is committed stays, and the next run goes on from there\n")
+    last = json.loads(said.splitlines()[-1])["error"]
+    assert last["message"] == "interrupted; what is committed stays, and the next run goes on from there"
     first = sorted((json.loads(line) for line in lines), key=lambda each: each["task"])
     assert [(each["task"], each.get("files_before"), each.get("files_after")) for each in first] == [
         ("compact", 3, 1),

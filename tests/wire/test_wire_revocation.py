@@ -243,9 +243,9 @@ class Away:
         self.http = httpx2.AsyncClient(base_url="http://tower.test", transport=transport, timeout=60)
         submit = self.tower.engine.submit
 
-        async def counted(member: Admitted) -> Committed:
+        async def counted(member: Admitted, *, request: str = "") -> Committed:
             self.submitted.put_nowait(member.principal)
-            return await submit(member)
+            return await submit(member, request=request)
 
         self.tower.engine.submit = counted  # type: ignore[method-assign]
 
