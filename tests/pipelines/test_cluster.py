@@ -247,7 +247,7 @@ def holds(job: str, shop: TowerProcess, said: str) -> bool:
             rows = shop.catalog().load_table("shop.copies").scan().to_arrow().to_pylist()
             return [line["removed"] for line in lines] == [FILES - 1] and len(rows) == 1
         case "maintain":
-            return [(line["files_before"], line["files_after"]) for line in lines if line["task"] == "compact"] == [
+            return [(line["files_before"], line["files_after"]) for line in lines if line.get("task") == "compact"] == [
                 (FILES, 1)
             ]
         case "export":
