@@ -161,7 +161,7 @@ def append_rows(tower: Tower, log: str, rows: pa.Table, agent: str) -> None:
 def arguments(*, uri: str, keep: str, contracts: Path | None) -> list[str]:
     """Of the command that runs on."""
     folder = [] if contracts is None else ["--contracts", str(contracts)]
-    shown = ["--follow", "--every-s", "2", "--prune-older", keep, "--json", "--uri", uri]
+    shown = ["--follow", "--every", "2s", "--prune-older", keep, "--json", "--uri", uri]
     return ["mediate", "--wal", WAL, "--target", TARGET, *shown, *folder]
 
 
