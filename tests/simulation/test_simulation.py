@@ -22,9 +22,10 @@ SEEDS, SHORT = 2_000, 200
 """`make verify` runs all of them, `make test` the first ones."""
 CHUNK = 100
 OPEN = {711}
-"""Seeds that are known to break an invariant. A tower dies with a swap on its way; another tower refuses the same commit by
-409, since the head does not have it yet; its client deletes its manifests; then the swap lands (docs/operations.md, "A swap
-that lands after that look is beyond it"). What would mend it is a look that waits for the lock of the table's row."""
+"""Seeds that are known to break an invariant. A tower dies with a swap on its way; another refuses the same commit by
+409, since the head does not have it yet; its client deletes its manifests; then the swap lands (docs/operations.md: "A
+swap that lands after that look is beyond it"). What would mend it is a look that waits for the lock of the table's row.
+"""
 ROOT = Path(__file__).parent.parent.parent
 
 
