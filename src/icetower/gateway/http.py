@@ -144,15 +144,11 @@ class Call:
 
     def require_administrator(self) -> None:
         """Raises `Forbidden` for anybody else."""
-        if not self.principal.administrator:
-            raise Forbidden(f"{self.principal.name} is not an administrator", rule="permission.administrator")
+        require_administrator(self.principal)
 
     def require_overseer(self) -> None:
         """Raises `Forbidden` for anybody but administrators and viewers. Only for what changes nothing."""
-        if not self.principal.sees_all:
-            raise Forbidden(
-                f"{self.principal.name} is neither an administrator nor a viewer", rule="permission.administrator"
-            )
+        require_overseer(self.principal)
 
     def allow(self, check: Callable[..., None], *arguments: Any) -> None:
         """Ask `admission.permissions` about the caller. Raises `ContractViolation`, but in shadow mode."""
@@ -183,6 +179,18 @@ class Call:
         if value not in ("true", "false"):
             raise BadRequest(f"query parameter {name} is {value!r}; write true or false")
         return value == "true"
+
+
+def require_administrator(principal: Principal) -> None:
+    """Raises `Forbidden` for anybody else."""
+    if not principal.administrator:
+        raise Forbidden(f"{principal.name} is not an administrator", rule="permission.administrator")
+
+
+def require_overseer(principal: Principal) -> None:
+    """Raises `Forbidden` for anybody but administrators and viewers. Only for what changes nothing."""
+    if not principal.sees_all:
+        raise Forbidden(f"{principal.name} is neither an administrator nor a viewer", rule="permission.administrator")
 
 
 Handler = Callable[[Call], Awaitable[Response]]

@@ -37,11 +37,6 @@ Alerts = Callable[[str | None], Awaitable[Sequence[Mapping[str, Any]]]]
 """The alerts of one principal, or all, as `GET /icetower/v1/alerts` has them."""
 
 
-async def no_alerts(_: str | None) -> Sequence[Mapping[str, Any]]:
-    """Where nothing raises any."""
-    return ()
-
-
 class FrontPageRoutes:
     """Assets, signing in and out, and the first screen: who is refused or stopped, why, since when, and what to do."""
 
@@ -56,7 +51,7 @@ class FrontPageRoutes:
         undeclared: Undeclared,
         assets: Mapping[str, Asset],
         rules: Table,
-        alerts: Alerts = no_alerts,
+        alerts: Alerts,
     ) -> None:
         self._front = front
         self._pages = pages

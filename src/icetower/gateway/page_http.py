@@ -11,9 +11,9 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from icetower.errors import BadRequest, Forbidden, IcetowerError, NotAuthenticated, without_frames
+from icetower.errors import BadRequest, IcetowerError, NotAuthenticated, without_frames
 from icetower.gateway.connection_state import connection_state_of
-from icetower.gateway.http import Front
+from icetower.gateway.http import Front, require_administrator, require_overseer
 from icetower.gateway.page_sessions import Sessions, Visitor
 from icetower.gateway.paths import NamedRoute, path_of
 from icetower.page.rendering import Renderer, url
@@ -75,15 +75,11 @@ class Visit:
 
     def require_administrator(self) -> None:
         """Raises `Forbidden` for anybody else."""
-        if not self.principal.administrator:
-            raise Forbidden(f"{self.principal.name} is not an administrator", rule="permission.administrator")
+        require_administrator(self.principal)
 
     def require_overseer(self) -> None:
         """Raises `Forbidden` for anybody but administrators and viewers. Only for what changes nothing."""
-        if not self.principal.sees_all:
-            raise Forbidden(
-                f"{self.principal.name} is neither an administrator nor a viewer", rule="permission.administrator"
-            )
+        require_overseer(self.principal)
 
     def path(self, name: str) -> str:
         return str(self.request.path_params[name])
