@@ -248,6 +248,11 @@ class Together(Generic[Question, Answer]):
         self._waiting: dict[Question, asyncio.Future[Answer]] = {}
         self._asking: asyncio.Task[None] | None = None
 
+    @property
+    def idle(self) -> bool:
+        """Whether nobody waits for an answer."""
+        return self._asking is None
+
     async def ask(self, question: Question) -> Answer:
         """The answer. Raises what answering its round raised."""
         waiting = self._waiting.get(question)

@@ -188,13 +188,17 @@ def test_s5_a_late_refusal_in_the_first_of_two_groups_sends_both_back_without_a_
         await until(lambda: len(versions(world)) == 3)
         world.gate.revoked["ann"] = Forbidden("ann was revoked", rule="contract.revoked")
         reads: list[str] = []
-        location = world.upstream.inner.location
+        inner = world.upstream.inner
 
-        async def counted(identifier: Identifier) -> str:
-            reads.append(str(identifier))
-            return await location(identifier)
+        def counted(ask: Callable[[Identifier], Awaitable[str]]) -> Callable[[Identifier], Awaitable[str]]:
+            def count(identifier: Identifier) -> Awaitable[str]:
+                reads.append(str(identifier))
+                return ask(identifier)
 
-        world.upstream.inner.location = counted  # type: ignore[method-assign]
+            return count
+
+        inner.location = counted(inner.location)  # type: ignore[method-assign]
+        inner.settled_location = counted(inner.settled_location)  # type: ignore[method-assign]
         go_on.set()
         assert await ends([*first, *second]) == ["403 contract.revoked", "direct", "rebased", "rebased"]
         assert reads == [str(TABLE)]  # only to look whether who was refused is in the table after all

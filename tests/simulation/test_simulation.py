@@ -21,11 +21,6 @@ from verify.torture.simulate import simulate
 SEEDS, SHORT = 2_000, 200
 """`make verify` runs all of them, `make test` the first ones."""
 CHUNK = 100
-OPEN = {711}
-"""Seeds that are known to break an invariant. A tower dies with a swap on its way; another refuses the same commit by
-409, since the head does not have it yet; its client deletes its manifests; then the swap lands (docs/operations.md: "A
-swap that lands after that look is beyond it"). What would mend it is a look that waits for the lock of the table's row.
-"""
 ROOT = Path(__file__).parent.parent.parent
 
 
@@ -48,8 +43,7 @@ STARTS = [
 def test_no_seed_breaks_an_invariant(start: int, chunks: dict[int, Future[Summary]]) -> None:
     summary = chunks[start].result()
     assert summary.seeds == CHUNK
-    known = OPEN & {*range(start, start + CHUNK)}
-    assert {seed for seed, _ in summary.failures} == known, summary.as_text()
+    assert not summary.failures, summary.as_text()
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,8 @@ class SlowUpstream:
         await asyncio.sleep(LOOK_MS / 1000)
         return self._location
 
+    settled_location = location
+
     async def swap(self, swaps: Sequence[Swap]) -> None:
         await asyncio.sleep(SWAP_MS / 1000)
         (swap,) = swaps

@@ -256,6 +256,15 @@ class UpstreamBehaviour:
             await upstream.swap([Swap(T, "m0", "m1"), Swap(T, "m1", "m2")])
         assert await upstream.location(T) == "m0"
 
+    async def test_a_settled_head_is_that_after_all_swaps(self, upstream: Upstream) -> None:
+        await upstream.create_namespace(DB, {})
+        await upstream.create_table(T, "m0")
+        assert await upstream.settled_location(T) == "m0"
+        await upstream.swap([Swap(T, "m0", "m1")])
+        assert await asyncio.gather(*(upstream.settled_location(T) for _ in range(20))) == ["m1"] * 20
+        with pytest.raises(NoSuchTable, match=r"db\.u"):
+            await upstream.settled_location(U)
+
     async def test_of_concurrent_swaps_exactly_one_wins(self, upstream: Upstream) -> None:
         await upstream.create_namespace(DB, {})
         await upstream.create_table(T, "m0")

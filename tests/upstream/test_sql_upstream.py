@@ -6,7 +6,8 @@ import asyncio
 import multiprocessing
 import sqlite3
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField
 from sqlalchemy.engine import make_url
 
-from icetower.database import Database
+from icetower.database import WRITE_OPTION, Database
 from icetower.errors import (
     AlreadyExists,
     BadRequest,
@@ -27,6 +28,7 @@ from icetower.errors import (
     UpstreamFailed,
 )
 from icetower.protocol.names import Identifier
+from icetower.upstream import sql
 from icetower.upstream.port import Swap, SwapLost, SwapUnknown
 from icetower.upstream.sql import SqlUpstream
 
@@ -227,6 +229,62 @@ class TestLayout:
             assert await upstream.location(Identifier(("a", "b"), "t")) == "m0"
 
         asyncio.run(ours())
+
+
+class TestSwapsUnderWay:
+    """A swap of another server, which has changed the row, and whose COMMIT has not come yet."""
+
+    @pytest.mark.parametrize(("ends", "head"), [("commit", "m1"), ("rollback", "m0")])
+    def test_a3_a_settled_head_is_told_only_when_the_swap_has_ended(
+        self, upstream: SqlUpstream, url: str, ends: str, head: str
+    ) -> None:
+        async def story() -> None:
+            await upstream.create_namespace(("db",), {})
+            await upstream.create_table(T, "m0")
+            with _under_way(url) as end:
+                asked = [asyncio.create_task(upstream.settled_location(T)) for _ in range(3)]
+                # Readers see the old head meanwhile, and whoever believes it may refuse what is about to land.
+                assert [await upstream.location(T) for _ in range(5)] == ["m0"] * 5
+                assert not any(each.done() for each in asked)
+                end(ends)
+                assert await asyncio.gather(*asked) == [head] * 3
+
+        asyncio.run(story())
+
+    def test_a_swap_that_does_not_end_is_a_failure_and_holds_up_no_other_table(
+        self, url: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(sql, "SETTLED_S", 0.2)
+        database = Database(url, busy_timeout_ms=200)
+        upstream = SqlUpstream(database, "main")
+
+        async def story() -> None:
+            await upstream.create_namespace(("db",), {})
+            await upstream.create_table(T, "m0")
+            await upstream.create_table(other := Identifier(("db",), "u"), "n0")
+            with _under_way(url) as end:
+                with pytest.raises(UpstreamFailed, match="nothing was changed"):
+                    await upstream.settled_location(T)
+                if not database.is_sqlite:  # which has one lock for all
+                    assert await upstream.settled_location(other) == "n0"
+                end("rollback")
+            assert await upstream.settled_location(T) == "m0"
+
+        asyncio.run(story())
+        database.close()
+
+
+@contextmanager
+def _under_way(url: str) -> Generator[Callable[[str], None]]:
+    """Changes the row of the table as a swap to m1 does, and waits to be told how that ends."""
+    database = Database(url)
+    with database.engine.connect() as connection:
+        connection.execution_options(**{WRITE_OPTION: True})
+        connection.begin()
+        connection.exec_driver_sql("UPDATE iceberg_tables SET metadata_location = 'm1' WHERE table_name = 't'")
+        yield lambda ends: getattr(connection, ends)()
+        connection.rollback()
+    database.close()
 
 
 class TestUncertainEnds:

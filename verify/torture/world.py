@@ -7,6 +7,7 @@ had under way lands, lands half, lands late or never, as chance will have it, an
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -24,7 +25,8 @@ from verify.torture.judge import Judge
 
 EPOCH_MS = 1_800_000_000_000
 LATE_S = 2.5
-"""A swap that nobody has heard of lands within this time, or never: less than any queue's deadline."""
+"""A swap that nobody has heard of lands within this time, or is undone: less than any queue's deadline. Until then it
+holds the rows of its tables, as a transaction of PostgreSQL does whose COMMIT is on its way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,7 @@ class World:
         self.trace: list[str] = []
         self.calm = False
         self.contracts: dict[str, Contract] = {}
+        self._held: dict[Identifier, asyncio.Future[None]] = {}
         self._loop = asyncio.get_running_loop()
 
     def principal(self, name: str) -> Principal:
@@ -88,6 +91,27 @@ class World:
     def tell(self, actor: str, what: str) -> None:
         """One line of the trace."""
         self.trace.append(f"{self._loop.time():.6f} {actor} {what}")
+
+    async def free(self, identifiers: Iterable[Identifier]) -> None:
+        """Return once no swap that is on its way holds the row of one of these."""
+        while held := [self._held[identifier] for identifier in identifiers if identifier in self._held]:
+            await asyncio.shield(held[0])
+
+    def hold(self, swaps: Sequence[Swap], within_s: float, land: Callable[[], None]) -> bool:
+        """Keep the rows of some swaps, then land them. False where a head is not the expected one: it is undone."""
+        if any(swap.identifier in self._held or self.heads.get(swap.identifier) != swap.expected for swap in swaps):
+            return False
+        free = self._loop.create_future()
+        self._held |= {swap.identifier: free for swap in swaps}
+
+        def arrive() -> None:
+            for swap in swaps:
+                del self._held[swap.identifier]
+            land()
+            free.set_result(None)
+
+        self._loop.call_later(within_s, arrive, context=contextvars.Context())
+        return True
 
     def land(self, actor: str, swaps: Sequence[Swap], began_s: float) -> None:
         """The compare-and-swap itself: all or nothing, judged before anybody can see it. Raises `SwapLost`."""
@@ -241,6 +265,12 @@ class Door:
             raise NoSuchTable(f"there is no table {identifier}")
         return self._world.heads[identifier]
 
+    async def settled_location(self, identifier: Identifier) -> str:
+        await self.location(identifier)
+        await self._world.free([identifier])
+        self._check_open()
+        return self._world.heads[identifier]
+
     async def swap(self, swaps: Sequence[Swap]) -> None:
         world, began_s = self._world, self._world.now_s()
         name = " ".join(short(swap.new) for swap in swaps)
@@ -261,6 +291,8 @@ class Door:
         if self._happens("swap_unknown_late", dice):
             self._land_late(swaps, began_s, dice)
             raise SwapUnknown
+        await world.free([swap.identifier for swap in swaps])
+        self._check_open()
         world.land(self._actor, swaps, began_s)
         self._may_crash(dice, f"after swap {name}")
         if self._happens("swap_odd", dice):
@@ -271,12 +303,10 @@ class Door:
 
     def _land_late(self, swaps: Sequence[Swap], began_s: float, dice: Callable[[str], float]) -> None:
         def land() -> None:
-            try:
-                self._world.land(f"{self._actor} (late)", swaps, began_s)
-            except SwapLost:
-                self._world.tell(self._actor, "late swap lost")
+            self._world.land(f"{self._actor} (late)", swaps, began_s)
 
-        asyncio.get_running_loop().call_later(LATE_S * dice("late") ** 2, land)
+        if not self._world.hold(swaps, LATE_S * dice("late") ** 2, land):
+            self._world.tell(self._actor, "late swap lost")
 
     async def namespace_exists(self, namespace: Sequence[str]) -> bool:
         del namespace

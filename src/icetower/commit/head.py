@@ -72,17 +72,20 @@ class Heads:
         self.group_keys = GroupKeys(storage, ledger, ambient)
         self._reading: dict[str, asyncio.Task[HeadState]] = {}
 
-    async def load(self, identifier: Identifier, *, verify: bool = False) -> HeadState:
+    async def load(self, identifier: Identifier, *, verify: bool = False, settled: bool = False) -> HeadState:
         """The table as it stands now.
 
         Args:
+            settled: wait for the swaps that are under way, of dead servers too: to look for a commit that is refused.
             verify: look whether the metadata file is still there, though its content is known. Readers want to hear it.
 
         Raises:
             NoSuchTable: there is no such table.
             NotFound: its metadata file is not there.
+            UpstreamFailed: the catalog failed, or a swap stays under way for too long.
         """
-        location = await self._upstream.location(identifier)
+        ask = self._upstream.settled_location if settled else self._upstream.location
+        location = await ask(identifier)
         while True:
             try:
                 if verify and self._recent.get(location) is not None and not await self._storage.exists(location):
@@ -90,7 +93,7 @@ class Heads:
                 return self._noticed(identifier, await self.at(location))
             except NotFound:
                 # Old metadata files may be deleted after a commit: then the pointer is asked for again.
-                asked_before, location = location, await self._upstream.location(identifier)
+                asked_before, location = location, await ask(identifier)
                 if location == asked_before:
                     raise
 

@@ -5,7 +5,7 @@ the client has come here since it got no answer. While the commit waits here, th
 client that gets 409 then deletes manifests that the table names (trap A3). A swap of this tower finds what has landed,
 and so does a plan on a head that still stands. A commit that is refused without either is looked for in the head.
 
-A swap that lands after the look is beyond it: docs/operations.md says what bounds that.
+So that none lands after the look, it waits for those that are under way, whoever sent them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class LastLook:
             return refusal
         try:
             async with asyncio.timeout(self._look_s):
-                head = await self._heads.load(member.identifier)
+                head = await self._heads.load(member.identifier, settled=True)
         except (IcetowerError, TimeoutError) as error:
             unknown = CommitStateUnknown(
                 f"{refusal.message}. But whether another server had committed it before is unknown, since the head "

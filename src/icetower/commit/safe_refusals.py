@@ -170,7 +170,7 @@ class SafeRefusals:
     async def _head(self, identifier: Identifier, uuid: str) -> HeadState | None:
         """The table of a name, where it has that UUID, or none is asked for."""
         with suppress(NotFound):
-            head = await self._heads.load(identifier)
+            head = await self._heads.load(identifier, settled=True)
             return head if not uuid or str(head.metadata.get("table-uuid")).lower() == uuid else None
         return None
 

@@ -83,9 +83,12 @@ class Swaps:
                 await self._storage.delete_many(paths)
 
     async def stale(self, steps: Sequence[Step]) -> bool:
-        """Whether a table has moved on since the steps were planned. Raises `NoSuchTable`."""
+        """Whether a table has moved on since the steps were planned, swaps included that were under way by others.
+
+        Raises `NoSuchTable`; `UpstreamFailed` where one stays under way.
+        """
         for step in steps:
-            if await self._upstream.location(step.identifier) != step.old.head.location:
+            if await self._upstream.settled_location(step.identifier) != step.old.head.location:
                 return True
         return False
 

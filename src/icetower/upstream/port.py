@@ -96,6 +96,14 @@ class Upstream(Protocol):
         """The current metadata location. Raises `NoSuchTable`."""
         ...
 
+    async def settled_location(self, identifier: Identifier) -> str:
+        """The metadata location after every swap of the table that was under way: none of them lands after this.
+
+        So it answers for a swap of another server, too, which may have died since it sent it. Raises `NoSuchTable`;
+        `UpstreamFailed` where one stays under way for too long.
+        """
+        ...
+
     async def tables_at(self, part: str) -> list[Identifier]:
         """The tables and views of all namespaces whose metadata location contains `part`, sorted."""
         ...

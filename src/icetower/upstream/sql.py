@@ -52,6 +52,8 @@ T = TypeVar("T")
 NAME_LENGTH_MAX = 255
 VALUE_LENGTH_MAX = 1000
 MARKER = "exists"
+SETTLED_S = 5
+"""How long a look at a head waits for whoever has locked its row, where the database's other waits have no end."""
 PLACES_AT_ONCE = 50
 """Parts of locations in one query: databases take only so many parameters."""
 
@@ -104,6 +106,7 @@ class SqlUpstream:
         self._catalog = catalog_name
         self._locations = Together(self._read_locations)
         self._places = Together(self._read_places)
+        self._settled: dict[Identifier, Together[Identifier, str | None]] = {}
         try:
             _prepare(database)
         except SQLAlchemyError as error:
@@ -209,6 +212,19 @@ class SqlUpstream:
             raise _no_such_table(identifier)
         return found
 
+    async def settled_location(self, identifier: Identifier) -> str:
+        # Together for each table alone: one whose row stays locked must not hold up the others.
+        _check_identifier(identifier)
+        together = self._settled.setdefault(identifier, Together(self._read_settled))
+        try:
+            found = await together.ask(identifier)
+        finally:
+            if together.idle:
+                self._settled.pop(identifier, None)
+        if found is None:
+            raise _no_such_table(identifier)
+        return found
+
     async def tables_at(self, part: str) -> list[Identifier]:
         # Every row is read for it. So all who ask share one such reading, however many they are, and there is one at
         # a time: readers are left for everybody's heads.
@@ -238,6 +254,18 @@ class SqlUpstream:
             return {identifier: self._head(connection, identifier) for identifier in identifiers}
 
         return await self._read(work, f"read the head of {', '.join(map(str, identifiers[:3]))}")
+
+    async def _read_settled(self, identifiers: Sequence[Identifier]) -> dict[Identifier, str | None]:
+        """A swap has locked its row (SQLite: the database) before COMMIT is sent. Whoever gets the lock after it sees
+        its end: it has landed, or is undone since its server, or the connection to it, is gone."""
+
+        def work(connection: Connection) -> dict[Identifier, str | None]:
+            if connection.dialect.name == "postgresql":
+                connection.execute(text(f"SET LOCAL lock_timeout = '{SETTLED_S}s'"))
+            return {identifier: self._head(connection, identifier, hold=True) for identifier in identifiers}
+
+        # As a write: it is SQLite's way to wait for who writes, and keeps readers' threads for those who only read.
+        return await self._write(work, f"wait for the swaps of {identifiers[0]}", unknown=UpstreamFailed)
 
     async def create_table(self, identifier: Identifier, metadata_location: str) -> None:
         _check_identifier(identifier)
@@ -360,9 +388,11 @@ class SqlUpstream:
     def _is_namespace(self, name: str) -> ColumnElement[bool]:
         return and_(_properties.c.catalog_name == self._catalog, _properties.c.namespace == name)
 
-    def _head(self, connection: Connection, identifier: Identifier) -> str | None:
+    def _head(self, connection: Connection, identifier: Identifier, *, hold: bool = False) -> str | None:
+        """The head of a table. `hold`: its row is locked, shared, until the end, where rows can be."""
         query = _tables.select().with_only_columns(_tables.c.metadata_location)
-        return connection.scalar(query.where(self._is_row(identifier), _is_table))
+        query = query.where(self._is_row(identifier), _is_table)
+        return connection.scalar(query.with_for_update(read=True) if hold else query)
 
     def _require_free(self, connection: Connection, identifier: Identifier) -> None:
         row = connection.execute(_tables.select().where(self._is_row(identifier))).first()
