@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog import load_catalog
 
-from bench.commits import curve, pages, report, schedule, sides
+from bench.commits import curve, gate, pages, report, schedule, sides
 from bench.commits.operations import Operation, Spread, figures, judge, percentile, unattributed
 from bench.commits.raw_client import Connection
 from bench.commits.shapes import FLAT, HOURLY, SPREAD, Shape, values_of
@@ -256,3 +256,11 @@ def test_a_short_run_commits_and_finds_all_of_it_in_the_table(side: str, tmp_pat
 @pytest.mark.parametrize("commits", [0, 50])
 def test_a_generated_history_is_one_that_pyiceberg_appends_to(commits: int, tmp_path: Path) -> None:
     assert curve._peer(commits, tmp_path / "run", seconds=4.0) > 0
+
+
+def test_a_short_run_under_contracts_times_the_gate(tmp_path: Path) -> None:
+    found = gate.run(gate.Case(gate.OWN, 2, 2.0, 1), tmp_path / "run")
+    assert found["acknowledged"] > 0
+    assert found["exact"], found
+    timed = {name for name, took_ms in found["gate_cpu_ms_by"].items() if took_ms > 0}
+    assert timed >= {"judge", "without_client_properties", "wait_s", "answer_parts"}, found

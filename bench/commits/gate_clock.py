@@ -21,19 +21,19 @@ from pathlib import Path
 from typing import Any
 
 from bench.commits.servers import Trouble
-from icetower.admission import gate, locations
+from icetower.admission import client_settings, gate
 from icetower.admission.quotas import Rates
 from icetower.admission.shadow import ShadowRecorder
 from icetower.ambient import SystemAmbient
+from icetower.gateway import iceberg
 from icetower.gateway.app import serve
 from icetower.gateway.settings import load_settings
-from icetower.table.head import HeadState
 
 GATE = (
     (gate, "judge"),
-    (locations, "without_client_properties"),
-    (locations, "client_properties"),
-    (HeadState, "answer"),
+    (client_settings, "without_client_properties"),
+    (client_settings, "client_properties"),
+    (iceberg, "answer_parts"),
     (Rates, "wait_s"),
     (ShadowRecorder, "allow"),
     (ShadowRecorder, "record"),

@@ -98,6 +98,10 @@ class PageWorld:
             TABLE, ["region=1/product=2"], operations=["append"], reason="The week's promotion is about that product."
         )
         asked.close()
+        self.tower.admin.report_orphans(
+            [TABLE], [{"table": TABLE, "principal": "promotions", "files": 3, "bytes": 4096}]
+        )
+        self.tower.admin.report_lag("wal", {TABLE: 12.5})
         self.tower.admin.apply_contract(
             "version: 1\nagent: stock\n"
             + OWNER.format(name="stock", region="[2, 4]", description="counts", blind="true")

@@ -324,6 +324,15 @@ def test_an_escalation_is_closed_after_a_question_and_that_is_kept(world: PageWo
         assert own.stop() == 0
 
 
+def test_operators_see_orphans_by_who_left_them_and_how_far_tables_are_behind(admin: Browser) -> None:
+    page = admin.get("/ui/operations").text
+    lag, orphans = (page.partition(title)[2].partition("</section>")[0] for title in ("behind their logs", "Orphaned"))
+    assert "12.5 s" in lag
+    assert "mediator" in lag
+    assert "promotions" in orphans
+    assert "4,096" in orphans
+
+
 # ── What is sent ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

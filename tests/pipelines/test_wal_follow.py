@@ -237,13 +237,18 @@ def test_it_applies_what_comes_prunes_it_and_rests_when_there_is_nothing(world: 
             lambda: None,
             lambda: None,
         )
-        Follower(world.spark, jobs, heard.append, every_s=7.0, keep_s=0.0, ambient=Clock()).follow(rounds)
+        lags: list[float] = []
+        on_lag = lambda job, lag_s: lags.append(lag_s)  # noqa: E731
+        follower = Follower(world.spark, jobs, heard.append, 7.0, keep_s=0.0, on_lag=on_lag, ambient=Clock())
+        follower.follow(rounds)
     batches = [each for each in heard if isinstance(each, Mediation)]
     assert [each.read for each in batches] == [1, 1, 1]
     assert world.ids() == [1, 2, 3]
     assert sum(each.rows for each in heard if isinstance(each, Pruned)) == 3
     assert in_log(world) == []
     assert rounds.waited_s == [7.0, 0.0, 7.0, 7.0, 7.0]
+    # Each round says how far the target is behind, and where nothing is new, that it is not.
+    assert [lag_s > 0 for lag_s in lags] == [True] * 3 + [False] * (len(rounds.waited_s) - 3)
     # A pruning moves the log's head, so one look more; then the heads stand still and nothing is read.
     assert len(mediations) <= len(batches) + 2
 

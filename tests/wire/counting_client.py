@@ -31,14 +31,22 @@ class Wire(HTTPAdapter):
 
     def send(self, request: PreparedRequest, *arguments: Any, **options: Any) -> Response:
         answer = super().send(request, *arguments, **options)
-        key = _key_of(request)
-        if key is None:
+        if request.method != "POST" or "/tables/" not in str(request.url):
             return answer
-        self._count(key, answer.status_code)
-        if self.lose > 0 and answer.status_code == 200:
-            self.lose -= 1
+        if self.count(request.body, answer.status_code):
             raise LostAnswer("the answer was lost")
         return answer
+
+    def count(self, body: bytes | str | None, status: int) -> bool:
+        """One commit and its answer. Whether that is to be lost."""
+        key = _key_of(body)
+        if key is None:
+            return False
+        self._count(key, status)
+        if self.lose > 0 and status == 200:
+            self.lose -= 1
+            return True
+        return False
 
     def _count(self, key: str, status: int) -> None:
         replayed = status == 200 and key in self._landed
@@ -54,11 +62,9 @@ class Wire(HTTPAdapter):
             self._landed.add(key)
 
 
-def _key_of(request: PreparedRequest) -> str | None:
+def _key_of(body: bytes | str | None) -> str | None:
     """The key of a commit; None: it is something else."""
-    if request.method != "POST" or "/tables/" not in str(request.url) or not request.body:
-        return None
-    for update in json.loads(request.body).get("updates", ()):
+    for update in json.loads(body or "{}").get("updates", ()):
         key = update.get("snapshot", {}).get("summary", {}).get(KEY)
         if key is not None:
             return str(key)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -16,11 +17,15 @@ import pyarrow as pa
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from pyiceberg.exceptions import CommitFailedException, ForbiddenError
+from pyspark.sql.functions import lit
 from requests import ConnectionError as LostAnswer
 
+from icetower.pipelines.session import spark_session
 from tests.wire.counting_client import KEY, Wire, wrapped
 from tests.wire.receivers import hook
+from verify.kit.light_spark import LIGHT
 from verify.kit.tower_process import SCHEMA, TowerProcess
+from verify.wire.counting import counting
 
 ROWS = pa.table({"id": pa.array([1], pa.int64()), "region": ["eu"]})
 AGENTS, WRITES = 3, 4
@@ -137,6 +142,53 @@ def test_the_figures_are_what_the_clients_counted(towers: Callable[..., TowerPro
         "refused": sums["refused"],
         "replayed": sums["replayed"],
     }
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("count", [1, 2])
+def test_the_figures_are_what_spark_s_clients_counted(towers: Callable[..., TowerProcess], count: int) -> None:
+    """Each agent is a catalog of one Spark, whose commits a proxy counts, and now and then loses the answer of."""
+    running = [towers() for _ in range(count)]
+    secrets = prepared(running[0])
+    wires = {name: Wire() for name in secrets}
+    by_token = {f"Bearer {secrets[name]}": wire for name, wire in wires.items()}
+
+    def seen(headers: Mapping[str, str], body: bytes, status: int) -> bool:
+        return by_token[headers["Authorization"]].count(body, status)
+
+    with ExitStack() as stack:
+        uris = [stack.enter_context(counting(tower.uri, seen)).uri for tower in running]
+        spark = spark_session("exactness", settings={"spark.master": "local[2]", **LIGHT})
+        stack.callback(spark.stop)
+        for number, (name, secret) in enumerate(secrets.items()):
+            spark = spark_session("exactness", catalog_uri=uris[number % count], catalog_name=name, token=secret)
+        start = Barrier(len(secrets))
+
+        def agent(number: int, name: str) -> None:
+            rows = spark.createDataFrame([(1, "eu")], "id BIGINT, region STRING")
+            start.wait(60)
+            for write in range(WRITES):
+                option, key = f"snapshot-property.{KEY}", str(uuid4())
+                wires[name].lose = int(number == 0 and write % 2 == 0)
+                for _ in range(30):
+                    try:
+                        rows.writeTo(f"`{name}`.{TABLE}").option(option, key).append()
+                        break
+                    except Exception as error:
+                        if not re.search("CommitFailed|CommitStateUnknown", str(error)):
+                            raise
+                else:
+                    raise AssertionError("thirty tries were not enough")
+            with pytest.raises(Exception, match="may not commit"):
+                rows.writeTo(f"`{name}`.{TABLE}").option(option, str(uuid4())).overwrite(lit(True))
+
+        with ThreadPoolExecutor(len(secrets)) as pool:
+            for each in [pool.submit(agent, number, name) for number, name in enumerate(secrets)]:
+                each.result()
+    for tower in running:
+        agree(tower, wires)
+    assert wires["exact-0"].counts["replayed"] >= 1
+    assert [wire.counts["landed"] for wire in wires.values()] == [WRITES] * AGENTS
 
 
 def test_two_towers_send_one_notification_of_an_alert(towers: Callable[..., TowerProcess], tmp_path: Path) -> None:

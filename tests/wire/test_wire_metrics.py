@@ -14,6 +14,8 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 from pyiceberg.exceptions import ForbiddenError
 
+from icetower.agent import Tower
+from icetower.errors import Forbidden
 from verify.kit.tower_process import SCHEMA, TowerProcess
 
 ROWS = pa.table({"id": pa.array([1], pa.int64()), "region": ["eu"]})
@@ -128,6 +130,33 @@ def test_agents_report_nothing(scraped: TowerProcess) -> None:
     with httpx2.Client(headers={"Authorization": f"Bearer {secret}"}) as http:
         for kind, body in (("orphans", {"tables": [], "orphans": []}), ("wal-lag", {"lags": []})):
             assert http.put(f"{scraped.uri}/icetower/v1/metrics/{kind}", json=body).status_code == 403
+
+
+def test_a_pipeline_says_how_far_the_tables_are_behind_that_it_writes_to(scraped: TowerProcess) -> None:
+    table = made(scraped, "behind")
+    secret = scraped.principal("bringer", "role: pipeline\n" + CONTRACT.format(table=table))
+    with Tower(scraped.uri, secret) as mine:
+        mine.report_lag("collector", {table: 12.5})
+        with pytest.raises(Forbidden, match=r"behind\.other"):
+            mine.report_lag("wal", {table: 1.0, "behind.other": 1.0})
+    with scraped.client() as http:
+        shown = http.get("/icetower/v1/metrics/reports").json()["reports"]
+    assert [(each["kind"], each["value"]) for each in shown if each["table"] == table] == [("collector-lag", 12.5)]
+
+
+def test_maintenance_says_which_orphans_are_left_in_tables_that_it_reads(scraped: TowerProcess) -> None:
+    table = made(scraped, "left")
+    secret = scraped.principal("keeper", "role: maintenance\n" + CONTRACT.format(table=table).replace("append", "read"))
+    found = {"table": table, "principal": "gone", "files": 2, "bytes": 10}
+    with Tower(scraped.uri, secret) as mine:
+        mine.report_orphans([table], [found])
+        with pytest.raises(Forbidden, match=r"left\.other"):
+            mine.report_orphans(["left.other"], [])
+        with pytest.raises(Forbidden, match="not an administrator"):
+            mine.report_lag("wal", {table: 1.0})
+    with scraped.client() as http:
+        shown = http.get("/icetower/v1/metrics/reports").json()["reports"]
+    assert [(each["principal"], each["value"]) for each in shown if each["table"] == table] == [("gone", 2)]
 
 
 def test_figures_outlive_a_restart(start_tower: Callable[..., TowerProcess], tmp_path: Path) -> None:

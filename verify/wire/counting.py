@@ -1,11 +1,11 @@
-"""A proxy that counts what a catalog answers to commits: the same eyes for every server."""
+"""A proxy that counts what a catalog answers to commits: the same eyes for every server. It may lose an answer."""
 
 from __future__ import annotations
 
 import http.client
 import threading
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -27,9 +27,17 @@ class Answers:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
+Seen = Callable[[Mapping[str, str], bytes, int], bool]
+
+
 @contextmanager
-def counting(upstream: str) -> Generator[Answers]:
-    """Stand before the server at `upstream` (``http://host:port``) for the time of the block."""
+def counting(upstream: str, seen: Seen | None = None) -> Generator[Answers]:
+    """Stand before the server at `upstream` (``http://host:port``) for the time of the block.
+
+    Args:
+        seen: is given the headers and the body of each commit, and the status of its answer; where it says True the
+            client gets no answer.
+    """
     target = urlsplit(upstream)
     handlers = threading.local()
 
@@ -47,6 +55,9 @@ def counting(upstream: str) -> Generator[Answers]:
                     answers.statuses[response.status] += 1
                     if response.status != 200:
                         answers.refusals.append(answer.decode(errors="replace"))
+                    if seen is not None and seen(kept, body, response.status):
+                        self.close_connection = True
+                        return
             self.send_response(response.status)
             for name, text in response.getheaders():
                 if name.lower() not in (*_PER_HOP, "date", "server"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import quote
 
 import httpx2
@@ -341,6 +341,18 @@ class Tower:
         self._json(
             "PUT", "/metrics/orphans", json={"tables": list(tables), "orphans": [dict(each) for each in orphans]}
         )
+
+    def report_lag(self, kind: Literal["wal", "collector"], lags_s: Mapping[str, float]) -> None:
+        """Tell the tower how far tables are behind what was sent to them, in seconds.
+
+        For administrators, and for a principal with the role `pipeline` whose contract lets it write to these tables.
+
+        Args:
+            kind: rows come from a write-ahead log, or from a delta table.
+            lags_s: by the table that rows come into, `namespace.table`.
+        """
+        lags = [{"table": table, "lag_s": lag_s} for table, lag_s in lags_s.items()]
+        self._json("PUT", f"/metrics/{kind}-lag", json={"lags": lags})
 
     def metrics(
         self, *, since_ms: int = 0, principal: str | None = None, table: str | None = None, limit: int = 100,

@@ -12,7 +12,17 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from icetower.cli.mediate import COLUMNS, Every, Follow, as_json_line, cells, contracts_for, in_words, own_contract
+from icetower.cli.mediate import (
+    COLUMNS,
+    Every,
+    Follow,
+    as_json_line,
+    cells,
+    contracts_for,
+    in_words,
+    lags_to,
+    own_contract,
+)
 from icetower.cli.printing import show
 from icetower.cli.registry import DEFAULT_URI, Json, Uri
 from icetower.cli.spark import Conf, Master, job_session, need_spark, spark_errors, waiting
@@ -81,13 +91,15 @@ def collect(
         ]
 
     (job,) = current()
+    lags = lags_to(uri, "collector")
     spark = job_session("icetower-collect", uri, master, conf)
     try:
         if follow:
             shown = as_json_line if as_json else in_words
-            Follower(spark, current, shown, every_s=every_s, work=collector.collect).follow(threading.Event().wait)
+            follower = Follower(spark, current, shown, every_s=every_s, on_lag=lags, work=collector.collect)
+            follower.follow(threading.Event().wait)
         else:
-            _once(partial(collector.collect, spark, job), as_json=as_json)
+            _once(lags.after(partial(collector.collect, spark, job), job), as_json=as_json)
         if compact:
             _compact(spark, target, as_json=as_json)
     finally:

@@ -19,7 +19,7 @@ from icetower.cli.terminal import say, warn
 from icetower.cli.times import duration_s
 from icetower.contracts.model import Contract
 from icetower.counting import counted
-from icetower.errors import NotAuthenticated, NotFound
+from icetower.errors import IcetowerError, NotAuthenticated, NotFound
 from icetower.protocol.names import Identifier
 from icetower.texts import escaped
 
@@ -71,14 +71,13 @@ def maintain(
     try:
         maintainer = Maintainer(spark, first)
         if follow:
-            shown = partial(_show, as_json=as_json, quiet=True)
-            maintainer.follow(jobs, shown, threading.Event().wait, every_s)
+            maintainer.follow(jobs, partial(_told, uri, as_json=as_json, quiet=True), threading.Event().wait, every_s)
             return
         with waiting("maintaining"):
             report = maintainer.run()
     finally:
         spark.stop()
-    _show(report, as_json=as_json)
+    _told(uri, report, as_json=as_json)
     if report.failures:
         raise typer.Exit(1)
 
@@ -105,6 +104,18 @@ def _contracts(uri: str, folder: Path | None) -> dict[str, Contract]:
         return {}
     in_force = contracts_in_force(uri)
     return {name: in_force[contract] for name, contract in bound.items() if contract in in_force}
+
+
+def _told(uri: str, report: Report, *, as_json: bool, quiet: bool = False) -> None:
+    """Show what a run did, and tell the tower which orphans are left."""
+    _show(report, as_json=as_json, quiet=quiet)
+    try:
+        with connect(uri) as tower:
+            report.report_orphans(tower)
+    except (NotFound, NotAuthenticated):  # another catalog, or a credential in ICETOWER_CREDENTIAL
+        return
+    except IcetowerError as error:
+        warn(f"the tower is not told which orphans are left: {error.message}")
 
 
 def _show(report: Report, *, as_json: bool, quiet: bool = False) -> None:

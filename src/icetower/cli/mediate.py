@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.table import Table
@@ -22,11 +22,20 @@ from icetower.cli.times import duration_s, pause_of, seconds_of
 from icetower.contracts.document import load
 from icetower.contracts.model import Contract
 from icetower.counting import counted, number_of
-from icetower.errors import BadRequest, ConfigurationError, Forbidden, NotAuthenticated, NotFound, UsageError
+from icetower.errors import (
+    BadRequest,
+    ConfigurationError,
+    Forbidden,
+    IcetowerError,
+    NotAuthenticated,
+    NotFound,
+    UsageError,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from icetower.pipelines.reports import LagReports
     from icetower.pipelines.wal_follow import Failure
     from icetower.pipelines.wal_mediator import Job, Mediation
     from icetower.pipelines.wal_pruning import Pruned
@@ -126,13 +135,15 @@ def mediate(
     bounds = {"snapshots_max": snapshots_max, "rows_max": rows_max}
     current = partial(_jobs, wanted, uri, contracts, system, bounds, reread=reread)
     first = current()  # what is wrong with the contracts shows before Spark starts
+    lags = lags_to(uri, "wal")
     spark = job_session("icetower-mediate", uri, master, conf)
     try:
         if follow:
             shown = as_json_line if as_json else in_words
-            Follower(spark, current, shown, every_s=every_s, keep_s=keep_s).follow(threading.Event().wait)
+            follower = Follower(spark, current, shown, every_s=every_s, keep_s=keep_s, on_lag=lags)
+            follower.follow(threading.Event().wait)
         else:
-            _once(spark, first, keep_s, as_json=as_json)
+            _once(spark, first, keep_s, lags, as_json=as_json)
     finally:
         spark.stop()
 
@@ -226,7 +237,7 @@ def _job(table: Any, where: str) -> Wanted:
 _KINDS = {"merge_keys": "a list of columns", "window_s": "a whole number of seconds above 0"}
 
 
-def _once(spark: SparkSession, jobs: list[Job], keep_s: float | None, *, as_json: bool) -> None:
+def _once(spark: SparkSession, jobs: list[Job], keep_s: float | None, lags: LagReports, *, as_json: bool) -> None:
     from icetower.pipelines.wal_logs import Logs
     from icetower.pipelines.wal_mediator import mediate as apply_batch
     from icetower.pipelines.wal_pruning import prune
@@ -235,7 +246,8 @@ def _once(spark: SparkSession, jobs: list[Job], keep_s: float | None, *, as_json
         wal, target = (name.partition(".")[2] for name in (job.wal, job.target))
         rows = Table(*COLUMNS, title=f"{wal} → {target}")
         with waiting(f"mediating {wal}"):
-            while (done := apply_batch(spark, job)).status == "applied":
+            batch = lags.after(partial(apply_batch, spark, job), job)
+            while (done := batch()).status == "applied":
                 if as_json:
                     say(json.dumps(done.to_json()))
                 rows.add_row(*cells(done))
@@ -280,6 +292,16 @@ def in_words(event: Any) -> None:
             if event.lag_max_ms is not None:
                 lag = f"; lag {event.lag_median_ms / 1000:.1f} s, at most {event.lag_max_ms / 1000:.1f} s"
             say(f"{wal} → {target}: {number_of(event.read, 'row')}, {', '.join(parts)}{lag}")
+
+
+def lags_to(uri: str, kind: Literal["wal", "collector"]) -> LagReports:
+    """What tells a tower how far a job's tables are behind; says so once where it may not."""
+    from icetower.pipelines.reports import LagReports
+
+    def refused(error: IcetowerError) -> None:
+        warn(f"the tower is not told how far tables are behind: {error.message}")
+
+    return LagReports(partial(connect, uri), kind, refused)
 
 
 def _pruned(done: Pruned) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -20,8 +21,6 @@ from icetower.texts import escaped
 
 if TYPE_CHECKING:
     from icetower.pipelines.cleanup import Clauses
-
-REPORTED_MAX = 1_000
 
 
 @spark_errors("interrupted; run it again to see which files are left")
@@ -62,7 +61,7 @@ def orphans(
     spark = job_session("icetower-orphans", uri, master, conf)
     shown = Table("table", "file", "bytes", "modified", "agent", "outcome")
     counts: Counter[Disposition] = Counter()
-    left: dict[tuple[str, str], list[int]] = {}
+    left: dict[str, list[tuple[str, int]]] = {table: [] for table in tables}
     size_bytes = 0
     try:
         names = [f"{CATALOG}.{name}" for name in tables]
@@ -73,9 +72,7 @@ def orphans(
                 size_bytes += each.size_bytes
                 table, fate = each.table.removeprefix(f"{CATALOG}."), each.why or each.fate
                 if each.fate is not Disposition.DELETED:
-                    sums = left.setdefault((table, each.principal or ""), [0, 0])
-                    sums[0] += 1
-                    sums[1] += each.size_bytes
+                    left[table].append((each.principal or "", each.size_bytes))
                 if as_json:
                     say(json.dumps({"table": table, **each.to_json()}))
                 modified = f"{each.modified_at:%Y-%m-%d %H:%M:%S}"
@@ -89,7 +86,7 @@ def orphans(
                 )
     finally:
         spark.stop()
-    _report(uri, tables, left)
+    _report(uri, left)
     if not as_json:
         if counts:
             show(shown)
@@ -102,16 +99,13 @@ def orphans(
         raise typer.Exit(1)
 
 
-def _report(uri: str, tables: list[str], left: dict[tuple[str, str], list[int]]) -> None:
-    """Tell the tower what is left, for its figures and alerts (docs/metrics.md), if the caller is an administrator."""
-    most = sorted(left.items(), key=lambda each: -each[1][0])[:REPORTED_MAX]
-    found = [
-        {"table": table, "principal": principal, "files": files, "bytes": size}
-        for (table, principal), (files, size) in most
-    ]
+def _report(uri: str, left: Mapping[str, list[tuple[str, int]]]) -> None:
+    """Tell the tower what is left, if the caller is an administrator."""
+    from icetower.pipelines.reports import report_orphans
+
     with connect(uri) as tower:
         if tower.me()["administrator"]:
-            tower.report_orphans(tables[:REPORTED_MAX], found)
+            report_orphans(tower, left)
 
 
 def _clauses(uri: str) -> Clauses:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -32,11 +32,13 @@ class Aftermath:
         orphaned_metadata: how many manifests and manifest lists nothing refers to. Clients whose commits were rebased
             leave them.
         recounted: totals by table, quantities as sold.
+        left: by table, of each orphan the principal whose own folder it is in, else empty text, and its bytes.
         merged_rows: how many rows the mediator applied.
     """
 
     orphans: tuple[str, ...]
     orphaned_metadata: int
+    left: Mapping[str, Sequence[tuple[str, int]]]
     recounted: Mapping[str, Totals]
     merged_rows: int
 
@@ -58,7 +60,9 @@ def run(folder: Path, serving: Serving, secrets: Mapping[str, str], days: int) -
         raise IcetowerError(f"the steps after the agents ended with status {done.returncode}; {log} ends:\n{tail}")
     result = json.loads(done.stdout.splitlines()[-1])
     recounted = {name: Totals(**totals) for name, totals in result["recounted"].items()}
-    return Aftermath(tuple(result["orphans"]), result["orphaned_metadata"], recounted, result["merged_rows"])
+    return Aftermath(
+        tuple(result["orphans"]), result["orphaned_metadata"], result["left"], recounted, result["merged_rows"]
+    )
 
 
 def _recount(spark: Any, catalog: str) -> dict[str, Totals]:
@@ -71,15 +75,14 @@ def _recount(spark: Any, catalog: str) -> dict[str, Totals]:
     return found
 
 
-def _orphans(spark: Any, catalog: str) -> list[str]:
+def _orphans(spark: Any, catalog: str) -> dict[str, list[Any]]:
+    """The orphans of each table, as rows."""
     from icetower.pipelines.orphans import find_orphans
 
     # Every agent has ended, so no commit is in flight: files of any age count.
-    return sorted(
-        row["path"]
-        for shape in tables.SHAPES
-        for row in find_orphans(spark, f"{catalog}.{shape.name}", older_than_s=0).select("path").collect()
-    )
+    return {
+        shape.name: find_orphans(spark, f"{catalog}.{shape.name}", older_than_s=0).collect() for shape in tables.SHAPES
+    }
 
 
 def main() -> None:
@@ -103,10 +106,12 @@ def main() -> None:
         recounted = {name: asdict(totals) for name, totals in _recount(spark, _AUDITED).items()}
     finally:
         spark.stop()
-    data_files = [path for path in orphans if path.endswith(".parquet")]
+    paths = sorted(row["path"] for rows in orphans.values() for row in rows)
+    data_files = [path for path in paths if path.endswith(".parquet")]
     result = {
         "orphans": data_files,
-        "orphaned_metadata": len(orphans) - len(data_files),
+        "orphaned_metadata": len(paths) - len(data_files),
+        "left": {name: [(row["agent"] or "", row["size_bytes"]) for row in rows] for name, rows in orphans.items()},
         "recounted": recounted,
         "merged_rows": merged,
     }

@@ -11,10 +11,11 @@ from typing import Any
 
 import pyarrow as pa
 from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.exceptions import ForbiddenError
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from icetower.agent import Tower
+from icetower.agent import Tower, keyed, new_key
 from icetower.ambient import SystemAmbient
 from icetower.audit.auditor import Options, audit
 from icetower.demo import aftermath, data, journal, plan, sides, slow_io, tables
@@ -26,11 +27,13 @@ from icetower.demo.report import Findings, Promise, count_commits, queue_waits
 from icetower.demo.serving import Serving, register_agents, tower_process
 from icetower.demo.sides import Run, Workload, run_workload
 from icetower.iceberg.metadata import parse
+from icetower.pipelines.reports import report_orphans
 from icetower.storage.file_io import FileIOStorage
 from icetower.storage.port import ON_OWN_ACCOUNT
 from icetower.table.head import HeadState
 
 ATTEMPTS_MAX = 1000
+_STOPPED = "contract.escalated"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +107,9 @@ def run_demo(
         attempts = tower.commits(limit=ATTEMPTS_MAX)
         with display.step("mediate, look for orphans, recount"):
             after = aftermath.run(folder, serving, secrets, days)
+        with display.step("an agent goes on outside its contract"):
+            stopped = _insists(load_catalog("tower", **serving.catalog(secrets[_STRAYING.name])), workload)
+        report_orphans(tower, after.left)
         with display.step("reconcile"):
             verdicts = _reconciled(load_catalog("tower", **serving.catalog(secrets[plan.AUDITOR])), workload, run)
             audited = asyncio.run(_audited(load_catalog("tower", **serving.catalog(serving.token))))
@@ -119,11 +125,32 @@ def run_demo(
             counts=count_commits(run.outcome, attempts),
             plain_counts=count_commits(plain.outcome),
             queue_waits_ms=queue_waits(attempts),
-            promises=(*_promises(run.outcome, run.journals, after, verdicts), audited),
+            promises=(*_promises(run.outcome, run.journals, after, verdicts), stopped, audited),
             seconds=display.seconds,
         )
         told(findings, serving)
     return findings
+
+
+_STRAYING = next(agent for agent in plan.AGENTS if agent.behaviour is Behaviour.STRAYS)
+_INSISTS_MAX = 20
+
+
+def _insists(catalog: Catalog, workload: Workload) -> Promise:
+    """Write the neighbour's rows over and over, until the contract's escalation stops the agent; then its own."""
+    others = plan.table_rows(_STRAYING, plan.stray_rows(_STRAYING, workload.source, workload.days))
+    own = plan.table_rows(_STRAYING, plan.rows_of(_STRAYING, workload.source, workload.days).slice(0, 1))
+    refusals: list[str] = []
+    for rows in (*[others] * _INSISTS_MAX, own):
+        if rows is others and refusals and _STOPPED in refusals[-1]:
+            continue
+        try:
+            catalog.load_table(_STRAYING.table).append(rows, snapshot_properties=keyed(new_key()))
+        except ForbiddenError as error:
+            refusals.append(str(error))
+    stopped = [_STOPPED in each for each in refusals]
+    evidence = f"{_STRAYING.name}: {stopped.count(False)} refusals more, then stopped, in its own partitions, too"
+    return Promise("Who goes on outside its contract is stopped", stopped[-2:] == [True, True], evidence)
 
 
 def _workload(folder: Path, days: int, seed: int, latency: str) -> Workload:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from pydantic import Field
 from starlette.responses import Response
 from starlette.routing import Route
 
+from icetower.admission import permissions
 from icetower.ambient import Ambient
+from icetower.contracts.model import Operation, Role
 from icetower.errors import BadRequest
 from icetower.gateway.http import Call, Front, Handler, json_response, route
 from icetower.ledger.measures import Measures
 from icetower.ledger.metrics import COLLECTOR_LAG, ORPHANS, WAL_LAG, Report, Wanted
 from icetower.ledger.tallies import WINDOW_S, row_of
 from icetower.observe.events import one_line
+from icetower.protocol.names import Identifier
 from icetower.protocol.wire import Wire, read, read_object
 from icetower.service.journal import Journal
 from icetower.texts import clipped
@@ -25,6 +29,7 @@ REPORTED_MAX = 1_000
 """Rows of one report."""
 
 NAME_CHARACTERS_MAX = 1_000
+_BRINGS = (Operation.APPEND, Operation.OVERWRITE, Operation.DELETE)
 _PAGE = re.compile(r"([0-9]{1,15})-([0-9a-f]{32})")
 
 
@@ -104,8 +109,8 @@ class MetricRoutes:
 
     async def report_orphans(self, call: Call) -> Response:
         """Keep how many orphaned files a job has found, by table and, where it is known, by who left them."""
-        call.require_administrator()
         said = read(_OrphansReport, read_object(call.body, "report"), "report")
+        _require_job(call, Role.MAINTENANCE, [*said.tables, *(each.table for each in said.orphans)], (Operation.READ,))
         now_ms = self._ambient.now_ms()
         looked = {_name(table) for table in said.tables} | {_name(each.table) for each in said.orphans}
         found = [
@@ -122,13 +127,25 @@ class MetricRoutes:
     def _reporting(self, kind: str) -> Handler:
         async def answer(call: Call) -> Response:
             """Keep how far the rows of tables are behind, in seconds."""
-            call.require_administrator()
             said = read(_LagReport, read_object(call.body, "report"), "report")
+            _require_job(call, Role.PIPELINE, [lag.table for lag in said.lags], _BRINGS)
             now_ms = self._ambient.now_ms()
             await self._measures.report([Report(kind, _name(lag.table), "", lag.lag_s, now_ms) for lag in said.lags])
             return json_response({"kept": len(said.lags)})
 
         return answer
+
+
+def _require_job(call: Call, role: Role, tables: Sequence[str], operations: Sequence[Operation]) -> None:
+    """Raises `Forbidden` unless the caller is an administrator, or has that role and may do one of these to each."""
+    contract = call.principal.contract
+    if call.principal.administrator:
+        return
+    if contract.role is not role:
+        call.require_administrator()
+    for table in map(Identifier.parse, tables):
+        if not any(contract.grants(operation, table) for operation in operations):
+            call.allow(permissions.require, operations[0], table)
 
 
 def _page(token: str | None) -> tuple[int, bytes] | None:

@@ -18,12 +18,15 @@ from icetower.gateway.page_http import SECURITY, Pages, Visit
 from icetower.gateway.page_reading import Reading
 from icetower.gateway.readiness import Readiness
 from icetower.ledger.attempts import Outcome
+from icetower.ledger.measures import Measures
+from icetower.ledger.metrics import COLLECTOR_LAG, ORPHANS, WAL_LAG
 from icetower.observe.bypasses import Bypasses
 from icetower.observe.undeclared import Undeclared
 from icetower.page.refusals import Health, Tally, health
 from icetower.page.times import moment_text
 
 ROWS_MAX = 50
+REPORTS_MAX = 1_000
 WINDOW_MS = 300_000
 
 
@@ -83,6 +86,7 @@ class Sources:
     readiness: Readiness
     bypasses: Bypasses
     undeclared: Undeclared
+    measures: Measures
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +147,48 @@ async def _jobs(sources: Sources) -> Panel:
         ("Principal", "Role", "Landed", "Not landed", "Last attempt"),
         rows[:ROWS_MAX],
         "No principal has a contract with the role maintenance or pipeline.",
-        "A mediator or a collector that has stopped lets its log grow: its lag is the time since its last attempt.",
+        "A mediator or a collector that has stopped lets its log grow.",
+    )
+
+
+_BROUGHT_BY = {WAL_LAG: "mediator", COLLECTOR_LAG: "collector"}
+
+
+async def _lags(sources: Sources) -> Panel:
+    """How far tables are behind the logs and delta tables that rows come into them from."""
+    found = await sources.measures.reports(tuple(_BROUGHT_BY), limit=REPORTS_MAX)
+    found.sort(key=lambda report: (-report.value, report.table))
+    rows = [
+        (_link("tables", report.table), _BROUGHT_BY[report.kind], f"{report.value:,.1f} s", moment_text(report.at_ms))
+        for report in found[:ROWS_MAX]
+    ]
+    return Panel(
+        ("Table", "Brought in by", "Behind", "Said at"),
+        rows,
+        "No mediator and no collector has said how far it is behind.",
+        "From an agent's decision until its row is visible, as the job said after its last batch. A job that has said "
+        "nothing for long has stopped, and its tables are behind by that time, too.",
+    )
+
+
+async def _orphans(sources: Sources) -> Panel:
+    """Files that no metadata refers to, as the last search left them."""
+    reports = await sources.measures.reports((ORPHANS,), limit=REPORTS_MAX)
+    found = sorted(filter(lambda report: report.value, reports), key=lambda report: (-report.value, report.table))
+    rows = [
+        (_link("tables", report.table), _link("agents", report.source) if report.source else "nobody known",
+         f"{report.value:,.0f}", f"{report.details.get('bytes', 0):,}", moment_text(report.at_ms))
+        for report in found[:ROWS_MAX]
+    ]  # fmt: skip
+    last_ms = max((report.at_ms for report in reports), default=None)
+    return Panel(
+        ("Table", "Left by", "Files", "Bytes", "Found at"),
+        rows,
+        "Nobody has looked for orphaned files yet: `icetower orphans` does."
+        if last_ms is None
+        else f"None: the last search was at {moment_text(last_ms)}.",
+        "What agents wrote and never committed, as they do that are killed or refused. `icetower orphans` finds and "
+        "removes them, as the contracts say.",
     )
 
 
@@ -172,6 +217,8 @@ PANELS: Sequence[Entry] = (
     Entry("readiness", "Readiness", _readiness),
     Entry("bypasses", "Commits around the tower", _around),
     Entry("jobs", "Maintenance and pipelines", _jobs),
+    Entry("lag", "Tables behind their logs", _lags),
+    Entry("orphans", "Orphaned files", _orphans),
     Entry("replays", "Sent again", _replays),
     Entry("declarations", "Declarations that are missing", _declarations),
 )

@@ -81,7 +81,7 @@ def page_of(
     streams = Streams(pages)
     ambient = front.ambient
     reading = Reading(registry, journal, escalations, upstream, heads, parsing, ambient, Briefly(ambient))
-    sources = Sources(reading, watch.readiness, watch.bypasses, watch.undeclared)
+    sources = Sources(reading, watch.readiness, watch.bypasses, watch.undeclared, watch.monitor.measures)
     return PageOfTower(
         streams,
         (

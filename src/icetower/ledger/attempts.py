@@ -11,7 +11,7 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Any, Literal
 
-from sqlalchemy import ColumnElement, Connection, Dialect, Row, delete, func, insert, or_, select
+from sqlalchemy import ColumnElement, Connection, Dialect, Row, Table, delete, func, insert, or_, select
 
 from icetower.ledger.schema import attempts
 
@@ -191,7 +191,7 @@ def write_attempts(
         before_the_oldest_go: is told the newest number, once all are appended.
     """
     take_order_lock(connection)
-    _insert(connection, [_row_of(attempt, now_ms) for attempt in logged])
+    insert_rows(connection, attempts, [_row_of(attempt, now_ms) for attempt in logged])
     newest = connection.execute(select(func.max(attempts.c.id))).scalar_one()
     if before_the_oldest_go is not None:
         before_the_oldest_go(newest)
@@ -204,18 +204,21 @@ def take_order_lock(connection: Connection) -> None:
         connection.execute(select(func.pg_advisory_xact_lock(ORDER_LOCK)))
 
 
-def _insert(connection: Connection, rows: Sequence[dict[str, Any]]) -> None:
-    """Straight to the driver: SQLAlchemy's way with parameters costs several times what the database does."""
-    statement, names = _statement(connection.dialect)
+def insert_rows(connection: Connection, table: Table, rows: Sequence[dict[str, Any]]) -> None:
+    """Append rows to a log, which numbers them.
+
+    Straight to the driver: SQLAlchemy's way with parameters costs several times what the database does.
+    """
+    statement, names = _statement(connection.dialect, table)
     given = rows if names is None else [tuple(row[name] for name in names) for row in rows]
     connection.exec_driver_sql(statement, given)  # pyright: ignore[reportArgumentType]  # tuples or mappings
 
 
-@lru_cache(maxsize=4)
-def _statement(dialect: Dialect) -> tuple[str, list[str] | None]:
+@lru_cache(maxsize=12)
+def _statement(dialect: Dialect, table: Table) -> tuple[str, list[str] | None]:
     """How a row is inserted, and its columns in order; None: by name."""
-    columns = [column.name for column in attempts.c if column.name != "id"]
-    compiled = insert(attempts).inline().compile(dialect=dialect, column_keys=columns)
+    columns = [column.name for column in table.c if column.name != "id"]
+    compiled = insert(table).inline().compile(dialect=dialect, column_keys=columns)
     return str(compiled), compiled.positiontup if compiled.positional else None  # pyright: ignore[reportAttributeAccessIssue]
 
 

@@ -48,7 +48,7 @@ REMOVED_AT_ONCE = 2_000
 DAY_MS = 24 * 3600 * 1000
 RULE_CHARACTERS_MAX = 64
 
-COUNT_EVERY = 500
+COUNT_EVERY = 1_000
 """So many attempts may be logged and not counted."""
 
 COUNTED_AT_ONCE = 1_000
@@ -161,19 +161,19 @@ def _count_rows(connection: Connection, rows: Sequence[Any]) -> None:
     if not logged:
         return
     firsts = _first_tries(connection, logged)
-    windows: dict[Key, list[tuple[Counted, int]]] = {}
-    totals: dict[Key, list[tuple[Counted, int]]] = {}
+    own: dict[Key, _More] = {}
     more: dict[str, int] = {}
     for (attempt, at_ms), first in zip(logged, firsts, strict=True):
-        names = [(attempt.principal, attempt.table), ("", "")]
-        if attempt.table:
-            names.append(("", attempt.table))
-        window_ms, counted = window_of(at_ms), (Counted.of(attempt, at_ms, first=first), at_ms)
-        for principal, table in names:
-            windows.setdefault((window_ms, principal, table), []).append(counted)
-            totals.setdefault((0, principal, table), []).append(counted)
+        key = (window_of(at_ms), attempt.principal, attempt.table)
+        found = own.get(key)
+        if found is None:
+            found = own[key] = _More()
+        # Names of partitions mean something together with their table.
+        found.tally.add(Counted.of(attempt, at_ms, first=first), partitions=bool(attempt.table))
+        found.last_ms = max(found.last_ms, at_ms)
         name = f"{_OUTCOME}{attempt.outcome.value}:{(attempt.rule or '')[:RULE_CHARACTERS_MAX]}"
         more[name] = more.get(name, 0) + 1
+    windows, totals = _spread(own)
     more |= {
         _WINDOWS: _add_up(connection, metric_windows, windows),
         _TOTALS: _add_up(connection, metric_totals, totals),
@@ -219,7 +219,34 @@ def _try_id(attempt: Attempt) -> bytes | None:
     return None if name is None else hashed(TRY, attempt.principal, attempt.table, name)
 
 
-def _add_up(connection: Connection, table: Table, by_key: Mapping[Key, Sequence[tuple[Counted, int]]]) -> int:
+@dataclass(slots=True)
+class _More:
+    """What is to be added to a row. `last_ms`: the newest of its attempts."""
+
+    tally: Tally = field(default_factory=Tally)
+    last_ms: int = 0
+
+    def merge(self, other: _More, *, partitions: bool) -> None:
+        self.tally.merge(other.tally, partitions=partitions)
+        self.last_ms = max(self.last_ms, other.last_ms)
+
+
+def _spread(own: Mapping[Key, _More]) -> tuple[dict[Key, _More], dict[Key, _More]]:
+    """What principals did to tables, for the rows of windows and of totals, those of all together included.
+
+    Each attempt is counted once, and what that comes to is added to all the rows that it is in.
+    """
+    windows, totals = dict(own), dict[Key, _More]()
+    for (window_ms, principal, table), more in own.items():
+        for of_principal, of_table in dict.fromkeys(((principal, table), ("", table), ("", ""))):
+            if (of_principal, of_table) != (principal, table):
+                windows.setdefault((window_ms, of_principal, of_table), _More()).merge(more, partitions=bool(of_table))
+            # A partition is hot for a time, and not since ever.
+            totals.setdefault((0, of_principal, of_table), _More()).merge(more, partitions=False)
+    return windows, totals
+
+
+def _add_up(connection: Connection, table: Table, by_key: Mapping[Key, _More]) -> int:
     """Add attempts to their rows. How many rows are new."""
     in_windows = table is metric_windows
     ids = {key: measured_id(*key[1:]) for key in by_key}
@@ -230,17 +257,15 @@ def _add_up(connection: Connection, table: Table, by_key: Mapping[Key, Sequence[
     kept = {(window_ms, bytes(name)): text for window_ms, name, text in connection.execute(query)}
     rows: list[dict[str, Any]] = []
     new = 0
-    for key, some in by_key.items():
+    for key, more in by_key.items():
         window_ms, principal, name = key
-        text = kept.get((window_ms, ids[key]))
+        text, tally = kept.get((window_ms, ids[key])), more.tally
         new += text is None
-        tally = Tally() if text is None else _read(text)
-        # Names of partitions mean something together with their table, and soon.
-        partitions = in_windows and bool(name)
-        for one, _ in some:
-            tally.add(one, partitions=partitions)
+        if text is not None:
+            tally = _read(text)
+            tally.merge(more.tally)
         row = {"id": ids[key], "principal": principal, "table_name": name, "attempts": tally.attempts}
-        row |= {"tally": tally.to_json(), "window_ms": window_ms, "at_ms": max(at_ms for _, at_ms in some)}
+        row |= {"tally": tally.to_json(), "window_ms": window_ms, "at_ms": more.last_ms}
         rows.append(row | {"table_id": measured_id("", name)} if in_windows else row)
     # In the order of the tree that they go into.
     _put(connection, table, sorted(rows, key=lambda row: (row["window_ms"], row["id"])))

@@ -278,8 +278,11 @@ class Tally:
         found[0] += 1
         found[1] += in_conflict
 
-    def merge(self, other: Tally, *, sign: int = 1) -> None:
-        """Add another one; with `sign` -1 take it away again, but for its maximum and its partitions."""
+    def merge(self, other: Tally, *, sign: int = 1, partitions: bool = True) -> None:
+        """Add another one, with `partitions` those that it names, too.
+
+        With `sign` -1 take it away again, but for its maximum and its partitions.
+        """
         for name in _COUNTS:
             setattr(self, name, getattr(self, name) + sign * getattr(other, name))
         for name in _SUMS:
@@ -291,12 +294,13 @@ class Tally:
         if sign > 0:
             if other.latency_max_ms is not None:
                 self.latency_max_ms = max(self.latency_max_ms or 0.0, other.latency_max_ms)
-            for name, (attempts, conflicts) in other.hot.items():
+            for name, (attempts, conflicts) in other.hot.items() if partitions else ():
                 found = self.hot.setdefault(name, [0, 0])
                 found[0] += attempts
                 found[1] += conflicts
-            for name in sorted(self.hot, key=lambda each: _heat(self.hot[each]), reverse=True)[HOT_KEPT:]:
-                del self.hot[name]
+            if len(self.hot) > HOT_KEPT:
+                for name in sorted(self.hot, key=lambda each: _heat(self.hot[each]), reverse=True)[HOT_KEPT:]:
+                    del self.hot[name]
 
     def hottest(self, most: int = HOT_SHOWN) -> list[dict[str, Any]]:
         """The partitions with most conflicts, and among equals with most attempts."""

@@ -11,15 +11,19 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import orjson
 from sqlalchemy import Connection, Table, delete, func, select
 
-from icetower.ledger.attempts import ORDER_LOCK, Attempt, Outcome
+from icetower.ledger.attempts import Attempt, Outcome, insert_rows, take_order_lock
 from icetower.ledger.schema import client_reports as reports
 from icetower.ledger.schema import events
 
 EVENTS_MAX = 50_000
 REPORTS_MAX = 100_000
 EVENT_CHARACTERS_MAX = 64 * 1024
+TRIMMED_EVERY = 256
+"""A log may have so many rows more than it keeps, or a hundredth of these, whichever is less."""
+
 _LANDED = frozenset({Outcome.DIRECT, Outcome.REBASED, Outcome.APPENDED, Outcome.REPLAYED})
 
 
@@ -78,21 +82,20 @@ def write_watched(
     """
     if not changed and not reported:
         return
-    if connection.dialect.name == "postgresql":
-        connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({ORDER_LOCK})")
+    take_order_lock(connection)
     if changed and events_max:
         rows = [
             {
                 "at_ms": each.at_ms,
                 "kind": each.kind,
-                "objects": json.dumps(each.objects),
+                "objects": orjson.dumps(each.objects).decode(),
                 "uuid": each.uuid,
                 "event": each.event,
             }
             for each in changed
         ]
-        connection.execute(events.insert(), rows)
-        _trim(connection, events, events_max)
+        insert_rows(connection, events, rows)
+        _trim(connection, events, events_max, len(rows))
     if reported:
         rows = [
             {
@@ -106,8 +109,8 @@ def write_watched(
             }
             for each in reported
         ]
-        connection.execute(reports.insert(), rows)
-        _trim(connection, reports, REPORTS_MAX)
+        insert_rows(connection, reports, rows)
+        _trim(connection, reports, REPORTS_MAX, len(rows))
 
 
 def read_changes(connection: Connection, after: int, since_ms: int, limit: int) -> Changes:
@@ -152,6 +155,8 @@ def _changed(row: Any) -> Changed:
     return Changed(row.at_ms, row.kind, objects, row.uuid, row.event)
 
 
-def _trim(connection: Connection, table: Table, rows_max: int) -> None:
+def _trim(connection: Connection, table: Table, rows_max: int, added: int) -> None:
+    """Let the oldest go, once in `TRIMMED_EVERY` rows."""
     newest = connection.execute(select(func.max(table.c.id))).scalar_one()
-    connection.execute(delete(table).where(table.c.id <= newest - rows_max))
+    if newest % max(1, min(TRIMMED_EVERY, rows_max // 100)) < added:
+        connection.execute(delete(table).where(table.c.id <= newest - rows_max))

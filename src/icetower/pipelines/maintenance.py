@@ -16,12 +16,13 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from icetower.agent import Tower
 from icetower.ambient import Ambient, SystemAmbient
 from icetower.contracts.model import Contract, Operation
 from icetower.errors import CommitConflict, IcetowerError, NoSuchTable, UpstreamFailed
 from icetower.iceberg.metadata import ancestors, current_snapshot_id
 from icetower.pipelines import maintenance_tasks as tasks
-from icetower.pipelines.cleanup import Clauses, Disposition, clean
+from icetower.pipelines.cleanup import Clauses, Disposition, Orphan, clean
 from icetower.pipelines.maintenance_files import Catalog, Listed, State
 from icetower.pipelines.maintenance_plan import (
     FILES_MIN,
@@ -49,6 +50,7 @@ from icetower.pipelines.maintenance_record import (
 )
 from icetower.pipelines.maintenance_rows import Ages
 from icetower.pipelines.own_tables import lacking
+from icetower.pipelines.reports import report_orphans
 from icetower.pipelines.tables import private_session, translating_errors
 from icetower.protocol.names import Identifier
 
@@ -110,12 +112,24 @@ class LeftAlone:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """One run. `entries`: what it recorded, also of runs that were killed before."""
+    """One run.
+
+    Attributes:
+        entries: what it recorded, also of runs that were killed before.
+        orphans: by the tables that it looked through: the orphans that are left there.
+    """
 
     tables: int
     entries: tuple[Entry, ...]
     failures: tuple[Failure, ...]
     left_alone: tuple[LeftAlone, ...] = ()
+    orphans: Mapping[str, tuple[Orphan, ...]] = field(default_factory=dict[str, "tuple[Orphan, ...]"])
+
+    def report_orphans(self, tower: Tower) -> None:
+        """Tell the tower which orphans are left, where any were looked for."""
+        if self.orphans:
+            left = self.orphans.items()
+            report_orphans(tower, {table: [(o.principal or "", o.size_bytes) for o in found] for table, found in left})
 
 
 def nothing(_: str) -> None:
@@ -199,6 +213,7 @@ class _Run:
         self.spark, self.job, self.record = maintainer.spark, maintainer.job, maintainer.record
         self.now_ms = maintainer.ambient.now_ms()
         self.entries: list[Entry] = []
+        self.orphans: dict[str, tuple[Orphan, ...]] = {}
         self.expiries: list[Entry] = []
         self.early: list[Entry] = []
         self.expired = False
@@ -225,7 +240,7 @@ class _Run:
         written += self._count_refused()
         busy = {each.table_name for each in written} | {each.table for each in self.failures}
         left = tuple(each for each in self.left_alone if each.table not in busy)
-        return Report(len(wanted), tuple(written), tuple(self.failures), left)
+        return Report(len(wanted), tuple(written), tuple(self.failures), left, self.orphans)
 
     # -- what there is
 
@@ -403,6 +418,7 @@ class _Run:
             entry, self.now_ms, table, state.uuid, Task.ORPHANS, orphans_found=len(found), orphans_deleted=deleted
         )
         self.entries.append(counts)
+        self.orphans[table] = tuple(each for each in found if each.fate is not Disposition.DELETED)
 
     # -- the record
 

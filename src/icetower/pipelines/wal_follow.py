@@ -66,6 +66,8 @@ class Follower:
         every_s: the time between the beginnings of two rounds, if none of the jobs has more to do. So it is the longest
             time for which rows of a log are collected into a batch.
         keep_s: prune rows that landed in the log longer ago; None: never.
+        on_lag: hears how far a job's target is behind its log by now, in seconds: after each batch, and 0 where there
+            is nothing new. Of a job that fails it hears nothing.
         work: takes the next batch of a job, with the clock as its argument `ambient`.
         ambient: the clock.
     """
@@ -75,6 +77,7 @@ class Follower:
     on: Callable[[Mediation | Pruned | Failure], None]
     every_s: float = EVERY_S
     keep_s: float | None = None
+    on_lag: Callable[[Job, float], None] | None = None
     work: Callable[..., Any] = mediate
     ambient: Ambient = field(default_factory=SystemAmbient)
     _states: dict[tuple[str, str], _State] = field(default_factory=dict[tuple[str, str], _State])
@@ -111,6 +114,7 @@ class Follower:
         try:
             heads = self._heads(job)
             if heads == state.heads:
+                self._lags(job, 0.0)
                 return False
             done = self.work(self.spark, job, ambient=self.ambient)
         except IcetowerError as error:
@@ -122,11 +126,18 @@ class Follower:
         state.failures = 0
         if done.status == "idle":
             state.heads = heads
+            self._lags(job, 0.0)
             return False
         state.heads = None
         self.on(done)
+        if done.lag_max_ms is not None:
+            self._lags(job, done.lag_max_ms / 1000)
         # Rows that landed during the batch can wait for the next round, what its bounds left cannot.
         return done.through_snapshot != heads[0]
+
+    def _lags(self, job: Job, lag_s: float) -> None:
+        if self.on_lag is not None:
+            self.on_lag(job, lag_s)
 
     def _heads(self, job: Job) -> tuple[int | None, int | None]:
         wal, target = (current_snapshot_id(load_metadata(self.spark, name)) for name in (job.wal, job.target))

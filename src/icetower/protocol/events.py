@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Any
@@ -161,8 +161,13 @@ def event_of(
     contract: str | None,
     operation: Mapping[str, Any],
     characters_max: int,
+    text_of: Callable[[JSON], str] = _text,
 ) -> str:
-    """An `Event` as JSON. Updates that would make it too long are left out, and counted in `x-updates-left-out`."""
+    """An `Event` as JSON. Updates that would make it too long are left out, and counted in `x-updates-left-out`.
+
+    Args:
+        text_of: writes JSON; a server has a faster way than the standard library's.
+    """
     event: JSON = {
         "event-id": event_id,
         "request-id": request_id,
@@ -171,10 +176,10 @@ def event_of(
         "actor": {"id": principal} if contract is None else {"id": principal, "contract": contract},
         "operation": operation,
     }
-    text = _text(event)
+    text = text_of(event)
     if len(text) > characters_max:
         left_out = len(operation.get("updates") or ())
         short = {key: value for key, value in operation.items() if key not in ("updates", "requirements", "properties")}
         short |= {"updates": [], "x-updates-left-out": left_out} if "updates" in operation else {}
-        text = _text({**event, "operation": short})
+        text = text_of({**event, "operation": short})
     return text

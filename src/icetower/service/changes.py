@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import orjson
+
 from icetower.ambient import Ambient
 from icetower.commit.engine import Committed
 from icetower.ledger.attempts import Outcome
@@ -47,6 +49,7 @@ class Changes:
             contract=kept.contract,
             operation=operation,
             characters_max=EVENT_CHARACTERS_MAX,
+            text_of=lambda event: orjson.dumps(event).decode(),
         )
         self._keep(
             Changed(kept.at_ms, operation["operation-type"], _objects(operation), operation.get("table-uuid"), event)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from icetower.agent import Tower
 from icetower.demo.retail import agents, inventory, pricing, promotions, recommendation, tills
@@ -26,6 +26,7 @@ from icetower.pipelines.collector import collect, merged_view
 from icetower.pipelines.export import Source, export
 from icetower.pipelines.maintenance import Job as Maintenance
 from icetower.pipelines.maintenance import Maintainer
+from icetower.pipelines.reports import LagReports
 from icetower.pipelines.wal_follow import Follower
 from icetower.pipelines.wal_mediator import Job, mediate
 from icetower.protocol.names import Identifier
@@ -37,6 +38,9 @@ EXPORT = "export"
 READER = "auditor"
 PRINCIPALS = (MEDIATOR, COLLECTOR, MAINTENANCE, READER)
 """Those with contracts. The export is an administrator's."""
+
+KINDS: Mapping[str, Literal["wal", "collector"]] = {MEDIATOR: "wal", COLLECTOR: "collector"}
+"""What the lag is of that a job reports."""
 
 _MERGING = ("planned", "rejections", "writing", "committed", "keys", "closed")
 STAGES: Mapping[str, tuple[str, ...]] = {
@@ -118,9 +122,11 @@ class _Work:
         """Take batches of a log or a delta table."""
         step = partial(work, after=self._after(name))
         report = partial(self._report, name)
-        Follower(session, lambda: [job], lambda event: report(event.to_json()), every_s=EVERY_S, work=step).follow(
-            self._ended_within
+        lags = LagReports(partial(Tower, self.jobs.uri, self.jobs.secrets[name]), KINDS[name])
+        follower = Follower(
+            session, lambda: [job], lambda event: report(event.to_json()), every_s=EVERY_S, on_lag=lags, work=step
         )
+        follower.follow(self._ended_within)
         failures = 0
         while True:
             try:
@@ -153,6 +159,8 @@ class _Work:
     def _report_maintenance(self, report: Any) -> None:
         for each in (*report.entries, *report.failures):
             self._report(MAINTENANCE, each.to_json())
+        with Tower(self.jobs.uri, self.jobs.secrets[MAINTENANCE]) as tower:
+            report.report_orphans(tower)
 
     def read(self, session: Any) -> None:
         ended = False
