@@ -306,6 +306,8 @@ def _unreadable(what: str, error: Exception) -> ValidationFailed:
 
 
 _PRIMITIVE = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
+_WORDS = _PRIMITIVE | {"record", "error", "array", "map", "fixed", "enum"}
+"""What is no reference to a type by its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,6 +325,7 @@ def _ready(raw: bytes, rename: Rename) -> _Schema:
 
 def _made_ready(raw: bytes, rename: Rename) -> _Schema:
     written = orjson.loads(raw)
+    _check_depth(written, ())
     _check_widths(written, dict(_named_types(written)))
     return _Schema(written, fastavro.parse_schema(_plain(written, rename)))
 
@@ -525,6 +528,28 @@ def _unpacked(codec: str, block: bytes, most: int) -> bytes:
             return b""
         return zlib.decompressobj(-zlib.MAX_WBITS).decompress(block, most + 1)
     raise ValueError(f"its codec {codec!r} is not known; write deflate or null")
+
+
+def _check_depth(schema: AvroSchema, within: tuple[str, ...]) -> None:
+    """A type within itself nests as deep as the bytes say, and fastavro, in C, reads it until the stack has ended, and
+    the process with it. No file of Iceberg's has one.
+
+    Args:
+        within: the names of the types around this one, without their namespaces.
+    """
+    if isinstance(schema, str):
+        if schema not in _WORDS and schema.rpartition(".")[2] in within:
+            raise ValueError(f"its type {schema[:100]!r} is a part of itself")
+    elif isinstance(schema, list):
+        for part in cast("list[Any]", schema):
+            _check_depth(part, within)
+    elif isinstance(schema, dict):
+        if schema.get("type") in ("record", "error"):
+            within = (*within, str(schema.get("name")).rpartition(".")[2])
+        for key in ("type", "items", "values"):
+            _check_depth(cast("AvroSchema", schema.get(key)), within)
+        for field in cast("list[Any]", schema.get("fields") or []):
+            _check_depth(field["type"], within)
 
 
 def _check_widths(schema: AvroSchema, named: Mapping[str, AvroSchema]) -> None:
