@@ -341,3 +341,45 @@ def test_a_type_within_itself_is_refused_before_it_ends_the_process(schema: Any)
     unpacked = avro_files.unpack(hostile, what="the list")
     with pytest.raises(ValidationFailed, match="a part of itself"):
         next(avro_files.decode(unpacked, 0, 1, rename=lambda _, name: name, what="the list"))
+
+
+def _doubled(depth: int) -> Any:
+    """Records that stand twice in the next, down to one of nothing."""
+    first: Any = {"type": "record", "name": "r0", "fields": [{"name": "n", "type": "null"}]}
+    for level in range(1, depth):
+        first = {
+            "type": "record",
+            "name": f"r{level}",
+            "fields": [{"name": "a", "type": first}, {"name": "b", "type": f"r{level - 1}"}],
+        }
+    return {"type": "record", "name": "top", "fields": [{"name": "x", "type": "int"}, {"name": "y", "type": first}]}
+
+
+_EMPTY = {"type": "record", "name": "e", "fields": []}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        _doubled(30),
+        {"type": "record", "name": "r", "fields": [{"name": "x", "type": "int"}, {"name": "n", "type": "null"}]},
+        {"type": "record", "name": "r", "fields": [{"name": "e", "type": _EMPTY}]},
+        _EMPTY,
+        {
+            "type": "record",
+            "name": "r",
+            "fields": [{"name": "x", "type": "int"}, {"name": "a", "type": _EMPTY}, {"name": "b", "type": "e"}],
+        },
+        {
+            "type": "record",
+            "name": "r",
+            "fields": [{"name": "x", "type": "int"}, {"name": "f", "type": {"type": "fixed", "name": "f", "size": 0}}],
+        },
+    ],
+    ids=["doubled", "null", "nothing but an empty record", "an empty record", "two empty records", "nothing, fixed"],
+)
+def test_fields_that_take_no_bytes_are_refused(schema: Any) -> None:
+    """A few bytes could claim a thousand million of them."""
+    for read in (read_manifest_list, read_manifest):
+        with pytest.raises(ValidationFailed, match="take no bytes"):
+            read(_container(schema, b"\x02"))

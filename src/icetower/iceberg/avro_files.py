@@ -326,7 +326,10 @@ def _ready(raw: bytes, rename: Rename) -> _Schema:
 def _made_ready(raw: bytes, rename: Rename) -> _Schema:
     written = orjson.loads(raw)
     _check_depth(written, ())
-    _check_widths(written, dict(_named_types(written)))
+    named = dict(_named_types(written))
+    _check_widths(written, named)
+    if not _takes_bytes(written, named, {}):
+        raise ValueError("its records take no bytes")
     return _Schema(written, fastavro.parse_schema(_plain(written, rename)))
 
 
@@ -553,7 +556,8 @@ def _check_depth(schema: AvroSchema, within: tuple[str, ...]) -> None:
 
 
 def _check_widths(schema: AvroSchema, named: Mapping[str, AvroSchema]) -> None:
-    """Items that take no bytes could be claimed by the thousand million."""
+    """What takes no bytes could be claimed by the thousand million: as items of a list, or as fields of records that
+    stand twice in the next. Iceberg writes one such field, the partition of a file of an unpartitioned table."""
     if isinstance(schema, list):
         for part in cast("list[Any]", schema):
             _check_widths(part, named)
@@ -563,8 +567,18 @@ def _check_widths(schema: AvroSchema, named: Mapping[str, AvroSchema]) -> None:
                 raise ValueError("it has a list of values that take no bytes")
         for key in ("type", "items", "values"):
             _check_widths(cast("AvroSchema", schema.get(key)), named)
-        for field in cast("list[Any]", schema.get("fields") or []):
+        fields = cast("list[Any]", schema.get("fields") or [])
+        for field in fields:
             _check_widths(field["type"], named)
+        without = [field["type"] for field in fields if not _takes_bytes(field["type"], named, {})]
+        if len(without) > 1 or not all(_is_empty(each, named) for each in without):
+            raise ValueError("it has fields that take no bytes")
+
+
+def _is_empty(schema: AvroSchema, named: Mapping[str, AvroSchema]) -> bool:
+    """Whether it is a record without fields."""
+    schema = named.get(schema) if isinstance(schema, str) else schema
+    return isinstance(schema, dict) and schema.get("type") == "record" and not schema.get("fields")
 
 
 def _takes_bytes(schema: AvroSchema, named: Mapping[str, AvroSchema], known: dict[str, bool]) -> bool:
