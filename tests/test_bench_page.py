@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -59,7 +60,7 @@ def test_a_load_that_was_too_light_is_named() -> None:
 def test_the_log_has_ends_of_all_kinds_under_rules_that_there_are() -> None:
     made = list(attempts(SMALL, 1_800_000_000_000))
     assert len(made) == SMALL.attempts
-    assert all(a.at_ms <= b.at_ms for a, b in zip(made, made[1:], strict=False))
+    assert all(a.at_ms <= b.at_ms for a, b in pairwise(made))
     assert {each.principal for each in made} == {agent_name(number) for number in range(SMALL.agents)}
     assert {each.table for each in made} == {str(table_name(number)) for number in range(SMALL.tables)}
     failed = Counter(each.outcome for each in made if each.rule is not None)

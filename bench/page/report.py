@@ -90,9 +90,8 @@ def tables(pages: Sequence[Record], loads: Sequence[Record]) -> list[Shown]:
         kept = all(each["p95_ms"] < LIMIT_MS and not each["not_shown"] for each in of_both)
         asked = sum(each["asked"] for each in of_both)
         rows.append((page, visitor, str(asked), *cells, "PASS" if kept else "TOO SLOW"))
-    columns = (
-        "page", "who looks", "asked", *(f"{load.name}: {what}" for load in LOADS for what in ("p50", "p95", "most")), "",
-    )  # fmt: skip
+    headings = [f"{load.name}: {what}" for load in LOADS for what in ("p50", "p95", "most")]
+    columns = ("page", "who looks", "asked", *headings, "")
     told = tuple(
         (
             each["load"],

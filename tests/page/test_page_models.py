@@ -10,7 +10,7 @@ from icetower import rules
 from icetower.contracts.document import load
 from icetower.gateway.page import own_address
 from icetower.gateway.page_explain import named_snapshots
-from icetower.gateway.page_reading import place_of
+from icetower.gateway.page_owners import place_of
 from icetower.iceberg.partitions import PartitionSpec, resolve_fields
 from icetower.ledger.activity import Group
 from icetower.ledger.attempts import Attempt, Outcome

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from icetower.ledger.attempts import NOT_LANDED, Attempt, Outcome
 
@@ -48,8 +48,12 @@ class Heat:
     rows: tuple[Row, ...]
     left_out: tuple[int, int]
 
+    def owned(self, owner: Callable[[str], str | None]) -> Heat:
+        """The same, with the owners of the partitions that it shows."""
+        return replace(self, rows=tuple(replace(row, owner=owner(row.partition)) for row in self.rows))
 
-def heat_of(attempts: Sequence[Attempt], owner: Callable[[str], str | None]) -> Heat:
+
+def heat_of(attempts: Sequence[Attempt], owner: Callable[[str], str | None] = lambda _: None) -> Heat:
     """The map of some attempts at one table."""
     times: Counter[tuple[str, str]] = Counter()
     failed: Counter[tuple[str, str]] = Counter()
