@@ -23,6 +23,8 @@ JOBS = 3
 """Principals with the role of a maintenance job, beside the agents."""
 SPAN_S = 6 * 3600
 """The log is so long: 46 attempts a second of a million."""
+BUSY_AT_ONCE, BUSY_FOR = 100, 1_000
+"""So many agents are at work at a time, for so many attempts; then the next ones are. All are in the newest 20,000."""
 SEED = 20261126
 IDS_FROM = 3_000_000_000_000_000_000
 
@@ -117,7 +119,7 @@ def attempts(size: Size, now_ms: int, seed: int = SEED) -> Iterator[Attempt]:
     start_ms = now_ms - SPAN_S * 1000
     ends = draw.choices(outcomes, weights, k=size.attempts)
     for number in range(size.attempts):
-        agent = int(draw.random() * size.agents)
+        agent = (number // BUSY_FOR * BUSY_AT_ONCE + int(draw.random() * BUSY_AT_ONCE)) % size.agents
         tables = tables_of(agent, size)
         at = draw.random()
         table = tables[0 if at < 0.6 else min(1 if at < 0.9 else 2, len(tables) - 1)]

@@ -53,8 +53,8 @@ class Heat:
         return replace(self, rows=tuple(replace(row, owner=owner(row.partition)) for row in self.rows))
 
 
-def heat_of(attempts: Sequence[Attempt], owner: Callable[[str], str | None] = lambda _: None) -> Heat:
-    """The map of some attempts at one table."""
+def heat_of(attempts: Sequence[Attempt]) -> Heat:
+    """The map of some attempts at one table; whose the partitions are is not known yet."""
     times: Counter[tuple[str, str]] = Counter()
     failed: Counter[tuple[str, str]] = Counter()
     conflicts: Counter[str] = Counter()
@@ -77,7 +77,7 @@ def heat_of(attempts: Sequence[Attempt], owner: Callable[[str], str | None] = la
     rows = tuple(
         Row(
             partition,
-            owner(partition),
+            None,
             tuple(_cell(times[partition, name], failed[partition, name], most) for name in principals),
             by_partition[partition],
             conflicts[partition],
