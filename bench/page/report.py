@@ -42,8 +42,10 @@ def _page(load: str, visitor: str, page: str, some: Sequence[Asked]) -> dict[str
     }
 
 
-def load_record(load: Load, number: int, operations: Sequence[Operation], from_s: float, to_s: float) -> dict[str, Any]:
-    """What the writers of one run reached while pages were asked for."""
+def load_record(
+    load: Load, number: int, operations: Sequence[Operation], from_s: float, to_s: float, cores: float = 0.0
+) -> dict[str, Any]:
+    """What the writers of one run reached while pages were asked for; `cores`: processor time of the tower a second."""
     found = figures(operations, from_s=from_s, to_s=to_s)
     return {
         "load": load.name,
@@ -52,6 +54,7 @@ def load_record(load: Load, number: int, operations: Sequence[Operation], from_s
         "commits_per_s": found.commits_per_s,
         "p50_ms": found.p50_ms,
         "p99_ms": found.p99_ms,
+        "tower_cores": cores,
         "failures": found.failures,
     }
 
@@ -100,6 +103,7 @@ def tables(pages: Sequence[Record], loads: Sequence[Record]) -> list[Shown]:
             number(each["commits_per_s"]),
             number(each["p50_ms"]),
             number(each["p99_ms"]),
+            f"{each['tower_cores']:.2f}",
             str(sum(each["failures"].values())),
         )
         for each in loads
@@ -108,7 +112,7 @@ def tables(pages: Sequence[Record], loads: Sequence[Record]) -> list[Shown]:
         Shown(f"Milliseconds until a page is there; wanted: a p95 below {LIMIT_MS:.0f}", columns, tuple(rows), left=2),
         Shown(
             "The commits meanwhile",
-            ("load", "round", "wanted/s", "reached/s", "p50 ms", "p99 ms", "failed"),
+            ("load", "round", "wanted/s", "reached/s", "p50 ms", "p99 ms", "cores of the tower", "failed"),
             told,
         ),
     ]

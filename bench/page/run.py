@@ -82,10 +82,11 @@ def _one(
         begin_s = time.monotonic() + BEGIN_S
         writing = process.submit(write, server.uri, crew, load.rate, begin_s, lasts_s)
         time.sleep(max(0.0, begin_s + WARM_S - time.monotonic()))
-        to_s = begin_s + lasts_s
+        to_s, from_s, before_s = begin_s + lasts_s, time.monotonic(), server.cpu_s()
         found = read(server.uri, server.database.parent, case.size, secrets, to_s, turn)
+        cores = (server.cpu_s() - before_s) / (time.monotonic() - from_s)
         operations = writing.result()
-    return found, report.load_record(load, number, operations, begin_s + WARM_S, to_s)
+    return found, report.load_record(load, number, operations, begin_s + WARM_S, to_s, cores)
 
 
 def _line(record: report.Record, found: Sequence[Asked]) -> str:
@@ -93,7 +94,8 @@ def _line(record: report.Record, found: Sequence[Asked]) -> str:
     slowest = max(found, key=lambda each: each.took_ms)
     return (
         f"round {record['round']}, {record['load']}: {record['commits_per_s']:.0f} commits/s of "
-        f"{record['wanted_per_s']:.0f}, p50 {record['p50_ms']:.0f} ms, p99 {record['p99_ms']:.0f} ms{failures}; "
+        f"{record['wanted_per_s']:.0f}, p50 {record['p50_ms']:.0f} ms, p99 {record['p99_ms']:.0f} ms{failures}, "
+        f"{record['tower_cores']:.2f} cores of the tower; "
         f"{len(found)} pages, the slowest {slowest.address} ({slowest.took_ms:.0f} ms)"
     )
 
