@@ -52,6 +52,7 @@ def load_record(
         "round": number,
         "wanted_per_s": load.rate,
         "commits_per_s": found.commits_per_s,
+        "acknowledged": sum(operation.outcome == "ok" for operation in operations),
         "p50_ms": found.p50_ms,
         "p99_ms": found.p99_ms,
         "tower_cores": cores,

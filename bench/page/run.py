@@ -32,24 +32,25 @@ from bench.page import report
 from bench.page.filling import Tell, fill
 from bench.page.readers import Asked, NotShown, read
 from bench.page.warehouse import Size
-from bench.page.writers import LOADS, Load, write, writers
+from bench.page.writers import LOADS, Load, ready, write, writers
 
 RESULTS = pages.PLOTS / "bench-page.json"
 SECONDS, ROUNDS = 40.0, 2
-BEGIN_S = 4.0
-"""Until the process of the writers is there."""
+BEGIN_S = 1.0
+"""Until the writers have connected."""
 WARM_S = 3.0
 """Of each load, in which nothing is measured: each agent's first commit has the tower read its contract."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A run. `seconds`: of each load, in each round."""
+    """A run. `seconds`: of each load, in each round; `warm_s`: before that."""
 
     size: Size
     seconds: float = SECONDS
     rounds: int = ROUNDS
     loads: Sequence[Load] = LOADS
+    warm_s: float = WARM_S
 
 
 def run(case: Case, folder: Path, tell: Tell) -> dict[str, Any]:
@@ -59,11 +60,12 @@ def run(case: Case, folder: Path, tell: Tell) -> dict[str, Any]:
     asked: dict[str, list[Asked]] = {load.name: [] for load in case.loads}
     loads: list[dict[str, Any]] = []
     turn = 0
-    with servers.tower(folder, "none", 1, settings="") as server:
+    spawn = multiprocessing.get_context("spawn")
+    with servers.tower(folder, "none", 1, settings="") as server, ProcessPoolExecutor(1, mp_context=spawn) as process:
         for number in range(1, case.rounds + 1):
             for load in case.loads:
                 turn += 1
-                found, record = _one(case, load, number, turn, server, secrets)
+                found, record = _one(case, load, number, turn, server, secrets, process)
                 asked[load.name] += found
                 loads.append(record)
                 tell(_line(record, found))
@@ -72,21 +74,26 @@ def run(case: Case, folder: Path, tell: Tell) -> dict[str, Any]:
 
 
 def _one(
-    case: Case, load: Load, number: int, turn: int, server: servers.Server, secrets: list[str]
+    case: Case,
+    load: Load,
+    number: int,
+    turn: int,
+    server: servers.Server,
+    secrets: list[str],
+    process: ProcessPoolExecutor,
 ) -> tuple[list[Asked], dict[str, Any]]:
     """One load, with pages asked for meanwhile."""
-    lasts_s = WARM_S + case.seconds
+    lasts_s = case.warm_s + case.seconds
     crew = writers(load, case.size, secrets, server.database, lasts_s, turn)
     os.sync()  # what was prepared is not to be flushed while the tower flushes its own
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as process:
-        begin_s = time.monotonic() + BEGIN_S
-        writing = process.submit(write, server.uri, crew, load.rate, begin_s, lasts_s)
-        time.sleep(max(0.0, begin_s + WARM_S - time.monotonic()))
-        to_s, from_s, before_s = begin_s + lasts_s, time.monotonic(), server.cpu_s()
-        found = read(server.uri, server.database.parent, case.size, secrets, to_s, turn)
-        cores = (server.cpu_s() - before_s) / (time.monotonic() - from_s)
-        operations = writing.result()
-    return found, report.load_record(load, number, operations, begin_s + WARM_S, to_s, cores)
+    process.submit(ready).result()
+    begin_s = time.monotonic() + BEGIN_S
+    writing = process.submit(write, server.uri, crew, load.rate, begin_s, lasts_s)
+    time.sleep(max(0.0, begin_s + case.warm_s - time.monotonic()))
+    to_s, from_s, before_s = begin_s + lasts_s, time.monotonic(), server.cpu_s()
+    found = read(server.uri, server.database.parent, case.size, secrets, to_s, turn)
+    cores = (server.cpu_s() - before_s) / (time.monotonic() - from_s)
+    return found, report.load_record(load, number, writing.result(), begin_s + case.warm_s, to_s, cores)
 
 
 def _line(record: report.Record, found: Sequence[Asked]) -> str:

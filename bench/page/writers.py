@@ -94,6 +94,10 @@ def _path(table: int) -> str:
     return f"/v1/namespaces/{'.'.join(name.namespace)}/tables/{name.name}"
 
 
+def ready() -> None:
+    """Returns once a process has loaded what `write` needs."""
+
+
 def write(uri: str, crew: Sequence[Writer], rate: float, begin_s: float, seconds: float) -> list[Operation]:
     """Send what is due, from a moment of the monotonic clock on; who is late sends at once. In a process of its own."""
     return asyncio.run(_write(uri, crew, rate, begin_s, begin_s + seconds))
