@@ -293,7 +293,7 @@ def test_alerts_say_what_they_are_about_and_what_to_do(run: Run, stand_in: type[
     assert ESCAPE not in out
     _, out, _ = run("alerts", "list", "--all")
     assert "resolved" in out
-    assert "above 0.1" in out
+    assert "above 10%" in out
 
 
 def test_alerts_are_silenced_and_unsilenced(run: Run, stand_in: type[Routes]) -> None:

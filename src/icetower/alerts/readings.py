@@ -69,7 +69,10 @@ def _grouped(rows: Iterable[Measured]) -> dict[tuple[str, str], list[Tally]]:
 
 
 def _volume(metric: Metric, tally: Tally) -> int:
-    return tally.first_tries if metric is Metric.FIRST_TRY else tally.attempts
+    if metric is Metric.FIRST_TRY:
+        return tally.first_tries
+    # What is refused is no try that could be a retry: one lost answer among refusals is no trend.
+    return tally.attempts - tally.refused if metric is Metric.RETRY_RATE else tally.attempts
 
 
 def _value(metric: Metric, tally: Tally, hours: float) -> float | None:

@@ -90,8 +90,9 @@ class Rule:
 
 DEFAULTS: tuple[Rule, ...] = (
     Rule("retry-rate", Metric.RETRY_RATE, above=0.10, clears_at=0.05, at_least=10,
-         advice="Several writers meet in these partitions, or one sends again: `icetower commits` shows by which rule. "
-         "Divide the partitions by contract, declare reads, or bring the rows through a log (docs/patterns.md)."),
+         advice="`icetower commits` shows by which rule. Where that is rebase.…, a declaration is missing: `icetower "
+         "advise --tower` names it. Where it is conflict.…, writers meet in these partitions: divide them by contract, "
+         "or bring the rows through a log (docs/patterns.md)."),
     Rule("first-try", Metric.FIRST_TRY, below=0.95, clears_at=0.97, window_s=900, at_least=20,
          advice="Look at what the agent is refused for (`icetower commits --refused`), and mend the agent or its "
          "contract."),
@@ -227,4 +228,12 @@ def message_of(rule: Rule, alert: Alert) -> str:
     about = " at ".join(part for part in (alert.principal, alert.table) if part) or "the tower"
     side = "above" if rule.above is not None else "below"
     hot = f"; most in {', '.join(alert.partitions)}" if alert.partitions else ""
-    return f"{rule.name}: {rule.metric.value} of {about} is {alert.value:.6g}, {side} {rule.threshold:.6g}{hot}"
+    value, bound = (value_text(rule.metric, each) for each in (alert.value, rule.threshold))
+    return f"{rule.name}: {rule.metric.value} of {about} is {value}, {side} {bound}{hot}"
+
+
+def value_text(metric: str, value: float) -> str:
+    """A value of a metric: a rate in percent, all else as a number."""
+    if metric.endswith(("_rate", "_success")):
+        return f"{value:.0%}"
+    return f"{value:,.6g}" if value < 1e6 else f"{value:,.0f}"

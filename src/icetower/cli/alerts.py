@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from icetower.alerts.rules import value_text
 from icetower.ambient import SystemAmbient
 from icetower.cli.registry import DEFAULT_URI, Json, Uri, connect
 from icetower.cli.screens import ago, say_section
@@ -44,8 +45,16 @@ def list_alerts(
     if as_json:
         say(json.dumps({"alerts": rows, "rules": found["rules"]}))
         return
+    metrics = {rule["name"]: str(rule["metric"]) for rule in found["rules"]}
     shown = [
-        (row["state"], row["rule"], about(row), f"{row['value']:g}", ago(row["since_ms"], now_ms), row["id"])
+        (
+            row["state"],
+            row["rule"],
+            about(row),
+            value_text(metrics.get(row["rule"], ""), row["value"]),
+            ago(row["since_ms"], now_ms),
+            row["id"],
+        )
         for row in rows
     ]
     columns = ("state", "rule", "about", "value", "since", "id")
@@ -106,9 +115,11 @@ def _hot(alert: Mapping[str, Any]) -> str:
 
 
 def _rule(rule: Mapping[str, Any]) -> tuple[object, ...]:
-    above = rule.get("above") is not None
-    fires = f"above {rule['above']:g}" if above else f"below {rule['below']:g}"
-    clears = "" if rule.get("clears_at") is None else f"{'below' if above else 'above'} {rule['clears_at']:g}"
+    above, metric = rule.get("above") is not None, str(rule["metric"])
+    fires = f"above {value_text(metric, rule['above'])}" if above else f"below {value_text(metric, rule['below'])}"
+    clears = ""
+    if rule.get("clears_at") is not None:
+        clears = f"{'at most' if above else 'at least'} {value_text(metric, rule['clears_at'])}"
     return rule["name"], rule["metric"], fires, clears, f"{rule['window_s']:g} s"
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import os
+import pwd
 import re
 import shutil
 import socket
@@ -92,6 +93,7 @@ def checks(config: Path | None, ambient: Ambient, doing: Callable[[str], None]) 
         ("upstream", lambda: _upstream(settings, data, ambient)),
         ("storage", lambda: _storage(settings, data, ambient)),
         ("tower", lambda: _tower(settings, ambient)),
+        ("escalations", lambda: _escalations(settings)),
         ("pyiceberg", _pyiceberg),
         ("java", _java),
         ("spark", _spark),
@@ -307,6 +309,21 @@ def _tower(settings: Settings, ambient: Ambient) -> Iterator[Check]:
     yield from _http_clock("clock of the tower", f"{uri}/healthz", ambient)
 
 
+def _escalations(settings: Settings) -> Iterator[Check]:
+    """Whether anybody hears of an escalation, or of a request for partitions."""
+    name, told = "escalations", settings.escalations
+    if told.smtp_host is not None:
+        yield ok(name, f"mail goes by {told.smtp_host}")
+    elif told.webhooks:
+        yield ok(name, f"webhooks: {', '.join(sorted(told.webhooks))}; no mail is sent")
+    else:
+        yield warn(
+            name,
+            "no mail server and no webhook: who is named in contracts is told nothing, and has to look at the page",
+            "set [escalations] smtp_host and sender, or webhooks (docs/operations.md)",
+        )
+
+
 def _pyiceberg() -> Iterator[Check]:
     wanted = next(
         (
@@ -369,8 +386,9 @@ def _jars() -> Iterator[Check]:
     from icetower.pipelines.session import ICEBERG_RUNTIME
 
     group, artifact, wanted = ICEBERG_RUNTIME.split(":")
-    jars = Path.home().glob(f".ivy2*/jars/{group}_{artifact}-{wanted}.jar")
-    if next(jars, None) is None:
+    # Java goes by the system's list of users, whatever HOME says.
+    homes = {Path.home(), Path(pwd.getpwuid(os.getuid()).pw_dir)}
+    if not any(jar for home in homes for jar in home.glob(f".ivy2*/jars/{group}_{artifact}-{wanted}.jar")):
         yield warn("jars", f"{artifact} {wanted} is not in Spark's cache: the first job fetches it", "make jars")
     else:
         yield ok("jars", f"{artifact} {wanted}")

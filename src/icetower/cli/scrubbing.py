@@ -150,7 +150,8 @@ def secrets_of_environment(environment: Mapping[str, str]) -> set[str]:
 
 def _forms(secret: str) -> set[str]:
     """A secret as it may be written."""
-    plain = {secret, *(part for part in secret.split(":") if ":" in secret and len(part) >= KNOWN_CHARACTERS_MIN * 2)}
+    parts = [] if "://" in secret else secret.split(":")[:2]  # of an address a part is no secret
+    plain = {secret, *(part for part in parts if len(part) >= KNOWN_CHARACTERS_MIN * 2)}
     written = set(plain)
     for each in plain:
         written |= {quote(each, safe=""), quote(each), quote_plus(each), json.dumps(each)[1:-1]}

@@ -121,7 +121,13 @@ async def _around(sources: Sources) -> Panel:
 
 async def _declarations(sources: Sources) -> Panel:
     rows = [
-        (row["table"], row["principal"], row["declaration"], row["refused"], row["command"] or "a contract gives it")
+        (
+            row["table"],
+            row["principal"],
+            row["declaration"],
+            row["refused"],
+            row["command"] or "to be given in its contract",
+        )
         for row in sources.undeclared.to_json(None, None, ROWS_MAX)
     ]
     return Panel(
