@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from typing import Any
 
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
@@ -18,8 +18,9 @@ from icetower import __version__
 from icetower.ambient import Ambient
 from icetower.errors import BadRequest, IcetowerError, NotFound
 from icetower.mcp import tables
+from icetower.mcp.answers import attempt_of, refused, who_is
 from icetower.mcp.results import Result, Untrusted, clean, fenced, shown
-from icetower.mcp.tools import ABOUT, CallerOf, Tools, attempt_of, refused, who_is
+from icetower.mcp.tools import ABOUT, CallerOf, Tools
 from icetower.mcp.workers import Workers
 
 INSTRUCTIONS = """\
@@ -82,7 +83,7 @@ class _Granted:
     async def _granted(self, ctx: ServerRequestContext[Any, Any]) -> frozenset[str]:
         caller = self._tools.caller_of(ctx.request)
         try:
-            found = await self._tools.work(caller, lambda desk: who_is(desk, read_only=caller.read_only))
+            found = await self._tools.work(caller, lambda desk: who_is(desk, TOOL_NAMES, read_only=caller.read_only))
         except IcetowerError as error:
             raise MCPError(code=INTERNAL_ERROR, message=clean(error.message), data={"rule": error.rule}) from None
         return frozenset(found.tools)
@@ -121,9 +122,9 @@ def _only(result: HandlerResult, granted: frozenset[str]) -> HandlerResult:
 
 
 def _add_resources(server: MCPServer[Any], tools: Tools) -> None:
-    async def read(context: Context[Any, Any], work: Any) -> str:
+    async def read(found_by: Awaitable[Result]) -> str:
         try:
-            found: Result = await tools.work(tools.caller(context), work)
+            found = await found_by
         except NotFound as error:
             raise ResourceNotFoundError(clean(error.message)) from None
         except IcetowerError as error:
@@ -141,7 +142,7 @@ def _add_resources(server: MCPServer[Any], tools: Tools) -> None:
         if who != "me":
             raise ResourceNotFoundError("only contract://me can be read")
         caller = tools.caller(ctx)
-        return await read(ctx, lambda desk: who_is(desk, read_only=caller.read_only))
+        return await read(tools.work(caller, lambda desk: who_is(desk, TOOL_NAMES, read_only=caller.read_only)))
 
     @server.resource(
         "table://{name}",
@@ -151,7 +152,7 @@ def _add_resources(server: MCPServer[Any], tools: Tools) -> None:
         mime_type="application/json",
     )
     async def table(name: str, ctx: Context[Any, Any]) -> str:
-        return await read(ctx, lambda desk: tables.describe(desk, name))
+        return await read(tools.work_apart(tools.caller(ctx), tables.describe, name))
 
     @server.resource(
         "commit://{id}",
@@ -161,7 +162,7 @@ def _add_resources(server: MCPServer[Any], tools: Tools) -> None:
         mime_type="application/json",
     )
     async def commit(id: str, ctx: Context[Any, Any]) -> str:  # noqa: A002 - the name in the address
-        return await read(ctx, lambda desk: _commit(desk, id))
+        return await read(tools.work(tools.caller(ctx), lambda desk: _commit(desk, id)))
 
     del contract, table, commit
 
