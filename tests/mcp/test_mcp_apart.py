@@ -6,7 +6,7 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -51,6 +51,12 @@ def noted(path: str) -> None:
     time.sleep(3600)
 
 
+async def until(holds: Callable[[], bool]) -> None:
+    """Another process says nothing when it has done it."""
+    while not holds():  # noqa: ASYNC110
+        await asyncio.sleep(0.05)
+
+
 def is_there(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
@@ -59,9 +65,9 @@ def is_there(pid: int) -> bool:
 
 
 @pytest.fixture
-def fifo(tmp_path: Path) -> Iterator[str]:
+def fifo(tmp_path: Path) -> str:
     os.mkfifo(tmp_path / "fifo")
-    yield str(tmp_path / "fifo")
+    return str(tmp_path / "fifo")
 
 
 def test_what_a_call_returns_or_raises_arrives() -> None:
@@ -112,8 +118,7 @@ def test_a_call_that_nobody_waits_for_is_ended(tmp_path: Path) -> None:
         for end in ("cancel", "close"):
             path = tmp_path / end
             task = asyncio.create_task(workers.run_apart("bob", Call(noted, (str(path),)), writes=end == "close"))
-            while not path.exists() or not path.read_text():
-                await asyncio.sleep(0.05)
+            await until(lambda path=path: path.exists() and path.read_text() != "")
             pid = int(path.read_text())
             assert is_there(pid)
             if end == "cancel":
@@ -124,8 +129,7 @@ def test_a_call_that_nobody_waits_for_is_ended(tmp_path: Path) -> None:
                 workers.close()
                 with pytest.raises(CommitStateUnknown, match="stops"):
                     await task
-            while is_there(pid):
-                await asyncio.sleep(0.05)
+            await until(lambda pid=pid: not is_there(pid))
 
     asyncio.run(asyncio.wait_for(story(), 120))
 

@@ -78,6 +78,16 @@ def checked(found: Mapping[str, Any]) -> Checked:
     )
 
 
+def whole_files_alone(found: Checked) -> Checked:
+    """A dry run of a delete by one who may not overwrite: a file that keeps other rows is rewritten."""
+    return found.model_copy(
+        update={
+            "summary": "it would be let through now where all rows of each file go; where others stay, delete_rows "
+            "rewrites the file, which is an overwrite, and would be refused"
+        }
+    )
+
+
 def _error(error: Mapping[str, Any]) -> IcetowerError:
     """An error of an answer, as an exception."""
     return error_of(int(error["code"]), json.dumps({"error": dict(error)}).encode())

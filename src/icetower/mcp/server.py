@@ -29,7 +29,8 @@ operations and partitions are yours, and every write meets it, whatever anybody 
 
 1. whoami first, then describe_table.
 2. Before long work: check_write. It commits nothing.
-3. append_rows, upsert_rows, delete_rows answer with a key. The same call has the same key and is done once.
+3. append_rows, upsert_rows, delete_rows answer with a key. The same call has the same key and is done once. \
+written_before: it was done, but other commits since may have changed the rows; look before you do anything.
 4. After a timeout or a lost answer: commit_status with the key, or make the very same call again. Never change the \
 rows to "try again".
 5. A refusal has a rule and a next_step. Do that, and nothing else: request_partition, wait_until, fix_request, \
@@ -208,7 +209,8 @@ A write to the table named below had no answer, or the answer `unknown`.
 
 {_named(table=table, key=key or "none was answered")}
 
-1. With a key, call commit_status. landed true: it is done; write nothing.
+1. With a key, call commit_status. landed true: it is done; write nothing. commits_since above 0: others may have \
+changed the rows since; look with query_rows, and do not put them back.
 2. Otherwise make the very same call again: same table, same rows in the same order, same batch. It has the same key, \
 so the rows are there once, even if the first call still lands.
 3. Never send changed rows or another batch for the same work: that would be a second write.

@@ -14,7 +14,7 @@ from icetower.contracts.model import FILE_OPERATIONS, Operation
 from icetower.contracts.terms import Layout
 from icetower.contracts.wording import region_text
 from icetower.counting import series
-from icetower.errors import BadRequest, IcetowerError, UsageError
+from icetower.errors import BadRequest, IcetowerError, NotFound, UsageError
 from icetower.iceberg.partitions import known_specs, partition_name
 from icetower.mcp.caller import Caller, Me
 from icetower.mcp.results import Column, Described, Partition, clean
@@ -63,6 +63,8 @@ def error_of(raised: BaseException) -> IcetowerError | None:
         return BadRequest(found.message, rule="mcp.arguments")
     if found is not None:
         return found
+    if isinstance(raised, FileNotFoundError):
+        return NotFound("a file of the table is gone", rule="file.exists", next_step="none")
     if type(raised).__module__ == "pyiceberg.exceptions":
         return BadRequest(f"{type(raised).__name__}: {clean(str(raised))}")
     return None

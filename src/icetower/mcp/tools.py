@@ -17,7 +17,16 @@ from icetower.agent.deliveries import Act
 from icetower.ambient import Ambient
 from icetower.errors import CommitStateUnknown, Forbidden, IcetowerError
 from icetower.mcp import jobs, reading, tables, taking_back, writing
-from icetower.mcp.answers import asked_of, checked, explained, metrics_of, refused, status, who_is
+from icetower.mcp.answers import (
+    asked_of,
+    checked,
+    explained,
+    metrics_of,
+    refused,
+    status,
+    who_is,
+    whole_files_alone,
+)
 from icetower.mcp.apart import Call, Failed
 from icetower.mcp.caller import READING, Caller
 from icetower.mcp.results import (
@@ -54,7 +63,8 @@ RowList = Annotated[
     Field(
         min_length=1,
         max_length=writing.ROWS_MAX,
-        description="Rows, each an object by column name. Dates and times as ISO 8601 texts, decimals as texts.",
+        description="Rows, each an object by column name. Dates and times as ISO 8601 texts, decimals as texts, bytes "
+        "as 'base64:…'. A value that does not fit its column exactly is refused.",
     ),
 ]
 Batch = Annotated[
@@ -62,7 +72,7 @@ Batch = Annotated[
     Field(
         max_length=200,
         description="Leave it empty. The key of a write is made from its content, so the same call twice is done once; "
-        "only to write equal rows again on purpose, name the batch.",
+        "only to write equal rows again on purpose, name another batch.",
     ),
 ]
 Keys = Annotated[
@@ -238,8 +248,11 @@ class Tools:
 
         def work(desk: tables.Desk) -> Checked:
             asked = "overwrite" if operation == "upsert" else operation
-            found = desk.tower.check(table, operation=asked, partitions=partitions, files=files)
-            return checked(found)
+            found = checked(desk.tower.check(table, operation=asked, partitions=partitions, files=files))
+            if operation != "delete" or not found.allowed:
+                return found
+            rewrites = desk.tower.check(table, operation="overwrite", partitions=partitions, files=files)
+            return found if rewrites["allowed"] else whole_files_alone(found)
 
         return await self._answer(Checked, ctx, work)
 
@@ -250,7 +263,8 @@ class Tools:
         table: TableName,
         key: Annotated[str, Field(min_length=1, max_length=200, description="As the write has answered it.")],
     ) -> Annotated[CallToolResult, Status]:
-        """Did a write land? Ask it after a timeout or a lost answer, before you write anything again."""
+        """Did a write land, and what has landed since? Ask it after a timeout or a lost answer, before you write
+        anything again."""
 
         return await self._answer(Status, ctx, lambda desk: status(desk, table, key))
 
@@ -280,7 +294,8 @@ class Tools:
         self, ctx: Context[Any, Any], table: TableName, rows: RowList, batch: Batch = ""
     ) -> Annotated[CallToolResult, Written]:
         """Add rows to a table. It answers when they are in it, or says why not. Keep the key: the same call has the
-        same key and is done once, so after a timeout just make it again."""
+        same key and is done once, so after a timeout just make it again. `written_before`: it was done, and other
+        commits since may have changed the rows."""
         return await self._write(ctx, table, rows, "append", [], batch)
 
     async def upsert_rows(
@@ -292,8 +307,8 @@ class Tools:
         keys: Keys,
         batch: Batch = "",
     ) -> Annotated[CallToolResult, Written]:
-        """Put whole rows in place of those with the same key columns, and add those that are new. Done once, as
-        append_rows."""
+        """Put whole rows in place of those with the same key columns, and add those that are new. Each row names every
+        column. Done once, as append_rows: to set rows back to what they were, name another batch."""
         return await self._write(ctx, table, rows, "upsert", keys, batch)
 
     async def delete_rows(
@@ -368,8 +383,8 @@ class Tools:
         table: TableName,
         snapshot: Annotated[str, Field(pattern="^[0-9]{1,19}$", description="The snapshot of your commit.")],
     ) -> Annotated[CallToolResult, Reverted] | InputRequiredResult:
-        """Take back one commit of your own by a new commit, if nobody has built on it. A person is asked first, with
-        what would go; without a client that can ask one, nothing is done."""
+        """Take back one commit of your own, whole, by a new commit, if nobody has built on it. A person is asked first,
+        with what would go; without a client that can ask one, nothing is done."""
         caller = self.caller(ctx)
         try:
             plan = await self.work_apart(caller, taking_back.planned, table, snapshot)

@@ -10,7 +10,7 @@ from typing import Any
 
 from icetower.agent import Patience, Sent, send
 from icetower.agent.deliveries import AGENT, CHANGE, EVENT_TIME, KEY, WRITTEN, Act
-from icetower.errors import KeyMisused
+from icetower.errors import BadRequest, KeyMisused
 from icetower.mcp.results import Refusal, Written, clean
 from icetower.mcp.since import Since, since_landed
 from icetower.mcp.tables import Desk, error_of, wrong
@@ -23,8 +23,18 @@ ATTEMPTS_MAX = 4
 WITHIN_S = 30.0
 FILLED_IN = frozenset({AGENT, CHANGE, EVENT_TIME, KEY, WRITTEN})
 """Columns that the SDK fills in."""
-_TWICE = "Target table has duplicate rows"
-"""How PyIceberg's upsert says it; it has committed nothing then."""
+NEVER = {
+    "Target table has duplicate rows": (
+        "keys",
+        "the table has several rows of one key, so it is not clear which to replace; name more columns",
+    ),
+    "Cannot write manifest": (
+        "table",
+        "it has a format version that these tools cannot commit to; only appends by the fast path come into it (a "
+        "contract with `blind_appends`). Use another engine",
+    ),
+}
+"""What PyIceberg says before it commits anything, and will say again: how that begins, and what the caller is told."""
 
 
 def key_of(principal: str, table: str, operation: str, keys: Sequence[str], rows: Sequence[Any], batch: str) -> str:
@@ -108,11 +118,9 @@ def sent_rows(
                 table, name, desk.tower, desk.catalog, operation=operation, key=key, keys=keys, patience=patience
             )
         except Exception as raised:
-            if isinstance(raised, ValueError) and str(raised).startswith(_TWICE):
-                raise wrong(
-                    "keys",
-                    "the table has several rows of one key, so it is not clear which to replace; name more columns",
-                ) from raised
+            never = _never(raised)
+            if never is not None:
+                raise never from raised
             refusal = error_of(raised)
             again = refusal is not None and refusal.next_step in ("refresh", "retry")
             late = desk.ambient.monotonic_s() > until_s
@@ -122,6 +130,12 @@ def sent_rows(
                 raise refusal from raised
             patience.pause(0.1 * 2**attempt * (0.5 + desk.ambient.uniform() / 2))
     raise AssertionError("the last attempt has returned or raised")
+
+
+def _never(raised: Exception) -> BadRequest | None:
+    """The refusal that something raised is, where it committed nothing and never will."""
+    said = str(raised) if isinstance(raised, ValueError) else ""
+    return next((wrong(*told) for begins, told in NEVER.items() if said.startswith(begins)), None)
 
 
 def arrow_of(rows: Sequence[Mapping[str, Any]], schema: Any) -> Any:
