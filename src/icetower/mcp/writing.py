@@ -30,8 +30,7 @@ NEVER = {
     ),
     "Cannot write manifest": (
         "table",
-        "it has a format version that these tools cannot commit to; only appends by the fast path come into it (a "
-        "contract with `blind_appends`). Use another engine",
+        "it has a format version that these tools cannot commit to, but for appends under `blind_appends`",
     ),
 }
 """What PyIceberg says before it commits anything, and will say again: how that begins, and what the caller is told."""
