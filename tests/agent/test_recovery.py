@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any, cast
+from uuid import UUID
 
 import pytest
 import requests
@@ -133,7 +134,17 @@ def test_a_key_that_stands_for_something_else_gives_way_to_a_new_one() -> None:
     assert world.run(key="k") == DONE
     assert world.keys[:2] == ["k", "k"]
     assert world.keys[2] == world.keys[3] != "k"
-    assert len(world.keys[2]) == 36
+
+
+@pytest.mark.parametrize("key", ["k", "01a215c9-ae01-7648-a27c-49626974b28c"], ids=["a text", "a UUID"])
+def test_whoever_sends_a_write_again_comes_to_the_same_other_key(key: str) -> None:
+    """Its own key is answered as ever, and under a new one drawn by chance the rows would be there twice."""
+    first, later = World(refusal("new_key"), refusal("new_key")), World(refusal("new_key"), refusal("new_key"))
+    assert (first.run(key=key), later.run(key=key)) == (DONE, DONE)
+    assert first.keys == later.keys
+    assert len({*first.keys}) == 3
+    if len(key) == 36:  # as the header requires it, and no newer than the write
+        assert all(UUID(each).version == 7 and each[:13] == key[:13] for each in first.keys)
 
 
 def test_partitions_are_asked_for_and_written_to_when_they_are_granted() -> None:

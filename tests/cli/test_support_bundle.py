@@ -241,6 +241,11 @@ def test_a_long_log_is_cut_at_the_beginning_of_a_line(
         ("--token hidden-no", ""),
         ("x-api-key: 12345", "12345"),
         ("?sig=abc%2Bdef&x=1", "abc%2Bdef"),
+        ("passphrase=open-sesame", "open-sesame"),
+        ("pass: hush", "hush"),
+        ("x-api-key abc123", "abc123"),
+        ('{"password": "a\\"rest of it"}', "rest of it"),
+        ("password='a''rest of it'", "rest of it"),
     ],
 )
 def test_what_looks_like_a_secret_is_hidden(text: str, hidden: str) -> None:
@@ -275,3 +280,18 @@ def test_archives_are_the_same_for_the_same_content(tmp_path: Path) -> None:
         assert [(each.name, each.mode, each.mtime) for each in archive] == [("icetower-support/x", 0o600, 5)]
     with pytest.raises(IcetowerError, match="cannot be written"):
         support_bundle._write(tmp_path / "none" / "a.tar.gz", {"x": "1"}, 5)
+
+
+@pytest.mark.parametrize("name", ["WH", "PRICING_HOOK"])
+def test_the_secret_of_a_variable_that_the_configuration_names_is_known(
+    name: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its name tells nothing."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(name, "mellon-of-moria")
+    hook = f'w = {{url = "https://h/x", secret_env = "{name}"}}'
+    (tmp_path / "icetower.toml").write_text(f"[escalations.webhooks]\n{hook}\n")
+    (tmp_path / "tower.log").write_text(f"said mellon-of-moria and {b'mellon-of-moria'.hex()}\n")
+    status, _, err = run("support-bundle", "--out", "b.tar.gz", "--log", "tower.log")
+    assert status == 0, err
+    assert parts_of(tmp_path / "b.tar.gz")["log-1.txt"] == f"said {HIDDEN} and {HIDDEN}\n"

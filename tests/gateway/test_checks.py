@@ -197,6 +197,9 @@ def test_an_intent_that_does_not_fit_the_table_is_400(
         b'{"intent": {"operation": "append", "partitions": [3]}}',
         b'{"intent": {"operation": "append", "partitions": [{"day": {"from": 1}}]}}',
         b'{"updates": 3}',
+        b"{}",
+        b'{"operation": "append"}',
+        b'{"intents": {"operation": "append"}}',
     ],
 )
 def test_what_is_neither_commit_nor_intent_is_400(body: bytes) -> None:

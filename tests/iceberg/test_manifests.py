@@ -8,12 +8,14 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from icetower.errors import ValidationFailed
 from icetower.iceberg import avro_files
+from icetower.iceberg.avro_encoding import put_long
 from icetower.iceberg.avro_schemas import manifest_list_schema, manifest_schema, sanitised
 from icetower.iceberg.manifest_writing import single_value
 from icetower.iceberg.manifests import (
@@ -294,3 +296,90 @@ def test_pyiceberg_reads_what_is_written(version: int, tmp_path: Path) -> None:
     assert found.data_file.lower_bounds == {1: b"x"}
     values = [found.data_file.partition[at] for at in range(len(SPEC))]
     assert (values[0], values[1], values[3:]) == (17000, Decimal("1.5"), [8, "abc", Decimal("-20"), 3])
+
+
+def _container(schema: Any, block: bytes) -> bytes:
+    """A container file with one record whose bytes are these."""
+    out = bytearray(avro_files.MAGIC)
+    put_long(out, 1)
+    for text in (b"avro.schema", orjson.dumps(schema)):
+        put_long(out, len(text))
+        out += text
+    out += b"\0" + b"S" * 16
+    put_long(out, 1)
+    put_long(out, len(block))
+    return bytes(out) + block + b"S" * 16
+
+
+_WITHIN = {"type": "record", "name": "a.r", "fields": [{"name": "n", "type": ["null", "a.r"]}]}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        _WITHIN,
+        {**_WITHIN, "name": "r", "namespace": "a"},
+        {**_WITHIN, "type": {**_WITHIN}},
+        {
+            "type": "record",
+            "name": "r",
+            "fields": [
+                {"name": "x", "type": {"type": "record", "name": "s", "fields": [{"name": "y", "type": ["null", "r"]}]}}
+            ],
+        },
+        {"type": "record", "name": "r", "fields": [{"name": "n", "type": {"type": "array", "items": "r"}}]},
+        {"type": "record", "name": "r", "fields": [{"name": "n", "type": {"type": "map", "values": ["null", "r"]}}]},
+    ],
+    ids=["itself", "by its short name", "in a type", "through another", "in a list", "in a map"],
+)
+def test_a_type_within_itself_is_refused_before_it_ends_the_process(schema: Any) -> None:
+    """fastavro reads it in C, a level for each byte that says so, until the stack has ended."""
+    hostile = _container(schema, b"\x02" * 2_000_000 + b"\0")
+    for read in (read_manifest_list, read_manifest):
+        with pytest.raises(ValidationFailed, match="a part of itself"):
+            read(hostile)
+    unpacked = avro_files.unpack(hostile, what="the list")
+    with pytest.raises(ValidationFailed, match="a part of itself"):
+        next(avro_files.decode(unpacked, 0, 1, rename=lambda _, name: name, what="the list"))
+
+
+def _doubled(depth: int) -> Any:
+    """Records that stand twice in the next, down to one of nothing."""
+    first: Any = {"type": "record", "name": "r0", "fields": [{"name": "n", "type": "null"}]}
+    for level in range(1, depth):
+        first = {
+            "type": "record",
+            "name": f"r{level}",
+            "fields": [{"name": "a", "type": first}, {"name": "b", "type": f"r{level - 1}"}],
+        }
+    return {"type": "record", "name": "top", "fields": [{"name": "x", "type": "int"}, {"name": "y", "type": first}]}
+
+
+_EMPTY = {"type": "record", "name": "e", "fields": []}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        _doubled(30),
+        {"type": "record", "name": "r", "fields": [{"name": "x", "type": "int"}, {"name": "n", "type": "null"}]},
+        {"type": "record", "name": "r", "fields": [{"name": "e", "type": _EMPTY}]},
+        _EMPTY,
+        {
+            "type": "record",
+            "name": "r",
+            "fields": [{"name": "x", "type": "int"}, {"name": "a", "type": _EMPTY}, {"name": "b", "type": "e"}],
+        },
+        {
+            "type": "record",
+            "name": "r",
+            "fields": [{"name": "x", "type": "int"}, {"name": "f", "type": {"type": "fixed", "name": "f", "size": 0}}],
+        },
+    ],
+    ids=["doubled", "null", "nothing but an empty record", "an empty record", "two empty records", "nothing, fixed"],
+)
+def test_fields_that_take_no_bytes_are_refused(schema: Any) -> None:
+    """A few bytes could claim a thousand million of them."""
+    for read in (read_manifest_list, read_manifest):
+        with pytest.raises(ValidationFailed, match="take no bytes"):
+            read(_container(schema, b"\x02"))

@@ -77,6 +77,8 @@ def test_attempts_are_counted_by_window_agent_and_table_and_since_ever(ledger: L
     assert {each[0] for each in counted(measures, Wanted(since_ms=START + WINDOW_MS))} == {1, None}
     every = counted(measures, Wanted(principal="", table=""))
     assert [each[3] for each in every] == [3, 1, 4]
+    of_one = counted(measures, Wanted(principal="", table="ns.u"))
+    assert [each[:4] for each in of_one] == [(1, "", "ns.u", 1), (None, "", "ns.u", 1)]
     tables = counted(measures, Wanted(principal=""))
     assert [(each[0], each[2], each[3]) for each in tables if each[0] is None] == [
         (None, "ns.t", 3),

@@ -95,7 +95,7 @@ def rendered(text: str) -> dict[str, str]:
         ),
         "table": renderer.render(
             "table.html", **shared, table=text, facts=None, lanes=lanes_of([(1, one)], 9_000),
-            heat=heat_of([one], lambda _: text), attempts=[(1, one)], tally=Tally(), shown=1,
+            heat=heat_of([one]).owned(lambda _: text), attempts=[(1, one)], tally=Tally(), shown=1,
         ),
         "agents": renderer.render(
             "agents.html", **shared, rows=[(PrincipalRecord(text, text, 1, None), Health(text, Tally(), 1), True)],

@@ -10,7 +10,7 @@ from icetower import rules
 from icetower.contracts.document import load
 from icetower.gateway.page import own_address
 from icetower.gateway.page_explain import named_snapshots
-from icetower.gateway.page_reading import place_of
+from icetower.gateway.page_owners import Owners, place_of
 from icetower.iceberg.partitions import PartitionSpec, resolve_fields
 from icetower.ledger.activity import Group
 from icetower.ledger.attempts import Attempt, Outcome
@@ -21,6 +21,7 @@ from icetower.page.lanes import LANES_MAX, OTHERS, WIDTH, lanes_of
 from icetower.page.refusals import WHO_MAX, Tally, by_rule, health
 from icetower.page.times import age_text, bytes_text, moment_text, took_text
 from icetower.page.turns import turns_of
+from icetower.protocol.names import Identifier
 
 TABLE = rules.table()
 
@@ -139,12 +140,12 @@ def test_partitions_show_their_owner_and_where_agents_meet() -> None:
         attempt("b", Outcome.CONFLICT, partitions=("d=1",)),
         attempt("b", partitions=("d=2",)),
     ]
-    shown = heat_of(attempts, {"d=1": "a", "d=2": ""}.get)
+    shown = heat_of(attempts).owned({"d=1": "a", "d=2": ""}.get)
     first, second = shown.rows
     assert (first.partition, first.owner, first.times, first.conflicts, first.contended) == ("d=1", "a", 10, 1, True)
     assert [cell.heat for cell in first.cells] == [STEPS, 1]
     assert (second.owner, second.contended, second.cells[0].heat) == ("", False, 0)
-    assert heat_of([attempt(partitions=("x",))], {}.get).rows[0].owner is None
+    assert heat_of([attempt(partitions=("x",))]).rows[0].owner is None
 
 
 def test_phases_fill_the_time_that_a_commit_took() -> None:
@@ -248,6 +249,57 @@ def test_a_partition_is_found_by_its_name_or_not_at_all() -> None:
         "d=2017-01-02/r=x/b=99999999999",
     ):
         assert place_of(other, [spec], 0) is None, other
+
+
+OWNER = """\
+version: 1
+agent: {name}
+role: {role}
+tables:
+  - {{table: shop.t, operations: [{operations}], partitions: [{{region: {regions}}}]}}
+"""
+
+
+def owners(*, everybody: bool = True) -> Owners:
+    """Of a table by region: `a` owns 1, the pipeline `b` 1 and 2, and a maintenance job works on both."""
+    metadata = {
+        "format-version": 2,
+        "schemas": [
+            {
+                "type": "struct",
+                "schema-id": 0,
+                "fields": [{"id": 1, "name": "region", "type": "int", "required": False}],
+            }
+        ],
+        "current-schema-id": 0,
+        "partition-specs": [
+            {
+                "spec-id": 0,
+                "fields": [{"name": "region", "transform": "identity", "source-id": 1, "field-id": 1000}],
+            }
+        ],
+        "default-spec-id": 0,
+    }
+    texts = {
+        "b": OWNER.format(name="b", role="pipeline", operations="append", regions="[1, 2]"),
+        "a": OWNER.format(name="a", role="agent", operations="append", regions="1"),
+        "jobs": OWNER.format(name="jobs", role="maintenance", operations="replace", regions="[1, 2, 3]"),
+    }
+    return Owners(Identifier.parse("shop.t"), metadata, texts, 0, everybody=everybody)
+
+
+def test_a_partition_is_its_writers_or_else_an_agents_before_a_pipelines() -> None:
+    wanted = {"region=1": [], "region=2": ["a"], "region=3": ["jobs"], "other": []}
+    assert owners().of(wanted, lambda: True) == {"region=1": "a", "region=2": "b", "region=3": ""}
+    assert owners().of({"region=1": ["b", "gone"]}, lambda: True) == {"region=1": "b"}
+    assert owners(everybody=False).of(wanted, lambda: True) == {"region=1": "a", "region=2": "b"}
+
+
+def test_what_is_not_judged_in_time_is_unknown_until_the_next_look() -> None:
+    known = owners()
+    assert known.of({"region=1": ["a"], "region=2": ["a"]}, lambda: False) == {"region=1": "a"}
+    assert known.of({"region=2": ["a"]}, lambda: True) == {"region=2": "b"}
+    assert known.of({"region=2": []}, lambda: False) == {"region=2": "b"}
 
 
 @pytest.mark.parametrize(

@@ -90,6 +90,13 @@ def test_without_signing_in_nothing_is_shown(browser: Browser) -> None:
     assert browser.get("/", Authorization="Bearer x").status_code == 303
 
 
+def test_a_secret_is_no_session(world: PageWorld) -> None:
+    """It would be good for longer than any session may be."""
+    cookies = {"icetower-session": world.tower.secret}
+    answer = httpx2.get(f"{world.tower.uri}/ui/tables", cookies=cookies, headers={"Accept": "text/html"})
+    assert (answer.status_code, answer.headers["location"].split("?")[0]) == (303, "/ui/sign-in")
+
+
 def test_a_session_is_a_cookie_that_scripts_and_other_sites_do_not_get(browser: Browser, world: PageWorld) -> None:
     answer = browser.sign_in("", world.tower.secret, next="/ui/tables")
     assert (answer.status_code, answer.headers["location"]) == (303, "/ui/tables")

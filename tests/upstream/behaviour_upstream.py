@@ -132,6 +132,8 @@ class UpstreamBehaviour:
         await upstream.create_table(T, "m0")
         await upstream.create_table(Identifier((*DB, "sub"), "v"), "m2")
         assert await upstream.list_tables(DB) == [T, U]
+        assert await upstream.all_tables(10) == [T, U, Identifier((*DB, "sub"), "v")]
+        assert await upstream.all_tables(2) == [T, U]
         assert await upstream.location(T) == "m0"
 
     async def test_tables_are_found_by_a_part_of_their_place(self, upstream: Upstream) -> None:

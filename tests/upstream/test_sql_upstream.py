@@ -151,6 +151,7 @@ class TestLayout:
         async def ours() -> None:
             assert await upstream.namespace_exists(("db",))
             assert await upstream.list_tables(("db",)) == []
+            assert await upstream.all_tables(9) == []
             with pytest.raises(NoSuchTable):
                 await upstream.location(T)
             with pytest.raises(NoSuchTable):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
 from typing import Any, Literal
 
 from icetower.ambient import Ambient, SystemAmbient
@@ -15,6 +17,21 @@ def new_key(ambient: Ambient | None = None) -> str:
     Keep it with the work that it identifies, and send it with every retry of that work, also after a crash.
     """
     return (ambient or SystemAmbient()).uuid7()
+
+
+def next_key(key: str) -> str:
+    """The key for a write whose own key stands for something else by now, or was rolled back.
+
+    Always the same one: the write is sent once more under its own key by whoever has lost the answer, and must come by
+    the same way to the key under which it has landed. Of a UUID of version 7 it is one of the same time.
+    """
+    digest = hashlib.sha256(f"icetower: the key after {key}".encode("utf-8", "surrogatepass")).hexdigest()
+    if _UUID7.fullmatch(key) is None:
+        return digest[:32]
+    return f"{key[:15]}{digest[:3]}-{key[19]}{digest[3:6]}-{digest[6:18]}"
+
+
+_UUID7 = re.compile(r"[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-7[0-9a-fA-F]{3}-[89abAB][0-9a-fA-F]{3}-[0-9a-fA-F]{12}")
 
 
 def keyed(key: str, *, blind: bool = False) -> dict[str, str]:

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from icetower.agent.client import Tower
 from icetower.agent.failures import error_of
-from icetower.agent.keys import new_key
+from icetower.agent.keys import new_key, next_key
 from icetower.ambient import Ambient, SystemAmbient
 from icetower.errors import CommitConflict, IcetowerError, Unavailable
 
@@ -78,7 +78,7 @@ def carry_out(
 
     refresh, retry       try again after a pause
     wait_until           try again at that time
-    new_key              try again with a new key
+    new_key              try again with another key, which is always the same one for a key (`next_key`)
     request_partition    request the partitions, and try again when they are granted
     escalated_to         try again when a person has closed the escalation
     authenticate         try again with new credentials
@@ -163,7 +163,7 @@ class _Run:
             case "wait_until":
                 return self._wait(((refusal.wait_until_ms or 0) - self.patience.ambient.now_ms()) / 1000)
             case "new_key":
-                self.key = new_key(self.patience.ambient)
+                self.key = next_key(self.key)
                 return True
             case "request_partition":
                 return self._obtain_grant(refusal)

@@ -19,14 +19,14 @@ KNOWN_CHARACTERS_MIN = 4
 """Shorter secrets would be found in the middle of words; where they stand as values they are hidden even so."""
 
 SECRET_NAME = re.compile(
-    r"secret|passw|pwd|token|credential|signature|auth|cookie|session|private|access[._-]?key|account[._-]?key|"
+    r"secret|passw|passphrase|pwd|token|credential|signature|auth|cookie|session|private|access[._-]?key|account[._-]?key|"
     r"api[._-]?key|sas[._-]|connection[._-]?string|webhook|\bkey\b|[._-]key$|^key$",
     re.IGNORECASE,
 )
 """Names whose values are secrets, of variables, settings, headers and parameters."""
 
 _NAMED = (
-    r"[\w.-]*(?:secret|passw|pwd|token|credential|signature|authorization|cookie|api[._-]?key|access[._-]?key|"
+    r"[\w.-]*(?:secret|passw|passphrase|\bpass\b|pwd|token|credential|signature|authorization|cookie|api[._-]?key|access[._-]?key|"
     r"account[._-]?key|connection[._-]?string|private[._-]?key)[\w.-]*"
 )
 _SHAPES = (
@@ -35,7 +35,9 @@ _SHAPES = (
     (re.compile(r"(?i)((?:set-)?cookie['\"]?\s*[:=]\s*['\"]?)[^\r\n'\"]+"), rf"\1{HIDDEN}"),
     (re.compile(r"(?i)\b(bearer|basic|negotiate)\s+[\w.~+/=%:-]+"), rf"\1 {HIDDEN}"),
     (re.compile(r"(://)[^/\s'\"]*@"), rf"\1{HIDDEN}@"),
-    (re.compile(rf"(?i)({_NAMED}\\?['\"]?\s*[:=]\s*)(\\?)(['\"])(?:(?!\2\3).)*", re.DOTALL), rf"\1\2\3{HIDDEN}"),
+    (re.compile(rf"(?i)({_NAMED}\\['\"]\s*[:=]\s*)(\\)(['\"])(?:(?!\2\3).)*", re.DOTALL), rf"\1\2\3{HIDDEN}"),
+    (re.compile(rf"(?i)({_NAMED}['\"]?\s*[:=]\s*)(['\"])(?:\\.|\2\2|(?!\2).)*", re.DOTALL), rf"\1\2{HIDDEN}"),
+    (re.compile(r"(?i)\b(x-api-key\s+)\S+"), rf"\1{HIDDEN}"),
     (re.compile(rf"(?i)({_NAMED}\s*[:=]\s*)[^\s'\"&,;}}\])]+"), rf"\1{HIDDEN}"),
     (re.compile(r"(?i)([?&](?:sig|key|code|x-amz-[\w-]+|x-goog-[\w-]+)=)[^&\s'\"]+"), rf"\1{HIDDEN}"),
     (re.compile(r"\b(?:ict|icat)_[\w-]{8,}"), HIDDEN),
@@ -109,6 +111,17 @@ _PLAIN = re.compile(
 """Values of settings that are no secret: switches, numbers, regions, bare addresses."""
 
 
+def variables_of_settings(content: object) -> set[str]:
+    """The names of the environment variables that a configuration says its secrets are in (`…_env`)."""
+    found: set[str] = set()
+    if isinstance(content, Mapping):
+        for key, each in content.items():
+            if str(key).endswith("_env") and isinstance(each, str):
+                found.add(each)
+            found |= variables_of_settings(each)
+    return found
+
+
 def secrets_of_url(text: str) -> set[str]:
     """The password of an address, and the values of its parameters."""
     if "://" not in text:
@@ -141,6 +154,7 @@ def _forms(secret: str) -> set[str]:
     written = set(plain)
     for each in plain:
         written |= {quote(each, safe=""), quote(each), quote_plus(each), json.dumps(each)[1:-1]}
-        written.add(base64.b64encode(each.encode("utf-8", "surrogateescape")).decode().rstrip("="))
-        written.add(base64.urlsafe_b64encode(each.encode("utf-8", "surrogateescape")).decode().rstrip("="))
+        raw = each.encode("utf-8", "surrogateescape")
+        written |= {raw.hex(), raw.hex().upper()}
+        written |= {base64.b64encode(raw).decode().rstrip("="), base64.urlsafe_b64encode(raw).decode().rstrip("=")}
     return {each for each in written if len(each) >= KNOWN_CHARACTERS_MIN}

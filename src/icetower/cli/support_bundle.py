@@ -28,7 +28,7 @@ from icetower.cli.doctor import looked
 from icetower.cli.own_tower import CONFIG_FILE, CONFIG_VARIABLE, SECRET_NAME, config_file
 from icetower.cli.progress import waiting
 from icetower.cli.registry import DEFAULT_URI, Json, Uri, connect
-from icetower.cli.scrubbing import Scrubber, secrets_of_environment, secrets_of_settings
+from icetower.cli.scrubbing import Scrubber, secrets_of_environment, secrets_of_settings, variables_of_settings
 from icetower.cli.status import gathered
 from icetower.cli.terminal import say, writing
 from icetower.database import shown_url
@@ -205,6 +205,7 @@ def _known_secrets(config: Path | None) -> set[str]:
         except (OSError, ValueError, RecursionError):
             content = {}
     found |= secrets_of_settings(content)
+    found |= {os.environ[name] for name in variables_of_settings(content) if os.environ.get(name)}
     server = content.get("server") if isinstance(content, dict) else None
     data = server.get("data") if isinstance(server, dict) else None
     with suppress(OSError, ValueError):

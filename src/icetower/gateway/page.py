@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -23,7 +24,7 @@ from icetower.gateway.paths import NamedRoute, path_of
 from icetower.observe.bypasses import Bypasses
 from icetower.observe.undeclared import Undeclared
 from icetower.page.assets import Asset
-from icetower.page.refusals import RULES_MAX, Tally, by_rule, health
+from icetower.page.refusals import RULES_MAX, Tally, by_rule
 from icetower.rules import Table
 
 SHOWN_MAX = 20
@@ -101,7 +102,7 @@ class FrontPageRoutes:
     ) -> Response:
         key = self._sessions.form_key(request) or self._sessions.new_form_key()
         next_ = "" if (own := own_address(next_)) == "/" else own
-        response = self._pages.html(
+        response = self._pages.short(
             "sign_in.html", status, title="Sign in", code=code_of(key, SIGN_IN), next=next_, error=error, name=name
         )
         # Both: the page may be reached by TLS or not, and the browser takes the one that fits.
@@ -138,9 +139,9 @@ class FrontPageRoutes:
 
     async def show(self, visit: Visit) -> Response:
         """Who is refused or stopped, why, since when, and what to do."""
-        return self._pages.page(visit, "now.html", "Now", **await self._now(visit))
+        return await self._pages.page(visit, "now.html", "Now", **await self._now(visit))
 
-    async def live(self, visit: Visit) -> tuple[Hashable, Callable[[], str]]:
+    async def live(self, visit: Visit) -> tuple[Hashable, Callable[[], Awaitable[str]]]:
         """The same, as it goes on."""
         values = await self._now(visit)
         activity = values["activity"]
@@ -154,23 +155,28 @@ class FrontPageRoutes:
 
     async def _now(self, visit: Visit) -> dict[str, Any]:
         reading, own = self._reading, visit.own
-        activity = await reading.activity(own)
+        # Side by side: beside two hundred commits a second each turn of the event loop takes a while.
+        activity, fared, escalations, requests, alerts = await asyncio.gather(
+            reading.activity(own),
+            reading.fared(own, of_tables=False),
+            reading.tickets(Kind.ESCALATION, own),
+            reading.tickets(Kind.REQUEST, own),
+            reading.briefly.get(("alerts", own), lambda: self._alerts(own)),
+        )
         rules = by_rule(activity.groups, self._rules.rules, self._rules.next_steps)
         shown = rules[:RULES_MAX]
         samples = await reading.numbered([each.last for each in shown])
-        escalations = await reading.tickets(Kind.ESCALATION, own)
-        requests = await reading.tickets(Kind.REQUEST, own)
         return {
             "activity": activity,
             "tally": Tally.of(activity.counted),
-            "agents": len(health(activity.groups, of_tables=False)),
+            "agents": len(fared),
             "rules": [replace(each, sample=samples.get(each.last)) for each in shown],
             "more_rules": len(rules) - len(shown),
             "escalations": escalations[:SHOWN_MAX],
             "more_escalations": max(0, len(escalations) - SHOWN_MAX),
             "requests": requests[:SHOWN_MAX],
             "more_requests": max(0, len(requests) - SHOWN_MAX),
-            "alerts": [alert for alert in await self._alerts(own) if alert["state"] in ALERTING][:SHOWN_MAX],
+            "alerts": [alert for alert in alerts if alert["state"] in ALERTING][:SHOWN_MAX],
             "bypasses": self._bypasses.newest(SHOWN_MAX) if visit.principal.sees_all else [],
             "undeclared": self._undeclared.to_json(own, None, SHOWN_MAX),
         }

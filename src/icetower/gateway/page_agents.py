@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -74,9 +75,10 @@ class AgentPageRoutes:
             records = [record for record in await reading.principals() if record.revoked_ms is None]
         else:
             records = [PrincipalRecord(own, visit.principal.contract.name, 0, None)]
-        activity = await reading.activity(own)
-        fared = health(activity.groups, of_tables=False)
-        stopped = {ticket.principal for ticket in await reading.tickets(Kind.ESCALATION, own)}
+        activity, fared, tickets = await asyncio.gather(
+            reading.activity(own), reading.fared(own, of_tables=False), reading.tickets(Kind.ESCALATION, own)
+        )
+        stopped = {ticket.principal for ticket in tickets}
         sought = (visit.query("q") or "").lower()
         rows = [
             (record, fared.get(record.name, Health(record.name, UNSEEN, None)), record.name in stopped)
@@ -85,7 +87,7 @@ class AgentPageRoutes:
         ]
         rows.sort(key=lambda row: (not row[2], -row[1].tally.failed, row[0].name))
         page = visit.number("page") or 0
-        return self._pages.page(
+        return await self._pages.page(
             visit,
             "agents.html",
             "Agents",
@@ -102,15 +104,15 @@ class AgentPageRoutes:
         name = visit.path("name")
         record = await self._record(visit, name)
         principal = await self._principal(visit, record)
-        activity = await self._reading.activity(visit.own)
+        of_all_kinds = (self._escalations.list(kind, principal=name, open_=None, limit=CLOSED_SHOWN) for kind in Kind)
+        activity, found, listed = await asyncio.gather(
+            self._reading.activity(visit.own),
+            self._reading.attempts(visit.principal, Search(principal=name), limit=ATTEMPTS_SHOWN),
+            asyncio.gather(*of_all_kinds),
+        )
         groups = [group for group in activity.groups if group.principal == name]
-        found = await self._reading.attempts(visit.principal, Search(principal=name), limit=ATTEMPTS_SHOWN)
-        tickets = [
-            ticket
-            for kind in Kind
-            for ticket in await self._escalations.list(kind, principal=name, open_=None, limit=CLOSED_SHOWN)
-        ]
-        return self._pages.page(
+        tickets = [ticket for some in listed for ticket in some]
+        return await self._pages.page(
             visit,
             "agent.html",
             name,
@@ -159,7 +161,7 @@ class AgentPageRoutes:
         for record in await self._reading.principals():
             bound[record.contract] = bound.get(record.contract, 0) + (record.revoked_ms is None)
         page = visit.number("page") or 0
-        return self._pages.page(
+        return await self._pages.page(
             visit,
             "contracts.html",
             "Contracts",
@@ -183,13 +185,19 @@ class AgentPageRoutes:
         if visit.own is None:
             records = await self._reading.principals()
             principals = [each.name for each in records if each.contract == name and each.revoked_ms is None]
-        return self._pages.page(
+        words, history = await self._reading.thread.run(
+            lambda: (
+                None if newest.text is None else words_of(parsed(name, newest.text)),
+                list(reversed(_history(versions[-VERSIONS_SHOWN - 1 :])))[:VERSIONS_SHOWN],
+            )
+        )
+        return await self._pages.page(
             visit,
             "contract.html",
             name,
             newest=newest,
-            words=None if newest.text is None else words_of(parsed(name, newest.text)),
-            history=list(reversed(_history(versions[-VERSIONS_SHOWN - 1 :])))[:VERSIONS_SHOWN],
+            words=words,
+            history=history,
             more=max(0, len(versions) - VERSIONS_SHOWN),
             principals=principals[:PAGE_SIZE],
             more_principals=max(0, len(principals) - PAGE_SIZE),
@@ -199,7 +207,7 @@ class AgentPageRoutes:
         """Whose turn it is, was and will be."""
         contracts = await self._reading.in_force(EVERY) if visit.own is None else [visit.principal.contract]
         turns = turns_of(contracts, self._front.ambient.now_ms())
-        return self._pages.page(visit, "slots.html", "Slots", turns=turns)
+        return await self._pages.page(visit, "slots.html", "Slots", turns=turns)
 
     # ── What waits for a person ──────────────────────────────────────────────────────────────────────────────────
 
@@ -219,7 +227,7 @@ class AgentPageRoutes:
         found = await self._reading.attempts(
             visit.principal, Search(principal=ticket.principal, table=ticket.table), limit=ATTEMPTS_SHOWN
         )
-        return self._pages.page(
+        return await self._pages.page(
             visit, "ticket.html", ticket.title, ticket=ticket, decision=decision, attempts=found.attempts, failed=None
         )
 

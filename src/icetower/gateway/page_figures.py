@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from icetower.ambient import Ambient
 from icetower.gateway.page_panels import WINDOW_MS, Window
+from icetower.gateway.page_reading import Briefly
 from icetower.ledger.measures import Measures
 from icetower.ledger.metrics import Wanted
 from icetower.ledger.tallies import Tally, ratio, summed, window_of
@@ -20,15 +21,15 @@ ROWS_MAX, ROWS_AT_ONCE = 20_000, 2_000
 class MeasuredFigures:
     """Figures of one principal, of one table, of both, or of all."""
 
-    def __init__(self, measures: Measures, journal: Journal, ambient: Ambient) -> None:
+    def __init__(self, measures: Measures, journal: Journal, ambient: Ambient, briefly: Briefly) -> None:
         self._measures = measures
         self._journal = journal
         self._ambient = ambient
+        self._briefly = briefly
 
     async def windows(self, principal: str | None, table: str | None) -> Sequence[Window]:
         """The newest windows, oldest first."""
-        await self._journal.flush()
-        await self._measures.count()
+        await self._briefly.get("counted", self._count)
         found = await self._tallies(principal, table)
         if not found:
             return []
@@ -37,10 +38,14 @@ class MeasuredFigures:
         first = min(min(found), newest - (WINDOWS_MIN - 1) * WINDOW_MS)
         return [_window(start_ms, summed(found.get(start_ms, ()))) for start_ms in range(first, newest + 1, WINDOW_MS)]
 
+    async def _count(self) -> None:
+        await self._journal.flush()
+        await self._measures.count()
+
     async def _tallies(self, principal: str | None, table: str | None) -> dict[int, list[Tally]]:
         since_ms = window_of(self._ambient.now_ms()) - (WINDOWS_MAX - 1) * WINDOW_MS
-        if principal is None and table is None:  # there is one row for all of them
-            principal = table = ""
+        if principal is None:  # there is one row for all of them, and one for all at a table
+            principal, table = "", table or ""
         wanted = Wanted(since_ms, principal, table)
         found: dict[int, list[Tally]] = {}
         rows, before = 0, None

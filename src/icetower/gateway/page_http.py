@@ -15,6 +15,7 @@ from icetower.errors import BadRequest, IcetowerError, NotAuthenticated, without
 from icetower.gateway.connection_state import connection_state_of
 from icetower.gateway.http import Front, require_administrator, require_overseer
 from icetower.gateway.page_sessions import Sessions, Visitor
+from icetower.gateway.page_thread import PageThread
 from icetower.gateway.paths import NamedRoute, path_of
 from icetower.page.rendering import Renderer, url
 from icetower.registry.principals import Principal
@@ -103,17 +104,39 @@ PageHandler = Callable[[Visit], Awaitable[Response]]
 class Pages:
     """Renders pages, and answers for the routes of all of them. One for a tower."""
 
-    def __init__(self, front: Front, sessions: Sessions, renderer: Renderer) -> None:
+    def __init__(self, front: Front, sessions: Sessions, renderer: Renderer, thread: PageThread) -> None:
         self.front = front
         self.sessions = sessions
         self._renderer = renderer
+        self._thread = thread
 
     def route(self, method: str, path: str, handler: PageHandler) -> NamedRoute:
         """A route for those who have signed in."""
         return NamedRoute(path, _PageEndpoint(self, handler, method), methods=[method])
 
-    def page(self, visit: Visit, template: str, title: str, status: int = 200, **values: Any) -> Response:
-        """A whole page."""
+    async def page(self, visit: Visit, template: str, title: str, **values: Any) -> Response:
+        """A whole page, made apart from the event loop."""
+        content = await self.part(template, **self._of_all(visit, title), **values)
+        return _html(content, 200)
+
+    async def part(self, template: str, **values: Any) -> str:
+        """A part of a page, for live updates, made likewise."""
+        now_ms = self.front.ambient.now_ms()
+        return await self._thread.run(lambda: self._renderer.render(template, now_ms=now_ms, **values))
+
+    def short(self, template: str, status: int = 200, **values: Any) -> Response:
+        """What is small, and must be there whatever else is made."""
+        return _html(self._renderer.render(template, now_ms=self.front.ambient.now_ms(), **values), status)
+
+    def failed(self, request: Request, visitor: Visitor | None, error: IcetowerError) -> Response:
+        """An error as a page."""
+        if visitor is None:
+            return self.short("error_outside.html", error.status, title="Not shown", error=error)
+        shown = self._of_all(Visit(request, visitor), "Not shown")
+        return self.short("error.html", error.status, error=error, **shown)
+
+    def _of_all(self, visit: Visit, title: str) -> dict[str, Any]:
+        """What all whole pages show."""
         visitor = visit.visitor
         path = visit.request.url.path
         shown = [
@@ -121,32 +144,19 @@ class Pages:
             for address, words, for_overseers in NAVIGATION
             if visitor.principal.sees_all or not for_overseers
         ]
-        return self.html(
-            template,
-            status,
-            title=title,
-            me=visitor.principal,
-            by_session=visitor.by_session,
-            navigation=shown,
-            code=visitor.code,
-            query=visit.request.query_params,
-            **values,
-        )
+        return {
+            "title": title,
+            "me": visitor.principal,
+            "by_session": visitor.by_session,
+            "navigation": shown,
+            "code": visitor.code,
+            "query": visit.request.query_params,
+        }
 
-    def html(self, template: str, status: int = 200, **values: Any) -> Response:
-        """A template as an answer that nobody keeps."""
-        content = self._renderer.render(template, now_ms=self.front.ambient.now_ms(), **values)
-        return Response(content, status, {**SECURITY, "Cache-Control": "no-store"}, "text/html; charset=utf-8")
 
-    def part(self, template: str, **values: Any) -> str:
-        """A part of a page, for live updates."""
-        return self._renderer.render(template, now_ms=self.front.ambient.now_ms(), **values)
-
-    def failed(self, request: Request, visitor: Visitor | None, error: IcetowerError) -> Response:
-        """An error as a page."""
-        if visitor is None:
-            return self.html("error_outside.html", error.status, title="Not shown", error=error)
-        return self.page(Visit(request, visitor), "error.html", "Not shown", error.status, error=error)
+def _html(content: str, status: int) -> Response:
+    """An answer that nobody keeps."""
+    return Response(content, status, {**SECURITY, "Cache-Control": "no-store"}, "text/html; charset=utf-8")
 
 
 def redirect(address: str, cookies: Sequence[str] = ()) -> Response:

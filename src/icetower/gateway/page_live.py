@@ -30,7 +30,7 @@ QUIET_MAX_S = 15.0
 """After so long without news a line is sent, so that proxies keep the connection, and ages stay right."""
 SEND_TIMEOUT_S = 10.0
 
-Fragment = Callable[[Visit], Awaitable[tuple[Hashable, Callable[[], str]]]]
+Fragment = Callable[[Visit], Awaitable[tuple[Hashable, Callable[[], Awaitable[str]]]]]
 """What a part shows, to be compared, and how it is made into HTML."""
 
 
@@ -92,10 +92,10 @@ class _Stream:
         finally:
             self.streams.leave(visitor.principal.name)
 
-    async def _go_on(self, request: Request, send: Send, seen: Hashable, html: Callable[[], str]) -> None:
+    async def _go_on(self, request: Request, send: Send, seen: Hashable, html: Callable[[], Awaitable[str]]) -> None:
         ambient, state = self.pages.front.ambient, connection_state_of(request.scope)
         ends_s, said_s = ambient.monotonic_s() + STREAM_MAX_S, ambient.monotonic_s()
-        if not await _sent(send, _message(html())):
+        if not await _sent(send, _message(await html())):
             state.abort()
             return
         while not self.streams.stopping and not state.lost and ambient.monotonic_s() < ends_s:
@@ -103,15 +103,16 @@ class _Stream:
             try:
                 visitor = await self.pages.sessions.visitor(request)
                 now, html = await self.fragment(Visit(request, visitor))
+                if now == seen and ambient.monotonic_s() < said_s + QUIET_MAX_S:
+                    continue
+                message = _message(await html())
             except NotAuthenticated:
                 break
             except IcetowerError as error:
                 without_frames(error)
                 continue  # a database that is away for a moment
-            if now == seen and ambient.monotonic_s() < said_s + QUIET_MAX_S:
-                continue
             seen, said_s = now, ambient.monotonic_s()
-            if not await _sent(send, _message(html())):
+            if not await _sent(send, message):
                 state.abort()
                 return
         await _sent(send, b"", more=False)

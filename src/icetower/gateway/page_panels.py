@@ -5,6 +5,7 @@ A panel is a line of `PANELS`: its name, its title, and the function that reads 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -22,7 +23,7 @@ from icetower.ledger.measures import Measures
 from icetower.ledger.metrics import COLLECTOR_LAG, ORPHANS, WAL_LAG
 from icetower.observe.bypasses import Bypasses
 from icetower.observe.undeclared import Undeclared
-from icetower.page.refusals import Health, Tally, health
+from icetower.page.refusals import Health, Tally
 from icetower.page.times import moment_text
 
 ROWS_MAX = 50
@@ -133,10 +134,12 @@ async def _declarations(sources: Sources) -> Panel:
 
 async def _jobs(sources: Sources) -> Panel:
     """Maintenance, and the pipelines that bring rows in: when each of their principals was last seen."""
-    roles = {contract.name: contract.role for contract in await sources.reading.in_force("role")}
-    fared = health((await sources.reading.activity(None)).groups, of_tables=False)
+    contracts, fared, principals = await asyncio.gather(
+        sources.reading.in_force("role"), sources.reading.fared(None, of_tables=False), sources.reading.principals()
+    )
+    roles = {contract.name: contract.role for contract in contracts}
     rows: list[Sequence[Any]] = []
-    for record in await sources.reading.principals():
+    for record in principals:
         role = roles.get(record.contract, Role.AGENT)
         if role is Role.AGENT or record.revoked_ms is not None:
             continue
@@ -244,7 +247,7 @@ class PanelPageRoutes:
     async def show_metrics(self, visit: Visit) -> Response:
         """Curves, and the same numbers as a table."""
         windows = await self._windows(visit)
-        return self._pages.page(
+        return await self._pages.page(
             visit,
             "metrics.html",
             "Metrics",
@@ -280,5 +283,5 @@ class PanelPageRoutes:
     async def show_operations(self, visit: Visit) -> Response:
         """What operators look after; for administrators and viewers."""
         visit.require_overseer()
-        panels = [(entry, await entry.read(self._sources)) for entry in PANELS]
-        return self._pages.page(visit, "operations.html", "Operations", panels=panels)
+        panels = zip(PANELS, await asyncio.gather(*(entry.read(self._sources) for entry in PANELS)), strict=True)
+        return await self._pages.page(visit, "operations.html", "Operations", panels=list(panels))

@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable, Hashable, Sequence
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from icetower.admission import permissions
 from icetower.ambient import Ambient
 from icetower.commit.head import Heads
-from icetower.contracts.model import FILE_OPERATIONS, Contract, Role
-from icetower.contracts.owning import Ownership
-from icetower.contracts.regions import Values
-from icetower.contracts.terms import Layout
-from icetower.contracts.values import Membership, NotUnderstood, compile_extent
+from icetower.contracts.model import Contract
 from icetower.errors import CommitConflict, IcetowerError, NoSuchTable, Unavailable
 from icetower.escalations.escalations import Escalations
 from icetower.escalations.tickets import Kind, Ticket
 from icetower.files.parsing import Parsing
-from icetower.iceberg.partitions import PartitionSpec, known_specs, partition_name
+from icetower.gateway.page_owners import Owners
+from icetower.gateway.page_thread import PageThread
 from icetower.ledger.activity import Activity
 from icetower.ledger.attempts import Attempt, NumberedPage, Search
-from icetower.protocol.names import Identifier, Namespace
+from icetower.page.refusals import Health, health
+from icetower.protocol.names import Identifier
 from icetower.registry.principals import Principal
 from icetower.registry.registry import PrincipalRecord, Registry
 from icetower.registry.versions import ContractVersion, parsed
@@ -38,10 +36,9 @@ SLOW_KEPT_S = 3.0
 """Of what takes longer to read: names of tables, and owners of partitions."""
 KEPT_MAX = 256
 TICKETS_MAX = 200
-NAMESPACES_MAX = 500
 TABLES_MAX = 10_000
-JUDGED_MAX = 20_000
-"""Pairs of a contract and a partition that one look judges."""
+JUDGED_S = 0.1
+"""So long one look asks contracts whose a table's partitions are."""
 LIVE_SCANNED_MAX = 20_000
 ESCAPE = "\\"
 """In YAML any word may be written with it."""
@@ -93,6 +90,7 @@ class Reading:
     parsing: Parsing
     ambient: Ambient
     briefly: Briefly
+    thread: PageThread
 
     # ── The log ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -103,6 +101,15 @@ class Reading:
             return await (await self.journal.read_through()).activity(principal=own)
 
         return await self.briefly.get(("activity", own), read)
+
+    async def fared(self, own: str | None, *, of_tables: bool) -> Mapping[str, Health]:
+        """The same by principal, or by table: how each has fared."""
+
+        async def read() -> Mapping[str, Health]:
+            groups = (await self.activity(own)).groups
+            return await self.thread.run(lambda: health(groups, of_tables=of_tables))
+
+        return await self.briefly.get(("fared", own, of_tables), read)
 
     async def attempts(
         self, principal: Principal, wanted: Search, *, limit: int, before: int | None = None
@@ -129,9 +136,17 @@ class Reading:
 
         return await self.briefly.get(("stream", table, own, limit), read)
 
+    async def attempt(self, number: int) -> Attempt | None:
+        """One attempt by its number."""
+        found = (await self.numbered([number])).get(number)
+        if found is None:  # it may be on its way
+            await self.journal.flush()
+            found = (await self.numbered([number])).get(number)
+        return found
+
     async def numbered(self, numbers: Sequence[int]) -> dict[int, Attempt]:
-        """Attempts by their numbers."""
-        return await (await self.journal.read_through()).attempts_of(numbers) if numbers else {}
+        """Attempts by their numbers, which they have once they are written."""
+        return await self.journal.ledger.attempts_of(numbers) if numbers else {}
 
     # ── Principals, contracts, tickets ───────────────────────────────────────────────────────────────────────────
 
@@ -147,12 +162,14 @@ class Reading:
 
         A contract that is new takes milliseconds to read, and there may be hundreds.
         """
-        words, found = (*mentioned, ESCAPE), list[Contract]()
-        for version in await self.contracts():
-            if version.text is not None and any(word in version.text for word in words):
-                found.append(parsed(version.name, version.text))
-                await self.ambient.sleep(0)
-        return found
+        versions = await self.contracts()
+
+        async def read() -> list[Contract]:
+            return await self.thread.run(
+                lambda: [parsed(name, text) for name, text in _mentioning(versions, mentioned).items()]
+            )
+
+        return await self.briefly.get(("in force", mentioned), read)
 
     async def tickets(self, kind: Kind, own: str | None, *, open_: bool | None = True) -> list[Ticket]:
         async def read() -> list[Ticket]:
@@ -166,16 +183,8 @@ class Reading:
         """The names of the tables that a principal may see, sorted; the first `TABLES_MAX` of them."""
 
         async def read() -> list[Identifier]:
-            found: list[Identifier] = []
             async with self.parsing.listing(principal.name):
-                waiting = deque[Namespace](await self.upstream.list_namespaces())
-                for _ in range(NAMESPACES_MAX):
-                    if not waiting or len(found) >= TABLES_MAX:
-                        break
-                    namespace = waiting.popleft()
-                    found += await self.upstream.list_tables(namespace)
-                    waiting += await self.upstream.list_namespaces(namespace)
-            return sorted(found[:TABLES_MAX])
+                return await self.upstream.all_tables(TABLES_MAX)
 
         try:
             names = await self.briefly.get("tables", read, SLOW_KEPT_S)
@@ -183,39 +192,33 @@ class Reading:
             raise Unavailable(error.message) from error
         return [name for name in dict.fromkeys(names) if permissions.visible(principal, name)]
 
-    async def owners(self, principal: Principal, table: Identifier, partitions: Sequence[str]) -> dict[str, str]:
+    async def owners(
+        self, principal: Principal, table: Identifier, wanted: Mapping[str, Collection[str]]
+    ) -> dict[str, str]:
         """By the names of partitions, the contracts that own them; "" where none does. What is unknown is left out.
 
         An agent hears of its own contract alone.
+
+        Args:
+            wanted: names of partitions, each with the contracts of those that wrote to it.
         """
-        try:
+        everybody = principal.sees_all
+
+        async def read() -> Owners:
             head = await self.heads.load(table)
+            texts: Mapping[str, str | Contract] = {principal.contract.name: principal.contract}
+            if everybody:
+                texts = _mentioning(await self.contracts(), (table.name, "*"))
+            return Owners(table, head.metadata, texts, self.ambient.now_ms(), everybody=everybody)
+
+        try:
+            owners = await self.briefly.get(
+                ("owners", str(table), None if everybody else principal.name), read, SLOW_KEPT_S
+            )
         except IcetowerError:
             return {}
-        specs, layout, now_ms = known_specs(head.metadata), Layout.of(head.metadata), self.ambient.now_ms()
-        contracts = await self.in_force(table.name, "*") if principal.sees_all else [principal.contract]
-        owning = [
-            (contract.name, Ownership(rules, layout, now_ms))
-            for contract in sorted(contracts, key=lambda each: each.role is not Role.AGENT)
-            if contract.role is not Role.MAINTENANCE
-            and (
-                rules := [
-                    rule
-                    for rule in contract.rules_for(table)
-                    if not rule.whole and any(rule.grants(operation) for operation in FILE_OPERATIONS)
-                ]
-            )
-        ]
-        found: dict[str, str] = {}
-        for name in partitions[: max(1, JUDGED_MAX // max(1, len(owning)))]:
-            place = place_of(name, list(specs.values()), now_ms)
-            if place is None:
-                continue
-            await self.ambient.sleep(0)
-            owner = next((who for who, owned in owning if owned.of(*place) is Membership.INSIDE), "")
-            if owner or principal.sees_all:
-                found[name] = owner
-        return found
+        until_s = self.ambient.monotonic_s() + JUDGED_S
+        return await self.thread.run(lambda: owners.of(wanted, lambda: self.ambient.monotonic_s() < until_s))
 
     async def require_table(self, principal: Principal, name: str) -> Identifier:
         """A table that a principal may see. Raises `NoSuchTable`, whether it is hidden or missing."""
@@ -225,36 +228,11 @@ class Reading:
         return table
 
 
-def place_of(name: str, specs: Sequence[PartitionSpec], now_ms: int) -> tuple[PartitionSpec, tuple[Any, ...]] | None:
-    """A partition by its name, as the log has it; None where the name could be of another one, too."""
-    for spec in specs:
-        if not spec.fields:
-            continue
-        texts = _values_of(name, [field.name for field in spec.fields])
-        if texts is None:
-            continue
-        try:
-            found = [
-                compile_extent(field, Values((None if text == "null" else text,)), now_ms).values
-                for field, text in zip(spec.fields, texts, strict=True)
-            ]
-            partition = tuple(next(iter(values or ())) for values in found)
-            if partition_name(spec, partition) == name:
-                return spec, partition
-        except (NotUnderstood, StopIteration, ValueError, TypeError, OverflowError, AttributeError):
-            continue
-    return None
-
-
-def _values_of(name: str, fields: Sequence[str]) -> list[str] | None:
-    """The texts after each `field=`; None where one of these could stand in a value as well."""
-    marks = [f"{fields[0]}=", *(f"/{field}=" for field in fields[1:])]
-    if not name.startswith(marks[0]) or any(name.count(mark) != 1 for mark in marks[1:]):
-        return None
-    texts, rest = [], name[len(marks[0]) :]
-    for mark in marks[1:]:
-        value, found, rest = rest.partition(mark)
-        if not found:
-            return None
-        texts.append(value)
-    return [*texts, rest]
+def _mentioning(versions: Sequence[ContractVersion], words: Sequence[str]) -> dict[str, str]:
+    """Of contracts in force the texts that have one of these words, by name."""
+    asked = (*words, ESCAPE)
+    return {
+        version.name: version.text
+        for version in versions
+        if version.text is not None and any(word in version.text for word in asked)
+    }

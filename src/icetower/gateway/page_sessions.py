@@ -35,7 +35,7 @@ from icetower.gateway.page_cookies import (
 from icetower.gateway.settings import LOOPBACK
 from icetower.gateway.token_rates import TokenRates
 from icetower.registry.principals import Principal, administrator
-from icetower.registry.registry import RESERVED_NAME
+from icetower.registry.registry import RESERVED_NAME, TOKEN_PREFIX
 from icetower.registry.tokens import contract_revoked, not_authenticated
 
 FORM_MAX_BYTES = 32 * 1024
@@ -94,6 +94,8 @@ class Sessions:
                 return Visitor(administrator(RESERVED_NAME), self._open_key, by_session=False)
             raise NotAuthenticated("nobody has signed in")
         try:
+            if not token.startswith(TOKEN_PREFIX):  # a secret lives for longer than any session may
+                raise not_authenticated()
             principal = await front.registry.authenticate(token)
         except NotAuthenticated:
             front.intake.unknown_callers.wrong(token)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+import asyncio
+from collections.abc import Awaitable, Callable, Hashable
 from typing import Any
 
 from starlette.responses import Response
@@ -17,9 +18,9 @@ from icetower.gateway.page_live import Streams
 from icetower.gateway.page_reading import Reading
 from icetower.ledger.attempts import NOT_LANDED, Attempt, Outcome, Search
 from icetower.page.commits import commit_of
-from icetower.page.heat import heat_of
-from icetower.page.lanes import lanes_of
-from icetower.page.refusals import Health, Tally, health
+from icetower.page.heat import Heat, heat_of
+from icetower.page.lanes import Lanes, lanes_of
+from icetower.page.refusals import Health, Tally
 from icetower.page.rendering import url
 from icetower.protocol.names import Identifier
 from icetower.protocol.snapshots import Snapshot
@@ -67,14 +68,17 @@ class TablePageRoutes:
 
     async def list_tables(self, visit: Visit) -> Response:
         """Tables: those first at which most was refused lately, then by name."""
-        names = [str(table) for table in await self._reading.tables(visit.principal)]
-        activity = await self._reading.activity(visit.own)
-        fared = health(activity.groups, of_tables=True)
+        tables, activity, fared = await asyncio.gather(
+            self._reading.tables(visit.principal),
+            self._reading.activity(visit.own),
+            self._reading.fared(visit.own, of_tables=True),
+        )
+        names = map(str, tables)
         sought = (visit.query("q") or "").lower()
         rows = [fared.get(name, Health(name, UNSEEN, None)) for name in names if sought in name.lower()]
         rows.sort(key=lambda row: (-row.tally.failed, -(row.last_ms or 0), row.name))
         page = visit.number("page") or 0
-        return self._pages.page(
+        return await self._pages.page(
             visit,
             "tables.html",
             "Tables",
@@ -89,9 +93,9 @@ class TablePageRoutes:
     async def show_table(self, visit: Visit) -> Response:
         """One table: the stream of its commits, and its partitions as a heat map."""
         table = await self._reading.require_table(visit.principal, visit.path("name"))
-        return self._pages.page(visit, "table.html", str(table), **await self._table(visit, table))
+        return await self._pages.page(visit, "table.html", str(table), **await self._table(visit, table))
 
-    async def live_table(self, visit: Visit) -> tuple[Hashable, Callable[[], str]]:
+    async def live_table(self, visit: Visit) -> tuple[Hashable, Callable[[], Awaitable[str]]]:
         """The same, as it goes on."""
         table = await self._reading.require_table(visit.principal, visit.path("name"))
         found = await self._reading.stream(str(table), visit.own, LIVE_SHOWN)
@@ -100,23 +104,30 @@ class TablePageRoutes:
         return newest, lambda: self._pages.part("table_live.html", me=visit.principal, **values)
 
     async def _table(self, visit: Visit, table: Identifier) -> dict[str, Any]:
-        found = await self._reading.stream(str(table), visit.own, LIVE_SHOWN)
+        reading = self._reading
+        found, facts = await asyncio.gather(reading.stream(str(table), visit.own, LIVE_SHOWN), self._facts(table))
         attempts = [attempt for _, attempt in found.attempts]
-        named = list(dict.fromkeys(name for attempt in attempts for name in attempt.partitions))
-        newest = found.attempts[0][0] if found.attempts else 0
+        newest, now_ms = found.attempts[0][0] if found.attempts else 0, self._front.ambient.now_ms()
 
-        async def read() -> dict[str, str]:
-            return await self._reading.owners(visit.principal, table, named)
+        async def draw() -> tuple[Lanes, Heat]:
+            lanes, heat = await reading.thread.run(lambda: (lanes_of(found.attempts, now_ms), heat_of(attempts)))
+            writers: dict[str, dict[str, None]] = {row.partition: {} for row in heat.rows}
+            for attempt in attempts:
+                for name in attempt.partitions:
+                    if attempt.contract and name in writers:
+                        writers[name][attempt.contract] = None
+            owners = await reading.owners(visit.principal, table, writers)
+            return lanes, heat.owned(owners.get)
 
-        owners = await self._reading.briefly.get(("owners", str(table), visit.own, newest), read)
+        lanes, heat = await reading.briefly.get(("drawn", str(table), visit.own, newest), draw)
         counted: dict[Outcome, int] = {}
         for attempt in attempts:
             counted[attempt.outcome] = counted.get(attempt.outcome, 0) + 1
         return {
             "table": str(table),
-            "facts": await self._facts(table),
-            "lanes": lanes_of(found.attempts, self._front.ambient.now_ms()),
-            "heat": heat_of(attempts, owners.get),
+            "facts": facts,
+            "lanes": lanes,
+            "heat": heat,
             "attempts": found.attempts[:LISTED_LIVE],
             "tally": Tally.of(counted),
             "shown": len(attempts),
@@ -170,7 +181,7 @@ class TablePageRoutes:
         }
         if len(found.attempts) == 1 and (wanted.request_id or snapshot) and visit.query("before") is None:
             return redirect(url("commits", str(found.attempts[0][0])))
-        return self._pages.page(
+        return await self._pages.page(
             visit,
             "commits.html",
             "Commits",
@@ -195,12 +206,12 @@ class TablePageRoutes:
         """All that is known of one attempt."""
         number = visit.number("number", visit.path("number"))
         assert number is not None
-        attempt = (await self._reading.numbered([number])).get(number)
+        attempt = await self._reading.attempt(number)
         if attempt is None or (visit.own is not None and attempt.principal != visit.own):
             raise NotFound(f"the log has no attempt {number} that {visit.principal.name} may see", rule="exists")
-        group = await self._group(visit, number, attempt)
+        group, timeline = await asyncio.gather(self._group(visit, number, attempt), self._explainer.timeline(attempt))
         shown = commit_of(number, attempt, self._rules)
-        return self._pages.page(
+        return await self._pages.page(
             visit,
             "commit.html",
             f"{attempt.operation} on {attempt.table}",
@@ -208,7 +219,7 @@ class TablePageRoutes:
             attempt=attempt,
             shown=shown,
             group=group,
-            timeline=await self._explainer.timeline(attempt),
+            timeline=timeline,
             named=named_snapshots(attempt.message),
         )
 

@@ -23,6 +23,7 @@ from icetower.gateway.page_panels import PanelPageRoutes, Sources
 from icetower.gateway.page_reading import Briefly, Reading
 from icetower.gateway.page_sessions import Sessions
 from icetower.gateway.page_tables import TablePageRoutes
+from icetower.gateway.page_thread import PageThread
 from icetower.gateway.readiness import Readiness
 from icetower.gateway.token_rates import TokenRates
 from icetower.observe.bypasses import Bypasses
@@ -58,6 +59,7 @@ class PageOfTower:
 
     streams: Streams
     rooms: Sequence[FrontPageRoutes | AgentPageRoutes | TablePageRoutes | PanelPageRoutes]
+    thread: PageThread
 
     def routes(self) -> list[BaseRoute]:
         return [each for room in self.rooms for each in room.routes()]
@@ -77,10 +79,11 @@ def page_of(
     """The page of a tower, from its parts."""
     assets, table = read_assets(), rules.table()
     sessions = Sessions(front, rates)
-    pages = Pages(front, sessions, Renderer(assets, front.ambient.now_ms))
+    thread = PageThread()
+    pages = Pages(front, sessions, Renderer(assets, front.ambient.now_ms), thread)
     streams = Streams(pages)
     ambient = front.ambient
-    reading = Reading(registry, journal, escalations, upstream, heads, parsing, ambient, Briefly(ambient))
+    reading = Reading(registry, journal, escalations, upstream, heads, parsing, ambient, Briefly(ambient), thread)
     sources = Sources(reading, watch.readiness, watch.bypasses, watch.undeclared, watch.monitor.measures)
     return PageOfTower(
         streams,
@@ -99,6 +102,7 @@ def page_of(
             ),
             AgentPageRoutes(front, pages, reading, registry, escalations, table),
             TablePageRoutes(front, pages, streams, reading, heads, Explainer(heads), table),
-            PanelPageRoutes(pages, sources, MeasuredFigures(watch.monitor.measures, journal, ambient)),
+            PanelPageRoutes(pages, sources, MeasuredFigures(watch.monitor.measures, journal, ambient, reading.briefly)),
         ),
+        thread,
     )

@@ -159,6 +159,7 @@ class Tower:
 
     async def close(self) -> None:
         """Finish what waits, write what is to be written, let go of files and threads."""
+        self.page.thread.close()
         await self.watch.monitor.close()
         await self.mcp.close()
         await self.engine.drain()

@@ -306,6 +306,8 @@ def _unreadable(what: str, error: Exception) -> ValidationFailed:
 
 
 _PRIMITIVE = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
+_WORDS = _PRIMITIVE | {"record", "error", "array", "map", "fixed", "enum"}
+"""What is no reference to a type by its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,7 +325,11 @@ def _ready(raw: bytes, rename: Rename) -> _Schema:
 
 def _made_ready(raw: bytes, rename: Rename) -> _Schema:
     written = orjson.loads(raw)
-    _check_widths(written, dict(_named_types(written)))
+    _check_depth(written, ())
+    named = dict(_named_types(written))
+    _check_widths(written, named)
+    if not _takes_bytes(written, named, {}):
+        raise ValueError("its records take no bytes")
     return _Schema(written, fastavro.parse_schema(_plain(written, rename)))
 
 
@@ -527,8 +533,31 @@ def _unpacked(codec: str, block: bytes, most: int) -> bytes:
     raise ValueError(f"its codec {codec!r} is not known; write deflate or null")
 
 
+def _check_depth(schema: AvroSchema, within: tuple[str, ...]) -> None:
+    """A type within itself nests as deep as the bytes say, and fastavro, in C, reads it until the stack has ended, and
+    the process with it. No file of Iceberg's has one.
+
+    Args:
+        within: the names of the types around this one, without their namespaces.
+    """
+    if isinstance(schema, str):
+        if schema not in _WORDS and schema.rpartition(".")[2] in within:
+            raise ValueError(f"its type {schema[:100]!r} is a part of itself")
+    elif isinstance(schema, list):
+        for part in cast("list[Any]", schema):
+            _check_depth(part, within)
+    elif isinstance(schema, dict):
+        if schema.get("type") in ("record", "error"):
+            within = (*within, str(schema.get("name")).rpartition(".")[2])
+        for key in ("type", "items", "values"):
+            _check_depth(cast("AvroSchema", schema.get(key)), within)
+        for field in cast("list[Any]", schema.get("fields") or []):
+            _check_depth(field["type"], within)
+
+
 def _check_widths(schema: AvroSchema, named: Mapping[str, AvroSchema]) -> None:
-    """Items that take no bytes could be claimed by the thousand million."""
+    """What takes no bytes could be claimed by the thousand million: as items of a list, or as fields of records that
+    stand twice in the next. Iceberg writes one such field, the partition of a file of an unpartitioned table."""
     if isinstance(schema, list):
         for part in cast("list[Any]", schema):
             _check_widths(part, named)
@@ -538,8 +567,18 @@ def _check_widths(schema: AvroSchema, named: Mapping[str, AvroSchema]) -> None:
                 raise ValueError("it has a list of values that take no bytes")
         for key in ("type", "items", "values"):
             _check_widths(cast("AvroSchema", schema.get(key)), named)
-        for field in cast("list[Any]", schema.get("fields") or []):
+        fields = cast("list[Any]", schema.get("fields") or [])
+        for field in fields:
             _check_widths(field["type"], named)
+        without = [field["type"] for field in fields if not _takes_bytes(field["type"], named, {})]
+        if len(without) > 1 or not all(_is_empty(each, named) for each in without):
+            raise ValueError("it has fields that take no bytes")
+
+
+def _is_empty(schema: AvroSchema, named: Mapping[str, AvroSchema]) -> bool:
+    """Whether it is a record without fields."""
+    schema = named.get(schema) if isinstance(schema, str) else schema
+    return isinstance(schema, dict) and schema.get("type") == "record" and not schema.get("fields")
 
 
 def _takes_bytes(schema: AvroSchema, named: Mapping[str, AvroSchema], known: dict[str, bool]) -> bool:

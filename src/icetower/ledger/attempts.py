@@ -237,18 +237,19 @@ def read_numbered_page(
         scanned_max: so many attempts are looked at, however few of them are wanted.
     """
     own = attempts.c.id
-    scanned = select(own).order_by(own.desc()).limit(scanned_max)
-    scanned = scanned if before is None else scanned.where(own < before)
-    last = connection.execute(select(func.min(scanned.subquery().c.id))).scalar()
-    if last is None:
+    newest = select(func.max(own)) if before is None else select(func.max(own)).where(own < before)
+    last_number: int | None = connection.execute(newest).scalar()
+    oldest: int | None = connection.execute(select(func.min(own))).scalar()
+    if last_number is None or oldest is None:
         return NumberedPage((), None)
-    query = select(attempts).where(own >= last, *_conditions(wanted)).order_by(own.desc()).limit(limit + 1)
-    rows = list(connection.execute(query if before is None else query.where(own < before)))
+    # By their numbers, which have no gaps worth the name: to count rows is to read them.
+    last = max(last_number - scanned_max + 1, oldest)
+    query = select(attempts).where(own >= last, own <= last_number, *_conditions(wanted))
+    rows = list(connection.execute(query.order_by(own.desc()).limit(limit + 1)))
     if len(rows) > limit:
         return NumberedPage(_with_numbers(rows[:limit]), rows[limit - 1].id)
-    oldest = connection.execute(select(attempts.c.id, attempts.c.at_ms).order_by(own).limit(1)).one()
-    began = connection.execute(select(attempts.c.at_ms).where(own == last)).scalar_one()
-    over = oldest.id == last or began < wanted.since_ms
+    began = connection.execute(select(attempts.c.at_ms).where(own >= last).order_by(own).limit(1)).scalar_one()
+    over = oldest >= last or began < wanted.since_ms
     return NumberedPage(_with_numbers(rows), None if over else last)
 
 

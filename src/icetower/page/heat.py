@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from icetower.ledger.attempts import NOT_LANDED, Attempt, Outcome
 
@@ -48,9 +48,13 @@ class Heat:
     rows: tuple[Row, ...]
     left_out: tuple[int, int]
 
+    def owned(self, owner: Callable[[str], str | None]) -> Heat:
+        """The same, with the owners of the partitions that it shows."""
+        return replace(self, rows=tuple(replace(row, owner=owner(row.partition)) for row in self.rows))
 
-def heat_of(attempts: Sequence[Attempt], owner: Callable[[str], str | None]) -> Heat:
-    """The map of some attempts at one table."""
+
+def heat_of(attempts: Sequence[Attempt]) -> Heat:
+    """The map of some attempts at one table; whose the partitions are is not known yet."""
     times: Counter[tuple[str, str]] = Counter()
     failed: Counter[tuple[str, str]] = Counter()
     conflicts: Counter[str] = Counter()
@@ -73,7 +77,7 @@ def heat_of(attempts: Sequence[Attempt], owner: Callable[[str], str | None]) -> 
     rows = tuple(
         Row(
             partition,
-            owner(partition),
+            None,
             tuple(_cell(times[partition, name], failed[partition, name], most) for name in principals),
             by_partition[partition],
             conflicts[partition],

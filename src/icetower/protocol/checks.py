@@ -60,6 +60,12 @@ def parse_check(data: bytes) -> CommitRequest | IntentRequest | LandedRequest:
     if isinstance(body.get("landed"), dict):
         return read(LandedRequest, body["landed"], "landed")
     if "intent" not in body:
+        if not body.keys() & {"requirements", "updates"}:
+            raise BadRequest(
+                "Cannot parse check: it has no intent, nothing landed, and is no commit (requirements, updates): there is "
+                "nothing to check",
+                rule="shape",
+            )
         return parse_commit(data)
     if not isinstance(body["intent"], dict):
         raise BadRequest("Cannot parse check: intent: it must be a JSON object", rule="shape")

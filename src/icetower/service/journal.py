@@ -62,6 +62,11 @@ class Journal:
         """How many entries are not written yet."""
         return self._came - self._left
 
+    @property
+    def ledger(self) -> Ledger:
+        """The ledger, without what waits."""
+        return self._ledger
+
     def put(self, *items: Item) -> None:
         """Keep some entries, soon."""
         self._items.extend(items)

@@ -92,6 +92,10 @@ class Upstream(Protocol):
         """The tables directly in a namespace, sorted; views are left out. Raises `NoSuchNamespace`."""
         ...
 
+    async def all_tables(self, limit: int) -> list[Identifier]:
+        """The tables of all namespaces, sorted, at most `limit` of them; views are left out."""
+        ...
+
     async def location(self, identifier: Identifier) -> str:
         """The current metadata location. Raises `NoSuchTable`."""
         ...

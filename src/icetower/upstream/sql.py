@@ -205,6 +205,16 @@ class SqlUpstream:
 
         return await self._read(work, "list tables")
 
+    async def all_tables(self, limit: int) -> list[Identifier]:
+        names = _tables.c.table_namespace, _tables.c.table_name
+        query = select(*names).where(_tables.c.catalog_name == self._catalog, _is_table).order_by(*names).limit(limit)
+
+        def work(connection: Connection) -> list[Identifier]:
+            rows = connection.execute(query)
+            return sorted(Identifier(tuple(namespace.split(".")), table) for namespace, table in rows)
+
+        return await self._read(work, "list all tables")
+
     async def location(self, identifier: Identifier) -> str:
         _check_identifier(identifier)
         found = await self._locations.ask(identifier)
