@@ -15,10 +15,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from icetower.errors import BadRequest, CommitStateUnknown, Unavailable
+from icetower.mcp.reading import Cursor, parsed_filter
 from icetower.mcp.results import CELL_CHARACTERS_MAX, Untrusted, cleaned, fenced
-from icetower.mcp.tables import WRITTEN_ROWS_MAX, Cursor, arrow_of, key_of, parsed_filter
 from icetower.mcp.tools import ABOUT
 from icetower.mcp.workers import BY_CALLER_MAX, WAITING_BY_CALLER_MAX, Workers
+from icetower.mcp.writing import ROWS_MAX, arrow_of, key_of
 from tests.mcp.conftest import BY_REGION, SCHEMA, Shop
 from verify.kit.tower_process import TowerProcess
 
@@ -117,7 +118,7 @@ def test_filters_that_cost_or_mean_something_else_are_refused(text: str) -> None
 @given(rows=ROWS)
 def test_rows_become_columns_or_are_refused(rows: list[dict[str, Any]]) -> None:
     with suppress(BadRequest):
-        assert arrow_of(rows, SCHEMA.as_arrow()).num_rows == len(rows) <= WRITTEN_ROWS_MAX
+        assert arrow_of(rows, SCHEMA.as_arrow()).num_rows == len(rows) <= ROWS_MAX
 
 
 @given(text=st.text(max_size=80))
@@ -183,7 +184,7 @@ def test_a_key_is_of_the_content_alone() -> None:
 
 def test_work_that_is_late_or_too_much_is_said_so() -> None:
     async def story() -> None:
-        hold, workers = threading.Event(), Workers(threads=2, timeout_s=0.2)
+        hold, workers = threading.Event(), Workers(places=2, timeout_s=0.2)
         with pytest.raises(Unavailable, match="longer"):
             await workers.run("bob", hold.wait)
         with pytest.raises(CommitStateUnknown):

@@ -2,7 +2,7 @@
 
 A request is authenticated, and its body bounded, as any other. No session is kept: each request stands for itself, so
 any tower answers it. The tools are clients of this tower's own routes, with the caller's credential; what they do
-besides (reading and writing files) happens in a few threads.
+besides (reading and writing files) happens in processes of their own.
 
 The package `mcp` takes seconds to import. It is imported, in a thread, when the first request comes.
 """

@@ -155,8 +155,9 @@ class Written(Result):
     table: str | None = None
     key: str | None = Field(default=None, description="Of these rows. The same call has the same key: sent again, it "
                             "is done once. commit_status takes it.")  # fmt: skip
-    outcome: str = Field(default="refused", description="written, already_written, refused, or unknown: ask "
-                         "commit_status, or make the very same call again.")  # fmt: skip
+    outcome: str = Field(default="refused", description="written; already_written; written_before: other commits have "
+                         "landed since, and may have changed these rows; refused; or unknown: ask commit_status, or "
+                         "make the very same call again.")  # fmt: skip
     rows: int = 0
     pattern: str | None = Field(default=None, description="How they went: direct, scheduler, mediator or collector.")
     written_to: str | None = Field(default=None, description="The table that they were written to.")
@@ -167,6 +168,9 @@ class Status(Result):
 
     landed: bool | None = Field(default=None, description="Null: it cannot be told.")
     snapshot: str | None = None
+    commits_since: int | None = Field(
+        default=None, description="That have landed since, and may have changed its rows."
+    )
     may_send_again: bool = False
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from typing import Any
 
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
@@ -18,8 +18,9 @@ from icetower import __version__
 from icetower.ambient import Ambient
 from icetower.errors import BadRequest, IcetowerError, NotFound
 from icetower.mcp import tables
+from icetower.mcp.answers import attempt_of, refused, who_is
 from icetower.mcp.results import Result, Untrusted, clean, fenced, shown
-from icetower.mcp.tools import ABOUT, CallerOf, Tools, attempt_of, refused, who_is
+from icetower.mcp.tools import ABOUT, CallerOf, Tools
 from icetower.mcp.workers import Workers
 
 INSTRUCTIONS = """\
@@ -28,7 +29,8 @@ operations and partitions are yours, and every write meets it, whatever anybody 
 
 1. whoami first, then describe_table.
 2. Before long work: check_write. It commits nothing.
-3. append_rows, upsert_rows, delete_rows answer with a key. The same call has the same key and is done once.
+3. append_rows, upsert_rows, delete_rows answer with a key. The same call has the same key and is done once. \
+written_before: it was done, but other commits since may have changed the rows; look before you do anything.
 4. After a timeout or a lost answer: commit_status with the key, or make the very same call again. Never change the \
 rows to "try again".
 5. A refusal has a rule and a next_step. Do that, and nothing else: request_partition, wait_until, fix_request, \
@@ -82,7 +84,7 @@ class _Granted:
     async def _granted(self, ctx: ServerRequestContext[Any, Any]) -> frozenset[str]:
         caller = self._tools.caller_of(ctx.request)
         try:
-            found = await self._tools.work(caller, lambda desk: who_is(desk, read_only=caller.read_only))
+            found = await self._tools.work(caller, lambda desk: who_is(desk, TOOL_NAMES, read_only=caller.read_only))
         except IcetowerError as error:
             raise MCPError(code=INTERNAL_ERROR, message=clean(error.message), data={"rule": error.rule}) from None
         return frozenset(found.tools)
@@ -121,9 +123,9 @@ def _only(result: HandlerResult, granted: frozenset[str]) -> HandlerResult:
 
 
 def _add_resources(server: MCPServer[Any], tools: Tools) -> None:
-    async def read(context: Context[Any, Any], work: Any) -> str:
+    async def read(found_by: Awaitable[Result]) -> str:
         try:
-            found: Result = await tools.work(tools.caller(context), work)
+            found = await found_by
         except NotFound as error:
             raise ResourceNotFoundError(clean(error.message)) from None
         except IcetowerError as error:
@@ -141,7 +143,7 @@ def _add_resources(server: MCPServer[Any], tools: Tools) -> None:
         if who != "me":
             raise ResourceNotFoundError("only contract://me can be read")
         caller = tools.caller(ctx)
-        return await read(ctx, lambda desk: who_is(desk, read_only=caller.read_only))
+        return await read(tools.work(caller, lambda desk: who_is(desk, TOOL_NAMES, read_only=caller.read_only)))
 
     @server.resource(
         "table://{name}",
@@ -151,7 +153,7 @@ def _add_resources(server: MCPServer[Any], tools: Tools) -> None:
         mime_type="application/json",
     )
     async def table(name: str, ctx: Context[Any, Any]) -> str:
-        return await read(ctx, lambda desk: tables.describe(desk, name))
+        return await read(tools.work_apart(tools.caller(ctx), tables.describe, name))
 
     @server.resource(
         "commit://{id}",
@@ -161,7 +163,7 @@ def _add_resources(server: MCPServer[Any], tools: Tools) -> None:
         mime_type="application/json",
     )
     async def commit(id: str, ctx: Context[Any, Any]) -> str:  # noqa: A002 - the name in the address
-        return await read(ctx, lambda desk: _commit(desk, id))
+        return await read(tools.work(tools.caller(ctx), lambda desk: _commit(desk, id)))
 
     del contract, table, commit
 
@@ -207,7 +209,8 @@ A write to the table named below had no answer, or the answer `unknown`.
 
 {_named(table=table, key=key or "none was answered")}
 
-1. With a key, call commit_status. landed true: it is done; write nothing.
+1. With a key, call commit_status. landed true: it is done; write nothing. commits_since above 0: others may have \
+changed the rows since; look with query_rows, and do not put them back.
 2. Otherwise make the very same call again: same table, same rows in the same order, same batch. It has the same key, \
 so the rows are there once, even if the first call still lands.
 3. Never send changed rows or another batch for the same work: that would be a second write.

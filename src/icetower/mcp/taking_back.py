@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, BinaryIO
 
 from icetower.agent import new_key
 from icetower.contracts.model import Operation
@@ -17,13 +18,16 @@ from icetower.errors import (
     CommitStateUnknown,
     Forbidden,
     IcetowerError,
+    NotFound,
     Unavailable,
     UpstreamFailed,
 )
 from icetower.iceberg import metadata as table_metadata
+from icetower.iceberg.metadata import MAIN
+from icetower.mcp.confined import Confines
 from icetower.mcp.results import Reverted, clean
 from icetower.mcp.tables import Desk
-from icetower.protocol.marks import KEY, REVERTS
+from icetower.protocol.marks import KEY, PRINCIPAL, REVERTS
 from icetower.protocol.names import Identifier
 from icetower.revert.agents import Agent, Naming, Wanted
 from icetower.revert.reverting import Plan
@@ -33,31 +37,62 @@ from icetower.table.head import HeadState
 ATTEMPTS_MAX = 3
 LISTED_MAX = 20
 SNAPSHOTS_MAX = 10_000
+LOGGED_MAX = 1_000
+LOGGED_BEFORE_MS = 3_600_000
+"""A snapshot has its client's clock, and the log the tower's."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
     head: HeadState
     storage: Mapping[str, str]
+    confines: Confines
 
 
 class _Files:
-    """The files of a table, read on the caller's own account."""
+    """The files of a table, and no others, read on the caller's own account."""
 
-    def __init__(self, storage: Mapping[str, str]) -> None:
-        self.storage = FileIOStorage(storage)
+    def __init__(self, place: _Place) -> None:
+        self.storage = FileIOStorage(place.storage)
+        self._confines = place.confines
 
     async def read(self, path: str) -> bytes:
-        return await self.storage.read(path)
+        if not self._confines.is_local(path):
+            return await self.storage.read(path)
+        with self._opened(path) as stream:
+            return stream.read()
 
     async def read_many(self, paths: Any) -> list[bytes | None]:
-        return await self.storage.read_many([*paths])
+        found: list[bytes | None] = []
+        for path in paths:
+            try:
+                found.append(await self.read(path))
+            except NotFound:
+                found.append(None)
+        return found
 
     async def read_range(self, path: str, offset: int, length_bytes: int) -> bytes:
-        return await self.storage.read_range(path, offset, length_bytes)
+        if not self._confines.is_local(path):
+            return await self.storage.read_range(path, offset, length_bytes)
+        with self._opened(path) as stream:
+            stream.seek(offset)
+            return stream.read(length_bytes)
 
     async def exists(self, path: str) -> bool:
-        return await self.storage.exists(path)
+        if not self._confines.is_local(path):
+            return await self.storage.exists(path)
+        try:
+            self._opened(path).close()
+        except NotFound:
+            return False
+        return True
+
+    def _opened(self, path: str) -> BinaryIO:
+        """A file of this machine, which this process alone waits for."""
+        try:
+            return os.fdopen(self._confines.opened(path), "rb")
+        except FileNotFoundError as error:
+            raise NotFound(f"File does not exist: {clean(path)}", rule="file.exists", next_step="none") from error
 
 
 def planned(desk: Desk, name: str, snapshot: str) -> Reverted:
@@ -95,21 +130,27 @@ async def _revert(desk: Desk, name: str, snapshot: str, confirmed: str | None) -
     place, principal = _place(desk, name), desk.me.principal
     head = place.head
     id_ = int(snapshot) if snapshot.isascii() and snapshot.isdigit() and len(snapshot) < 20 else -1
-    found = head.snapshots.get(id_)
-    if found is None or len(head.snapshots) > SNAPSHOTS_MAX:
+    if id_ not in head.snapshots or len(head.snapshots) > SNAPSHOTS_MAX:
         raise BadRequest(
             f"{clean(name)} has no snapshot {clean(snapshot, 100)!r} (or too many); commit_status and query_rows name "
             "snapshots",
             rule="mcp.arguments",
         )
-    wanted = Wanted(principal, found["timestamp-ms"], only=frozenset({id_}))
-    files = _Files(place.storage)
+    together = committed_together(head, id_, _logged(desk, name, head.snapshots[id_]))
+    wanted = Wanted(principal, min(head.snapshots[each]["timestamp-ms"] for each in together), only=together)
+    files = _Files(place)
     try:
         agent = Agent(head, files, wanted)
         plan = await agent.plan(None)
         if not plan.snapshots:
             raise Forbidden(
                 f"snapshot {snapshot} of {clean(name)} is not {principal}'s; it can take back its own alone"
+            )
+        if len(plan.written) < len(together):
+            left = min(together.difference(plan.written))
+            raise Forbidden(
+                f"snapshot {snapshot} of {clean(name)} came in one commit with {left}, which is not {principal}'s to "
+                "take back, and a part of a commit is not taken back alone"
             )
         result = _result(name, plan)
         if confirmed is None or plan.dependencies or plan.nothing:
@@ -160,7 +201,53 @@ def _place(desk: Desk, name: str) -> _Place:
     table = desk.table(name)
     found = desk.tower.load(name)  # as it is: PyIceberg's models leave out what they do not know
     metadata = table_metadata.parse(json.dumps(found["metadata"]).encode())
-    return _Place(HeadState(str(found.get("metadata-location") or ""), metadata), dict(table.io.properties))
+    head = HeadState(str(found.get("metadata-location") or ""), metadata)
+    return _Place(head, dict(table.io.properties), Confines(name, metadata))
+
+
+def _logged(desk: Desk, name: str, snapshot: Mapping[str, Any]) -> frozenset[int]:
+    """The snapshots of the commit that a snapshot came in, as the log of attempts has them; none where it has not."""
+    since_ms = snapshot["timestamp-ms"] - LOGGED_BEFORE_MS
+    for each in desk.tower.commits(limit=LOGGED_MAX, table=name, since_ms=since_ms):
+        ids = frozenset(map(int, each["snapshots"]))
+        if snapshot["snapshot-id"] in ids:
+            return ids
+    return frozenset()
+
+
+def committed_together(head: HeadState, snapshot_id: int, logged: frozenset[int]) -> frozenset[int]:
+    """The snapshots that came in one commit with this one. A client's upsert makes several. Pure.
+
+    Args:
+        logged: as the log of attempts has them, if it still does.
+
+    Raises:
+        BadRequest: some of them have expired, or nobody can tell which they are.
+    """
+    line = {each["snapshot-id"]: each for each in table_metadata.ancestors(head.metadata, head.ref(MAIN) or -1)}
+    order = list(line)
+    if snapshot_id not in line:
+        return frozenset({snapshot_id})
+    at = order.index(snapshot_id)
+    first = last = at
+    while first > 0 and _same_write(line[order[first - 1]], line[order[first]]):
+        first -= 1
+    while last + 1 < len(order) and _same_write(line[order[last + 1]], line[order[last]]):
+        last += 1
+    found = frozenset(order[first : last + 1]) | logged
+    if not found <= line.keys():
+        raise BadRequest(
+            f"snapshot {snapshot_id} came in one commit with {min(found - line.keys())}, which is not in the history "
+            "of the table any more, and a part of a commit is not taken back alone",
+            rule="mcp.arguments",
+        )
+    return found
+
+
+def _same_write(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two neighbours are of one write: the same principal's, under the same key."""
+    ours, theirs = (each.get("summary") or {} for each in (one, other))
+    return KEY in ours and all(ours.get(name) == theirs.get(name) for name in (KEY, PRINCIPAL))
 
 
 def _without_mark(desk: Desk, name: str, updates: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

@@ -12,7 +12,8 @@ import errno
 import os
 import stat
 import threading
-from contextlib import ExitStack, suppress
+from collections.abc import Generator
+from contextlib import ExitStack, contextmanager, suppress
 
 from icetower.errors import ValidationFailed
 from icetower.storage.port import Bound, too_long
@@ -100,17 +101,40 @@ def delete_below(folder: str, place: str) -> None:
     Each folder on the way is opened in the one before it, so that nothing can be put in its place meanwhile. A missing
     file is fine. Raises `OSError` for a link on the way, and `ValueError` for a path that does not lead there.
     """
+    with suppress(FileNotFoundError), _parent_below(folder, place) as (handle, name):
+        os.unlink(name, dir_fd=handle)
+
+
+def opened_below(folder: str, place: str) -> int:
+    """A handle to a regular file below a folder, which is no link itself, through no link.
+
+    Raises `OSError` for a link on the way, `ValueError` for a path that does not lead there, and `ValidationFailed` for
+    what is no regular file.
+    """
+    with _parent_below(folder, place, follow=False) as (handle, name):
+        return _opened(name, parent=handle, shown=place)[0]
+
+
+def check_folders_below(folder: str, place: str) -> None:
+    """Raises `OSError` where a link lies on the way from a folder to a file below it; what is missing is fine."""
+    with suppress(FileNotFoundError), _parent_below(folder, place, follow=False):
+        return
+
+
+@contextmanager
+def _parent_below(folder: str, place: str, *, follow: bool = True) -> Generator[tuple[int, str]]:
+    """The folder in which a file lies, opened link by link, and the file's name in it. `follow`: a link to `folder`."""
     parts = os.path.relpath(place, folder).split("/")
     if ".." in parts or ".." in place.split("/"):
         raise ValueError(f"{place} does not lie below {folder}")
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-    with suppress(FileNotFoundError), ExitStack() as opened:
-        handle = os.open(folder, flags)
+    with ExitStack() as opened:
+        handle = os.open(folder.rstrip("/") or "/", flags | (0 if follow else os.O_NOFOLLOW))
         opened.callback(os.close, handle)
         for part in parts[:-1]:
             handle = os.open(part, flags | os.O_NOFOLLOW, dir_fd=handle)
             opened.callback(os.close, handle)
-        os.unlink(parts[-1], dir_fd=handle)
+        yield handle, parts[-1]
 
 
 def check_regular(place: str) -> None:
@@ -121,17 +145,18 @@ def check_regular(place: str) -> None:
         return
 
 
-def _opened(place: str) -> tuple[int, int]:
-    """A handle to a regular file, and how long it is."""
+def _opened(place: str, *, parent: int | None = None, shown: str | None = None) -> tuple[int, int]:
+    """A handle to a regular file, and how long it is. `parent`: the folder that `place` is in; `shown`: for errors."""
+    shown = shown or place
     try:
-        handle = os.open(place, _OPEN_FLAGS)
+        handle = os.open(place, _OPEN_FLAGS, dir_fd=parent)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.EMLINK, errno.ENXIO):  # a link, or a socket
-            _check_kind(place, os.lstat(place).st_mode)
+            _check_kind(shown, os.lstat(place, dir_fd=parent).st_mode)
         raise
     try:
         found = os.fstat(handle)
-        _check_kind(place, found.st_mode)
+        _check_kind(shown, found.st_mode)
     except BaseException:
         os.close(handle)
         raise
