@@ -24,7 +24,7 @@ WORDING = frozenset({"message", "error_description", "warnings", "description"})
 SECRETS = frozenset({"secret", "access_token", "client_secret", "subject_token", "proof"})
 SIZES = frozenset({
     "added-files-size", "removed-files-size", "total-files-size", "file-size-in-bytes",
-    "expires_in",
+    "expires_in", "metadata_bytes",
 })  # fmt: skip
 HEADERS_LEFT_OUT = frozenset({"date", "server", "content-length", "connection", "transfer-encoding"})
 """They say when, and how long: the length of an answer follows from ids and messages."""
