@@ -16,7 +16,6 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from icetower.agent import Tower
 from icetower.ambient import Ambient, SystemAmbient
 from icetower.contracts.model import Contract, Operation
 from icetower.errors import CommitConflict, IcetowerError, NoSuchTable, UpstreamFailed
@@ -50,7 +49,7 @@ from icetower.pipelines.maintenance_record import (
 )
 from icetower.pipelines.maintenance_rows import Ages
 from icetower.pipelines.own_tables import lacking
-from icetower.pipelines.reports import report_orphans
+from icetower.pipelines.reports import OrphanTower, report_orphans
 from icetower.pipelines.tables import private_session, translating_errors
 from icetower.protocol.names import Identifier
 
@@ -125,7 +124,7 @@ class Report:
     left_alone: tuple[LeftAlone, ...] = ()
     orphans: Mapping[str, tuple[Orphan, ...]] = field(default_factory=dict[str, "tuple[Orphan, ...]"])
 
-    def report_orphans(self, tower: Tower) -> None:
+    def report_orphans(self, tower: OrphanTower) -> None:
         """Tell the tower which orphans are left, where any were looked for."""
         if self.orphans:
             left = self.orphans.items()

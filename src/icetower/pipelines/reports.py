@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Literal
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Literal, Protocol
 
-from icetower.agent import Tower
 from icetower.ambient import Ambient, SystemAmbient
 from icetower.errors import IcetowerError, NotAuthenticated, NotFound
+
+
+class LagTower(Protocol):
+    """A tower that hears of lags, such as the SDK's."""
+
+    def report_lag(self, kind: Literal["wal", "collector"], lags_s: Mapping[str, float]) -> None: ...
+
+
+class OrphanTower(Protocol):
+    """A tower that hears of orphans, such as the SDK's."""
+
+    def report_orphans(self, tables: Sequence[str], orphans: Sequence[Mapping[str, Any]]) -> None: ...
+
 
 REPORTED_MAX = 1_000
 """Tables, and rows, of one report of orphans."""
@@ -26,7 +39,7 @@ class LagReports:
 
     def __init__(
         self,
-        connect: Callable[[], Tower],
+        connect: Callable[[], AbstractContextManager[LagTower]],
         kind: Literal["wal", "collector"],
         refused: Callable[[IcetowerError], None] = lambda _: None,
         ambient: Ambient | None = None,
@@ -69,7 +82,7 @@ class LagReports:
         return done_and_said
 
 
-def report_orphans(tower: Tower, left: Mapping[str, Iterable[tuple[str, int]]]) -> None:
+def report_orphans(tower: OrphanTower, left: Mapping[str, Iterable[tuple[str, int]]]) -> None:
     """Say which orphaned files are left, those of whom most is left first.
 
     Args:
