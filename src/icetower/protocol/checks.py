@@ -62,8 +62,8 @@ def parse_check(data: bytes) -> CommitRequest | IntentRequest | LandedRequest:
     if "intent" not in body:
         if not body.keys() & {"requirements", "updates"}:
             raise BadRequest(
-                "Cannot parse check: it has no intent, nothing landed, and is no commit (requirements, updates): there is "
-                "nothing to check",
+                "Cannot parse check: it has no intent, nothing landed, and is no commit (requirements, updates): there "
+                "is nothing to check",
                 rule="shape",
             )
         return parse_commit(data)
