@@ -66,7 +66,7 @@ def test_other_files_are_refused_before_they_are_opened(place: Path, path: str) 
     assert (place.parent / "others/data/a.parquet").exists()
 
 
-def test_s3_is_compared_whatever_its_scheme_is_called() -> None:
+def test_names_of_one_storage_are_one() -> None:
     confines = Confines("s.t", {"location": "s3://bucket/t", "properties": {}})
     assert confines.root_of("s3a://bucket/t/data/x") == "s3://bucket/t"
     for path in ("s3://bucket/t2/x", "s3://bucket/t/../u/x", "s3://other/t/x", "s3://bucket/t", "/t/x"):
