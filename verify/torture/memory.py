@@ -56,7 +56,7 @@ def _by_schema(function: Callable[..., Any]) -> Callable[..., Any]:
 
 _SCHEMA_WORK: dict[str, Any] = {
     name: _by_schema(getattr(avro_files, name))
-    for name in ("_plain", "_named_types", "_check_widths", "field_schema")
+    for name in ("_plain", "check_shape", "named_types", "field_schema")
     if hasattr(avro_files, name)
 }
 

@@ -25,6 +25,7 @@ from fastavro.schema import SchemaParseException
 
 from icetower.errors import ValidationFailed
 from icetower.iceberg.avro_encoding import Encoder, encoder, put_long
+from icetower.iceberg.avro_shapes import PRIMITIVE, check_shape, named_types
 from icetower.recent import Budget, Recent, bounded_cache
 
 T = TypeVar("T")
@@ -305,11 +306,6 @@ def _unreadable(what: str, error: Exception) -> ValidationFailed:
     return ValidationFailed(message, rule="manifest.readable")
 
 
-_PRIMITIVE = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
-_WORDS = _PRIMITIVE | {"record", "error", "array", "map", "fixed", "enum"}
-"""What is no reference to a type by its name."""
-
-
 @dataclass(frozen=True, slots=True)
 class _Schema:
     """A writer's schema as it stands in the file, and made ready to read by."""
@@ -325,11 +321,7 @@ def _ready(raw: bytes, rename: Rename) -> _Schema:
 
 def _made_ready(raw: bytes, rename: Rename) -> _Schema:
     written = orjson.loads(raw)
-    _check_depth(written, ())
-    named = dict(_named_types(written))
-    _check_widths(written, named)
-    if not _takes_bytes(written, named, {}):
-        raise ValueError("its records take no bytes")
+    check_shape(written)
     return _Schema(written, fastavro.parse_schema(_plain(written, rename)))
 
 
@@ -492,21 +484,10 @@ def field_schema(schema: AvroSchema, *path: int) -> AvroSchema:
     for field_id in path:
         fields = schema.get("fields", ()) if isinstance(schema, dict) else ()
         schema = _required(next((field["type"] for field in fields if field.get("field-id") == field_id), None))
-        if isinstance(schema, str) and schema not in _PRIMITIVE:
+        if isinstance(schema, str) and schema not in PRIMITIVE:
             # Java defines a type once, and then refers to it by name: two decimals of one precision share theirs.
-            schema = dict(_named_types(whole)).get(schema, schema)
+            schema = dict(named_types(whole)).get(schema, schema)
     return schema
-
-
-def _named_types(schema: AvroSchema) -> Iterator[tuple[str, AvroSchema]]:
-    if isinstance(schema, list):
-        for part in cast("list[Any]", schema):
-            yield from _named_types(part)
-    elif isinstance(schema, dict):
-        if "name" in schema and schema.get("type") in ("fixed", "record", "enum"):
-            yield schema["name"], schema
-        for key in ("type", "items", "values", "fields"):
-            yield from _named_types(cast("AvroSchema", schema.get(key)))
 
 
 def decimal_of(raw: bytes, schema: AvroSchema) -> Decimal:
@@ -531,70 +512,6 @@ def _unpacked(codec: str, block: bytes, most: int) -> bytes:
             return b""
         return zlib.decompressobj(-zlib.MAX_WBITS).decompress(block, most + 1)
     raise ValueError(f"its codec {codec!r} is not known; write deflate or null")
-
-
-def _check_depth(schema: AvroSchema, within: tuple[str, ...]) -> None:
-    """A type within itself nests as deep as the bytes say, and fastavro, in C, reads it until the stack has ended, and
-    the process with it. No file of Iceberg's has one.
-
-    Args:
-        within: the names of the types around this one, without their namespaces.
-    """
-    if isinstance(schema, str):
-        if schema not in _WORDS and schema.rpartition(".")[2] in within:
-            raise ValueError(f"its type {schema[:100]!r} is a part of itself")
-    elif isinstance(schema, list):
-        for part in cast("list[Any]", schema):
-            _check_depth(part, within)
-    elif isinstance(schema, dict):
-        if schema.get("type") in ("record", "error"):
-            within = (*within, str(schema.get("name")).rpartition(".")[2])
-        for key in ("type", "items", "values"):
-            _check_depth(cast("AvroSchema", schema.get(key)), within)
-        for field in cast("list[Any]", schema.get("fields") or []):
-            _check_depth(field["type"], within)
-
-
-def _check_widths(schema: AvroSchema, named: Mapping[str, AvroSchema]) -> None:
-    """What takes no bytes could be claimed by the thousand million: as items of a list, or as fields of records that
-    stand twice in the next. Iceberg writes one such field, the partition of a file of an unpartitioned table."""
-    if isinstance(schema, list):
-        for part in cast("list[Any]", schema):
-            _check_widths(part, named)
-    elif isinstance(schema, dict):
-        for key in ("items", "values"):
-            if key in schema and not _takes_bytes(schema[key], named, {}):
-                raise ValueError("it has a list of values that take no bytes")
-        for key in ("type", "items", "values"):
-            _check_widths(cast("AvroSchema", schema.get(key)), named)
-        fields = cast("list[Any]", schema.get("fields") or [])
-        for field in fields:
-            _check_widths(field["type"], named)
-        without = [field["type"] for field in fields if not _takes_bytes(field["type"], named, {})]
-        if len(without) > 1 or not all(_is_empty(each, named) for each in without):
-            raise ValueError("it has fields that take no bytes")
-
-
-def _is_empty(schema: AvroSchema, named: Mapping[str, AvroSchema]) -> bool:
-    """Whether it is a record without fields."""
-    schema = named.get(schema) if isinstance(schema, str) else schema
-    return isinstance(schema, dict) and schema.get("type") == "record" and not schema.get("fields")
-
-
-def _takes_bytes(schema: AvroSchema, named: Mapping[str, AvroSchema], known: dict[str, bool]) -> bool:
-    """`known`: the answer for types by their names. One that is being asked about takes none within itself."""
-    if isinstance(schema, str) and schema in named:
-        if schema not in known:
-            known[schema] = False
-            known[schema] = _takes_bytes(named[schema], named, known)
-        return known[schema]
-    if not isinstance(schema, dict):
-        return schema != "null"
-    if schema.get("type") == "record":
-        return any(_takes_bytes(field["type"], named, known) for field in schema["fields"])
-    if schema.get("type") == "fixed":
-        return schema["size"] > 0
-    return _takes_bytes(schema["type"], named, known)
 
 
 def _joined(header: Mapping[str, Any], body: bytes) -> bytes:
