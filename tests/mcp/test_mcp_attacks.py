@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import os
+import signal
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ import pytest
 from icetower.agent import DataFile, Tower, new_key
 from tests.mcp.clients import connected, live
 from tests.mcp.conftest import BY_REGION, CONTRACT, SCHEMA, Shop
+from verify.kit.tower_process import TowerProcess
 
 ROW = {"id": 1, "region": "eu", "at": None, "price": "1.00", "note": "a"}
 SECRET = "a row of somebody else"
@@ -294,3 +298,53 @@ def test_a_commit_of_several_snapshots_is_taken_back_whole_or_not_at_all(shop: S
             assert found() == before
 
     live(story)
+
+
+def children(pid: int) -> list[int]:
+    """The processes below one."""
+    found: list[int] = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            state, parent = stat.read_text().rpartition(")")[2].split()[:2]
+            if int(parent) == pid and state != "Z":
+                below = int(stat.parent.name)
+                found += [below, *children(below)]
+    return found
+
+
+def is_there(pid: int) -> bool:
+    """Whether a process has not ended; one that nobody has asked about yet has."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_a_tower_stops_whatever_its_calls_do(tmp_path: Path) -> None:
+    """A call that does not go on is ended with its tower, and so is the server that it was forked from."""
+    tower = TowerProcess(tmp_path / "data")
+    tower.catalog().create_namespace("s")
+    tower.catalog().create_table("s.prices", SCHEMA, partition_spec=BY_REGION)
+    token = Shop(tower, tower.catalog(), "s").agent("eu")
+
+    async def story() -> None:
+        async with connected("sdk-http", tower, token) as agent:
+            await agent.call("query_rows", table="s.prices")
+            idle = {*children(tower.process.pid)}
+            call = asyncio.create_task(agent.call("query_rows", table="s.prices"))
+            while not (new := {*children(tower.process.pid)} - idle):  # noqa: ASYNC110 - the process says nothing
+                await asyncio.sleep(0.001)
+            for pid in new:
+                os.kill(pid, signal.SIGSTOP)
+            assert await asyncio.to_thread(tower.stop) == 0
+            while any(map(is_there, idle | new)):  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+            with suppress(Exception):
+                await call
+
+    try:
+        live(story)
+    finally:
+        if tower.process.poll() is None:
+            tower.process.kill()
+            tower.process.wait()
