@@ -15,6 +15,23 @@ import fastavro
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyiceberg.schema import Schema
+from pyiceberg.types import (
+    BinaryType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FixedType,
+    ListType,
+    LongType,
+    MapType,
+    NestedField,
+    StringType,
+    StructType,
+    TimestamptzType,
+    TimeType,
+    UUIDType,
+)
 
 from icetower.agent import DataFile, Tower, new_key
 from tests.mcp.clients import connected, live
@@ -348,3 +365,46 @@ def test_a_tower_stops_whatever_its_calls_do(tmp_path: Path) -> None:
         if tower.process.poll() is None:
             tower.process.kill()
             tower.process.wait()
+
+
+@pytest.mark.parametrize("blind", [True, False], ids=["fast path", "commit"])
+def test_values_of_every_kind_come_back_as_they_were_sent(shop: Shop, blind: bool) -> None:
+    name = f"{shop.space}.kinds"
+    inner = StructType(NestedField(11, "x", LongType()), NestedField(12, "y", DecimalType(9, 2)))
+    fields = (
+        NestedField(1, "uuid", UUIDType(), required=True), NestedField(2, "time", TimeType()),
+        NestedField(3, "struct", inner),
+        NestedField(4, "list", ListType(13, DecimalType(9, 2), element_required=False)),
+        NestedField(5, "map", MapType(14, StringType(), 15, LongType(), value_required=False)),
+        NestedField(6, "tz", TimestamptzType()), NestedField(7, "bin", BinaryType()),
+        NestedField(8, "fixed", FixedType(2)),
+        NestedField(9, "double", DoubleType()), NestedField(10, "day", DateType()),
+    )  # fmt: skip
+    shop.catalog.create_table(name, Schema(*fields, identifier_field_ids=[1]))
+    contract = CONTRACT.replace("prices", "kinds").replace("[{{region: [{region}]}}]", "all")
+    token = shop.agent("eu", contract if blind else contract.replace("    blind_appends: true\n", ""))
+    row: dict[str, Any] = {
+        "uuid": "12345678-1234-5678-1234-567812345678", "time": "03:04:05.000006", "struct": {"x": 1, "y": "1.50"},
+        "list": ["1.00", None], "map": {"a": 1}, "tz": "2017-01-02T03:04:05+00:00", "bin": "base64:aGk=",
+        "fixed": "base64:aGk=", "double": 0.1, "day": "2017-01-02",
+    }  # fmt: skip
+
+    async def story() -> None:
+        async with connected("sdk-http", shop.tower, token) as agent:
+            written = await agent.call("append_rows", table=name, rows=[row])
+            assert written["outcome"] == "written", written
+            [found] = (await agent.call("query_rows", table=name))["untrusted"]["rows"]
+            assert found == {**row, "map": [["a", 1]]}
+            for number, key in enumerate(("day", "tz", "time", "bin", "fixed", "double", "uuid", "list")):
+                other = "bin" if key == "double" else "double"
+                value = "base64:aGo=" if key == "double" else float(number)
+                upserted = await agent.call("upsert_rows", table=name, rows=[{**row, other: value}], keys=[key])
+                if upserted["ok"]:
+                    row[other] = value
+                else:
+                    assert (upserted["outcome"], upserted["refusal"]["rule"]) == ("refused", "mcp.arguments"), upserted
+                    assert key not in ("day", "double")
+                [found] = (await agent.call("query_rows", table=name))["untrusted"]["rows"]
+                assert found[other] == row[other]
+
+    live(story)
