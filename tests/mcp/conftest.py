@@ -75,6 +75,7 @@ def tower(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TowerProcess]:
     log = tower.log.read_text()
     assert status == 0, log
     assert "Traceback" not in log
+    assert "a tool call failed" not in log
 
 
 @pytest.fixture

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import os
+import signal
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +15,28 @@ import fastavro
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyiceberg.schema import Schema
+from pyiceberg.types import (
+    BinaryType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FixedType,
+    ListType,
+    LongType,
+    MapType,
+    NestedField,
+    StringType,
+    StructType,
+    TimestamptzType,
+    TimeType,
+    UUIDType,
+)
 
 from icetower.agent import DataFile, Tower, new_key
 from tests.mcp.clients import connected, live
 from tests.mcp.conftest import BY_REGION, CONTRACT, SCHEMA, Shop
+from verify.kit.tower_process import TowerProcess
 
 ROW = {"id": 1, "region": "eu", "at": None, "price": "1.00", "note": "a"}
 SECRET = "a row of somebody else"
@@ -292,5 +313,98 @@ def test_a_commit_of_several_snapshots_is_taken_back_whole_or_not_at_all(shop: S
             assert len(answer["taken_back"]) > 1
             assert all(snapshot in agent.questions[-1] for snapshot in answer["taken_back"])
             assert found() == before
+
+    live(story)
+
+
+def children(pid: int) -> list[int]:
+    """The processes below one."""
+    found: list[int] = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            state, parent = stat.read_text().rpartition(")")[2].split()[:2]
+            if int(parent) == pid and state != "Z":
+                below = int(stat.parent.name)
+                found += [below, *children(below)]
+    return found
+
+
+def is_there(pid: int) -> bool:
+    """Whether a process has not ended; one that nobody has asked about yet has."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_a_tower_stops_whatever_its_calls_do(tmp_path: Path) -> None:
+    """A call that does not go on is ended with its tower, and so is the server that it was forked from."""
+    tower = TowerProcess(tmp_path / "data")
+    tower.catalog().create_namespace("s")
+    tower.catalog().create_table("s.prices", SCHEMA, partition_spec=BY_REGION)
+    token = Shop(tower, tower.catalog(), "s").agent("eu")
+
+    async def story() -> None:
+        async with connected("sdk-http", tower, token) as agent:
+            await agent.call("query_rows", table="s.prices")
+            idle = {*children(tower.process.pid)}
+            call = asyncio.create_task(agent.call("query_rows", table="s.prices"))
+            while not (new := {*children(tower.process.pid)} - idle):  # noqa: ASYNC110 - the process says nothing
+                await asyncio.sleep(0.001)
+            for pid in new:
+                os.kill(pid, signal.SIGSTOP)
+            assert await asyncio.to_thread(tower.stop) == 0
+            while any(map(is_there, idle | new)):  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+            with suppress(Exception):
+                await call
+
+    try:
+        live(story)
+    finally:
+        if tower.process.poll() is None:
+            tower.process.kill()
+            tower.process.wait()
+
+
+@pytest.mark.parametrize("blind", [True, False], ids=["fast path", "commit"])
+def test_values_of_every_kind_come_back_as_they_were_sent(shop: Shop, blind: bool) -> None:
+    name = f"{shop.space}.kinds"
+    inner = StructType(NestedField(11, "x", LongType()), NestedField(12, "y", DecimalType(9, 2)))
+    fields = (
+        NestedField(1, "uuid", UUIDType(), required=True), NestedField(2, "time", TimeType()),
+        NestedField(3, "struct", inner),
+        NestedField(4, "list", ListType(13, DecimalType(9, 2), element_required=False)),
+        NestedField(5, "map", MapType(14, StringType(), 15, LongType(), value_required=False)),
+        NestedField(6, "tz", TimestamptzType()), NestedField(7, "bin", BinaryType()),
+        NestedField(8, "fixed", FixedType(2)),
+        NestedField(9, "double", DoubleType()), NestedField(10, "day", DateType()),
+    )  # fmt: skip
+    shop.catalog.create_table(name, Schema(*fields, identifier_field_ids=[1]))
+    contract = CONTRACT.replace("prices", "kinds").replace("[{{region: [{region}]}}]", "all")
+    token = shop.agent("eu", contract if blind else contract.replace("    blind_appends: true\n", ""))
+    row: dict[str, Any] = {
+        "uuid": "12345678-1234-5678-1234-567812345678", "time": "03:04:05.000006", "struct": {"x": 1, "y": "1.50"},
+        "list": ["1.00", None], "map": {"a": 1}, "tz": "2017-01-02T03:04:05+00:00", "bin": "base64:aGk=",
+        "fixed": "base64:aGk=", "double": 0.1, "day": "2017-01-02",
+    }  # fmt: skip
+
+    async def story() -> None:
+        async with connected("sdk-http", shop.tower, token) as agent:
+            written = await agent.call("append_rows", table=name, rows=[row])
+            assert written["outcome"] == "written", written
+            [found] = (await agent.call("query_rows", table=name))["untrusted"]["rows"]
+            assert found == {**row, "map": [["a", 1]]}
+            for number, key in enumerate(("day", "tz", "time", "bin", "fixed", "double", "uuid", "list")):
+                other = "bin" if key == "double" else "double"
+                value = "base64:aGo=" if key == "double" else float(number)
+                upserted = await agent.call("upsert_rows", table=name, rows=[{**row, other: value}], keys=[key])
+                if upserted["ok"]:
+                    row[other] = value
+                else:
+                    assert (upserted["outcome"], upserted["refusal"]["rule"]) == ("refused", "mcp.arguments"), upserted
+                    assert key not in ("day", "double")
+                [found] = (await agent.call("query_rows", table=name))["untrusted"]["rows"]
+                assert found[other] == row[other]
 
     live(story)

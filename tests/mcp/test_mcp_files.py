@@ -10,11 +10,16 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyiceberg.catalog.rest import RestCatalog, TableResponse
 from pyiceberg.io.pyarrow import PyArrowFileIO
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table.metadata import new_table_metadata
+from pyiceberg.table.sorting import SortOrder
 
 from icetower.errors import BadRequest, Forbidden, ValidationFailed
 from icetower.mcp import reading
-from icetower.mcp.confined import ConfinedIO, Confines
+from icetower.mcp.confined import ConfinedCatalog, ConfinedIO, Confines
 
 
 @pytest.fixture
@@ -105,6 +110,24 @@ def test_what_never_ends_is_no_file(place: Path) -> None:
         read(confined(place), place / "data/fifo.parquet")
     with pytest.raises(ValidationFailed, match="directory"):
         read(confined(place), place / "data")
+
+
+def test_no_property_of_a_table_loads_code_or_leads_elsewhere(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    used: list[dict[str, str]] = []
+
+    def loaded(self: object, properties: dict[str, str], location: str) -> PyArrowFileIO:
+        used.append(properties)
+        return PyArrowFileIO()
+
+    monkeypatch.setattr(RestCatalog, "_load_file_io", loaded)
+    properties = {"py-io-impl": "evil.FileIO", "s3.endpoint": "http://127.0.0.1:1", "write.data.path": f"{place}/data"}
+    metadata = new_table_metadata(Schema(), PartitionSpec(), SortOrder(), str(place), properties)
+    response = TableResponse(metadata=metadata, **{"metadata-location": f"{place}/metadata/1.json"}, config={"a": "b"})
+    catalog = ConfinedCatalog.__new__(ConfinedCatalog)
+    catalog._resolve_storage_credentials = lambda *_: {}
+    table = catalog._response_to_table(("s", "t"), response)
+    assert used == [{"write.data.path": f"{place}/data", "a": "b"}]
+    assert table.metadata.properties == {"write.data.path": f"{place}/data"}
 
 
 def packed(**columns: list[Any]) -> tuple[io.BytesIO, Any]:

@@ -144,11 +144,18 @@ def _serve(sending: Connection, function: Callable[..., Any], arguments: tuple[A
         said = ("refused", error)
     except MemoryError:
         said = ("memory", None)
-    except BaseException:  # noqa: BLE001 - it is for the log
-        said = ("failed", traceback.format_exc())
+    except BaseException as error:  # noqa: BLE001 - it is for the log
+        said = ("failed", _told(error))
     with suppress(MemoryError, OSError):
         sending.send(said)
     os._exit(0)  # threads that still read do not keep it
+
+
+def _told(error: BaseException) -> str:
+    """What went wrong and where, the innermost place first: a line of the log is short."""
+    frames = reversed(traceback.extract_tb(error.__traceback__))
+    places = " < ".join(f"{os.path.basename(frame.filename)}:{frame.lineno}" for frame in frames)
+    return f"{type(error).__name__}: {str(error)[:300]} ({places})"
 
 
 def _bound_memory(memory_bytes: int) -> None:

@@ -12,10 +12,10 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.catalog.rest import RestCatalog, TableResponse
 from pyiceberg.io import PY_IO_IMPL, FileIO, InputFile, InputStream, OutputFile
 
-from icetower.admission.locations import roots_of
+from icetower.admission.locations import PATHS, roots_of, steers_clients
 from icetower.errors import Forbidden
 from icetower.mcp.results import clean
 from icetower.paths import is_under, plain_path
@@ -134,7 +134,17 @@ class _LocalInput(InputFile):
 
 
 class ConfinedCatalog(RestCatalog):
-    """A tower as PyIceberg's catalog, whose tables open files of their own alone."""
+    """A tower as PyIceberg's catalog, whose tables open files of their own alone.
+
+    PyIceberg lays a table's properties over the settings of the storage, and loads classes by them. A file of metadata
+    may have been replaced as well as a manifest, so properties with such effects are left out.
+    """
+
+    def _response_to_table(self, identifier_tuple: tuple[str, ...], table_response: TableResponse) -> Any:
+        metadata: Any = table_response.metadata
+        kept = {name: value for name, value in metadata.properties.items() if name in PATHS or not steers_clients(name)}
+        harmless = metadata.model_copy(update={"properties": kept})
+        return super()._response_to_table(identifier_tuple, table_response.model_copy(update={"metadata": harmless}))
 
     def load_table(self, identifier: str | tuple[str, ...]) -> Any:
         table: Any = super().load_table(identifier)

@@ -133,6 +133,8 @@ def sent_rows(
 
 def _never(raised: Exception) -> BadRequest | None:
     """The refusal that something raised is, where it committed nothing and never will."""
+    if isinstance(raised, NotImplementedError):  # Arrow's, of what it cannot compare
+        return wrong("keys", "rows cannot be found by columns of these types; name other columns")
     said = str(raised) if isinstance(raised, ValueError) else ""
     return next((wrong(*told) for begins, told in NEVER.items() if said.startswith(begins)), None)
 
@@ -175,10 +177,10 @@ def _require_keys(rows: Sequence[Mapping[str, Any]], table: Any, keys: Sequence[
                 "rows", f"row {lacking} has no value of the key column {clean(key, 200)}; give each row one (keys: "
                 f"{clean(', '.join(keys), 400)})"
             )  # fmt: skip
-        if kinds.is_nested(table.schema.field(key).type):
-            raise wrong(
-                "keys", f"{clean(key, 200)} is a list, map or struct, and identifies no row; name other columns"
-            )
+        kind = table.schema.field(key).type
+        if kinds.is_nested(kind) or "uuid" in str(kind):
+            what = "uuid" if "uuid" in str(kind) else "list, map or struct"
+            raise wrong("keys", f"rows cannot be found by {clean(key, 200)}, which is a {what}; name other columns")
     if operation != "upsert":
         return
     columns = rows[0].keys()
