@@ -17,6 +17,7 @@ from icetower.files import changes
 from icetower.files.changes import Manifests
 from icetower.files.parsing import WAITING_MAX, Parsing, Turns
 from icetower.iceberg import avro_files
+from icetower.iceberg.avro_shapes import check_shape
 from icetower.iceberg.manifest_writing import manifest_row, write_manifest
 from icetower.iceberg.manifests import read_manifest
 from icetower.protocol.names import Identifier
@@ -202,7 +203,7 @@ def test_types_within_types_are_asked_about_once() -> None:
         last = {"type": "record", "name": f"r{at}", "fields": [first, second]}
     schema = {"type": "record", "name": "m", "fields": [{"name": "x", "type": {"type": "array", "items": last}}]}
     with pytest.raises(ValueError, match="no bytes"):
-        avro_files._check_widths(schema, dict(avro_files._named_types(schema)))
+        check_shape(schema)
 
 
 def test_a_body_of_very_many_objects_is_not_parsed() -> None:

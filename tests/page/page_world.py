@@ -102,6 +102,14 @@ class PageWorld:
             [TABLE], [{"table": TABLE, "principal": "promotions", "files": 3, "bytes": 4096}]
         )
         self.tower.admin.report_lag("wal", {TABLE: 12.5})
+        wrong = {
+            "table": TABLE,
+            "rule": "files.twice",
+            "verdict": "definite",
+            "times": 2,
+            "witness": "<b>a.parquet</b>",
+        }
+        self.tower.admin.report_audit({TABLE: True}, [wrong])
         self.tower.admin.apply_contract(
             "version: 1\nagent: stock\n"
             + OWNER.format(name="stock", region="[2, 4]", description="counts", blind="true")

@@ -338,6 +338,9 @@ def test_operators_see_orphans_by_who_left_them_and_how_far_tables_are_behind(ad
     assert "mediator" in lag
     assert "promotions" in orphans
     assert "4,096" in orphans
+    audit = page.partition("Audit of the histories")[2].partition("</section>")[0]
+    assert "files.twice" in audit
+    assert "&lt;b&gt;a.parquet" in audit
 
 
 # ── What is sent ─────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -159,6 +159,25 @@ def test_maintenance_says_which_orphans_are_left_in_tables_that_it_reads(scraped
     assert [(each["principal"], each["value"]) for each in shown if each["table"] == table] == [("gone", 2)]
 
 
+def test_findings_of_a_whole_audit_replace_earlier_ones_and_those_of_a_part_stay(scraped: TowerProcess) -> None:
+    table = made(scraped, "audited")
+    admin, first = scraped.admin, {"table": table, "rule": "files.twice", "verdict": "definite"}
+
+    def found() -> list[tuple[str, float]]:
+        with scraped.client() as http:
+            shown = http.get("/icetower/v1/metrics/reports").json()["reports"]
+        return sorted((each["principal"], each["value"]) for each in shown if each["table"] == table)
+
+    admin.report_audit({table: True}, [first])
+    admin.report_audit({table: False}, [{**first, "rule": "rows.back", "times": 3}])
+    assert found() == [("", 0), ("files.twice", 1), ("rows.back", 3)]
+    admin.report_audit({table: True}, [])
+    assert found() == [("", 0)]
+    secret = scraped.principal("auditor", "role: maintenance\n" + CONTRACT.format(table=table))
+    with Tower(scraped.uri, secret) as other, pytest.raises(Forbidden, match="not an administrator"):
+        other.report_audit({table: True}, [])
+
+
 def test_figures_outlive_a_restart(start_tower: Callable[..., TowerProcess], tmp_path: Path) -> None:
     first = start_tower()
     table = made(first, "restart")

@@ -342,6 +342,15 @@ class Tower:
             "PUT", "/metrics/orphans", json={"tables": list(tables), "orphans": [dict(each) for each in orphans]}
         )
 
+    def report_audit(self, tables: Mapping[str, bool], findings: Sequence[Mapping[str, Any]]) -> None:
+        """Tell the tower what an audit found: `table`, `rule`, `verdict`, `times`, `witness`. For administrators.
+
+        Args:
+            tables: those that were audited; whether from their beginning, so that earlier findings are replaced.
+        """
+        audited = [{"table": table, "whole": whole} for table, whole in tables.items()]
+        self._json("PUT", "/metrics/audit", json={"tables": audited, "findings": [dict(each) for each in findings]})
+
     def report_lag(self, kind: Literal["wal", "collector"], lags_s: Mapping[str, float]) -> None:
         """Tell the tower how far tables are behind what was sent to them, in seconds.
 

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from itertools import islice
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from icetower.audit.auditor import Options
 from icetower.audit.checkpoint import Checkpoint
 from icetower.cli.audit import FOUND
-from icetower.cli.registry import DEFAULT_URI, Uri
+from icetower.cli.registry import DEFAULT_URI, Uri, connect
 from icetower.cli.spark import Conf, Master, job_session, need_spark, spark_errors, waiting
 from icetower.cli.tables import StorageOptions, pairs
-from icetower.errors import UsageError
+from icetower.errors import NotAuthenticated, NotFound, UsageError
+
+REPORTED_MAX = 1_000
+"""Tables, and findings, that the tower is told of."""
+WITNESS_CHARACTERS_MAX = 1_000
 
 
 @spark_errors("interrupted; tables whose findings were printed are not audited again from their beginning")
@@ -56,6 +63,8 @@ def audits(
     files = {} if checkpoints is None else {f"{CATALOG}.{table}": checkpoints / f"{table}.json" for table in tables}
     kept = {name: file.read_text() for name, file in files.items() if file.exists()}
     spark = job_session("icetower-audits", uri, master, conf)
+    audited: dict[str, bool] = {}
+    told: dict[tuple[str, str, str], dict[str, Any]] = {}
     wrong = failed = False
     try:
         named = {f"{CATALOG}.{table}": kept.get(f"{CATALOG}.{table}") for table in tables}
@@ -66,11 +75,26 @@ def audits(
                 failed |= found["error"] is not None
                 checkpoint, file = found.pop("checkpoint"), files.get(found["table"])
                 found["table"] = found["table"].removeprefix(f"{CATALOG}.")
+                if found["error"] is None:
+                    audited[found["table"]] = f"{CATALOG}.{found['table']}" not in kept
+                for each in found["violations"]:
+                    name = (found["table"], each["rule"], each["verdict"])
+                    first = dict(zip(("table", "rule", "verdict"), name, strict=True))
+                    first |= {"times": 0, "witness": " ".join(each["witness"])[:WITNESS_CHARACTERS_MAX]}
+                    told.setdefault(name, first)["times"] += 1
                 sys.stdout.write(json.dumps(found) + "\n")
                 sys.stdout.flush()  # before the checkpoint: findings are reported twice rather than never
                 if checkpoint is not None and file is not None:
                     Checkpoint.of_text(checkpoint, name=str(file)).keep(file)
     finally:
         spark.stop()
+    _report(uri, audited, list(told.values()))
     if wrong or failed:
         raise typer.Exit(FOUND if wrong else 1)
+
+
+def _report(uri: str, audited: Mapping[str, bool], findings: list[dict[str, Any]]) -> None:
+    """Tell the tower, for its page, if the caller is an administrator there."""
+    with suppress(NotFound, NotAuthenticated), connect(uri) as tower:  # another catalog, or another credential
+        if audited and tower.me()["administrator"]:
+            tower.report_audit(dict(islice(audited.items(), REPORTED_MAX)), findings[:REPORTED_MAX])

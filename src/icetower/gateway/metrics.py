@@ -16,7 +16,7 @@ from icetower.contracts.model import Operation, Role
 from icetower.errors import BadRequest
 from icetower.gateway.http import Call, Front, Handler, json_response, route
 from icetower.ledger.measures import Measures
-from icetower.ledger.metrics import COLLECTOR_LAG, ORPHANS, WAL_LAG, Report, Wanted
+from icetower.ledger.metrics import AUDIT, COLLECTOR_LAG, ORPHANS, WAL_LAG, Report, Wanted
 from icetower.ledger.tallies import WINDOW_S, row_of
 from icetower.observe.events import one_line
 from icetower.protocol.names import Identifier
@@ -29,6 +29,7 @@ REPORTED_MAX = 1_000
 """Rows of one report."""
 
 NAME_CHARACTERS_MAX = 1_000
+WITNESS_CHARACTERS_MAX = 1_000
 _BRINGS = (Operation.APPEND, Operation.OVERWRITE, Operation.DELETE)
 _PAGE = re.compile(r"([0-9]{1,15})-([0-9a-f]{32})")
 
@@ -44,6 +45,25 @@ class _OrphansReport(Wire):
     tables: Annotated[list[str], Field(max_length=REPORTED_MAX)]
     """Those that were looked through: what they had before and have not now is gone."""
     orphans: Annotated[list[_Orphans], Field(max_length=REPORTED_MAX)]
+
+
+class _Audited(Wire):
+    table: Annotated[str, Field(min_length=1, max_length=NAME_CHARACTERS_MAX)]
+    whole: bool = True
+    """From its beginning; else from where an earlier audit ended, whose findings stay."""
+
+
+class _Finding(Wire):
+    table: Annotated[str, Field(min_length=1, max_length=NAME_CHARACTERS_MAX)]
+    rule: Annotated[str, Field(min_length=1, max_length=64)]
+    verdict: Annotated[str, Field(min_length=1, max_length=32)]
+    times: Annotated[int, Field(ge=1, lt=2**53)] = 1
+    witness: Annotated[str, Field(max_length=WITNESS_CHARACTERS_MAX)] = ""
+
+
+class _AuditReport(Wire):
+    tables: Annotated[list[_Audited], Field(max_length=REPORTED_MAX)]
+    findings: Annotated[list[_Finding], Field(max_length=REPORTED_MAX)]
 
 
 class _Lag(Wire):
@@ -71,6 +91,7 @@ class MetricRoutes:
             route(front, "GET", base, self.show),
             route(front, "GET", base + "/reports", self.show_reports),
             route(front, "PUT", base + "/orphans", self.report_orphans),
+            route(front, "PUT", base + "/audit", self.report_audit),
             route(front, "PUT", base + "/wal-lag", self._reporting(WAL_LAG)),
             route(front, "PUT", base + "/collector-lag", self._reporting(COLLECTOR_LAG)),
         ]
@@ -103,7 +124,7 @@ class MetricRoutes:
     async def show_reports(self, call: Call) -> Response:
         """What jobs have measured last: orphaned files, and how far logs and delta tables are behind."""
         call.require_overseer()
-        kinds = (ORPHANS, WAL_LAG, COLLECTOR_LAG)
+        kinds = (ORPHANS, AUDIT, WAL_LAG, COLLECTOR_LAG)
         found = await self._measures.reports(kinds, limit=call.limit(ROWS_MAX, ROWS_MAX))
         return json_response({"reports": [_shown(report) for report in found]})
 
@@ -122,6 +143,27 @@ class MetricRoutes:
             [*found, *(Report(ORPHANS, table, "", 0, now_ms, {"bytes": 0}) for table in sorted(none))],
             instead_of=looked,
         )
+        return json_response({"kept": len(found)})
+
+    async def report_audit(self, call: Call) -> Response:
+        """Keep what an audit of histories has found, by table and rule."""
+        call.require_administrator()
+        said = read(_AuditReport, read_object(call.body, "report"), "report")
+        now_ms = self._ambient.now_ms()
+        found = [
+            Report(
+                AUDIT,
+                _name(each.table),
+                one_line(each.rule),
+                each.times,
+                now_ms,
+                {"verdict": one_line(each.verdict), "witness": one_line(each.witness)},
+            )
+            for each in said.findings
+        ]
+        audited = [Report(AUDIT, _name(each.table), "", 0, now_ms) for each in said.tables]
+        whole = {_name(each.table) for each in said.tables if each.whole}
+        await self._measures.report([*audited, *found], instead_of=whole)
         return json_response({"kept": len(found)})
 
     def _reporting(self, kind: str) -> Handler:

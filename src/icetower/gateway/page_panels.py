@@ -20,7 +20,7 @@ from icetower.gateway.page_reading import Reading
 from icetower.gateway.readiness import Readiness
 from icetower.ledger.attempts import Outcome
 from icetower.ledger.measures import Measures
-from icetower.ledger.metrics import COLLECTOR_LAG, ORPHANS, WAL_LAG
+from icetower.ledger.metrics import AUDIT, COLLECTOR_LAG, ORPHANS, WAL_LAG
 from icetower.observe.bypasses import Bypasses
 from icetower.observe.undeclared import Undeclared
 from icetower.page.refusals import Health, Tally
@@ -201,6 +201,26 @@ async def _orphans(sources: Sources) -> Panel:
     )
 
 
+async def _audits(sources: Sources) -> Panel:
+    """What audits of the tables' histories have found."""
+    reports = await sources.measures.reports((AUDIT,), limit=REPORTS_MAX)
+    found = sorted(filter(lambda report: report.source, reports), key=lambda report: (report.table, report.source))
+    rows = [
+        (_link("tables", report.table), report.source, report.details.get("verdict", ""), f"{report.value:,.0f}",
+         report.details.get("witness", ""), moment_text(report.at_ms))
+        for report in found[:ROWS_MAX]
+    ]  # fmt: skip
+    last_ms = max((report.at_ms for report in reports), default=None)
+    return Panel(
+        ("Table", "Rule", "Verdict", "Times", "What happened", "Found at"),
+        rows,
+        "No audit of the histories was reported yet: `icetower audits` does."
+        if last_ms is None
+        else f"Nothing is wrong: the last audit was at {moment_text(last_ms)}.",
+        "Lost updates, rows that came back, files that are in a table twice: `icetower audit` says more of each.",
+    )
+
+
 async def _replays(sources: Sources) -> Panel:
     """Agents that sent again what had landed: as one does that was killed, and started again."""
     activity = await sources.reading.activity(None)
@@ -228,6 +248,7 @@ PANELS: Sequence[Entry] = (
     Entry("jobs", "Maintenance and pipelines", _jobs),
     Entry("lag", "Tables behind their logs", _lags),
     Entry("orphans", "Orphaned files", _orphans),
+    Entry("audit", "Audit of the histories", _audits),
     Entry("replays", "Sent again", _replays),
     Entry("declarations", "Declarations that are missing", _declarations),
 )

@@ -57,6 +57,7 @@ _WINDOWS, _TOTALS, _TRIES = "rows:windows", "rows:totals", "rows:tries"
 _OUTCOME = "outcome:"
 
 ORPHANS, WAL_LAG, COLLECTOR_LAG, BYPASS, DISK = "orphans", "wal-lag", "collector-lag", "bypass", "disk"
+AUDIT = "audit"
 
 Key = tuple[int, str, str]
 """Window (0: since ever), principal and table (empty: all)."""
@@ -77,8 +78,10 @@ class Report:
     """What a job has measured, or a tower noticed.
 
     Attributes:
-        kind: `orphans` (files), `wal-lag` and `collector-lag` (seconds), `bypass` (a snapshot), `disk` (free bytes).
-        source: of orphans the principal that left them, of a bypass the snapshot, of a disk the tower; else empty.
+        kind: `orphans` (files), `wal-lag` and `collector-lag` (seconds), `audit` (findings), `bypass` (a snapshot),
+            `disk` (free bytes).
+        source: of orphans the principal that left them, of an audit the rule, of a bypass the snapshot, of a disk the
+            tower; else empty.
         details: small facts beside the value, such as `bytes`.
     """
 
