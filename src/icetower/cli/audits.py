@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping
-from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,7 +17,8 @@ from icetower.cli.audit import FOUND
 from icetower.cli.registry import DEFAULT_URI, Uri, connect
 from icetower.cli.spark import Conf, Master, job_session, need_spark, spark_errors, waiting
 from icetower.cli.tables import StorageOptions, pairs
-from icetower.errors import NotAuthenticated, NotFound, UsageError
+from icetower.cli.terminal import warn
+from icetower.errors import IcetowerError, NotAuthenticated, NotFound, UsageError
 
 REPORTED_MAX = 1_000
 """Tables, and findings, that the tower is told of."""
@@ -94,7 +94,14 @@ def audits(
 
 
 def _report(uri: str, audited: Mapping[str, bool], findings: list[dict[str, Any]]) -> None:
-    """Tell the tower, for its page, if the caller is an administrator there."""
-    with suppress(NotFound, NotAuthenticated), connect(uri) as tower:  # another catalog, or another credential
-        if audited and tower.me()["administrator"]:
-            tower.report_audit(dict(islice(audited.items(), REPORTED_MAX)), findings[:REPORTED_MAX])
+    """Tell the tower, for its page, if the caller is an administrator there. What is printed does not hang on it."""
+    if not audited:
+        return
+    try:
+        with connect(uri) as tower:
+            if tower.me()["administrator"]:
+                tower.report_audit(dict(islice(audited.items(), REPORTED_MAX)), findings[:REPORTED_MAX])
+    except (NotFound, NotAuthenticated):  # another catalog, or one whose credential only the session has
+        return
+    except IcetowerError as error:
+        warn(f"the tower is not told what was found: {error.message}")
