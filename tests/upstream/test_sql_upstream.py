@@ -235,6 +235,21 @@ class TestLayout:
 class TestSwapsUnderWay:
     """A swap of another server, which has changed the row, and whose COMMIT has not come yet."""
 
+    def test_a4_sqlite_waits_for_nobody(self, tmp_path: Path) -> None:
+        """It undoes a transaction with its process, and a lock of the file must not keep refusals from being told."""
+        database = Database(url := f"sqlite:///{tmp_path}/catalog.db")
+        upstream = SqlUpstream(database, "main")
+
+        async def story() -> None:
+            await upstream.create_namespace(("db",), {})
+            await upstream.create_table(T, "m0")
+            with _under_way(url):
+                assert await upstream.settled_location(T) == "m0"
+
+        asyncio.run(story())
+        database.close()
+
+    @pytest.mark.parametrize("url", ["postgres"], indirect=True)
     @pytest.mark.parametrize(("ends", "head"), [("commit", "m1"), ("rollback", "m0")])
     def test_a3_a_settled_head_is_told_only_when_the_swap_has_ended(
         self, upstream: SqlUpstream, url: str, ends: str, head: str
@@ -252,6 +267,7 @@ class TestSwapsUnderWay:
 
         asyncio.run(story())
 
+    @pytest.mark.parametrize("url", ["postgres"], indirect=True)
     def test_a_swap_that_does_not_end_is_a_failure_and_holds_up_no_other_table(
         self, url: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -266,8 +282,7 @@ class TestSwapsUnderWay:
             with _under_way(url) as end:
                 with pytest.raises(UpstreamFailed, match="nothing was changed"):
                     await upstream.settled_location(T)
-                if not database.is_sqlite:  # which has one lock for all
-                    assert await upstream.settled_location(other) == "n0"
+                assert await upstream.settled_location(other) == "n0"
                 end("rollback")
             assert await upstream.settled_location(T) == "m0"
 

@@ -266,15 +266,21 @@ class SqlUpstream:
         return await self._read(work, f"read the head of {', '.join(map(str, identifiers[:3]))}")
 
     async def _read_settled(self, identifiers: Sequence[Identifier]) -> dict[Identifier, str | None]:
-        """A swap has locked its row (SQLite: the database) before COMMIT is sent. Whoever gets the lock after it sees
-        its end: it has landed, or is undone since its server, or the connection to it, is gone."""
+        """A swap has locked its row before COMMIT is sent. Whoever gets the lock after it sees its end: it has landed,
+        or is undone since its server, or the connection to it, is gone.
+
+        SQLite undoes a transaction with its process. There is nothing to wait for there, and whoever locks the whole
+        file for long, as for a copy, must not turn refusals into unknown outcomes (trap A4).
+        """
+        if self._database.is_sqlite:
+            return await self._read_locations(identifiers)
 
         def work(connection: Connection) -> dict[Identifier, str | None]:
             if connection.dialect.name == "postgresql":
                 connection.execute(text(f"SET LOCAL lock_timeout = '{SETTLED_S}s'"))
             return {identifier: self._head(connection, identifier, hold=True) for identifier in identifiers}
 
-        # As a write: it is SQLite's way to wait for who writes, and keeps readers' threads for those who only read.
+        # With the threads of writes: those of reads are for everybody's heads.
         return await self._write(work, f"wait for the swaps of {identifiers[0]}", unknown=UpstreamFailed)
 
     async def create_table(self, identifier: Identifier, metadata_location: str) -> None:
