@@ -11,14 +11,14 @@ from typing import Annotated, Any
 
 import typer
 
+from icetower.agent import Tower
 from icetower.audit.auditor import Options
 from icetower.audit.checkpoint import Checkpoint
 from icetower.cli.audit import FOUND
-from icetower.cli.registry import DEFAULT_URI, Uri, connect
+from icetower.cli.registry import DEFAULT_URI, Uri, tell_tower
 from icetower.cli.spark import Conf, Master, job_session, need_spark, spark_errors, waiting
 from icetower.cli.tables import StorageOptions, pairs
-from icetower.cli.terminal import warn
-from icetower.errors import IcetowerError, NotAuthenticated, NotFound, UsageError
+from icetower.errors import UsageError
 
 REPORTED_MAX = 1_000
 """Tables, and findings, that the tower is told of."""
@@ -64,7 +64,7 @@ def audits(
     kept = {name: file.read_text() for name, file in files.items() if file.exists()}
     spark = job_session("icetower-audits", uri, master, conf)
     audited: dict[str, bool] = {}
-    told: dict[tuple[str, str, str], dict[str, Any]] = {}
+    findings: dict[tuple[str, str, str], dict[str, Any]] = {}
     wrong = failed = False
     try:
         named = {f"{CATALOG}.{table}": kept.get(f"{CATALOG}.{table}") for table in tables}
@@ -81,27 +81,24 @@ def audits(
                     name = (found["table"], each["rule"], each["verdict"])
                     first = dict(zip(("table", "rule", "verdict"), name, strict=True))
                     first |= {"times": 0, "witness": " ".join(each["witness"])[:WITNESS_CHARACTERS_MAX]}
-                    told.setdefault(name, first)["times"] += 1
+                    findings.setdefault(name, first)["times"] += 1
                 sys.stdout.write(json.dumps(found) + "\n")
                 sys.stdout.flush()  # before the checkpoint: findings are reported twice rather than never
                 if checkpoint is not None and file is not None:
                     Checkpoint.of_text(checkpoint, name=str(file)).keep(file)
     finally:
         spark.stop()
-    _report(uri, audited, list(told.values()))
+    _report(uri, audited, list(findings.values()))
     if wrong or failed:
         raise typer.Exit(FOUND if wrong else 1)
 
 
 def _report(uri: str, audited: Mapping[str, bool], findings: list[dict[str, Any]]) -> None:
-    """Tell the tower, for its page, if the caller is an administrator there. What is printed does not hang on it."""
-    if not audited:
-        return
-    try:
-        with connect(uri) as tower:
-            if tower.me()["administrator"]:
-                tower.report_audit(dict(islice(audited.items(), REPORTED_MAX)), findings[:REPORTED_MAX])
-    except (NotFound, NotAuthenticated):  # another catalog, or one whose credential only the session has
-        return
-    except IcetowerError as error:
-        warn(f"the tower is not told what was found: {error.message}")
+    """Tell the tower, for its page, if the caller is an administrator there."""
+
+    def tell(tower: Tower) -> None:
+        if tower.me()["administrator"]:
+            tower.report_audit(dict(islice(audited.items(), REPORTED_MAX)), findings[:REPORTED_MAX])
+
+    if audited:
+        tell_tower(uri, "what was found", tell)

@@ -13,13 +13,13 @@ from rich.table import Table
 
 from icetower.cli.mediate import contracts_for, contracts_in_force, own_contract
 from icetower.cli.printing import show
-from icetower.cli.registry import DEFAULT_URI, Json, Uri, connect
+from icetower.cli.registry import DEFAULT_URI, Json, Uri, connect, tell_tower
 from icetower.cli.spark import Conf, Master, job_session, need_spark, spark_errors, waiting
 from icetower.cli.terminal import say, warn
 from icetower.cli.times import duration_s
 from icetower.contracts.model import Contract
 from icetower.counting import counted
-from icetower.errors import IcetowerError, NotAuthenticated, NotFound
+from icetower.errors import NotAuthenticated, NotFound
 from icetower.protocol.names import Identifier
 from icetower.texts import escaped
 
@@ -109,13 +109,7 @@ def _contracts(uri: str, folder: Path | None) -> dict[str, Contract]:
 def _told(uri: str, report: Report, *, as_json: bool, quiet: bool = False) -> None:
     """Show what a run did, and tell the tower which orphans are left."""
     _show(report, as_json=as_json, quiet=quiet)
-    try:
-        with connect(uri) as tower:
-            report.report_orphans(tower)
-    except (NotFound, NotAuthenticated):  # another catalog, or a credential in ICETOWER_CREDENTIAL
-        return
-    except IcetowerError as error:
-        warn(f"the tower is not told which orphans are left: {error.message}")
+    tell_tower(uri, "which orphans are left", report.report_orphans)
 
 
 def _show(report: Report, *, as_json: bool, quiet: bool = False) -> None:

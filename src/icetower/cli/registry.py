@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -14,10 +15,10 @@ from icetower.agent import Tower
 from icetower.cli.completion import complete_agent
 from icetower.cli.own_tower import CONFIG_FILE, DEFAULT_URI, own_tower, token_for
 from icetower.cli.printing import show
-from icetower.cli.terminal import say
+from icetower.cli.terminal import say, warn
 from icetower.cli.times import duration_s, time_text
 from icetower.contracts.model import ADMINISTRATOR_NAME, VIEWER_NAME
-from icetower.errors import UsageError
+from icetower.errors import IcetowerError, NotAuthenticated, NotFound, UsageError
 from icetower.texts import escaped
 
 __all__ = ["DEFAULT_URI", "Json", "Uri", "connect", "own_uri", "principals", "print_rows", "time_text", "token_for"]
@@ -46,6 +47,21 @@ Uri = Annotated[
 def connect(uri: str) -> Tower:
     """A client of a tower, with the token that `token_for` finds."""
     return Tower(uri, token_for(uri))
+
+
+def tell_tower(uri: str, what: str, tell: Callable[[Tower], None]) -> None:
+    """Report something to a tower. What a command has done does not hang on it: a failure is a warning.
+
+    Args:
+        what: that is reported, for the warning.
+    """
+    try:
+        with connect(uri) as tower:
+            tell(tower)
+    except (NotFound, NotAuthenticated):  # another catalog, or one whose credential only the session has
+        return
+    except IcetowerError as error:
+        warn(f"the tower did not hear {what}: {error.message}")
 
 
 Principal = Annotated[str, typer.Argument(help="The principal.", autocompletion=complete_agent)]
