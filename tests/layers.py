@@ -56,6 +56,7 @@ FOLDERS = {
     "rebase": "quick",
     "registry": "quick",
     "revert": "quick",
+    "rows": "quick",
     "simulation": "full",
     "simulator": "quick",
     "storage": "quick",

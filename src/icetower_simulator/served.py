@@ -82,6 +82,8 @@ RUN = np.dtype(
         ("group_max", np.int64),
         ("pipeline_max", np.int64),
         ("linger", np.float64),
+        ("spread", np.float64),
+        ("linger_max", np.float64),
         ("ended", np.int64),
         ("fresh", TALLY),
     ]
@@ -112,6 +114,7 @@ QUEUE = np.dtype(
         ("second", np.int64),
         ("commits_at", np.float64),
         ("appended", np.float64),
+        ("linger", np.float64),
         ("ready", np.float64),
         ("timer", np.float64),
         ("loaded", np.int64),
@@ -192,6 +195,8 @@ def _fill(run: Any, setup: Setup) -> None:
         "group_max": setup.appends_max if folds else setup.group_max,
         "pipeline_max": setup.pipeline_max,
         "linger": setup.append_interval_s * 1000 if folds else 0.0,
+        "spread": setup.append_spread_s * 1000 if folds and setup.append_interval_s else 0.0,
+        "linger_max": setup.append_interval_max_s * 1000,
     }
     for name, value in values.items():
         run[name] = value
@@ -413,7 +418,7 @@ def _start(run: Any, queues: Any, bins: Any, rows: Any, heap: Any, queue: int, n
         begins = (
             math.ceil(now / run.interval) * run.interval
             if job
-            else max(queues[queue].appended + run.linger, queues[queue].ready)
+            else max(queues[queue].appended + queues[queue].linger, queues[queue].ready)
         )
         if begins > now:
             if queues[queue].timer < now:
@@ -440,6 +445,7 @@ def _start(run: Any, queues: Any, bins: Any, rows: Any, heap: Any, queue: int, n
             commits_at = _commit_time(run, queues, queue, size, begins)
             queues[queue].commits_at = commits_at
             queues[queue].appended = now
+            queues[queue].linger = max(run.linger, min(run.spread * size, run.linger_max))
             if queues[queue].in_progress == 0:
                 queues[queue].first = first
             else:

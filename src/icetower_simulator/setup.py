@@ -144,7 +144,8 @@ class Setup:
         server_cpu_ms: processor time of the tower for each commit, before it waits for its group.
         group_cpu_ms, member_cpu_ms: the same for each group, and for each of its members, before its files are written.
         deadline_s: how long a commit or an intent waits for its turn.
-        group_max, appends_max, pipeline_max, append_interval_s: the tower's limits on groups.
+        group_max, appends_max, pipeline_max, append_interval_s, append_spread_s, append_interval_max_s: the tower's
+            limits on groups.
         prepared: clients have written the files of their own commits beforehand.
         data_bytes: size of the data file of a fast-path append, a log entry or a collector's delta.
     """
@@ -197,7 +198,9 @@ class Setup:
     group_max: int = 256
     appends_max: int = 2_048
     pipeline_max: int = 2
-    append_interval_s: float = 0.2
+    append_interval_s: float = 0.02
+    append_spread_s: float = 0.0016
+    append_interval_max_s: float = 0.05
     data_bytes: int = 1024 * KIB
     prepared: bool = False
 
@@ -296,10 +299,9 @@ def _values(setup: Setup) -> dict[str, bool]:
         )
         >= 1,
         "pipeline_max: 1 or 2": setup.pipeline_max in (1, 2),
-        "interval_s: 0.001 or more; deadline_s: above 0; job_s and append_interval_s: 0 or more": setup.interval_s
-        >= 0.001
+        "interval_s: 0.001 or more; deadline_s: above 0; job_s and append_*_s: 0 or more": setup.interval_s >= 0.001
         and setup.deadline_s > 0
-        and min(setup.job_s, setup.append_interval_s) >= 0,
+        and min(setup.job_s, setup.append_interval_s, setup.append_spread_s, setup.append_interval_max_s) >= 0,
         "manifest_bytes, list_bytes, metadata_bytes and merge_manifests_max: 0 or more": min(
             setup.manifest_bytes, setup.list_bytes, setup.metadata_bytes, setup.merge_manifests_max
         )

@@ -146,6 +146,8 @@ def by_the_simulator(arrivals_ms: Sequence[float], limits: Limits, *, appends: b
         appends_max=limits.appends_max,
         pipeline_max=limits.pipeline_max,
         append_interval_s=limits.append_interval_s,
+        append_spread_s=limits.append_spread_s,
+        append_interval_max_s=limits.append_interval_max_s,
         deadline_s=limits.deadline_s,
     )
     runs = np.zeros(1, served.RUN)
@@ -207,5 +209,6 @@ def test_both_form_the_same_groups_and_land_them_at_the_same_times(
 
 def test_the_limits_are_those_of_the_engine() -> None:
     setup, limits = Setup(), Limits()
-    for name in ("group_max", "appends_max", "pipeline_max", "append_interval_s", "deadline_s"):
+    intervals = ("append_interval_s", "append_spread_s", "append_interval_max_s")
+    for name in ("group_max", "appends_max", "pipeline_max", *intervals, "deadline_s"):
         assert getattr(setup, name) == getattr(limits, name), name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from icetower.errors import ContractViolation
 from icetower.iceberg.change import Change, Touched
 from icetower.protocol.names import Identifier
 from icetower.protocol.updates import Updates
+from icetower.rows.batches import Batch
 
 JSON = Mapping[str, Any]
 
@@ -91,7 +92,7 @@ class Admitted(_Identified):
 
 @dataclass(frozen=True, slots=True)
 class AdmittedAppend(_Identified):
-    """An append by the fast path that may go on: data files that were verified, and nothing read.
+    """An append that may go on, of which nothing was read: data files that were verified (the fast path), or rows.
 
     Attributes:
         identity: by what it is known when it is sent again. One numbered no higher than the last that landed of its
@@ -100,6 +101,7 @@ class AdmittedAppend(_Identified):
         fingerprint: stands for the files.
         table_uuid: of the table that the question was asked of.
         read_as: by what the files were judged (`iceberg.schemas.read_as`); None: by nothing.
+        rows: in place of files: these are made for the rows of a whole group, when it is known who is in it.
     """
 
     identity: Identity
@@ -110,6 +112,15 @@ class AdmittedAppend(_Identified):
     fingerprint: str
     table_uuid: str | None = None
     read_as: tuple[Mapping[str, Any], str | None] | None = None
+    rows: Batch | None = None
+
+    @property
+    def places(self) -> Iterator[tuple[int, tuple[Any, ...]]]:
+        """The spec and the partition of each of its files, or of each part of its rows."""
+        for touched in self.files:
+            yield touched.spec_id, touched.file.partition
+        for part in () if self.rows is None else self.rows.parts:
+            yield part.spec.spec_id, part.partition
 
 
 def fingerprint(updates: Sequence[JSON], changes: Sequence[Change]) -> str:

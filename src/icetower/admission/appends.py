@@ -29,6 +29,7 @@ from icetower.admission.identity import Identity, check_key
 from icetower.admission.locations import check_files, roots_of
 from icetower.admission.quotas import check_quota
 from icetower.admission.refusals import refusal
+from icetower.admission.rows import RowsFacts
 from icetower.contracts.check import Clear, Touch, check
 from icetower.contracts.model import Operation
 from icetower.contracts.terms import Layout
@@ -44,6 +45,7 @@ from icetower.iceberg.schemas import read_as
 from icetower.paths import FAMILY_OF, plain_path
 from icetower.protocol.appends import AppendRequest, FileDescriptor
 from icetower.protocol.names import Identifier
+from icetower.protocol.rows import RowsRequest
 from icetower.registry.principals import Principal
 from icetower.table.head import HeadState
 
@@ -73,14 +75,14 @@ class AppendFacts:
         return tuple(_claim(self.head, file) for file in self.request.files)
 
 
-def key_of(request: AppendRequest, key: str | None) -> str | None:
+def key_of(request: AppendRequest | RowsRequest, key: str | None) -> str | None:
     """The key of an append: that of its header, else its body's. Raises `KeyMisused` where they differ."""
     if key is not None and request.key is not None and key != request.key:
         raise KeyMisused("the header Idempotency-Key and the body's key differ; send one of them", rule="key")
     return request.key if key is None else key
 
 
-def application_of(request: AppendRequest, application: tuple[str, int] | None) -> tuple[str, int] | None:
+def application_of(request: AppendRequest | RowsRequest, application: tuple[str, int] | None) -> tuple[str, int] | None:
     """(application, sequence) of an append: of its headers, else of its body. Raises `KeyMisused` where they differ."""
     if application is not None and request.application is not None and application != request.application:
         raise KeyMisused(
@@ -151,7 +153,7 @@ def fingerprint(paths: Iterable[str]) -> str:
 # -- before a file is opened -------------------------------------------------------------------------------------------
 
 
-def check_table(facts: AppendFacts) -> None:
+def check_table(facts: AppendFacts | RowsFacts) -> None:
     """append.branch, append.encrypted: there is a branch that files can be appended to."""
     head, ref = facts.head, facts.request.ref
     found = (head.metadata.get("refs") or {}).get(ref)

@@ -27,13 +27,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
-from icetower.admission import appends, clauses, client_settings, contents, honesty, progress
+from icetower.admission import appends, clauses, client_settings, contents, honesty, progress, rows
 from icetower.admission.admitted import Admitted, AdmittedAppend, fingerprint
 from icetower.admission.appends import AppendFacts
 from icetower.admission.facts import Facts
 from icetower.admission.identity import Identity, application_of
 from icetower.admission.quotas import RateLimits
 from icetower.admission.reads import believed, scope_of
+from icetower.admission.rows import RowsFacts, SentRows
 from icetower.admission.shadow import ShadowRecorder, lets_by
 from icetower.admission.targets import check_ages, locate
 from icetower.ambient import Ambient
@@ -47,12 +48,16 @@ from icetower.files.parsing import Reading
 from icetower.protocol.appends import AppendRequest
 from icetower.protocol.commits import CommitRequest
 from icetower.protocol.names import Identifier
+from icetower.protocol.rows import RowsRequest
 from icetower.registry.principals import Principal
 from icetower.table.client_properties import NO_CODE, Allowed
 from icetower.table.head import HeadState
 
 JSON = Mapping[str, Any]
-F = TypeVar("F", Facts, AppendFacts)
+ON_LOOP_BYTES = 16 * 1024
+"""Rows of so many bytes are read on the event loop, which takes a few milliseconds; what is more, in a thread."""
+
+F = TypeVar("F", Facts, AppendFacts, SentRows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +115,13 @@ APPEND_CHECKS: tuple[Check[AppendFacts], ...] = (
     Check(appends.check_quotas),
     Check(appends.check_idempotency),
     Check(appends.check_spelling, everybody=True),
+)
+
+
+ROWS_CHECKS: tuple[Check[SentRows], ...] = (
+    Check(rows.check_row_partitions),
+    Check(rows.check_row_quotas),
+    Check(rows.check_row_key),
 )
 
 
@@ -302,6 +314,29 @@ class Gate:
         with self.shadow.recording(principal, table, "append"):
             appends.check_proofs(principal, table, facts.claims, files)
         return appends.admitted(facts, files)
+
+    async def admit_rows(
+        self,
+        principal: Principal,
+        table: Identifier,
+        request: RowsRequest,
+        identity: Identity,
+        head: HeadState,
+        *,
+        since_s: float,
+    ) -> AdmittedAppend:
+        """Say whether rows may go on. Arguments and errors as of `admit`."""
+        facts = RowsFacts(principal, table, head, request, identity, self._ambient.now_ms())
+        appends.check_table(facts)
+        if request.size_bytes <= ON_LOOP_BYTES:
+            sent = rows.read_rows(facts)
+        else:
+            sent = await self.files.manifests.parsing.body(partial(rows.read_rows, facts), principal.waits_as)
+        shadowed = ask(ROWS_CHECKS, sent)
+        await self._stops.require_free(principal, table)
+        await self._rates.wait(principal, table, since_s=since_s, work=identity.work)
+        self.shadow.record(principal, table, "append", shadowed)
+        return rows.admitted_rows(sent)
 
     async def _facts(
         self, principal: Principal, request: CommitRequest, identity: Identity, base: JSON | None

@@ -198,7 +198,7 @@ def advise(
     writers: dict[str, Writer] = {}
     for commit in commits:
         group = None if writer_key else groups.get(commit.id)
-        parts = [(called(commit), None)] if group is None else [(shown(a.principal), {*a.files}) for a in group.appends]
+        parts = [(called(commit), None)] if group is None else [(shown(a.principal), {*a.paths}) for a in group.appends]
         for name, files in parts:
             _count(writers.setdefault(name, Writer(name)), commit, spec, files)
     owners = _owners(writers.values())

@@ -1,7 +1,8 @@
 """Many appends by the fast path folded into one snapshot (trap H2). Pure.
 
-`fold` is what the planner calls for the appends of a group that go to one branch: one manifest a partition spec, one
-manifest list, one group file, one snapshot. Which appends are replays, or too stale to go in, is decided before.
+`fold` is what the planner calls for the appends of a group that go to one branch, whether they bring files or rows:
+one manifest a partition spec, one manifest list, one group file, one snapshot. Which appends are replays, or too stale
+to go in, is decided before.
 
 Traps met here: the manifests hold ADDED entries of this snapshot and nothing else (S4), their sequence numbers and row
 ids are the snapshot's own (S1, S2), the running totals are the parent's and what was verified (S3), and the group file
@@ -17,7 +18,7 @@ from typing import Any
 from icetower.admission.admitted import AdmittedAppend
 from icetower.errors import CommitConflict
 from icetower.iceberg import metadata as table_metadata
-from icetower.iceberg.change import Change, ListDiff, summary_totals
+from icetower.iceberg.change import Change, ListDiff, Touched, summary_totals
 from icetower.iceberg.listing import Listing, assign_row_ids, write_listing
 from icetower.iceberg.manifest_writing import row_of, write_manifest
 from icetower.iceberg.manifests import ADDED, DATA, Entry, ManifestFile
@@ -27,6 +28,7 @@ from icetower.iceberg.schemas import read_as, schema_of
 from icetower.protocol.marks import GROUP_FILE, GROUP_SIZE, REF
 from icetower.protocol.names import Identifier
 from icetower.protocol.snapshots import Snapshot
+from icetower.rows.encoding import NewFile, Span
 from icetower.table.groups import Group, GroupedAppend, group_file_name, key_records, write_group
 from icetower.table.keys import KeyRecord
 
@@ -67,6 +69,7 @@ def fold(
     sequence_number: int,
     now_ms: int,
     new_name: Callable[[], str],
+    encoded: Sequence[NewFile] = (),
 ) -> Folded:
     """One snapshot for `appends`, which all go to one branch.
 
@@ -74,6 +77,7 @@ def fold(
 
     Args:
         appends: in queue order, at least one.
+        encoded: the files that were made for those of them that bring rows; positions in them are those in `appends`.
         metadata: the table as the members of the group before them leave it.
         parent: the branch's head (JSON); None for a branch that has none yet.
         listing: the parent's manifest list; empty without a parent.
@@ -85,9 +89,11 @@ def fold(
     version: int = metadata["format-version"]
     number = sequence_number if version > 1 else 0
     folder = table_metadata.metadata_path(metadata, 0, "").rpartition("/")[0]
-    files: dict[str, bytes] = {}
+    files: dict[str, bytes] = {new.file.path: new.data for new in encoded}
     live: dict[str, Sequence[str]] = {}
-    rows = _manifests(appends, metadata, snapshot_id, number, lambda name: f"{folder}/{name}", new_name, files, live)
+    added = [touched for append in appends for touched in append.files]
+    added += [Touched(new.file, new.spec_id, None) for new in encoded]
+    rows = _manifests(added, metadata, snapshot_id, number, lambda name: f"{folder}/{name}", new_name, files, live)
     new_listing = listing.prepend(rows)
     first_row_id: int | None = None
     row_ids: JSON = {}
@@ -105,7 +111,7 @@ def fold(
         sequence_number=number,
         first_row_id=first_row_id,
     )
-    group = _group(appends, metadata, snapshot_id)
+    group = _group(appends, encoded, metadata, snapshot_id)
     group_path = f"{folder}/{group_file_name(snapshot_id, new_name())}"
     files[group_path] = write_group(group)
     last_ms = max((entry["timestamp-ms"] for entry in metadata.get("snapshot-log", ())[-1:]), default=0)
@@ -117,7 +123,7 @@ def fold(
         "manifest-list": list_path,
         "summary": {
             "operation": "append",
-            **_totals(appends, parent),
+            **_totals(added, parent),
             GROUP_FILE: group_path,
             GROUP_SIZE: str(len(appends)),
             REF: appends[0].ref,
@@ -150,6 +156,13 @@ def why_not(append: AdmittedAppend, metadata: Metadata) -> CommitConflict | None
             rule="append.schema",
         )
     known = {spec["spec-id"] for spec in metadata["partition-specs"]}
+    for part in () if append.rows is None else append.rows.parts:
+        if part.spec.spec_id not in known:
+            return CommitConflict(
+                f"partition spec {part.spec.spec_id} of the rows is not in the table any more; send them again",
+                rule="commit.spec",
+                next_step="retry",
+            )
     for touched in append.files:
         if touched.spec_id not in known:
             return CommitConflict(
@@ -233,7 +246,7 @@ def _moved(metadata: Metadata, ref: str, snapshot_id: int) -> JSON:
 
 
 def _manifests(
-    appends: Sequence[AdmittedAppend],
+    added: Sequence[Touched],
     metadata: Metadata,
     snapshot_id: int,
     sequence_number: int,
@@ -244,9 +257,8 @@ def _manifests(
 ) -> list[ManifestFile]:
     """One manifest for each spec used, in the order of first use. Fills `files` with bytes, and `live` with paths."""
     by_spec: dict[int, list[Entry]] = {}
-    for append in appends:
-        for touched in append.files:
-            by_spec.setdefault(touched.spec_id, []).append(Entry(ADDED, None, None, None, touched.file))
+    for touched in added:
+        by_spec.setdefault(touched.spec_id, []).append(Entry(ADDED, None, None, None, touched.file))
     rows: list[ManifestFile] = []
     for spec_id, entries in by_spec.items():
         spec = next(spec for spec in metadata["partition-specs"] if spec["spec-id"] == spec_id)
@@ -279,16 +291,21 @@ def _manifests(
     return rows
 
 
-def _totals(appends: Sequence[AdmittedAppend], parent: Mapping[str, Any] | None) -> dict[str, str]:
-    added = tuple(touched for append in appends for touched in append.files)
-    change = Change(Snapshot({}), ListDiff((), (), (), ()), added, (), {}, {}, (), names_sibling=False)
+def _totals(added: Sequence[Touched], parent: Mapping[str, Any] | None) -> dict[str, str]:
+    change = Change(Snapshot({}), ListDiff((), (), (), ()), tuple(added), (), {}, {}, (), names_sibling=False)
     partitions = {(touched.spec_id, touched.file.partition) for touched in added}
     # Where there is a parent without a summary, nothing is known of what came before.
     totals = summary_totals(None if parent is None else parent.get("summary") or {}, change)
     return {"changed-partition-count": str(len(partitions)), **totals}
 
 
-def _group(appends: Sequence[AdmittedAppend], metadata: Metadata, snapshot_id: int) -> Group:
+def _group(
+    appends: Sequence[AdmittedAppend], encoded: Sequence[NewFile], metadata: Metadata, snapshot_id: int
+) -> Group:
+    shares: dict[int, dict[str, tuple[Span, ...]]] = {}
+    for new in encoded:
+        for position, spans in new.owners.items():
+            shares.setdefault(position, {})[new.file.path] = spans
     return Group(
         table_uuid=str(metadata.get("table-uuid")),
         ref=appends[0].ref,
@@ -300,7 +317,8 @@ def _group(appends: Sequence[AdmittedAppend], metadata: Metadata, snapshot_id: i
                 append.application,
                 append.fingerprint,
                 tuple(touched.file.path for touched in append.files),
+                shares.get(position, {}),
             )
-            for append in appends
+            for position, append in enumerate(appends)
         ),
     )

@@ -257,7 +257,7 @@ class Engine:
         """How long the next group is to wait yet: not at all, unless it would be nothing but fast-path appends."""
         if table.appended_s is None or self._draining or not table.queue.may_linger:
             return 0.0
-        return table.appended_s + self.limits.append_interval_s - self._ambient.monotonic_s()
+        return table.appended_s + table.linger_s - self._ambient.monotonic_s()
 
     async def _wait(self, table: TableState, linger_s: float) -> None:
         """Wait until there may be something to do."""
@@ -277,8 +277,7 @@ class Engine:
         """Take a group, plan it, and begin to commit it. Returns the version that it will leave; None if unknown."""
         now_s = self._ambient.monotonic_s()
         group = table.queue.take(self.limits.group_max, self.limits.appends_max, now_s)
-        if any(waiting.appends for waiting in group):
-            table.appended_s = now_s
+        appends = sum(waiting.appends for waiting in group)
         if version is None:
             try:
                 version = await self._load(table)
@@ -286,6 +285,8 @@ class Engine:
                 for waiting in group:
                     waiting.settle(as_error(raised))
                 return None
+        if appends:
+            table.appended_s, table.linger_s = now_s, self.limits.linger_s(appends, version.head.metadata["properties"])
         pending = InFlightGroup(group, version, None, None)
         try:
             pending.step = await self._plan(table, group, version)

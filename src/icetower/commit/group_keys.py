@@ -26,7 +26,7 @@ from icetower.protocol.marks import GROUP_FILE, REF
 from icetower.recent import Recent
 from icetower.storage import port
 from icetower.storage.port import Storage
-from icetower.table.groups import key_records, read_group
+from icetower.table.groups import key_records, read_group, snapshot_of_group_file
 from icetower.table.head import HeadState
 from icetower.table.keys import KeyRecord, Keys, Unreadable, records_of
 
@@ -140,10 +140,11 @@ class GroupKeys:
         uuid = str(head.metadata.get("table-uuid"))
         self._seen.put(uuid, True, 1)
         known: Collection[int] = () if before is None else before.snapshots
-        for snapshot_id, snapshot in head.snapshots.items() if files else ():
-            path = str((snapshot.get("summary") or {}).get(GROUP_FILE))
-            if snapshot_id not in known and path in files:
-                self._keep_soon(uuid, snapshot, files[path])
+        for path, data in files.items():  # and not the snapshots: of these a table has thousands
+            snapshot_id = snapshot_of_group_file(path)
+            snapshot = None if snapshot_id is None or snapshot_id in known else head.snapshots.get(snapshot_id)
+            if snapshot is not None and (snapshot.get("summary") or {}).get(GROUP_FILE) == path:
+                self._keep_soon(uuid, snapshot, data)
 
     def _keep_soon(self, uuid: str, snapshot: Metadata, data: bytes) -> None:
         if self._ledger is None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from icetower.protocol.marks import SNAPSHOTS_PER_SECOND
 from icetower.storage.port import METADATA_MAX_BYTES
 
 
@@ -17,9 +19,14 @@ class Limits:
     """Appends by the fast path in one metadata write, beside the commits: they share one snapshot."""
     pipeline_max: int = 2
     """Groups of one table on their way at once."""
-    append_interval_s: float = 0.2
-    """A group of nothing but fast-path appends begins so long after the last one with any: fewer, larger files.
-    Each group is a snapshot, and Spark's streaming source reads snapshot by snapshot (trap L3)."""
+    append_interval_s: float = 0.02
+    """A group of nothing but appends by the fast path, or rows, begins so long after the last one with any, where the
+    table does not say how many snapshots a second it wants. Each group is a snapshot, and Spark's streaming source
+    reads snapshot by snapshot (trap L3)."""
+    append_spread_s: float = 0.0016
+    """So much longer for each append that the last one held: the more agents write, the fewer and larger the files."""
+    append_interval_max_s: float = 0.05
+    """But no longer than this because of it."""
     queue_max: int = 2_048
     """Commits that wait for one table; more are held back before they enter."""
     held_max: int = 16_384
@@ -38,3 +45,24 @@ class Limits:
     """How many manifests and manifest lists it may ask for."""
     metadata_max_bytes: int = METADATA_MAX_BYTES
     """Longer metadata would not be read again, and so none is written."""
+
+    def linger_s(self, appends: int, properties: Mapping[str, str]) -> float:
+        """How long after a group with so many appends the next group of nothing else begins, at the earliest.
+
+        Args:
+            properties: of the table.
+        """
+        snapshots_per_s = _snapshots_per_s(properties)
+        least = self.append_interval_s if snapshots_per_s is None else 1 / snapshots_per_s
+        if not least:
+            return 0.0
+        return max(least, min(self.append_spread_s * appends, self.append_interval_max_s))
+
+
+def _snapshots_per_s(properties: Mapping[str, str]) -> float | None:
+    """How many snapshots a second a table wants of its appends; None where it does not say, or what makes no sense."""
+    try:
+        found = float(properties.get(SNAPSHOTS_PER_SECOND, "nan"))
+    except ValueError:
+        return None
+    return found if 0.1 <= found <= 1000 else None

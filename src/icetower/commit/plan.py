@@ -17,7 +17,7 @@ this, since clients look for it (trap A1), and the manifests that its client wro
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -40,6 +40,7 @@ from icetower.protocol.sizes import check_room
 from icetower.rebase.declared import scope_to_hold
 from icetower.rebase.grants import RebaseGrant, base_of, conflicts_of, grant_for, refusal, steps_since
 from icetower.rebase.written import Targets, untargeted
+from icetower.rows.encoding import NewFile
 from icetower.storage.port import METADATA_MAX_BYTES
 from icetower.table.head import HeadState
 from icetower.table.keys import Keys
@@ -47,6 +48,8 @@ from icetower.table.staged import NewFiles, StagedTable
 
 JSON = Mapping[str, Any]
 Member = Admitted | AdmittedAppend
+Encoding = tuple[int, ...]
+"""Stands for some appends with rows, in their order, for as long as their group is planned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +87,8 @@ class Sources:
         blobs: deletion vectors, by where they lie.
         targets: by the path of a position delete file that doesn't say which data files it is about: those files.
         live: the live paths of the table's branches, by which appends of the fast path are judged; None: they are not.
+        encoded: the files that were made for the rows of some appends, by those appends (`encoding_of`). Positions in
+            them count these.
     """
 
     files: Files = field(default_factory=lambda: Files({}, {}))
@@ -91,6 +96,12 @@ class Sources:
     blobs: Mapping[BlobAt, bytes] = field(default_factory=dict[BlobAt, bytes])
     targets: Targets = field(default_factory=dict[str, "frozenset[str] | None"])
     live: LivePathsOf | None = None
+    encoded: Mapping[Encoding, Sequence[NewFile]] = field(default_factory=dict[Encoding, "Sequence[NewFile]"])
+
+
+def encoding_of(appends: Sequence[AdmittedAppend]) -> Encoding:
+    """By what the files of their rows are known."""
+    return tuple(map(id, appends))
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +114,15 @@ class Needs:
     targets: tuple[DataFile, ...] = ()
     paths: tuple[tuple[str, ManifestFile], ...] = ()
     """Manifests whose live paths are asked for, each with its branch."""
+    rows: tuple[tuple[AdmittedAppend, ...], ...] = ()
+    """Appends whose rows must be made into files, together."""
 
     def __bool__(self) -> bool:
         return bool(len(self))
 
     def __len__(self) -> int:
-        return len(self.lists) + len(self.manifests) + len(self.blobs) + len(self.targets) + len(self.paths)
+        files = len(self.lists) + len(self.manifests) + len(self.blobs) + len(self.targets) + len(self.paths)
+        return files + len(self.rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,8 +223,16 @@ class _NeedsTargets(Exception):
         super().__init__([file.path for file in self.files])
 
 
-_Lacking = NeedsFile | NeedsFiles | NeedsBlobs | _NeedsTargets | NeedsPaths
-_LACKING = (NeedsFile, NeedsFiles, NeedsBlobs, _NeedsTargets, NeedsPaths)
+class _NeedsEncoding(Exception):
+    """The rows of some appends must be made into files first."""
+
+    def __init__(self, appends: Iterable[AdmittedAppend]) -> None:
+        self.appends = tuple(appends)
+        super().__init__(len(self.appends))
+
+
+_Lacking = NeedsFile | NeedsFiles | NeedsBlobs | _NeedsTargets | NeedsPaths | _NeedsEncoding
+_LACKING = (NeedsFile, NeedsFiles, NeedsBlobs, _NeedsTargets, NeedsPaths, _NeedsEncoding)
 
 
 def _needs(lacking: Sequence[_Lacking]) -> Needs:
@@ -222,6 +244,7 @@ def _needs(lacking: Sequence[_Lacking]) -> Needs:
         frozenset(blob for each in lacking if isinstance(each, NeedsBlobs) for blob in each.blobs),
         tuple({f.path: f for each in lacking if isinstance(each, _NeedsTargets) for f in each.files}.values()),
         tuple((each.ref, row) for each in lacking if isinstance(each, NeedsPaths) for row in each.rows),
+        tuple(each.appends for each in lacking if isinstance(each, _NeedsEncoding)),
     )
 
 
@@ -316,7 +339,7 @@ class _Planner:
         self._accepted.append(Accepted(member, "direct" if grant is None else "rebased", snapshots))
 
     def fold(self, appends: Sequence[AdmittedAppend]) -> None:
-        """Decide on the appends to one branch, and fold those that go in. Raises `NeedsFile`."""
+        """Decide on the appends to one branch, and fold those that go in. Raises what is in `_LACKING`."""
         able: list[AdmittedAppend] = []
         for append in appends:
             try:
@@ -348,6 +371,7 @@ class _Planner:
     def _folded(self, going: Sequence[AdmittedAppend]) -> tuple[int, Folded]:
         """Appends to one branch as one snapshot. Raises `NeedsFile`, and `ValidationFailed` where the table is full."""
         staged, ref = self._staged, going[0].ref
+        encoded = self._encoded(going)
         parent_id = staged.ref_head(ref)
         snapshot_id = self._new_id()
         number = staged.last_sequence_number + 1
@@ -364,6 +388,7 @@ class _Planner:
                 sequence_number=number,
                 now_ms=staged.now_ms,
                 new_name=self._new_name,
+                encoded=encoded,
             )
             new_files.files.update(folded.files)
             new_files.listings.update(folded.lists)
@@ -375,6 +400,16 @@ class _Planner:
             staged.apply(folded.updates)
             self._take_room(folded.updates)
         return snapshot_id, folded
+
+    def _encoded(self, going: Sequence[AdmittedAppend]) -> list[NewFile]:
+        """The files of the rows among appends; positions count all of these. Raises `_NeedsEncoding`."""
+        with_rows = [(position, append) for position, append in enumerate(going) if append.rows is not None]
+        if not with_rows:
+            return []
+        found = self._sources.encoded.get(encoding_of([append for _, append in with_rows]))
+        if found is None:
+            raise _NeedsEncoding(append for _, append in with_rows)
+        return [replace(new, owners={with_rows[at][0]: spans for at, spans in new.owners.items()}) for new in found]
 
     def _take_room(self, updates: Sequence[JSON]) -> None:
         """Raises `ValidationFailed` where the metadata would become too long."""

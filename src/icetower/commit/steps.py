@@ -18,9 +18,9 @@ from icetower.admission.admitted import Admitted, AdmittedAppend
 from icetower.ambient import Ambient
 from icetower.commit.limits import Limits
 from icetower.commit.live_files import LiveFiles, LivePathsOf
-from icetower.commit.plan import Member, Needs, Plan, Sources, plan
+from icetower.commit.plan import Encoding, Member, Needs, Plan, Sources, encoding_of, plan
 from icetower.commit.queue import Committed, Cost, Waiting
-from icetower.errors import CommitConflict, IcetowerError
+from icetower.errors import CommitConflict, IcetowerError, ValidationFailed
 from icetower.files.changes import Manifests, memory_of_rows
 from icetower.files.deletes import Blobs, PositionDeletes
 from icetower.iceberg import metadata as table_metadata
@@ -33,12 +33,17 @@ from icetower.paths import is_under
 from icetower.protocol.names import Identifier
 from icetower.rebase.grants import asks_for_snapshot_isolation
 from icetower.recent import Budget, Reservation
+from icetower.rows.encoding import NewFile, encode
 from icetower.storage.port import Storage
 from icetower.table.head import HeadState
+from icetower.threads import Threads
 from icetower.upstream.port import Swap
 
 CACHE_SHARE = 0.25
 """The part of the caches' budget that tables' workers hold until their queues are empty: each of them, and all."""
+
+ENCODING_THREADS = 2
+"""Rows of two tables are made into files at once; pyarrow works without the interpreter's lock for most of it."""
 
 PLAN_SHARE = 0.5
 """The part of the budget that the files of plans may take. Beyond it, those that read an eighth of it are given up."""
@@ -198,10 +203,15 @@ class PlanCache:
         self._held = Reservation(budget or Budget())
         self._forget_all()
 
-    def sources(self, manifests: Manifests, live: LivePathsOf | None = None) -> Sources:
+    def sources(
+        self,
+        manifests: Manifests,
+        live: LivePathsOf | None = None,
+        encoded: Mapping[Encoding, Sequence[NewFile]] | None = None,
+    ) -> Sources:
         """All of it, and what is at hand elsewhere."""
         files = Files(self._lists, self._manifests, manifests.own)
-        return Sources(files, manifests.listings, self._blobs, self._targets, live)
+        return Sources(files, manifests.listings, self._blobs, self._targets, live, encoded or {})
 
     def add(
         self,
@@ -265,6 +275,7 @@ class Planner:
         self._deletes = PositionDeletes(storage, budget=manifests.budget)
         self._ambient = ambient
         self._limits = limits
+        self._encoding = Threads(ENCODING_THREADS, "rows")
 
     async def step(
         self,
@@ -336,12 +347,13 @@ class Planner:
         now_ms = max(self._ambient.now_ms(), version.head.metadata["last-updated-ms"])
         live = partial(self.live.of, version.head.metadata.get("table-uuid"))
         cache.trim()
+        encoded: dict[Encoding, Sequence[NewFile]] = {}  # of this plan alone: another one gives its files new names
         left = self._limits.read_files_max
         for _ in range(self._limits.read_rounds_max):
             planned = plan(
                 version.head,
                 members,
-                cache.sources(self._manifests, live),
+                cache.sources(self._manifests, live, encoded),
                 now_ms=now_ms,
                 new_name=self._ambient.uuid4,
                 new_id=self._ambient.snapshot_id,
@@ -355,6 +367,8 @@ class Planner:
             left -= len(planned.needs)
             if left < 0:
                 break
+            for appends in planned.needs.rows:
+                encoded[encoding_of(appends)] = await self._encode(appends, version.head.metadata)
             try:
                 await self._read(planned.needs, cache, live)
             except IcetowerError:
@@ -369,6 +383,19 @@ class Planner:
             "server.cache_max_bytes; refresh and write again",
             rule="plan.needs",
         )
+
+    async def _encode(self, appends: Sequence[AdmittedAppend], metadata: Metadata) -> tuple[NewFile, ...]:
+        """The files for the rows of some appends, made away from the event loop."""
+        batches = [append.rows for append in appends if append.rows is not None]
+        try:
+            return await self._encoding.run(lambda: encode(batches, metadata, self._ambient.uuid4))
+        except IcetowerError:
+            raise
+        except Exception as error:  # one request's oddity: its group is tried again in halves, and it is refused alone
+            raise ValidationFailed(
+                f"the rows cannot be written as Parquet ({type(error).__name__}); append them as a file",
+                rule="rows.encoding",
+            ) from error
 
     async def _read(self, needs: Needs, cache: PlanCache, live: LivePathsOf) -> None:
         """Everything at once, side by side."""

@@ -65,7 +65,9 @@ class TableState:
         self.version: tuple[str, int | None] | None = None
         """Location of the last head that was seen, and since when it has asked for snapshot isolation."""
         self.appended_s: float | None = None
-        """When the last group with appends by the fast path began."""
+        """When the last group with appends by the fast path, or rows, began."""
+        self.linger_s = 0.0
+        """How long after that the next group of nothing else begins, at the earliest."""
         self.under_way: Counter[str] = Counter()
         """How many commits that were not answered yet go by a name."""
         self._landed = Landed() if landed is None else landed

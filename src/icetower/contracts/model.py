@@ -51,6 +51,7 @@ OWNED = "owned"
 """The only value of `read_scope`; without the field nothing is known of what a write depends on."""
 ENFORCE, SHADOW = "enforce", "shadow"
 OWN, TABLE = "own", "table"
+IGNORE, REFUSE = "ignore", "refuse"
 REPORT, DELETE = "report", "delete"
 TABLES_KEPT = 256  # tables of which a contract remembers what it says of them
 
@@ -262,6 +263,19 @@ class Rule(Part):
             together=all,
         ),
         hint=Hint(TABLE, "for clients that do not follow write.data.path, such as DuckDB"),
+    )
+    ignores_unknown: bool = said(
+        switch((IGNORE, REFUSE), on=IGNORE),
+        "Where it sends rows: what becomes of columns that they have and the table does not.",
+        default=False,
+        name="unknown_columns",
+        saying=Saying(
+            either(
+                "gains sending rows to {} with columns that are passed over (unknown_columns: ignore)",
+                "loses sending rows to {} with columns that the table does not have (unknown_columns: refuse)",
+            ),
+            together=lambda values: bool(values) and all(values),
+        ),
     )
     quota: Quota = said(
         nested(Quota),
@@ -585,6 +599,11 @@ class Contract(Part):
         if self.idempotency is not None and self.idempotency.required:
             return bool(self.rules_for(table))
         return any(rule.require_key for rule in self.rules_for(table))
+
+    def ignores_unknown(self, table: Identifier) -> bool:
+        """Whether rows that it sends may have columns that the table does not: these are passed over."""
+        rules = self.rules_for(table)
+        return bool(rules) and all(rule.ignores_unknown for rule in rules)
 
     def proves(self, table: Identifier) -> bool:
         """Whether statistics must show in which partition of the table each data file lies."""

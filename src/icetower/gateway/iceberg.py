@@ -50,6 +50,7 @@ from icetower.protocol.events import NOBODY_KNOWS, Kind
 from icetower.protocol.marks import GROUP_SIZE
 from icetower.protocol.names import Identifier, check_new, checked_identifier
 from icetower.protocol.reports import parse_report
+from icetower.protocol.rows import JSON_TYPE, parse_rows, rows_answer
 from icetower.service.attempts import READ, STAGED
 from icetower.service.changes import created, identified
 from icetower.service.commits import Commits
@@ -124,6 +125,7 @@ class CatalogRoutes:
             # so not among the endpoints that clients hear of: Icetower's own SDK knows it.
             on("POST", tables + "/{table}", self.commit_table, operation="commit", commits=True, body=COMMIT),
             on("POST", tables + "/{table}/append", self.append_files, operation="append", commits=True, body=APPEND),
+            on("POST", tables + "/{table}/rows", self.append_rows, operation="rows", commits=True, body=APPEND),
             on("GET", "/v1/config", self.config),
             on("GET", namespaces, self.list_namespaces, operation=READ),
             on(
@@ -463,6 +465,24 @@ class CatalogRoutes:
                 outcome=done.outcome,
                 group_size=int((snapshot.get("summary") or {}).get(GROUP_SIZE, 1)),
                 files=len(request.files),
+                queue_wait_ms=done.queue_wait_ms,
+            )
+        )
+
+    async def append_rows(self, call: Call) -> Response:
+        """Rows into a table, of which the tower makes the files."""
+        kind, ref = call.request.headers.get("content-type", JSON_TYPE), call.request.query_params.get("ref")
+        request = await self._parsed(call, partial(parse_rows, content_type=kind, ref=ref), commits=True)
+        key, application = idempotency_key(call.request), numbered(call.request)
+        done = await self._commits.append_rows(call.principal, call.table, request, key, application, call.trace)
+        snapshot = done.head.snapshots.get(done.snapshots[-1]) or {}
+        return json_response(
+            rows_answer(
+                snapshot_id=done.snapshots[-1],
+                sequence_number=snapshot.get("sequence-number"),
+                outcome=done.outcome,
+                group_size=int((snapshot.get("summary") or {}).get(GROUP_SIZE, 1)),
+                rows=request.count,
                 queue_wait_ms=done.queue_wait_ms,
             )
         )

@@ -14,7 +14,7 @@ from icetower.errors import BadRequest, KeyMisused
 from icetower.mcp.results import Refusal, Written, clean
 from icetower.mcp.since import Since, since_landed
 from icetower.mcp.tables import Desk, error_of, wrong
-from icetower.mcp.values import column
+from icetower.rows.values import column
 
 ROWS_MAX = 1_000
 COLUMNS_MAX = 2_000
@@ -153,7 +153,7 @@ def arrow_of(rows: Sequence[Mapping[str, Any]], schema: Any) -> Any:
         raise wrong("rows", f"is {len(rows)} rows of {len(named)} columns; send at most {CELLS_MAX} values at once")
     pa = import_module("pyarrow")
     fields = [schema.field(name) for name in named]
-    arrays = [column(field.name, [row.get(field.name) for row in rows], field) for field in fields]
+    arrays = [column(field.name, [row.get(field.name) for row in rows], field, "mcp.arguments") for field in fields]
     return pa.Table.from_arrays(arrays, names=named)
 
 

@@ -109,16 +109,18 @@ class Tracing:
         names = ("__origin", "__member", LANDED_IN, "__at", "__agent", "__logs_itself")
         return rows.groupBy(key, *names).agg(f.count(f.lit(1)).alias(LANDED_ROWS))
 
-    def _members_of(self, landing: Landing) -> Mapping[str, tuple[int, str]]:
+    def _members_of(self, landing: Landing) -> Mapping[str, tuple[int, str | None]]:
         """For a snapshot that stands for several appends: data file → the number of its append, and its agent."""
         if landing.group_file is None:
             return {}
         if landing.snapshot not in self._members:
             group = read_group(read_bytes(self.files.table, landing.group_file))
-            numbered = enumerate(group.appends, 1)
-            self._members[landing.snapshot] = {
-                path: (number, append.principal) for number, append in numbered for path in append.files
-            }
+            found: dict[str, tuple[int, str | None]] = {}
+            for number, append in enumerate(group.appends, 1):
+                for path in append.paths:  # a file with rows of several agents is nobody's alone
+                    first, agent = found.get(path, (number, append.principal))
+                    found[path] = (first, agent if agent == append.principal else None)
+            self._members[landing.snapshot] = found
         return self._members[landing.snapshot]
 
     # -- where live rows landed

@@ -50,12 +50,8 @@ VALUES_MAX = 500_000
 commas, those within texts included: metadata has one comma in twenty bytes or so, of which a request has few MiB."""
 
 
-def read_object(data: bytes, what: str) -> JSON:
-    """A JSON object.
-
-    Raises:
-        BadRequest: not JSON, not an object, or a number in it that is beyond 64 bits.
-    """
+def check_counts(data: bytes, what: str) -> None:
+    """Raises `BadRequest` for a body with more objects, or values, than are parsed."""
     objects = data.count(b"{") + data.count(b"[")
     if objects > OBJECTS_MAX:
         raise BadRequest(
@@ -70,6 +66,15 @@ def read_object(data: bytes, what: str) -> JSON:
             "Send it in several requests",
             rule="limit.objects",
         )
+
+
+def read_object(data: bytes, what: str) -> JSON:
+    """A JSON object.
+
+    Raises:
+        BadRequest: not JSON, not an object, or a number in it that is beyond 64 bits.
+    """
+    check_counts(data, what)
     try:
         value: object = from_json(data, allow_inf_nan=False)
     except ValueError as error:

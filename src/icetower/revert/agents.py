@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,7 +21,7 @@ from icetower.protocol.snapshots import Snapshot
 from icetower.revert.reverting import Plan, Reverting
 from icetower.revert.taking_back import Draft, Drafting
 from icetower.revert.unread import Promises, Unread
-from icetower.table.groups import Group, read_group
+from icetower.table.groups import Group, GroupedAppend, read_group
 from icetower.table.head import HeadState
 
 JSON = Mapping[str, Any]
@@ -156,12 +156,27 @@ class Agent:
             summary: Mapping[str, Any] = snapshot.get("summary") or {}
             if GROUP_FILE in summary:
                 group = await self._group(snapshot, str(summary[GROUP_FILE]))
-                files = [path for each in group.appends if self._wanted.of(each.principal) for path in each.files]
-                if files:
-                    own[at] = frozenset(files)
+                mine = [each for each in group.appends if self._wanted.of(each.principal)]
+                if mine:
+                    self._check_shared(snapshot, group, mine)
+                    own[at] = frozenset(path for each in mine for path in each.paths)
             elif self._wanted.of(summary.get(PRINCIPAL)):
                 own[at] = None
         return own
+
+    def _check_shared(self, snapshot: JSON, group: Group, mine: Sequence[GroupedAppend]) -> None:
+        """Raises `BadRequest` where rows that the tower wrote for the agent lie in one file with those of others."""
+        own = {path for each in mine for path in each.rows}
+        other = next((each for each in group.appends if each not in mine and own.intersection(each.rows)), None)
+        if other is not None:
+            path = next(path for path in other.rows if path in own)
+            raise BadRequest(
+                f"in {called(snapshot)} rows of {self._wanted.agent} and of {other.principal} lie in one file, {path}, "
+                "which is taken back whole or not at all. Delete the rows by a statement: the group file "
+                f"{(snapshot.get('summary') or {}).get(GROUP_FILE)} says at which positions they are",
+                rule="revert.shared",
+                files=(path,),
+            )
 
     async def _group(self, snapshot: JSON, path: str) -> Group:
         """Who appended what. Raises `BadRequest`: any of the files may be the agent's."""

@@ -24,7 +24,6 @@ from icetower.errors import (
     NotAuthenticated,
     TooManyRequests,
 )
-from icetower.iceberg.change import Touched
 from icetower.iceberg.partitions import partition_key, partition_name
 from icetower.ledger.attempts import (
     MESSAGE_CHARACTERS_MAX,
@@ -350,13 +349,17 @@ def _parent(head: HeadState, snapshots: Sequence[int]) -> int | None:
     return None if first is None else Snapshot(first).parent_id
 
 
-def partitions_of(head: HeadState, touched: Iterable[Touched]) -> tuple[str, ...]:
-    """The names of the partitions in which files lie, a few."""
+def partitions_of(head: HeadState, places: Iterable[tuple[int, tuple[Any, ...]]]) -> tuple[str, ...]:
+    """The names of partitions, a few of many.
+
+    Args:
+        places: spec and partition of each file.
+    """
     names: dict[object, str] = {}
-    for each in islice(touched, FILES_LOOKED_AT_MAX):
-        key = (each.spec_id, partition_key(each.file.partition))
-        if key not in names and each.spec_id in head.specs:
-            names[key] = one_line(partition_name(head.specs[each.spec_id], each.file.partition))
+    for spec_id, partition in islice(places, FILES_LOOKED_AT_MAX):
+        key = (spec_id, partition_key(partition))
+        if key not in names and spec_id in head.specs:
+            names[key] = one_line(partition_name(head.specs[spec_id], partition))
             if len(names) == PARTITIONS_MAX:
                 break
     return tuple(names.values())

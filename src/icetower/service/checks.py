@@ -232,7 +232,7 @@ class Checks:
         for refused in planned.refused:
             raise refused.error
         touched = [each for change in admitted.changes for each in (*change.added, *change.removed)]
-        partitions = partitions_of(head, touched)
+        partitions = partitions_of(head, ((each.spec_id, each.file.partition) for each in touched))
         outcome = planned.accepted[0].outcome if planned.accepted else "replayed"
         return outcome, head, operations, partitions
 

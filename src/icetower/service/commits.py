@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Itera
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from itertools import chain
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from icetower.admission import permissions
 from icetower.admission.admitted import Admitted, AdmittedAppend
@@ -26,15 +26,15 @@ from icetower.commit.replays import Replays
 from icetower.commit.resolution import half_known
 from icetower.commit.safe_refusals import SafeRefusals
 from icetower.contracts.model import Operation
-from icetower.errors import IcetowerError, KeyMisused, NoSuchTable, NotSupported
+from icetower.errors import CommitConflict, IcetowerError, KeyMisused, NoSuchTable, NotSupported
 from icetower.files.parsing import Reading
-from icetower.iceberg.change import Touched
 from icetower.ledger.writers import Writers
 from icetower.observe.traces import CommitTrace
 from icetower.protocol.appends import AppendRequest
 from icetower.protocol.commits import CommitRequest
 from icetower.protocol.marks import DECIDED
 from icetower.protocol.names import Identifier, check_new
+from icetower.protocol.rows import RowsRequest
 from icetower.protocol.updates import Updates, creates
 from icetower.registry.principals import Principal
 from icetower.registry.tokens import contract_revoked, not_authenticated
@@ -43,10 +43,13 @@ from icetower.service.journal import Journal
 from icetower.service.lifecycle import Lifecycle
 from icetower.service.outcomes import Attempt, Outcomes, time_of
 from icetower.service.purges import Watch
+from icetower.service.rows_in_flight import RowsInFlight
 from icetower.service.single_flight import SingleFlight
 from icetower.table.head import HeadState
 
 Work = Callable[[], Awaitable[tuple[Committed, ...]]]
+READ_ANEW_MAX = 3
+_OF_ANOTHER_SCHEMA = ("append.schema", "commit.spec")
 
 
 class Commits:
@@ -65,6 +68,7 @@ class Commits:
         outcomes: Outcomes,
         journal: Journal,
         ambient: Ambient,
+        rows: RowsInFlight | None = None,
     ) -> None:
         self._gate = gate
         self._engine = engine
@@ -77,6 +81,7 @@ class Commits:
         self._outcomes = outcomes
         self._journal = journal
         self._ambient = ambient
+        self._rows = rows or RowsInFlight()
         self._flights: SingleFlight[tuple[Committed, ...]] = SingleFlight()
 
     async def commit(
@@ -191,6 +196,41 @@ class Commits:
         trace: CommitTrace | None = None,
     ) -> Committed:
         """Data files into a table, by the fast path. Arguments and errors as of `commit`."""
+        return await self._append(principal, table, request, key, application, trace, self._gate.admit_append)
+
+    async def append_rows(
+        self,
+        principal: Principal,
+        table: Identifier,
+        request: RowsRequest,
+        key: str | None,
+        application: tuple[str, int] | None = None,
+        trace: CommitTrace | None = None,
+    ) -> Committed:
+        """Rows into a table: all of them, or none. Arguments and errors as of `commit`.
+
+        Raises:
+            TooManyRequests: too many rows are on their way already.
+        """
+
+        with self._rows.taken(principal.waits_as, request.size_bytes):
+            return await self._append(
+                principal, table, request, key, application, trace, self._gate.admit_rows, anew=READ_ANEW_MAX
+            )
+
+    async def _append(
+        self,
+        principal: Principal,
+        table: Identifier,
+        request: AppendRequest | RowsRequest,
+        key: str | None,
+        application: tuple[str, int] | None,
+        trace: CommitTrace | None,
+        admit: Callable[..., Awaitable[AdmittedAppend]],
+        *,
+        anew: int = 0,
+    ) -> Committed:
+        """`anew`: so often it is admitted once more where the table's columns or its partitioning change meanwhile."""
         if principal.ended:
             raise not_authenticated()  # clients delete nothing
         sent_key = key or request.key
@@ -202,7 +242,7 @@ class Commits:
         names = (key, request.key, application, request.application)
         name = (principal.name, table, request.ref, *names) if any(names) else None
 
-        async def work() -> tuple[Committed]:
+        async def once() -> Committed:
             head = await self._heads.load(table)
             # Before the contract is asked, and its files are looked at: a slot may have passed since they were
             # appended, and compaction may have replaced them.
@@ -212,14 +252,21 @@ class Commits:
             attempt.write(table).identified(identity)
             landed = await self._replays.find(table, head, identity)
             if landed is not None:
-                return (landed,)
-            admitted = await self._gate.admit_append(
-                principal, table, request, identity, head, since_s=attempt.started_s
-            )
+                return landed
+            admitted = await admit(principal, table, request, identity, head, since_s=attempt.started_s)
             self._judged(attempt, admitted)
             done = await self._engine.submit_append(admitted, head, request=request_id)
-            attempt.partitions = partitions_of(done.head, admitted.files)
-            return (done,)
+            attempt.partitions = partitions_of(done.head, admitted.places)
+            return done
+
+        async def work() -> tuple[Committed]:
+            for _ in range(anew):
+                try:
+                    return (await once(),)
+                except CommitConflict as conflict:
+                    if conflict.rule not in _OF_ANOTHER_SCHEMA:
+                        raise
+            return (await once(),)
 
         async with self._outcomes.watched(attempt), self._refused_safely(principal, []):  # clients delete nothing
             _require(principal, Operation.APPEND, table)
@@ -433,6 +480,7 @@ def _flight_name(identities: Sequence[Identity]) -> Hashable:
     return (identities[0].principal, tuple(each.key for each in identities), ids) if any(ids) else None
 
 
-def _touched(admitted: Admitted) -> Iterator[Touched]:
-    """The files that a commit adds and removes."""
-    return chain.from_iterable((*change.added, *change.removed) for change in admitted.changes)
+def _touched(admitted: Admitted) -> Iterator[tuple[int, tuple[Any, ...]]]:
+    """Spec and partition of the files that a commit adds and removes."""
+    touched = chain.from_iterable((*change.added, *change.removed) for change in admitted.changes)
+    return ((each.spec_id, each.file.partition) for each in touched)

@@ -6,7 +6,8 @@ It is written beside the snapshot's manifest list and named in its summary, so t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
@@ -15,6 +16,7 @@ from icetower.errors import ValidationFailed
 from icetower.table.keys import KeyRecord
 
 VERSION = 1
+_BEGIN = "_icetower-group-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +27,8 @@ class GroupedAppend:
         application: (application, sequence), where the caller numbers its appends.
         fingerprint: stands for the files that were sent.
         files: paths of its data files.
+        rows: where it brought rows, in files that others' rows are in, too: by path, which rows are its own, as
+            (position of the first, how many). Once a file is rewritten, whose its rows are is told no more.
     """
 
     principal: str
@@ -32,6 +36,12 @@ class GroupedAppend:
     application: tuple[str, int] | None
     fingerprint: str
     files: tuple[str, ...]
+    rows: Mapping[str, tuple[tuple[int, int], ...]] = field(default_factory=dict[str, "tuple[tuple[int, int], ...]"])
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """All data files in which it has rows."""
+        return (*self.files, *self.rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +59,14 @@ def group_file_name(snapshot_id: int, name: str) -> str:
 
     Iceberg's orphan removal passes over names that begin with an underscore: to it the file belongs to nobody.
     """
-    return f"_icetower-group-{snapshot_id}-{name}.json"
+    return f"{_BEGIN}{snapshot_id}-{name}.json"
+
+
+def snapshot_of_group_file(path: str) -> int | None:
+    """The id of the snapshot whose group file is called so; None for other files."""
+    name = path.rpartition("/")[2]
+    number = name[len(_BEGIN) :].partition("-")[0] if name.startswith(_BEGIN) else ""
+    return int(number) if number.isascii() and number.isdigit() and len(number) < 20 else None
 
 
 def write_group(group: Group) -> bytes:
@@ -73,6 +90,8 @@ def _append_json(append: GroupedAppend) -> dict[str, Any]:
     }
     if append.key is not None:
         document["key"] = append.key
+    if append.rows:
+        document["rows"] = append.rows
     if append.application is not None:
         document["application"] = {"id": append.application[0], "sequence": append.application[1]}
     return document
@@ -114,6 +133,10 @@ def _append_of(document: dict[str, Any]) -> GroupedAppend:
         application=None if application is None else (str(application["id"]), int(application["sequence"])),
         fingerprint=str(document["fingerprint"]),
         files=tuple(str(path) for path in document["files"]),
+        rows={
+            str(path): tuple((int(start), int(count)) for start, count in spans)
+            for path, spans in (document.get("rows") or {}).items()
+        },
     )
 
 

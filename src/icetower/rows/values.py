@@ -19,7 +19,7 @@ from importlib import import_module
 from typing import Any, cast
 
 from icetower.errors import BadRequest
-from icetower.mcp.results import clean
+from icetower.texts import clipped, escaped
 
 SHOWN_CHARACTERS_MAX = 60
 DEPTH_MAX = 32
@@ -50,12 +50,16 @@ class Unfit(Exception):
         self.value = value
         self.expected = expected
 
+    def __str__(self) -> str:
+        return f"{_shown(self.value)} does not fit; it takes {self.expected}"
 
-def column(name: str, values: Sequence[object], field: Any) -> Any:
+
+def column(name: str, values: Sequence[object], field: Any, rule: str) -> Any:
     """The values of a column, one a row, as an Arrow array. Raises `BadRequest` naming row, column and value.
 
     Args:
         field: of Arrow; where it is not nullable, no value may be null.
+        rule: of the refusal.
     """
     pa = import_module("pyarrow")
     kind, found = field.type, list[Any]()
@@ -63,16 +67,12 @@ def column(name: str, values: Sequence[object], field: Any) -> Any:
         try:
             found.append(converted(value, kind, name, nullable=field.nullable))
         except Unfit as error:
-            raise BadRequest(
-                f"rows: row {number}, column {clean(error.path, 200)}: {_shown(error.value)} does not fit; it takes "
-                f"{error.expected}",
-                rule="mcp.arguments",
-            ) from None
+            raise BadRequest(f"rows: row {number}, column {clean(error.path, 200)}: {error}", rule=rule) from None
     try:
         return pa.array(found, kind)
     except (pa.ArrowException, TypeError, ValueError, OverflowError, NotImplementedError) as error:
         raise BadRequest(
-            f"rows: the values of column {clean(name, 200)} are no {clean(str(kind), 200)}", rule="mcp.arguments"
+            f"rows: the values of column {clean(name, 200)} are no {clean(str(kind), 200)}", rule=rule
         ) from error
 
 
@@ -84,16 +84,35 @@ def converted(value: object, kind: Any, path: str, *, nullable: bool = True, dep
         return None
     if depth > DEPTH_MAX:
         raise Unfit(path, value, f"at most {DEPTH_MAX} levels")
+    nested, convert = _conversion(kind)
+    if convert is None:
+        raise Unfit(path, value, f"{kind}, which cannot be written from JSON")
+    return convert(value, kind, path, depth) if nested else convert(value, kind, path)
+
+
+def of_column(kind: Any) -> Callable[[object, str], Any]:
+    """What converts the values of a column of this type, none of them null: (value, path) → value."""
+    nested, convert = _conversion(kind)
+    if convert is None or nested:
+        return lambda value, path: converted(value, kind, path)
+    return lambda value, path: convert(value, kind, path)
+
+
+def _conversion(kind: Any) -> tuple[bool, Callable[..., Any] | None]:
+    """How values of a type are converted, and whether the type is nested; None for one of which no JSON is read."""
     types = import_module("pyarrow").types
     for is_kind, convert in _NESTED:
         if getattr(types, is_kind)(kind):
-            return convert(value, kind, path, depth)
+            return True, convert
     for is_kind, convert in _PLAIN:
         if getattr(types, is_kind)(kind):
-            return convert(value, kind, path)
-    if "uuid" in str(kind):
-        return _uuid(value, kind, path)
-    raise Unfit(path, value, f"{kind}, which these tools cannot write")
+            return False, convert
+    return False, _uuid if "uuid" in str(kind) else None
+
+
+def clean(text: str, characters_max: int) -> str:
+    """A text of others, of bounded length and without characters that act on a terminal or turn its direction."""
+    return clipped(escaped(text, but="\n\t"), characters_max)
 
 
 def _shown(value: object) -> str:

@@ -1,0 +1,178 @@
+"""Rows that an agent sends to a table: the request in its three forms.
+
+    POST /v1/namespaces/{ns}/tables/{table}/rows
+    application/json                       {"rows": [{"sku": "a", …}, …], "ref": "main", "key": "…",
+                                            "application": {"id": "…", "sequence": 7}}
+    application/x-ndjson                   one row a line; ?ref=, and Idempotency-Key, Icetower-Application, …-Sequence
+    application/vnd.apache.arrow.stream    an Arrow IPC stream; likewise
+
+The rows themselves are read when the table's schema is known (`icetower.rows`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+from pydantic_core import from_json
+
+from icetower.errors import BadRequest, BodyTooLarge
+from icetower.protocol.appends import NAME_CHARACTERS_MAX
+from icetower.protocol.arrow_streams import check_count, rows_of_stream
+from icetower.protocol.wire import check_counts, read_object
+
+BODY_MAX_BYTES = 4 * 1024 * 1024
+CELLS_MAX = 500_000
+"""Values of one request: its rows times the columns of the table, those included that it leaves out."""
+
+JSON_TYPE = "application/json"
+NDJSON_TYPES = ("application/x-ndjson", "application/ndjson", "application/jsonl")
+ARROW_TYPE = "application/vnd.apache.arrow.stream"
+
+JSONRow = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class RowsRequest:
+    """Rows for one branch of a table.
+
+    Attributes:
+        rows: where they came as JSON.
+        stream: where they came as an Arrow IPC stream.
+        application: (application, sequence), where the caller numbers its requests.
+        fingerprint: stands for the rows: equal for a retry.
+        size_bytes: of the body.
+        count: of the rows.
+    """
+
+    ref: str
+    key: str | None
+    application: tuple[str, int] | None
+    rows: tuple[JSONRow, ...] | None
+    stream: bytes | None
+    fingerprint: str
+    size_bytes: int
+    count: int
+
+
+def parse_rows(data: bytes, content_type: str, ref: str | None) -> RowsRequest:
+    """Read a request's body.
+
+    Args:
+        content_type: of the request, with parameters or without.
+        ref: the branch that the URL names.
+
+    Raises:
+        BodyTooLarge: more than `BODY_MAX_BYTES`.
+        BadRequest: another type, or a body that is not what its type says; the message names the place.
+        ValidationFailed: ``limit.rows``, more than `ROWS_MAX` rows.
+    """
+    if len(data) > BODY_MAX_BYTES:
+        raise BodyTooLarge(f"the body of a request of rows is longer than {BODY_MAX_BYTES} bytes; send fewer at once")
+    kind = content_type.partition(";")[0].strip().lower()
+    branch = "main" if ref is None else _text(ref, "ref")
+    if kind == ARROW_TYPE:
+        return RowsRequest(
+            branch, None, None, None, data, hashlib.sha256(data).hexdigest(), len(data), rows_of_stream(data)
+        )
+    if kind in NDJSON_TYPES:
+        return RowsRequest(branch, None, None, rows := _lines(data), None, _fingerprint(rows), len(data), len(rows))
+    if kind not in (JSON_TYPE, ""):
+        raise _bad("Content-Type", f"must be {JSON_TYPE}, {NDJSON_TYPES[0]} or {ARROW_TYPE}")
+    body = read_object(data, "request of rows")
+    unknown = sorted(body.keys() - {"rows", "ref", "key", "application"})
+    if unknown:
+        raise _bad(unknown[0][:NAME_CHARACTERS_MAX], "is no field of a request of rows: rows, ref, key, application")
+    given: Any = body.get("rows")
+    if not isinstance(given, list):
+        raise _bad("rows", "must be a list of objects, one a row")
+    key, named = body.get("key"), body.get("ref")
+    if ref is not None and named is not None and ref != named:
+        raise _bad("ref", "differs from the URL's; send one of them")
+    rows = _checked(given)
+    return RowsRequest(
+        branch if named is None else _text(named, "ref"),
+        None if key is None else _text(key, "key"),
+        _application(body.get("application")),
+        rows,
+        None,
+        _fingerprint(rows),
+        len(data),
+        len(rows),
+    )
+
+
+def _lines(data: bytes) -> tuple[JSONRow, ...]:
+    check_counts(data, "request of rows")
+    lines = [line for line in data.split(b"\n") if line.strip()]
+    check_count(len(lines))
+    rows: list[Any] = []
+    for number, line in enumerate(lines, 1):
+        try:
+            rows.append(from_json(line, allow_inf_nan=False))
+        except ValueError as error:
+            raise _bad(f"line {number}", f"is no JSON: {error}") from error
+    return _checked(rows)
+
+
+def _checked(given: list[Any]) -> tuple[JSONRow, ...]:
+    check_count(len(given))
+    for number, row in enumerate(given, 1):
+        if not isinstance(row, dict):
+            raise _bad(f"row {number}", "must be an object of column names and values")
+    return tuple(given)
+
+
+def _fingerprint(rows: tuple[JSONRow, ...]) -> str:
+    """Of the values, however they are spelled and in whatever order a row names its columns."""
+    try:
+        content = orjson.dumps(rows, option=orjson.OPT_SORT_KEYS)
+    except (TypeError, ValueError) as error:  # integers beyond 64 bits, half a surrogate pair, very deep lists
+        raise _bad("rows", f"hold a value that JSON has no fixed form for: {error}") from error
+    return hashlib.sha256(content).hexdigest()
+
+
+def _application(value: Any) -> tuple[str, int] | None:
+    if value is None:
+        return None
+    if not isinstance(value, dict):
+        raise _bad("application", "must be an object of id and sequence")
+    application: dict[str, Any] = value
+    sequence = application.get("sequence")
+    if type(sequence) is not int or not 0 <= sequence < 2**63:
+        raise _bad("application.sequence", f"must be a whole number from 0 to {2**63 - 1}")
+    return _text(application.get("id"), "application.id"), sequence
+
+
+def _text(value: Any, where: str) -> str:
+    if not isinstance(value, str) or not 0 < len(value) <= NAME_CHARACTERS_MAX or not value.isprintable():
+        raise _bad(where, f"must be a text of 1 to {NAME_CHARACTERS_MAX} printable characters")
+    return value
+
+
+def _bad(where: str, problem: str) -> BadRequest:
+    return BadRequest(f"Cannot parse request of rows: {where}: {problem}", rule="shape")
+
+
+def rows_answer(
+    *, snapshot_id: int, sequence_number: int | None, outcome: str, group_size: int, rows: int, queue_wait_ms: float
+) -> dict[str, Any]:
+    """The body of the answer: in which snapshot the rows are.
+
+    Args:
+        sequence_number: of the snapshot; None where it has expired since, and in format version 1.
+        outcome: ``appended``, or ``replayed`` where the key or sequence was known.
+        group_size: requests that the snapshot stands for.
+        rows: of this request.
+        queue_wait_ms: how long it waited for its turn, in milliseconds.
+    """
+    return {
+        "snapshot-id": snapshot_id,
+        "sequence-number": sequence_number,
+        "outcome": outcome,
+        "group-size": group_size,
+        "rows": rows,
+        "queue-wait-ms": round(queue_wait_ms, 1),
+    }

@@ -1,0 +1,259 @@
+"""What an agent has sent, as an Arrow table with the columns of the table: exactly, or not at all. Pure.
+
+A column that a row leaves out has its default, else null; one that the table does not have is refused, or ignored where
+the contract says so. Of rows that do not fit a few are named, each with its column and its value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, NoReturn
+
+from icetower.counting import counted
+from icetower.errors import ValidationFailed
+from icetower.protocol.rows import CELLS_MAX, JSONRow, RowsRequest
+from icetower.rows.arrow_streams import read_stream
+from icetower.rows.schemas import RowSchema
+from icetower.rows.values import Unfit, clean, converted, of_column
+
+NAMED_MAX = 20
+"""Rows that a refusal names."""
+
+RULE = "rows.values"
+_LEFT_OUT = object()
+
+
+@dataclass(frozen=True, slots=True)
+class BadRow:
+    """A row that does not fit. `number` counts from 1."""
+
+    number: int
+    column: str
+    problem: str
+
+
+def decoded(request: RowsRequest, schema: RowSchema, *, ignores_unknown: bool = False) -> Any:
+    """The rows as a `pyarrow.Table` of `schema`.
+
+    Args:
+        ignores_unknown: columns that the table does not have are passed over.
+
+    Raises:
+        ValidationFailed: ``rows.columns``, ``rows.values``, ``limit.rows``.
+        BadRequest: ``rows.arrow``.
+    """
+    if request.rows is not None:
+        _check_cells(len(request.rows), schema)
+        return _of_json(request.rows, schema, ignores_unknown=ignores_unknown)
+    assert request.stream is not None
+    table = read_stream(request.stream)
+    _check_cells(table.num_rows, schema)
+    return _of_arrow(table, schema, ignores_unknown=ignores_unknown)
+
+
+def _check_cells(rows: int, schema: RowSchema) -> None:
+    cells = rows * len(schema.fields)
+    if cells > CELLS_MAX:
+        raise ValidationFailed(
+            f"{rows} rows of {len(schema.fields)} columns are {cells} values; at most {CELLS_MAX} go into one request. "
+            "Send several, each under a key of its own",
+            rule="limit.rows",
+        )
+
+
+def _check_names(given: Sequence[str], schema: RowSchema, *, ignores_unknown: bool) -> None:
+    for name in given:
+        if name in schema.unwritable:
+            raise ValidationFailed(
+                f"the column {clean(name, 200)} is of type {schema.unwritable[name]}, which is not written from rows; "
+                "leave it out, or append files",
+                rule="rows.columns",
+            )
+    known = {*schema.names, *schema.unwritable}
+    unknown = [name for name in given if name not in known]
+    if unknown and not ignores_unknown:
+        raise ValidationFailed(
+            f"the table has no column {', '.join(clean(name, 100) for name in unknown[:5])}; it has "
+            f"{', '.join(schema.names[:50])}. Leave it out, or have it added to the table",
+            rule="rows.columns",
+        )
+
+
+# ── JSON ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _of_json(rows: Sequence[JSONRow], schema: RowSchema, *, ignores_unknown: bool) -> Any:
+    pa = import_module("pyarrow")
+    _check_names(list(dict.fromkeys(name for row in rows for name in row)), schema, ignores_unknown=ignores_unknown)
+    bad: list[BadRow] = []
+    arrays = [_column(rows, field, schema.defaults, bad, pa) for field in schema.fields]
+    if bad:
+        _refuse(bad)
+    return pa.Table.from_arrays(arrays, schema=schema.arrow)
+
+
+def _column(rows: Sequence[JSONRow], field: Any, defaults: Mapping[str, Any], bad: list[BadRow], pa: Any) -> Any:
+    name, kind = field.name, field.type
+    convert = of_column(kind)
+    missing = defaults.get(name, _LEFT_OUT)
+    found: list[Any] = []
+    for number, row in enumerate(rows, 1):
+        value = row.get(name, _LEFT_OUT)
+        if value is _LEFT_OUT and missing is not _LEFT_OUT:
+            found.append(missing)
+            continue
+        try:
+            if value is _LEFT_OUT or value is None:
+                found.append(converted(None, kind, name, nullable=field.nullable))
+            else:
+                found.append(convert(value, name))
+        except Unfit as error:
+            bad.append(BadRow(number, error.path, str(error)))
+            if len(bad) > NAMED_MAX:
+                _refuse(bad)
+    if bad:
+        return None
+    try:
+        return pa.array(found, kind)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError, NotImplementedError) as error:
+        raise ValidationFailed(f"the values of column {clean(name, 200)} are no {kind}", rule=RULE) from error
+
+
+# ── Arrow ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _of_arrow(table: Any, schema: RowSchema, *, ignores_unknown: bool) -> Any:
+    pa, pc = import_module("pyarrow"), import_module("pyarrow.compute")
+    names: list[str] = table.column_names
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValidationFailed(f"the stream has the column {clean(twice, 200)} twice", rule="rows.columns")
+    _check_names(names, schema, ignores_unknown=ignores_unknown)
+    arrays: list[Any] = []
+    bad: list[BadRow] = []
+    for field in schema.fields:
+        if field.name in names:
+            array = fitted(table.column(field.name).combine_chunks(), field, field.name)
+            if (inner := _null_inside(array, field.type)) is not None:
+                raise ValidationFailed(
+                    f"the column {clean(field.name, 200)} has a null in {clean(inner, 200)}, which is required",
+                    rule=RULE,
+                )
+        elif field.name in schema.defaults:
+            array = pa.array([schema.defaults[field.name]] * table.num_rows, field.type)
+        else:
+            array = pa.nulls(table.num_rows, field.type)
+        if not field.nullable and array.null_count:
+            positions = pc.indices_nonzero(pc.is_null(array))
+            problem = "null does not fit; it takes a value, for it is required"
+            bad += [BadRow(at + 1, field.name, problem) for at in positions[: NAMED_MAX + 1].to_pylist()]
+        arrays.append(array)
+    if bad:
+        _refuse(bad)
+    return pa.Table.from_arrays(arrays, schema=schema.arrow)
+
+
+def fitted(array: Any, field: Any, path: str) -> Any:
+    """An array as a column's type has it, every value the same. Raises `ValidationFailed`."""
+    pa = import_module("pyarrow")
+    if isinstance(array, pa.ChunkedArray):
+        array = array.combine_chunks()
+    problem = _difference(array.type, field, path)
+    if problem is not None:
+        raise ValidationFailed(f"the column {clean(path, 200)} {problem}", rule=RULE)
+    target = field.type
+    if array.type == target:
+        return array
+    try:
+        if isinstance(target, pa.BaseExtensionType):
+            storage = array.storage if isinstance(array, pa.ExtensionArray) else array
+            return pa.ExtensionArray.from_storage(target, storage.cast(target.storage_type))
+        return array.cast(target, safe=True)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError, NotImplementedError) as error:
+        raise ValidationFailed(
+            f"the column {clean(path, 200)} has a value that {target} cannot hold as it is: {str(error)[:200]}",
+            rule=RULE,
+        ) from error
+
+
+def _difference(have: Any, field: Any, path: str) -> str | None:
+    """Why values of a type are not taken for a column; None where each of them has one meaning there."""
+    pa = import_module("pyarrow")
+    types, want = pa.types, field.type
+    if have == want or types.is_null(have):
+        return None
+    if types.is_struct(want) and types.is_struct(have):
+        own, theirs = [each.name for each in want], [each.name for each in have]
+        if own != theirs:
+            return f"has the fields {', '.join(theirs)[:200]}, and takes {', '.join(own)[:200]} in this order"
+        return _first(_inner(have.field(at), want.field(at), path) for at in range(want.num_fields))
+    if types.is_list(want) and (types.is_list(have) or types.is_large_list(have)):
+        return _inner(have.value_field, want.value_field, path)
+    if types.is_map(want) and types.is_map(have):
+        return _inner(have.key_field, want.key_field, path) or _inner(have.item_field, want.item_field, path)
+    if any(all(is_kind(each) for each in (have, want)) for is_kind in _alike(types)):
+        return None
+    if types.is_floating(want) and types.is_floating(have) and have.bit_width <= want.bit_width:
+        return None
+    if types.is_timestamp(want) and types.is_timestamp(have) and bool(have.tz) == bool(want.tz):
+        return None
+    if "uuid" in str(want) and types.is_fixed_size_binary(have) and have.byte_width == 16:
+        return None
+    return f"is of type {str(have)[:200]}, and takes {str(want)[:200]}"
+
+
+def _alike(types: Any) -> tuple[Any, ...]:
+    def text(kind: Any) -> bool:
+        return types.is_string(kind) or types.is_large_string(kind)
+
+    def binary(kind: Any) -> bool:
+        return types.is_binary(kind) or types.is_large_binary(kind)
+
+    def fixed(kind: Any) -> bool:
+        return types.is_fixed_size_binary(kind) and not types.is_decimal(kind)
+
+    return types.is_integer, types.is_decimal, text, binary, fixed, types.is_date, types.is_time
+
+
+def _inner(have: Any, want: Any, path: str) -> str | None:
+    return _difference(have.type, want, path)
+
+
+def _first(problems: Any) -> str | None:
+    return next((problem for problem in problems if problem is not None), None)
+
+
+def _null_inside(array: Any, kind: Any) -> str | None:
+    """The name of a required field within a column's type that has a null there; None where there is none."""
+    types = import_module("pyarrow").types
+    if types.is_struct(kind):
+        parts = [(kind.field(at), part, array.null_count) for at, part in enumerate(array.flatten())]
+    elif types.is_list(kind):
+        parts = [(kind.value_field, array.flatten(), 0)]
+    elif types.is_map(kind):
+        items = array.filter(array.is_valid())
+        parts = [(kind.key_field, items.keys, 0), (kind.item_field, items.items, 0)]
+    else:
+        return None
+    for field, values, allowed in parts:
+        if not field.nullable and values.null_count > allowed:
+            return field.name
+        inner = _null_inside(values, field.type)
+        if inner is not None:
+            return inner
+    return None
+
+
+def _refuse(bad: Sequence[BadRow]) -> NoReturn:
+    bad = sorted(bad, key=lambda each: each.number)
+    shown = "; ".join(
+        f"row {each.number}, column {clean(each.column, 100)}: {clean(each.problem, 300)}" for each in bad[:NAMED_MAX]
+    )
+    more = ", and others" if len(bad) > NAMED_MAX else ""
+    raise ValidationFailed(
+        f"{counted(min(len(bad), NAMED_MAX), 'value')} of the rows {'do' if len(bad) > 1 else 'does'} not fit the "
+        f"table, and none of the rows was written: {shown}{more}",
+        rule=RULE,
+    )

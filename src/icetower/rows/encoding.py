@@ -1,0 +1,242 @@
+"""The data files of a group: rows of many requests, as few Parquet files as their partitions allow. Pure.
+
+Written as the table asks: sort order, compression, sizes of files, row groups and pages, bloom filters, and (by the
+footer, as for anybody's files) the metrics that manifests keep. Which rows are whose is told by position.
+
+Source of the properties and their defaults: Iceberg 1.12, `TableProperties`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from icetower.files.footers import Claim, Layout, verified
+from icetower.iceberg import transforms
+from icetower.iceberg.metadata import data_location
+from icetower.iceberg.partitions import PartitionSpec, columns_of
+from icetower.iceberg.records import DataFile
+from icetower.iceberg.schemas import source_of
+from icetower.rows.batches import Batch, Part, internal_values, source_column
+
+Json = Mapping[str, Any]
+Span = tuple[int, int]
+"""Rows of a file: the first one's position, and how many."""
+
+FOLDER = "rows"
+"""Under the place of the table's data files: these are nobody's own."""
+
+_MIB = 1024 * 1024
+_CODECS = {
+    "zstd": "zstd",
+    "gzip": "gzip",
+    "snappy": "snappy",
+    "lz4": "lz4",
+    "brotli": "brotli",
+    "uncompressed": "none",
+    "none": "none",
+}
+_BLOOM = "write.parquet.bloom-filter-"
+_BLOOM_FPP = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class NewFile:
+    """A data file that is not written yet.
+
+    Attributes:
+        file: as the manifest has it, with its path.
+        owners: by the position of a request in its group, which of the file's rows are its own.
+    """
+
+    file: DataFile
+    spec_id: int
+    data: bytes
+    owners: Mapping[int, tuple[Span, ...]]
+
+
+def encode(batches: Sequence[Batch], metadata: Json, new_name: Callable[[], str]) -> tuple[NewFile, ...]:
+    """The data files for the rows of a group.
+
+    Args:
+        batches: one a request, in the order of the group.
+        metadata: of the table, with the schema that the rows were read by.
+        new_name: gives a name that was never used.
+    """
+    settings = _Settings(metadata)
+    places: dict[Any, list[tuple[int, Part]]] = {}
+    for position, batch in enumerate(batches):
+        for part in batch.parts:
+            places.setdefault(part.place, []).append((position, part))
+    return tuple(file for parts in places.values() for file in _files(parts, settings, new_name))
+
+
+class _Settings:
+    """What a table asks of its files."""
+
+    def __init__(self, metadata: Json) -> None:
+        self.properties: Mapping[str, str] = metadata["properties"]
+        self.folder = f"{data_location(metadata['location'], self.properties)}/{FOLDER}"
+        self.layout = Layout(metadata)
+        self.sorting = _sorting(metadata)
+        self.codec = _CODECS.get(self.properties.get("write.parquet.compression-codec", "zstd").lower(), "zstd")
+        self.level = self._whole("write.parquet.compression-level", None)
+        self.file_bytes = self._whole("write.target-file-size-bytes", 512 * _MIB) or 512 * _MIB
+        self.group_bytes = self._whole("write.parquet.row-group-size-bytes", 128 * _MIB) or 128 * _MIB
+
+    def _whole(self, name: str, default: int | None) -> int | None:
+        text = self.properties.get(name, "").strip()
+        return int(text) if text.isascii() and text.isdigit() and 0 < int(text) < 2**40 else default
+
+    def writing(self, table: Any) -> dict[str, Any]:
+        """Arguments for `pyarrow.parquet.write_table`."""
+        level = self.level if self.codec in ("zstd", "gzip", "brotli") else None
+        ranges = {"zstd": (1, 19), "gzip": (1, 9), "brotli": (0, 11)}
+        if level is not None and not ranges[self.codec][0] <= level <= ranges[self.codec][1]:
+            level = None
+        row_bytes = max(1, table.nbytes // max(1, table.num_rows))
+        found: dict[str, Any] = {
+            "compression": self.codec,
+            "row_group_size": max(1, min(1_048_576, self.group_bytes // row_bytes)),
+            "data_page_size": self._whole("write.parquet.page-size-bytes", _MIB),
+            "dictionary_pagesize_limit": self._whole("write.parquet.dict-size-bytes", 2 * _MIB),
+            "store_schema": False,
+            "write_statistics": True,
+        }
+        if level is not None:
+            found["compression_level"] = level
+        blooms = self._blooms(table)
+        return found | ({"bloom_filter_options": blooms} if blooms else {})
+
+    def _blooms(self, table: Any) -> dict[str, dict[str, Any]]:
+        begin = f"{_BLOOM}enabled.column."
+        found: dict[str, dict[str, Any]] = {}
+        for name, value in self.properties.items():
+            column = name[len(begin) :]
+            if name.startswith(begin) and value.lower() == "true" and column in table.column_names:
+                if import_module("pyarrow").types.is_boolean(table.schema.field(column).type):
+                    continue  # Parquet has no bloom filter of booleans
+                found[column] = {"ndv": max(1, table.num_rows), "fpp": self._fpp(column)}
+        return found
+
+    def _fpp(self, column: str) -> float:
+        try:
+            fpp = float(self.properties.get(f"{_BLOOM}fpp.column.{column}", _BLOOM_FPP))
+        except ValueError:
+            return _BLOOM_FPP
+        return fpp if 0.0 < fpp < 1.0 else _BLOOM_FPP
+
+
+def _files(parts: Sequence[tuple[int, Part]], settings: _Settings, new_name: Callable[[], str]) -> list[NewFile]:
+    """The files of one partition."""
+    pa = import_module("pyarrow")
+    spec, partition = parts[0][1].spec, parts[0][1].partition
+    table = pa.concat_tables([part.rows for _, part in parts]).combine_chunks()
+    owner_of_row = [position for position, part in parts for _ in range(part.rows.num_rows)]
+    order_id: int | None = None
+    if settings.sorting is not None:
+        order = settings.sorting.order(table)
+        table, order_id = table.take(order), settings.sorting.order_id
+        owner_of_row = [owner_of_row[at] for at in order.to_pylist()]
+    files = max(1, -(-table.nbytes // settings.file_bytes))
+    rows_each = -(-table.num_rows // files)
+    found: list[NewFile] = []
+    for start in range(0, table.num_rows, rows_each):
+        some = table.slice(start, rows_each)
+        owners = _spans(owner_of_row[start : start + rows_each])
+        found.append(
+            _file(some, spec, partition, order_id, owners, settings, f"{settings.folder}/{new_name()}.parquet")
+        )
+    return found
+
+
+def _spans(owners: Sequence[int]) -> dict[int, tuple[Span, ...]]:
+    found: dict[int, list[Span]] = {}
+    start = 0
+    for at in range(1, len(owners) + 1):
+        if at == len(owners) or owners[at] != owners[start]:
+            found.setdefault(owners[start], []).append((start, at - start))
+            start = at
+    return {owner: tuple(spans) for owner, spans in found.items()}
+
+
+def _file(
+    table: Any,
+    spec: PartitionSpec,
+    partition: tuple[Any, ...],
+    order_id: int | None,
+    owners: Mapping[int, tuple[Span, ...]],
+    settings: _Settings,
+    path: str,
+) -> NewFile:
+    pa, pq = import_module("pyarrow"), import_module("pyarrow.parquet")
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, **settings.writing(table))
+    data: bytes = sink.getvalue().to_pybytes()
+    claim = Claim(path, table.num_rows, len(data), spec, partition, order_id, _nan_counts(table))
+    # By its footer, as anybody's file: what a manifest says of it is true of the bytes.
+    return NewFile(verified(settings.layout, claim, data).file, spec.spec_id, data, owners)
+
+
+def _nan_counts(table: Any) -> dict[int, int]:
+    """NaN by column id, of the columns that are not within lists and maps."""
+    pa, pc = import_module("pyarrow"), import_module("pyarrow.compute")
+    found: dict[int, int] = {}
+    waiting = [(field, table.column(at)) for at, field in enumerate(table.schema)]
+    while waiting:
+        field, values = waiting.pop()
+        if pa.types.is_struct(field.type):
+            waiting += [(inner, pc.struct_field(values, [at])) for at, inner in enumerate(field.type)]
+        elif pa.types.is_floating(field.type):
+            found[int(field.metadata[b"PARQUET:field_id"])] = pc.sum(pc.is_nan(values)).as_py() or 0
+    return found
+
+
+# ── Sort orders ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class _Sorting:
+    """A table's default sort order. `keys`: column, its type, transform, ascending, nulls first."""
+
+    order_id: int
+    keys: tuple[tuple[str, str, str, bool, bool], ...]
+
+    def order(self, table: Any) -> Any:
+        """The positions of the rows, in order."""
+        pa, pc = import_module("pyarrow"), import_module("pyarrow.compute")
+        columns: dict[str, Any] = {}
+        keys: list[tuple[str, str]] = []
+        for at, (name, kind, transform, ascending, nulls_first) in enumerate(self.keys):
+            column = source_column(table, name)
+            if transform != "identity":
+                values = [transforms.apply(transform, kind, value) for value in internal_values(column, kind)]
+                column = pa.chunked_array([pa.array(values)])
+            elif isinstance(column.type, pa.BaseExtensionType):
+                column = pa.chunked_array([chunk.storage for chunk in column.chunks])
+            if column.null_count:
+                columns[f"null{at}"] = pc.is_null(column)
+                keys.append((f"null{at}", "descending" if nulls_first else "ascending"))
+            columns[f"value{at}"] = column
+            keys.append((f"value{at}", "ascending" if ascending else "descending"))
+        return pc.sort_indices(pa.table(columns), sort_keys=keys)
+
+
+def _sorting(metadata: Json) -> _Sorting | None:
+    order = next((o for o in metadata["sort-orders"] if o["order-id"] == metadata["default-sort-order-id"]), None)
+    fields: Sequence[Json] = (order or {}).get("fields") or ()
+    if order is None or not fields:
+        return None
+    current = next(s for s in metadata["schemas"] if s["schema-id"] == metadata["current-schema-id"])
+    columns = dict(columns_of(current))
+    keys: list[tuple[str, str, str, bool, bool]] = []
+    for field in fields:
+        found = columns.get(source_of(field))
+        if found is None:
+            return None  # sorted by what this schema does not have
+        ascending = str(field.get("direction", "asc")).lower() == "asc"
+        nulls_first = str(field.get("null-order", "nulls-first")).lower() == "nulls-first"
+        keys.append((*found, str(field["transform"]), ascending, nulls_first))
+    return _Sorting(int(order["order-id"]), tuple(keys))
