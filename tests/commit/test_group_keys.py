@@ -23,7 +23,7 @@ from icetower.ledger.histories import Fate, TableName
 from icetower.ledger.ledger import SEQUENCE_LIFETIMES, Batch, CommitKey, Ledger
 from icetower.protocol.marks import APPLICATION, GROUP_FILE, KEY, PRINCIPAL, REF, SEQUENCE, SOURCE_SNAPSHOT
 from icetower.storage.port import ANY_FILE, Bound
-from icetower.table.groups import Group, GroupedAppend, write_group
+from icetower.table.groups import Group, GroupedAppend, group_file_name, snapshot_of_group_file, write_group
 from icetower.table.head import HeadState
 from icetower.table.keys import Keys, record_of
 from tests.commit.engine_world import TABLE
@@ -82,7 +82,7 @@ class Place:
         marked: bool = True,
     ) -> None:
         """A snapshot for appends by ann under some keys. `marked`: its summary says for which branch."""
-        path = f"file:///t/{snapshot_id}.json"
+        path = f"file:///t/{group_file_name(snapshot_id, 'x')}"
         appends = tuple(GroupedAppend("ann", key, application, "f", ()) for key in keys)
         self.storage.files[path] = write_group(Group(uuid, ref, snapshot_id, appends))
         self.snapshot(snapshot_id, {GROUP_FILE: path, **({REF: ref} if marked else {})})
@@ -109,7 +109,7 @@ class Place:
 
     @property
     def read_ids(self) -> list[int]:
-        return sorted(int(path.rsplit("/", 1)[-1].removesuffix(".json")) for path in self.storage.read_paths)
+        return sorted(snapshot_of_group_file(path) or 0 for path in self.storage.read_paths)
 
 
 @pytest.fixture

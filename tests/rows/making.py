@@ -24,7 +24,7 @@ def metadata(
     spec: Sequence[Mapping[str, Any]] = (),
     order: Sequence[Mapping[str, Any]] = (),
     version: int = 2,
-    **properties: str,
+    properties: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     return {
         "format-version": version,
@@ -36,7 +36,7 @@ def metadata(
         "partition-specs": [{"spec-id": 0, "fields": list(spec)}],
         "default-sort-order-id": 1 if order else 0,
         "sort-orders": [{"order-id": 1, "fields": list(order)}] if order else [{"order-id": 0, "fields": []}],
-        "properties": properties,
+        "properties": dict(properties or {}),
     }
 
 

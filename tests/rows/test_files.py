@@ -113,7 +113,7 @@ def test_files_row_groups_codec_and_bloom_filters_are_as_the_table_says() -> Non
         "write.parquet.compression-codec": "gzip",
         "write.parquet.bloom-filter-enabled.column.id": "true",
     }
-    table = metadata(COLUMNS, **asked)
+    table = metadata(COLUMNS, properties=asked)
     files = made(table, batch(table, *({"id": n, "region": f"r{n}"} for n in range(1_000))))
     assert len(files) > 5
     assert [row["id"] for file in files for row in read(file)] == list(range(1_000))
@@ -122,23 +122,16 @@ def test_files_row_groups_codec_and_bloom_filters_are_as_the_table_says() -> Non
     assert meta.row_group(0).column(0).compression == "GZIP"
     plain = made(metadata(COLUMNS), batch(table, {"id": 1}))[0]
     assert pq.ParquetFile(io.BytesIO(plain.data)).metadata.row_group(0).column(0).compression == "ZSTD"
-    with_filter = made(
-        metadata(COLUMNS, **{"write.parquet.bloom-filter-enabled.column.id": "true"}), batch(table, {"id": 1})
-    )
+    bloom = {"write.parquet.bloom-filter-enabled.column.id": "true"}
+    with_filter = made(metadata(COLUMNS, properties=bloom), batch(table, {"id": 1}))
     assert len(with_filter[0].data) > len(plain.data)
 
 
 @pytest.mark.parametrize("value", ["x", "0", "-1", "", "9" * 30])
 def test_properties_that_make_no_sense_are_as_if_they_were_not_there(value: str) -> None:
-    names = (
-        "target-file-size-bytes",
-        "parquet.row-group-size-bytes",
-        "parquet.compression-level",
-        "parquet.page-size-bytes",
-    )
-    table = metadata(
-        COLUMNS, **{f"write.{name}": value for name in names}, **{"write.parquet.compression-codec": value}
-    )
+    sizes = ("target-file-size-bytes", "parquet.row-group-size-bytes", "parquet.page-size-bytes")
+    names = (*sizes, "parquet.compression-level", "parquet.compression-codec")
+    table = metadata(COLUMNS, properties={f"write.{name}": value for name in names})
     assert len(made(table, batch(table, {"id": 1}))) == 1
 
 

@@ -15,6 +15,7 @@ from icetower.protocol.marks import (
     RETENTION_AGE_MAX_MS,
     RETENTION_SINKS_MAX_MS,
     RETENTION_SNAPSHOTS_MAX,
+    SNAPSHOTS_PER_SECOND,
     STRICT,
 )
 
@@ -32,12 +33,22 @@ def _is_positive(text: str) -> bool:
     return positive(text) is not None
 
 
+def snapshots_per_s(text: str) -> float | None:
+    """The number that `SNAPSHOTS_PER_SECOND` gives; None where it is none, or beyond its bounds."""
+    try:
+        found = float(text)
+    except ValueError:
+        return None
+    return found if 1 <= found <= 1000 else None
+
+
 _FLAG = ("true or false", _is_flag)
 _COUNT = ("a whole number above 0; to ask for nothing, remove the property", _is_positive)
 
 _KNOWN: Mapping[str, tuple[str, Callable[[str], bool]]] = {
     BLIND_APPENDS: _FLAG,
     STRICT: _FLAG,
+    SNAPSHOTS_PER_SECOND: ("a number from 1 to 1000", lambda text: snapshots_per_s(text) is not None),
     RETENTION_SNAPSHOTS_MAX: _COUNT,
     RETENTION_AGE_MAX_MS: _COUNT,
     RETENTION_SINKS_MAX_MS: _COUNT,

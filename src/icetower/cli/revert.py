@@ -146,6 +146,7 @@ class _Result:
             "reverts": list(plan.reverts),
             "remove": [item.path for item in plan.remove],
             "restore": [item.path for item in plan.restore],
+            "delete": [{"path": item.path, "rows": rows} for item, rows in plan.rows_deleted],
             "dependencies": [
                 {"snapshot": each.snapshot_id, "why": each.why, "certain": each.certain} for each in plan.dependencies
             ],
@@ -171,6 +172,9 @@ class _Result:
                     Text(escaped(f"{item.what} {name(item.path)}, {counted(item.records, 'row')}")),
                     width=18,
                 )
+        for item, rows in plan.rows_deleted:
+            own = Text(escaped(f"{counted(rows, 'row')} of {item.records} in {name(item.path)}"))
+            hanging(console, "  to delete", own, width=18)
         if self.refused:
             console.print(Text("Nothing is taken back:", BAD))
             for each in self._blocking[:SHOWN_MAX]:

@@ -28,8 +28,8 @@ from icetower.iceberg.schemas import read_as, schema_of
 from icetower.protocol.marks import GROUP_FILE, GROUP_SIZE, REF
 from icetower.protocol.names import Identifier
 from icetower.protocol.snapshots import Snapshot
-from icetower.rows.encoding import NewFile, Span
-from icetower.table.groups import Group, GroupedAppend, group_file_name, key_records, write_group
+from icetower.rows.encoding import NewFile
+from icetower.table.groups import Group, GroupedAppend, Span, group_file_name, key_records, write_group
 from icetower.table.keys import KeyRecord
 
 JSON = dict[str, Any]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from icetower.admission.properties import snapshots_per_s
 from icetower.protocol.marks import SNAPSHOTS_PER_SECOND
 from icetower.storage.port import METADATA_MAX_BYTES
 
@@ -52,17 +53,8 @@ class Limits:
         Args:
             properties: of the table.
         """
-        snapshots_per_s = _snapshots_per_s(properties)
-        least = self.append_interval_s if snapshots_per_s is None else 1 / snapshots_per_s
+        asked = snapshots_per_s(properties.get(SNAPSHOTS_PER_SECOND, ""))
+        least = self.append_interval_s if asked is None else 1 / asked
         if not least:
             return 0.0
         return max(least, min(self.append_spread_s * appends, self.append_interval_max_s))
-
-
-def _snapshots_per_s(properties: Mapping[str, str]) -> float | None:
-    """How many snapshots a second a table wants of its appends; None where it does not say, or what makes no sense."""
-    try:
-        found = float(properties.get(SNAPSHOTS_PER_SECOND, "nan"))
-    except ValueError:
-        return None
-    return found if 0.1 <= found <= 1000 else None

@@ -184,12 +184,19 @@ def _result(name: str, plan: Plan) -> Reverted:
         summary = "nothing of it is left: there is nothing to take back"
     else:
         summary = f"taking it back removes {len(plan.remove)} files and brings back {len(plan.restore)}"
+        summary += f", and deletes rows of {len(plan.delete)} that others share" if plan.delete else ""
     return Reverted(
         ok=not blocked,
         summary=summary,
         table=clean(name),
         taken_back=[str(each) for each in plan.written],
-        removes=[clean(f"{item.what} {item.path.rpartition('/')[2]} ({item.records} rows)") for item in plan.remove],
+        removes=[
+            *(clean(f"{item.what} {item.path.rpartition('/')[2]} ({item.records} rows)") for item in plan.remove),
+            *(
+                clean(f"{rows} of the {item.records} rows of {item.path.rpartition('/')[2]}")
+                for item, rows in plan.rows_deleted
+            ),
+        ],
         brings_back=[
             clean(f"{item.what} {item.path.rpartition('/')[2]} ({item.records} rows)") for item in plan.restore
         ],

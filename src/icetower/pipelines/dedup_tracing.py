@@ -67,7 +67,7 @@ class Tracing:
         self.lineage = table["format-version"] >= 3
         self._keys: tuple[str, ...] = ()
         self._views: dict[tuple[int, frozenset[str] | None], _View] = {}
-        self._members: dict[int, Mapping[str, tuple[int, str]]] = {}
+        self._members: dict[int, Mapping[str, tuple[int, str | None]]] = {}
         self._added: dict[int, frozenset[str]] = {}
 
     def sequence_of(self, snapshot: int) -> int:

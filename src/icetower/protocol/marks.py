@@ -82,7 +82,7 @@ BLIND_APPENDS = "icetower.blind-appends"
 """Its owner's word that every append to the table is blind (trap R1)."""
 
 SNAPSHOTS_PER_SECOND = "icetower.appends.snapshots-per-second"
-"""So many snapshots a second come of appends by the fast path and of rows, at most (default 50): 0.1 to 1000."""
+"""So many snapshots a second come of appends by the fast path and of rows, at most: 1 to 1000 (by default 50)."""
 
 STRICT = "icetower.strict"
 """Nothing is rebased (trap R9)."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,10 +18,10 @@ from icetower.iceberg.metadata import MAIN, ancestors
 from icetower.iceberg.records import DELETED
 from icetower.protocol.marks import GROUP_FILE, PRINCIPAL, REVERTS
 from icetower.protocol.snapshots import Snapshot
-from icetower.revert.reverting import Plan, Reverting
+from icetower.revert.reverting import Own, Plan, Reverting
 from icetower.revert.taking_back import Draft, Drafting
 from icetower.revert.unread import Promises, Unread
-from icetower.table.groups import Group, GroupedAppend, read_group
+from icetower.table.groups import Group, Span, read_group
 from icetower.table.head import HeadState
 
 JSON = Mapping[str, Any]
@@ -87,7 +87,7 @@ class Agent:
         await self._check_known(chain[0])
         written = await self._own(chain)
         reverts = _taken_back_before(chain, written)
-        own: dict[int, frozenset[str] | None] = written | reverts
+        own: dict[int, Own | None] = written | reverts
         if not own:
             return Plan((), (), (), ())
         parent = Snapshot(chain[min(own)]).parent_id
@@ -144,9 +144,9 @@ class Agent:
         chain.reverse()
         return chain
 
-    async def _own(self, chain: list[JSON]) -> dict[int, frozenset[str] | None]:
-        """The agent's commits by position; of a group of appends, the files that are its own."""
-        own: dict[int, frozenset[str] | None] = {}
+    async def _own(self, chain: list[JSON]) -> dict[int, Own | None]:
+        """The agent's commits by position; of a group of appends, the files and the rows that are its own."""
+        own: dict[int, Own | None] = {}
         for at, snapshot in enumerate(chain):
             only = self._wanted.only
             if snapshot["timestamp-ms"] < self._wanted.since_ms or (
@@ -156,27 +156,12 @@ class Agent:
             summary: Mapping[str, Any] = snapshot.get("summary") or {}
             if GROUP_FILE in summary:
                 group = await self._group(snapshot, str(summary[GROUP_FILE]))
-                mine = [each for each in group.appends if self._wanted.of(each.principal)]
+                mine = _own_files(group, self._wanted)
                 if mine:
-                    self._check_shared(snapshot, group, mine)
-                    own[at] = frozenset(path for each in mine for path in each.paths)
+                    own[at] = mine
             elif self._wanted.of(summary.get(PRINCIPAL)):
                 own[at] = None
         return own
-
-    def _check_shared(self, snapshot: JSON, group: Group, mine: Sequence[GroupedAppend]) -> None:
-        """Raises `BadRequest` where rows that the tower wrote for the agent lie in one file with those of others."""
-        own = {path for each in mine for path in each.rows}
-        other = next((each for each in group.appends if each not in mine and own.intersection(each.rows)), None)
-        if other is not None:
-            path = next(path for path in other.rows if path in own)
-            raise BadRequest(
-                f"in {called(snapshot)} rows of {self._wanted.agent} and of {other.principal} lie in one file, {path}, "
-                "which is taken back whole or not at all. Delete the rows by a statement: the group file "
-                f"{(snapshot.get('summary') or {}).get(GROUP_FILE)} says at which positions they are",
-                rule="revert.shared",
-                files=(path,),
-            )
 
     async def _group(self, snapshot: JSON, path: str) -> Group:
         """Who appended what. Raises `BadRequest`: any of the files may be the agent's."""
@@ -221,6 +206,17 @@ class Agent:
 
     async def _manifest(self, path: str) -> Manifest:
         return read_manifest(await self._source.read(path))
+
+
+def _own_files(group: Group, wanted: Wanted) -> Own:
+    """The files of a group in which an agent has rows: all of them, or at which positions (rows at the door)."""
+    mine = [each for each in group.appends if wanted.of(each.principal)]
+    own: dict[str, tuple[Span, ...] | None] = {path: None for each in mine for path in each.files}
+    of_others = {path for each in group.appends if each not in mine for path in each.rows}
+    for path in dict.fromkeys(path for each in mine for path in each.rows):
+        spans = sorted(span for each in mine for span in each.rows.get(path, ()))
+        own[path] = tuple(spans) if path in of_others else None
+    return own
 
 
 def _taken_back_before(chain: list[JSON], own: Mapping[int, object]) -> dict[int, None]:

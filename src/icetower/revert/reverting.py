@@ -21,6 +21,10 @@ from icetower.audit.live_files import LiveFiles
 from icetower.audit.wording import called, listed, name, names, partition_of, place_name
 from icetower.iceberg.deletes import Place, is_unpartitioned
 from icetower.revert.unread import Unread
+from icetower.table.groups import Span
+
+Own = Mapping[str, tuple[Span, ...] | None]
+"""Of a commit that stands for several agents' appends, an agent's own: by file, which rows; None: the whole file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +48,7 @@ class Plan:
     Attributes:
         snapshots: those whose work, or part of it, is taken back, in order.
         remove: files that are live at the head and go.
+        delete: files of which some rows go, since others' rows lie there, too, with the positions of those that go.
         restore: files that went and come back.
         dependencies: what stands against it.
         reverts: of `snapshots`, the commits that had taken back some of it before; they need not be the agent's.
@@ -54,6 +59,7 @@ class Plan:
     restore: tuple[Item, ...]
     dependencies: tuple[Dependency, ...]
     reverts: tuple[int, ...] = ()
+    delete: tuple[tuple[Item, tuple[Span, ...]], ...] = ()
 
     @property
     def written(self) -> tuple[int, ...]:
@@ -61,8 +67,13 @@ class Plan:
         return tuple(each for each in self.snapshots if each not in self.reverts)
 
     @property
+    def rows_deleted(self) -> tuple[tuple[Item, int], ...]:
+        """Files of which some rows go, with how many."""
+        return tuple((item, sum(count for _, count in spans)) for item, spans in self.delete)
+
+    @property
     def nothing(self) -> bool:
-        return not self.remove and not self.restore
+        return not self.remove and not self.restore and not self.delete
 
 
 @dataclass
@@ -74,7 +85,7 @@ class Reverting:
         standing: at the head.
         cycles: tells what touches whose filter.
         unread: tells which commits have not read what the agent wrote.
-        chosen: the agent's commits by position, each with the files that are its own; None: all of it.
+        chosen: the agent's commits by position, each with what is its own; None: all of it.
         format_version: of the table.
     """
 
@@ -82,9 +93,10 @@ class Reverting:
     live_files: LiveFiles
     cycles: Cycles
     unread: Unread
-    chosen: Mapping[int, frozenset[str] | None]
+    chosen: Mapping[int, Own | None]
     format_version: int
     _extra: dict[str, Item] = field(default_factory=dict[str, Item])
+    _rows: dict[str, tuple[Item, tuple[Span, ...]]] = field(default_factory=dict[str, "tuple[Item, tuple[Span, ...]]"])
     _missing: dict[str, Item] = field(default_factory=dict[str, Item])
     _wide: list[Item] = field(default_factory=list[Item])
     _gone: set[str] = field(default_factory=set[str])
@@ -105,29 +117,50 @@ class Reverting:
         for item in self._missing.values():
             self._check_restored(item)
         snapshots = tuple(self.line.commits[position].id for position in sorted(self.chosen))
-        return Plan(snapshots, tuple(self._extra.values()), tuple(self._missing.values()), tuple(self._found))
+        if self.format_version < 2 and self._rows:
+            item = next(iter(self._rows.values()))[0]
+            why = f"of {name(item.path)} some rows are others', and format version 1 has no deletes of rows"
+            self._found[Dependency(None, why)] = None
+        return Plan(
+            snapshots,
+            tuple(self._extra.values()),
+            tuple(self._missing.values()),
+            tuple(self._found),
+            delete=tuple(self._rows.values()),
+        )
 
-    def _take_back(self, commit: Commit, own: frozenset[str] | None) -> None:
+    def _take_back(self, commit: Commit, own: Own | None) -> None:
         for item in commit.delta.removed if own is None else ():
             if self._extra.pop(item.key, None) is None:
                 self._missing[item.key] = item
         for item in commit.delta.added:
             if own is not None and item.path not in own:
                 continue
-            if self._missing.pop(item.key, None) is None:
+            spans = None if own is None else own[item.path]
+            if spans is not None:
+                self._rows[item.key] = item, spans
+            elif self._deleted_before(item):
+                del self._rows[item.target or ""]
+            elif self._missing.pop(item.key, None) is None:
                 self._extra[item.key] = item
+
+    def _deleted_before(self, item: Item) -> bool:
+        """Whether a commit that has taken some of it back has deleted these very rows."""
+        of_them = None if item.target is None else self._rows.get(item.target)
+        return of_them is not None and item.records == sum(count for _, count in of_them[1])
 
     # -- the others -------------------------------------------------------------------------------------------------
 
     def _follow(self, commit: Commit) -> None:
         """A commit of somebody else: does it stand on what is taken back?"""
-        removed = [item for item in commit.delta.removed if item.key in self._extra]
+        removed = [item for item in commit.delta.removed if item.key in self._extra or item.key in self._rows]
         only_drops = not any(item.is_data for item in commit.delta.added)
         gone = {item.path for item in removed if item.is_data} if only_drops else set[str]()
         for item in removed:
             if only_drops and (item.is_data or item.target in gone or self._target_gone(item)):
                 # It would have had one file less to drop.
-                del self._extra[item.key]
+                self._extra.pop(item.key, None)
+                self._rows.pop(item.key, None)
             else:
                 self._depend(commit, f"{'replaced' if item.is_data else 'took the place of'} {name(item.path)}")
         if not only_drops:
@@ -157,17 +190,22 @@ class Reverting:
         if item.is_data:
             return
         if item.target is not None:
-            if item.target in self._extra:
+            if item.target in self._extra or item.target in self._rows:
                 self._depend(commit, f"deleted rows of {name(item.target)}")
             return
         if item.is_equality:
             back = [each for each in self._missing.values() if each.is_data and self._reaches(item, each)]
             if back:
                 self._depend(commit, f"deleted by equality where {names(back)} lay: rows of it may be meant")
-        elif any(each.is_data and each.place == item.place for each in self._extra.values()):
+        elif any(each.is_data and each.place == item.place for each in self._own_data()):
             self._depend(
                 commit, f"deleted rows in {partition_of(item, self.live_files.specs)}: some may be the agent's"
             )
+
+    def _own_data(self) -> Iterator[Item]:
+        """What the agent wrote and is live, deletes included; of shared files the whole file."""
+        yield from self._extra.values()
+        yield from (item for item, _ in self._rows.values())
 
     def _check_reads(self, commit: Commit) -> None:
         """Whether a commit has read what is taken back, or may have: where nothing says that, it may (trap R11)."""

@@ -5,21 +5,25 @@ It is checked as any client's commit is: what it says must be what it does (`ice
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib import import_module
 from typing import Any
 
 from icetower.audit.items import Item, key_of
 from icetower.errors import IcetowerError
+from icetower.iceberg import puffin
 from icetower.iceberg.change import change_of, diff_lists, summary_totals
 from icetower.iceberg.entries import inherit
 from icetower.iceberg.manifest_writing import assign_first_row_ids, manifest_row, write_manifest, write_manifest_list
 from icetower.iceberg.manifests import read_manifest
-from icetower.iceberg.metadata import metadata_path
-from icetower.iceberg.records import ADDED, DELETED, EXISTING, DataFile, Entry, Manifest, ManifestFile
+from icetower.iceberg.metadata import data_location, metadata_path
+from icetower.iceberg.records import ADDED, DELETED, EXISTING, POSITION_DELETES, DataFile, Entry, Manifest, ManifestFile
 from icetower.iceberg.schemas import schema_of
+from icetower.iceberg.vectors import Vector, as_blob
 from icetower.protocol.marks import READ_SNAPSHOT, REVERTS
 from icetower.revert.reverting import Plan
+from icetower.table.groups import Span
 from icetower.table.head import HeadState
 
 JSON = dict[str, Any]
@@ -71,6 +75,7 @@ class Drafting:
         number = metadata["last-sequence-number"] + 1 if version > 1 else 0
         files: dict[str, bytes] = {}
         own = self._filtered(plan, number, files) + self._brought_back(plan, number, files)
+        own += self._rows_deleted(plan, number, files)
         gone = {path for path, manifest in self.manifests.items() if manifest}
         rows: tuple[ManifestFile, ...] = (*own, *(row for row in self.rows if row.path not in gone))
         snapshot: JSON = {
@@ -151,6 +156,22 @@ class Drafting:
             written.append(self._written(spec_id, content, entries, number, files))
         return written
 
+    def _rows_deleted(self, plan: Plan, number: int, files: dict[str, bytes]) -> list[ManifestFile]:
+        """Manifests of deletes of rows: deletion vectors, or in format version 2 position delete files."""
+        if not plan.delete:
+            return []
+        vectors = self.head.format_version >= 3
+        metadata = self.head.metadata
+        place = f"{data_location(metadata['location'], metadata['properties'])}/{self.new_name()}-deletes"
+        found = (_vectors if vectors else _position_deletes)(plan.delete, place)
+        by_spec: dict[int, list[Entry]] = {}
+        for (item, _), (file, data) in zip(plan.delete, found, strict=True):
+            files[file.path] = data
+            by_spec.setdefault(item.spec_id, []).append(Entry(ADDED, None, None, None, file))
+        return [
+            self._written(spec_id, POSITION_DELETES, entries, number, files) for spec_id, entries in by_spec.items()
+        ]
+
     def _written(
         self, spec_id: int, content: int, entries: Sequence[Entry], number: int, files: dict[str, bytes]
     ) -> ManifestFile:
@@ -187,6 +208,78 @@ def _operation(plan: Plan) -> str:
     if not plan.restore:
         return "delete"
     return "overwrite" if plan.remove or any(not item.is_data for item in plan.restore) else "append"
+
+
+Deleted = Sequence[tuple[Item, tuple[Span, ...]]]
+
+
+def _vectors(deleted: Deleted, place: str) -> list[tuple[DataFile, bytes]]:
+    """A deletion vector for each data file, all in one Puffin file."""
+    path = f"{place}.puffin"
+    pairs = [(item, Vector.of(_positions(spans))) for item, spans in deleted]
+    data, blobs = puffin.write([as_blob(vector, item.path) for item, vector in pairs], created_by="Icetower")
+    return [
+        (_deletes(item, path, "PUFFIN", len(vector), len(data), blob.offset, blob.length_bytes), data)
+        for (item, vector), blob in zip(pairs, blobs, strict=True)
+    ]
+
+
+def _position_deletes(deleted: Deleted, place: str) -> list[tuple[DataFile, bytes]]:
+    """A position delete file for each data file. Source: specification, "Position Delete Files"."""
+    pa, pq = import_module("pyarrow"), import_module("pyarrow.parquet")
+    found: list[tuple[DataFile, bytes]] = []
+    for at, (item, spans) in enumerate(deleted):
+        positions = list(_positions(spans))
+        fields = [("file_path", pa.string(), b"2147483546"), ("pos", pa.int64(), b"2147483545")]
+        schema = pa.schema(
+            [pa.field(each, kind, nullable=False, metadata={b"PARQUET:field_id": id_}) for each, kind, id_ in fields]
+        )
+        sink = pa.BufferOutputStream()
+        columns = [pa.array([item.path] * len(positions)), pa.array(positions, pa.int64())]
+        pq.write_table(pa.Table.from_arrays(columns, schema=schema), sink, compression="zstd", store_schema=False)
+        data = sink.getvalue().to_pybytes()
+        found.append((_deletes(item, f"{place}-{at}.parquet", "PARQUET", len(positions), len(data)), data))
+    return found
+
+
+def _positions(spans: Sequence[Span]) -> Iterator[int]:
+    return (at for start, count in spans for at in range(start, start + count))
+
+
+def _deletes(
+    item: Item,
+    path: str,
+    file_format: str,
+    rows: int,
+    size_bytes: int,
+    offset: int | None = None,
+    length_bytes: int | None = None,
+) -> DataFile:
+    """Deletes of rows of one data file, as a manifest has them."""
+    record: JSON = {
+        "content": POSITION_DELETES,
+        "file_path": path,
+        "file_format": file_format,
+        "record_count": rows,
+        "file_size_in_bytes": size_bytes,
+        "referenced_data_file": item.path,
+    }
+    if offset is not None:
+        record |= {"content_offset": offset, "content_size_in_bytes": length_bytes}
+    else:  # by which readers of version 2 find out which file it is about
+        bounds = [{"key": 2147483546, "value": item.path.encode()}]
+        record |= {"lower_bounds": bounds, "upper_bounds": bounds}
+    return DataFile(
+        content=POSITION_DELETES,
+        path=path,
+        file_format=file_format,
+        partition=item.partition,
+        record_count=rows,
+        size_bytes=size_bytes,
+        first_row_id=None,
+        referenced_data_file=item.path,
+        record=record,
+    )
 
 
 def _new(file: DataFile) -> DataFile:

@@ -123,7 +123,7 @@ def source_column(table: Any, name: str) -> Any:
 def internal_values(column: Any, kind: str) -> list[Any]:
     """The values of a column in the form that Iceberg's transforms take: days, microseconds, bytes of UUIDs."""
     pa = import_module("pyarrow")
-    convert: Callable[[Any], Any] | None = {
+    convert: Callable[[], Any] | None = {
         "date": pa.int32,
         "time": pa.int64,
         "timestamp": pa.int64,

@@ -20,11 +20,9 @@ from icetower.iceberg.partitions import PartitionSpec, columns_of
 from icetower.iceberg.records import DataFile
 from icetower.iceberg.schemas import source_of
 from icetower.rows.batches import Batch, Part, internal_values, source_column
+from icetower.table.groups import Span
 
 Json = Mapping[str, Any]
-Span = tuple[int, int]
-"""Rows of a file: the first one's position, and how many."""
-
 FOLDER = "rows"
 """Under the place of the table's data files: these are nobody's own."""
 

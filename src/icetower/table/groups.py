@@ -16,6 +16,9 @@ from icetower.errors import ValidationFailed
 from icetower.table.keys import KeyRecord
 
 VERSION = 1
+Span = tuple[int, int]
+"""Rows of a file: the position of the first, and how many."""
+
 _BEGIN = "_icetower-group-"
 
 
@@ -27,8 +30,8 @@ class GroupedAppend:
         application: (application, sequence), where the caller numbers its appends.
         fingerprint: stands for the files that were sent.
         files: paths of its data files.
-        rows: where it brought rows, in files that others' rows are in, too: by path, which rows are its own, as
-            (position of the first, how many). Once a file is rewritten, whose its rows are is told no more.
+        rows: where it brought rows, in files that others' rows may be in, too: by path, which rows are its own. Once a
+            file is rewritten, whose its rows are is told no more.
     """
 
     principal: str
@@ -36,7 +39,7 @@ class GroupedAppend:
     application: tuple[str, int] | None
     fingerprint: str
     files: tuple[str, ...]
-    rows: Mapping[str, tuple[tuple[int, int], ...]] = field(default_factory=dict[str, "tuple[tuple[int, int], ...]"])
+    rows: Mapping[str, tuple[Span, ...]] = field(default_factory=dict[str, "tuple[Span, ...]"])
 
     @property
     def paths(self) -> tuple[str, ...]:
