@@ -6,6 +6,7 @@ import datetime as dt
 from collections.abc import Iterator
 from typing import Any
 
+import httpx2
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog import Catalog
@@ -180,3 +181,63 @@ def test_the_contract_says_which_way_rows_go(tower: ClockedTower) -> None:
         assert refused.value.rule == rule
     with pytest.raises(UsageError, match="no slots"):
         tower.admin.next_slot("shop.prices")
+
+
+def test_rows_at_the_door_go_the_contract_s_way(tower: ClockedTower) -> None:
+    """To the log, the delta table, or into the slot: with what the jobs go by filled in, once under a key."""
+    catalog = tower.catalog()
+    catalog.create_table("shop.door", PRICES)
+    log = Schema(
+        *(field.model_copy(update={"required": False}) for field in PRICES.fields),
+        NestedField(5, "_agent", StringType(), required=True),
+        NestedField(6, "_operation", StringType(), required=True),
+        NestedField(7, "_written_at", TimestamptzType(), required=True),
+    )
+    spec = PartitionSpec(PartitionField(5, 1000, IdentityTransform(), "_agent"))
+    for name in ("door_wal", "door_deltas"):
+        catalog.create_table(f"shop.{name}", log, partition_spec=spec)
+    target = "table: shop.door, operations: [append, overwrite], partitions: "
+    agent = Bidder(tower, "d", target + "all")
+    client = httpx2.Client(base_url=tower.uri, headers={"Authorization": f"Bearer {agent.secret}"}, trust_env=False)
+
+    def send(table: str, *rows: dict[str, Any], **body: Any) -> dict[str, Any]:
+        answer: dict[str, Any] = client.post(
+            f"/v1/namespaces/shop/tables/{table}/rows", json={"rows": rows, **body}
+        ).json()
+        return answer
+
+    assert send("door", {"item": 1}, operation="upsert")["error"]["rule"] == "rows.operation"
+    assert send("door", {"item": 1, "price": 1}, key="k1")["table"] == "shop.door"
+    for pattern, name in (("mediator", "door_wal"), ("collector", "door_deltas")):
+        through = f"table: shop.{name}, operations: [append], partitions: [{{_agent: [d]}}]"
+        agent.change(target + f"all, pattern: {pattern}", through)
+        sent = [send("door", {"item": 5}, {"item": 5}, operation="upsert", key=f"up-{name}") for _ in range(2)]
+        assert [(each["table"], each["outcome"]) for each in sent] == [
+            (f"shop.{name}", "appended"),
+            (f"shop.{name}", "replayed"),
+        ]
+        forged = send("door", {"item": 6, "_agent": "somebody"}, operation="upsert")
+        assert forged["error"]["rule"] == "contract.partitions"
+        deleted = send("door", {"item": 5}, operation="delete", key=f"del-{name}")
+        wanted = [("d", "upsert"), ("d", "upsert")]
+        if pattern == "mediator":
+            assert deleted["error"]["rule"] == "rows.operation"
+        else:
+            assert deleted["outcome"] == "appended"
+            wanted = [("d", "delete"), *wanted]
+        rows = contents(tower, f"shop.{name}")
+        assert sorted((row["_agent"], row["_operation"]) for row in rows) == wanted
+        assert len({row["_idempotency_key"] for row in rows}) == len(rows)
+        assert all(row["_written_at"] is not None for row in rows)
+    assert prices(tower, "shop.door") == {1: 1}
+    catalog.create_table("shop.door_bids", BIDS, partition_spec=BY_SLOT)
+    slot = "[{identity(slot): {every: 2m, from: 0s, to: 1m}}]"
+    agent.change(f"table: shop.door_bids, operations: [append], pattern: scheduler, partitions: {slot}")
+    tower.clock.at_ms = -(-tower.clock.at_ms // 120_000) * 120_000
+    assert send("door_bids", {"item": 1, "price": 2})["outcome"] == "appended"
+    (row,) = contents(tower, "shop.door_bids")
+    assert row["slot"].timestamp() * 1_000 == tower.clock.at_ms
+    tower.clock.move(60)
+    late = send("door_bids", {"item": 2, "slot": row["slot"].isoformat()})
+    assert (late["error"]["rule"], late["error"]["next_step"]) == ("contract.slot", "wait_until")
+    client.close()

@@ -30,6 +30,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from icetower.admission import appends, clauses, client_settings, contents, honesty, progress, rows
 from icetower.admission.admitted import Admitted, AdmittedAppend, fingerprint
 from icetower.admission.appends import AppendFacts
+from icetower.admission.deliveries import Way
 from icetower.admission.facts import Facts
 from icetower.admission.identity import Identity, application_of
 from icetower.admission.quotas import RateLimits
@@ -324,9 +325,13 @@ class Gate:
         head: HeadState,
         *,
         since_s: float,
+        way: Way,
     ) -> AdmittedAppend:
-        """Say whether rows may go on. Arguments and errors as of `admit`."""
-        facts = RowsFacts(principal, table, head, request, identity, self._ambient.now_ms())
+        """Say whether rows may go on. Arguments and errors as of `admit`. `way`: theirs, to `table`."""
+        now_ms = self._ambient.now_ms()
+        filled = way.with_slot(head.metadata, now_ms)
+        seed = str(identity.key or identity.application or self._ambient.uuid4())
+        facts = RowsFacts(principal, table, head, request, identity, now_ms, filled, seed)
         appends.check_table(facts)
         if request.size_bytes <= ON_LOOP_BYTES:
             sent = rows.read_rows(facts)

@@ -11,8 +11,8 @@ contract.partitions, …      as in a commit; the message names the rows
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from icetower.admission.admitted import AdmittedAppend
@@ -40,7 +40,14 @@ _APPEND = frozenset({Operation.APPEND})
 
 @dataclass(frozen=True)
 class RowsFacts:
-    """One request of rows by one principal. `head`: the table, as of late; `now_ms`: milliseconds since 1970."""
+    """One request of rows by one principal.
+
+    Attributes:
+        table, head: where they are written to, and that table as of late.
+        now_ms: milliseconds since 1970.
+        filled: what columns hold that the rows leave out.
+        seed: of the keys of its rows; the same when it is sent again.
+    """
 
     principal: Principal
     table: Identifier
@@ -48,9 +55,11 @@ class RowsFacts:
     request: RowsRequest
     identity: Identity
     now_ms: int
+    filled: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    seed: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SentRows(RowsFacts):
     """With the rows as they are. `batch`: by partition."""
 
@@ -64,9 +73,15 @@ def read_rows(facts: RowsFacts) -> SentRows:
         BadRequest: they do not fit.
     """
     metadata = facts.head.metadata
-    table = decoded(facts.request, row_schema(metadata), ignores_unknown=_ignores_unknown(facts))
+    table = decoded(
+        facts.request,
+        row_schema(metadata),
+        ignores_unknown=_ignores_unknown(facts),
+        filled=facts.filled,
+        key=facts.seed,
+    )
     batch = batch_of(table, spec_of(metadata, metadata["default-spec-id"]))
-    return SentRows(facts.principal, facts.table, facts.head, facts.request, facts.identity, facts.now_ms, batch)
+    return SentRows(**{each.name: getattr(facts, each.name) for each in fields(facts)}, batch=batch)
 
 
 def _ignores_unknown(facts: RowsFacts) -> bool:

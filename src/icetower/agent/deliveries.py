@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from icetower.protocol.marks import AGENT_COLUMN, CHANGE_COLUMN, EVENT_TIME_COLUMN, KEY_COLUMN, WRITTEN_COLUMN
+
 DIRECT, SCHEDULER, MEDIATOR, COLLECTOR = "direct", "scheduler", "mediator", "collector"
 
 Act = Literal["append", "upsert", "delete"]
@@ -15,7 +17,8 @@ keys."""
 GRANTS: Mapping[Act, str] = {"append": "append", "upsert": "overwrite", "delete": "delete"}
 """Act → the operation that contracts grant for it."""
 
-KEY, AGENT, WRITTEN, CHANGE, EVENT_TIME = "_idempotency_key", "_agent", "_written_at", "_operation", "_event_time"
+KEY, AGENT, WRITTEN = KEY_COLUMN, AGENT_COLUMN, WRITTEN_COLUMN
+CHANGE, EVENT_TIME = CHANGE_COLUMN, EVENT_TIME_COLUMN
 """Columns that `send` fills in where a table has them and the rows do not."""
 
 

@@ -8,21 +8,19 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from icetower.admission import permissions
+from icetower.admission.deliveries import way_of
 from icetower.ambient import Ambient
 from icetower.commit.head import Heads
 from icetower.contracts.check import appends_blindly
-from icetower.contracts.deliveries import Delivery, Slot, delivery_of, next_slot
+from icetower.contracts.deliveries import Slot, next_slot
 from icetower.contracts.model import Operation
-from icetower.contracts.patterns import THROUGH, Orchestration
 from icetower.contracts.terms import Layout
-from icetower.errors import BadRequest, ContractViolation
+from icetower.errors import BadRequest
 from icetower.gateway.http import Call, Front, json_response, route
 from icetower.iceberg.partitions import spec_of
 from icetower.protocol.names import Identifier
-from icetower.registry.principals import Principal
 
 OPERATIONS = (Operation.APPEND, Operation.OVERWRITE, Operation.DELETE)
-_ADMINISTRATORS = Delivery(Orchestration.DIRECT, (), None)
 
 
 class DeliveryRoutes:
@@ -49,7 +47,7 @@ class DeliveryRoutes:
         principal = call.principal
         call.allow(permissions.require, Operation.READ, table)
         call.allow(permissions.require, operation, table)
-        delivery = _delivery(principal, table, operation)
+        delivery = way_of(principal, table, operation)
         metadata = (await self._heads.load(table)).metadata
         now_ms = self._ambient.now_ms()
         slot = next_slot(delivery.rules, now_ms, least_ms=call.number("least_ms") or 0)
@@ -68,24 +66,6 @@ class DeliveryRoutes:
                 "now_ms": now_ms,
             }
         )
-
-
-def _delivery(principal: Principal, table: Identifier, operation: Operation) -> Delivery:
-    contract = principal.contract
-    found = _ADMINISTRATORS if principal.administrator else delivery_of(contract, table, operation)
-    if found is None:
-        if contract.shadow:
-            return _ADMINISTRATORS
-        raise ContractViolation(
-            f"contract {contract.name} grants {operation} on no partition of {table}", rule="contract.operation"
-        )
-    if found.pattern in THROUGH and found.through is None:
-        raise ContractViolation(
-            f"contract {contract.name} lets rows into {table} through its {THROUGH[found.pattern]}, and does not tell "
-            "which table that is; add 'through' to its entry",
-            rule="contract.through",
-        )
-    return found
 
 
 def _key_columns(metadata: Any) -> list[str]:

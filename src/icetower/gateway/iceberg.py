@@ -471,13 +471,20 @@ class CatalogRoutes:
 
     async def append_rows(self, call: Call) -> Response:
         """Rows into a table, of which the tower makes the files."""
-        kind, ref = call.request.headers.get("content-type", JSON_TYPE), call.request.query_params.get("ref")
-        request = await self._parsed(call, partial(parse_rows, content_type=kind, ref=ref), commits=True)
+        asked = call.request.query_params
+        kind, ref, operation = (
+            call.request.headers.get("content-type", JSON_TYPE),
+            asked.get("ref"),
+            asked.get("operation"),
+        )
+        parse = partial(parse_rows, content_type=kind, ref=ref, operation=operation)
+        request = await self._parsed(call, parse, commits=True)
         key, application = idempotency_key(call.request), numbered(call.request)
-        done = await self._commits.append_rows(call.principal, call.table, request, key, application, call.trace)
+        table, done = await self._commits.append_rows(call.principal, call.table, request, key, application, call.trace)
         snapshot = done.head.snapshots.get(done.snapshots[-1]) or {}
         return json_response(
             rows_answer(
+                table=str(table),
                 snapshot_id=done.snapshots[-1],
                 sequence_number=snapshot.get("sequence-number"),
                 outcome=done.outcome,

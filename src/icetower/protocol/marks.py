@@ -95,3 +95,7 @@ RETENTION_AGE_MAX_MS = "icetower.retention.age-max-ms"
 
 RETENTION_SINKS_MAX_MS = "icetower.retention.sinks-max-ms"
 """How long a sink that has fallen silent is waited for."""
+
+# Columns of write-ahead logs, delta tables and others, which the tower and the SDK fill in.
+KEY_COLUMN, AGENT_COLUMN, WRITTEN_COLUMN = "_idempotency_key", "_agent", "_written_at"
+CHANGE_COLUMN, EVENT_TIME_COLUMN = "_operation", "_event_time"

@@ -1,9 +1,10 @@
 """Rows that an agent sends to a table: the request in its three forms.
 
     POST /v1/namespaces/{ns}/tables/{table}/rows
-    application/json                       {"rows": [{"sku": "a", …}, …], "ref": "main", "key": "…",
-                                            "application": {"id": "…", "sequence": 7}}
-    application/x-ndjson                   one row a line; ?ref=, and Idempotency-Key, Icetower-Application, …-Sequence
+    application/json                       {"rows": [{"sku": "a", …}, …], "operation": "append", "ref": "main",
+                                            "key": "…", "application": {"id": "…", "sequence": 7}}
+    application/x-ndjson                   one row a line; ?operation= and ?ref=, and the headers Idempotency-Key,
+                                           Icetower-Application, Icetower-Sequence
     application/vnd.apache.arrow.stream    an Arrow IPC stream; likewise
 
 The rows themselves are read when the table's schema is known (`icetower.rows`).
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
 import orjson
@@ -32,6 +34,19 @@ NDJSON_TYPES = ("application/x-ndjson", "application/ndjson", "application/jsonl
 ARROW_TYPE = "application/vnd.apache.arrow.stream"
 
 JSONRow = dict[str, Any]
+
+
+class Act(StrEnum):
+    """What is to become of rows.
+
+    append  they are added
+    upsert  they take the place of those with the same keys
+    delete  those with the same keys are removed
+    """
+
+    APPEND = "append"
+    UPSERT = "upsert"
+    DELETE = "delete"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +70,15 @@ class RowsRequest:
     fingerprint: str
     size_bytes: int
     count: int
+    act: Act = Act.APPEND
 
 
-def parse_rows(data: bytes, content_type: str, ref: str | None) -> RowsRequest:
+def parse_rows(data: bytes, content_type: str, ref: str | None, operation: str | None = None) -> RowsRequest:
     """Read a request's body.
 
     Args:
         content_type: of the request, with parameters or without.
-        ref: the branch that the URL names.
+        ref, operation: as the URL has them.
 
     Raises:
         BodyTooLarge: more than `BODY_MAX_BYTES`.
@@ -72,23 +88,28 @@ def parse_rows(data: bytes, content_type: str, ref: str | None) -> RowsRequest:
     if len(data) > BODY_MAX_BYTES:
         raise BodyTooLarge(f"the body of a request of rows is longer than {BODY_MAX_BYTES} bytes; send fewer at once")
     kind = content_type.partition(";")[0].strip().lower()
-    branch = "main" if ref is None else _text(ref, "ref")
+    branch, act = "main" if ref is None else _text(ref, "ref"), _act(operation)
     if kind == ARROW_TYPE:
-        return RowsRequest(
-            branch, None, None, None, data, hashlib.sha256(data).hexdigest(), len(data), rows_of_stream(data)
-        )
+        digest = hashlib.sha256(data).hexdigest()
+        return RowsRequest(branch, None, None, None, data, digest, len(data), rows_of_stream(data), act)
     if kind in NDJSON_TYPES:
-        return RowsRequest(branch, None, None, rows := _lines(data), None, _fingerprint(rows), len(data), len(rows))
+        return RowsRequest(
+            branch, None, None, rows := _lines(data), None, _fingerprint(rows), len(data), len(rows), act
+        )
     if kind not in (JSON_TYPE, ""):
         raise _bad("Content-Type", f"must be {JSON_TYPE}, {NDJSON_TYPES[0]} or {ARROW_TYPE}")
     body = read_object(data, "request of rows")
-    unknown = sorted(body.keys() - {"rows", "ref", "key", "application"})
+    unknown = sorted(body.keys() - {"rows", "operation", "ref", "key", "application"})
     if unknown:
-        raise _bad(unknown[0][:NAME_CHARACTERS_MAX], "is no field of a request of rows: rows, ref, key, application")
+        raise _bad(
+            unknown[0][:NAME_CHARACTERS_MAX], "is no field of a request of rows: rows, operation, ref, key, application"
+        )
     given: Any = body.get("rows")
     if not isinstance(given, list):
         raise _bad("rows", "must be a list of objects, one a row")
-    key, named = body.get("key"), body.get("ref")
+    key, named, asked = body.get("key"), body.get("ref"), body.get("operation")
+    if operation is not None and asked is not None and operation != asked:
+        raise _bad("operation", "differs from the URL's; send one of them")
     if ref is not None and named is not None and ref != named:
         raise _bad("ref", "differs from the URL's; send one of them")
     rows = _checked(given)
@@ -101,6 +122,7 @@ def parse_rows(data: bytes, content_type: str, ref: str | None) -> RowsRequest:
         _fingerprint(rows),
         len(data),
         len(rows),
+        act if asked is None else _act(asked),
     )
 
 
@@ -146,6 +168,13 @@ def _application(value: Any) -> tuple[str, int] | None:
     return _text(application.get("id"), "application.id"), sequence
 
 
+def _act(value: Any) -> Act:
+    try:
+        return Act.APPEND if value is None else Act(value)
+    except ValueError:
+        raise _bad("operation", f"must be one of {', '.join(Act)}") from None
+
+
 def _text(value: Any, where: str) -> str:
     if not isinstance(value, str) or not 0 < len(value) <= NAME_CHARACTERS_MAX or not value.isprintable():
         raise _bad(where, f"must be a text of 1 to {NAME_CHARACTERS_MAX} printable characters")
@@ -157,11 +186,19 @@ def _bad(where: str, problem: str) -> BadRequest:
 
 
 def rows_answer(
-    *, snapshot_id: int, sequence_number: int | None, outcome: str, group_size: int, rows: int, queue_wait_ms: float
+    *,
+    table: str,
+    snapshot_id: int,
+    sequence_number: int | None,
+    outcome: str,
+    group_size: int,
+    rows: int,
+    queue_wait_ms: float,
 ) -> dict[str, Any]:
     """The body of the answer: in which snapshot the rows are.
 
     Args:
+        table: the one that they were written to.
         sequence_number: of the snapshot; None where it has expired since, and in format version 1.
         outcome: ``appended``, or ``replayed`` where the key or sequence was known.
         group_size: requests that the snapshot stands for.
@@ -169,6 +206,7 @@ def rows_answer(
         queue_wait_ms: how long it waited for its turn, in milliseconds.
     """
     return {
+        "table": table,
         "snapshot-id": snapshot_id,
         "sequence-number": sequence_number,
         "outcome": outcome,

@@ -6,13 +6,19 @@ the contract says so. Of rows that do not fit a few are named, each with its col
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, NoReturn
 
+import orjson
+
 from icetower.counting import counted
 from icetower.errors import ValidationFailed
+from icetower.protocol.marks import KEY_COLUMN
 from icetower.protocol.rows import CELLS_MAX, JSONRow, RowsRequest
 from icetower.rows.arrow_streams import read_stream
 from icetower.rows.schemas import RowSchema
@@ -34,23 +40,45 @@ class BadRow:
     problem: str
 
 
-def decoded(request: RowsRequest, schema: RowSchema, *, ignores_unknown: bool = False) -> Any:
+def decoded(
+    request: RowsRequest,
+    schema: RowSchema,
+    *,
+    ignores_unknown: bool = False,
+    filled: Mapping[str, Any] | None = None,
+    key: str = "",
+) -> Any:
     """The rows as a `pyarrow.Table` of `schema`.
 
     Args:
         ignores_unknown: columns that the table does not have are passed over.
+        filled: what columns hold that the rows leave out, before their defaults; moments in UTC.
+        key: of the request. Where the table has a column of row keys, and the rows do not, each row's is made of it and
+            of the row.
 
     Raises:
         ValidationFailed: ``rows.columns``, ``rows.values``, ``limit.rows``.
         BadRequest: ``rows.arrow``.
     """
+    if filled:
+        schema = schema.filled(filled)
+    keys = key if KEY_COLUMN in schema.names else ""
+    _check_cells(request.count, schema)
     if request.rows is not None:
-        _check_cells(len(request.rows), schema)
-        return _of_json(request.rows, schema, ignores_unknown=ignores_unknown)
+        return _of_json(request.rows, schema, keys, ignores_unknown=ignores_unknown)
     assert request.stream is not None
-    table = read_stream(request.stream)
-    _check_cells(table.num_rows, schema)
-    return _of_arrow(table, schema, ignores_unknown=ignores_unknown)
+    return _of_arrow(read_stream(request.stream), schema, keys, ignores_unknown=ignores_unknown)
+
+
+def row_keys(rows: Iterable[str | bytes], key: str) -> list[str]:
+    """A key of each row, the same whenever these rows are sent under this key: equal rows are numbered."""
+    seen: Counter[str | bytes] = Counter()
+    found: list[str] = []
+    for row in rows:
+        seen[row] += 1
+        content = row if isinstance(row, bytes) else row.encode("utf-8", "surrogatepass")
+        found.append(hashlib.sha256(b"%s\n%s\n%d" % (key.encode(), content, seen[row])).hexdigest())
+    return found
 
 
 def _check_cells(rows: int, schema: RowSchema) -> None:
@@ -84,8 +112,11 @@ def _check_names(given: Sequence[str], schema: RowSchema, *, ignores_unknown: bo
 # ── JSON ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _of_json(rows: Sequence[JSONRow], schema: RowSchema, *, ignores_unknown: bool) -> Any:
+def _of_json(rows: Sequence[JSONRow], schema: RowSchema, key: str, *, ignores_unknown: bool) -> Any:
     pa = import_module("pyarrow")
+    if key and not any(KEY_COLUMN in row for row in rows):
+        own = row_keys((orjson.dumps(row, option=orjson.OPT_SORT_KEYS) for row in rows), key)
+        rows = [{**row, KEY_COLUMN: each} for row, each in zip(rows, own, strict=True)]
     _check_names(list(dict.fromkeys(name for row in rows for name in row)), schema, ignores_unknown=ignores_unknown)
     bad: list[BadRow] = []
     arrays = [_column(rows, field, schema.defaults, bad, pa) for field in schema.fields]
@@ -124,8 +155,11 @@ def _column(rows: Sequence[JSONRow], field: Any, defaults: Mapping[str, Any], ba
 # ── Arrow ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _of_arrow(table: Any, schema: RowSchema, *, ignores_unknown: bool) -> Any:
+def _of_arrow(table: Any, schema: RowSchema, key: str, *, ignores_unknown: bool) -> Any:
     pa, pc = import_module("pyarrow"), import_module("pyarrow.compute")
+    if key and KEY_COLUMN not in table.column_names:
+        own = row_keys((json.dumps(row, sort_keys=True, default=str) for row in table.to_pylist()), key)
+        table = table.append_column(KEY_COLUMN, pa.array(own))
     names: list[str] = table.column_names
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)

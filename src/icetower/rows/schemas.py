@@ -6,9 +6,10 @@ single values).
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any
 
@@ -47,10 +48,25 @@ class RowSchema:
     def names(self) -> tuple[str, ...]:
         return tuple(field.name for field in self.fields)
 
+    def filled(self, values: Mapping[str, Any]) -> RowSchema:
+        """With other defaults for the columns that are here. A moment fits a column of moments, or of days."""
+        by_name = {field.name: field.type for field in self.fields}
+        found = {name: _fitting(value, by_name[name]) for name, value in values.items() if name in by_name}
+        return replace(self, defaults={**self.defaults, **found})
+
     @property
     def arrow(self) -> Any:
         """As an Arrow schema."""
         return import_module("pyarrow").schema(self.fields)
+
+
+def _fitting(value: Any, kind: Any) -> Any:
+    types = import_module("pyarrow").types
+    if isinstance(value, dt.datetime):
+        if types.is_date(kind):
+            return value.date()
+        return value if getattr(kind, "tz", None) else value.replace(tzinfo=None)
+    return value
 
 
 def row_schema(metadata: Json) -> RowSchema:

@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from typing import Any, NoReturn
 
 from icetower.admission import permissions
 from icetower.admission.admitted import Admitted, AdmittedAppend
 from icetower.admission.appends import application_of, key_of
+from icetower.admission.deliveries import way_of_rows
 from icetower.admission.gate import Gate
 from icetower.admission.identity import Identity
 from icetower.admission.operations import claimed_by
@@ -206,17 +208,21 @@ class Commits:
         key: str | None,
         application: tuple[str, int] | None = None,
         trace: CommitTrace | None = None,
-    ) -> Committed:
-        """Rows into a table: all of them, or none. Arguments and errors as of `commit`.
+    ) -> tuple[Identifier, Committed]:
+        """Rows into a table, or to where its contract says: all of them, or none. Arguments and errors as of `commit`.
+
+        Returns:
+            The table that they were written to, and how.
 
         Raises:
             TooManyRequests: too many rows are on their way already.
         """
+        way = way_of_rows(principal, table, request.act, self._ambient.now_ms())
+        admit = partial(self._gate.admit_rows, way=way)
 
         with self._rows.taken(principal.waits_as, request.size_bytes):
-            return await self._append(
-                principal, table, request, key, application, trace, self._gate.admit_rows, anew=READ_ANEW_MAX
-            )
+            done = await self._append(principal, way.table, request, key, application, trace, admit, anew=READ_ANEW_MAX)
+        return way.table, done
 
     async def _append(
         self,
