@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -193,3 +194,61 @@ def test_s7_spark_finds_rows_of_every_writer_by_their_values(
     wanted = dict.fromkeys(zeros, 8) | dict.fromkeys(single, 4)
     counts = [f'SELECT "{where}", count(*) FROM {CATALOG}.{name} WHERE {where}' for where in wanted]
     assert dict(tuple(row) for row in spark.sql(" UNION ALL ".join(counts)).collect()) == wanted
+
+
+def test_rows_at_the_door_are_rows_to_spark(tower: TowerProcess, spark: SparkSession) -> None:
+    """Every type that Spark has, parted and ordered as the table says; it filters, updates, and compacts them."""
+    spark.sql("CREATE NAMESPACE IF NOT EXISTS door")
+    spark.sql(
+        "CREATE TABLE door.t (id BIGINT NOT NULL, at TIMESTAMP, plain TIMESTAMP_NTZ, day DATE, name STRING, "
+        "price DECIMAL(9, 2), x DOUBLE, f FLOAT, n INT, ok BOOLEAN, raw BINARY, "
+        "who STRUCT<team: STRING, size: INT>, tags ARRAY<STRING>, marks MAP<STRING, BIGINT>) "
+        "PARTITIONED BY (days(at), bucket(4, id)) "
+        "TBLPROPERTIES ('format-version' = '3', 'write.parquet.bloom-filter-enabled.column.name' = 'true')"
+    )
+    spark.sql("ALTER TABLE door.t WRITE ORDERED BY name DESC, id")
+    client = httpx2.Client(
+        base_url=tower.uri, headers={"Authorization": f"Bearer {tower.secret}"}, trust_env=False, timeout=60
+    )
+
+    def send(*rows: dict[str, Any]) -> None:
+        client.post("/v1/namespaces/door/tables/t/rows", json={"rows": rows, "key": new_key()}).raise_for_status()
+
+    full = {
+        "at": "2017-01-02T03:04:05.000006Z",
+        "plain": "2017-01-02T03:04:05",
+        "day": "2017-01-02",
+        "name": "ä🙂",
+        "price": "-9.99",
+        "x": 1e300,
+        "f": 0.5,
+        "n": -1,
+        "ok": True,
+        "raw": "base64:AAE=",
+        "who": {"team": "a", "size": 2},
+        "tags": ["a", None],
+        "marks": {"k": "9007199254740993"},
+    }
+    send({"id": 1, **full}, {"id": 2}, {"id": 3, "at": "2017-01-03T00:00:00Z", "name": "b"})
+    send(*({"id": n, "at": "2017-01-02T00:00:00Z", "name": f"n{n:03d}"} for n in range(10, 200)))
+    [row] = spark.sql("SELECT * FROM door.t WHERE name = 'ä🙂'").collect()
+    assert (row.id, str(row.price), row.x, row.f, row.n, row.ok) == (1, "-9.99", 1e300, 0.5, -1, True)
+    assert (bytes(row.raw), row.who.team, row.who.size) == (b"\x00\x01", "a", 2)
+    assert (row.tags, row.marks) == (["a", None], {"k": 9007199254740993})
+    assert (row.day, row.plain) == (dt.date(2017, 1, 2), dt.datetime(2017, 1, 2, 3, 4, 5))  # noqa: DTZ001
+    assert (
+        str(spark.sql("SELECT CAST(at AS STRING) FROM door.t WHERE id = 1").first()[0]) == "2017-01-02 03:04:05.000006"
+    )
+    assert spark.sql("SELECT count(*), count(DISTINCT _row_id) FROM door.t").first() == (193, 193)
+    assert spark.sql("SELECT count(*) FROM door.t WHERE at < TIMESTAMP '2017-01-03' AND id >= 100").first()[0] == 100
+    files = spark.sql("SELECT sort_order_id, partition.id_bucket FROM door.t.files").collect()
+    assert {file[0] for file in files} == {1}
+    spark.sql("UPDATE door.t SET name = 'new' WHERE id IN (1, 10)")
+    spark.sql("CALL appends.system.rewrite_data_files(table => 'door.t', options => map('rewrite-all', 'true'))")
+    send({"id": 200, "name": "last"})
+    assert spark.sql("SELECT count(*), sum(id), sum(IF(name = 'new', 1, 0)) FROM door.t").first() == (
+        194,
+        1 + 2 + 3 + sum(range(10, 200)) + 200,
+        2,
+    )
+    client.close()

@@ -25,8 +25,8 @@ def way_of(principal: Principal, table: Identifier, operation: Operation) -> Del
     """How rows come into a table by an operation.
 
     Raises:
-        ContractViolation: ``contract.operation``, ``contract.through``: the contract grants it nowhere, or does not tell
-            through which table.
+        ContractViolation: ``contract.operation``: the contract grants it nowhere; ``contract.through``: it does not
+            tell through which table.
     """
     contract = principal.contract
     found = _ADMINISTRATORS if principal.administrator else delivery_of(contract, table, operation)

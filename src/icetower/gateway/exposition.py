@@ -72,7 +72,13 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Local:
-    """What one process knows of itself. `disk_free_bytes` None: it could not be asked."""
+    """What one process knows of itself.
+
+    Attributes:
+        disk_free_bytes: None: it could not be asked.
+        row_requests, rows, rows_refused: at the door, since the process was started.
+        rows_bytes: of rows, on their way now.
+    """
 
     queued: int
     swaps: int
@@ -80,6 +86,10 @@ class Local:
     backlog: int
     dropped: int
     disk_free_bytes: int | None
+    row_requests: int = 0
+    rows: int = 0
+    rows_refused: int = 0
+    rows_bytes: int = 0
 
 
 def read_figures(connection: Connection, now_ms: int) -> Figures:
@@ -150,7 +160,15 @@ def _of_process(local: Local) -> list[Metric]:
     took.add_metric([], local.swap_s)
     dropped = CounterMetricFamily("icetower_ledger_dropped", "Entries that were dropped before they were written.")
     dropped.add_metric([], local.dropped)
-    found: list[Metric] = [queued, backlog, swaps, took, dropped]
+    requests = CounterMetricFamily("icetower_row_requests", "Requests of rows that this tower has taken in.")
+    requests.add_metric([], local.row_requests)
+    rows = CounterMetricFamily("icetower_rows", "Rows of these.")
+    rows.add_metric([], local.rows)
+    refused = CounterMetricFamily("icetower_row_requests_refused", "Requests of rows that were told to wait (429).")
+    refused.add_metric([], local.rows_refused)
+    on_their_way = _gauge("icetower_rows_in_flight_bytes", "Rows that are on their way into a table.", unit="bytes")
+    on_their_way.add_metric([], local.rows_bytes)
+    found: list[Metric] = [queued, backlog, swaps, took, dropped, requests, rows, refused, on_their_way]
     if local.disk_free_bytes is not None:
         disk = _gauge("icetower_disk_free_bytes", "Free below the tower's data directory.", unit="bytes")
         disk.add_metric([], local.disk_free_bytes)

@@ -27,6 +27,7 @@ from icetower.observe.bypasses import Bypass
 from icetower.registry.registry import Registry
 from icetower.service.attempts import Attempts
 from icetower.service.journal import Journal
+from icetower.service.rows_in_flight import RowsInFlight
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,7 @@ def monitor_of(
     journal: Journal,
     attempts: Attempts,
     engine: Engine,
+    door: RowsInFlight,
     ambient: Ambient,
 ) -> Monitor:
     """Put it together. Raises `ConfigurationError` for alerts or a token that cannot be."""
@@ -89,7 +91,9 @@ def monitor_of(
     )
 
     def local() -> Local:
-        return Local(engine.queued(), attempts.swaps, attempts.swap_s, journal.waiting, journal.dropped_ever, None)
+        rows = (door.requests, door.rows, door.refused, door.size_bytes)
+        backlog = (journal.waiting, journal.dropped_ever)
+        return Local(engine.queued(), attempts.swaps, attempts.swap_s, *backlog, None, *rows)
 
     scrape = Scrape(measures, ambient, local, data, partial(alert_families, alerts))
     return Monitor(measures, journal, scrape, alerts, hash_of_token(server, os.environ), said.enabled)

@@ -25,6 +25,7 @@ from icetower.observe.bypasses import Bypasses
 from icetower.observe.undeclared import Undeclared
 from icetower.page.refusals import Health, Tally
 from icetower.page.times import moment_text
+from icetower.service.rows_in_flight import RowsInFlight
 
 ROWS_MAX = 50
 REPORTS_MAX = 1_000
@@ -88,6 +89,7 @@ class Sources:
     bypasses: Bypasses
     undeclared: Undeclared
     measures: Measures
+    door: RowsInFlight
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +203,20 @@ async def _orphans(sources: Sources) -> Panel:
     )
 
 
+async def _door(sources: Sources) -> Panel:
+    """Rows that are on their way, by principal."""
+    door = sources.door
+    rows = [(_link("agents", name), f"{size:,d}") for name, size in door.busiest(ROWS_MAX)]
+    since = f"{door.rows:,d} rows came in {door.requests:,d} requests since this tower was started"
+    refused = f"; {door.refused:,d} more were told to wait" if door.refused else ""
+    return Panel(
+        ("Principal", "Bytes on their way"),
+        rows,
+        f"No rows are on their way. {since}{refused}.",
+        f"{since}{refused}. At most {door.all_max_bytes:,d} bytes are on their way at once.",
+    )
+
+
 async def _audits(sources: Sources) -> Panel:
     """What audits of the tables' histories have found."""
     reports = await sources.measures.reports((AUDIT,), limit=REPORTS_MAX)
@@ -246,6 +262,7 @@ PANELS: Sequence[Entry] = (
     Entry("readiness", "Readiness", _readiness),
     Entry("bypasses", "Commits around the tower", _around),
     Entry("jobs", "Maintenance and pipelines", _jobs),
+    Entry("door", "Rows at the door", _door),
     Entry("lag", "Tables behind their logs", _lags),
     Entry("orphans", "Orphaned files", _orphans),
     Entry("audit", "Audit of the histories", _audits),

@@ -36,6 +36,7 @@ from icetower.page.rendering import Renderer
 from icetower.registry.registry import Registry
 from icetower.service.attempts import Attempts
 from icetower.service.journal import Journal
+from icetower.service.rows_in_flight import RowsInFlight
 from icetower.upstream.port import Upstream
 
 
@@ -49,6 +50,7 @@ class Watch:
     undeclared: Undeclared
     readiness: Readiness
     monitor: Monitor
+    door: RowsInFlight
     traces: Traces | None
     lineage: Poster | None
 
@@ -84,7 +86,7 @@ def page_of(
     streams = Streams(pages)
     ambient = front.ambient
     reading = Reading(registry, journal, escalations, upstream, heads, parsing, ambient, Briefly(ambient), thread)
-    sources = Sources(reading, watch.readiness, watch.bypasses, watch.undeclared, watch.monitor.measures)
+    sources = Sources(reading, watch.readiness, watch.bypasses, watch.undeclared, watch.monitor.measures, watch.door)
     return PageOfTower(
         streams,
         (

@@ -61,6 +61,7 @@ from icetower.service.lifecycle import Lifecycle
 from icetower.service.lineage import Lineage
 from icetower.service.outcomes import Outcomes
 from icetower.service.owners import Owners
+from icetower.service.rows_in_flight import RowsInFlight
 from icetower.storage.file_io import FileIOStorage
 from icetower.storage.port import Storage
 from icetower.upstream.port import Upstream
@@ -230,8 +231,10 @@ def open_tower(settings: Settings, ambient: Ambient, *, open_to_all: bool = Fals
     gatekeeper = Gatekeeper(registry, ledger, heads.group_keys, journal.flush)
     limits = Limits(deadline_s=server.queue_deadline_s, metadata_max_bytes=server.metadata_max_bytes)
     engine = Engine(upstream, storage, heads, manifests, ambient, gatekeeper, limits, attempts.swapped)
-    monitor = monitor_of(settings, data, registry, Measures(control), escalations, journal, attempts, engine, ambient)
-    watch = Watch(events, attempts, bypasses, undeclared, readiness, monitor, traces, lineage)
+    door = RowsInFlight()
+    measures = Measures(control)
+    monitor = monitor_of(settings, data, registry, measures, escalations, journal, attempts, engine, door, ambient)
+    watch = Watch(events, attempts, bypasses, undeclared, readiness, monitor, door, traces, lineage)
     lifecycle = Lifecycle(
         upstream,
         storage,
@@ -254,7 +257,7 @@ def open_tower(settings: Settings, ambient: Ambient, *, open_to_all: bool = Fals
     writers = Writers(ledger, ambient)
     refusals = SafeRefusals(upstream, heads, replays, ledger, manifests, writers)
     commits = Commits(
-        gate, engine, heads, replays, refusals, writers, lifecycle, gatekeeper, outcomes, journal, ambient
+        gate, engine, heads, replays, refusals, writers, lifecycle, gatekeeper, outcomes, journal, ambient, door
     )
     intake = Intake(server, ambient, open_to_all=open_to_all)
     front = Front(registry, intake, attempts, journal, shadow, ambient, server, open_to_all, traces=traces)

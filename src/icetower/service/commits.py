@@ -220,7 +220,7 @@ class Commits:
         way = way_of_rows(principal, table, request.act, self._ambient.now_ms())
         admit = partial(self._gate.admit_rows, way=way)
 
-        with self._rows.taken(principal.waits_as, request.size_bytes):
+        with self._rows.taken(principal.waits_as, request.size_bytes, request.count):
             done = await self._append(principal, way.table, request, key, application, trace, admit, anew=READ_ANEW_MAX)
         return way.table, done
 

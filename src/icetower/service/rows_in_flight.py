@@ -20,27 +20,43 @@ class RowsInFlight:
 
     Args:
         all_max_bytes: of all principals together.
+
+    Attributes:
+        size_bytes: on their way now.
+        requests, rows: that were taken in since the tower was started, whatever became of them.
+        refused: requests that were told to wait.
     """
 
     def __init__(self, all_max_bytes: int = ALL_MAX_BYTES) -> None:
-        self._all_max_bytes = all_max_bytes
-        self._all = 0
+        self.all_max_bytes = all_max_bytes
+        self.size_bytes = 0
+        self.requests = 0
+        self.rows = 0
+        self.refused = 0
         self._of: Counter[str] = Counter()
 
+    def busiest(self, most: int) -> list[tuple[str, int]]:
+        """Whose rows are on their way, and how many bytes, the most first."""
+        return self._of.most_common(most)
+
     @contextmanager
-    def taken(self, principal: str, size_bytes: int) -> Generator[None]:
+    def taken(self, principal: str, size_bytes: int, rows: int = 0) -> Generator[None]:
         """While within, these bytes are on their way. Raises `TooManyRequests` (``limit.in-flight``)."""
-        own_max_bytes = self._all_max_bytes // SHARE
-        if self._of[principal] + size_bytes > own_max_bytes:
-            raise _busy(f"{self._of[principal]} bytes of {principal}'s rows", own_max_bytes)
-        if self._all + size_bytes > self._all_max_bytes:
-            raise _busy(f"{self._all} bytes of rows", self._all_max_bytes)
-        self._all += size_bytes
+        own, own_max_bytes = self._of.get(principal, 0), self.all_max_bytes // SHARE
+        if own + size_bytes > own_max_bytes:
+            self.refused += 1
+            raise _busy(f"{own} bytes of {principal}'s rows", own_max_bytes)
+        if self.size_bytes + size_bytes > self.all_max_bytes:
+            self.refused += 1
+            raise _busy(f"{self.size_bytes} bytes of rows", self.all_max_bytes)
+        self.requests += 1
+        self.rows += rows
+        self.size_bytes += size_bytes
         self._of[principal] += size_bytes
         try:
             yield
         finally:
-            self._all -= size_bytes
+            self.size_bytes -= size_bytes
             self._of[principal] -= size_bytes
             if not self._of[principal]:
                 del self._of[principal]
