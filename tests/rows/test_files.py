@@ -61,7 +61,7 @@ def test_requests_share_a_file_and_each_row_has_its_owner() -> None:
     [file] = made(table, *(batch(table, {"id": n}, {"id": 100 + n}) for n in range(3)))
     assert [row["id"] for row in read(file)] == [0, 100, 1, 101, 2, 102]
     assert file.owners == {0: ((0, 2),), 1: ((2, 2),), 2: ((4, 2),)}
-    assert file.file.path == "file:///lake/ns/t/data/rows/n0.parquet"
+    assert file.file.path == "file:///lake/ns/t/data/-rows/n0.parquet"
     assert (file.file.record_count, file.file.size_bytes) == (6, len(file.data))
 
 

@@ -101,7 +101,7 @@ def test_rows_are_in_the_table_when_the_answer_is_here(door: Door, by_day: Table
     assert ids(by_day, row_filter="id = 1") == [1]
     files = by_day.inspect.files().to_pylist()
     assert {str(file["partition"]["day"]) for file in files} == {"2025-12-31", "None"}
-    assert all("/data/rows/" in file["file_path"] for file in files)
+    assert all("/data/-rows/" in file["file_path"] for file in files)
     assert all(file["readable_metrics"]["id"]["lower_bound"] is not None for file in files)
 
 

@@ -23,8 +23,8 @@ from icetower.rows.batches import Batch, Part, internal_values, source_column
 from icetower.table.groups import Span
 
 Json = Mapping[str, Any]
-FOLDER = "rows"
-"""Under the place of the table's data files: these are nobody's own."""
+FOLDER = "-rows"
+"""Under the place of the table's data files, beside the folders of principals: no principal may be called so."""
 
 _MIB = 1024 * 1024
 _CODECS = {
