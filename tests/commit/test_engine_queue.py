@@ -18,6 +18,7 @@ from icetower.errors import CommitConflict
 from icetower.protocol.names import Identifier
 from icetower.protocol.snapshots import Snapshot
 from icetower.protocol.updates import Updates
+from icetower.rows.batches import Batch
 
 TABLE = Identifier(("db",), "t")
 NOBODY = cast("asyncio.Future[Committed]", None)
@@ -221,3 +222,23 @@ def test_nobody_is_lost_doubled_overtaken_or_starved(steps: list[tuple[str, Any]
     for name in gone:
         by_principal[name[0]].append(int(name[1:]))
     assert all(order == sorted(set(order)) for order in by_principal.values())
+
+
+def test_rows_of_one_group_are_bounded_and_nobody_starves_for_it() -> None:
+    """Small requests go on beside one that is larger than a group, and that one has its turn first in the next."""
+    named = Named()
+
+    def put(name: str, size_bytes: int) -> None:
+        member = AdmittedAppend(
+            Identity.of_append(name[0], "main", None, None), TABLE, (), "c", 1, "", rows=Batch((), 1, size_bytes)
+        )
+        named.members[name] = Waiting(member, NOBODY, 0.0, frozenset())
+        named.queue.put(named.members[name])
+
+    for name, size_bytes in (("a1", 4), ("b1", 100), ("c1", 4), ("a2", 4), ("c2", 4)):
+        put(name, size_bytes)
+    groups = [named.names(named.queue.take(9, 9, 0.0, 10)) for _ in range(3)]
+    assert groups == ["a1 c1", "b1", "a2 c2"]
+    named.put("d1 d2")  # commits bring no rows
+    put("a3", 11)
+    assert named.names(named.queue.take(9, 9, 0.0, 10)) == "d1 a3 d2"

@@ -14,11 +14,14 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from icetower.admission.admitted import AdmittedAppend
+from icetower.admission.admitted import Admitted, AdmittedAppend
 from icetower.commit.plan import Member
 from icetower.counting import counted
 from icetower.errors import CommitConflict, IcetowerError
 from icetower.table.head import HeadState
+
+ROWS_MAX_BYTES = 8 * 1024 * 1024
+"""Rows of one group, in memory: they are made into files while other commits to the table wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +91,13 @@ class Waiting:
 
     @property
     def appends(self) -> bool:
-        """Whether it is an append by the fast path."""
+        """Whether it is an append by the fast path, or rows."""
         return isinstance(self.member, AdmittedAppend)
+
+    @property
+    def rows_bytes(self) -> int:
+        """What its rows take in memory; 0 where it brings none."""
+        return 0 if isinstance(self.member, Admitted) or self.member.rows is None else self.member.rows.size_bytes
 
     @property
     def over(self) -> bool:
@@ -190,18 +198,27 @@ class FairQueue:
             waiting.taken_s, waiting.sealed = None, False
         self._again.extendleft(reversed(group))
 
-    def take(self, commits_max: int, appends_max: int, now_s: float) -> tuple[Waiting, ...]:
-        """The next group: so many commits, and so many appends by the fast path, at most."""
+    def take(
+        self, commits_max: int, appends_max: int, now_s: float, rows_max_bytes: int = ROWS_MAX_BYTES
+    ) -> tuple[Waiting, ...]:
+        """The next group: so many commits, and so many appends, at most, with so many bytes of rows.
+
+        A request with more rows than that is taken where it is the first one with any.
+        """
         batch = self._again[0].batch if self._again else None
         left = {False: commits_max, True: appends_max}
         group: list[Waiting] = []
+        rows_bytes = 0
 
         def fits(waiting: Waiting) -> bool:
-            return left[waiting.appends] > 0
+            within = not rows_bytes or rows_bytes + waiting.rows_bytes <= rows_max_bytes
+            return left[waiting.appends] > 0 and within
 
         def take(waiting: Waiting) -> None:
+            nonlocal rows_bytes
             waiting.taken_s = now_s
             left[waiting.appends] -= 1
+            rows_bytes += waiting.rows_bytes
             group.append(waiting)
 
         while self._again and self._again[0].batch is batch and (batch is not None or fits(self._again[0])):

@@ -42,8 +42,8 @@ from icetower.upstream.port import Swap
 CACHE_SHARE = 0.25
 """The part of the caches' budget that tables' workers hold until their queues are empty: each of them, and all."""
 
-ENCODING_THREADS = 2
-"""Rows of two tables are made into files at once; pyarrow works without the interpreter's lock for most of it."""
+ENCODING_THREADS = 4
+"""Rows of so many tables are made into files at once; pyarrow works without the interpreter's lock for most of it."""
 
 PLAN_SHARE = 0.5
 """The part of the budget that the files of plans may take. Beyond it, those that read an eighth of it are given up."""
