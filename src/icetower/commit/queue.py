@@ -211,7 +211,8 @@ class FairQueue:
         rows_bytes = 0
 
         def fits(waiting: Waiting) -> bool:
-            within = not rows_bytes or rows_bytes + waiting.rows_bytes <= rows_max_bytes
+            own = waiting.rows_bytes
+            within = not own or not rows_bytes or rows_bytes + own <= rows_max_bytes
             return left[waiting.appends] > 0 and within
 
         def take(waiting: Waiting) -> None:
