@@ -75,7 +75,7 @@ def test_operations_tables_quotas_and_keys_hold_for_rows() -> None:
 
 
 def test_unknown_columns_are_passed_over_where_the_contract_says_so() -> None:
-    lenient = agent(", partitions: all, unknown_columns: ignore")
+    lenient = agent(", partitions: all, ignore_unknown_columns: true")
     assert sent(lenient, head(), {"id": 1, "nope": 2}).batch.count == 1
     for principal in (agent(", partitions: all"), administrator("root")):
         with pytest.raises(IcetowerError) as error:

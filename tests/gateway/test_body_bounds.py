@@ -90,6 +90,7 @@ def test_each_route_takes_what_its_requests_need(tmp_path: Path) -> None:
     assert {name: bound for name, bound in found.items() if bound is not SHORT} == {
         ("POST", table + "/{table}"): COMMIT,
         ("POST", table + "/{table}/append"): APPEND,
+        ("POST", table + "/{table}/rows"): APPEND,
         ("POST", table + "/{table}/check"): COMMIT,
         ("POST", table): CREATION,
         ("POST", table + "/{table}/metrics"): REPORT,

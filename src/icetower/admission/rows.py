@@ -85,7 +85,8 @@ def read_rows(facts: RowsFacts) -> SentRows:
 
 
 def _ignores_unknown(facts: RowsFacts) -> bool:
-    return not facts.principal.administrator and facts.principal.contract.ignores_unknown(facts.table)
+    rules = facts.principal.contract.rules_for(facts.table)
+    return any(rule.ignore_unknown_columns for rule in rules)
 
 
 def admitted_rows(sent: SentRows) -> AdmittedAppend:

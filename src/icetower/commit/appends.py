@@ -161,7 +161,6 @@ def why_not(append: AdmittedAppend, metadata: Metadata) -> CommitConflict | None
             return CommitConflict(
                 f"partition spec {part.spec.spec_id} of the rows is not in the table any more; send them again",
                 rule="commit.spec",
-                next_step="retry",
             )
     for touched in append.files:
         if touched.spec_id not in known:

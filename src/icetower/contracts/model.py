@@ -2,8 +2,8 @@
 
 Whatever is not granted is refused. Several rules may name one table: what they grant adds up, and so do their flags.
 `read_scope` and `blind_appends` don't: they are promises about every write, so each rule that grants the write must
-make them. Neither does what restrains: of two isolation levels, patterns, places or quotas the stricter holds.
-Values of regions stay text here: what they mean depends on the partition field, which only the table knows.
+make them. Neither does what restrains: of two isolation levels, patterns, places or quotas the stricter holds. Values
+of regions stay text here: only the table knows what they mean.
 """
 
 from __future__ import annotations
@@ -44,14 +44,12 @@ from icetower.protocol.names import Identifier
 
 VERSION = 1
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
-ADMINISTRATOR_NAME = "administrator"
-VIEWER_NAME = "(viewer)"
-"""Of the built-in contract of people who look and change nothing. No file's contract can have it: see `NAME`."""
+ADMINISTRATOR_NAME, VIEWER_NAME = "administrator", "(viewer)"
+"""The latter is of people who look and change nothing. No file's contract can have it: see `NAME`."""
 OWNED = "owned"
 """The only value of `read_scope`; without the field nothing is known of what a write depends on."""
 ENFORCE, SHADOW = "enforce", "shadow"
 OWN, TABLE = "own", "table"
-IGNORE, REFUSE = "ignore", "refuse"
 REPORT, DELETE = "report", "delete"
 TABLES_KEPT = 256  # tables of which a contract remembers what it says of them
 
@@ -264,18 +262,11 @@ class Rule(Part):
         ),
         hint=Hint(TABLE, "for clients that do not follow write.data.path, such as DuckDB"),
     )
-    ignores_unknown: bool = said(
-        switch((IGNORE, REFUSE), on=IGNORE),
-        "Where it sends rows: what becomes of columns that they have and the table does not.",
-        default=False,
-        name="unknown_columns",
-        saying=Saying(
-            either(
-                "gains sending rows to {} with columns that are passed over (unknown_columns: ignore)",
-                "loses sending rows to {} with columns that the table does not have (unknown_columns: refuse)",
-            ),
-            together=lambda values: bool(values) and all(values),
-        ),
+    ignore_unknown_columns: bool = flag(
+        "Of rows that it sends, columns that the table does not have are passed over.",
+        "gains sending rows to {} with columns that it does not have (ignore_unknown_columns)",
+        "loses sending rows to {} with columns that it does not have (ignore_unknown_columns)",
+        gains=True,
     )
     quota: Quota = said(
         nested(Quota),
@@ -599,11 +590,6 @@ class Contract(Part):
         if self.idempotency is not None and self.idempotency.required:
             return bool(self.rules_for(table))
         return any(rule.require_key for rule in self.rules_for(table))
-
-    def ignores_unknown(self, table: Identifier) -> bool:
-        """Whether rows that it sends may have columns that the table does not: these are passed over."""
-        rules = self.rules_for(table)
-        return bool(rules) and all(rule.ignores_unknown for rule in rules)
 
     def proves(self, table: Identifier) -> bool:
         """Whether statistics must show in which partition of the table each data file lies."""

@@ -13,11 +13,11 @@ The rows themselves are read when the table's schema is known (`icetower.rows`).
 from __future__ import annotations
 
 import hashlib
+import json
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-import orjson
 from pydantic_core import from_json
 
 from icetower.errors import BadRequest, BodyTooLarge
@@ -150,10 +150,10 @@ def _checked(given: list[Any]) -> tuple[JSONRow, ...]:
 def _fingerprint(rows: tuple[JSONRow, ...]) -> str:
     """Of the values, however they are spelled and in whatever order a row names its columns."""
     try:
-        content = orjson.dumps(rows, option=orjson.OPT_SORT_KEYS)
-    except (TypeError, ValueError) as error:  # integers beyond 64 bits, half a surrogate pair, very deep lists
+        content = json.dumps(rows, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    except (ValueError, RecursionError) as error:  # an integer of thousands of digits
         raise _bad("rows", f"hold a value that JSON has no fixed form for: {error}") from error
-    return hashlib.sha256(content).hexdigest()
+    return hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _application(value: Any) -> tuple[str, int] | None:
