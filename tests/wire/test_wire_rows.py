@@ -209,6 +209,14 @@ def test_one_agent_s_rows_of_a_shared_file_are_taken_back(
     plan = revert()
     assert (plan["remove"], plan["delete"], plan["committed"]) == ([], [], None)
     assert ids(table) == [3, 4, 7, 8]
+    audit = subprocess.run(
+        command("audit", "ns.t", "--catalog", tower.uri, "--json"),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={"PATH": "/usr/bin:/bin", "ICETOWER_TOKEN": tower.secret},
+    )
+    assert audit.returncode == 0, audit.stderr + audit.stdout
     for each in doors.values():
         each.close()
 

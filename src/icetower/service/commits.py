@@ -217,9 +217,17 @@ class Commits:
         Raises:
             TooManyRequests: too many rows are on their way already.
         """
-        way = way_of_rows(principal, table, request.act, self._ambient.now_ms())
+        if principal.ended:
+            raise not_authenticated()
+        try:
+            way = way_of_rows(principal, table, request.act, self._ambient.now_ms())
+        except IcetowerError:
+            sent_key = key or request.key
+            attempt = Attempt(principal, [table], "append", self._ambient.monotonic_s(), sent_key, trace=trace)
+            self._outcomes.begin(attempt)
+            async with self._outcomes.watched(attempt):
+                raise
         admit = partial(self._gate.admit_rows, way=way)
-
         with self._rows.taken(principal.waits_as, request.size_bytes, request.count):
             done = await self._append(principal, way.table, request, key, application, trace, admit, anew=READ_ANEW_MAX)
         return way.table, done
