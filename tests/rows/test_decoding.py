@@ -67,12 +67,12 @@ VALUES: dict[str, tuple[Any, Any]] = {
 }
 
 
-def rows_of(sent: RowsRequest, table: dict[str, Any], **options: bool) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = decoded(sent, row_schema(table), **options).to_pylist()
+def rows_of(sent: RowsRequest, table: dict[str, Any], **options: Any) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = decoded(sent, row_schema(table), **options).arrow().to_pylist()
     return found
 
 
-def refused(sent: RowsRequest, table: dict[str, Any], **options: bool) -> IcetowerError:
+def refused(sent: RowsRequest, table: dict[str, Any], **options: Any) -> IcetowerError:
     with pytest.raises(IcetowerError) as error:
         decoded(sent, row_schema(table), **options)
     assert error.value.status == 400
@@ -88,8 +88,8 @@ def test_each_type_comes_as_it_is_and_what_is_left_out_is_null() -> None:
 
 
 def test_arrow_and_json_say_the_same() -> None:
-    sent = decoded(request({name: value for name, (value, _) in VALUES.items()}), row_schema(ALL))
-    again = decoded(arrow_request(sent.replace_schema_metadata(None)), row_schema(ALL))
+    sent = decoded(request({name: value for name, (value, _) in VALUES.items()}), row_schema(ALL)).arrow()
+    again = decoded(arrow_request(sent.replace_schema_metadata(None)), row_schema(ALL)).arrow()
     assert again.equals(sent)
     assert again.schema.equals(sent.schema, check_metadata=True)
 

@@ -73,14 +73,14 @@ def read_rows(facts: RowsFacts) -> SentRows:
         BadRequest: they do not fit.
     """
     metadata = facts.head.metadata
-    table = decoded(
+    block = decoded(
         facts.request,
         row_schema(metadata),
         ignores_unknown=_ignores_unknown(facts),
         filled=facts.filled,
         key=facts.seed,
     )
-    batch = batch_of(table, spec_of(metadata, metadata["default-spec-id"]))
+    batch = batch_of(block, spec_of(metadata, metadata["default-spec-id"]))
     return SentRows(**{each.name: getattr(facts, each.name) for each in fields(facts)}, batch=batch)
 
 
@@ -137,7 +137,7 @@ def check_row_partitions(sent: SentRows) -> None:
         spec = _with_columns(contract, sent.table, layout, part.spec)
         for finer in split(part.rows, spec, ROWS_MAX):
             if not isinstance(judged([finer]), Clear):
-                within = finer.numbers or range(1, part.rows.num_rows + 1)
+                within = finer.numbers or range(1, part.rows.count + 1)
                 bad += [(finer, number if part.numbers is None else part.numbers[number - 1]) for number in within]
     if bad:
         error = refusal(_not_clear(judged([part for part, _ in bad])), sent.principal, sent.table)

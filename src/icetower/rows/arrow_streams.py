@@ -6,10 +6,10 @@ runs), columns that share one buffer, and types whose values take no bytes.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import Any
 
 from icetower.protocol.arrow_streams import refuse
+from icetower.rows.arrow import pyarrow
 
 DECODED_TIMES_MAX = 4
 """So many times its length a stream may have decoded: validity bitmaps and padding add a little."""
@@ -24,7 +24,7 @@ def read_stream(data: bytes) -> Any:
         BadRequest: ``rows.arrow``: no such stream, or one in a form that is not taken.
         ValidationFailed: ``limit.rows``.
     """
-    pa = import_module("pyarrow")
+    pa = pyarrow()
     try:
         with pa.ipc.open_stream(pa.py_buffer(data)) as reader:
             for field in reader.schema:
@@ -60,7 +60,7 @@ _PLAIN = (
 
 def _check_type(kind: Any, path: str, types: Any, depth: int = 0) -> None:
     """Raises `BadRequest` for a type whose values may share memory, or that no column of a table has."""
-    pa = import_module("pyarrow")
+    pa = pyarrow()
     if depth > 16:
         refuse(f"the column {path[:200]} nests deeper than 16 levels")
     if isinstance(kind, pa.BaseExtensionType):

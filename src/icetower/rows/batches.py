@@ -5,14 +5,14 @@ Nothing is believed: what an agent sends has no partition of its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any
 
 from icetower.errors import ValidationFailed
 from icetower.iceberg import transforms
 from icetower.iceberg.partitions import PartitionField, PartitionSpec, partition_key
+from icetower.rows.blocks import Block
 
 PARTITIONS_MAX = 512
 """Of one request: each becomes a data file at least."""
@@ -24,13 +24,12 @@ class Part:
 
     Attributes:
         partition: as manifests hold it.
-        rows: a `pyarrow.Table` with the columns of the table.
         numbers: which rows of the request they are, from 1, for messages; None: all of them.
     """
 
     spec: PartitionSpec
     partition: tuple[Any, ...]
-    rows: Any
+    rows: Block
     numbers: tuple[int, ...] | None = None
 
     @property
@@ -48,17 +47,16 @@ class Batch:
     size_bytes: int
 
 
-def batch_of(table: Any, spec: PartitionSpec) -> Batch:
-    """The rows of a table by a spec. Raises `ValidationFailed` (``limit.partitions``, ``rows.partition``)."""
-    return Batch(split(table, spec), table.num_rows, table.nbytes)
+def batch_of(rows: Block, spec: PartitionSpec) -> Batch:
+    """Rows by a spec. Raises `ValidationFailed` (``limit.partitions``, ``rows.partition``)."""
+    return Batch(split(rows, spec), rows.count, rows.size_bytes)
 
 
-def split(table: Any, spec: PartitionSpec, most: int = PARTITIONS_MAX) -> tuple[Part, ...]:
+def split(rows: Block, spec: PartitionSpec, most: int = PARTITIONS_MAX) -> tuple[Part, ...]:
     """Likewise, at most `most` partitions, in the order in which they occur."""
-    pa = import_module("pyarrow")
-    values = [_transformed(table, field) for field in spec.fields if field.transform != "void"]
+    values = [_transformed(rows, field) for field in spec.fields if field.transform != "void"]
     if not values:
-        return (Part(spec, tuple(None for _ in spec.fields), table),)
+        return (Part(spec, tuple(None for _ in spec.fields), rows),)
     places: dict[tuple[Any, ...], list[int]] = {}
     firsts: dict[tuple[Any, ...], tuple[Any, ...]] = {}
     for at, row in enumerate(zip(*values, strict=True)):
@@ -72,19 +70,19 @@ def split(table: Any, spec: PartitionSpec, most: int = PARTITIONS_MAX) -> tuple[
                 )
             found, firsts[key] = places.setdefault(key, []), row
         found.append(at)
+    whole = len(places) == 1
     parts: list[Part] = []
     for key, positions in places.items():
         given = iter(firsts[key])
         partition = tuple(None if field.transform == "void" else next(given) for field in spec.fields)
-        whole = len(places) == 1
-        rows = table if whole else table.take(pa.array(positions, pa.int64()))
-        parts.append(Part(spec, partition, rows, None if whole else tuple(at + 1 for at in positions)))
+        numbers = None if whole else tuple(at + 1 for at in positions)
+        parts.append(Part(spec, partition, rows if whole else rows.take(positions), numbers))
     return tuple(parts)
 
 
-def _transformed(table: Any, field: PartitionField) -> Sequence[Any]:
+def _transformed(rows: Block, field: PartitionField) -> Sequence[Any]:
     """The partition's value of each row. Raises `ValidationFailed` for a value that the transform cannot take."""
-    values = internal_values(source_column(table, field.source_name), field.source_type)
+    values = rows.source(field.source_name, field.source_type)
     if field.transform == "identity":
         return values
     known: dict[Any, Any] = {}
@@ -104,35 +102,3 @@ def _applied(field: PartitionField, value: Any) -> Any:
             f"the partition {field.transform} of {field.source_name} cannot be told for one of its values",
             rule="rows.partition",
         ) from error
-
-
-def source_column(table: Any, name: str) -> Any:
-    """The column that a partition field, or a sort order, comes from; it may lie within structs (``a.b``)."""
-    pc = import_module("pyarrow.compute")
-    if name in table.column_names:
-        return table.column(name)
-    best = max((each for each in table.column_names if name.startswith(f"{each}.")), key=len, default=None)
-    if best is None:
-        raise ValidationFailed(
-            f"the table is partitioned or sorted by {name}, which its rows do not have; append files",
-            rule="rows.partition",
-        )
-    return pc.struct_field(table.column(best), name[len(best) + 1 :].split("."))
-
-
-def internal_values(column: Any, kind: str) -> list[Any]:
-    """The values of a column in the form that Iceberg's transforms take: days, microseconds, bytes of UUIDs."""
-    pa = import_module("pyarrow")
-    convert: Callable[[], Any] | None = {
-        "date": pa.int32,
-        "time": pa.int64,
-        "timestamp": pa.int64,
-        "timestamptz": pa.int64,
-        "timestamp_ns": pa.int64,
-        "timestamptz_ns": pa.int64,
-    }.get(kind)
-    if convert is not None:
-        column = column.cast(convert())
-    elif kind == "uuid":
-        return [None if value is None else value.bytes for value in column.to_pylist()]
-    return column.to_pylist()

@@ -11,7 +11,6 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any, NoReturn
 
 import orjson
@@ -20,7 +19,9 @@ from icetower.counting import counted
 from icetower.errors import ValidationFailed
 from icetower.protocol.marks import KEY_COLUMN
 from icetower.protocol.rows import CELLS_MAX, JSONRow, RowsRequest
+from icetower.rows.arrow import compute, pyarrow
 from icetower.rows.arrow_streams import read_stream
+from icetower.rows.blocks import ArrowBlock, Block, PlainBlock
 from icetower.rows.schemas import RowSchema
 from icetower.rows.values import Unfit, clean, converted, of_column
 
@@ -47,8 +48,8 @@ def decoded(
     ignores_unknown: bool = False,
     filled: Mapping[str, Any] | None = None,
     key: str = "",
-) -> Any:
-    """The rows as a `pyarrow.Table` of `schema`.
+) -> Block:
+    """The rows with the columns of `schema`.
 
     Args:
         ignores_unknown: columns that the table does not have are passed over.
@@ -65,9 +66,10 @@ def decoded(
     keys = key if KEY_COLUMN in schema.names else ""
     _check_cells(request.count, schema)
     if request.rows is not None:
-        return _of_json(request.rows, schema, keys, ignores_unknown=ignores_unknown)
+        columns = _of_json(request.rows, schema, keys, ignores_unknown=ignores_unknown)
+        return PlainBlock(schema, columns, request.count, request.size_bytes)
     assert request.stream is not None
-    return _of_arrow(read_stream(request.stream), schema, keys, ignores_unknown=ignores_unknown)
+    return ArrowBlock(_of_arrow(read_stream(request.stream), schema, keys, ignores_unknown=ignores_unknown))
 
 
 def row_keys(rows: Iterable[str | bytes], key: str) -> list[str]:
@@ -112,20 +114,19 @@ def _check_names(given: Sequence[str], schema: RowSchema, *, ignores_unknown: bo
 # ── JSON ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _of_json(rows: Sequence[JSONRow], schema: RowSchema, key: str, *, ignores_unknown: bool) -> Any:
-    pa = import_module("pyarrow")
+def _of_json(rows: Sequence[JSONRow], schema: RowSchema, key: str, *, ignores_unknown: bool) -> tuple[list[Any], ...]:
     if key and not any(KEY_COLUMN in row for row in rows):
         own = row_keys((orjson.dumps(row, option=orjson.OPT_SORT_KEYS) for row in rows), key)
         rows = [{**row, KEY_COLUMN: each} for row, each in zip(rows, own, strict=True)]
     _check_names(list(dict.fromkeys(name for row in rows for name in row)), schema, ignores_unknown=ignores_unknown)
     bad: list[BadRow] = []
-    arrays = [_column(rows, field, schema.defaults, bad, pa) for field in schema.fields]
+    columns = tuple(_column(rows, field, schema.defaults, bad) for field in schema.fields)
     if bad:
         _refuse(bad)
-    return pa.Table.from_arrays(arrays, schema=schema.arrow)
+    return columns
 
 
-def _column(rows: Sequence[JSONRow], field: Any, defaults: Mapping[str, Any], bad: list[BadRow], pa: Any) -> Any:
+def _column(rows: Sequence[JSONRow], field: Any, defaults: Mapping[str, Any], bad: list[BadRow]) -> list[Any]:
     name, kind = field.name, field.type
     convert = of_column(kind)
     missing = defaults.get(name, _LEFT_OUT)
@@ -144,19 +145,14 @@ def _column(rows: Sequence[JSONRow], field: Any, defaults: Mapping[str, Any], ba
             bad.append(BadRow(number, error.path, str(error)))
             if len(bad) > NAMED_MAX:
                 _refuse(bad)
-    if bad:
-        return None
-    try:
-        return pa.array(found, kind)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError, NotImplementedError) as error:
-        raise ValidationFailed(f"the values of column {clean(name, 200)} are no {kind}", rule=RULE) from error
+    return found
 
 
 # ── Arrow ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _of_arrow(table: Any, schema: RowSchema, key: str, *, ignores_unknown: bool) -> Any:
-    pa, pc = import_module("pyarrow"), import_module("pyarrow.compute")
+    pa, pc = pyarrow(), compute()
     if key and KEY_COLUMN not in table.column_names:
         own = row_keys((json.dumps(row, sort_keys=True, default=str) for row in table.to_pylist()), key)
         table = table.append_column(KEY_COLUMN, pa.array(own))
@@ -191,7 +187,7 @@ def _of_arrow(table: Any, schema: RowSchema, key: str, *, ignores_unknown: bool)
 
 def fitted(array: Any, field: Any, path: str) -> Any:
     """An array as a column's type has it, every value the same. Raises `ValidationFailed`."""
-    pa = import_module("pyarrow")
+    pa = pyarrow()
     if isinstance(array, pa.ChunkedArray):
         array = array.combine_chunks()
     problem = _difference(array.type, field, path)
@@ -214,7 +210,7 @@ def fitted(array: Any, field: Any, path: str) -> Any:
 
 def _difference(have: Any, field: Any, path: str) -> str | None:
     """Why values of a type are not taken for a column; None where each of them has one meaning there."""
-    pa = import_module("pyarrow")
+    pa = pyarrow()
     types, want = pa.types, field.type
     if have == want or types.is_null(have):
         return None
@@ -261,7 +257,7 @@ def _first(problems: Any) -> str | None:
 
 def _null_inside(array: Any, kind: Any) -> str | None:
     """The name of a required field within a column's type that has a null there; None where there is none."""
-    types = import_module("pyarrow").types
+    types = pyarrow().types
     if types.is_struct(kind):
         parts = [(kind.field(at), part, array.null_count) for at, part in enumerate(array.flatten())]
     elif types.is_list(kind):

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any
 
 from icetower.files.footers import Claim, Layout, verified
@@ -19,7 +18,9 @@ from icetower.iceberg.metadata import data_location
 from icetower.iceberg.partitions import PartitionSpec, columns_of
 from icetower.iceberg.records import DataFile
 from icetower.iceberg.schemas import source_of
-from icetower.rows.batches import Batch, Part, internal_values, source_column
+from icetower.rows.arrow import compute, parquet, pyarrow
+from icetower.rows.batches import Batch, Part
+from icetower.rows.blocks import internal_values, source_column, together
 from icetower.table.groups import Span
 
 Json = Mapping[str, Any]
@@ -114,7 +115,7 @@ class _Settings:
         for name, value in self.properties.items():
             column = name[len(begin) :]
             if name.startswith(begin) and value.lower() == "true" and column in table.column_names:
-                if import_module("pyarrow").types.is_boolean(table.schema.field(column).type):
+                if pyarrow().types.is_boolean(table.schema.field(column).type):
                     continue  # Parquet has no bloom filter of booleans
                 found[column] = {"ndv": max(1, table.num_rows), "fpp": self._fpp(column)}
         return found
@@ -129,10 +130,9 @@ class _Settings:
 
 def _files(parts: Sequence[tuple[int, Part]], settings: _Settings, new_name: Callable[[], str]) -> list[NewFile]:
     """The files of one partition."""
-    pa = import_module("pyarrow")
     spec, partition = parts[0][1].spec, parts[0][1].partition
-    table = pa.concat_tables([part.rows for _, part in parts]).combine_chunks()
-    owner_of_row = [position for position, part in parts for _ in range(part.rows.num_rows)]
+    table = together([part.rows for _, part in parts])
+    owner_of_row = [position for position, part in parts for _ in range(part.rows.count)]
     order_id: int | None = None
     if settings.sorting is not None:
         order = settings.sorting.order(table)
@@ -169,7 +169,7 @@ def _file(
     settings: _Settings,
     path: str,
 ) -> NewFile:
-    pa, pq = import_module("pyarrow"), import_module("pyarrow.parquet")
+    pa, pq = pyarrow(), parquet()
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink, **settings.writing(table))
     data: bytes = sink.getvalue().to_pybytes()
@@ -180,7 +180,7 @@ def _file(
 
 def _nan_counts(table: Any) -> dict[int, int]:
     """NaN by column id, of the columns that are not within lists and maps."""
-    pa, pc = import_module("pyarrow"), import_module("pyarrow.compute")
+    pa, pc = pyarrow(), compute()
     found: dict[int, int] = {}
     waiting = [(field, table.column(at)) for at, field in enumerate(table.schema)]
     while waiting:
@@ -204,7 +204,7 @@ class _Sorting:
 
     def order(self, table: Any) -> Any:
         """The positions of the rows, in order."""
-        pa, pc = import_module("pyarrow"), import_module("pyarrow.compute")
+        pa, pc = pyarrow(), compute()
         columns: dict[str, Any] = {}
         keys: list[tuple[str, str]] = []
         for at, (name, kind, transform, ascending, nulls_first) in enumerate(self.keys):

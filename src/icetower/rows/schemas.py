@@ -10,12 +10,14 @@ import datetime as dt
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib import import_module
+from functools import cached_property
 from typing import Any
 
 from icetower.errors import ValidationFailed
 from icetower.iceberg.avro_schemas import parse_decimal
 from icetower.iceberg.schemas import Type
+from icetower.recent import IdentityKey, bounded_cache, weight_of_schemas
+from icetower.rows.arrow import pyarrow
 from icetower.rows.values import converted
 
 Json = Mapping[str, Any]
@@ -23,6 +25,10 @@ FIELD_ID = b"PARQUET:field_id"
 COLUMNS_MAX = 2_000
 """Of a table that takes rows at the door, nested ones not counted."""
 
+SHARED_MAX_BYTES = 16 * 1024 * 1024
+"""Of tables' schemas that are kept, for the requests to come."""
+
+_ZERO = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _FIXED = re.compile(r"fixed\[(\d{1,6})\]", re.ASCII)
 
 
@@ -30,7 +36,7 @@ class Unwritable(Exception):
     """A type that is not written from rows. `args[0]`: the type."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RowSchema:
     """What the rows of a table look like.
 
@@ -44,29 +50,34 @@ class RowSchema:
     defaults: Mapping[str, Any]
     unwritable: Mapping[str, str]
 
-    @property
+    @cached_property
     def names(self) -> tuple[str, ...]:
         return tuple(field.name for field in self.fields)
 
     def filled(self, values: Mapping[str, Any]) -> RowSchema:
         """With other defaults for the columns that are here. A moment fits a column of moments, or of days."""
+        here = [name for name in values if name in self.names]
+        if not here:
+            return self
         by_name = {field.name: field.type for field in self.fields}
-        found = {name: _fitting(value, by_name[name]) for name, value in values.items() if name in by_name}
-        return replace(self, defaults={**self.defaults, **found})
+        return replace(
+            self, defaults={**self.defaults, **{name: _fitting(values[name], by_name[name]) for name in here}}
+        )
 
-    @property
+    @cached_property
     def arrow(self) -> Any:
         """As an Arrow schema."""
-        return import_module("pyarrow").schema(self.fields)
+        return pyarrow().schema(self.fields)
 
 
 def _fitting(value: Any, kind: Any) -> Any:
-    types = import_module("pyarrow").types
-    if isinstance(value, dt.datetime):
-        if types.is_date(kind):
-            return value.date()
-        return value if getattr(kind, "tz", None) else value.replace(tzinfo=None)
-    return value
+    """A moment in UTC as a column of moments, or of days, has it: in the form of what is converted from JSON."""
+    types = pyarrow().types
+    if not isinstance(value, dt.datetime):
+        return value
+    if types.is_timestamp(kind):
+        return (value - _ZERO) // dt.timedelta(microseconds=1) * (1_000 if kind.unit == "ns" else 1)
+    return value.date() if types.is_date(kind) else value
 
 
 def row_schema(metadata: Json) -> RowSchema:
@@ -77,8 +88,12 @@ def row_schema(metadata: Json) -> RowSchema:
             many columns.
     """
     schemas: Sequence[Json] = metadata["schemas"]
-    current = next(s for s in schemas if s["schema-id"] == metadata["current-schema-id"])
-    columns: Sequence[Json] = current["fields"]
+    return _row_schema(IdentityKey(next(s for s in schemas if s["schema-id"] == metadata["current-schema-id"])))
+
+
+@bounded_cache(SHARED_MAX_BYTES, weight_of_schemas)
+def _row_schema(schema: IdentityKey) -> RowSchema:
+    columns: Sequence[Json] = schema.parts[0]["fields"]
     if not 0 < len(columns) <= COLUMNS_MAX:
         raise ValidationFailed(
             f"the table has {len(columns)} columns; rows are taken for tables of 1 to {COLUMNS_MAX}. Append files",
@@ -106,7 +121,7 @@ def row_schema(metadata: Json) -> RowSchema:
 
 
 def _field(column: Json, name: str | None = None) -> Any:
-    pa = import_module("pyarrow")
+    pa = pyarrow()
     kind = arrow_type(column["type"])
     metadata = {FIELD_ID: str(column["id"]).encode()}
     return pa.field(name or column["name"], kind, nullable=not column.get("required"), metadata=metadata)
@@ -114,7 +129,7 @@ def _field(column: Json, name: str | None = None) -> Any:
 
 def arrow_type(type_: Type) -> Any:
     """Raises `Unwritable`."""
-    pa = import_module("pyarrow")
+    pa = pyarrow()
     if isinstance(type_, str):
         return _primitive(type_, pa)
     match type_["type"]:

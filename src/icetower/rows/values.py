@@ -15,10 +15,10 @@ import struct
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
-from importlib import import_module
 from typing import Any, cast
 
 from icetower.errors import BadRequest
+from icetower.rows.arrow import pyarrow
 from icetower.texts import clipped, escaped
 
 SHOWN_CHARACTERS_MAX = 60
@@ -61,7 +61,7 @@ def column(name: str, values: Sequence[object], field: Any, rule: str) -> Any:
         field: of Arrow; where it is not nullable, no value may be null.
         rule: of the refusal.
     """
-    pa = import_module("pyarrow")
+    pa = pyarrow()
     kind, found = field.type, list[Any]()
     for number, value in enumerate(values, 1):
         try:
@@ -100,7 +100,7 @@ def of_column(kind: Any) -> Callable[[object, str], Any]:
 
 def _conversion(kind: Any) -> tuple[bool, Callable[..., Any] | None]:
     """How values of a type are converted, and whether the type is nested; None for one of which no JSON is read."""
-    types = import_module("pyarrow").types
+    types = pyarrow().types
     for is_kind, convert in _NESTED:
         if getattr(types, is_kind)(kind):
             return True, convert
